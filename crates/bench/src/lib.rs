@@ -1,0 +1,1 @@
+//! Benchmarks against the kernel's file systems and the raw device.

@@ -1,0 +1,1 @@
+//! Devices, queues and DMA-able buffers.

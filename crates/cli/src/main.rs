@@ -1,0 +1,3 @@
+//! The `adit` command.
+
+fn main() {}

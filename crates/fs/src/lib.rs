@@ -1,0 +1,1 @@
+//! POSIX on blobs: inodes, directories, locks.

@@ -1,0 +1,1 @@
+//! A worker's executor: who drives it, its local tasks, device completions and timers.

@@ -1,0 +1,7 @@
+//! Blobs and transactions: everything that is on the device. Knows no names.
+//!
+//! Start at `volume.rs` (what a mounted store is), then `transaction.rs` (how it changes),
+//! `sync.rs` (how data gets home) and `recovery.rs` (how it comes back).
+
+pub mod format;
+pub mod pages;

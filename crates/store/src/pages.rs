@@ -1,0 +1,53 @@
+//! Access to metadata pages as synchronous, restartable code sees it.
+//!
+//! A metadata algorithm (extent tree, name tree, allocator) is written against [`Pages`]. When a page
+//! isn't resident it returns [`Stop::Miss`] at once; the store loads the page and runs the whole
+//! closure again, so the algorithm never awaits and is never seen half done. It must therefore have no
+//! effect outside `Pages` before it returns, except on state that the store rolls back.
+
+use crate::format::{Page, PageKind};
+use adit_base::Error;
+
+/// Why an algorithm stopped.
+#[derive(Debug)]
+pub enum Stop {
+    /// This device page has to be loaded, then the closure runs again.
+    Miss(u64, PageKind),
+    /// The operation fails.
+    Fail(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Fail(error)
+    }
+}
+
+impl From<adit_base::Errno> for Stop {
+    fn from(errno: adit_base::Errno) -> Stop {
+        Stop::Fail(Error::new(errno))
+    }
+}
+
+/// Read access to resident metadata pages.
+pub trait PagesRead {
+    /// The page's content as this transaction sees it. Its checksum and kind were verified when it
+    /// was loaded; its owner and its entries were not.
+    fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop>;
+}
+
+/// Pages that a transaction reads and changes.
+pub trait Pages: PagesRead {
+    /// The page, to be changed.
+    fn page_mut(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop>;
+
+    /// A page that was free until now, as zeroes; its old content is never read.
+    fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop>;
+
+    /// Allocates a metadata page near `goal` (a device page) and returns its number; use
+    /// [`Pages::fresh_page`] to fill it.
+    fn allocate_page(&mut self, goal: u64) -> Result<u64, Stop>;
+
+    /// Frees a metadata page that nothing refers to any more.
+    fn free_page(&mut self, page: u64) -> Result<(), Stop>;
+}

@@ -1,0 +1,3 @@
+//! Development tasks: `cargo xtask setup`, `cargo xtask test`.
+
+fn main() {}

@@ -1,0 +1,386 @@
+/*
+ * adit.h: the C interface of Adit, a user-space file system for database storage engines.
+ *
+ * CONVENTIONS
+ *
+ * Results    A function returns a value >= 0, or a negative errno (-ENOENT, -ENOSPC ...). errno itself
+ *            is never touched. Byte counts are int64_t; everything else is int, 0 meaning done.
+ *            adit_error_message() says in words what the last failed call of this thread could not do.
+ *            What a failed call would have returned through a pointer is left as it was.
+ * Units      Every length, size and offset is in bytes. Positions are explicit: a file has no current
+ *            offset, so there is no lseek; adit_append() writes at the end.
+ * Paths      '/' separated UTF-8 or any other bytes, from the volume's root; a leading '/' may be left out.
+ *            A name has at most 255 bytes. '.' and '..' mean what they mean in POSIX.
+ * Handles    Opaque pointers. Who gets one through an out parameter owns it and gives it back exactly
+ *            once with the matching close or release; using it afterwards is undefined. A NULL handle
+ *            is -EINVAL; releasing NULL is nothing. Files, blobs, buffers and directories must be
+ *            closed before their volume.
+ * Threads    Any function may be called from any thread at the same time, on the same handle too, with
+ *            these exceptions: an adit_dir and an adit_op belong to one thread at a time, and a handle is
+ *            closed when no other call on it is running. A call blocks until it is done.
+ * Signals    No function may be called from a signal handler: -EDEADLK if that handler interrupted Adit.
+ * Fork       A child of fork() inherits no volume: every handle of the parent answers -EBADF in it (also
+ *            to close, which then only frees memory). exec'ed programs are not concerned.
+ * Memory     Data passed in is read during the call only, except by the *_submit functions, which
+ *            say so. Strings passed out belong to Adit; each function says for how long they are valid.
+ * Structs    Those with struct_bytes grow at their end in later versions: set it to the sizeof that the
+ *            program was compiled with and zero the rest (ADIT_..._INIT does both). Zero means
+ *            "the default" in every option.
+ *
+ * WHAT IS DURABLE WHEN
+ *
+ *   a write returned             it is seen by every reader at once, and survives the death of the process
+ *                                (kill -9 included) as long as the machine stays up
+ *   adit_fsync, adit_fdatasync   data, size and mapping of the file and the names by which it can be reached
+ *   returned 0                   survive a power cut
+ *   adit_fsync_path on a         all earlier operations on names in that directory survive a power cut
+ *   directory returned 0
+ *   adit_syncfs returned 0       everything before it survives a power cut
+ *   power cut without those      names are as they were after some prefix of the operations on them; never
+ *                                garbage, never another file's bytes
+ *   adit_rename                  is atomic, also over a target and across directories
+ *   a write failed later         each file handle open then gets the error once, from its next fsync; the data
+ *                                stays in memory and is tried again
+ *
+ * This header is C11 and C++17. The library needs no thread, signal or allocator set-up by the program.
+ */
+#ifndef ADIT_H
+#define ADIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this interface. A library with the same major number runs programs made for a smaller minor one. */
+#define ADIT_API_MAJOR 0
+#define ADIT_API_MINOR 1
+
+typedef struct adit_volume adit_volume; /* an open volume */
+typedef struct adit_file adit_file;     /* an open file, or a directory opened to be fsynced or locked */
+typedef struct adit_dir adit_dir;       /* a directory being read */
+typedef struct adit_buffer adit_buffer; /* DMA-able memory: borrowed cache pages, or one's own */
+typedef struct adit_op adit_op;         /* a submitted operation */
+typedef struct adit_blob adit_blob;     /* an open blob */
+
+typedef struct adit_time {
+    int64_t seconds; /* since 1970-01-01 UTC */
+    uint32_t nanoseconds;
+    uint32_t reserved;
+} adit_time;
+
+/* ------------------------------------------------------------------------------------------------ library */
+
+/* The library's version, like "0.1.0"; valid for ever. */
+const char *adit_version(void);
+
+/* Major * 1000 + minor of the interface that the library implements. */
+int adit_api_version(void);
+
+/* What the last failed call of this thread could not do, like
+ * "could not open /db/CURRENT: No such file or directory (ENOENT)"; "" if none failed.
+ * Valid until the next call of this function in this thread. */
+const char *adit_error_message(void);
+
+/* ------------------------------------------------------------------------------------------------ volumes
+ *
+ * ADDRESS: the PATH of an image file or block device, or mem:SIZE (like mem:256M) for a volume in
+ * memory, which is formatted when it is opened and gone when it is closed. */
+
+typedef struct adit_mkfs_options {
+    uint32_t struct_bytes;
+    uint32_t flags;         /* ADIT_MKFS_... */
+    uint64_t size_bytes;    /* of an image that is to be created or grown; default: what is there */
+    uint64_t journal_bytes; /* default: by the size of the volume */
+    uint32_t cluster_bytes; /* preferred unit of allocation; default: chosen by Adit */
+    uint32_t reserved;
+} adit_mkfs_options;
+
+#define ADIT_MKFS_OPTIONS_INIT { sizeof(adit_mkfs_options), 0, 0, 0, 0, 0 }
+
+#define ADIT_MKFS_FORCE 0x1u /* overwrite what looks like a file system (never a volume that is open) */
+
+/* Formats a volume. options may be NULL. -EEXIST: there is something on it, and no ADIT_MKFS_FORCE. */
+int adit_mkfs(const char *address, const adit_mkfs_options *options);
+
+typedef struct adit_open_options {
+    uint32_t struct_bytes;
+    uint32_t flags;       /* ADIT_VOLUME_... */
+    uint64_t cache_bytes; /* bound of the page cache; default: chosen by the size of memory */
+    uint32_t queue_depth; /* requests in flight at the device; default: chosen by the device */
+    uint32_t reserved;
+} adit_open_options;
+
+#define ADIT_OPEN_OPTIONS_INIT { sizeof(adit_open_options), 0, 0, 0, 0 }
+
+#define ADIT_VOLUME_READ_ONLY 0x1u
+#define ADIT_VOLUME_IO_URING 0x2u    /* force this way of reaching a file; default: whichever a probe finds faster */
+#define ADIT_VOLUME_SYNC 0x4u        /* likewise: pread and pwrite by the calling thread */
+#define ADIT_VOLUME_NO_SURVIVAL 0x8u /* don't keep unwritten data in shared memory: it dies with the process */
+
+/* Opens a volume for this process, recovering it if its last user did not close it. options may be NULL.
+ * -EBUSY: another process has it open (the message names it), or this one has. */
+int adit_open_volume(const char *address, const adit_open_options *options, adit_volume **volume);
+
+/* Makes everything durable and closes. -EBUSY, and nothing happens, while files, directories, blobs,
+ * buffers or operations of the volume are open. After any other error the volume is closed
+ * nevertheless, and the next open recovers. */
+int adit_close_volume(adit_volume *volume);
+
+typedef struct adit_statfs {
+    uint64_t total_bytes;     /* for data and its metadata */
+    uint64_t free_bytes;      /* not used and not promised */
+    uint64_t available_bytes; /* of these, what a program may still write */
+    uint32_t page_bytes;      /* 4096 */
+    uint32_t name_max_bytes;  /* 255 */
+    uint64_t volume_id[2];    /* the volume's random id, low half first */
+    uint64_t reserved[4];
+} adit_statfs;
+
+int adit_volume_statfs(adit_volume *volume, adit_statfs *result);
+
+/* Makes everything on the volume durable. */
+int adit_syncfs(adit_volume *volume);
+
+/* ------------------------------------------------------------------------------------------------ files */
+
+/* Exactly one of the first three, and any of the others. */
+#define ADIT_O_RDONLY 0x0u
+#define ADIT_O_WRONLY 0x1u
+#define ADIT_O_RDWR 0x2u
+#define ADIT_O_CREAT 0x10u     /* create it if it does not exist */
+#define ADIT_O_EXCL 0x20u      /* with ADIT_O_CREAT: -EEXIST if it does */
+#define ADIT_O_TRUNC 0x40u     /* make it empty */
+#define ADIT_O_APPEND 0x80u    /* every write goes to the end, whatever its offset */
+#define ADIT_O_DIRECT 0x100u   /* past the cache; offsets, lengths and memory aligned to 4096 */
+#define ADIT_O_DSYNC 0x200u    /* each write is followed by an fdatasync of its own */
+#define ADIT_O_SYNC 0x400u     /* each write is followed by an fsync of its own */
+#define ADIT_O_DIRECTORY 0x800u /* -ENOTDIR if it isn't one; ADIT_O_RDONLY only */
+
+/* mode: permission bits of a file that is created, like 0644; they are kept, and not enforced.
+ * A file whose last name is removed lives on until it is closed. */
+int adit_open(adit_volume *volume, const char *path, unsigned flags, unsigned mode, adit_file **file);
+
+/* Closing does not sync. The handle is gone whatever is returned. */
+int adit_close(adit_file *file);
+
+/* At most len bytes from offset on; fewer at the end of the file, 0 beyond it. */
+int64_t adit_pread(adit_file *file, void *data, size_t len, uint64_t offset);
+int64_t adit_preadv(adit_file *file, const struct iovec *vector, int count, uint64_t offset);
+
+/* All len bytes, or an error before anything was written; never fewer. */
+int64_t adit_pwrite(adit_file *file, const void *data, size_t len, uint64_t offset);
+
+#define ADIT_WRITE_DSYNC 0x1u /* the call ends with an fdatasync */
+
+/* count is at most 1024 here and in adit_preadv and adit_appendv. */
+int64_t adit_pwritev(adit_file *file, const struct iovec *vector, int count, uint64_t offset, unsigned flags);
+
+/* Writes at the end; atomic with respect to other appends. *offset (may be NULL) gets where. */
+int64_t adit_append(adit_file *file, const void *data, size_t len, uint64_t *offset);
+int64_t adit_appendv(adit_file *file, const struct iovec *vector, int count, unsigned flags, uint64_t *offset);
+
+/* Several reads of one file that overlap in time. */
+typedef struct adit_read_request {
+    uint64_t offset;
+    void *data;
+    size_t len;
+    int64_t result; /* out: as adit_pread would have returned it */
+} adit_read_request;
+
+/* 0 when every request has its result (which may be an error). */
+int adit_pread_many(adit_file *file, adit_read_request *requests, size_t count);
+
+int adit_fsync(adit_file *file);     /* also times and mode */
+int adit_fdatasync(adit_file *file); /* what is needed to read the data back */
+
+/* Only starts writing the range to the device. A hint: promises nothing about durability.
+ * len 0 means: to the end of the file. */
+int adit_sync_range(adit_file *file, uint64_t offset, uint64_t len);
+
+int adit_ftruncate(adit_file *file, uint64_t size);
+
+/* 0 allocates the range and makes the file at least that long, so that later writes there need no space. */
+#define ADIT_FALLOC_KEEP_SIZE 0x1u  /* allocate, but leave the size */
+#define ADIT_FALLOC_PUNCH_HOLE 0x2u /* give the range's space back; it reads as zeros. Size unchanged */
+#define ADIT_FALLOC_ZERO_RANGE 0x4u /* the range reads as zeros and stays or becomes allocated; with KEEP_SIZE or not */
+
+int adit_fallocate(adit_file *file, unsigned mode, uint64_t offset, uint64_t len);
+
+typedef struct adit_stat {
+    uint64_t ino;        /* the same file has the same ino and generation as long as it lives; */
+    uint64_t generation; /* no two files ever share both */
+    uint64_t size_bytes;
+    uint64_t allocated_bytes;
+    uint32_t mode; /* type and permissions, as S_ISREG() and its like expect */
+    uint32_t nlink;
+    uint32_t uid;
+    uint32_t gid;
+    adit_time atime; /* last access; kept only loosely */
+    adit_time mtime; /* last change of the content */
+    adit_time ctime; /* last change of content or attributes */
+    adit_time btime; /* creation */
+    uint64_t reserved[4];
+} adit_stat;
+
+int adit_fstat(adit_file *file, adit_stat *result);
+
+/* The file's size; cheaper than adit_fstat. */
+int64_t adit_file_size(adit_file *file);
+
+#define ADIT_ADVICE_NORMAL 0
+#define ADIT_ADVICE_SEQUENTIAL 1 /* read far ahead */
+#define ADIT_ADVICE_RANDOM 2     /* don't read ahead */
+#define ADIT_ADVICE_WILLNEED 3   /* load the range into the cache now */
+#define ADIT_ADVICE_DONTNEED 4   /* drop clean pages of the range from the cache */
+
+/* A hint, never an obligation. The range counts for the last two; len 0 means: to the end. */
+int adit_advise(adit_file *file, uint64_t offset, uint64_t len, int advice);
+
+#define ADIT_LOCK_SHARED 1
+#define ADIT_LOCK_EXCLUSIVE 2
+#define ADIT_LOCK_UNLOCK 8
+#define ADIT_LOCK_NONBLOCKING 4 /* or-ed to the first two: -EWOULDBLOCK instead of waiting */
+
+/* flock(2): advisory, owned by this handle, released when it is closed. */
+int adit_flock(adit_file *file, int operation);
+
+/* ------------------------------------------------------------------------------------------------ buffers */
+
+/* A read without a copy: *buffer holds the cache's own pages, which keep this content, whatever is
+ * written meanwhile, until the buffer is released. Returns its length: at least 1 unless offset is
+ * at or beyond the end (0, and *buffer is NULL), at most len, and possibly less: what lies side by side in the cache. */
+int64_t adit_pread_borrow(adit_file *file, size_t len, uint64_t offset, adit_buffer **buffer);
+
+/* Memory of one's own, aligned to 4096 and fit for DMA: adit_pread and adit_pwrite with ADIT_O_DIRECT
+ * move data between it and the device without a copy. Its content is arbitrary bytes of this process. */
+int adit_buffer_allocate(adit_volume *volume, size_t len, adit_buffer **buffer);
+
+/* Read-only if borrowed. */
+void *adit_buffer_data(const adit_buffer *buffer);
+size_t adit_buffer_len(const adit_buffer *buffer);
+void adit_buffer_release(adit_buffer *buffer);
+
+/* ------------------------------------------------------------------------------------------------ asynchronous
+ *
+ * A submitted operation runs to its end whatever happens to its handle; memory passed to it must stay
+ * until then. Completion is told in one or both of two ways:
+ *   done   if not NULL, called once with context and the result, by whichever thread completes
+ *          the operation (possibly the submitting one, before the call returns). It must not block or call Adit.
+ *   op     if not NULL, gets a handle to poll or wait for, to be released.
+ * At least one must be given. A submission that returns an error calls nothing. */
+
+typedef void (*adit_done)(void *context, int64_t result);
+
+int adit_pread_submit(adit_file *file, void *data, size_t len, uint64_t offset,
+                      adit_done done, void *context, adit_op **op);
+int adit_pwrite_submit(adit_file *file, const void *data, size_t len, uint64_t offset,
+                       adit_done done, void *context, adit_op **op);
+int adit_append_submit(adit_file *file, const void *data, size_t len,
+                       adit_done done, void *context, adit_op **op);
+int adit_fsync_submit(adit_file *file, adit_done done, void *context, adit_op **op);
+int adit_fdatasync_submit(adit_file *file, adit_done done, void *context, adit_op **op);
+
+/* 1 and *result if the operation is done, else 0 after making what progress is possible without waiting. */
+int adit_op_poll(adit_op *op, int64_t *result);
+
+/* Waits for the result: the operation's own, byte count or negative errno. */
+int64_t adit_op_wait(adit_op *op);
+
+/* Forgets the handle; the operation goes on. */
+void adit_op_release(adit_op *op);
+
+/* ------------------------------------------------------------------------------------------------ names */
+
+int adit_stat_path(adit_volume *volume, const char *path, adit_stat *result);
+int adit_truncate(adit_volume *volume, const char *path, uint64_t size);
+
+/* Opens, fsyncs and closes: a directory's names, or a file. */
+int adit_fsync_path(adit_volume *volume, const char *path);
+
+int adit_link(adit_volume *volume, const char *existing, const char *path);
+int adit_unlink(adit_volume *volume, const char *path);
+
+#define ADIT_RENAME_NOREPLACE 0x1u /* -EEXIST instead of replacing */
+#define ADIT_RENAME_EXCHANGE 0x2u  /* both must exist, and change places */
+
+int adit_rename(adit_volume *volume, const char *from, const char *to, unsigned flags);
+
+int adit_mkdir(adit_volume *volume, const char *path, unsigned mode);
+int adit_rmdir(adit_volume *volume, const char *path);
+
+#define ADIT_TYPE_UNKNOWN 0
+#define ADIT_TYPE_FILE 1
+#define ADIT_TYPE_DIRECTORY 2
+#define ADIT_TYPE_SYMLINK 3
+
+typedef struct adit_dirent {
+    uint64_t ino;
+    uint64_t cookie;  /* adit_seekdir(dir, cookie) continues after this entry, also in another process */
+    const char *name; /* zero-terminated; valid until the next call on this adit_dir */
+    uint32_t name_len;
+    uint32_t type; /* ADIT_TYPE_... */
+} adit_dirent;
+
+int adit_opendir(adit_volume *volume, const char *path, adit_dir **dir);
+
+/* 1 and *entry, or 0 at the end. '.' and '..' are not among the entries. What exists during the whole
+ * reading is returned exactly once; what is created or removed meanwhile, at most once. */
+int adit_readdir(adit_dir *dir, adit_dirent *entry);
+
+/* 0 begins again. */
+int adit_seekdir(adit_dir *dir, uint64_t cookie);
+int adit_closedir(adit_dir *dir);
+
+/* ------------------------------------------------------------------------------------------------ blobs
+ *
+ * A blob is an array of pages without a name; files are made of the same stuff. A blob is found by its id. */
+
+typedef struct adit_blob_id {
+    uint64_t slot;       /* never 0 */
+    uint64_t generation; /* a deleted blob's id is never that of another */
+} adit_blob_id;
+
+/* Creates an empty blob; as all changes of blobs it survives a power cut after adit_blob_sync or adit_syncfs. */
+int adit_blob_create(adit_volume *volume, adit_blob_id *id);
+
+/* -ENOENT: there is no blob of that id (any more). */
+int adit_blob_open(adit_volume *volume, const adit_blob_id *id, adit_blob **blob);
+int adit_blob_close(adit_blob *blob);
+
+/* Deletes it and gives its space back. -EBUSY while it is open. */
+int adit_blob_delete(adit_volume *volume, const adit_blob_id *id);
+
+int64_t adit_blob_size(adit_blob *blob);
+
+/* What is beyond a smaller size is gone; what is new reads as zeros and takes no space. */
+int adit_blob_resize(adit_blob *blob, uint64_t size);
+
+int64_t adit_blob_read(adit_blob *blob, void *data, size_t len, uint64_t offset);
+
+/* All or an error. A write beyond the end makes the blob longer. */
+int64_t adit_blob_write(adit_blob *blob, const void *data, size_t len, uint64_t offset);
+
+/* Data, size and attributes survive a power cut. */
+int adit_blob_sync(adit_blob *blob);
+
+/* Extended attributes. A name has 1 to 255 bytes; names and values of a blob must fit where it is described:
+ * -ENOSPC if they don't. get and list return the length needed, and copy if it fits (-ERANGE if not); len 0 only asks. */
+int adit_blob_set_xattr(adit_blob *blob, const char *name, const void *value, size_t len);
+int64_t adit_blob_get_xattr(adit_blob *blob, const char *name, void *value, size_t len);
+int adit_blob_remove_xattr(adit_blob *blob, const char *name); /* -ENODATA if there is none */
+int64_t adit_blob_list_xattrs(adit_blob *blob, char *names, size_t len); /* each with its zero */
+
+/* Iterates over all blobs that are not files or directories: *id is the last one seen ({0, 0} at the beginning) and
+ * becomes the next one. 1, or 0 after the last. */
+int adit_blob_next(adit_volume *volume, adit_blob_id *id);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ADIT_H */

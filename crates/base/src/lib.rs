@@ -1,11 +1,21 @@
-//! Errors, checksums, hashing, pools of numbers and time: what every other layer needs and no layer owns.
+//! Errors, checksums, hashing, random numbers, time, sizes and fork detection: what every other layer needs and no layer owns.
+//!
+//! Invariants: nothing here knows about devices or files; nothing here panics on outside input.
 
 pub mod checksum;
+pub mod clock;
+mod error;
+pub mod fork;
+pub mod hash;
+pub mod random;
+pub mod size;
 
+pub use error::{Error, Result, errno_name};
 pub use rustix::io::Errno;
-/// Placeholder, replaced by the error type of this layer.
-pub type Error = Errno;
-/// Bytes of a page.
+
+/// Bytes of a page: the unit of mapping, of the cache and of the journal.
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of a sector, the only unit that does not tear.
 pub const SECTOR_BYTES: usize = 512;
+/// Bytes of a granule, the unit in which changes of a journaled page are tracked.
+pub const GRANULE_BYTES: usize = 64;

@@ -1,0 +1,64 @@
+//! Time: wall clock for attributes, monotonic for durations. Both are read without a system call.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A point in time as file attributes keep it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// Nanoseconds within the second, below 10⁹.
+    pub nanoseconds: u32,
+}
+
+impl Timestamp {
+    /// The time of day at the resolution of the kernel's tick, like a kernel file system's timestamps.
+    pub fn now() -> Self {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        Timestamp {
+            seconds: now.tv_sec,
+            nanoseconds: now.tv_nsec as u32,
+        }
+    }
+}
+
+impl From<Timestamp> for std::time::SystemTime {
+    fn from(time: Timestamp) -> Self {
+        use std::time::{Duration, UNIX_EPOCH};
+        let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+        let whole = if time.seconds >= 0 {
+            UNIX_EPOCH.checked_add(seconds)
+        } else {
+            UNIX_EPOCH.checked_sub(seconds)
+        };
+        whole
+            .and_then(|whole| whole.checked_add(Duration::from_nanos(time.nanoseconds.into())))
+            .unwrap_or(UNIX_EPOCH)
+    }
+}
+
+/// Nanoseconds of a clock that never goes back; only differences mean something.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::SystemTime;
+
+    #[test]
+    fn the_timestamp_is_the_time_of_day() {
+        let now = SystemTime::from(Timestamp::now());
+        let difference = SystemTime::now().duration_since(now).unwrap_or_default();
+        assert!(difference.as_secs() < 2);
+    }
+
+    #[test]
+    fn the_monotonic_clock_advances() {
+        let before = monotonic_ns();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(monotonic_ns() - before >= 2_000_000);
+    }
+}

@@ -1,0 +1,192 @@
+//! The error of every layer: an errno and, where it helps a person, what could not be done.
+//!
+//! Invariants: building one from an errno neither allocates nor formats (errors are ordinary results on hot paths: ENOENT, EAGAIN).
+//! It is not a classification: callers decide by `errno()` alone; the text is for people.
+
+use crate::Errno;
+use std::borrow::Cow;
+use std::fmt;
+
+/// The result of an operation of any layer.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An errno and what could not be done.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Error {
+    errno: Errno,
+    /// Completes the sentence "could not …"; empty when there is nothing to add to the errno.
+    what: Cow<'static, str>,
+}
+
+impl Error {
+    /// An error without further words.
+    pub const fn new(errno: Errno) -> Self {
+        Error {
+            errno,
+            what: Cow::Borrowed(""),
+        }
+    }
+
+    /// An error that says what failed. `what` completes "could not …": "write the journal at page 17".
+    pub fn with(errno: Errno, what: impl Into<Cow<'static, str>>) -> Self {
+        Error {
+            errno,
+            what: what.into(),
+        }
+    }
+
+    /// The errno, which decides what a caller does.
+    pub const fn errno(&self) -> Errno {
+        self.errno
+    }
+
+    /// What failed, empty when nobody said.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Puts a wider circumstance in front: "open /data/x.adit" before "read the superblock".
+    #[must_use]
+    pub fn context(self, what: impl fmt::Display) -> Self {
+        let what = if self.what.is_empty() {
+            what.to_string()
+        } else {
+            format!("{what}: could not {}", self.what)
+        };
+        Error {
+            errno: self.errno,
+            what: Cow::Owned(what),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.what.is_empty() {
+            write!(f, "could not {}: ", self.what)?;
+        }
+        let text = std::io::Error::from_raw_os_error(self.errno.raw_os_error()).to_string();
+        let text = text.split(" (os error").next().unwrap_or(&text);
+        match errno_name(self.errno) {
+            Some(name) => write!(f, "{text} ({name})"),
+            None => write!(f, "{text} (errno {})", self.errno.raw_os_error()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({self})")
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Error::new(errno)
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind;
+        if let Some(raw) = error.raw_os_error() {
+            return Error::new(Errno::from_raw_os_error(raw));
+        }
+        if let Some(ours) = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Error>())
+        {
+            return ours.clone();
+        }
+        let errno = match error.kind() {
+            ErrorKind::NotFound => Errno::NOENT,
+            ErrorKind::PermissionDenied => Errno::ACCESS,
+            ErrorKind::AlreadyExists => Errno::EXIST,
+            ErrorKind::InvalidInput | ErrorKind::InvalidData => Errno::INVAL,
+            ErrorKind::TimedOut => Errno::TIMEDOUT,
+            ErrorKind::Interrupted => Errno::INTR,
+            ErrorKind::Unsupported => Errno::OPNOTSUPP,
+            ErrorKind::OutOfMemory => Errno::NOMEM,
+            _ => Errno::IO,
+        };
+        Error::with(errno, format!("complete an operation ({error})"))
+    }
+}
+
+impl From<Error> for std::io::Error {
+    /// Keeps the words when there are some (then `raw_os_error` is none), else the plain errno.
+    fn from(error: Error) -> Self {
+        let plain = std::io::Error::from_raw_os_error(error.errno.raw_os_error());
+        if error.what.is_empty() {
+            plain
+        } else {
+            std::io::Error::new(plain.kind(), error)
+        }
+    }
+}
+
+/// The symbolic name of an errno that this system produces or passes on.
+pub fn errno_name(errno: Errno) -> Option<&'static str> {
+    macro_rules! names {
+        ($($constant:ident $name:literal),* $(,)?) => {
+            match errno { $(Errno::$constant => Some($name),)* _ => None }
+        };
+    }
+    names!(
+        PERM "EPERM", NOENT "ENOENT", INTR "EINTR", IO "EIO", NXIO "ENXIO", TOOBIG "E2BIG", BADF "EBADF", AGAIN "EAGAIN",
+        NOMEM "ENOMEM", ACCESS "EACCES", FAULT "EFAULT", BUSY "EBUSY", EXIST "EEXIST", XDEV "EXDEV", NODEV "ENODEV",
+        NOTDIR "ENOTDIR", ISDIR "EISDIR", INVAL "EINVAL", NFILE "ENFILE", MFILE "EMFILE", NOTTY "ENOTTY", TXTBSY "ETXTBSY",
+        FBIG "EFBIG", NOSPC "ENOSPC", SPIPE "ESPIPE", ROFS "EROFS", MLINK "EMLINK", PIPE "EPIPE", RANGE "ERANGE",
+        DEADLK "EDEADLK", NAMETOOLONG "ENAMETOOLONG", NOSYS "ENOSYS", NOTEMPTY "ENOTEMPTY", LOOP "ELOOP", NODATA "ENODATA",
+        OVERFLOW "EOVERFLOW", ILSEQ "EILSEQ", OPNOTSUPP "EOPNOTSUPP", TIMEDOUT "ETIMEDOUT", CONNREFUSED "ECONNREFUSED",
+        STALE "ESTALE", DQUOT "EDQUOT", CANCELED "ECANCELED", SHUTDOWN "ESHUTDOWN", BADMSG "EBADMSG", PROTO "EPROTO",
+        REMOTEIO "EREMOTEIO", UCLEAN "EUCLEAN", ADDRINUSE "EADDRINUSE", ALREADY "EALREADY", INPROGRESS "EINPROGRESS",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_says_what_failed_then_the_reason_and_its_name() {
+        let error = Error::with(Errno::NOSPC, "create /a");
+        assert_eq!(
+            error.to_string(),
+            "could not create /a: No space left on device (ENOSPC)"
+        );
+        assert_eq!(
+            Error::new(Errno::IO).to_string(),
+            "Input/output error (EIO)"
+        );
+        assert_eq!(
+            Error::new(Errno::from_raw_os_error(130)).to_string(),
+            "Owner died (errno 130)"
+        );
+    }
+
+    #[test]
+    fn context_goes_in_front_and_keeps_the_errno() {
+        let error = Error::with(Errno::IO, "read the superblock").context("open x.adit");
+        assert_eq!(
+            error.to_string(),
+            "could not open x.adit: could not read the superblock: Input/output error (EIO)"
+        );
+        assert_eq!(error.errno(), Errno::IO);
+        assert_eq!(Error::new(Errno::IO).context("read").what(), "read");
+    }
+
+    #[test]
+    fn the_errno_survives_the_way_through_io_error_and_back() {
+        for error in [
+            Error::new(Errno::NOSPC),
+            Error::with(Errno::STALE, "find it"),
+        ] {
+            let there = std::io::Error::from(error.clone());
+            assert_eq!(Error::from(there), error);
+        }
+        assert_eq!(Error::from(std::io::Error::other("odd")).errno(), Errno::IO);
+    }
+}

@@ -1,0 +1,119 @@
+//! Fork detection: a forked child must not use, or keep alive, what belongs to its parent.
+//!
+//! A handler that runs in every forked child raises a generation number and takes the parent's descriptors away. Handles remember the
+//! generation of their creation and answer EBADF when it differs. Descriptors registered by [`close_in_child`] are replaced in the child by
+//! an `O_PATH` descriptor, which refuses reads, writes and locks with EBADF: the child neither holds the parent's lock nor does its IO, and
+//! when a stale handle is dropped there, it closes a number that is still its own.
+//!
+//! The handler uses only async-signal-safe calls and atomics. It does not see `vfork`, `posix_spawn` or a raw `clone`; those are
+//! followed by `exec`, where O_CLOEXEC does the same.
+
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// More descriptors than this are possible, but aren't taken from a child (its use of them is still refused by the generation).
+const DESCRIPTORS_MAX: usize = 256;
+
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(-1) }; DESCRIPTORS_MAX];
+static INSTALL: Once = Once::new();
+
+/// How many forks lie between the process that installed the hook and this one.
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Makes [`generation`] and [`close_in_child`] work; call it before the first handle is made. Cheap when repeated.
+pub fn install() {
+    INSTALL.call_once(|| {
+        // SAFETY: `in_child` is a plain function that only uses atomics and async-signal-safe system calls.
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        assert_eq!(failed, 0, "no memory to register a fork handler");
+    });
+}
+
+/// Takes a descriptor away from children forked while the returned guard lives. Drop the guard before closing the descriptor.
+pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
+    install();
+    let raw = fd.as_raw_fd();
+    let place = DESCRIPTORS.iter().find(|place| {
+        place
+            .compare_exchange(-1, raw, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    });
+    ChildGuard { place }
+}
+
+/// Keeps a descriptor registered; see [`close_in_child`].
+#[derive(Debug)]
+pub struct ChildGuard {
+    place: Option<&'static AtomicI32>,
+}
+
+impl Drop for ChildGuard {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            place.store(-1, Ordering::Relaxed);
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    let mut dead: RawFd = -1;
+    for place in &DESCRIPTORS {
+        let fd = place.load(Ordering::Relaxed);
+        if fd < 0 {
+            continue;
+        }
+        // The place stays taken: its guard lives on in the child's copy of the handle and frees it.
+        // SAFETY: open, dup3 and close are async-signal-safe; the path is a constant C string; `fd` is registered, so nobody else's.
+        unsafe {
+            if dead < 0 {
+                dead = libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+            }
+            if dead < 0 || libc::dup3(dead, fd, libc::O_CLOEXEC) < 0 {
+                libc::close(fd);
+            }
+        }
+    }
+    if dead >= 0 {
+        // SAFETY: opened above, used by nobody else.
+        unsafe { libc::close(dead) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_child_sees_another_generation_and_loses_registered_descriptors() {
+        install();
+        let registered = std::fs::File::open("/proc/self/stat").expect("open");
+        let other = std::fs::File::open("/proc/self/stat").expect("open");
+        let guard = close_in_child(registered.as_fd());
+        let before = generation();
+        // SAFETY: the child only uses system calls and atomics, then leaves by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut byte = 0u8;
+            // SAFETY: reads at most one byte into `byte`.
+            let read = |fd: RawFd| unsafe { libc::read(fd, (&raw mut byte).cast(), 1) };
+            let mut read = read;
+            let good = generation() == before + 1
+                && read(registered.as_raw_fd()) == -1
+                && read(other.as_raw_fd()) == 1;
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(!good)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(generation(), before);
+        drop(guard);
+    }
+}

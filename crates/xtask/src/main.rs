@@ -1,3 +1,55 @@
-//! Development tasks: `cargo xtask setup`, `cargo xtask test`.
+//! Development tasks: `cargo xtask setup | test | plugin | bench-zram`.
+//!
+//! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
+//! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
+//! programs as a developer would.
 
-fn main() {}
+mod counts;
+mod end_to_end;
+#[cfg(test)]
+mod layers;
+mod plugin;
+mod process;
+mod setup;
+mod suite;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Development tasks of Adit.
+
+Usage: cargo xtask TASK
+
+Tasks:
+  setup                 Install the Debian packages that are missing (as root; otherwise name them)
+  test [--only STEP]    All of CI: setup, formatting, lints, build, unit tests, plugin, end to end
+  plugin [--release]    Build target/{debug,release}/libadit_rocksdb.so
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ["setup"] => setup::run(setup::FOR_TESTS),
+        ["test"] => suite::run(None),
+        ["test", "--only", step] => suite::run(Some(step)),
+        ["plugin"] => plugin::build(plugin::Profile::Debug).map(report_built),
+        ["plugin", "--release"] => plugin::build(plugin::Profile::Release).map(report_built),
+        _ => Err(format!("do not understand `{}`\n\n{HELP}", words.join(" "))),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report_built(path: std::path::PathBuf) {
+    println!("built {}", path.display());
+}

@@ -1,0 +1,171 @@
+//! The end-to-end tests: the `adit` command and stock RocksDB on one image, as a user would.
+//!
+//! It runs what `build` and `plugin` made. Each claim is one check; the first that fails ends the
+//! run, because each builds on what the one before left in the image.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::counts::Counts;
+use crate::plugin::Profile;
+use crate::process::{self, Outcome, Scratch};
+
+/// Keys that db_bench writes: enough for several memtable flushes and a compaction.
+const KEYS: u64 = 50_000;
+
+struct Stage {
+    adit: PathBuf,
+    plugin: PathBuf,
+    folder: PathBuf,
+    image: PathBuf,
+}
+
+type Check = (&'static str, fn(&Stage) -> Outcome);
+
+const CHECKS: &[Check] = &[
+    ("mkfs makes an image that check finds clean", mkfs),
+    ("put and get return the same tree", put_and_get),
+    ("names can be changed", change_names),
+    ("db_bench runs on the image", db_bench_fills_and_reads),
+    ("the database lies inside the image", database_is_inside),
+    ("nothing leaks to the host", nothing_leaks),
+    ("check is clean at the end", check),
+];
+
+/// All checks, in order.
+pub(crate) fn run() -> Outcome<Counts> {
+    let scratch = Scratch::new("end-to-end")?;
+    let stage = Stage {
+        adit: Profile::Debug.program("adit"),
+        plugin: Profile::Debug.program("libadit_rocksdb.so"),
+        folder: scratch.path().to_path_buf(),
+        image: scratch.path().join("r.adit"),
+    };
+    let mut counts = Counts::default();
+    for (claim, check) in CHECKS {
+        let outcome = check(&stage);
+        counts += Counts::one(outcome.is_ok());
+        match outcome {
+            Ok(()) => println!("ok: {claim}"),
+            Err(complaint) => {
+                eprintln!("FAILED: {claim}\n{complaint}");
+                break;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+impl Stage {
+    fn adit(&self, arguments: &[&str]) -> Outcome<String> {
+        process::read(Command::new(&self.adit).args(arguments))
+    }
+
+    fn image(&self) -> &str {
+        self.image.to_str().unwrap_or("r.adit")
+    }
+
+    fn host_path(&self, name: &str) -> String {
+        self.folder.join(name).to_string_lossy().into_owned()
+    }
+
+    fn db_bench(&self, benchmarks: &str) -> Outcome<String> {
+        let mut command = Command::new("db_bench");
+        command
+            .current_dir(&self.folder)
+            .env("LD_PRELOAD", &self.plugin)
+            .arg(format!("--fs_uri=adit://{}", self.image()))
+            .arg("--db=/db")
+            .arg(format!("--benchmarks={benchmarks}"))
+            .arg(format!("--num={KEYS}"));
+        process::read(&mut command)
+    }
+}
+
+fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+fn mkfs(stage: &Stage) -> Outcome {
+    stage.adit(&["mkfs", stage.image(), "--size", "1G"])?;
+    check(stage)
+}
+
+fn check(stage: &Stage) -> Outcome {
+    stage.adit(&["check", stage.image()]).map(drop)
+}
+
+fn put_and_get(stage: &Stage) -> Outcome {
+    let source = stage.folder.join("tree");
+    write_tree(&source)?;
+    let (from, back) = (stage.host_path("tree"), stage.host_path("back"));
+    stage.adit(&["put", stage.image(), &from, "/tree"])?;
+    stage.adit(&["get", stage.image(), "/tree", &back])?;
+    process::run(Command::new("diff").args(["-r", &from, &back]))
+}
+
+/// Empty, tiny, unaligned and large files, a nested folder.
+fn write_tree(root: &Path) -> Outcome {
+    let nested = root.join("a/b");
+    let large: Vec<u8> = (0..3_000_001_u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let write = |path: PathBuf, bytes: &[u8]| {
+        std::fs::write(&path, bytes)
+            .map_err(|error| format!("could not write {}: {error}", path.display()))
+    };
+    std::fs::create_dir_all(&nested).map_err(|error| format!("could not make a tree: {error}"))?;
+    write(root.join("empty"), &[])?;
+    write(root.join("tiny"), b"x")?;
+    write(nested.join("unaligned"), &large[..5001])?;
+    write(nested.join("large"), &large)
+}
+
+fn change_names(stage: &Stage) -> Outcome {
+    let image = stage.image();
+    stage.adit(&["mkdir", image, "/names"])?;
+    stage.adit(&["mv", image, "/tree/tiny", "/names/moved"])?;
+    stage.adit(&["ln", image, "/names/moved", "/names/linked"])?;
+    stage.adit(&["rm", image, "/names/moved"])?;
+    let content = stage.adit(&["cat", image, "/names/linked"])?;
+    expect(content == "x", || format!("cat printed {content:?}"))?;
+    let listing = stage.adit(&["ls", image, "/names"])?;
+    expect(
+        listing.contains("linked") && !listing.contains("moved"),
+        || format!("ls printed:\n{listing}"),
+    )
+}
+
+fn db_bench_fills_and_reads(stage: &Stage) -> Outcome {
+    let output = stage.db_bench("fillrandom,overwrite,readrandom,compact,readseq")?;
+    for name in ["fillrandom", "overwrite", "readrandom", "readseq"] {
+        expect(output.lines().any(|line| line.starts_with(name)), || {
+            format!("db_bench did not report {name}:\n{output}")
+        })?;
+    }
+    Ok(())
+}
+
+fn database_is_inside(stage: &Stage) -> Outcome {
+    let listing = stage.adit(&["ls", stage.image(), "/db"])?;
+    for name in ["CURRENT", "MANIFEST", "LOG", ".sst"] {
+        expect(listing.contains(name), || {
+            format!("no {name} in /db:\n{listing}")
+        })?;
+    }
+    Ok(())
+}
+
+fn nothing_leaks(stage: &Stage) -> Outcome {
+    let expected = ["back", "r.adit", "tree"];
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(&stage.folder)
+        .map_err(|error| format!("could not read {}: {error}", stage.folder.display()))?;
+    for entry in entries.flatten() {
+        found.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    found.sort();
+    expect(found == expected && !Path::new("/db").exists(), || {
+        format!("beside the image there are now {found:?}")
+    })
+}

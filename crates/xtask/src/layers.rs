@@ -1,0 +1,86 @@
+//! The layers and who may depend on whom. A test compares this table with `cargo metadata`.
+//!
+//! An arrow never points up: a crate may use what stands above it in the table (the lower layers),
+//! and of those only what its row names. Dependencies of tests count as dependencies.
+
+/// Crate, and the crates of this workspace that it may use. Lower layers first.
+pub(crate) const LAYERS: &[(&str, &[&str])] = &[
+    ("adit-base", &[]),
+    ("adit-block", &["adit-base"]),
+    ("adit-reactor", &["adit-base", "adit-block"]),
+    ("adit-store", &["adit-base", "adit-block", "adit-reactor"]),
+    (
+        "adit-fs",
+        &["adit-base", "adit-block", "adit-reactor", "adit-store"],
+    ),
+    (
+        "adit",
+        &[
+            "adit-base",
+            "adit-block",
+            "adit-reactor",
+            "adit-store",
+            "adit-fs",
+        ],
+    ),
+    ("adit-capi", &["adit"]),
+    ("adit-bench", &["adit"]),
+    ("adit-cli", &["adit", "adit-bench"]),
+    ("xtask", &[]),
+];
+
+/// The crates that `name` may use; `None` for a crate that the table does not know.
+pub(crate) fn allowed(name: &str) -> Option<&'static [&'static str]> {
+    let row = LAYERS.iter().find(|(layer, _)| *layer == name);
+    row.map(|(_, uses)| *uses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LAYERS, allowed};
+    use crate::process;
+
+    #[test]
+    fn an_arrow_never_points_up() {
+        for (rank, (name, uses)) in LAYERS.iter().enumerate() {
+            for used in *uses {
+                let below = LAYERS[..rank].iter().any(|(layer, _)| layer == used);
+                assert!(below, "{name} may not use {used}: it is not a lower layer");
+            }
+        }
+    }
+
+    #[test]
+    fn every_crate_uses_only_what_its_layer_may() {
+        let text = process::read(process::cargo().args([
+            "metadata",
+            "--format-version=1",
+            "--no-deps",
+            "--offline",
+        ]))
+        .expect("cargo metadata answers");
+        let metadata: serde_json::Value =
+            serde_json::from_str(&text).expect("cargo metadata is JSON");
+        let packages = metadata["packages"].as_array().expect("a list of packages");
+        assert!(packages.len() >= LAYERS.len());
+        for package in packages {
+            let name = package["name"].as_str().expect("a package has a name");
+            let uses = allowed(name).unwrap_or_else(|| {
+                panic!("{name} is not in the table of layers: add it, lower layers first")
+            });
+            for dependency in package["dependencies"].as_array().expect("a list") {
+                // Only dependencies inside the workspace have a path.
+                if dependency["path"].is_null() {
+                    continue;
+                }
+                let used = dependency["name"]
+                    .as_str()
+                    .expect("a dependency has a name");
+                assert!(
+                    used == name || uses.contains(&used),
+                    "{name} depends on {used}, which its layer may not use"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `cargo xtask plugin`: one C++ compiler command makes `libadit_rocksdb.so`.
+//!
+//! The library contains `libadit.a`, so that this one file is all that RocksDB has to load. Nothing
+//! of the Rust side is exported from it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{self, Outcome};
+
+/// Which of cargo's two profiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Debug,
+    Release,
+}
+
+impl Profile {
+    /// The folder below the target directory.
+    pub(crate) fn folder(self) -> PathBuf {
+        process::target_directory().join(match self {
+            Profile::Debug => "debug",
+            Profile::Release => "release",
+        })
+    }
+
+    /// The path of a program that cargo built.
+    pub(crate) fn program(self, name: &str) -> PathBuf {
+        self.folder().join(name)
+    }
+
+    pub(crate) fn cargo_arguments(self) -> &'static [&'static str] {
+        match self {
+            Profile::Debug => &[],
+            Profile::Release => &["--release"],
+        }
+    }
+}
+
+/// Where the plugin's sources are.
+pub(crate) fn source_folder() -> PathBuf {
+    process::workspace_root().join("plugins/rocksdb")
+}
+
+/// Builds `libadit.a` and the plugin over it; returns the plugin's path.
+pub(crate) fn build(profile: Profile) -> Outcome<PathBuf> {
+    process::run(
+        process::cargo()
+            .args(["build", "--package", "adit-capi"])
+            .args(profile.cargo_arguments()),
+    )?;
+    let plugin = profile.folder().join("libadit_rocksdb.so");
+    process::run(&mut compiler(profile, &plugin)?)?;
+    Ok(plugin)
+}
+
+/// The whole command. plugins/rocksdb/README.md states it for people without cargo.
+fn compiler(profile: Profile, plugin: &Path) -> Outcome<Command> {
+    let mut sources = files_ending_in(&source_folder(), ".cc")?;
+    if sources.is_empty() {
+        return Err(format!("no C++ sources in {}", source_folder().display()));
+    }
+    sources.sort();
+    let mut command = Command::new("g++");
+    command
+        .current_dir(process::workspace_root())
+        .args(["-std=c++17", "-O2", "-g", "-fPIC", "-shared"])
+        .args(["-Wall", "-Wextra", "-Wno-unused-parameter"])
+        .arg("-Icrates/capi/include")
+        .args(sources)
+        .arg(profile.folder().join("libadit.a"))
+        .args(["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
+        .args(["-lrocksdb", "-lpthread", "-ldl", "-lm"])
+        .arg("-o")
+        .arg(plugin);
+    Ok(command)
+}
+
+/// The files directly in `folder` whose names end in `ending`.
+pub(crate) fn files_ending_in(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry
+            .map_err(|error| format!("could not read {}: {error}", folder.display()))?
+            .path();
+        if path.to_string_lossy().ends_with(ending) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}

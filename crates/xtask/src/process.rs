@@ -1,0 +1,150 @@
+//! Starting other programs: echoed, without standard input, failures as sentences.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a task returns: nothing, or a sentence for the developer.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
+
+/// The root of the workspace: the folder above `crates/xtask`.
+pub(crate) fn workspace_root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = manifest.ancestors().nth(2).unwrap_or(manifest);
+    root.to_path_buf()
+}
+
+/// Where cargo puts what it builds. Cargo tells its children neither this nor the profile.
+pub(crate) fn target_directory() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => workspace_root().join(directory),
+        None => workspace_root().join("target"),
+    }
+}
+
+/// `cargo`, the one that started us, in the workspace's root.
+pub(crate) fn cargo() -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(workspace_root());
+    command
+}
+
+/// The command as a developer could type it.
+pub(crate) fn describe(command: &Command) -> String {
+    let mut words = Vec::new();
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            words.push(format!(
+                "{}={}",
+                name.to_string_lossy(),
+                value.to_string_lossy()
+            ));
+        }
+    }
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(command.get_program());
+    words.push(name.to_string_lossy().into_owned());
+    words.extend(
+        command
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned()),
+    );
+    words.join(" ")
+}
+
+fn failed(command: &Command, how: impl std::fmt::Display) -> String {
+    format!("`{}` failed: {how}", describe(command))
+}
+
+/// Runs to the end; output goes to the terminal.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    println!("$ {}", describe(command));
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| failed(command, error))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(failed(command, status))
+    }
+}
+
+/// Runs to the end, quietly; returns standard output. On failure standard error is in the sentence.
+pub(crate) fn read(command: &mut Command) -> Outcome<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(command, error))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        Err(failed(
+            command,
+            format!("{}\n{}", output.status, complaint.trim_end()),
+        ))
+    }
+}
+
+/// Runs to the end; standard output goes to the terminal and, line by line, to `each_line`.
+/// Returns whether the program succeeded.
+pub(crate) fn run_watching(
+    command: &mut Command,
+    mut each_line: impl FnMut(&str),
+) -> Outcome<bool> {
+    println!("$ {}", describe(command));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(command, error))?;
+    if let Some(output) = child.stdout.take() {
+        for line in BufReader::new(output).split(b'\n') {
+            let line = line.map_err(|error| failed(command, error))?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            each_line(&line);
+        }
+    }
+    let status = child.wait().map_err(|error| failed(command, error))?;
+    Ok(status.success())
+}
+
+/// Whether the program can be found.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+}
+
+/// Whether this process may install packages, mount and reset devices.
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+/// A folder of this process alone, removed with all that is in it when dropped.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Inside the target directory: on a real file system, and where a developer expects litter.
+    pub(crate) fn new(purpose: &str) -> Outcome<Scratch> {
+        let name = format!("xtask-{purpose}-{}", std::process::id());
+        let path = target_directory().join(name);
+        std::fs::create_dir_all(&path)
+            .map_err(|error| format!("could not create {}: {error}", path.display()))?;
+        Ok(Scratch(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Best effort: what stays behind lies in the target directory.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,63 @@
+//! `cargo xtask setup`: the Debian packages that the C++ side of the tests needs.
+//!
+//! The Rust crates need none of them. Packages that are there are left alone; the package lists are
+//! fetched only when an installation fails without them.
+
+use std::process::Command;
+
+use crate::process::{self, Outcome};
+
+/// What `cargo xtask test` uses: the plugin is C++ over RocksDB's headers, and its end-to-end tests
+/// run RocksDB's own `db_bench`.
+pub(crate) const FOR_TESTS: &[&str] = &["g++", "librocksdb-dev", "rocksdb-tools", "libgflags-dev"];
+
+/// Checks, installs what is missing as root, and otherwise names it and fails.
+pub(crate) fn run(packages: &[&str]) -> Outcome {
+    if !process::is_installed("dpkg-query") || !process::is_installed("apt-get") {
+        return Err(format!(
+            "not a Debian system; please install what Debian calls {}",
+            packages.join(" ")
+        ));
+    }
+    let missing: Vec<&str> = packages
+        .iter()
+        .copied()
+        .filter(|package| !is_package_installed(package))
+        .collect();
+    if missing.is_empty() {
+        println!("setup: nothing is missing ({})", packages.join(" "));
+        return Ok(());
+    }
+    if !process::is_root() {
+        return Err(format!(
+            "missing packages; as root: apt-get install {}",
+            missing.join(" ")
+        ));
+    }
+    println!("setup: installing {}", missing.join(" "));
+    if process::run(&mut install(&missing)).is_ok() {
+        return Ok(());
+    }
+    println!("setup: trying again with fresh package lists");
+    process::run(apt_get().arg("update"))?;
+    process::run(&mut install(&missing))
+}
+
+fn is_package_installed(package: &str) -> bool {
+    process::read(Command::new("dpkg-query").args(["-W", "-f=${db:Status-Status}", package]))
+        .is_ok_and(|status| status.trim() == "installed")
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+fn install(packages: &[&str]) -> Command {
+    let mut command = apt_get();
+    command
+        .args(["install", "-y", "-q", "--no-install-recommends"])
+        .args(packages);
+    command
+}

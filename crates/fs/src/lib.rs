@@ -1,1 +1,9 @@
 //! POSIX on blobs: inodes, directories, locks.
+//!
+//! Start at `volume.rs` (what a mounted file system is and how it comes and goes), then `open.rs`
+//! (descriptors and inodes in memory), `resolve.rs` (paths), `namespace.rs` (operations on names),
+//! `data.rs` (operations on content) and `names.rs` (how a directory lies on the device).
+//! Permissions are not checked here: an embedded volume belongs to its process.
+
+mod types;
+mod volume;

@@ -1,0 +1,246 @@
+//! What callers of the file system pass in and get back: flags, attributes, directory entries.
+//!
+//! Values of flags and modes are those of Linux, so that the C interface passes them through.
+//! Nothing here is an on-device layout.
+
+use adit_base::clock::Timestamp;
+use bitflags::bitflags;
+
+bitflags! {
+    /// How a file is opened; the values of Linux's `O_` flags.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct OpenFlags: u32 {
+        /// For writing only. Neither this nor [`OpenFlags::READ_WRITE`]: for reading only.
+        const WRITE_ONLY = libc::O_WRONLY as u32;
+        /// For reading and writing.
+        const READ_WRITE = libc::O_RDWR as u32;
+        /// Make the file if it does not exist.
+        const CREATE = libc::O_CREAT as u32;
+        /// With CREATE: fail when it exists.
+        const EXCLUSIVE = libc::O_EXCL as u32;
+        /// Cut an existing file to zero bytes.
+        const TRUNCATE = libc::O_TRUNC as u32;
+        /// Every write goes to the end of the file.
+        const APPEND = libc::O_APPEND as u32;
+        /// Data goes past the page cache, but coherently with it.
+        const DIRECT = libc::O_DIRECT as u32;
+        /// Every write returns after its data and the size are durable.
+        const DSYNC = libc::O_DSYNC as u32;
+        /// As DSYNC, with all attributes. Contains the bits of DSYNC.
+        const SYNC = libc::O_SYNC as u32;
+        /// Fail unless it is a directory.
+        const DIRECTORY = libc::O_DIRECTORY as u32;
+        /// Accepted; access times are not kept per read.
+        const NOATIME = libc::O_NOATIME as u32;
+        /// Fail with ELOOP when the last component is a symbolic link.
+        const NOFOLLOW = libc::O_NOFOLLOW as u32;
+    }
+}
+
+impl OpenFlags {
+    /// May the descriptor read?
+    pub const fn readable(self) -> bool {
+        self.bits() & libc::O_ACCMODE as u32 != libc::O_WRONLY as u32
+    }
+
+    /// May the descriptor write?
+    pub const fn writable(self) -> bool {
+        matches!(
+            (self.bits() & libc::O_ACCMODE as u32) as i32,
+            libc::O_WRONLY | libc::O_RDWR
+        )
+    }
+}
+
+bitflags! {
+    /// Variants of rename; the values of Linux's `RENAME_` flags.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct RenameFlags: u32 {
+        /// Fail with EEXIST when the target exists.
+        const NO_REPLACE = libc::RENAME_NOREPLACE;
+        /// Swap the two names atomically; both must exist.
+        const EXCHANGE = libc::RENAME_EXCHANGE;
+    }
+}
+
+bitflags! {
+    /// Modes of fallocate; the values of Linux's `FALLOC_FL_` flags.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct AllocateFlags: u32 {
+        /// The size stays as it is.
+        const KEEP_SIZE = libc::FALLOC_FL_KEEP_SIZE as u32;
+        /// Give the range's pages back; it reads as zeroes. Needs KEEP_SIZE.
+        const PUNCH_HOLE = libc::FALLOC_FL_PUNCH_HOLE as u32;
+        /// The range reads as zeroes and stays allocated.
+        const ZERO_RANGE = libc::FALLOC_FL_ZERO_RANGE as u32;
+    }
+}
+
+/// What `flock` does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlockOperation {
+    /// Take the lock together with other sharers.
+    Shared {
+        /// Wait for it; else EAGAIN.
+        wait: bool,
+    },
+    /// Take the lock alone.
+    Exclusive {
+        /// Wait for it; else EAGAIN.
+        wait: bool,
+    },
+    /// Give it back.
+    Unlock,
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A blob without a name.
+    Blob = 1,
+    /// A regular file.
+    File = 2,
+    /// A directory.
+    Directory = 3,
+    /// A symbolic link.
+    Symlink = 4,
+    /// A named pipe.
+    Fifo = 5,
+    /// A socket.
+    Socket = 6,
+    /// A character device.
+    CharDevice = 7,
+    /// A block device.
+    BlockDevice = 8,
+}
+
+impl FileKind {
+    /// The `S_IFMT` bits of `st_mode`.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Blob | FileKind::File => libc::S_IFREG,
+            FileKind::Directory => libc::S_IFDIR,
+            FileKind::Symlink => libc::S_IFLNK,
+            FileKind::Fifo => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+            FileKind::CharDevice => libc::S_IFCHR,
+            FileKind::BlockDevice => libc::S_IFBLK,
+        }
+    }
+
+    /// The kind with the number that slots and directory entries carry.
+    pub const fn from_u8(number: u8) -> Option<FileKind> {
+        Some(match number {
+            1 => FileKind::Blob,
+            2 => FileKind::File,
+            3 => FileKind::Directory,
+            4 => FileKind::Symlink,
+            5 => FileKind::Fifo,
+            6 => FileKind::Socket,
+            7 => FileKind::CharDevice,
+            8 => FileKind::BlockDevice,
+            _ => return None,
+        })
+    }
+
+    /// The `d_type` of `readdir`.
+    pub const fn dirent_type(self) -> u8 {
+        match self {
+            FileKind::Blob | FileKind::File => libc::DT_REG,
+            FileKind::Directory => libc::DT_DIR,
+            FileKind::Symlink => libc::DT_LNK,
+            FileKind::Fifo => libc::DT_FIFO,
+            FileKind::Socket => libc::DT_SOCK,
+            FileKind::CharDevice => libc::DT_CHR,
+            FileKind::BlockDevice => libc::DT_BLK,
+        }
+    }
+}
+
+/// Attributes of an inode, as `struct stat` has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Inode number: the slot address. Reused after a deletion, then with another generation.
+    pub inode: u64,
+    /// Tells inodes apart that had the same number one after the other.
+    pub generation: u32,
+    /// What it is.
+    pub kind: FileKind,
+    /// Type and permissions as in `st_mode`.
+    pub mode: u32,
+    /// Names of the inode; for a directory 2 and one for each subdirectory.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u64,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Allocated bytes, map pages included (`st_blocks` is this / 512).
+    pub allocated_bytes: u64,
+    /// Preferred IO size.
+    pub io_bytes: u32,
+    /// Last access; set by explicit calls only.
+    pub accessed: Timestamp,
+    /// Last change of the content.
+    pub modified: Timestamp,
+    /// Last change of the attributes.
+    pub changed: Timestamp,
+    /// Creation.
+    pub created: Timestamp,
+}
+
+/// Space of the volume, as `struct statvfs` has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Allocation unit.
+    pub block_bytes: u32,
+    /// Bytes that files can use in all.
+    pub total_bytes: u64,
+    /// Bytes not used.
+    pub free_bytes: u64,
+    /// Inodes in use (the number of inodes is not limited).
+    pub inodes: u64,
+    /// Inodes that would still fit.
+    pub free_inodes: u64,
+    /// Longest name.
+    pub name_bytes_max: u32,
+    /// Identity of the volume.
+    pub volume_id: [u8; 16],
+    /// Mounted read-only, or fell back to that after an error.
+    pub read_only: bool,
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    /// Inode number.
+    pub inode: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Pass this to go on behind this entry. Stable across insertions and deletions.
+    pub cookie: u64,
+    /// Name, 1 to 255 bytes, without `/` and NUL.
+    pub name: Box<[u8]>,
+}
+
+/// A new time for `set_times`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// Leave it.
+    Omit,
+    /// The current time.
+    Now,
+    /// This one.
+    To(Timestamp),
+}
+
+/// Longest name of a directory entry.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path, as `PATH_MAX` without the NUL.
+pub const PATH_BYTES_MAX: usize = 4095;
+/// Most names of one inode.
+pub const LINKS_MAX: u32 = 65_000;

@@ -7,3 +7,6 @@
 
 mod types;
 mod volume;
+
+pub use types::*;
+pub use volume::{Fs, OpenFile};

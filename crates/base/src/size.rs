@@ -61,7 +61,7 @@ pub fn format_size(bytes: u64) -> String {
     let power = (63 - bytes.leading_zeros()) / 10;
     let unit = UNITS[power as usize - 1];
     let tenths = ((u128::from(bytes) * 10) >> (10 * power)) as u64;
-    if tenths % 10 == 0 {
+    if tenths.is_multiple_of(10) {
         format!("{} {unit}iB", tenths / 10)
     } else {
         format!("{}.{} {unit}iB", tenths / 10, tenths % 10)

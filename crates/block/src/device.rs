@@ -1,0 +1,69 @@
+//! What every driver provides: a device, its queues, and their doorbells.
+//!
+//! Division of labour: a [`Queue`] belongs to one worker at a time and never makes a system call; everything that may block or enter the
+//! kernel is on the [`Device`] and the [`Doorbell`], which any thread may use while another one uses the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_base::{Errno, Error, Result};
+
+use crate::{Capabilities, Completion, Geometry, Request, Submission};
+
+/// A block device.
+pub trait Device: Send + Sync {
+    /// What people call it: a path, `mem:64M`.
+    fn name(&self) -> String;
+    /// Its size and unit. The size changes only by `grow`.
+    fn geometry(&self) -> Geometry;
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+    /// A submission and completion pair for one worker. `depth` bounds the requests in flight.
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>>;
+    /// Does a request here and now; blocks. For requests that a queue answered [`Submission::Inline`], and for set-up and tools.
+    fn execute(&self, request: Request) -> Completion;
+    /// Announces memory that buffers will come from, so that the driver can map it once.
+    ///
+    /// The memory must stay mapped while the device exists. Ignored by drivers that have no use for it.
+    fn register_memory(&self, _start: *const u8, _len_bytes: usize) -> Result<()> {
+        Ok(())
+    }
+    /// Makes the device larger; EOPNOTSUPP where that isn't ours to do.
+    fn grow(&self, _size_bytes: u64) -> Result<()> {
+        Err(Error::with(
+            Errno::OPNOTSUPP,
+            format!("grow {}", self.name()),
+        ))
+    }
+}
+
+/// One submission and completion pair of a device, used by one worker.
+pub trait Queue: Send {
+    /// Takes a request, or hands it back.
+    fn submit(&mut self, request: Request) -> Submission;
+    /// Appends the completions that are there; says how many.
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize;
+    /// Requests accepted and not yet returned by `poll`.
+    fn in_flight(&self) -> usize;
+    /// The part of the queue that enters the kernel.
+    fn doorbell(&self) -> Arc<dyn Doorbell>;
+}
+
+/// Starts what was submitted to a queue and waits for it; used without holding the worker.
+pub trait Doorbell: Send + Sync {
+    /// Hands what was submitted to the device: a system call, or nothing.
+    fn ring(&self) -> Result<()>;
+    /// Blocks until a completion may be there, or the timeout has passed. May return early. Rings first.
+    fn wait(&self, timeout: Option<Duration>);
+}
+
+/// The doorbell of a queue that never has anything in flight.
+#[derive(Debug, Default)]
+pub struct IdleDoorbell;
+
+impl Doorbell for IdleDoorbell {
+    fn ring(&self) -> Result<()> {
+        Ok(())
+    }
+    fn wait(&self, _timeout: Option<Duration>) {}
+}

@@ -1,1 +1,74 @@
-//! The public API of Adit.
+//! Adit: a user-space file system for database storage engines, inside your process.
+//!
+//! A [`Volume`] is one file system on an image file, a block device or memory. It has files and
+//! directories as POSIX knows them ([`Volume::open_file`], [`Volume::rename`], …), and *blobs*, which
+//! are files without names ([`Volume::create_blob`]). The operations of a [`File`] say where:
+//! there is no position, so any thread may use the same handle at the same time.
+//!
+//! ```
+//! # fn main() -> adit::Result<()> {
+//! use adit::{OpenOptions, Volume};
+//!
+//! let volume = Volume::open("mem:64M")?; // or the path of an image or a block device
+//! volume.create_dir("/db")?;
+//! let log = volume.open_file("/db/log", OpenOptions::new().read(true).append(true).create(true))?;
+//! log.append(b"begin; ")?;
+//! log.append(b"commit")?;
+//! log.sync_data()?; // one device write
+//!
+//! let mut text = [0; 13];
+//! log.read_at(&mut text, 0)?;
+//! assert_eq!(&text, b"begin; commit"[..13].as_ref());
+//! drop(log);
+//! volume.close()
+//! # }
+//! ```
+//!
+//! # What is durable when
+//!
+//! | after | promise |
+//! |---|---|
+//! | a write returned | every reader sees it; it survives the death of the process (`kill -9` too), not of the machine |
+//! | [`File::sync_all`], [`File::sync_data`] returned `Ok` | data, size and the names by which the file can be reached survive a power cut |
+//! | [`File::sync_all`] of a directory, [`Volume::sync`] | all earlier operations on its names; on everything |
+//! | [`Volume::rename`] | atomic, also over a target and across directories |
+//! | a power cut without any of these | the names are as they were after some prefix of the operations on them; no garbage, no other file's bytes |
+//! | an IO error while data was written back | each descriptor open then gets it once, from its next sync; the data stays in memory and is tried again |
+//!
+//! A process that ends without [`Volume::close`] loses nothing: the next open recovers. (With
+//! [`VolumeOptions::survive_process_death`] off, it may lose what was written since the last sync.)
+//!
+//! # Threads, futures, fork
+//!
+//! Everything here is `Send + Sync`. A call blocks until it is done; reads of cached data take no lock.
+//! The `…_async` twins return an [`Operation`]: a future for any executor that can also be polled by
+//! hand ([`Operation::poll_once`]) or waited for. The operation itself runs to its end even if the
+//! `Operation` is dropped.
+//!
+//! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic inside
+//! Adit (a bug) the volume is poisoned: `EIO` from then on, and nothing more is written.
+
+mod blob;
+mod cursor;
+mod directory;
+mod file;
+mod metadata;
+mod mount;
+mod names;
+mod open_options;
+mod operation;
+mod volume;
+
+pub use adit_base::{Errno, Error, Result};
+pub use adit_block::Buffer;
+pub use adit_fs::{
+    AllocateFlags, DirEntry, FileKind, FlockOperation, RenameFlags, SetTime, Stat, StatFs,
+};
+pub use blob::{BlobId, Blobs};
+pub use cursor::FileCursor;
+pub use directory::ReadDir;
+pub use file::{File, ReadRequest};
+pub use metadata::Metadata;
+pub use open_options::OpenOptions;
+pub use operation::Operation;
+pub use volume::{IoEngine, MkfsOptions, Volume, VolumeOptions};

@@ -1,0 +1,76 @@
+//! Reading a directory: an iterator that fetches entries in batches.
+//!
+//! Invariant: `cookie` is that of the last entry fetched, so a batch never repeats or skips.
+
+use crate::file::File;
+use adit_base::Result;
+use adit_fs::DirEntry;
+
+/// Names fetched at once, in bytes as `Fs::read_directory` counts them.
+const BATCH_BYTES: usize = 32 * 1024;
+
+/// Iterates over the entries of a directory; made by [`Volume::read_dir`](crate::Volume::read_dir).
+/// After an error it ends.
+pub struct ReadDir {
+    directory: File,
+    batch: std::vec::IntoIter<DirEntry>,
+    cookie: u64,
+    ended: bool,
+}
+
+impl ReadDir {
+    pub(crate) fn new(directory: File, cookie: u64) -> Self {
+        ReadDir {
+            directory,
+            batch: Vec::new().into_iter(),
+            cookie,
+            ended: false,
+        }
+    }
+
+    /// Continues behind the entry with this cookie; 0 begins again.
+    pub fn seek(&mut self, cookie: u64) {
+        self.batch = Vec::new().into_iter();
+        self.cookie = cookie;
+        self.ended = false;
+    }
+
+    fn fetch(&mut self) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        let (open, cookie) = (self.directory.open(), self.cookie);
+        self.directory
+            .mounted()
+            .run(|fs| fs.read_directory(open, cookie, BATCH_BYTES, &mut entries))?;
+        if let Some(last) = entries.last() {
+            self.cookie = last.cookie;
+        }
+        Ok(entries)
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            for entry in self.batch.by_ref() {
+                if !matches!(&*entry.name, b"." | b"..") {
+                    return Some(Ok(entry));
+                }
+            }
+            if self.ended {
+                return None;
+            }
+            match self.fetch() {
+                Ok(entries) => {
+                    self.ended = entries.is_empty();
+                    self.batch = entries.into_iter();
+                }
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}

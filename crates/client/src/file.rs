@@ -1,0 +1,363 @@
+//! An open file, directory or blob: what can be done with content.
+//!
+//! Invariants: cached reads take no lock (they go to the published frames, and ask the worker only
+//! when those don't suffice); every asynchronous operation holds the descriptor, so that it is closed
+//! after the last of them. Nothing here has a position; [`FileCursor`](crate::FileCursor) has.
+
+use crate::blob::BlobId;
+use crate::metadata::Metadata;
+use crate::mount::Mounted;
+use crate::names::set_time;
+use crate::operation::Operation;
+use adit_base::{Errno, Error, Result, fork};
+use adit_block::Buffer;
+use adit_fs::{AllocateFlags, FlockOperation, Fs, OpenFile, OpenFlags};
+use std::future::Future;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// An open file, directory or blob. Dropping it closes it, without a sync.
+///
+/// Any thread may use it at any time. Offsets, sizes and lengths are bytes.
+pub struct File {
+    descriptor: Arc<Descriptor>,
+}
+
+/// What a file and its asynchronous operations share.
+struct Descriptor {
+    mounted: Arc<Mounted>,
+    open: Arc<OpenFile>,
+    /// Of the process that opened it: in a forked child the memory of the volume is not there.
+    generation: u32,
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if self.generation == fork::generation() {
+            self.mounted.close_file(&self.open);
+        }
+    }
+}
+
+/// One of the reads of [`File::read_many`].
+#[derive(Debug)]
+pub struct ReadRequest<'a> {
+    /// Where.
+    pub offset: u64,
+    /// Into what.
+    pub buffer: &'a mut [u8],
+    /// What [`File::read_at`] would have returned.
+    pub result: Result<usize>,
+}
+
+impl<'a> ReadRequest<'a> {
+    /// A read that wasn't done yet.
+    pub fn new(offset: u64, buffer: &'a mut [u8]) -> Self {
+        ReadRequest {
+            offset,
+            buffer,
+            result: Ok(0),
+        }
+    }
+}
+
+/// Reading.
+impl File {
+    /// Reads at most `buffer.len()` bytes; fewer only at the end of the file, 0 beyond it.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let descriptor = self.alive()?;
+        if let Some(got) = descriptor.open.try_read(offset, buffer) {
+            return Ok(got);
+        }
+        descriptor
+            .mounted
+            .run(|fs| fs.read(&descriptor.open, offset, buffer))
+    }
+
+    /// Reads exactly `buffer.len()` bytes, or fails with `ENODATA` when the file ends before.
+    pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        match self.read_at(buffer, offset)? {
+            got if got == buffer.len() => Ok(()),
+            got => Err(Error::with(
+                Errno::NODATA,
+                format!(
+                    "read {} bytes at {offset}, {got} bytes before the end",
+                    buffer.len()
+                ),
+            )),
+        }
+    }
+
+    /// Reads into several pieces of memory, one behind the other.
+    pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        let descriptor = self.alive()?;
+        descriptor
+            .mounted
+            .run(|fs| fs.read_vectored(&descriptor.open, offset, buffers))
+    }
+
+    /// A read without a copy: a reference to the cache's own memory, whose content stays as it is
+    /// whatever is written meanwhile. At most `len_bytes`, and possibly fewer: what lies in one
+    /// page; empty only at the end of the file. Holding many buffers holds much of the cache.
+    pub fn read_borrowed(&self, len_bytes: usize, offset: u64) -> Result<Buffer> {
+        let mut buffer = Buffer::zeroed(len_bytes);
+        let memory = buffer.try_mut().expect("a fresh buffer is unique");
+        let got = self.read_at(memory, offset)?;
+        Ok(buffer.slice(..got))
+    }
+
+    /// Several reads that overlap in time where they need the device. `Ok` when every request has its
+    /// own result.
+    pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        let descriptor = self.alive()?;
+        let mut missing = 0;
+        for request in requests.iter_mut() {
+            request.result = match descriptor.open.try_read(request.offset, request.buffer) {
+                Some(got) => Ok(got),
+                None => {
+                    missing += 1;
+                    Err(Error::new(Errno::INPROGRESS))
+                }
+            };
+        }
+        if missing == 0 {
+            return Ok(());
+        }
+        Err(Error::new(Errno::NOSYS))
+    }
+
+    /// As [`read_at`](Self::read_at), without blocking; the buffer comes back with what was read.
+    /// Memory for it: [`Volume::buffer`](crate::Volume::buffer).
+    pub fn read_at_async(&self, buffer: Buffer, offset: u64) -> Operation<Buffer> {
+        self.spawn(move |fs, open| async move {
+            let mut buffer = buffer;
+            let memory = buffer.try_mut().ok_or(Error::with(
+                Errno::BUSY,
+                "read into a buffer that is shared",
+            ))?;
+            let got = fs.read(&open, offset, memory).await?;
+            Ok(buffer.slice(0..got))
+        })
+    }
+}
+
+/// Writing.
+impl File {
+    /// Writes all of `data`, or fails before any of it was written. With
+    /// [`append`](crate::OpenOptions::append) it goes to the end.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.run(|fs, open| fs.write(open, offset, data))
+    }
+
+    /// As [`write_at`](Self::write_at), from several pieces of memory.
+    pub fn write_vectored_at(&self, data: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.run(|fs, open| fs.write_vectored(open, offset, data))
+    }
+
+    /// Writes at the end, atomically with respect to other appends; returns where.
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        self.run(|fs, open| fs.append(open, data))
+    }
+
+    /// As [`append`](Self::append), from several pieces of memory.
+    pub fn append_vectored(&self, data: &[IoSlice<'_>]) -> Result<u64> {
+        self.run(|fs, open| fs.append_vectored(open, data))
+    }
+
+    /// As [`write_at`](Self::write_at), without blocking. Clone the buffer to keep it.
+    pub fn write_at_async(&self, data: Buffer, offset: u64) -> Operation<()> {
+        self.spawn(move |fs, open| async move { fs.write(&open, offset, data.as_slice()).await })
+    }
+
+    /// As [`append`](Self::append), without blocking.
+    pub fn append_async(&self, data: Buffer) -> Operation<u64> {
+        self.spawn(move |fs, open| async move { fs.append(&open, data.as_slice()).await })
+    }
+
+    /// Data, size, attributes and the names by which the file can be reached survive a power cut when
+    /// this returned `Ok`; of a directory, all earlier operations on its names.
+    pub fn sync_all(&self) -> Result<()> {
+        self.run(|fs, open| fs.fsync(open))
+    }
+
+    /// As [`sync_all`](Self::sync_all), without what is not needed to read the content back.
+    pub fn sync_data(&self) -> Result<()> {
+        self.run(|fs, open| fs.fdatasync(open))
+    }
+
+    /// As [`sync_all`](Self::sync_all), without blocking.
+    pub fn sync_all_async(&self) -> Operation<()> {
+        self.spawn(move |fs, open| async move { fs.fsync(&open).await })
+    }
+
+    /// As [`sync_data`](Self::sync_data), without blocking.
+    pub fn sync_data_async(&self) -> Operation<()> {
+        self.spawn(move |fs, open| async move { fs.fdatasync(&open).await })
+    }
+
+    /// Starts writing a range home. A hint: it promises nothing.
+    pub fn sync_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.run(|fs, open| fs.sync_range(open, offset, len_bytes))
+    }
+
+    /// Sets the size. What is beyond a smaller size is gone; what is new reads as zeroes and takes no
+    /// space.
+    pub fn set_len(&self, size_bytes: u64) -> Result<()> {
+        self.run(|fs, open| fs.ftruncate(open, size_bytes))
+    }
+
+    /// fallocate(2): without flags, allocates the range and makes the file at least that long.
+    pub fn allocate(&self, flags: AllocateFlags, offset: u64, len_bytes: u64) -> Result<()> {
+        self.run(|fs, open| fs.allocate(open, flags, offset, len_bytes))
+    }
+}
+
+/// Attributes and locks.
+impl File {
+    /// Current size in bytes; takes no lock.
+    #[allow(clippy::len_without_is_empty)] // as in std::fs::Metadata
+    pub fn len(&self) -> u64 {
+        match self.alive() {
+            Ok(descriptor) => descriptor.open.size_bytes(),
+            Err(_) => 0,
+        }
+    }
+
+    /// Attributes.
+    pub fn metadata(&self) -> Result<Metadata> {
+        Ok(Metadata::new(self.run(|fs, open| fs.fstat(open))?))
+    }
+
+    /// The blob that this is: its inode number and generation.
+    pub fn id(&self) -> BlobId {
+        BlobId {
+            slot: 0,
+            generation: 0,
+        }
+    }
+
+    /// Does every write go to the end?
+    pub fn is_append(&self) -> bool {
+        self.descriptor.open.flags().contains(OpenFlags::APPEND)
+    }
+
+    /// flock(2): advisory, owned by this handle, given back when it is closed. `EAGAIN` instead of
+    /// waiting if so asked.
+    pub fn flock(&self, operation: FlockOperation) -> Result<()> {
+        self.run(|fs, open| fs.flock(open, operation))
+    }
+
+    /// Sets the permission bits. They are kept, not enforced.
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        self.run(|fs, open| fs.fset_mode(open, mode))
+    }
+
+    /// Sets owner and group; `None` leaves it.
+    pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.run(|fs, open| fs.fset_owner(open, uid, gid))
+    }
+
+    /// Sets the times of last access and last change; `None` leaves it.
+    pub fn set_times(
+        &self,
+        accessed: Option<SystemTime>,
+        modified: Option<SystemTime>,
+    ) -> Result<()> {
+        let (accessed, modified) = (set_time(accessed), set_time(modified));
+        self.run(|fs, open| fs.fset_times(open, accessed, modified))
+    }
+
+    /// The value of an extended attribute; `ENODATA` when there is none.
+    pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let name = name.as_ref();
+        self.run(|fs, open| fs.xattr_get(open, name))
+    }
+
+    /// Sets an extended attribute. Names have 1 to 255 bytes; all of a file's attributes share a page:
+    /// `ENOSPC` when they don't fit.
+    pub fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (name, value) = (name.as_ref(), value.as_ref());
+        self.run(|fs, open| fs.xattr_set(open, name, value))
+    }
+
+    /// Removes an extended attribute; `ENODATA` when there is none.
+    pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
+        let name = name.as_ref();
+        self.run(|fs, open| fs.xattr_remove(open, name))
+    }
+
+    /// Names of the extended attributes.
+    pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
+        self.run(|fs, open| fs.xattr_list(open))
+    }
+}
+
+/// Plumbing.
+impl File {
+    pub(crate) fn new(mounted: Arc<Mounted>, open: Arc<OpenFile>) -> Self {
+        File {
+            descriptor: Arc::new(Descriptor {
+                mounted,
+                open,
+                generation: fork::generation(),
+            }),
+        }
+    }
+
+    pub(crate) fn mounted(&self) -> &Mounted {
+        &self.descriptor.mounted
+    }
+
+    pub(crate) fn open(&self) -> &OpenFile {
+        &self.descriptor.open
+    }
+
+    /// Runs an operation on the open file.
+    fn run<'a, T, F, Fut>(&'a self, op: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a Fs, &'a OpenFile) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        let descriptor = self.alive()?;
+        descriptor.mounted.run(|fs| op(fs, &descriptor.open))
+    }
+
+    /// Starts an operation on the open file, which stays open until it is done.
+    fn spawn<T, F, Fut>(&self, op: F) -> Operation<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&'static Fs, Arc<OpenFile>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        if let Err(error) = self.alive() {
+            return Operation::ready(Err(error));
+        }
+        let descriptor = self.descriptor.clone();
+        self.descriptor.mounted.spawn(move |fs| {
+            let done = op(fs, descriptor.open.clone());
+            async move {
+                let result = done.await;
+                drop(descriptor);
+                result
+            }
+        })
+    }
+
+    #[inline]
+    fn alive(&self) -> Result<&Descriptor> {
+        if self.descriptor.generation != fork::generation() {
+            return Err(Error::new(Errno::BADF));
+        }
+        Ok(&self.descriptor)
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File")
+            .field("id", &self.id())
+            .finish_non_exhaustive()
+    }
+}

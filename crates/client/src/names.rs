@@ -1,0 +1,317 @@
+//! What a volume does with names. Paths begin at the root, with or without a leading `/`.
+//!
+//! Errors carry the path in words; which errno means what is as in Linux's manual pages.
+
+use crate::directory::ReadDir;
+use crate::file::File;
+use crate::metadata::{Metadata, timestamp};
+use crate::open_options::OpenOptions;
+use crate::operation::Operation;
+use crate::volume::Volume;
+use adit_base::{Errno, Error, Result};
+use adit_fs::{FileKind, OpenFlags, RenameFlags, SetTime};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// The path's bytes.
+pub(crate) fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+/// Puts into words what failed.
+#[cold]
+pub(crate) fn naming(error: Error, verb: &str, path: &Path) -> Error {
+    error.context(format_args!("{verb} {}", path.display()))
+}
+
+#[cold]
+fn naming_two(error: Error, verb: &str, from: &Path, to: &Path) -> Error {
+    error.context(format_args!(
+        "{verb} {} to {}",
+        from.display(),
+        to.display()
+    ))
+}
+
+/// Files.
+impl Volume {
+    /// Opens a file, or a directory for reading.
+    pub fn open_file(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
+        let (path, flags, mode) = (path.as_ref(), options.flags(), options.create_mode());
+        match self.mounted.run(|fs| fs.open(bytes(path), flags, mode)) {
+            Ok(open) => Ok(File::new(self.mounted.clone(), open)),
+            Err(error) => Err(naming(error, "open", path)),
+        }
+    }
+
+    /// As [`open_file`](Self::open_file), without blocking.
+    pub fn open_file_async(
+        &self,
+        path: impl AsRef<Path>,
+        options: &OpenOptions,
+    ) -> Operation<File> {
+        let path = path.as_ref().to_owned();
+        let (flags, mode) = (options.flags(), options.create_mode());
+        let mounted = self.mounted.clone();
+        self.mounted.spawn(move |fs| async move {
+            match fs.open(bytes(&path), flags, mode).await {
+                Ok(open) => Ok(File::new(mounted, open)),
+                Err(error) => Err(naming(error, "open", &path)),
+            }
+        })
+    }
+
+    /// The whole content of a file.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let file = self.open_file(path, OpenOptions::new().read(true))?;
+        let mut content = Vec::new();
+        loop {
+            let start = content.len();
+            let more = file.len().saturating_sub(start as u64).clamp(1, 1 << 20) as usize;
+            content.resize(start + more, 0);
+            let got = file.read_at(&mut content[start..], start as u64)?;
+            content.truncate(start + got);
+            if got == 0 {
+                return Ok(content);
+            }
+        }
+    }
+
+    /// Creates a file with this content, or replaces the content that it has. Not atomic; for that,
+    /// write another file, sync it and rename it.
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        self.open_file(path, &options)?
+            .write_at(content.as_ref(), 0)
+    }
+
+    /// Sets the size of a file.
+    pub fn truncate(&self, path: impl AsRef<Path>, size_bytes: u64) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.truncate(bytes(path), size_bytes))
+            .map_err(|error| naming(error, "truncate", path))
+    }
+
+    /// Attributes of what the path names.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        let path = path.as_ref();
+        match self.mounted.run(|fs| fs.stat(bytes(path))) {
+            Ok(stat) => Ok(Metadata::new(stat)),
+            Err(error) => Err(naming(error, "stat", path)),
+        }
+    }
+
+    /// As [`metadata`](Self::metadata), without blocking.
+    pub fn metadata_async(&self, path: impl AsRef<Path>) -> Operation<Metadata> {
+        let path = path.as_ref().to_owned();
+        self.mounted.spawn(move |fs| async move {
+            match fs.stat(bytes(&path)).await {
+                Ok(stat) => Ok(Metadata::new(stat)),
+                Err(error) => Err(naming(error, "stat", &path)),
+            }
+        })
+    }
+
+    /// Does the path name something?
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        let path = path.as_ref();
+        match self.mounted.run(|fs| fs.stat(bytes(path))) {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(naming(error, "stat", path)),
+        }
+    }
+
+    /// Removes a name of a file. A file whose last name is gone lives on until it is closed.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.unlink(bytes(path)))
+            .map_err(|error| naming(error, "remove", path))
+    }
+
+    /// As [`remove_file`](Self::remove_file), without blocking.
+    pub fn remove_file_async(&self, path: impl AsRef<Path>) -> Operation<()> {
+        let path = path.as_ref().to_owned();
+        self.mounted.spawn(move |fs| async move {
+            let done = fs.unlink(bytes(&path)).await;
+            done.map_err(|error| naming(error, "remove", &path))
+        })
+    }
+
+    /// Renames, atomically; what `to` names is replaced.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_with(from, to, RenameFlags::empty())
+    }
+
+    /// As [`rename`](Self::rename), but failing when `to` exists, or swapping the two.
+    pub fn rename_with(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        self.mounted
+            .run(|fs| fs.rename(bytes(from), bytes(to), flags))
+            .map_err(|error| naming_two(error, "rename", from, to))
+    }
+
+    /// As [`rename`](Self::rename), without blocking.
+    pub fn rename_async(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<()> {
+        let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
+        self.mounted.spawn(move |fs| async move {
+            let done = fs
+                .rename(bytes(&from), bytes(&to), RenameFlags::empty())
+                .await;
+            done.map_err(|error| naming_two(error, "rename", &from, &to))
+        })
+    }
+
+    /// Gives a file another name.
+    pub fn hard_link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
+        let (existing, path) = (existing.as_ref(), path.as_ref());
+        self.mounted
+            .run(|fs| fs.link(bytes(existing), bytes(path)))
+            .map_err(|error| naming_two(error, "link", existing, path))
+    }
+}
+
+/// Directories.
+impl Volume {
+    /// Makes a directory with mode 0755.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.create_dir_with(path, 0o755)
+    }
+
+    /// Makes a directory with these permission bits.
+    pub fn create_dir_with(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.mkdir(bytes(path), mode))
+            .map_err(|error| naming(error, "make directory", path))
+    }
+
+    /// Makes a directory and those above it that are missing; nothing to do is no error.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        match self.create_dir(path) {
+            Ok(()) => Ok(()),
+            Err(error) if error.errno() == Errno::EXIST => {
+                if self.metadata(path)?.is_dir() {
+                    return Ok(());
+                }
+                Err(error)
+            }
+            Err(error) if error.errno() == Errno::NOENT => {
+                let Some(parent) = path.parent() else {
+                    return Err(error);
+                };
+                self.create_dir_all(parent)?;
+                match self.create_dir(path) {
+                    // Somebody else was faster.
+                    Err(error)
+                        if error.errno() == Errno::EXIST && self.metadata(path)?.is_dir() =>
+                    {
+                        Ok(())
+                    }
+                    done => done,
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.rmdir(bytes(path)))
+            .map_err(|error| naming(error, "remove directory", path))
+    }
+
+    /// Removes a directory and everything in it. Not atomic.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        // An explicit stack: how deep a tree is, is decided by whoever made it.
+        let mut pending = vec![(path.as_ref().to_owned(), false)];
+        while let Some((directory, emptied)) = pending.pop() {
+            if emptied {
+                self.remove_dir(&directory)?;
+                continue;
+            }
+            let entries = self.read_dir(&directory)?;
+            pending.push((directory.clone(), true));
+            for entry in entries {
+                let entry = entry?;
+                let child = directory.join(std::ffi::OsStr::from_bytes(&entry.name));
+                match entry.kind {
+                    FileKind::Directory => pending.push((child, false)),
+                    _ => self.remove_file(&child)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The names in a directory, without `.` and `..`. What exists during the whole reading comes
+    /// exactly once; what is created or removed meanwhile, at most once.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+        self.read_dir_from(path, 0)
+    }
+
+    /// As [`read_dir`](Self::read_dir), continuing behind the entry with this cookie.
+    pub fn read_dir_from(&self, path: impl AsRef<Path>, cookie: u64) -> Result<ReadDir> {
+        let path = path.as_ref();
+        match self
+            .mounted
+            .run(|fs| fs.open(bytes(path), OpenFlags::DIRECTORY, 0))
+        {
+            Ok(open) => Ok(ReadDir::new(File::new(self.mounted.clone(), open), cookie)),
+            Err(error) => Err(naming(error, "read directory", path)),
+        }
+    }
+}
+
+/// Attributes.
+impl Volume {
+    /// Sets the permission bits. They are kept, not enforced.
+    pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.set_mode(bytes(path), mode))
+            .map_err(|error| naming(error, "change the mode of", path))
+    }
+
+    /// Sets owner and group; `None` leaves it.
+    pub fn set_owner(
+        &self,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.set_owner(bytes(path), uid, gid))
+            .map_err(|error| naming(error, "change the owner of", path))
+    }
+
+    /// Sets the times of last access and last change; `None` leaves it.
+    pub fn set_times(
+        &self,
+        path: impl AsRef<Path>,
+        accessed: Option<SystemTime>,
+        modified: Option<SystemTime>,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.set_times(bytes(path), set_time(accessed), set_time(modified)))
+            .map_err(|error| naming(error, "change the times of", path))
+    }
+}
+
+pub(crate) fn set_time(time: Option<SystemTime>) -> SetTime {
+    time.map_or(SetTime::Omit, |time| SetTime::To(timestamp(time)))
+}

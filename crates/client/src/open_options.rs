@@ -1,0 +1,147 @@
+//! How a file is opened: a builder in the manner of `std::fs::OpenOptions`.
+//!
+//! It only collects wishes; whether they fit together is judged by the file system (`EINVAL`).
+
+use adit_fs::OpenFlags;
+
+/// Options of [`Volume::open_file`](crate::Volume::open_file). Starts with nothing allowed; ask for
+/// [`read`](Self::read), [`write`](Self::write) or [`append`](Self::append).
+///
+/// ```
+/// # fn main() -> adit::Result<()> {
+/// # let volume = adit::Volume::open("mem:64M")?;
+/// use adit::OpenOptions;
+/// let log = volume.open_file("/log", OpenOptions::new().append(true).create(true))?;
+/// log.append(b"first entry")?;
+/// log.sync_data()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    create: bool,
+    create_new: bool,
+    truncate: bool,
+    direct: bool,
+    sync: bool,
+    dsync: bool,
+    directory: bool,
+    mode: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing allowed yet; files that are created get mode 0644.
+    pub const fn new() -> Self {
+        OpenOptions {
+            read: false,
+            write: false,
+            append: false,
+            create: false,
+            create_new: false,
+            truncate: false,
+            direct: false,
+            sync: false,
+            dsync: false,
+            directory: false,
+            mode: 0o644,
+        }
+    }
+
+    /// Reading is allowed.
+    pub fn read(&mut self, yes: bool) -> &mut Self {
+        self.read = yes;
+        self
+    }
+
+    /// Writing is allowed.
+    pub fn write(&mut self, yes: bool) -> &mut Self {
+        self.write = yes;
+        self
+    }
+
+    /// Writing is allowed, and every write goes to the end of the file whatever its offset (`O_APPEND`).
+    pub fn append(&mut self, yes: bool) -> &mut Self {
+        self.append = yes;
+        self
+    }
+
+    /// Creates the file if it does not exist.
+    pub fn create(&mut self, yes: bool) -> &mut Self {
+        self.create = yes;
+        self
+    }
+
+    /// Creates the file; `EEXIST` if it exists. [`create`](Self::create) and
+    /// [`truncate`](Self::truncate) count no more then.
+    pub fn create_new(&mut self, yes: bool) -> &mut Self {
+        self.create_new = yes;
+        self
+    }
+
+    /// Makes the file empty.
+    pub fn truncate(&mut self, yes: bool) -> &mut Self {
+        self.truncate = yes;
+        self
+    }
+
+    /// Reads and writes go past the cache (`O_DIRECT`): memory, offsets and lengths are multiples of
+    /// 4096. Coherent with cached access to the same file.
+    pub fn direct(&mut self, yes: bool) -> &mut Self {
+        self.direct = yes;
+        self
+    }
+
+    /// Each write ends with an fsync of its own (`O_SYNC`).
+    pub fn sync(&mut self, yes: bool) -> &mut Self {
+        self.sync = yes;
+        self
+    }
+
+    /// Each write ends with an fdatasync of its own (`O_DSYNC`).
+    pub fn dsync(&mut self, yes: bool) -> &mut Self {
+        self.dsync = yes;
+        self
+    }
+
+    /// `ENOTDIR` if it is not a directory. A directory is opened for reading only, to be synced or
+    /// locked; [`Volume::read_dir`](crate::Volume::read_dir) lists it.
+    pub fn directory(&mut self, yes: bool) -> &mut Self {
+        self.directory = yes;
+        self
+    }
+
+    /// Permission bits of a file that is created. They are kept, not enforced.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    pub(crate) fn flags(&self) -> OpenFlags {
+        let mut flags = match (self.read, self.write || self.append) {
+            (true, true) => OpenFlags::READ_WRITE,
+            (false, true) => OpenFlags::WRITE_ONLY,
+            (_, false) => OpenFlags::empty(),
+        };
+        flags.set(OpenFlags::APPEND, self.append);
+        flags.set(OpenFlags::CREATE, self.create || self.create_new);
+        flags.set(OpenFlags::EXCLUSIVE, self.create_new);
+        flags.set(OpenFlags::TRUNCATE, self.truncate && !self.create_new);
+        flags.set(OpenFlags::DIRECT, self.direct);
+        flags.set(OpenFlags::SYNC, self.sync);
+        flags.set(OpenFlags::DSYNC, self.dsync);
+        flags.set(OpenFlags::DIRECTORY, self.directory);
+        flags
+    }
+
+    pub(crate) fn create_mode(&self) -> u32 {
+        self.mode
+    }
+}

@@ -1,0 +1,95 @@
+//! An asynchronous operation as a program holds it.
+//!
+//! It is only a handle: the operation runs to its end whether or not anybody looks.
+
+use adit_base::{Errno, Error, Result};
+use std::future::Future;
+use std::marker::PhantomData as Handle;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The result to come of an operation: a future for any executor, which can also be polled by hand or
+/// waited for. Polling also drives the volume if no other thread does. Dropping it cancels nothing.
+///
+/// ```
+/// # fn main() -> adit::Result<()> {
+/// # let volume = adit::Volume::open("mem:64M")?;
+/// # let file = volume.open_file("/a", adit::OpenOptions::new().write(true).create(true))?;
+/// let mut sync = file.sync_data_async();
+/// let done = loop {
+///     match sync.poll_once() {
+///         Some(result) => break result,
+///         None => std::thread::yield_now(), // something useful
+///     }
+/// };
+/// done?;
+/// # Ok(()) }
+/// ```
+#[must_use = "the operation goes on without it, but its result is lost"]
+pub struct Operation<T> {
+    state: State<T>,
+}
+
+enum State<T> {
+    Running(Handle<T>),
+    Ready(Option<Result<T>>),
+}
+
+impl<T> Operation<T> {
+    pub(crate) fn running(handle: Handle<T>) -> Self {
+        Operation {
+            state: State::Running(handle),
+        }
+    }
+
+    pub(crate) fn ready(result: Result<T>) -> Self {
+        Operation {
+            state: State::Ready(Some(result)),
+        }
+    }
+
+    /// The result if it is there, after making what progress is possible without waiting. Once.
+    pub fn poll_once(&mut self) -> Option<Result<T>> {
+        match &mut self.state {
+            State::Running(_) => None,
+            State::Ready(result) => Some(taken(result)),
+        }
+    }
+
+    /// Waits for the result.
+    pub fn wait(self) -> Result<T> {
+        match self.state {
+            State::Running(_) => Err(Error::new(Errno::NOSYS)),
+            State::Ready(mut result) => taken(&mut result),
+        }
+    }
+}
+
+fn taken<T>(result: &mut Option<Result<T>>) -> Result<T> {
+    result
+        .take()
+        .unwrap_or_else(|| Err(Error::with(Errno::INVAL, "take a result twice")))
+}
+
+// Nothing in it is pinned: the operation itself lives elsewhere.
+impl<T> Unpin for Operation<T> {}
+
+impl<T> Future for Operation<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        match &mut self.state {
+            State::Running(_) => {
+                let _ = context;
+                Poll::Pending
+            }
+            State::Ready(result) => Poll::Ready(taken(result)),
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Operation<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operation").finish_non_exhaustive()
+    }
+}

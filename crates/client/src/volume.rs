@@ -1,0 +1,169 @@
+//! A volume as a program holds it: making, opening, closing, and what concerns all of it.
+//!
+//! Invariant: every clone and every open file holds the same [`Mounted`]; the last one to go closes
+//! it. What is done with names is in `names.rs`, with content in `file.rs`.
+
+use crate::mount::{self, Mounted};
+use crate::operation::Operation;
+use adit_base::{Errno, Error, Result};
+use adit_block::Buffer;
+use adit_fs::StatFs;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How an image file or block device is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IoEngine {
+    /// Whichever a short probe finds faster.
+    #[default]
+    Probe,
+    /// io_uring.
+    IoUring,
+    /// `pread` and `pwrite` by the calling thread.
+    Sync,
+}
+
+/// Parameters of [`Volume::mkfs`]. The default suits everybody.
+#[derive(Clone, Debug, Default)]
+pub struct MkfsOptions {
+    /// Bytes of the volume. An image file is created or grown to it; without it, what is there.
+    pub size_bytes: Option<u64>,
+    /// Bytes of the journal; without it, by the size of the volume.
+    pub journal_bytes: Option<u64>,
+    /// Preferred unit of allocation, a power of two times 4096; without it, 64 KiB.
+    pub cluster_bytes: Option<u32>,
+    /// A name for people, at most 64 bytes.
+    pub label: String,
+    /// Overwrite what is there (never a volume that is open).
+    pub force: bool,
+}
+
+/// Parameters of [`Volume::open_with`].
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Bound of the page cache.
+    pub cache_bytes: u64,
+    /// Nothing is written, not even a recovery; fails with `EROFS` where that would be needed.
+    pub read_only: bool,
+    /// How an image file or block device is reached.
+    pub engine: IoEngine,
+    /// What `write` acknowledged survives the death of the process (in shared memory, until the next
+    /// open on the same boot). Costs nothing per write; the cache then counts as shared memory.
+    pub survive_process_death: bool,
+    /// Most requests in flight at the device.
+    pub queue_depth: u32,
+    /// Dirty data is written home after about this time.
+    pub writeback_interval: Duration,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> Self {
+        VolumeOptions {
+            cache_bytes: 256 << 20,
+            read_only: false,
+            engine: IoEngine::Probe,
+            survive_process_death: true,
+            queue_depth: 128,
+            writeback_interval: Duration::from_secs(5),
+        }
+    }
+}
+
+/// An open volume. Clones are the same volume; when the last clone and the last file of it are gone,
+/// it is closed as well as possible ([`close`](Self::close) tells whether that worked).
+#[derive(Clone)]
+pub struct Volume {
+    pub(crate) mounted: Arc<Mounted>,
+}
+
+impl Volume {
+    /// Formats a volume. `address` is the path of an image file or of a block device.
+    ///
+    /// Errors: `EEXIST` when there is something on it and `force` wasn't given, `EBUSY` when a process
+    /// has it open, `ENOENT` when there is no such file and no size to create it with, `EINVAL`.
+    pub fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
+        mount::mkfs(address, options)
+            .map_err(|error| error.context(format_args!("format {address}")))
+    }
+
+    /// Opens a volume for reading and writing, recovering it if it wasn't closed. `mem:SIZE`
+    /// (like `mem:256M`) is a fresh volume in memory that is gone when it is closed.
+    ///
+    /// Errors: `EBUSY` when it is in use (the message names the process), `EMEDIUMTYPE` or `EINVAL` when it
+    /// is not a volume, `EUCLEAN` when it is damaged, and those of the device.
+    pub fn open(address: &str) -> Result<Volume> {
+        Volume::open_with(address, &VolumeOptions::default())
+    }
+
+    /// As [`open`](Self::open), with options.
+    pub fn open_with(address: &str, options: &VolumeOptions) -> Result<Volume> {
+        let mounted = Mounted::open(address, options)
+            .map_err(|error| error.context(format_args!("open {address}")))?;
+        Ok(Volume {
+            mounted: Arc::new(mounted),
+        })
+    }
+
+    /// Makes everything durable and closes. `EBUSY` while other clones, or files of it, are there:
+    /// then the last of them closes it. After any other error it is closed nevertheless, and the next
+    /// open recovers it.
+    pub fn close(self) -> Result<()> {
+        match Arc::try_unwrap(self.mounted) {
+            Ok(mounted) => mounted.close(),
+            Err(_) => Err(Error::with(
+                Errno::BUSY,
+                "close a volume that is still in use",
+            )),
+        }
+    }
+
+    /// The address it was opened with.
+    pub fn address(&self) -> &str {
+        self.mounted.address()
+    }
+
+    /// Number of handles (clones, open files, unfinished asynchronous operations) that keep the volume
+    /// open, this one included. [`close`](Self::close) works at 1.
+    pub fn handles(&self) -> usize {
+        Arc::strong_count(&self.mounted)
+    }
+
+    /// Has a bug poisoned it? Every operation fails with `EIO` then.
+    pub fn is_poisoned(&self) -> bool {
+        self.mounted.poisoned()
+    }
+
+    /// Makes everything durable.
+    pub fn sync(&self) -> Result<()> {
+        self.mounted.run(|fs| fs.syncfs())
+    }
+
+    /// As [`sync`](Self::sync), without blocking.
+    pub fn sync_async(&self) -> Operation<()> {
+        self.mounted.spawn(|fs| fs.syncfs())
+    }
+
+    /// Space and identity.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.mounted.run(|fs| fs.statfs())
+    }
+
+    /// Makes the volume (and an image file) larger, while it is in use.
+    pub fn grow(&self, size_bytes: u64) -> Result<()> {
+        let _ = size_bytes;
+        Err(adit_base::Error::new(Errno::NOSYS))
+    }
+
+    /// Memory for asynchronous and direct IO, aligned to 4096; `ENOMEM` at the pool's bound.
+    pub fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
+        self.mounted.buffer(len_bytes)
+    }
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume")
+            .field("address", &self.address())
+            .finish_non_exhaustive()
+    }
+}

@@ -142,6 +142,37 @@ impl File {
     }
 }
 
+/// Memory of the caller's, on its way into a task.
+struct RawMemory {
+    start: *mut u8,
+    len_bytes: usize,
+}
+
+// SAFETY: the caller of `read_into_async` guarantees that nothing else uses the memory meanwhile.
+unsafe impl Send for RawMemory {}
+
+impl File {
+    /// As [`read_at_async`](Self::read_at_async), into any memory; answers how many bytes.
+    ///
+    /// # Safety
+    /// `start` must be valid for writes of `len_bytes` bytes, and not be used otherwise, until the
+    /// operation is done (which dropping its handle doesn't bring about).
+    pub unsafe fn read_into_async(
+        &self,
+        start: *mut u8,
+        len_bytes: usize,
+        offset: u64,
+    ) -> Operation<usize> {
+        let memory = RawMemory { start, len_bytes };
+        self.spawn(move |fs, open| async move {
+            let RawMemory { start, len_bytes } = { memory };
+            // SAFETY: promised by the caller; `start` may dangle only when there are no bytes.
+            let memory = unsafe { std::slice::from_raw_parts_mut(start, len_bytes) };
+            fs.read(&open, offset, memory).await
+        })
+    }
+}
+
 /// Writing.
 impl File {
     /// Writes all of `data`, or fails before any of it was written. With

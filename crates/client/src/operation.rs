@@ -65,6 +65,14 @@ impl<T> Operation<T> {
     }
 }
 
+impl<T: Send + 'static> Operation<T> {
+    /// Calls `done` once with the result, in whichever thread completes the operation, possibly this
+    /// one before the call returns. It must neither block nor use Adit.
+    pub fn on_complete(self, done: impl FnOnce(Result<T>) + Send + 'static) {
+        done(self.wait());
+    }
+}
+
 fn taken<T>(result: &mut Option<Result<T>>) -> Result<T> {
     result
         .take()

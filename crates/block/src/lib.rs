@@ -6,16 +6,21 @@
 //! | [`Request`], [`Completion`] | what a queue is asked and how it answers |
 //! | [`Device`], [`Queue`], [`Doorbell`] | what every driver provides |
 //! | [`MemoryDevice`] | memory, with an optional latency model |
+//! | [`fault`] | a device that fails on purpose, power cuts included |
 //!
 //! Invariants: a request moves into a queue with its buffers and comes back whole in its completion, exactly once. No driver drops a
 //! flush; only a driver without a volatile cache may complete one at once. No call on a [`Queue`] makes a system call.
 
 mod buffer;
 mod device;
+pub mod fault;
 mod memory;
+mod pool;
 mod request;
 
 pub use buffer::{Buffer, BufferOwner};
 pub use device::{Device, Doorbell, IdleDoorbell, Queue};
+pub use fault::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image};
 pub use memory::{IoCounts, Latency, MemoryConfig, MemoryDevice};
+pub use pool::{BufferPool, POOLED_BYTES_MAX, PoolConfig, PoolUsage};
 pub use request::{Buffers, Capabilities, Completion, Geometry, Operation, Request, Submission};

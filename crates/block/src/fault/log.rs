@@ -1,0 +1,180 @@
+//! The volatile cache of the fault device: what was written, what of it is durable, and what a power cut may leave.
+//!
+//! State of a write: submitted → completed → durable. A flush makes durable what had completed before the flush was *submitted*; a FUA
+//! write is durable when it completes; without a volatile cache every write is.
+//!
+//! Invariants: `durable` holds exactly what must survive; `cached` holds, in order of completion, what may; `in_flight` what may although
+//! nobody was told. After a cut, every sector of every write that may survive does or does not by itself: lost, kept and torn writes are
+//! all legal outcomes, and of two writes to one sector the later wins if both are kept (or the earlier stays, if the later is lost).
+
+use std::collections::BTreeMap;
+
+use adit_base::SECTOR_BYTES;
+use adit_base::random::Prng;
+
+use super::Image;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+
+/// One write as it reached the device.
+pub(super) struct CachedWrite {
+    pub(super) offset_bytes: u64,
+    pub(super) len_bytes: u64,
+    /// None: zeroes.
+    pub(super) bytes: Option<Vec<u8>>,
+    /// Sectors that a later durable write replaced: they can't come back.
+    superseded: Vec<u64>,
+    completed_at: u64,
+}
+
+/// Durable content and what isn't durable yet.
+pub(super) struct WriteLog {
+    volatile_cache: bool,
+    durable: Image,
+    cached: Vec<CachedWrite>,
+    in_flight: BTreeMap<u64, CachedWrite>,
+    /// Counts completions: a flush covers what completed up to its submission.
+    clock: u64,
+}
+
+impl CachedWrite {
+    pub(super) fn new(offset_bytes: u64, len_bytes: u64, bytes: Option<Vec<u8>>) -> CachedWrite {
+        CachedWrite {
+            offset_bytes,
+            len_bytes,
+            bytes,
+            superseded: Vec::new(),
+            completed_at: 0,
+        }
+    }
+
+    /// Applies the sectors that `keep` chooses.
+    pub(super) fn apply(&self, image: &mut Image, mut keep: impl FnMut(u64) -> bool) {
+        let end_bytes = (self.offset_bytes + self.len_bytes).min(image.size_bytes());
+        for start in (self.offset_bytes..end_bytes).step_by(SECTOR_BYTES) {
+            let sector = start / SECTOR;
+            if self.superseded.contains(&sector) || !keep(sector) {
+                continue;
+            }
+            let within = (start - self.offset_bytes) as usize;
+            let len = SECTOR.min(end_bytes - start) as usize;
+            match &self.bytes {
+                Some(bytes) => image.write(start, &bytes[within..within + len]),
+                None => image.zero(start, len as u64),
+            }
+        }
+    }
+
+    fn apply_all(&self, image: &mut Image) {
+        match &self.bytes {
+            _ if !self.superseded.is_empty() => self.apply(image, |_| true),
+            Some(bytes) => image.write(self.offset_bytes, bytes),
+            None => image.zero(self.offset_bytes, self.len_bytes),
+        }
+    }
+
+    fn sectors(&self) -> std::ops::Range<u64> {
+        self.offset_bytes / SECTOR..(self.offset_bytes + self.len_bytes).div_ceil(SECTOR)
+    }
+}
+
+impl WriteLog {
+    pub(super) fn new(durable: Image, volatile_cache: bool) -> WriteLog {
+        WriteLog {
+            volatile_cache,
+            durable,
+            cached: Vec::new(),
+            in_flight: BTreeMap::new(),
+            clock: 0,
+        }
+    }
+
+    /// Makes room for a larger device.
+    pub(super) fn resize(&mut self, size_bytes: u64) {
+        self.durable.resize(size_bytes);
+    }
+
+    /// What a flush submitted now will cover.
+    pub(super) fn now(&self) -> u64 {
+        self.clock
+    }
+
+    /// A write has been submitted under a number of its own.
+    pub(super) fn submitted(&mut self, number: u64, write: CachedWrite) {
+        self.in_flight.insert(number, write);
+    }
+
+    /// A submitted write never reached the device (an injected error or loss).
+    pub(super) fn forget(&mut self, number: u64) {
+        self.in_flight.remove(&number);
+    }
+
+    /// Whether a write is submitted under this number.
+    pub(super) fn is_in_flight(&self, number: u64) -> bool {
+        self.in_flight.contains_key(&number)
+    }
+
+    /// A submitted write completed.
+    pub(super) fn completed(&mut self, number: u64, fua: bool) {
+        let Some(mut write) = self.in_flight.remove(&number) else {
+            return;
+        };
+        self.clock += 1;
+        write.completed_at = self.clock;
+        if !fua && self.volatile_cache {
+            return self.cached.push(write);
+        }
+        // What older cached writes say about these sectors can't come back over durable content.
+        let ours = write.sectors();
+        for older in &mut self.cached {
+            let theirs = older.sectors();
+            let both = ours.start.max(theirs.start)..ours.end.min(theirs.end);
+            older.superseded.extend(both);
+        }
+        write.apply_all(&mut self.durable);
+    }
+
+    /// A flush that was submitted at `covers` completed.
+    pub(super) fn flushed(&mut self, covers: u64) {
+        let count = self
+            .cached
+            .partition_point(|write| write.completed_at <= covers);
+        for write in self.cached.drain(..count) {
+            write.apply_all(&mut self.durable);
+        }
+    }
+
+    /// Writes that a power cut may lose: (completed, in flight).
+    pub(super) fn at_risk(&self) -> (usize, usize) {
+        (self.cached.len(), self.in_flight.len())
+    }
+
+    /// What a power cut leaves when `keep(write, sector)` decides; writes are numbered in the order in which they apply.
+    pub(super) fn cut_with(&self, mut keep: impl FnMut(usize, u64) -> bool) -> Image {
+        let mut image = self.durable.clone();
+        for (index, write) in self
+            .cached
+            .iter()
+            .chain(self.in_flight.values())
+            .enumerate()
+        {
+            write.apply(&mut image, |sector| keep(index, sector));
+        }
+        image
+    }
+
+    /// A random legal outcome of a power cut. Writes in flight may also apply in another order.
+    pub(super) fn cut(&self, random: &mut Prng) -> Image {
+        let mut image = self.durable.clone();
+        let mut in_flight: Vec<_> = self.in_flight.values().collect();
+        random.shuffle(&mut in_flight);
+        for write in self.cached.iter().chain(in_flight) {
+            match random.below(4) {
+                0 => {}
+                1 | 2 => write.apply(&mut image, |_| true),
+                _ => write.apply(&mut image, |_| random.chance(1, 2)),
+            }
+        }
+        image
+    }
+}

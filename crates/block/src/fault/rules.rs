@@ -1,0 +1,117 @@
+//! Which requests are to go wrong, and how.
+//!
+//! A rule matches by kind and range, lets the first `skip` matches pass, then strikes `times` times. The first rule that strikes decides;
+//! rules are tried in the order in which they were injected.
+
+use std::ops::Range;
+
+use adit_base::Errno;
+
+use crate::{Operation, Request};
+
+/// Kinds of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultOn {
+    /// Any request.
+    Any,
+    /// Reads.
+    Read,
+    /// Writes, with or without FUA.
+    Write,
+    /// Flushes.
+    Flush,
+    /// Discards and zeroings.
+    Discard,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultEffect {
+    /// It fails and has no effect.
+    Error(Errno),
+    /// A write reaches a random subset of its sectors, then fails. Other requests just fail.
+    TearAndFail(Errno),
+    /// A write reaches a random subset of its sectors and claims success: a broken device.
+    TearSilently,
+    /// A write or flush claims success without effect: a broken device.
+    Lose,
+    /// A read returns its data with one bit changed.
+    Corrupt,
+    /// In a queued device, the request stays in flight during this many polls. Without effect on an inline one.
+    Delay {
+        /// How many calls of `poll` it sits out.
+        polls: u32,
+    },
+}
+
+/// A rule; see the file header. Build it from [`FaultRule::new`] and the setters.
+#[derive(Clone, Debug)]
+pub struct FaultRule {
+    pub(super) on: FaultOn,
+    pub(super) effect: FaultEffect,
+    pub(super) range_bytes: Option<Range<u64>>,
+    pub(super) skip: u64,
+    pub(super) times: u64,
+}
+
+impl FaultRule {
+    /// Strikes every request of a kind, for ever.
+    pub fn new(on: FaultOn, effect: FaultEffect) -> FaultRule {
+        FaultRule {
+            on,
+            effect,
+            range_bytes: None,
+            skip: 0,
+            times: u64::MAX,
+        }
+    }
+
+    /// Only requests that touch this range of the device. A flush touches none.
+    #[must_use]
+    pub fn within(mut self, range_bytes: Range<u64>) -> FaultRule {
+        self.range_bytes = Some(range_bytes);
+        self
+    }
+
+    /// Only from the nth match on (the first is 0).
+    #[must_use]
+    pub fn after(mut self, matches: u64) -> FaultRule {
+        self.skip = matches;
+        self
+    }
+
+    /// Only so many times; 1 is a transient fault.
+    #[must_use]
+    pub fn times(mut self, times: u64) -> FaultRule {
+        self.times = times;
+        self
+    }
+
+    fn matches(&self, request: &Request) -> bool {
+        let kind = match request.operation {
+            Operation::Read => FaultOn::Read,
+            Operation::Write { .. } => FaultOn::Write,
+            Operation::Flush => FaultOn::Flush,
+            Operation::Discard { .. } | Operation::WriteZeroes { .. } => FaultOn::Discard,
+        };
+        let range = request.offset_bytes..request.offset_bytes.saturating_add(request.len_bytes());
+        (self.on == FaultOn::Any || self.on == kind)
+            && self
+                .range_bytes
+                .as_ref()
+                .is_none_or(|wanted| wanted.start < range.end && range.start < wanted.end)
+    }
+
+    /// What it does to this request, if it strikes.
+    pub(super) fn strike(&mut self, request: &Request) -> Option<FaultEffect> {
+        if self.times == 0 || !self.matches(request) {
+            return None;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return None;
+        }
+        self.times -= 1;
+        Some(self.effect)
+    }
+}

@@ -4,4 +4,10 @@
 //! `sync.rs` (how data gets home) and `recovery.rs` (how it comes back).
 
 pub mod format;
+pub mod page_view;
 pub mod pages;
+pub mod slot_page;
+pub mod space;
+pub mod space_check;
+#[doc(hidden)]
+pub mod testing;

@@ -1,0 +1,115 @@
+//! Where the allocation groups lie, and which runs of pages can be allocated at all.
+
+use crate::format::GROUP_PAGES;
+
+/// A run of device pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Run {
+    /// First page.
+    pub page: u64,
+    /// Pages; not 0.
+    pub pages: u32,
+}
+
+impl Run {
+    /// The page behind the run. Saturates, because runs are read from the device, too.
+    pub fn end(&self) -> u64 {
+        self.page.saturating_add(u64::from(self.pages))
+    }
+}
+
+/// What the two bits of a page in its group's map mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageState {
+    /// 0/0.
+    Free,
+    /// 1/0: data or metadata.
+    Used,
+    /// 0/1: a slot page with at least one free slot.
+    SlotsWithRoom,
+    /// 1/1: a slot page without a free slot.
+    SlotsFull,
+}
+
+impl PageState {
+    /// The state that a page has by its bits in the maps `a` and `b`.
+    pub const fn from_bits(a: bool, b: bool) -> PageState {
+        match (a, b) {
+            (false, false) => PageState::Free,
+            (true, false) => PageState::Used,
+            (false, true) => PageState::SlotsWithRoom,
+            (true, true) => PageState::SlotsFull,
+        }
+    }
+
+    pub(super) const fn bits(self) -> (bool, bool) {
+        match self {
+            PageState::Free => (false, false),
+            PageState::Used => (true, false),
+            PageState::SlotsWithRoom => (false, true),
+            PageState::SlotsFull => (true, true),
+        }
+    }
+}
+
+/// Where the groups of a volume lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceGeometry {
+    /// Device page of the volume-state page.
+    pub state_page: u64,
+    /// Device page of the first group's map.
+    pub first_group: u64,
+    /// Pages of the volume; the last group may be short.
+    pub volume_pages: u64,
+    /// Preferred allocation unit in pages.
+    pub cluster_pages: u32,
+}
+
+impl SpaceGeometry {
+    /// Groups of the volume. A remainder that would hold a map page only is not a group.
+    pub fn groups(&self) -> u32 {
+        let pages = self.volume_pages.saturating_sub(self.first_group);
+        let groups = pages / GROUP_PAGES + u64::from(pages % GROUP_PAGES >= 2);
+        u32::try_from(groups).unwrap_or(u32::MAX)
+    }
+
+    /// Device page of a group's map, the group's first page.
+    pub fn map_page(&self, group: u32) -> u64 {
+        self.first_group + u64::from(group) * GROUP_PAGES
+    }
+
+    /// Pages of a group, its map page included.
+    pub fn group_pages(&self, group: u32) -> usize {
+        debug_assert!(group < self.groups());
+        (self.volume_pages - self.map_page(group)).min(GROUP_PAGES) as usize
+    }
+
+    /// Pages of the volume that can be allocated.
+    pub fn capacity_pages(&self) -> u64 {
+        match self.groups() {
+            0 => 0,
+            groups => {
+                let last = self.group_pages(groups - 1) as u64 - 1;
+                u64::from(groups - 1) * (GROUP_PAGES - 1) + last
+            }
+        }
+    }
+
+    /// Group and offset of a page that can be allocated; `None` for all other pages.
+    pub fn position(&self, page: u64) -> Option<(u32, usize)> {
+        let pages = page.checked_sub(self.first_group)?;
+        let group = u32::try_from(pages / GROUP_PAGES).ok()?;
+        let offset = (pages % GROUP_PAGES) as usize;
+        (group < self.groups() && offset > 0 && offset < self.group_pages(group))
+            .then_some((group, offset))
+    }
+
+    /// Is this a run of pages that can be allocated, within one group? Extents read from the device
+    /// have to pass this before anything is read from or written to where they point.
+    pub fn contains(&self, run: Run) -> bool {
+        run.pages > 0
+            && self.position(run.page).is_some_and(|(group, offset)| {
+                offset + run.pages as usize <= self.group_pages(group)
+            })
+    }
+}

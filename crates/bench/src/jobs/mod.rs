@@ -1,0 +1,223 @@
+//! The jobs: what is asked of every system, once each, in the same words.
+//!
+//! A job measures one row of the table, or several that share their preparation. Preparation
+//! (writing the file to read, warming the cache) and cleaning up are outside the measured time.
+//! - `synced`: small durable changes;
+//! - `pages`: random pages, past the cache and through it;
+//! - `names`: create, stat, open, rename, unlink;
+//! - `scan`: a large file from front to back.
+
+mod names;
+mod pages;
+mod scan;
+mod synced;
+
+use std::io;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use crate::data::Noise;
+use crate::sample::Sample;
+use crate::target::{Access, Name, Target, TargetFile};
+
+/// One job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Append 100 bytes, fdatasync; each thread its own file.
+    AppendSync {
+        /// Threads that do it at the same time.
+        threads: u32,
+    },
+    /// Create a file, write 4 KiB, fsync, close.
+    NewFileSync,
+    /// Overwrite a random page of a written file, fdatasync.
+    OverwriteSync,
+    /// Read random pages past the cache.
+    DirectRead {
+        /// Threads that do it at the same time.
+        threads: u32,
+    },
+    /// Overwrite random pages past the cache.
+    DirectWrite,
+    /// Read random pages that are all in the cache.
+    CachedRead {
+        /// Size of the file.
+        len_bytes: u64,
+        /// Threads that do it at the same time.
+        threads: u32,
+    },
+    /// Overwrite random pages in the cache, no sync.
+    CachedWrite {
+        /// Size of the file.
+        len_bytes: u64,
+    },
+    /// Create, stat, open and close, rename, unlink; each block ends in a syncfs.
+    Names,
+    /// Write a large file, read it through the cache and past it.
+    Scan,
+}
+
+/// How much of everything; the same for all systems.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How long one measurement of a time-limited job runs.
+    pub slice: Duration,
+    /// How many files the job about names makes.
+    pub names: u64,
+    /// The file of the direct jobs and of the overwrites.
+    pub direct_bytes: u64,
+    /// The file of the scan.
+    pub scan_bytes: u64,
+}
+
+/// A row's measurement: the row's key, and what was measured.
+pub(crate) type Measured = (RowKey, Sample);
+
+/// Which row of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RowKey {
+    /// A short stable name, for programs.
+    pub id: &'static str,
+    /// What the table calls it.
+    pub title: String,
+    /// Threads that did it at the same time.
+    pub threads: u32,
+    /// Bytes that each operation moves on behalf of the caller (0 where that means nothing).
+    pub operation_bytes: u64,
+}
+
+impl RowKey {
+    fn new(id: &'static str, title: impl Into<String>, operation_bytes: u64) -> RowKey {
+        RowKey {
+            id,
+            title: title.into(),
+            threads: 1,
+            operation_bytes,
+        }
+    }
+
+    fn with_threads(mut self, threads: u32) -> RowKey {
+        self.threads = threads;
+        if threads > 1 {
+            self.title = format!("{}, {threads} threads", self.title);
+        }
+        self
+    }
+}
+
+/// Runs one job once.
+pub(crate) fn run<T: Target>(
+    target: &T,
+    job: Job,
+    shape: &Shape,
+    round: u32,
+) -> io::Result<Vec<Measured>> {
+    let stage = Stage {
+        target,
+        shape,
+        round,
+        noise: Noise::new(u64::from(round) + 1),
+    };
+    match job {
+        Job::AppendSync { threads } => synced::append(&stage, threads).map(one),
+        Job::NewFileSync => synced::new_file(&stage).map(one),
+        Job::OverwriteSync => synced::overwrite(&stage).map(one),
+        Job::DirectRead { threads } => pages::direct_read(&stage, threads).map(one),
+        Job::DirectWrite => pages::direct_write(&stage).map(one),
+        Job::CachedRead { len_bytes, threads } => pages::cached_read(&stage, len_bytes, threads),
+        Job::CachedWrite { len_bytes } => pages::cached_write(&stage, len_bytes).map(one),
+        Job::Names => names::run(&stage),
+        Job::Scan => scan::run(&stage),
+    }
+}
+
+fn one(measured: Measured) -> Vec<Measured> {
+    vec![measured]
+}
+
+/// What a job needs at hand.
+struct Stage<'a, T: Target> {
+    target: &'a T,
+    shape: &'a Shape,
+    round: u32,
+    noise: Noise,
+}
+
+impl<T: Target> Stage<'_, T> {
+    /// Opens the written file of that size, making it at the first use. It stays for later rounds.
+    fn written_file(&self, what: &str, len_bytes: u64, access: Access) -> io::Result<T::File> {
+        const CHUNK_BYTES: usize = 1 << 20;
+        let name = self.path(&format!("{what}-{len_bytes}"));
+        if self.target.is_file_system() && self.target.stat(&name).ok() != Some(len_bytes) {
+            let file = self.target.create(&name, access)?;
+            let mut offset_bytes = 0;
+            while offset_bytes < len_bytes {
+                crate::interrupt::check()?;
+                let chunk_bytes = (len_bytes - offset_bytes).min(CHUNK_BYTES as u64) as usize;
+                let chunk = self.noise.at(offset_bytes >> 12, chunk_bytes);
+                file.write_at(chunk, offset_bytes)?;
+                offset_bytes += chunk_bytes as u64;
+            }
+            file.sync_all()?;
+            // Whatever the system still owes the device isn't part of the measurement.
+            self.target.sync_everything()?;
+        }
+        self.target.open(&name, access)
+    }
+
+    fn path(&self, path: &str) -> Name {
+        Name::new(self.target.folder(), path)
+    }
+
+    /// A file of this round.
+    fn name(&self, what: &str, index: u64) -> Name {
+        self.path(&format!("{what}-{}-{index}", self.round))
+    }
+
+    /// A folder of this round.
+    fn folder(&self, what: &str) -> Name {
+        self.path(&format!("{what}-{}", self.round))
+    }
+
+    /// A file in that folder.
+    fn inside(&self, what: &str, file: std::fmt::Arguments<'_>) -> Name {
+        self.path(&format!("{what}-{}/{file}", self.round))
+    }
+}
+
+/// The same work in several threads that start together; `work(thread)`.
+fn in_threads(threads: u32, work: impl Fn(u32) -> io::Result<Sample> + Sync) -> io::Result<Sample> {
+    if threads <= 1 {
+        return work(0);
+    }
+    let (work, barrier) = (&work, &Barrier::new(threads as usize));
+    let samples: io::Result<Vec<Sample>> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    barrier.wait();
+                    work(thread)
+                })
+            })
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+            .collect()
+    });
+    Ok(Sample::side_by_side(samples?))
+}
+
+/// A size as people write it.
+pub(crate) fn readable_bytes(len_bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    for (shift, unit) in UNITS {
+        if len_bytes >= 1 << shift && len_bytes.is_multiple_of(1 << shift) {
+            return format!("{} {unit}", len_bytes >> shift);
+        }
+    }
+    format!("{len_bytes} B")
+}

@@ -1,0 +1,84 @@
+//! Names: a folder of many empty files, changed in five blocks.
+//!
+//! Each block ends in a syncfs, which belongs to its time: no system may leave its work to a later
+//! row, and a log that is longer than the block doesn't hide what it costs to write home.
+
+use std::io;
+use std::time::Instant;
+
+use super::{Measured, RowKey, Stage};
+use crate::sample::{Limit, Timing, measure};
+use crate::target::{Access, Name, Target};
+
+/// Of so many operations one is timed.
+const STRETCH: u64 = 8;
+
+/// Create, stat, open and close, rename, unlink.
+pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> {
+    let target = stage.target;
+    if !target.is_file_system() {
+        return Ok(Vec::new());
+    }
+    let folder = stage.folder("names");
+    let names = |kind: char| -> Vec<Name> {
+        (0..stage.shape.names)
+            .map(|i| stage.inside("names", format_args!("{kind}{i:07}")))
+            .collect()
+    };
+    let (first, second) = (names('f'), names('g'));
+    // Not in the order of creation, the same in each system.
+    let order: Vec<usize> = scattered(first.len());
+    target.create_folder(&folder)?;
+    target.sync_everything()?;
+
+    let mut rows = Vec::new();
+    let mut block = |id, title: &str, each: &dyn Fn(usize) -> io::Result<()>| -> io::Result<()> {
+        let started = Instant::now();
+        let limit = Limit::operations(stage.shape.names);
+        let mut sample = measure(limit, Timing::OneIn(STRETCH), |turn| each(turn as usize))?;
+        target.sync_everything()?;
+        sample.elapsed = started.elapsed();
+        rows.push((RowKey::new(id, title, 0), sample));
+        Ok(())
+    };
+    block("create", "create + close", &|i| {
+        target.create(&first[i], Access::Cached).map(drop)
+    })?;
+    block("stat", "stat", &|i| match target.stat(&first[order[i]])? {
+        0 => Ok(()),
+        _ => Err(io::Error::other("an empty file has a size")),
+    })?;
+    block("open", "open + close", &|i| {
+        target.open(&first[order[i]], Access::Cached).map(drop)
+    })?;
+    block("rename", "rename", &|i| {
+        target.rename(&first[i], &second[i])
+    })?;
+    block("unlink", "unlink", &|i| target.unlink(&second[order[i]]))?;
+    target.remove_folder(&folder)?;
+    target.sync_everything()?;
+    Ok(rows)
+}
+
+/// All indexes below `count`, each once, in a scattered order: steps of a prime.
+fn scattered(count: usize) -> Vec<usize> {
+    const STEP: usize = 7919;
+    if count.is_multiple_of(STEP) {
+        return (0..count).collect();
+    }
+    (0..count).map(|i| i.wrapping_mul(STEP) % count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scattered;
+
+    #[test]
+    fn a_scattered_order_has_each_index_once() {
+        for count in [1, 2, 1000, 7919, 20_000] {
+            let mut order = scattered(count);
+            order.sort_unstable();
+            assert_eq!(order, (0..count).collect::<Vec<_>>());
+        }
+    }
+}

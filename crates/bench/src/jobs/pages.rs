@@ -1,0 +1,116 @@
+//! Random pages of a written file: past the cache, one at a time, and through it.
+
+use std::io;
+
+use super::{Measured, RowKey, Stage, in_threads, readable_bytes};
+use crate::data::{AlignedBuffer, PAGE_BYTES, Prng};
+use crate::resources::counting_device_reads;
+use crate::sample::{Limit, Timing, measure};
+use crate::target::{Access, Target, TargetFile};
+
+/// Cheap operations are timed one in so many.
+const STRETCH: u64 = 32;
+
+/// Read random pages past the cache.
+pub(super) fn direct_read<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Measured> {
+    let len_bytes = stage.shape.direct_bytes;
+    let file = stage.written_file("direct", len_bytes, Access::Direct)?;
+    let sample = counting_device_reads(|| {
+        in_threads(threads, |thread| {
+            let mut buffer = AlignedBuffer::new(PAGE_BYTES);
+            let mut place = places(stage.round, thread, len_bytes);
+            measure(Limit::time(stage.shape.slice), Timing::OneIn(4), |_| {
+                file.read_at(&mut buffer, place())
+            })
+        })
+    })?;
+    let key = RowKey::new("direct-read", "direct random read 4 KiB", PAGE_BYTES as u64);
+    Ok((key.with_threads(threads), sample))
+}
+
+/// Overwrite random pages past the cache.
+pub(super) fn direct_write<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured> {
+    let len_bytes = stage.shape.direct_bytes;
+    let file = stage.written_file("direct", len_bytes, Access::Direct)?;
+    let mut place = places(stage.round, 0, len_bytes);
+    let limit = Limit::time(stage.shape.slice);
+    let sample = measure(limit, Timing::OneIn(4), |turn| {
+        file.write_at(stage.noise.at(turn, PAGE_BYTES), place())
+    })?;
+    file.sync_data()?;
+    let key = RowKey::new("direct-write", "direct random write 4 KiB", 0);
+    Ok((key, sample))
+}
+
+/// Read random pages that are all in the cache: copied and, where a system can, borrowed.
+pub(super) fn cached_read<T: Target>(
+    stage: &Stage<'_, T>,
+    len_bytes: u64,
+    threads: u32,
+) -> io::Result<Vec<Measured>> {
+    let file = stage.written_file("cached", len_bytes, Access::Cached)?;
+    warm(&file, len_bytes)?;
+    let limit = Limit::time(stage.shape.slice);
+    let size = readable_bytes(len_bytes);
+    let copied = counting_device_reads(|| {
+        in_threads(threads, |thread| {
+            let mut buffer = AlignedBuffer::new(PAGE_BYTES);
+            let mut place = places(stage.round, thread, len_bytes);
+            measure(limit, Timing::OneIn(STRETCH), |_| {
+                file.read_at(&mut buffer, place())
+            })
+        })
+    })?;
+    let title = format!("cached random read 4 KiB ({size})");
+    let key = RowKey::new("cached-read", title, PAGE_BYTES as u64).with_threads(threads);
+    let mut rows = vec![(key, copied)];
+    if file.borrow_at(PAGE_BYTES, 0)? {
+        let borrowed = in_threads(threads, |thread| {
+            let mut place = places(stage.round, thread, len_bytes);
+            measure(limit, Timing::OneIn(STRETCH), |_| {
+                file.borrow_at(PAGE_BYTES, place()).map(drop)
+            })
+        })?;
+        let title = format!("  the same, borrowed ({size})");
+        let key = RowKey::new("borrowed-read", title, PAGE_BYTES as u64).with_threads(threads);
+        rows.push((key, borrowed));
+    }
+    Ok(rows)
+}
+
+/// Overwrite random pages in the cache. Write-back is not waited for.
+pub(super) fn cached_write<T: Target>(
+    stage: &Stage<'_, T>,
+    len_bytes: u64,
+) -> io::Result<Measured> {
+    let file = stage.written_file("cached", len_bytes, Access::Cached)?;
+    let mut place = places(stage.round, 0, len_bytes);
+    let limit = Limit::time(stage.shape.slice);
+    let sample = measure(limit, Timing::OneIn(STRETCH), |turn| {
+        file.write_at(stage.noise.at(turn, PAGE_BYTES), place())
+    })?;
+    file.sync_all()?;
+    let title = format!("cached random write 4 KiB ({})", readable_bytes(len_bytes));
+    Ok((RowKey::new("cached-write", title, 0), sample))
+}
+
+/// Reads the whole file once.
+fn warm(file: &impl TargetFile, len_bytes: u64) -> io::Result<()> {
+    const CHUNK_BYTES: u64 = 64 << 10;
+    let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
+    let mut offset_bytes = 0;
+    while offset_bytes < len_bytes {
+        crate::interrupt::check()?;
+        let chunk_bytes = CHUNK_BYTES.min(len_bytes - offset_bytes);
+        file.read_at(&mut buffer[..chunk_bytes as usize], offset_bytes)?;
+        offset_bytes += chunk_bytes;
+    }
+    Ok(())
+}
+
+/// Offsets of random pages, different in each round and thread.
+fn places(round: u32, thread: u32, len_bytes: u64) -> impl FnMut() -> u64 {
+    let pages = len_bytes / PAGE_BYTES as u64;
+    let mut prng = Prng::new(u64::from(round) << 32 | u64::from(thread));
+    move || prng.below(pages) * PAGE_BYTES as u64
+}

@@ -1,0 +1,70 @@
+//! A large file from front to back, 1 MiB at a time: operations per second are MiB per second.
+
+use std::io;
+use std::time::Instant;
+
+use super::{Measured, RowKey, Stage, readable_bytes};
+use crate::data::AlignedBuffer;
+use crate::sample::{Limit, Sample, Timing, measure};
+use crate::target::{Access, Target, TargetFile};
+
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Write (with the final sync), read past the cache, read through it.
+pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> {
+    let target = stage.target;
+    let name = stage.name("scan", 0);
+    let chunks = stage.shape.scan_bytes / CHUNK_BYTES;
+
+    let file = target.create(&name, Access::Durable)?;
+    let started = Instant::now();
+    let mut written = measure(Limit::operations(chunks), Timing::Each, |turn| {
+        let chunk = stage.noise.at(turn, CHUNK_BYTES as usize);
+        file.write_at(chunk, turn * CHUNK_BYTES)
+    })?;
+    file.sync_data()?;
+    written.elapsed = started.elapsed();
+    drop(file);
+    target.sync_everything()?;
+
+    // The first reading warms the cache, so that the second finds everything.
+    read(target, &name, Access::Cached, chunks)?;
+    let cached = read(target, &name, Access::Cached, chunks)?;
+    // Past the cache, in a file that was written past it: nothing of it is cached.
+    let file = stage.written_file("direct", stage.shape.direct_bytes, Access::Direct)?;
+    let direct_chunks = stage.shape.direct_bytes / CHUNK_BYTES;
+    let direct = read_chunks(&file, direct_chunks)?;
+    target.unlink(&name)?;
+    target.sync_everything()?;
+    let key = |id, title: &str, chunks: u64| {
+        let size = readable_bytes(chunks * CHUNK_BYTES);
+        RowKey::new(id, format!("{title}, MiB/s ({size})"), 0)
+    };
+    Ok(vec![
+        (
+            key("scan-write", "sequential write + fdatasync", chunks),
+            written,
+        ),
+        (key("scan-cached", "sequential cached read", chunks), cached),
+        (
+            key("scan-direct", "sequential direct read", direct_chunks),
+            direct,
+        ),
+    ])
+}
+
+fn read<T: Target>(
+    target: &T,
+    name: &crate::target::Name,
+    access: Access,
+    chunks: u64,
+) -> io::Result<Sample> {
+    read_chunks(&target.open(name, access)?, chunks)
+}
+
+fn read_chunks(file: &impl TargetFile, chunks: u64) -> io::Result<Sample> {
+    let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
+    measure(Limit::operations(chunks), Timing::Each, |turn| {
+        file.read_at(&mut buffer, turn * CHUNK_BYTES)
+    })
+}

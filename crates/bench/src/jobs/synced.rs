@@ -1,0 +1,80 @@
+//! Small durable changes: each operation ends in a sync.
+
+use std::io;
+
+use super::{Measured, RowKey, Stage, in_threads};
+use crate::data::{PAGE_BYTES, Prng};
+use crate::sample::{Limit, Timing, measure};
+use crate::target::{Access, Target, TargetFile};
+
+/// What a database's log writes for a small transaction.
+const RECORD_BYTES: usize = 100;
+
+/// A bound on the files that one measurement of `new_file` leaves to be removed.
+const NEW_FILES_MAX: u64 = 100_000;
+
+/// Append 100 bytes, fdatasync.
+pub(super) fn append<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Measured> {
+    let mut logs = Vec::new();
+    for thread in 0..threads {
+        let name = stage.name("append", u64::from(thread));
+        let file = stage.target.create(&name, Access::Durable)?;
+        // The name is durable before the clock starts, and the first allocation is done.
+        file.append(stage.noise.at(0, RECORD_BYTES))?;
+        file.sync_all()?;
+        logs.push((name, file));
+    }
+    let limit = Limit::time(stage.shape.slice);
+    let sample = in_threads(threads, |thread| {
+        let (_, file) = &logs[thread as usize];
+        measure(limit, Timing::Each, |turn| {
+            file.append(stage.noise.at(turn, RECORD_BYTES))?;
+            file.sync_data()
+        })
+    })?;
+    for (name, file) in logs {
+        drop(file);
+        stage.target.unlink(&name)?;
+    }
+    let key = RowKey::new("append-sync", "append 100 B + fdatasync", 0);
+    Ok((key.with_threads(threads), sample))
+}
+
+/// Create, write 4 KiB, fsync, close.
+pub(super) fn new_file<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured> {
+    let folder = stage.folder("new");
+    stage.target.create_folder(&folder)?;
+    stage.target.sync_everything()?;
+    let name = |turn: u64| stage.inside("new", format_args!("{turn:07}"));
+    let limit = Limit {
+        time: stage.shape.slice,
+        operations: NEW_FILES_MAX,
+    };
+    let sample = measure(limit, Timing::Each, |turn| {
+        let file = stage.target.create(&name(turn), Access::Durable)?;
+        file.write_at(stage.noise.at(turn, PAGE_BYTES), 0)?;
+        file.sync_all()
+    })?;
+    for turn in 0..sample.operations {
+        stage.target.unlink(&name(turn))?;
+    }
+    stage.target.remove_folder(&folder)?;
+    stage.target.sync_everything()?;
+    let key = RowKey::new("new-file-sync", "new 4 KiB file + fsync", 0);
+    Ok((key, sample))
+}
+
+/// Overwrite a random page of a written file, fdatasync.
+pub(super) fn overwrite<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured> {
+    let len_bytes = stage.shape.direct_bytes;
+    let file = stage.written_file("overwritten", len_bytes, Access::Durable)?;
+    let pages = len_bytes / PAGE_BYTES as u64;
+    let mut places = Prng::new(u64::from(stage.round));
+    let sample = measure(Limit::time(stage.shape.slice), Timing::Each, |turn| {
+        let offset_bytes = places.below(pages) * PAGE_BYTES as u64;
+        file.write_at(stage.noise.at(turn, PAGE_BYTES), offset_bytes)?;
+        file.sync_data()
+    })?;
+    let key = RowKey::new("overwrite-sync", "overwrite 4 KiB + fdatasync", 0);
+    Ok((key, sample))
+}

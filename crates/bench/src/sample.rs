@@ -1,0 +1,201 @@
+//! Measuring one job on one system: how many operations in what time, and how long each took.
+//!
+//! Cheap operations are not timed one by one, because reading the clock costs as much as they do:
+//! of each stretch only the last is. What remains of the clock's own cost is taken off.
+
+use std::io;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::interrupt;
+
+/// Latencies in nanoseconds.
+pub(crate) type Latencies = Histogram<u64>;
+
+/// One measurement.
+#[derive(Clone)]
+pub(crate) struct Sample {
+    pub(crate) operations: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) latencies: Latencies,
+    /// What this process read from devices meanwhile, where that was counted.
+    pub(crate) device_read_bytes: Option<u64>,
+}
+
+/// When a measurement ends: whichever comes first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) time: Duration,
+    pub(crate) operations: u64,
+}
+
+impl Limit {
+    pub(crate) fn time(time: Duration) -> Limit {
+        Limit {
+            time,
+            operations: u64::MAX,
+        }
+    }
+
+    /// A fixed number of operations, however long they take.
+    pub(crate) fn operations(operations: u64) -> Limit {
+        Limit {
+            time: Duration::MAX,
+            operations,
+        }
+    }
+}
+
+/// Each how many operations one is timed by itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Timing {
+    Each,
+    OneIn(u64),
+}
+
+fn empty_latencies() -> Latencies {
+    Histogram::new(3).expect("three digits are a precision that the histogram offers")
+}
+
+/// What two readings of the clock cost, at least.
+fn clock_cost() -> Duration {
+    static COST: OnceLock<Duration> = OnceLock::new();
+    *COST.get_or_init(|| {
+        (0..1000)
+            .map(|_| Instant::now().elapsed())
+            .min()
+            .unwrap_or_default()
+    })
+}
+
+/// Runs `operation(turn)` until the limit.
+pub(crate) fn measure(
+    limit: Limit,
+    timing: Timing,
+    mut operation: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<Sample> {
+    let stretch = match timing {
+        Timing::Each => 1,
+        Timing::OneIn(operations) => operations.max(1),
+    };
+    let cost = clock_cost();
+    let mut latencies = empty_latencies();
+    let started = Instant::now();
+    let mut turn = 0;
+    while turn < limit.operations {
+        interrupt::check()?;
+        let last = (turn + stretch).min(limit.operations) - 1;
+        while turn < last {
+            operation(turn)?;
+            turn += 1;
+        }
+        let before = Instant::now();
+        operation(turn)?;
+        turn += 1;
+        let took = before.elapsed().saturating_sub(cost);
+        // Cannot fail: the histogram resizes itself.
+        let _ = latencies.record((took.as_nanos() as u64).max(1));
+        if started.elapsed() >= limit.time {
+            break;
+        }
+    }
+    Ok(Sample {
+        operations: turn,
+        elapsed: started.elapsed(),
+        latencies,
+        device_read_bytes: None,
+    })
+}
+
+impl Sample {
+    /// Operations per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Several threads that ran at the same time.
+    pub(crate) fn side_by_side(samples: Vec<Sample>) -> Sample {
+        let mut sum = Sample {
+            operations: 0,
+            elapsed: Duration::ZERO,
+            latencies: empty_latencies(),
+            device_read_bytes: None,
+        };
+        for sample in samples {
+            sum.operations += sample.operations;
+            sum.elapsed = sum.elapsed.max(sample.elapsed);
+            sum.absorb(&sample);
+        }
+        sum
+    }
+
+    /// Adds the latencies of another measurement of the same thing.
+    pub(crate) fn absorb(&mut self, other: &Sample) {
+        // Cannot fail: both histograms resize themselves.
+        let _ = self.latencies.add(&other.latencies);
+    }
+
+    /// The latency that `fraction` of the operations did not exceed, in microseconds.
+    pub(crate) fn latency_us(&self, fraction: f64) -> f64 {
+        self.latencies.value_at_quantile(fraction) as f64 / 1000.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Limit, Sample, Timing, measure};
+    use std::time::Duration;
+
+    #[test]
+    fn every_operation_runs_once_and_the_limit_holds() {
+        let mut turns = Vec::new();
+        let sample = measure(Limit::operations(10), Timing::OneIn(4), |turn| {
+            turns.push(turn);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(turns, (0..10).collect::<Vec<_>>());
+        assert_eq!((sample.operations, sample.latencies.len()), (10, 3));
+    }
+
+    #[test]
+    fn a_time_limit_ends_the_measurement() {
+        let limit = Limit::time(Duration::from_millis(5));
+        let sample = measure(limit, Timing::OneIn(8), |_| Ok(())).unwrap();
+        assert!(sample.operations > 0 && sample.elapsed >= Duration::from_millis(5));
+    }
+
+    #[test]
+    fn latencies_are_those_of_the_operations() {
+        let pause = Duration::from_millis(1);
+        let sample = measure(Limit::operations(3), Timing::Each, |_| {
+            std::thread::sleep(pause);
+            Ok(())
+        })
+        .unwrap();
+        assert!(sample.latency_us(0.5) >= 990.0 && sample.latency_us(0.999) < 1e6);
+    }
+
+    #[test]
+    fn threads_add_up_over_the_longest_time() {
+        let one = |ms| Sample {
+            operations: 10,
+            elapsed: Duration::from_millis(ms),
+            latencies: super::empty_latencies(),
+            device_read_bytes: None,
+        };
+        let both = Sample::side_by_side(vec![one(5), one(10)]);
+        assert_eq!((both.operations, both.elapsed.as_millis()), (20, 10));
+    }
+
+    #[test]
+    fn an_error_ends_the_measurement() {
+        let limit = Limit::time(Duration::from_secs(60));
+        let result = measure(limit, Timing::Each, |_| {
+            Err(std::io::ErrorKind::StorageFull.into())
+        });
+        assert!(result.is_err());
+    }
+}

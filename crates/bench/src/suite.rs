@@ -1,0 +1,348 @@
+//! The benchmark that `adit bench` runs: its places, sizes, systems and notes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::embedded::{AditTarget, io_error};
+use crate::floor::{self, FloorTarget};
+use crate::interrupt;
+use crate::jobs::{Job, Shape};
+use crate::kernel::KernelTarget;
+use crate::place::Place;
+use crate::report::{Block, Environment, Report};
+use crate::schedule::{self, Plan, System};
+use crate::target::while_doing;
+
+const MIB: u64 = 1 << 20;
+
+/// What `adit bench` can be asked for. The default: everything, in and beside the current directory.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// An existing volume to use, instead of a temporary image. A folder is made in it and removed.
+    pub volume: Option<String>,
+    /// The directory whose file system is the competitor, instead of the current one. The
+    /// temporary image and the floor's file lie there too.
+    pub against: Option<PathBuf>,
+    /// Threads of the rows that have several; 0 means two, or one on a single core.
+    pub threads: u32,
+    /// Smaller and shorter: under a minute.
+    pub quick: bool,
+}
+
+/// Runs the benchmark. `progress` is told what is being measured, and which part (0 to 1) is done.
+///
+/// Ctrl-C ends it with an error of kind `Interrupted`; the temporary files are gone then too.
+pub fn run(options: &Options, progress: &mut dyn FnMut(&str, f64)) -> io::Result<Report> {
+    let _guard = interrupt::Guard::new();
+    let against = match &options.against {
+        Some(directory) => directory.clone(),
+        None => std::env::current_dir()?,
+    };
+    let sizes = Sizes::new(options);
+    let place = Place::inside(&against)?;
+    let available_bytes = place.available_bytes()?;
+    let needed_bytes = sizes.disk_bytes(options.volume.is_none());
+    if available_bytes < needed_bytes {
+        let (needed, there) = (needed_bytes.div_ceil(MIB), available_bytes / MIB);
+        return Err(io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!(
+                "{} has {there} MiB left, {needed} MiB are needed",
+                against.display()
+            ),
+        ));
+    }
+    let disk = on_disk(options, &sizes, &place, &mut |what, done| {
+        progress(what, done * 0.65);
+    })?;
+    let memory = in_memory(&sizes, &mut |what, done| {
+        progress(what, 0.65 + done * 0.35);
+    })?;
+    let notes = notes(options, &disk);
+    Ok(Report {
+        environment: Environment::here(format!("in {}", against.display())),
+        blocks: vec![disk, memory],
+        notes,
+    })
+}
+
+/// How large and how long, for quick and for thorough runs.
+struct Sizes {
+    shape: Shape,
+    jobs: Vec<Job>,
+    rounds: u32,
+    image_bytes: u64,
+    cache_bytes: u64,
+    time_max: Duration,
+}
+
+impl Sizes {
+    fn new(options: &Options) -> Sizes {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = match options.threads {
+            0 => cores.min(2) as u32,
+            threads => threads,
+        };
+        let cached_bytes = if options.quick { 32 * MIB } else { 128 * MIB };
+        if options.quick {
+            Sizes {
+                shape: Shape {
+                    slice: Duration::from_millis(100),
+                    names: 2_000,
+                    direct_bytes: 64 * MIB,
+                    scan_bytes: 64 * MIB,
+                },
+                jobs: standard_jobs(cached_bytes, threads),
+                rounds: 3,
+                image_bytes: 512 * MIB,
+                cache_bytes: 256 * MIB,
+                time_max: Duration::from_secs(25),
+            }
+        } else {
+            Sizes {
+                shape: Shape {
+                    slice: Duration::from_secs(1),
+                    names: 20_000,
+                    direct_bytes: 256 * MIB,
+                    scan_bytes: 256 * MIB,
+                },
+                jobs: standard_jobs(cached_bytes, threads),
+                rounds: 5,
+                image_bytes: 2048 * MIB,
+                cache_bytes: 1024 * MIB,
+                time_max: Duration::from_secs(600),
+            }
+        }
+    }
+
+    fn floor_bytes(&self) -> u64 {
+        self.shape.direct_bytes.max(self.shape.scan_bytes)
+    }
+
+    /// Room that the image, the kernel's files and the floor's file take.
+    fn disk_bytes(&self, with_image: bool) -> u64 {
+        let image_bytes = if with_image { self.image_bytes } else { 0 };
+        image_bytes + self.floor_bytes() + self.image_bytes
+    }
+}
+
+/// All jobs, each row with one thread and those that scale with several.
+fn standard_jobs(cached_bytes: u64, threads: u32) -> Vec<Job> {
+    let len_bytes = cached_bytes;
+    let counts: &[u32] = if threads > 1 { &[1, threads] } else { &[1] };
+    let mut jobs = Vec::new();
+    jobs.extend(counts.iter().map(|&threads| Job::AppendSync { threads }));
+    jobs.extend([Job::NewFileSync, Job::OverwriteSync]);
+    jobs.extend(counts.iter().map(|&threads| Job::DirectRead { threads }));
+    jobs.push(Job::DirectWrite);
+    let cached = |&threads| Job::CachedRead { len_bytes, threads };
+    jobs.extend(counts.iter().map(cached));
+    jobs.extend([Job::CachedWrite { len_bytes }, Job::Names, Job::Scan]);
+    jobs
+}
+
+/// The block about the directory's device.
+fn on_disk(
+    options: &Options,
+    sizes: &Sizes,
+    place: &Place,
+    progress: &mut dyn FnMut(&str, f64),
+) -> io::Result<Block> {
+    progress("writing the files to measure on", 0.0);
+    let files = place.file("files");
+    std::fs::create_dir(&files).map_err(|error| while_doing("create a folder", error))?;
+    let kernel = KernelTarget::new(&files)?;
+    let raw = FloorTarget::new(&place.file("floor"), sizes.floor_bytes())?;
+    let (address, folder) = match &options.volume {
+        Some(volume) => (
+            volume.clone(),
+            format!("/adit-bench-{}", std::process::id()),
+        ),
+        None => (temporary_image(place, sizes.image_bytes)?, String::new()),
+    };
+    let adit = AditTarget::open(&address, sizes.cache_bytes, &folder)?;
+    let title = match &options.volume {
+        Some(volume) => format!("Volume {volume}"),
+        None => "An image file in this directory".to_owned(),
+    };
+    let plan = sizes.plan(title);
+    let systems: [Box<dyn System + '_>; 3] = [Box::new(&adit), Box::new(&kernel), Box::new(&raw)];
+    let block = schedule::run(&plan, &systems, progress);
+    drop(systems);
+    let closed = adit.close();
+    let block = block?;
+    closed?;
+    Ok(block)
+}
+
+/// The block without a device: what the software itself costs.
+fn in_memory(sizes: &Sizes, progress: &mut dyn FnMut(&str, f64)) -> io::Result<Block> {
+    let address = format!("mem:{}M", sizes.image_bytes / MIB);
+    let adit = AditTarget::open(&address, sizes.cache_bytes, "")?;
+    // tmpfs is the kernel's counterpart, where there is one.
+    let tmpfs = Place::inside(Path::new("/dev/shm")).ok();
+    let kernel = match &tmpfs {
+        Some(place) => Some(KernelTarget::new(place.path())?),
+        None => None,
+    };
+    let mut systems: Vec<Box<dyn System + '_>> = vec![Box::new(&adit)];
+    if let Some(kernel) = &kernel {
+        systems.push(Box::new(kernel));
+    }
+    let plan = sizes.plan("In memory (mem: and tmpfs)".to_owned());
+    let block = schedule::run(&plan, &systems, progress);
+    drop(systems);
+    let closed = adit.close();
+    let block = block?;
+    closed?;
+    Ok(block)
+}
+
+impl Sizes {
+    fn plan(&self, title: String) -> Plan<'_> {
+        Plan {
+            title,
+            jobs: &self.jobs,
+            shape: &self.shape,
+            rounds: self.rounds,
+            time_max: self.time_max,
+        }
+    }
+}
+
+/// A volume in an image that has been written from end to end: the file system below has nothing
+/// left to allocate, as on the floor's file.
+fn temporary_image(place: &Place, len_bytes: u64) -> io::Result<String> {
+    let image = place.file("volume.adit");
+    drop(floor::write_through(&image, len_bytes, None)?);
+    let address = image
+        .to_str()
+        .ok_or_else(|| io::Error::other("the current directory's name is not UTF-8"))?
+        .to_owned();
+    let options = adit::MkfsOptions {
+        force: true,
+        ..adit::MkfsOptions::default()
+    };
+    adit::Volume::mkfs(&address, &options).map_err(io_error)?;
+    Ok(address)
+}
+
+fn notes(options: &Options, disk: &Block) -> Vec<String> {
+    let mut notes = vec![
+        "How to read it: `raw` is the least IO that the same promise needs, as bare calls on a \
+         written file (for cached reads: a copy in memory). Ratios are of operations per second; \
+         above 1 Adit does more. Percentiles are of single operations; in the rows about names \
+         the rate includes a final syncfs, which the percentiles can't show. Data is \
+         incompressible."
+            .to_owned(),
+    ];
+    let raw_us = disk
+        .rows
+        .iter()
+        .find(|row| row.id == "append-sync")
+        .and_then(|row| {
+            row.cells
+                .iter()
+                .find(|cell| cell.system == crate::report::RAW)
+        })
+        .map(|cell| cell.p50_us);
+    if let Some(raw_us) = raw_us.filter(|_| options.volume.is_none()) {
+        notes.push(format!(
+            "This disk needs {raw_us:.0} µs for one durable 4 KiB write, whoever asks. A file system \
+             can only save its own time and the device writes beyond the first, so on a slow disk \
+             ratios of durable operations stay small however little software is left; on a fast one \
+             (NVMe, /dev/zram0) the same code shows larger ones. An image file also pays for the file \
+             system it lies in: give Adit the block device itself to save that."
+        ));
+    }
+    notes.push(
+        "In memory: tmpfs promises nothing (its fsync does nothing), Adit does the same work \
+         there as on a disk. The block shows what the software costs when the device is free."
+            .to_owned(),
+    );
+    notes
+}
+
+/// One system, at the place it should use.
+#[derive(Clone, Debug)]
+pub enum SystemAt {
+    /// A volume's address; it has been formatted.
+    Adit {
+        /// As everywhere: the path of an image or a block device, `mem:SIZE`.
+        address: String,
+        /// Bound of its cache.
+        cache_bytes: u64,
+    },
+    /// A directory of the kernel's file system.
+    Kernel(PathBuf),
+    /// A file or a block device. Its content is destroyed.
+    Raw(PathBuf),
+}
+
+/// What to measure on it.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    /// The jobs, in order.
+    pub jobs: Vec<Job>,
+    /// Their sizes.
+    pub shape: Shape,
+    /// How often.
+    pub rounds: u32,
+}
+
+/// Measures a single system; the report has one block and no ratios.
+pub fn measure_one(
+    system: &SystemAt,
+    measure: &Measure,
+    progress: &mut dyn FnMut(&str, f64),
+) -> io::Result<Report> {
+    let _guard = interrupt::Guard::new();
+    let plan = Plan {
+        title: "one system".to_owned(),
+        jobs: &measure.jobs,
+        shape: &measure.shape,
+        rounds: measure.rounds,
+        time_max: Duration::MAX,
+    };
+    let (block, place) = match system {
+        SystemAt::Adit {
+            address,
+            cache_bytes,
+        } => {
+            let adit = AditTarget::open(address, *cache_bytes, "")?;
+            let block = schedule::run(&plan, &[Box::new(&adit)], progress);
+            let closed = adit.close();
+            let block = block?;
+            closed?;
+            (block, address.clone())
+        }
+        SystemAt::Kernel(directory) => {
+            let kernel = KernelTarget::new(directory)?;
+            let block = schedule::run(&plan, &[Box::new(&kernel)], progress)?;
+            (block, directory.display().to_string())
+        }
+        SystemAt::Raw(path) => {
+            let raw = FloorTarget::new(path, measure.largest_bytes())?;
+            let block = schedule::run(&plan, &[Box::new(&raw)], progress)?;
+            (block, path.display().to_string())
+        }
+    };
+    Ok(Report {
+        environment: Environment::here(place),
+        blocks: vec![block],
+        notes: Vec::new(),
+    })
+}
+
+impl Measure {
+    /// What the floor's file must cover.
+    fn largest_bytes(&self) -> u64 {
+        let of_jobs = self.jobs.iter().map(|job| match *job {
+            Job::CachedRead { len_bytes, .. } | Job::CachedWrite { len_bytes } => len_bytes,
+            Job::Scan => self.shape.scan_bytes,
+            _ => self.shape.direct_bytes,
+        });
+        of_jobs.max().unwrap_or(0)
+    }
+}

@@ -3,6 +3,7 @@
 //! Start at `volume.rs` (what a mounted store is), then `transaction.rs` (how it changes),
 //! `sync.rs` (how data gets home) and `recovery.rs` (how it comes back).
 
+pub mod cache;
 pub mod format;
 pub mod page_view;
 pub mod pages;

@@ -1,0 +1,149 @@
+//! A transaction becomes visible: its shadows' changes are copied into the frames they shadow.
+//!
+//! For a process that dies in the middle, shared memory says at each instant what to do: the shadows carry
+//! the number of their `apply`, the header says which number is being applied, and `salvage.rs` repeats
+//! that one. So the order of stores is the point here: `pending` and JOURNALED before the bytes; a
+//! shadow that becomes the page's frame first takes over its numbers, then its flags (that moment counts),
+//! then its place.
+//!
+//! It can't fail: a target that somebody pins isn't copied to, its shadow takes its place.
+
+use super::frames::FrameMeta;
+use super::owner::Cache;
+use super::{FrameFlags, FrameId, PageBytes};
+use adit_base::GRANULE_BYTES;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// What [`Cache::apply`] did to one page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// The frame that was edited.
+    pub target: FrameId,
+    /// The page's frame from now on: the same, or what was its shadow.
+    pub frame: FrameId,
+    /// Granules that changed; 0: the shadow was equal, nothing happened.
+    pub changed: u64,
+    /// `pending` before.
+    pub was_pending: u64,
+}
+
+impl Cache {
+    /// A private copy of a published page, to be edited with `raw_mut` and then applied (or given up with `free_raw`). While it
+    /// exists the page is neither evicted nor may it be changed otherwise. None: no frame to be had.
+    pub fn shadow(&mut self, target: FrameId) -> Option<FrameId> {
+        assert!(
+            self.flags(target).contains(FrameFlags::VALID),
+            "a frame without content is shadowed"
+        );
+        assert!(
+            !self.flags(target).contains(FrameFlags::SHADOWED),
+            "a frame has two shadows"
+        );
+        // First, so that the target isn't evicted to make room for its own shadow.
+        self.set_flags(target, FrameFlags::SHADOWED);
+        let Some(shadow) = self.allocate() else {
+            self.clear_flags(target, FrameFlags::SHADOWED);
+            return None;
+        };
+        // SAFETY: different frames; the shadow is not published, the target only read.
+        let (from, to) = unsafe { (self.frames.bytes(target.0), self.frames.bytes_mut(shadow.0)) };
+        to.copy_from_slice(from);
+        let meta = self.frames.meta(shadow.0);
+        meta.loads.store(0, Ordering::Relaxed);
+        meta.next.store(target.0 + 1, Ordering::Relaxed);
+        let flags = FrameFlags::RAW | FrameFlags::SHADOW;
+        self.set_flags_word(shadow.0, flags.bits());
+        Some(shadow)
+    }
+
+    /// Makes edits visible, all of them also if the process dies in the middle (or none, if it dies before): for each pair of a target
+    /// and its shadow, the granules that differ are copied and added to `pending`, and the target becomes JOURNALED. The shadows are used up.
+    /// `report` is called for each pair, in order.
+    pub fn apply(&mut self, edits: &[(FrameId, FrameId)], mut report: impl FnMut(Applied)) {
+        self.applies = self.applies.wrapping_add(1).max(1);
+        let apply = self.applies;
+        for &(target, shadow) in edits {
+            assert!(
+                self.flags(shadow).contains(FrameFlags::SHADOW),
+                "not a shadow"
+            );
+            let meta = self.frames.meta(shadow.0);
+            assert!(
+                meta.next.load(Ordering::Relaxed) == target.0 + 1,
+                "another frame's shadow"
+            );
+            meta.loads.store(apply, Ordering::Relaxed);
+        }
+        let header = self.frames.mapping().header();
+        header.applying.store(apply, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        for &(target, shadow) in edits {
+            report(self.apply_one(target, shadow));
+        }
+        compiler_fence(Ordering::SeqCst);
+        let header = self.frames.mapping().header();
+        header.applying.store(0, Ordering::Release);
+        for &(_, shadow) in edits {
+            if self.flags(shadow).contains(FrameFlags::SHADOW) {
+                self.free_raw(shadow);
+            }
+        }
+    }
+
+    fn apply_one(&mut self, target: FrameId, shadow: FrameId) -> Applied {
+        // SAFETY: `&mut self`: nothing changes while these live; neither is written through them.
+        let (old, new) = unsafe { (self.frames.bytes(target.0), self.frames.bytes(shadow.0)) };
+        let changed = changed_granules(old, new);
+        let was_pending = self.pending(target);
+        let mut applied = Applied {
+            target,
+            frame: target,
+            changed,
+            was_pending,
+        };
+        if changed == 0 {
+            return applied;
+        }
+        let journaled =
+            self.flags_word(target.0) & !FrameFlags::SHADOWED.bits() | FrameFlags::JOURNALED.bits();
+        if !self.begin_writing(target.0) {
+            self.take_over_numbers(target.0, shadow.0);
+            let pending = &self.frames.meta(shadow.0).pending;
+            pending.store(was_pending | changed, Ordering::Relaxed);
+            self.take_place(target.0, shadow.0, journaled);
+            applied.frame = shadow;
+            return applied;
+        }
+        let meta: &FrameMeta = self.frames.meta(target.0);
+        meta.pending.store(was_pending | changed, Ordering::Release);
+        meta.referenced.store(1, Ordering::Relaxed);
+        self.set_flags_word(target.0, journaled);
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the target is WRITING; the shadow, another frame, is only read.
+        let (to, from) = unsafe { (self.frames.bytes_mut(target.0), self.frames.bytes(shadow.0)) };
+        copy_granules(to, from, changed);
+        self.end_writing(target.0);
+        applied
+    }
+}
+
+/// Which granules of two pages differ.
+pub(super) fn changed_granules(old: &PageBytes, new: &PageBytes) -> u64 {
+    let mut changed = 0;
+    let granules = old
+        .chunks_exact(GRANULE_BYTES)
+        .zip(new.chunks_exact(GRANULE_BYTES));
+    for (bit, (old, new)) in granules.enumerate() {
+        changed |= u64::from(old != new) << bit;
+    }
+    changed
+}
+
+/// Copies the chosen granules.
+pub(super) fn copy_granules(to: &mut PageBytes, from: &PageBytes, mut granules: u64) {
+    while granules != 0 {
+        let start = granules.trailing_zeros() as usize * GRANULE_BYTES;
+        to[start..start + GRANULE_BYTES].copy_from_slice(&from[start..start + GRANULE_BYTES]);
+        granules &= granules - 1;
+    }
+}

@@ -1,0 +1,405 @@
+//! What any thread may do with frames: find, pin, copy, unpin. No locks, no allocation.
+//!
+//! State word of a frame (`FrameMeta::state`):
+//!
+//! ```text
+//! bit 31 WRITING: the owner changes content or key; entered only from 0 pins
+//! bit 30 RETIRED: out of the index; whoever takes away the last pin pushes it onto the return stack
+//! bits 0..24    pins (some of them for a moment only, by readers that find they are wrong and step back)
+//!
+//!        write()                     remove(), pinned          last unpin
+//! idle ──────────► WRITING ──► idle ───────────────► RETIRED ────────────► returned ──(owner)──► free
+//! ```
+//!
+//! A reader adds a pin with one atomic addition. If WRITING or RETIRED was set it takes it back and
+//! misses. Otherwise the owner's compare-and-swap from 0 to WRITING fails until the pin is gone, so what
+//! the reader sees after it (VALID, its key) stays true while it copies.
+//! A miss may be false: the slow path asks the owner.
+
+use super::index::Index;
+use super::mapping::{CacheHeader, Mapping};
+use super::{FrameFlags, FrameKey, PageBytes};
+use adit_base::PAGE_BYTES;
+use adit_block::{Buffer, BufferOwner};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// A frame's metadata, in the mapping. Layout is part of what a later process salvages.
+#[repr(C, align(64))]
+pub(super) struct FrameMeta {
+    /// Pins, WRITING, RETIRED.
+    pub(super) state: AtomicU32,
+    /// [`FrameFlags`] and, in bits 16 to 23, the page's kind.
+    pub(super) flags: AtomicU32,
+    pub(super) space: AtomicU64,
+    /// Page number; the LSN of a journal buffer.
+    pub(super) page: AtomicU64,
+    /// Device page of a journaled frame.
+    pub(super) home: AtomicU64,
+    /// Granules changed since the last seal.
+    pub(super) pending: AtomicU64,
+    /// Generation of the blob.
+    pub(super) generation: AtomicU32,
+    /// Bytes of the page that are inside the file.
+    pub(super) end: AtomicU32,
+    /// Hash chain or return stack: frame number + 1, 0 at the end. A shadow's target in the same form.
+    pub(super) next: AtomicU32,
+    /// For the clock: looked at since the hand passed.
+    pub(super) referenced: AtomicU32,
+    /// References of buffers of a LOADING or raw frame; of a shadow: which `apply` it belongs to.
+    pub(super) loads: AtomicU32,
+    /// One more than in the frame that this one replaced.
+    pub(super) sequence: AtomicU32,
+}
+
+const _: () = assert!(size_of::<FrameMeta>() == 64);
+
+pub(super) const WRITING: u32 = 1 << 31;
+pub(super) const RETIRED: u32 = 1 << 30;
+pub(super) const PINS: u32 = (1 << 24) - 1;
+/// Readers stop adding pins here, far from the end, since many may overshoot at once.
+const PINS_MAX: u32 = 1 << 23;
+/// Longest way along a chain that readers go: beyond, they ask the owner.
+const STEPS_MAX: u32 = 64;
+/// Looks at a frame that is being written before a reader gives up; a write takes some 100 ns.
+const SPINS_MAX: u32 = 64;
+/// Starts at the head after the frame vanished between finding and pinning it.
+const RETRIES_MAX: u32 = 3;
+
+enum Try {
+    Pinned,
+    Busy,
+    Gone,
+}
+
+/// The part of a cache that all threads share: memory, metadata and one owner's index.
+pub struct Frames {
+    mapping: Arc<Mapping>,
+    pub(super) index: Index,
+    /// Frames whose last pin went after they were retired: frame number + 1, linked by `next`.
+    returned: AtomicU32,
+}
+
+impl Frames {
+    pub(super) fn new(mapping: Arc<Mapping>, index: Index) -> Frames {
+        Frames {
+            mapping,
+            index,
+            returned: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// The first page of the mapping: numbers for whoever salvages it.
+    pub fn header(&self) -> &CacheHeader {
+        self.mapping.header()
+    }
+
+    /// All frames as one piece of memory, for `Device::register_memory`.
+    pub fn memory(&self) -> (*const u8, usize) {
+        self.mapping.memory()
+    }
+
+    /// Copies from a cached page; false: not there, ask the owner.
+    ///
+    /// Panics when `offset` and the length of `into` reach beyond a page.
+    #[inline]
+    pub fn read(&self, key: FrameKey, offset: usize, into: &mut [u8]) -> bool {
+        assert!(offset <= PAGE_BYTES && into.len() <= PAGE_BYTES - offset);
+        let Some(frame) = self.acquire(key) else {
+            return false;
+        };
+        // SAFETY: within the page by the assertion; the pin keeps the content from changing while it is copied.
+        unsafe {
+            let from = self.mapping.page(frame).cast::<u8>().add(offset);
+            std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
+        }
+        self.unpin(frame);
+        true
+    }
+
+    /// Pins a cached page for as long as the answer lives; none: not there, ask the owner.
+    #[inline]
+    pub fn pin(self: &Arc<Self>, key: FrameKey) -> Option<PinnedFrame<'_>> {
+        let frame = self.acquire(key)?;
+        Some(PinnedFrame {
+            frames: self,
+            frame,
+        })
+    }
+
+    #[inline]
+    pub(super) fn meta(&self, frame: u32) -> &FrameMeta {
+        self.mapping.meta(frame)
+    }
+
+    /// Finds and pins a valid frame.
+    #[inline]
+    fn acquire(&self, key: FrameKey) -> Option<u32> {
+        let mut spins = 0;
+        let mut retries = 0;
+        let head = self.index.head(key);
+        let mut link = head.load(Ordering::Acquire);
+        let mut steps = 0;
+        loop {
+            let frame = link.checked_sub(1)?;
+            if frame >= self.mapping.frames() || steps == STEPS_MAX {
+                return None;
+            }
+            steps += 1;
+            let meta = self.mapping.meta(frame);
+            if meta.space.load(Ordering::Relaxed) != key.space
+                || meta.page.load(Ordering::Relaxed) != key.page
+            {
+                link = meta.next.load(Ordering::Acquire);
+                continue;
+            }
+            match self.try_pin(meta, key) {
+                Try::Pinned => {
+                    // A store only when it changes something: the line stays shared between readers that only pin.
+                    if meta.referenced.load(Ordering::Relaxed) == 0 {
+                        meta.referenced.store(1, Ordering::Relaxed);
+                    }
+                    return Some(frame);
+                }
+                Try::Busy => {
+                    if spins == SPINS_MAX {
+                        return None;
+                    }
+                    while meta.state.load(Ordering::Relaxed) & WRITING != 0 && spins < SPINS_MAX {
+                        std::hint::spin_loop();
+                        spins += 1;
+                    }
+                }
+                Try::Gone => {
+                    if retries == RETRIES_MAX {
+                        return None;
+                    }
+                    retries += 1;
+                    steps = 0;
+                    link = head.load(Ordering::Acquire);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn try_pin(&self, meta: &FrameMeta, key: FrameKey) -> Try {
+        let before = meta.state.fetch_add(1, Ordering::Acquire);
+        if before & (WRITING | RETIRED) == 0 && before < PINS_MAX {
+            // Flags first: VALID is stored after the key that it speaks for.
+            let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Acquire));
+            if flags.contains(FrameFlags::VALID)
+                && !flags.contains(FrameFlags::LOADING)
+                && meta.space.load(Ordering::Relaxed) == key.space
+                && meta.page.load(Ordering::Relaxed) == key.page
+            {
+                return Try::Pinned;
+            }
+        }
+        self.unpin_meta(meta);
+        if before & WRITING != 0 {
+            Try::Busy
+        } else {
+            Try::Gone
+        }
+    }
+
+    /// One more pin for somebody who has one, or for the owner.
+    pub(super) fn repin(&self, frame: u32) {
+        let before = self.meta(frame).state.fetch_add(1, Ordering::Relaxed);
+        assert!(
+            before & WRITING == 0 && before & PINS < PINS_MAX,
+            "pins of a frame"
+        );
+    }
+
+    #[inline]
+    pub(super) fn unpin(&self, frame: u32) {
+        self.unpin_meta(self.meta(frame));
+    }
+
+    #[inline]
+    fn unpin_meta(&self, meta: &FrameMeta) {
+        // Release: the owner's next write comes after this reader's copy.
+        let before = meta.state.fetch_sub(1, Ordering::Release);
+        if before == RETIRED | 1 {
+            self.give_back(meta);
+        }
+    }
+
+    #[cold]
+    fn give_back(&self, meta: &FrameMeta) {
+        if !self.claim_retired(meta) {
+            return;
+        }
+        let first: *const FrameMeta = self.meta(0);
+        // SAFETY: both point into the one metadata area.
+        let frame = unsafe { std::ptr::from_ref(meta).offset_from(first) } as u32;
+        let mut top = self.returned.load(Ordering::Relaxed);
+        loop {
+            // A reader that is still on its way along the old chain may follow this link: a false miss, no more.
+            meta.next.store(top, Ordering::Relaxed);
+            let swap = self.returned.compare_exchange_weak(
+                top,
+                frame + 1,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            match swap {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Exactly one of those who see a retired frame without pins wins it.
+    pub(super) fn claim_retired(&self, meta: &FrameMeta) -> bool {
+        let won = meta
+            .state
+            .compare_exchange(RETIRED, 0, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok();
+        if won {
+            // Every unpin before it was a release; what those readers did is over.
+            fence(Ordering::Acquire);
+        }
+        won
+    }
+
+    /// For the owner: all frames on the return stack, as frame number + 1 of the first, linked by `next`.
+    pub(super) fn take_returned(&self) -> u32 {
+        if self.returned.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.returned.swap(0, Ordering::Acquire)
+    }
+
+    /// The content as the owner, or somebody with a pin, sees it.
+    ///
+    /// # Safety
+    /// For the life of the reference: a pin, or nothing that lets the owner change this frame.
+    #[inline]
+    pub(super) unsafe fn bytes(&self, frame: u32) -> &PageBytes {
+        let _ = self.meta(frame);
+        // SAFETY: a frame in range; nobody writes by the caller's promise.
+        unsafe { &*self.mapping.page(frame) }
+    }
+
+    /// The content, to change.
+    ///
+    /// # Safety
+    /// The frame is WRITING, or nobody else may look at it (not VALID, or RAW); no other reference exists.
+    #[allow(clippy::mut_from_ref)]
+    #[inline]
+    pub(super) unsafe fn bytes_mut(&self, frame: u32) -> &mut PageBytes {
+        let _ = self.meta(frame);
+        // SAFETY: a frame in range; exclusive by the caller's promise.
+        unsafe { &mut *self.mapping.page(frame) }
+    }
+
+    /// A buffer that owns one pin, which is already counted.
+    pub(super) fn buffer_of_pin(self: &Arc<Self>, frame: u32) -> Buffer {
+        let owner: Arc<dyn BufferOwner> = self.clone();
+        // SAFETY: the pin keeps the frame from being reused until the buffer gives it back; the owner keeps the mapping.
+        unsafe {
+            Buffer::from_parts(
+                self.mapping.page(frame).cast(),
+                PAGE_BYTES as u32,
+                owner,
+                frame,
+            )
+        }
+    }
+}
+
+// SAFETY: a reference is a pin, and a pinned frame is neither changed nor reused; the mapping lives as long as `self`.
+unsafe impl BufferOwner for Frames {
+    fn retain(&self, index: u32) {
+        if self.mapping.is_ours() {
+            self.repin(index);
+        }
+    }
+
+    fn release(&self, index: u32) {
+        // A forked child's copy of a buffer has nothing behind it.
+        if self.mapping.is_ours() {
+            self.unpin(index);
+        }
+    }
+
+    fn is_unique(&self, _index: u32) -> bool {
+        // Published content: readers may come at any time.
+        false
+    }
+}
+
+/// A cached page that stays as it is while this lives.
+pub struct PinnedFrame<'a> {
+    frames: &'a Arc<Frames>,
+    frame: u32,
+}
+
+impl PinnedFrame<'_> {
+    /// The page.
+    pub fn bytes(&self) -> &PageBytes {
+        // SAFETY: pinned while `self` lives.
+        unsafe { self.frames.bytes(self.frame) }
+    }
+
+    /// The page as a buffer that keeps the pin (and the cache) alive: a read without a copy.
+    pub fn into_buffer(self) -> Buffer {
+        let buffer = self.frames.buffer_of_pin(self.frame);
+        std::mem::forget(self);
+        buffer
+    }
+}
+
+impl Drop for PinnedFrame<'_> {
+    fn drop(&mut self) {
+        if self.frames.mapping.is_ours() {
+            self.frames.unpin(self.frame);
+        }
+    }
+}
+
+/// Counts buffers of frames that no reader may look at: those that a device fills (LOADING), and raw ones.
+/// Not by pins: those of readers that are about to step back would make the only buffer look shared.
+pub(super) struct Loads(pub(super) Arc<Frames>);
+
+impl Loads {
+    pub(super) fn buffer(self: &Arc<Self>, frame: u32) -> Buffer {
+        let owner: Arc<dyn BufferOwner> = self.clone();
+        self.0.meta(frame).loads.fetch_add(1, Ordering::Relaxed);
+        let page = self.0.mapping.page(frame);
+        // SAFETY: the owner neither reuses nor reads the frame while it counts loads, and it keeps the mapping.
+        unsafe { Buffer::from_parts(page.cast(), PAGE_BYTES as u32, owner, frame) }
+    }
+}
+
+// SAFETY: `Cache` asserts that `loads` is 0 before it changes, publishes or frees such a frame.
+unsafe impl BufferOwner for Loads {
+    fn retain(&self, index: u32) {
+        if self.0.mapping.is_ours() {
+            self.0.meta(index).loads.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn release(&self, index: u32) {
+        if self.0.mapping.is_ours() {
+            self.0.meta(index).loads.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    fn is_unique(&self, index: u32) -> bool {
+        if !self.0.mapping.is_ours() {
+            return false;
+        }
+        // The owner may look at a raw frame while it is written to the device.
+        let meta = self.0.meta(index);
+        let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed));
+        flags.contains(FrameFlags::LOADING) && meta.loads.load(Ordering::Acquire) == 1
+    }
+}

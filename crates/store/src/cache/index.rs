@@ -1,0 +1,124 @@
+//! The index of cached pages: hash heads here, chains through the frames' metadata.
+//!
+//! The owner inserts, replaces and removes; readers follow the chains at any time without protection.
+//! They may be led from one chain into another by a frame that moves, so they bound their steps and check
+//! the key on the frame itself. Links are frame number + 1; 0 is the end.
+//!
+//! It knows nothing about pins or flags.
+
+use super::FrameKey;
+use super::mapping::Mapping;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Neighbouring pages whose heads share a cache line.
+const GROUP_PAGES_LOG2: u32 = 4;
+
+pub(super) struct Index {
+    heads: Box<[AtomicU32]>,
+    /// Groups of heads, as a shift of the hash.
+    shift: u32,
+    /// Unpredictable, so that nobody chooses pages that collide.
+    seed: [u64; 2],
+}
+
+impl Index {
+    pub(super) fn new(frames: u32) -> Index {
+        let groups = (frames as usize)
+            .div_ceil(1 << GROUP_PAGES_LOG2)
+            .next_power_of_two()
+            .max(2);
+        let heads = vec![0u32; groups << GROUP_PAGES_LOG2].into_boxed_slice();
+        // SAFETY: an AtomicU32 has the size and alignment of a u32; zeroed memory from the allocator stays untouched this way.
+        let heads = unsafe { Box::from_raw(Box::into_raw(heads) as *mut [AtomicU32]) };
+        advise_huge(&heads);
+        let random = adit_base::random::os_random_u128();
+        Index {
+            heads,
+            shift: 64 - groups.trailing_zeros(),
+            seed: [random as u64, (random >> 64) as u64 | 1],
+        }
+    }
+
+    /// Pages of one group have their heads in one line, in an order that depends on the hash (a file read at a fixed stride still uses all of
+    /// them).
+    #[inline]
+    pub(super) fn head(&self, key: FrameKey) -> &AtomicU32 {
+        let group = key.page >> GROUP_PAGES_LOG2;
+        let mixed = (key.space ^ self.seed[0]).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ group;
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(self.seed[1]);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let line = (mixed >> self.shift) as usize;
+        let place = (key.page ^ mixed) as usize & ((1 << GROUP_PAGES_LOG2) - 1);
+        &self.heads[(line << GROUP_PAGES_LOG2) | place]
+    }
+
+    /// The owner's search: the first frame of the chain with this key that `accept`s.
+    #[inline]
+    pub(super) fn find(&self, mapping: &Mapping, key: FrameKey) -> Option<u32> {
+        let mut link = self.head(key).load(Ordering::Relaxed);
+        while let Some(frame) = link.checked_sub(1) {
+            let meta = mapping.meta(frame);
+            if meta.space.load(Ordering::Relaxed) == key.space
+                && meta.page.load(Ordering::Relaxed) == key.page
+            {
+                return Some(frame);
+            }
+            link = meta.next.load(Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Makes a frame findable. Its key is already in its metadata.
+    pub(super) fn insert(&self, mapping: &Mapping, key: FrameKey, frame: u32) {
+        let head = self.head(key);
+        let next = head.load(Ordering::Relaxed);
+        mapping.meta(frame).next.store(next, Ordering::Relaxed);
+        head.store(frame + 1, Ordering::Release);
+    }
+
+    /// Takes a frame out of its chain.
+    pub(super) fn remove(&self, mapping: &Mapping, key: FrameKey, frame: u32) {
+        let next = mapping.meta(frame).next.load(Ordering::Relaxed);
+        self.place_of(mapping, key, frame)
+            .store(next, Ordering::Release);
+    }
+
+    /// Puts `new` where `old` was.
+    pub(super) fn replace(&self, mapping: &Mapping, key: FrameKey, old: u32, new: u32) {
+        let next = mapping.meta(old).next.load(Ordering::Relaxed);
+        mapping.meta(new).next.store(next, Ordering::Relaxed);
+        self.place_of(mapping, key, old)
+            .store(new + 1, Ordering::Release);
+    }
+
+    /// The head or link that refers to a frame.
+    fn place_of<'a>(&'a self, mapping: &'a Mapping, key: FrameKey, frame: u32) -> &'a AtomicU32 {
+        let mut place = self.head(key);
+        loop {
+            let link = place.load(Ordering::Relaxed);
+            if link == frame + 1 {
+                return place;
+            }
+            assert!(link != 0, "a frame is missing from its chain");
+            place = &mapping.meta(link - 1).next;
+        }
+    }
+}
+
+/// Heads of a large cache on huge pages: one translation miss less for each lookup.
+fn advise_huge(heads: &[AtomicU32]) {
+    const HUGE_PAGE_BYTES: usize = 2 << 20;
+    let start = heads.as_ptr().cast::<u8>();
+    let skip = start.addr().next_multiple_of(HUGE_PAGE_BYTES) - start.addr();
+    let len_bytes = size_of_val(heads).saturating_sub(skip) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if len_bytes > 0 {
+        // SAFETY: advice about our own memory that does not change its content; a refusal only costs speed.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                start.add(skip).cast_mut().cast(),
+                len_bytes,
+                rustix::mm::Advice::LinuxHugepage,
+            )
+        };
+    }
+}

@@ -1,0 +1,113 @@
+//! The page cache: frames of memory that the owner writes and any thread reads.
+//!
+//! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `index.rs` how a page is
+//! found, `owner.rs` what only the owner does, `apply.rs` how a transaction becomes visible, `lists.rs`
+//! the owner's lists of frames, `salvage.rs` what is left of a process that died.
+//!
+//! Invariants:
+//! 1. Only the owner changes content, keys, flags and chains. Other threads change pin counts,
+//!    `referenced`, and push frames that they unpinned last onto the return stack.
+//! 2. The content of a frame with VALID changes only while its state is WRITING, which is reached only
+//!    from "no pins"; a pinned frame is replaced by another one instead.
+//! 3. VALID is cleared before a frame is RETIRED, and a frame is reused only after its last pin is gone.
+//! 4. A reader trusts a frame only after it pinned it and then saw VALID and its own key there.
+//! 5. In a shared mapping the memory is at each instant a state that `salvage.rs` understands: flags are
+//!    stored after what they speak for, `pending` is raised before the bytes change.
+//!
+//! It does no IO and knows no names, files or records; when it is full of dirty frames it says so and the
+//! caller writes back.
+
+mod apply;
+mod frames;
+mod index;
+mod lists;
+mod mapping;
+mod owner;
+mod salvage;
+#[cfg(test)]
+mod tests;
+
+pub use apply::Applied;
+pub use frames::{Frames, PinnedFrame};
+pub use lists::{FrameList, Lane};
+pub use mapping::{CacheHeader, CacheOptions, CachePlacement, SharedName};
+pub use owner::{Cache, Counts, Pinned};
+pub use salvage::{Abandoned, SalvagedData, SalvagedJournal, SalvagedPending};
+
+/// The bytes of a frame.
+pub type PageBytes = [u8; adit_base::PAGE_BYTES];
+
+/// The space of metadata pages, which are keyed by their device page.
+pub const META_SPACE: u64 = u64::MAX;
+
+/// A frame by its number in the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FrameId(pub u32);
+
+/// What page a frame holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FrameKey {
+    /// Slot address of a blob, or [`META_SPACE`].
+    pub space: u64,
+    /// Page within the blob, or device page.
+    pub page: u64,
+}
+
+impl FrameKey {
+    /// The key of a metadata page.
+    pub const fn meta(device_page: u64) -> FrameKey {
+        FrameKey {
+            space: META_SPACE,
+            page: device_page,
+        }
+    }
+}
+
+bitflags::bitflags! {
+    /// What the owner knows about a frame. The bits above 15 of the stored word are the page's kind.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct FrameFlags: u32 {
+        /// The content is the page's.
+        const VALID = 1;
+        /// Data newer than at home, put there by `write`.
+        const DIRTY = 1 << 1;
+        /// Has live bytes: its home changes only through the journal and the checkpoint.
+        const JOURNALED = 1 << 2;
+        /// A device read fills it; nobody may look.
+        const LOADING = 1 << 3;
+        /// A metadata page.
+        const META = 1 << 4;
+        /// A transaction's private copy of another frame.
+        const SHADOW = 1 << 5;
+        /// Holds a sealed journal page that may not be on the device yet.
+        const JOURNAL_BUFFER = 1 << 6;
+        /// Its write-back is in flight.
+        const WRITEBACK = 1 << 7;
+        /// Free for the caller's own use; keeps the frame from being evicted.
+        const HELD = 1 << 8;
+        /// A shadow of it exists.
+        const SHADOWED = 1 << 13;
+        /// Outside the index: shadows, journal buffers and what is about to become one.
+        const RAW = 1 << 14;
+        /// In the index.
+        const INDEXED = 1 << 15;
+    }
+}
+
+impl FrameFlags {
+    /// A frame with any of these is not evicted.
+    pub const BUSY: FrameFlags = FrameFlags::DIRTY
+        .union(FrameFlags::JOURNALED)
+        .union(FrameFlags::LOADING)
+        .union(FrameFlags::SHADOW)
+        .union(FrameFlags::JOURNAL_BUFFER)
+        .union(FrameFlags::WRITEBACK)
+        .union(FrameFlags::HELD)
+        .union(FrameFlags::SHADOWED)
+        .union(FrameFlags::RAW);
+
+    /// May the frame be evicted once nobody pins it?
+    pub const fn is_clean(self) -> bool {
+        self.contains(FrameFlags::VALID) && !self.intersects(FrameFlags::BUSY)
+    }
+}

@@ -1,0 +1,789 @@
+//! What only the owner of a cache does: hand out frames, publish, write, replace, evict.
+//!
+//! `&self` looks, `&mut self` changes, so a borrowed page can't change under its borrower; the caller keeps
+//! a `Cache` in its worker state. Content of a published frame is changed in place when nobody pins it
+//! and else in a fresh frame that takes its place, number in the index, lists, flags and all.
+//!
+//! Invariants: a frame is exactly one of free (in `free` or never used), in the index, raw (shadow, journal
+//! buffer), just allocated, or retired and pinned. `counts` follow the flags, so flags change only through
+//! `set_flags_word`. `used` counts every frame that isn't free; it exceeds `limit` only after `set_limit`.
+
+use super::frames::{Frames, Loads, RETIRED, WRITING};
+use super::index::Index;
+use super::lists::{FrameList, Lane, Links};
+use super::mapping::{CHUNK_FRAMES, Mapping};
+use super::{CacheOptions, CachePlacement, FrameFlags, FrameId, FrameKey, PageBytes};
+use adit_base::Result;
+use adit_block::Buffer;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const KIND_SHIFT: u32 = 16;
+const FLAGS_MASK: u32 = (1 << KIND_SHIFT) - 1;
+/// Allocations between attempts to get a chunk of memory that the system refused.
+const BACKING_RETRY_ALLOCATIONS: u32 = 4096;
+
+/// The frame can't be changed in place: somebody reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pinned;
+
+/// How many frames are what.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Address space for so many.
+    pub total: u32,
+    /// At most so many are used at once.
+    pub limit: u32,
+    /// Not free.
+    pub used: u32,
+    /// With DIRTY.
+    pub dirty: u32,
+    /// With JOURNALED.
+    pub journaled: u32,
+    /// Could be evicted, apart from pins.
+    pub clean: u32,
+    /// Replaced or removed, waiting for their last pin to go.
+    pub retired: u32,
+}
+
+/// A page cache, seen by its owner.
+pub struct Cache {
+    pub(super) frames: Arc<Frames>,
+    loads: Arc<Loads>,
+    pub(super) links: Links,
+    /// First and last LSN of journaled frames.
+    lsns: [Vec<u64>; 2],
+    free: Vec<u32>,
+    /// Free frames whose chunk was given back to the system, lowest last.
+    cold_chunks: Vec<u32>,
+    /// Frames at and above it were never used.
+    touched: u32,
+    /// Frames below it have memory behind them (apart from cold chunks).
+    backed: u32,
+    backing_retry: u32,
+    hand: u32,
+    counts: Counts,
+    pub(super) applies: u32,
+    /// Single owner: it may move to another thread, but is never shared.
+    not_sync: std::marker::PhantomData<Cell<()>>,
+}
+
+impl Cache {
+    /// Sets the memory aside. A shared cache that can't be had becomes an anonymous one, and [`Cache::placement`] says why.
+    pub fn new(options: &CacheOptions) -> Result<Cache> {
+        let mapping = Arc::new(Mapping::new(options)?);
+        let total = mapping.frames();
+        let frames = Arc::new(Frames::new(mapping, Index::new(total)));
+        Ok(Cache {
+            loads: Arc::new(Loads(frames.clone())),
+            frames,
+            links: Links::new(total),
+            lsns: [vec![0; total as usize], vec![0; total as usize]],
+            // Room for all, so that freeing never allocates; untouched until used.
+            free: Vec::with_capacity(total as usize),
+            cold_chunks: Vec::new(),
+            touched: 0,
+            backed: 0,
+            backing_retry: 0,
+            hand: 0,
+            counts: Counts {
+                total,
+                limit: total,
+                ..Counts::default()
+            },
+            applies: 0,
+            not_sync: std::marker::PhantomData,
+        })
+    }
+
+    /// The part that other threads read.
+    pub fn frames(&self) -> &Arc<Frames> {
+        &self.frames
+    }
+
+    /// Where the memory came to be; worth a line in the log when it has a `fallback`.
+    pub fn placement(&self) -> &CachePlacement {
+        self.frames.mapping().placement()
+    }
+
+    /// How many frames are what, now.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// At most so many frames are used at once.
+    pub fn limit(&self) -> u32 {
+        self.counts.limit
+    }
+
+    /// The clean end of a volume whose state is all on the device: a shared mapping's name goes away. Without this it is left to be
+    /// salvaged.
+    pub fn close(self) -> Result<()> {
+        self.frames.mapping().delete()
+    }
+
+    // ---- finding and looking -------------------------------------------------------------------------
+
+    /// The frame of a page, LOADING ones included.
+    #[inline]
+    pub fn find(&self, key: FrameKey) -> Option<FrameId> {
+        let frame = self.frames.index.find(self.frames.mapping(), key)?;
+        let meta = self.frames.meta(frame);
+        if meta.referenced.load(Ordering::Relaxed) == 0 {
+            meta.referenced.store(1, Ordering::Relaxed);
+        }
+        Some(FrameId(frame))
+    }
+
+    /// Is this frame still the one that holds that page? (It may have been replaced while its write-back was in flight.)
+    pub fn is_current(&self, id: FrameId, key: FrameKey) -> bool {
+        self.flags(id).contains(FrameFlags::INDEXED) && self.key(id) == key
+    }
+
+    /// The page. Not while a device fills it.
+    #[inline]
+    pub fn bytes(&self, id: FrameId) -> &PageBytes {
+        assert!(
+            !self.flags(id).contains(FrameFlags::LOADING),
+            "a frame is read while it is loaded"
+        );
+        // SAFETY: only the owner changes content, through `&mut self`.
+        unsafe { self.frames.bytes(id.0) }
+    }
+
+    /// The frame's flags.
+    #[inline]
+    pub fn flags(&self, id: FrameId) -> FrameFlags {
+        FrameFlags::from_bits_retain(self.flags_word(id.0) & FLAGS_MASK)
+    }
+
+    /// The kind number of the page, for the caller's use and for salvage.
+    pub fn kind(&self, id: FrameId) -> u8 {
+        (self.flags_word(id.0) >> KIND_SHIFT) as u8
+    }
+
+    /// The page that the frame holds.
+    pub fn key(&self, id: FrameId) -> FrameKey {
+        let meta = self.frames.meta(id.0);
+        FrameKey {
+            space: meta.space.load(Ordering::Relaxed),
+            page: meta.page.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Does anybody read it, or IO refer to it?
+    pub fn is_pinned(&self, id: FrameId) -> bool {
+        self.frames.meta(id.0).state.load(Ordering::Relaxed) != 0
+    }
+
+    /// Device page of a journaled frame.
+    pub fn home(&self, id: FrameId) -> u64 {
+        self.frames.meta(id.0).home.load(Ordering::Relaxed)
+    }
+
+    /// Sets the device page of a journaled frame.
+    pub fn set_home(&mut self, id: FrameId, device_page: u64) {
+        let meta = self.frames.meta(id.0);
+        meta.home.store(device_page, Ordering::Release);
+    }
+
+    /// Granules (64 bytes, bit 0 the first) changed since the last seal.
+    pub fn pending(&self, id: FrameId) -> u64 {
+        self.frames.meta(id.0).pending.load(Ordering::Relaxed)
+    }
+
+    /// Sets the granules changed since the last seal. Clear them only once a published journal buffer has them.
+    pub fn set_pending(&mut self, id: FrameId, granules: u64) {
+        let meta = self.frames.meta(id.0);
+        meta.pending.store(granules, Ordering::Release);
+    }
+
+    /// Bytes of the page that are inside the file.
+    pub fn end(&self, id: FrameId) -> u32 {
+        self.frames.meta(id.0).end.load(Ordering::Relaxed)
+    }
+
+    /// Sets how many bytes of the page are inside the file.
+    pub fn set_end(&mut self, id: FrameId, end_bytes: u32) {
+        let meta = self.frames.meta(id.0);
+        meta.end.store(end_bytes, Ordering::Release);
+    }
+
+    /// Generation of the blob.
+    pub fn generation(&self, id: FrameId) -> u32 {
+        self.frames.meta(id.0).generation.load(Ordering::Relaxed)
+    }
+
+    /// Sets the generation of the blob.
+    pub fn set_generation(&mut self, id: FrameId, generation: u32) {
+        let meta = self.frames.meta(id.0);
+        meta.generation.store(generation, Ordering::Release);
+    }
+
+    /// LSN of the oldest record of this frame that isn't at home yet; the caller's.
+    pub fn first_lsn(&self, id: FrameId) -> u64 {
+        self.lsns[0][id.0 as usize]
+    }
+
+    /// LSN of the newest record of this frame; the caller's.
+    pub fn last_lsn(&self, id: FrameId) -> u64 {
+        self.lsns[1][id.0 as usize]
+    }
+
+    /// Sets both LSNs.
+    pub fn set_lsns(&mut self, id: FrameId, first: u64, last: u64) {
+        self.lsns[0][id.0 as usize] = first;
+        self.lsns[1][id.0 as usize] = last;
+    }
+
+    // ---- flags -----------------------------------------------------------------------------------------
+
+    /// Raises flags (DIRTY, JOURNALED, WRITEBACK, META, HELD).
+    #[inline]
+    pub fn set_flags(&mut self, id: FrameId, flags: FrameFlags) {
+        let word = self.flags_word(id.0);
+        if word & flags.bits() != flags.bits() {
+            self.set_flags_word(id.0, word | flags.bits());
+        }
+    }
+
+    /// Lowers flags.
+    #[inline]
+    pub fn clear_flags(&mut self, id: FrameId, flags: FrameFlags) {
+        let word = self.flags_word(id.0);
+        if word & flags.bits() != 0 {
+            self.set_flags_word(id.0, word & !flags.bits());
+        }
+    }
+
+    /// Sets the kind number of the page.
+    pub fn set_kind(&mut self, id: FrameId, kind: u8) {
+        let word = self.flags_word(id.0);
+        let kind = u32::from(kind) << KIND_SHIFT;
+        self.set_flags_word(id.0, word & !(0xff << KIND_SHIFT) | kind);
+    }
+
+    #[inline]
+    pub(super) fn flags_word(&self, frame: u32) -> u32 {
+        self.frames.meta(frame).flags.load(Ordering::Relaxed)
+    }
+
+    /// The only place where flags change: keeps the counts.
+    #[inline]
+    pub(super) fn set_flags_word(&mut self, frame: u32, word: u32) {
+        let meta = self.frames.meta(frame);
+        let before = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed));
+        let after = FrameFlags::from_bits_retain(word);
+        let step = |count: &mut u32, was: bool, is: bool| {
+            *count = count
+                .wrapping_add(u32::from(is))
+                .wrapping_sub(u32::from(was));
+        };
+        let has = |flags: FrameFlags, flag| flags.contains(flag);
+        let (dirty, journaled) = (FrameFlags::DIRTY, FrameFlags::JOURNALED);
+        let counts = &mut self.counts;
+        step(&mut counts.dirty, has(before, dirty), has(after, dirty));
+        step(
+            &mut counts.journaled,
+            has(before, journaled),
+            has(after, journaled),
+        );
+        step(&mut counts.clean, before.is_clean(), after.is_clean());
+        // Release: whoever sees the flag sees what it speaks for.
+        meta.flags.store(word, Ordering::Release);
+    }
+
+    // ---- frames come and go ------------------------------------------------------------------------
+
+    /// A frame for a page, not yet findable, its content whatever was there: a free one, else the next clean one that nobody pinned or
+    /// looked at lately. None: everything is dirty, busy or pinned; write back first.
+    pub fn allocate(&mut self) -> Option<FrameId> {
+        let frame = self.take_frame()?;
+        let meta = self.frames.meta(frame);
+        meta.home.store(0, Ordering::Relaxed);
+        meta.pending.store(0, Ordering::Relaxed);
+        meta.generation.store(0, Ordering::Relaxed);
+        meta.end.store(0, Ordering::Relaxed);
+        meta.referenced.store(0, Ordering::Relaxed);
+        meta.sequence.store(0, Ordering::Relaxed);
+        self.lsns[0][frame as usize] = 0;
+        self.lsns[1][frame as usize] = 0;
+        Some(FrameId(frame))
+    }
+
+    /// A frame outside the index for the caller's own use: to become a journal buffer. Held until [`Cache::free_raw`].
+    pub fn allocate_raw(&mut self) -> Option<FrameId> {
+        let id = self.allocate()?;
+        self.set_flags_word(id.0, FrameFlags::RAW.bits());
+        Some(id)
+    }
+
+    /// Frees a shadow, a journal buffer or another raw frame, once IO on it is over.
+    pub fn free_raw(&mut self, id: FrameId) {
+        let flags = self.flags(id);
+        assert!(flags.contains(FrameFlags::RAW), "not a raw frame");
+        if flags.contains(FrameFlags::SHADOW) {
+            let target = self.frames.meta(id.0).next.load(Ordering::Relaxed) - 1;
+            self.clear_flags(FrameId(target), FrameFlags::SHADOWED);
+        } else {
+            self.assert_no_loads(id.0);
+        }
+        self.retire(id.0);
+    }
+
+    /// Frees an allocated frame that was not inserted.
+    pub fn free_allocated(&mut self, id: FrameId) {
+        assert!(self.flags(id).is_empty(), "a frame is in use");
+        self.retire(id.0);
+    }
+
+    /// The content of a raw or just allocated frame, to fill.
+    pub fn raw_mut(&mut self, id: FrameId) -> &mut PageBytes {
+        let flags = self.flags(id);
+        assert!(
+            flags.is_empty() || flags.contains(FrameFlags::RAW),
+            "a published frame is changed by `write`"
+        );
+        if !flags.contains(FrameFlags::SHADOW) {
+            self.assert_no_loads(id.0);
+        }
+        // SAFETY: not VALID, so that readers step back without a look; `&mut self` excludes the owner's own references.
+        unsafe { self.frames.bytes_mut(id.0) }
+    }
+
+    /// From now on, this raw frame is journal page `lsn`, which salvage will replay; until [`Cache::free_raw`].
+    pub fn publish_journal_buffer(&mut self, id: FrameId, lsn: u64) {
+        assert_eq!(self.flags(id), FrameFlags::RAW, "not a plain raw frame");
+        let meta = self.frames.meta(id.0);
+        meta.page.store(lsn, Ordering::Relaxed);
+        let flags = FrameFlags::RAW | FrameFlags::JOURNAL_BUFFER;
+        self.set_flags_word(id.0, flags.bits());
+    }
+
+    /// Makes an allocated frame findable. With LOADING it is not read before [`Cache::loaded`]; with VALID its content is complete (and
+    /// `set_end`, `set_generation`, `set_home`, `set_pending` came before, if they matter after a crash).
+    pub fn insert(&mut self, id: FrameId, key: FrameKey, flags: FrameFlags) {
+        assert!(self.flags_word(id.0) == 0, "a frame is inserted twice");
+        assert!(
+            flags.contains(FrameFlags::VALID) != flags.contains(FrameFlags::LOADING),
+            "a frame is either valid or loading"
+        );
+        assert!(
+            !flags.intersects(FrameFlags::SHADOW | FrameFlags::JOURNAL_BUFFER | FrameFlags::RAW)
+        );
+        let mapping = self.frames.mapping();
+        debug_assert!(self.frames.index.find(mapping, key).is_none());
+        let meta = mapping.meta(id.0);
+        meta.space.store(key.space, Ordering::Relaxed);
+        meta.page.store(key.page, Ordering::Relaxed);
+        self.set_flags_word(id.0, (flags | FrameFlags::INDEXED).bits());
+        self.frames.index.insert(self.frames.mapping(), key, id.0);
+    }
+
+    /// The device's view of a LOADING frame: the only reference, to be dropped before [`Cache::loaded`] or [`Cache::remove`].
+    pub fn load_buffer(&self, id: FrameId) -> Buffer {
+        assert!(
+            self.flags(id).contains(FrameFlags::LOADING),
+            "a load into a published frame"
+        );
+        self.loads.buffer(id.0)
+    }
+
+    /// The page is there: from LOADING to VALID.
+    pub fn loaded(&mut self, id: FrameId) {
+        self.assert_no_loads(id.0);
+        let flags = self.flags(id);
+        assert!(flags.contains(FrameFlags::LOADING), "not a loading frame");
+        let word = self.flags_word(id.0) & !FrameFlags::LOADING.bits();
+        self.set_flags_word(id.0, word | FrameFlags::VALID.bits());
+    }
+
+    /// The content of a LOADING frame once its load buffer is gone: to verify or complete what was read before [`Cache::loaded`].
+    pub fn loading_mut(&mut self, id: FrameId) -> &mut PageBytes {
+        self.assert_no_loads(id.0);
+        assert!(self.flags(id).contains(FrameFlags::LOADING), "not loading");
+        // SAFETY: not VALID, so that readers step back without a look, and the device is done.
+        unsafe { self.frames.bytes_mut(id.0) }
+    }
+
+    /// A buffer of the frame for IO out of memory. A page is pinned by it: until it is dropped, writers replace the frame instead of
+    /// changing it. A raw frame's must be dropped before the frame is changed or freed.
+    pub fn buffer(&self, id: FrameId) -> Buffer {
+        let flags = self.flags(id);
+        assert!(!flags.intersects(FrameFlags::LOADING | FrameFlags::SHADOW));
+        if flags.contains(FrameFlags::RAW) {
+            return self.loads.buffer(id.0);
+        }
+        assert!(flags.contains(FrameFlags::VALID), "IO of an empty frame");
+        self.frames.repin(id.0);
+        self.frames.buffer_of_pin(id.0)
+    }
+
+    /// Takes a page out of the cache, whatever its flags, and out of its lists. The frame is free now, or when its last pin goes.
+    pub fn remove(&mut self, id: FrameId) {
+        assert!(
+            self.flags(id).contains(FrameFlags::INDEXED),
+            "a frame that isn't in the index is removed"
+        );
+        assert!(!self.flags(id).contains(FrameFlags::SHADOWED));
+        self.assert_no_loads(id.0);
+        self.unindex(id.0);
+        self.retire(id.0);
+    }
+
+    fn assert_no_loads(&self, frame: u32) {
+        let loads = self.frames.meta(frame).loads.load(Ordering::Acquire);
+        assert!(loads == 0, "a load buffer outlives its load");
+    }
+
+    fn unindex(&mut self, frame: u32) {
+        let key = self.key(FrameId(frame));
+        let frames = &self.frames;
+        frames.index.remove(frames.mapping(), key, frame);
+    }
+
+    /// Out of everything, then free: at once, or through the return stack.
+    pub(super) fn retire(&mut self, frame: u32) {
+        self.links.unlink(Lane::Data, frame);
+        self.links.unlink(Lane::Journal, frame);
+        // Before RETIRED: nobody can see VALID on a frame whose last pin made it free.
+        self.set_flags_word(frame, 0);
+        let frames = &self.frames;
+        let meta = frames.meta(frame);
+        meta.loads.store(0, Ordering::Relaxed);
+        let before = meta.state.fetch_or(RETIRED, Ordering::AcqRel);
+        assert!(
+            before & (RETIRED | WRITING) == 0,
+            "a frame is retired twice"
+        );
+        if before == 0 && frames.claim_retired(meta) {
+            self.free.push(frame);
+            self.counts.used -= 1;
+        } else {
+            self.counts.retired += 1;
+        }
+    }
+
+    fn take_frame(&mut self) -> Option<u32> {
+        self.drain_returned();
+        if self.counts.used < self.counts.limit
+            && let Some(frame) = self.free_frame()
+        {
+            self.counts.used += 1;
+            return Some(frame);
+        }
+        // The limit was lowered while nothing could go.
+        if self.counts.used > self.counts.limit
+            && let Some(frame) = self.evict_one()
+        {
+            self.free.push(frame);
+            self.counts.used -= 1;
+        }
+        self.evict_one()
+    }
+
+    fn drain_returned(&mut self) {
+        let mut link = self.frames.take_returned();
+        while let Some(frame) = link.checked_sub(1) {
+            link = self.frames.meta(frame).next.load(Ordering::Relaxed);
+            self.free.push(frame);
+            self.counts.used -= 1;
+            self.counts.retired -= 1;
+        }
+    }
+
+    fn free_frame(&mut self) -> Option<u32> {
+        if let Some(frame) = self.free.pop() {
+            return Some(frame);
+        }
+        if self.backing_retry > 0 {
+            self.backing_retry -= 1;
+            return None;
+        }
+        let mapping = self.frames.mapping();
+        if self.touched == self.backed {
+            if let Some(&chunk) = self.cold_chunks.last() {
+                if !mapping.back_chunk(chunk) {
+                    self.backing_retry = BACKING_RETRY_ALLOCATIONS;
+                    return None;
+                }
+                self.cold_chunks.pop();
+                let first = chunk * CHUNK_FRAMES;
+                let end = (first + CHUNK_FRAMES).min(self.touched);
+                self.free.extend((first..end).rev());
+                return self.free.pop();
+            }
+            if self.backed == self.counts.total {
+                return None;
+            }
+            if !mapping.back_chunk(self.backed / CHUNK_FRAMES) {
+                self.backing_retry = BACKING_RETRY_ALLOCATIONS;
+                return None;
+            }
+            self.backed = (self.backed + CHUNK_FRAMES).min(self.counts.total);
+        }
+        let frame = self.touched;
+        self.touched += 1;
+        let header = mapping.header();
+        header.frames_touched.store(self.touched, Ordering::Release);
+        Some(frame)
+    }
+
+    /// The clock: frees the next clean frame that nobody looked at since the hand passed last.
+    fn evict_one(&mut self) -> Option<u32> {
+        if self.counts.clean == 0 {
+            return None;
+        }
+        // Two turns: the first may do no more than lower `referenced`.
+        for _ in 0..u64::from(self.touched) * 2 {
+            let frame = self.hand;
+            self.hand = if frame + 1 < self.touched {
+                frame + 1
+            } else {
+                0
+            };
+            let meta = self.frames.meta(frame);
+            if !FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed)).is_clean() {
+                continue;
+            }
+            if meta.referenced.load(Ordering::Relaxed) != 0 {
+                meta.referenced.store(0, Ordering::Relaxed);
+                continue;
+            }
+            if self.try_evict(frame) {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    /// Takes a clean frame out of the index unless it is pinned. It still counts as used.
+    fn try_evict(&mut self, frame: u32) -> bool {
+        if !self.begin_writing(frame) {
+            return false;
+        }
+        self.links.unlink(Lane::Data, frame);
+        self.links.unlink(Lane::Journal, frame);
+        self.unindex(frame);
+        self.set_flags_word(frame, 0);
+        self.end_writing(frame);
+        true
+    }
+
+    /// Changes how many frames may be used; evicts clean ones, the highest first so that whole chunks become free. What is dirty or pinned
+    /// goes later: call it again, or leave it to `allocate`. Then [`Cache::trim`] gives memory back.
+    pub fn set_limit(&mut self, frames: u32) {
+        self.counts.limit = frames.clamp(1, self.counts.total);
+        self.drain_returned();
+        for frame in (0..self.touched).rev() {
+            if self.counts.used <= self.counts.limit {
+                break;
+            }
+            if self.flags(FrameId(frame)).is_clean() && self.try_evict(frame) {
+                self.free.push(frame);
+                self.counts.used -= 1;
+            }
+        }
+    }
+
+    /// Gives the memory of chunks (2 MiB) without a used frame back to the system. Returns the bytes. Some system calls and a pass over the
+    /// free frames: for quiet moments.
+    pub fn trim(&mut self) -> u64 {
+        self.drain_returned();
+        let chunks = self.touched.div_ceil(CHUNK_FRAMES) as usize;
+        let mut free_in = vec![0u32; chunks];
+        for &frame in &self.free {
+            free_in[(frame / CHUNK_FRAMES) as usize] += 1;
+        }
+        let cold_before = self.cold_chunks.len();
+        let mut released = 0;
+        for chunk in (0..chunks as u32).rev() {
+            let first = chunk * CHUNK_FRAMES;
+            // The last chunk is still being handed out for the first time unless it is all touched.
+            let frames = CHUNK_FRAMES.min(self.counts.total - first);
+            if free_in[chunk as usize] == frames && self.frames.mapping().release_chunk(chunk) {
+                free_in[chunk as usize] = 0;
+                self.cold_chunks.push(chunk);
+                released += u64::from(frames) * adit_base::PAGE_BYTES as u64;
+            }
+        }
+        if self.cold_chunks.len() > cold_before {
+            // A frame in `free` is in a chunk with free frames, unless that was just released.
+            self.free
+                .retain(|frame| free_in[(frame / CHUNK_FRAMES) as usize] != 0);
+        }
+        released
+    }
+
+    // ---- writing ---------------------------------------------------------------------------------------
+
+    /// Changes a published page in place. Readers wait that long (a microsecond), so `change` only copies.
+    pub fn write<R>(
+        &mut self,
+        id: FrameId,
+        change: impl FnOnce(&mut PageBytes) -> R,
+    ) -> Result<R, Pinned> {
+        let flags = self.flags(id);
+        assert!(
+            flags.contains(FrameFlags::VALID) && !flags.contains(FrameFlags::SHADOWED),
+            "a frame without content, or with a shadow, is written"
+        );
+        if !self.begin_writing(id.0) {
+            return Err(Pinned);
+        }
+        let writing = Writing {
+            frames: &self.frames,
+            frame: id.0,
+        };
+        // SAFETY: WRITING, and `&mut self` excludes the owner's own references.
+        let result = change(unsafe { writing.frames.bytes_mut(id.0) });
+        drop(writing);
+        Ok(result)
+    }
+
+    /// Changes a published page: in place, or, when it is pinned, in a fresh frame that takes over its key, flags, kind, numbers, LSNs
+    /// and places in lists. WRITEBACK too: it then says that IO of the *replaced* frame is in flight, and whoever completes it must look
+    /// up the page's frame again. Returns the page's frame from now on; none: pinned and no frame to be had (nothing was changed).
+    #[must_use]
+    pub fn write_or_replace(
+        &mut self,
+        id: FrameId,
+        change: impl FnOnce(&mut PageBytes),
+    ) -> Option<FrameId> {
+        let mut change = Some(change);
+        let in_place = self.write(id, |page| {
+            if let Some(change) = change.take() {
+                change(page);
+            }
+        });
+        if in_place.is_ok() {
+            return Some(id);
+        }
+        let change = change?;
+        let new = self.allocate()?;
+        // SAFETY: different frames; the new one is not published, the old one only read.
+        let (from, to) = unsafe { (self.frames.bytes(id.0), self.frames.bytes_mut(new.0)) };
+        to.copy_from_slice(from);
+        change(to);
+        self.take_over_numbers(id.0, new.0);
+        self.take_place(id.0, new.0, self.flags_word(id.0));
+        Some(new)
+    }
+
+    /// The new frame gets the old one's numbers, but for `pending`'s sake not its flags yet.
+    pub(super) fn take_over_numbers(&mut self, old: u32, new: u32) {
+        let (from, to) = (self.frames.meta(old), self.frames.meta(new));
+        for (from, to) in [
+            (&from.space, &to.space),
+            (&from.page, &to.page),
+            (&from.home, &to.home),
+            (&from.pending, &to.pending),
+        ] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (from, to) in [(&from.generation, &to.generation), (&from.end, &to.end)] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let sequence = from.sequence.load(Ordering::Relaxed).wrapping_add(1);
+        to.sequence.store(sequence, Ordering::Relaxed);
+        to.referenced.store(1, Ordering::Relaxed);
+    }
+
+    /// The frame that has everything but its flags takes the old one's place; the old one retires.
+    pub(super) fn take_place(&mut self, old: u32, new: u32, flags: u32) {
+        // From here on the new one counts, also for salvage (a later sequence wins).
+        self.set_flags_word(new, flags);
+        let key = self.key(FrameId(old));
+        let frames = &self.frames;
+        frames.index.replace(frames.mapping(), key, old, new);
+        self.links.replace(old, new);
+        for lsns in &mut self.lsns {
+            lsns[new as usize] = lsns[old as usize];
+        }
+        self.retire(old);
+    }
+
+    /// From no pins to WRITING.
+    #[inline]
+    pub(super) fn begin_writing(&self, frame: u32) -> bool {
+        let state = &self.frames.meta(frame).state;
+        state
+            .compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    #[inline]
+    pub(super) fn end_writing(&self, frame: u32) {
+        let state = &self.frames.meta(frame).state;
+        state.fetch_and(!WRITING, Ordering::Release);
+    }
+
+    // ---- lists -----------------------------------------------------------------------------------------
+
+    /// A new, empty list.
+    pub fn new_list(&mut self, lane: Lane) -> FrameList {
+        self.links.new_list(lane)
+    }
+
+    /// Forgets an empty list.
+    pub fn drop_list(&mut self, list: FrameList) {
+        self.links.drop_list(list);
+    }
+
+    /// Appends a frame that is in no list of this lane.
+    pub fn push_back(&mut self, list: &FrameList, id: FrameId) {
+        self.links.push_back(list, id.0);
+    }
+
+    /// Takes a frame out of its list of this lane, if it is in one.
+    pub fn unlink(&mut self, lane: Lane, id: FrameId) {
+        self.links.unlink(lane, id.0);
+    }
+
+    /// Is the frame in a list of this lane?
+    pub fn is_listed(&self, lane: Lane, id: FrameId) -> bool {
+        self.links.is_listed(lane, id.0)
+    }
+
+    /// The first frame of a list.
+    pub fn first(&self, list: &FrameList) -> Option<FrameId> {
+        self.links.first(list).map(FrameId)
+    }
+
+    /// The frame after this one in its list.
+    pub fn after(&self, list: &FrameList, id: FrameId) -> Option<FrameId> {
+        self.links.after(list.lane(), id.0).map(FrameId)
+    }
+
+    /// The frames of a list, from the front.
+    pub fn iter<'a>(&'a self, list: &FrameList) -> impl Iterator<Item = FrameId> + 'a {
+        let lane = list.lane();
+        std::iter::successors(self.first(list), move |id| {
+            self.links.after(lane, id.0).map(FrameId)
+        })
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        // Pinned frames may keep the mapping alive in this process, but what is in it doesn't change any more: it may be salvaged.
+        let mapping = self.frames.mapping();
+        if mapping.is_ours() {
+            mapping.header().pid.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Ends WRITING, also when the change panics.
+struct Writing<'a> {
+    frames: &'a Frames,
+    frame: u32,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let state = &self.frames.meta(self.frame).state;
+        state.fetch_and(!WRITING, Ordering::Release);
+    }
+}

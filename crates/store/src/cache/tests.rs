@@ -1,0 +1,479 @@
+//! What a cache promises to one thread at a time; `stress.rs` has the rest.
+
+use super::*;
+use adit_base::PAGE_BYTES;
+use std::path::Path;
+
+fn cache(frames: u32) -> Cache {
+    Cache::new(&CacheOptions {
+        frames_max: frames,
+        shared: None,
+    })
+    .expect("a cache")
+}
+
+fn key(page: u64) -> FrameKey {
+    FrameKey { space: 77, page }
+}
+
+fn add(cache: &mut Cache, page: u64, fill: u8) -> FrameId {
+    let id = cache.allocate().expect("a frame");
+    cache.raw_mut(id).fill(fill);
+    cache.insert(id, key(page), FrameFlags::VALID);
+    id
+}
+
+fn first_byte(cache: &Cache, page: u64) -> Option<u8> {
+    let mut byte = [0];
+    cache
+        .frames()
+        .read(key(page), 100, &mut byte)
+        .then_some(byte[0])
+}
+
+#[test]
+fn an_inserted_page_is_read_and_a_removed_one_is_not() {
+    let mut cache = cache(64);
+    let id = add(&mut cache, 5, 9);
+    assert_eq!(cache.find(key(5)), Some(id));
+    assert_eq!(first_byte(&cache, 5), Some(9));
+    assert_eq!(first_byte(&cache, 6), None);
+    cache.remove(id);
+    assert_eq!(cache.find(key(5)), None);
+    assert_eq!(first_byte(&cache, 5), None);
+    assert_eq!(cache.counts().used, 0);
+    assert_eq!(cache.counts().clean, 0);
+}
+
+#[test]
+fn neighbours_and_strides_are_all_found() {
+    for stride in [1, 16, 256, 1 << 20] {
+        let mut cache = cache(3000);
+        for at in 0..3000 {
+            add(&mut cache, at * stride, at as u8);
+        }
+        for at in 0..3000 {
+            assert_eq!(first_byte(&cache, at * stride), Some(at as u8));
+        }
+    }
+}
+
+#[test]
+fn eviction_takes_clean_pages_that_nobody_looked_at() {
+    let mut cache = cache(8);
+    let ids: Vec<_> = (0..8).map(|page| add(&mut cache, page, 1)).collect();
+    assert_eq!(first_byte(&cache, 0), Some(1));
+    cache.set_flags(ids[1], FrameFlags::DIRTY);
+    cache.set_flags(ids[2], FrameFlags::JOURNALED);
+    cache.set_flags(ids[3], FrameFlags::WRITEBACK);
+    let frames = cache.frames().clone();
+    let pinned = frames.pin(key(4)).expect("cached");
+    assert_eq!(cache.allocate(), Some(ids[5]));
+    assert_eq!(cache.allocate(), Some(ids[6]));
+    assert_eq!(cache.allocate(), Some(ids[7]));
+    assert_eq!(cache.allocate(), Some(ids[0]), "it had its second chance");
+    assert_eq!(cache.allocate(), None, "the rest is dirty, busy or pinned");
+    drop(pinned);
+    assert_eq!(cache.allocate(), Some(ids[4]));
+    assert_eq!(cache.counts().clean, 0);
+    assert_eq!(cache.counts().dirty, 1);
+    assert_eq!(cache.counts().journaled, 1);
+    cache.clear_flags(ids[1], FrameFlags::DIRTY);
+    assert_eq!(cache.allocate(), Some(ids[1]));
+}
+
+#[test]
+fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
+    let mut cache = cache(64);
+    let list = cache.new_list(Lane::Data);
+    let before = add(&mut cache, 1, 1);
+    let old = add(&mut cache, 2, 2);
+    let behind = add(&mut cache, 3, 3);
+    for id in [before, old, behind] {
+        cache.push_back(&list, id);
+    }
+    cache.set_flags(old, FrameFlags::DIRTY);
+    cache.set_kind(old, 7);
+    cache.set_home(old, 1234);
+    cache.set_generation(old, 4);
+    cache.set_end(old, 100);
+    cache.set_pending(old, 1 << 63);
+    cache.set_lsns(old, 10, 11);
+    let frames = cache.frames().clone();
+    let buffer = frames.pin(key(2)).expect("cached").into_buffer();
+    assert_eq!(cache.write(old, |_| ()), Err(Pinned));
+
+    let new = cache
+        .write_or_replace(old, |page| page[0] = 200)
+        .expect("a frame");
+    assert_ne!(new, old);
+    assert_eq!(buffer.as_slice(), [2; PAGE_BYTES]);
+    assert_eq!((cache.bytes(new)[0], cache.bytes(new)[1]), (200, 2));
+    assert_eq!(cache.find(key(2)), Some(new));
+    assert!(cache.is_current(new, key(2)) && !cache.is_current(old, key(2)));
+    assert_eq!(cache.iter(&list).collect::<Vec<_>>(), [before, new, behind]);
+    assert!(cache.flags(new).contains(FrameFlags::DIRTY));
+    assert_eq!((cache.kind(new), cache.home(new)), (7, 1234));
+    assert_eq!((cache.generation(new), cache.end(new)), (4, 100));
+    assert_eq!(cache.pending(new), 1 << 63);
+    assert_eq!((cache.first_lsn(new), cache.last_lsn(new)), (10, 11));
+    assert_eq!(cache.counts().dirty, 1);
+    assert_eq!((cache.counts().used, cache.counts().retired), (4, 1));
+
+    drop(buffer);
+    assert_eq!(cache.allocate(), Some(old), "the last pin gave it back");
+    assert_eq!(cache.counts().retired, 0);
+    assert_eq!(cache.write_or_replace(new, |page| page[0] = 3), Some(new));
+    for id in [before, new, behind] {
+        cache.unlink(Lane::Data, id);
+    }
+    cache.drop_list(list);
+}
+
+#[test]
+fn a_removed_page_lives_as_long_as_its_last_buffer() {
+    let mut cache = cache(2);
+    let id = add(&mut cache, 1, 1);
+    let buffer = cache.buffer(id);
+    let clone = buffer.clone();
+    cache.remove(id);
+    drop(buffer);
+    assert_eq!(cache.counts().retired, 1);
+    let other = cache.allocate().expect("the other frame");
+    assert_ne!(other, id);
+    assert_eq!(cache.allocate(), None);
+    assert_eq!(clone.as_slice()[7], 1);
+    drop(clone);
+    assert_eq!(cache.allocate(), Some(id));
+}
+
+#[test]
+fn a_loading_page_is_exclusive_and_then_there() {
+    let mut cache = cache(4);
+    let id = cache.allocate().expect("a frame");
+    cache.insert(id, key(3), FrameFlags::LOADING);
+    assert_eq!(cache.find(key(3)), Some(id));
+    assert_eq!(first_byte(&cache, 3), None);
+    let mut buffer = cache.load_buffer(id);
+    buffer.try_mut().expect("the only one").fill(8);
+    let clone = buffer.clone();
+    assert!(buffer.try_mut().is_none());
+    drop(clone);
+    drop(buffer);
+    assert_eq!(cache.loading_mut(id)[0], 8);
+    cache.loaded(id);
+    assert_eq!(first_byte(&cache, 3), Some(8));
+    assert_eq!(cache.counts().clean, 1);
+}
+
+#[test]
+fn applying_changes_granules_in_place_or_swaps_frames_when_pinned() {
+    let mut cache = cache(16);
+    let free = add(&mut cache, 1, 1);
+    let pinned = add(&mut cache, 2, 2);
+    let same = add(&mut cache, 3, 3);
+    let list = cache.new_list(Lane::Journal);
+    cache.push_back(&list, pinned);
+    cache.set_pending(pinned, 1 << 10);
+    let frames = cache.frames().clone();
+    let reader = frames.pin(key(2)).expect("cached");
+    let mut edits = Vec::new();
+    for target in [free, pinned, same] {
+        edits.push((target, cache.shadow(target).expect("a frame")));
+    }
+    cache.raw_mut(edits[0].1)[63] = 100;
+    cache.raw_mut(edits[0].1)[64] = 100;
+    cache.raw_mut(edits[1].1)[4095] = 100;
+    assert_eq!(first_byte(&cache, 1), Some(1), "nothing is visible yet");
+    let mut applied = Vec::new();
+    cache.apply(&edits, |one| applied.push(one));
+
+    assert_eq!((applied[0].frame, applied[0].changed), (free, 0b11));
+    assert_eq!(
+        (applied[1].frame, applied[1].changed),
+        (edits[1].1, 1 << 63)
+    );
+    assert_eq!(applied[1].was_pending, 1 << 10);
+    assert_eq!((applied[2].frame, applied[2].changed), (same, 0));
+    let swapped = edits[1].1;
+    assert_eq!(cache.pending(swapped), 1 << 63 | 1 << 10);
+    assert_eq!(cache.pending(free), 0b11);
+    assert_eq!(cache.bytes(free)[63..66], [100, 100, 1]);
+    assert_eq!(cache.bytes(swapped)[4094..], [2, 100]);
+    assert_eq!(reader.bytes()[4094..], [2, 2]);
+    assert_eq!(cache.find(key(2)), Some(swapped));
+    assert_eq!(cache.first(&list), Some(swapped));
+    let shown = cache.flags(swapped);
+    assert_eq!(
+        shown,
+        FrameFlags::VALID | FrameFlags::JOURNALED | FrameFlags::INDEXED
+    );
+    assert_eq!(cache.counts().journaled, 2);
+    assert_eq!(cache.counts().used, 4);
+    drop(reader);
+    cache.allocate().expect("a frame");
+    assert_eq!(cache.counts().used, 4, "the replaced frame came back first");
+}
+
+#[test]
+fn a_shadowed_page_is_not_evicted_and_an_abandoned_shadow_lets_go() {
+    let mut cache = cache(2);
+    let target = add(&mut cache, 1, 1);
+    let shadow = cache.shadow(target).expect("a frame");
+    assert_eq!(cache.allocate(), None);
+    cache.free_raw(shadow);
+    assert_eq!(cache.allocate(), Some(shadow));
+    assert_eq!(cache.allocate(), Some(target));
+}
+
+#[test]
+fn a_shadow_finds_room_by_evicting_others_never_its_target() {
+    let mut cache = cache(2);
+    let target = add(&mut cache, 1, 1);
+    let other = add(&mut cache, 2, 2);
+    assert_eq!(cache.shadow(target), Some(other));
+}
+
+#[test]
+fn lowering_the_limit_evicts_and_trimming_gives_chunks_back() {
+    let mut cache = cache(2048);
+    for page in 0..2048 {
+        let id = add(&mut cache, page, 1);
+        if page == 3 || page == 1000 {
+            cache.set_flags(id, FrameFlags::DIRTY);
+        }
+    }
+    cache.set_limit(600);
+    assert_eq!(cache.counts().used, 600);
+    assert_eq!(cache.trim(), 2 * 512 * 4096, "the upper two chunks");
+    assert_eq!(cache.trim(), 0);
+    assert_eq!(first_byte(&cache, 1000), Some(1));
+    assert_eq!(first_byte(&cache, 3), Some(1));
+    cache.set_limit(2048);
+    for page in 3000..3000 + 1448 {
+        let id = cache.allocate().expect("a frame");
+        cache.insert(id, key(page), FrameFlags::VALID);
+    }
+    assert_eq!(cache.counts().used, 2048);
+    assert_eq!(first_byte(&cache, 1000), Some(1));
+}
+
+#[test]
+fn lists_keep_order_and_forget_removed_frames() {
+    let mut cache = cache(8);
+    let (one, two) = (cache.new_list(Lane::Data), cache.new_list(Lane::Journal));
+    let ids: Vec<_> = (0..4).map(|page| add(&mut cache, page, 0)).collect();
+    for &id in &ids {
+        cache.push_back(&one, id);
+    }
+    cache.push_back(&two, ids[2]);
+    cache.remove(ids[2]);
+    cache.unlink(Lane::Data, ids[0]);
+    assert_eq!(cache.iter(&one).collect::<Vec<_>>(), [ids[1], ids[3]]);
+    assert_eq!(cache.after(&one, ids[1]), Some(ids[3]));
+    assert_eq!(cache.after(&one, ids[3]), None);
+    assert!(cache.is_listed(Lane::Data, ids[1]) && !cache.is_listed(Lane::Data, ids[0]));
+    assert_eq!(cache.first(&two), None);
+    cache.drop_list(two);
+    let again = cache.new_list(Lane::Data);
+    assert_eq!(cache.first(&again), None);
+}
+
+/// A cache whose mapping outlives it, in a directory of its own.
+fn shared(directory: &Path, frames: u32, epoch: u64) -> Cache {
+    let mut name = SharedName::new(42, epoch);
+    name.directory = directory.to_path_buf();
+    let cache = Cache::new(&CacheOptions {
+        frames_max: frames,
+        shared: Some(name),
+    })
+    .expect("a cache");
+    let placement = cache.placement();
+    assert!(
+        matches!(placement, CachePlacement::Shared(_)),
+        "{placement:?}"
+    );
+    cache
+}
+
+fn found(directory: &Path) -> Vec<Abandoned> {
+    let boot = mapping::boot_id().expect("a boot id");
+    Abandoned::find_in(directory, 42, boot).expect("the directory is read")
+}
+
+fn in_shared_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("/dev/shm is writable")
+}
+
+#[test]
+fn a_clean_close_leaves_nothing_behind() {
+    let directory = in_shared_memory();
+    let mut cache = shared(directory.path(), 1000, 1);
+    add(&mut cache, 1, 1);
+    assert!(found(directory.path()).is_empty(), "its owner lives");
+    cache.close().expect("deleted");
+    let left = std::fs::read_dir(directory.path()).expect("listed").count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn what_was_not_at_home_is_salvaged() {
+    let directory = in_shared_memory();
+    let mut cache = shared(directory.path(), 2000, 9);
+    let clean = add(&mut cache, 1, 1);
+    let dirty = add(&mut cache, 2, 2);
+    let in_flight = add(&mut cache, 3, 3);
+    let pending = add(&mut cache, 4, 4);
+    let dropped = add(&mut cache, 5, 5);
+    for id in [dirty, dropped] {
+        cache.set_flags(id, FrameFlags::DIRTY);
+    }
+    cache.set_flags(in_flight, FrameFlags::WRITEBACK);
+    cache.set_generation(dirty, 6);
+    cache.set_end(dirty, 7);
+    cache.set_home(pending, 4000);
+    cache.set_kind(pending, 3);
+    let shadow = cache.shadow(pending).expect("a frame");
+    cache.raw_mut(shadow)[128] = 44;
+    cache.apply(&[(pending, shadow)], |_| ());
+    cache.remove(dropped);
+    for lsn in [31, 30] {
+        let id = cache.allocate_raw().expect("a frame");
+        cache.raw_mut(id).fill(lsn as u8);
+        cache.publish_journal_buffer(id, lsn);
+    }
+    let unpublished = cache.allocate_raw().expect("a frame");
+    let pin = cache.buffer(dirty);
+    let dirty = cache
+        .write_or_replace(dirty, |page| page[0] = 22)
+        .expect("a frame");
+    let header = cache.frames().header();
+    header
+        .next_lsn
+        .store(32, std::sync::atomic::Ordering::Relaxed);
+    header.room[255].store(5, std::sync::atomic::Ordering::Relaxed);
+    drop(cache);
+
+    let mut left = found(directory.path());
+    assert_eq!(left.len(), 1, "though a pin keeps the mapping");
+    drop(pin);
+    let mut left = left.remove(0);
+    left.finish_applying().expect("nothing to do");
+    assert_eq!(
+        (left.epoch(), left.next_lsn(), left.room()[255]),
+        (9, 32, 5)
+    );
+    let mut page = [0; PAGE_BYTES];
+    let data = left.dirty();
+    assert_eq!(data.len(), 2);
+    let expected = SalvagedData {
+        slot_address: 77,
+        generation: 6,
+        page: 2,
+        end_bytes: 7,
+        frame: dirty,
+    };
+    assert_eq!(data[0], expected);
+    left.read(data[0].frame, &mut page).expect("read");
+    assert_eq!(page[..2], [22, 2]);
+    assert_eq!((data[1].page, data[1].frame), (3, in_flight));
+    let journal = left.journal_buffers();
+    assert_eq!(journal.iter().map(|b| b.lsn).collect::<Vec<_>>(), [30, 31]);
+    left.read(journal[1].frame, &mut page).expect("read");
+    assert_eq!(page[9], 31);
+    let journaled = left.pending();
+    assert_eq!(journaled.len(), 1);
+    assert_eq!((journaled[0].home, journaled[0].kind), (4000, 3));
+    assert_eq!(
+        (journaled[0].granules, journaled[0].frame),
+        (0b100, pending)
+    );
+    assert!(left.read(FrameId(1999), &mut page).is_err());
+    let _ = (clean, unpublished);
+    left.delete().expect("deleted");
+    assert!(found(directory.path()).is_empty());
+}
+
+#[test]
+fn mappings_of_another_boot_are_deleted_and_strange_files_left_alone() {
+    let directory = in_shared_memory();
+    drop(shared(directory.path(), 10, 1));
+    let prefix = directory.path().join(format!("adit-{:032x}-", 42));
+    let strange = format!("{}ff", prefix.display());
+    std::fs::write(&strange, [7; 9000]).expect("written");
+    let short = format!("{}fe", prefix.display());
+    std::fs::write(&short, [7; 90]).expect("written");
+    assert_eq!(found(directory.path()).len(), 1);
+    let none = Abandoned::find_in(directory.path(), 42, 1).expect("listed");
+    assert!(none.is_empty());
+    assert!(found(directory.path()).is_empty());
+    assert!(Path::new(&strange).exists() && Path::new(&short).exists());
+}
+
+#[test]
+fn damaged_mappings_are_errors_not_panics() {
+    let directory = in_shared_memory();
+    let mut cache = shared(directory.path(), 600, 1);
+    let id = add(&mut cache, 1, 1);
+    cache.set_flags(id, FrameFlags::DIRTY);
+    let CachePlacement::Shared(path) = cache.placement().clone() else {
+        panic!("shared");
+    };
+    drop(cache);
+    let good = std::fs::read(&path).expect("read");
+    let mut random = adit_base::random::Prng::new(5);
+    for round in 0..300 {
+        let mut bad = good.clone();
+        for _ in 0..1 + round % 8 {
+            let at = random.next_u64() as usize % (4096 + 128);
+            bad[at] = random.next_u64() as u8;
+        }
+        if round % 10 == 0 {
+            bad.truncate(random.next_u64() as usize % bad.len());
+        }
+        std::fs::write(&path, &bad).expect("written");
+        for mut left in found(directory.path()) {
+            let mut page = [0; PAGE_BYTES];
+            if left.finish_applying().is_err() {
+                continue;
+            }
+            for data in left.dirty() {
+                assert!(data.end_bytes <= 4096);
+                let _ = left.read(data.frame, &mut page);
+            }
+            let _ = (left.journal_buffers(), left.pending());
+        }
+        if !path.exists() {
+            std::fs::write(&path, &good).expect("written");
+        }
+    }
+}
+
+#[test]
+fn without_shared_memory_the_cache_is_anonymous_and_says_why() {
+    let mut name = SharedName::new(42, 1);
+    name.directory = "/nowhere".into();
+    let options = |frames_max, shared| CacheOptions { frames_max, shared };
+    let cache = Cache::new(&options(10, Some(name))).expect("a cache");
+    let placement = cache.placement();
+    let CachePlacement::Anonymous { fallback, .. } = placement else {
+        panic!("{placement:?}");
+    };
+    assert_eq!(
+        fallback.as_ref().map(|e| e.errno()),
+        Some(adit_base::Errno::NOENT)
+    );
+
+    let directory = in_shared_memory();
+    let mut name = SharedName::new(42, 1);
+    name.directory = directory.path().into();
+    let first = Cache::new(&options(10, Some(name.clone()))).expect("a cache");
+    let second = Cache::new(&options(10, Some(name))).expect("a cache");
+    assert!(matches!(first.placement(), CachePlacement::Shared(_)));
+    let fallback = match second.placement() {
+        CachePlacement::Anonymous { fallback, .. } => fallback.as_ref().map(|e| e.errno()),
+        CachePlacement::Shared(_) => None,
+    };
+    assert_eq!(fallback, Some(adit_base::Errno::EXIST));
+    assert!(Cache::new(&options(0, None)).is_err());
+}

@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod format;
+pub mod node;
 pub mod page_view;
 pub mod pages;
 pub mod slot_page;

@@ -4,23 +4,29 @@
 //! |---|---|
 //! | [`Buffer`], [`BufferPool`] | reference-counted, DMA-able memory; a pool of it |
 //! | [`Request`], [`Completion`] | what a queue is asked and how it answers |
+//! | [`open_device`] | a device by its address |
 //! | [`Device`], [`Queue`], [`Doorbell`] | what every driver provides |
 //! | [`MemoryDevice`] | memory, with an optional latency model |
+//! | [`FileDevice`] | images and kernel block devices |
 //! | [`fault`] | a device that fails on purpose, power cuts included |
 //!
 //! Invariants: a request moves into a queue with its buffers and comes back whole in its completion, exactly once. No driver drops a
 //! flush; only a driver without a volatile cache may complete one at once. No call on a [`Queue`] makes a system call.
 
+mod address;
 mod buffer;
 mod device;
 pub mod fault;
+mod file;
 mod memory;
 mod pool;
 mod request;
 
+pub use address::{DeviceOptions, open_device};
 pub use buffer::{Buffer, BufferOwner};
 pub use device::{Device, Doorbell, IdleDoorbell, Queue};
 pub use fault::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image};
+pub use file::{FileDevice, FileEngine, FileOptions};
 pub use memory::{IoCounts, Latency, MemoryConfig, MemoryDevice};
 pub use pool::{BufferPool, POOLED_BYTES_MAX, PoolConfig, PoolUsage};
 pub use request::{Buffers, Capabilities, Completion, Geometry, Operation, Request, Submission};

@@ -198,7 +198,7 @@ impl Device for MemoryDevice {
 }
 
 /// Hands every request back to be executed by the driving thread.
-struct InlineQueue;
+pub(crate) struct InlineQueue;
 
 impl Queue for InlineQueue {
     fn submit(&mut self, request: Request) -> Submission {

@@ -1,0 +1,124 @@
+//! What the host says about an image file or a block device: kind, size, alignment, write cache. Reads only; decides nothing about IO.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use adit_base::{Errno, Error, Result, SECTOR_BYTES};
+use rustix::io::ReadWriteFlags;
+
+/// Facts about an open image or block device.
+#[derive(Clone, Debug)]
+pub(super) struct HostFacts {
+    /// A block device, not a regular file.
+    pub(super) block_device: bool,
+    /// Whole logical blocks only.
+    pub(super) size_bytes: u64,
+    /// 512 or 4096.
+    pub(super) logical_block_bytes: u32,
+    /// Opened with O_DIRECT.
+    pub(super) direct: bool,
+    /// With O_DIRECT, memory must be aligned to this.
+    pub(super) memory_align: usize,
+    /// Completed writes need a flush to be durable.
+    pub(super) volatile_cache: bool,
+    /// RWF_DSYNC is understood.
+    pub(super) dsync: bool,
+    /// A durable write is cheaper than a write and a flush.
+    pub(super) fua: bool,
+    pub(super) discard: bool,
+    pub(super) write_zeroes: bool,
+}
+
+impl HostFacts {
+    pub(super) fn gather(file: &File, direct: bool) -> Result<HostFacts> {
+        let metadata = file.metadata()?;
+        let kind = metadata.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(Error::with(
+                Errno::INVAL,
+                "use it as a device (neither file nor disk)",
+            ));
+        }
+        let block_device = kind.is_block_device();
+        let (memory_align, offset_align) = direct_alignment(file).unwrap_or((0, 0));
+        let logical_block_bytes = match (block_device, direct) {
+            (true, _) => rustix::fs::ioctl_blksszget(file)?,
+            (false, true) if offset_align > 0 => offset_align.max(SECTOR_BYTES as u32),
+            // Without an answer from the kernel, suppose what is right everywhere.
+            (false, true) => adit_base::PAGE_BYTES as u32,
+            (false, false) => SECTOR_BYTES as u32,
+        };
+        if logical_block_bytes != 512 && logical_block_bytes != 4096 {
+            let what = format!("use logical blocks of {logical_block_bytes} bytes");
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        let queue = |name: &str| queue_attribute(metadata.rdev(), name);
+        let supported = |name: &str| queue(name).is_some_and(|value| value != "0");
+        let write_through =
+            block_device && queue("write_cache").as_deref() == Some("write through");
+        // Without O_DIRECT the host's page cache is a volatile cache too.
+        let volatile_cache = !(write_through && direct);
+        let dsync = accepts_dsync(file);
+        Ok(HostFacts {
+            block_device,
+            size_bytes: size_bytes(file)? / u64::from(logical_block_bytes)
+                * u64::from(logical_block_bytes),
+            logical_block_bytes,
+            direct,
+            memory_align: (memory_align as usize).max(if memory_align == 0 { 4096 } else { 1 }),
+            volatile_cache,
+            dsync,
+            fua: !volatile_cache || (dsync && (!block_device || supported("fua"))),
+            discard: !block_device || supported("discard_max_bytes"),
+            write_zeroes: !block_device || supported("write_zeroes_max_bytes"),
+        })
+    }
+}
+
+/// The size of a file or block device.
+pub(super) fn size_bytes(mut file: &File) -> Result<u64> {
+    Ok(file.seek(SeekFrom::End(0))?)
+}
+
+/// What O_DIRECT demands of (memory, offsets), where the kernel says it.
+fn direct_alignment(file: &File) -> Option<(u32, u32)> {
+    // SAFETY: all-zero bytes are a valid statx.
+    let mut facts: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, the path is an empty C string, `facts` is ours to fill.
+    let failed = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            &mut facts,
+        )
+    };
+    let answered = failed == 0 && facts.stx_mask & libc::STATX_DIOALIGN != 0;
+    let usable = answered && facts.stx_dio_mem_align > 0 && facts.stx_dio_offset_align > 0;
+    usable.then_some((facts.stx_dio_mem_align, facts.stx_dio_offset_align))
+}
+
+/// Whether durable writes are understood. Writes nothing: the kernel checks the flags of an empty write too.
+fn accepts_dsync(file: &File) -> bool {
+    match rustix::io::pwritev2(file.as_fd(), &[], 0, ReadWriteFlags::DSYNC) {
+        // EBADF: open for reading only; nothing will be written.
+        Ok(_) | Err(Errno::BADF) => true,
+        Err(_) => false,
+    }
+}
+
+/// An attribute of a block device's queue; a partition's is its disk's.
+fn queue_attribute(device: u64, name: &str) -> Option<String> {
+    let node = format!(
+        "/sys/dev/block/{}:{}",
+        rustix::fs::major(device),
+        rustix::fs::minor(device)
+    );
+    ["queue", "../queue"].iter().find_map(|queue| {
+        let value = std::fs::read_to_string(format!("{node}/{queue}/{name}")).ok()?;
+        Some(value.trim().to_owned())
+    })
+}

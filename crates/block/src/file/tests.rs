@@ -1,0 +1,154 @@
+use super::*;
+use crate::Buffer;
+
+/// A folder in the target directory: the system's temporary folder may be a tmpfs, which has no direct IO to test.
+fn folder() -> tempfile::TempDir {
+    let program = std::env::current_exe().expect("the test program");
+    tempfile::tempdir_in(program.parent().expect("its folder")).expect("a folder for tests")
+}
+
+fn options(engine: FileEngine) -> FileOptions {
+    FileOptions {
+        engine,
+        ..FileOptions::default()
+    }
+}
+
+#[test]
+fn a_second_opener_is_told_who_has_it() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    let first = FileDevice::create(&path, 1 << 20, &options(FileEngine::Sync)).expect("create");
+    let second = FileDevice::open(&path, &options(FileEngine::Sync));
+    let error = second
+        .map(|device| device.name())
+        .expect_err("it is in use");
+    assert_eq!(error.errno(), Errno::BUSY);
+    let pid = format!("(pid {})", std::process::id());
+    assert!(error.to_string().contains(&pid), "{error}");
+    drop(first);
+    let reader = FileOptions {
+        read_only: true,
+        ..options(FileEngine::Sync)
+    };
+    let readers = [(); 2].map(|()| FileDevice::open(&path, &reader).expect("readers share"));
+    assert!(FileDevice::open(&path, &options(FileEngine::Sync)).is_err());
+    let write = Request::write(0, Buffer::zeroed(4096), 0);
+    assert_eq!(readers[0].execute(write).result, Err(Errno::ROFS));
+}
+
+#[test]
+fn create_refuses_to_overwrite() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    drop(FileDevice::create(&path, 8192, &options(FileEngine::Sync)).expect("create"));
+    let again = FileDevice::create(&path, 8192, &options(FileEngine::Sync));
+    assert_eq!(
+        again.map(|_| ()).map_err(|error| error.errno()),
+        Err(Errno::EXIST)
+    );
+}
+
+#[test]
+fn a_forked_child_neither_uses_nor_keeps_the_image() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    let device = FileDevice::create(&path, 1 << 20, &options(FileEngine::IoUring)).expect("create");
+    let queue = device.open_queue(4).expect("a queue");
+    let mut pipe = [0; 2];
+    // SAFETY: `pipe` has room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    // SAFETY: the child allocates nothing but what execute and drop need, then leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let read = device.execute(Request::flush(0));
+        let dead = read.result == Err(Errno::BADF);
+        drop(queue);
+        let mut byte = 0u8;
+        // SAFETY: closes the child's own copy and waits for the parent to close its end; leaves without unwinding.
+        unsafe {
+            libc::close(pipe[1]);
+            libc::read(pipe[0], (&raw mut byte).cast(), 1);
+            libc::_exit(i32::from(!dead));
+        }
+    }
+    drop((queue, device));
+    let again = FileDevice::open(&path, &options(FileEngine::Sync));
+    assert!(again.is_ok(), "the living child does not keep the lock");
+    let mut status = -1;
+    // SAFETY: both ends are ours; waits for the child made above.
+    unsafe {
+        libc::close(pipe[1]);
+        libc::close(pipe[0]);
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+    }
+    assert_eq!(status, 0, "the child was refused");
+}
+
+#[test]
+fn unaligned_memory_is_bounced() {
+    let folder = folder();
+    for engine in [FileEngine::Sync, FileEngine::IoUring] {
+        let path = folder.path().join(format!("{engine:?}"));
+        let device = FileDevice::create(&path, 1 << 20, &options(engine)).expect("create");
+        let mut queue = device.open_queue(1).expect("a queue");
+        let mut run = |request| match queue.submit(request) {
+            crate::Submission::Inline(request) => device.execute(request),
+            _ => {
+                let mut done = Vec::new();
+                while queue.poll(&mut done) == 0 {
+                    queue.doorbell().wait(None);
+                }
+                done.remove(0)
+            }
+        };
+        let data: Vec<u8> = (0..8192u32).map(|n| (n % 251) as u8).collect();
+        let mut padded = vec![0; 1];
+        padded.extend(&data);
+        let odd = Buffer::copy_of(&padded).slice(1..);
+        assert_eq!(run(Request::write(4096, odd, 0)).result, Ok(()));
+        let memory = Buffer::zeroed(8195);
+        let parts = [memory.slice(3..1003), memory.slice(1003..8195)];
+        let mut read = Request::read(4096, parts[0].clone(), 0);
+        read.buffers.push(parts[1].clone());
+        assert_eq!(run(read).result, Ok(()));
+        assert!(memory.slice(3..).as_slice() == data);
+    }
+}
+
+#[test]
+fn an_image_grows_and_never_shrinks() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    let device = FileDevice::create(&path, 1 << 20, &options(FileEngine::Sync)).expect("create");
+    device.grow(2 << 20).expect("grow");
+    assert_eq!(device.geometry().size_bytes, 2 << 20);
+    let last = Request::write((2 << 20) - 4096, Buffer::zeroed(4096), 0);
+    assert_eq!(device.execute(last).result, Ok(()));
+    assert_eq!(
+        device.grow(1 << 20).map_err(|error| error.errno()),
+        Err(Errno::INVAL)
+    );
+}
+
+#[test]
+fn a_truncated_image_is_an_io_error() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    let device = FileDevice::create(&path, 1 << 20, &options(FileEngine::Sync)).expect("create");
+    OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(4096))
+        .expect("truncate");
+    let read = Request::read(0, Buffer::zeroed(8192), 0);
+    assert_eq!(device.execute(read).result, Err(Errno::IO));
+}
+
+#[test]
+fn probing_takes_little_and_decides() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    let device = FileDevice::create(&path, 1 << 20, &FileOptions::default()).expect("create");
+    assert_ne!(device.engine(), FileEngine::Probe);
+}

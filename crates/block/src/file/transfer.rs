@@ -1,0 +1,286 @@
+//! The sync engine: a request done by system calls of the calling thread. Also used to finish what a ring did only in part.
+//!
+//! Short transfers are continued, EINTR is retried, memory that O_DIRECT refuses is bounced through an aligned copy.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use adit_base::{Errno, PAGE_BYTES};
+use rustix::fs::FallocateFlags;
+use smallvec::SmallVec;
+
+use super::Opened;
+use crate::{Buffer, Buffers, Operation, Request};
+
+/// The kernel takes no more parts in one call.
+const PARTS_MAX: usize = 1024;
+/// Zeroes are written in pieces of this, where the host can't zero a range itself.
+const ZEROES_BYTES: usize = 1 << 20;
+
+const BLKDISCARD: libc::Ioctl = 0x1277;
+const BLKZEROOUT: libc::Ioctl = 0x127f;
+
+/// Parts of memory for the kernel.
+pub(super) type Parts = SmallVec<[libc::iovec; 4]>;
+
+/// The buffers as the kernel wants them.
+pub(super) fn parts(buffers: &Buffers) -> Parts {
+    let part = |buffer: &Buffer| libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    buffers
+        .iter()
+        .filter(|buffer| !buffer.is_empty())
+        .map(part)
+        .collect()
+}
+
+/// Drops the first bytes of parts.
+pub(super) fn advance(parts: &mut Parts, mut bytes: usize) {
+    while bytes > 0 && !parts.is_empty() {
+        let first = &mut parts[0];
+        if first.iov_len > bytes {
+            // SAFETY: stays within the part.
+            first.iov_base = unsafe { first.iov_base.byte_add(bytes) };
+            first.iov_len -= bytes;
+            return;
+        }
+        bytes -= first.iov_len;
+        parts.remove(0);
+    }
+}
+
+impl Opened {
+    /// Does a request here and now.
+    pub(super) fn run(&self, request: &Request) -> Result<(), Errno> {
+        if adit_base::fork::generation() != self.generation {
+            return Err(Errno::BADF);
+        }
+        request.check(&self.geometry())?;
+        if self.read_only && !matches!(request.operation, Operation::Read | Operation::Flush) {
+            return Err(Errno::ROFS);
+        }
+        let offset = request.offset_bytes;
+        match request.operation {
+            Operation::Read | Operation::Write { .. } => match self.bounce(request) {
+                None => self.transfer(request.operation, offset, parts(&request.buffers)),
+                Some(bounce) => {
+                    let mut one = Buffers::new();
+                    one.push(bounce.clone());
+                    self.transfer(request.operation, offset, parts(&one))?;
+                    if request.operation == Operation::Read {
+                        scatter(&bounce, &request.buffers);
+                    }
+                    Ok(())
+                }
+            },
+            Operation::Flush => self.flush(),
+            Operation::Discard { len_bytes } => self.discard(offset, len_bytes),
+            Operation::WriteZeroes { len_bytes } => self.write_zeroes(offset, len_bytes),
+        }
+    }
+
+    /// An aligned stand-in for buffers that O_DIRECT would refuse; holds a write's data already.
+    pub(super) fn bounce(&self, request: &Request) -> Option<Buffer> {
+        if !self.facts.direct {
+            return None;
+        }
+        let block = self.facts.logical_block_bytes as usize;
+        let fits = |buffer: &Buffer| {
+            (buffer.as_mut_ptr() as usize).is_multiple_of(self.facts.memory_align)
+                && buffer.len().is_multiple_of(block)
+        };
+        if request.buffers.iter().all(fits) {
+            return None;
+        }
+        let mut bounce = Buffer::zeroed(request.len_bytes() as usize);
+        if request.operation != Operation::Read {
+            let mut into = bounce.try_mut()?;
+            for buffer in &request.buffers {
+                let (first, rest) = into.split_at_mut(buffer.len());
+                first.copy_from_slice(buffer.as_slice());
+                into = rest;
+            }
+        }
+        Some(bounce)
+    }
+
+    /// Whether a write needs RWF_DSYNC.
+    pub(super) fn wants_dsync(&self, operation: Operation) -> bool {
+        operation == Operation::Write { fua: true } && self.facts.volatile_cache
+    }
+
+    /// Moves all parts, however many calls it takes.
+    pub(super) fn transfer(
+        &self,
+        operation: Operation,
+        mut offset_bytes: u64,
+        mut parts: Parts,
+    ) -> Result<(), Errno> {
+        let durable = self.wants_dsync(operation);
+        let flags = if durable && self.facts.dsync {
+            libc::RWF_DSYNC
+        } else {
+            0
+        };
+        while !parts.is_empty() {
+            let moved = match operation {
+                Operation::Read => read_some(self.file.as_raw_fd(), &parts, offset_bytes),
+                _ => write_some(self.file.as_raw_fd(), &parts, offset_bytes, flags),
+            };
+            match moved {
+                // The file has become shorter, or the device has gone.
+                Ok(0) => return Err(Errno::IO),
+                Ok(bytes) => {
+                    advance(&mut parts, bytes);
+                    offset_bytes += bytes as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        if durable && flags == 0 {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        if !self.facts.volatile_cache || self.read_only {
+            return Ok(());
+        }
+        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
+        if !self.facts.discard {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if self.facts.block_device {
+            return self.range_ioctl(BLKDISCARD, offset_bytes, len_bytes);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
+        })
+    }
+
+    fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
+        let done = if self.facts.block_device {
+            self.range_ioctl(BLKZEROOUT, offset_bytes, len_bytes)
+        } else {
+            let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+            rustix::io::retry_on_intr(|| {
+                rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
+            })
+        };
+        match done {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => {
+                self.write_zeroes_by_hand(offset_bytes, len_bytes)
+            }
+            done => done,
+        }
+    }
+
+    fn write_zeroes_by_hand(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
+        let zeroes = Buffer::zeroed(
+            ZEROES_BYTES.min(len_bytes.next_multiple_of(PAGE_BYTES as u64) as usize),
+        );
+        let mut done = 0;
+        while done < len_bytes {
+            let mut one = Buffers::new();
+            let len = (len_bytes - done).min(zeroes.len() as u64);
+            one.push(zeroes.slice(..len as usize));
+            self.transfer(
+                Operation::Write { fua: false },
+                offset_bytes + done,
+                parts(&one),
+            )?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn range_ioctl(&self, code: libc::Ioctl, offset: u64, len: u64) -> Result<(), Errno> {
+        let range = [offset, len];
+        rustix::io::retry_on_intr(|| {
+            // SAFETY: both codes take a pointer to two u64 (start, length), which they only read.
+            match unsafe { libc::ioctl(self.file.as_raw_fd(), code, range.as_ptr()) } {
+                0 => Ok(()),
+                _ => Err(last_errno()),
+            }
+        })
+    }
+}
+
+/// Copies what was read into a bounce buffer to where it belongs.
+pub(super) fn scatter(bounce: &Buffer, buffers: &Buffers) {
+    let mut from = bounce.as_slice();
+    for buffer in buffers {
+        let (first, rest) = from.split_at(buffer.len());
+        // SAFETY: the buffers of a read request are ours to fill; the bounce buffer is other memory.
+        unsafe {
+            first
+                .as_ptr()
+                .copy_to_nonoverlapping(buffer.as_mut_ptr(), first.len())
+        };
+        from = rest;
+    }
+}
+
+fn read_some(fd: RawFd, parts: &Parts, offset_bytes: u64) -> Result<usize, Errno> {
+    let offset = offset_bytes as libc::off_t;
+    // SAFETY: the parts are memory of the request's buffers, which are ours to fill until its completion.
+    let moved = unsafe {
+        match parts.as_slice() {
+            [part] => libc::pread(fd, part.iov_base, part.iov_len, offset),
+            parts => libc::preadv(fd, parts.as_ptr(), count(parts), offset),
+        }
+    };
+    usize::try_from(moved).map_err(|_| last_errno())
+}
+
+fn write_some(fd: RawFd, parts: &Parts, offset: u64, flags: i32) -> Result<usize, Errno> {
+    let offset = offset as libc::off_t;
+    // SAFETY: the parts are memory of the request's buffers, which stay until its completion.
+    let moved = unsafe {
+        match parts.as_slice() {
+            [part] if flags == 0 => libc::pwrite(fd, part.iov_base, part.iov_len, offset),
+            parts if flags == 0 => libc::pwritev(fd, parts.as_ptr(), count(parts), offset),
+            parts => libc::pwritev2(fd, parts.as_ptr(), count(parts), offset, flags),
+        }
+    };
+    usize::try_from(moved).map_err(|_| last_errno())
+}
+
+fn count(parts: &[libc::iovec]) -> libc::c_int {
+    parts.len().min(PARTS_MAX) as libc::c_int
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_advance_over_whole_and_partial_buffers() {
+        let whole = Buffer::copy_of(b"0123456789");
+        let buffers: Buffers = [whole.slice(0..4), whole.slice(4..4), whole.slice(4..10)]
+            .into_iter()
+            .collect();
+        let mut parts = parts(&buffers);
+        let lengths = |parts: &Parts| parts.iter().map(|part| part.iov_len).collect::<Vec<_>>();
+        assert_eq!(lengths(&parts), [4, 6]);
+        advance(&mut parts, 3);
+        assert_eq!(lengths(&parts), [1, 6]);
+        advance(&mut parts, 2);
+        assert_eq!(lengths(&parts), [5]);
+        assert_eq!(parts[0].iov_base as usize, whole.as_mut_ptr() as usize + 5);
+        advance(&mut parts, 5);
+        assert!(parts.is_empty());
+    }
+}

@@ -1,0 +1,332 @@
+//! The io_uring engine: one ring a queue, driven by whichever thread holds the worker, rung and waited for by any.
+//!
+//! Who touches what:
+//! - the *submission tail and entries* and the *completion head*: the queue only (`&mut self`: one thread at a time);
+//! - the *submission head* and the *completion tail*: the kernel only;
+//! - `io_uring_enter`: any thread, through the doorbell. The kernel reads the tail itself; `unsubmitted` says how many entries nobody has
+//!   handed over yet. It is raised after the tail was published and taken by swap, so each entry is handed over once, and never before
+//!   it can be seen. What the kernel didn't take is added back.
+//!
+//! A waiter first hands over what is unsubmitted, then asks for one completion (`min_complete` = 1), in two calls: a call that submits
+//! less than it was asked to returns without waiting. If another thread reaps everything between a waiter's look at `in_flight` and its
+//! call, nothing may ever wake it; that is why a wait never lasts longer than [`WAIT_MAX`].
+//!
+//! Not used: SINGLE_ISSUER and DEFER_TASKRUN (any thread drives), COOP_TASKRUN (the kernel completes a request in the thread that
+//! submitted it, which may be busy with something else for long; it has to be interrupted), registered buffers (they would pin the lazily
+//! touched cache).
+//!
+//! Flushes, discards and zeroing are handed back as `Inline`: the kernel would give them to another thread, which costs more than the
+//! driving thread's own system call. What the ring did only in part or not for good (a short transfer, EINTR, EAGAIN, ECANCELED when the
+//! submitting thread has ended) is rare and finished by a system call in `poll`, the one exception to "no call on a queue enters the kernel".
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_base::fork::{self, ChildGuard};
+use adit_base::{Errno, Error, Result};
+use io_uring::types::{Fixed, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+
+use super::Opened;
+use super::transfer::{Parts, advance, parts, scatter};
+use crate::{Buffer, Buffers, Completion, Doorbell, Operation, Queue, Request, Submission};
+
+/// No wait in the kernel lasts longer; see the file header.
+const WAIT_MAX: Duration = Duration::from_millis(5);
+/// A queue that is dropped waits so long for its requests, then leaves their memory to them.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
+/// How often submitting is tried while the kernel is short of memory.
+const SUBMIT_TRIES: usize = 100;
+/// More requests in flight make no sense for a file.
+const DEPTH_MAX: u32 = 4096;
+
+const ENTER_GETEVENTS: u32 = 1;
+const ENTER_EXT_ARG: u32 = 8;
+
+/// The ring, shared by its queue and its doorbells.
+struct Ring {
+    /// Before `uring`: a descriptor is unregistered before it is closed.
+    _guard: ChildGuard,
+    /// Not dropped in a forked child: its mappings aren't there (and their addresses may be something else's by then).
+    uring: ManuallyDrop<IoUring>,
+    /// Entries published in the ring and not yet handed to the kernel.
+    unsubmitted: AtomicU32,
+    in_flight: AtomicUsize,
+    generation: u32,
+}
+
+/// A ring as a queue.
+pub(super) struct UringQueue {
+    ring: Arc<Ring>,
+    opened: Arc<Opened>,
+    /// Requests in flight by `user_data`. Never moves: the kernel reads `parts` from it.
+    slots: ManuallyDrop<Box<[Option<InFlight>]>>,
+    free: Vec<u32>,
+}
+
+struct InFlight {
+    request: Request,
+    parts: Parts,
+    bounce: Option<Buffer>,
+}
+
+// SAFETY: the raw pointers in `parts` point into the request's buffers, which are Send and move along.
+unsafe impl Send for InFlight {}
+
+impl UringQueue {
+    pub(super) fn open(opened: Arc<Opened>, depth: u32) -> Result<UringQueue> {
+        let fail = |error: std::io::Error| Error::from(error).context("set up an io_uring");
+        let depth = depth.clamp(1, DEPTH_MAX);
+        let build = |builder: &mut io_uring::Builder| builder.dontfork().build(depth);
+        let uring = build(IoUring::builder().setup_submit_all().setup_clamp())
+            .or_else(|_| build(&mut IoUring::builder()))
+            .map_err(fail)?;
+        let params = uring.params();
+        if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
+            return Err(Error::with(
+                Errno::OPNOTSUPP,
+                "use this kernel's io_uring (before 5.11)",
+            ));
+        }
+        uring
+            .submitter()
+            .register_files(&[opened.file.as_raw_fd()])
+            .map_err(fail)?;
+        // SAFETY: the ring's descriptor is open as long as `uring` lives, which is longer than this borrow.
+        let guard = fork::close_in_child(unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) });
+        let ring = Arc::new(Ring {
+            _guard: guard,
+            uring: ManuallyDrop::new(uring),
+            unsubmitted: AtomicU32::new(0),
+            in_flight: AtomicUsize::new(0),
+            generation: fork::generation(),
+        });
+        Ok(UringQueue {
+            ring,
+            opened,
+            slots: ManuallyDrop::new((0..depth).map(|_| None).collect()),
+            free: (0..depth).rev().collect(),
+        })
+    }
+
+    /// A request that the ring will carry, in its slot, as the kernel's entry.
+    fn entry(&mut self, index: u32, request: Request, bounce: Option<Buffer>) -> squeue::Entry {
+        let operation = request.operation;
+        let offset = request.offset_bytes;
+        let parts = match &bounce {
+            None => parts(&request.buffers),
+            Some(bounce) => {
+                let mut one = Buffers::new();
+                one.push(bounce.clone());
+                parts(&one)
+            }
+        };
+        let flags = if self.opened.wants_dsync(operation) {
+            libc::RWF_DSYNC
+        } else {
+            0
+        };
+        let slot = self.slots[index as usize].insert(InFlight {
+            request,
+            parts,
+            bounce,
+        });
+        let file = Fixed(0);
+        let entry = match (operation, slot.parts.as_slice()) {
+            (Operation::Read, [part]) => {
+                opcode::Read::new(file, part.iov_base.cast(), part.iov_len as u32)
+                    .offset(offset)
+                    .build()
+            }
+            (Operation::Read, parts) => {
+                opcode::Readv::new(file, parts.as_ptr(), parts.len() as u32)
+                    .offset(offset)
+                    .build()
+            }
+            (_, [part]) => opcode::Write::new(file, part.iov_base.cast(), part.iov_len as u32)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+            (_, parts) => opcode::Writev::new(file, parts.as_ptr(), parts.len() as u32)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+        };
+        entry.user_data(index.into())
+    }
+
+    /// What a request came to, given the kernel's answer.
+    fn outcome(&self, slot: &mut InFlight, answer: i32) -> Result<(), Errno> {
+        let moved = match answer {
+            0.. => answer as usize,
+            _ => match Errno::from_raw_os_error(-answer) {
+                Errno::INTR | Errno::AGAIN | Errno::CANCELED => 0,
+                errno => return Err(errno),
+            },
+        };
+        if moved as u64 != slot.request.len_bytes() {
+            let rest_at = slot.request.offset_bytes + moved as u64;
+            advance(&mut slot.parts, moved);
+            let rest = std::mem::take(&mut slot.parts);
+            self.opened
+                .transfer(slot.request.operation, rest_at, rest)?;
+        }
+        if let (Operation::Read, Some(bounce)) = (slot.request.operation, &slot.bounce) {
+            scatter(bounce, &slot.request.buffers);
+        }
+        Ok(())
+    }
+}
+
+impl Queue for UringQueue {
+    fn submit(&mut self, request: Request) -> Submission {
+        // Whatever isn't an ordinary transfer, or can't succeed, is the sync engine's.
+        let carried = match request.operation {
+            Operation::Read => true,
+            Operation::Write { fua: false } => !self.opened.read_only,
+            Operation::Write { fua: true } => !self.opened.read_only && self.opened.facts.dsync,
+            _ => false,
+        };
+        let few_parts = request.buffers.len() <= 1024;
+        let small = request.len_bytes() <= i32::MAX as u64 / 2;
+        if !carried
+            || !few_parts
+            || !small
+            || fork::generation() != self.ring.generation
+            || request.check(&self.opened.geometry()).is_err()
+        {
+            return Submission::Inline(request);
+        }
+        let Some(index) = self.free.pop() else {
+            return Submission::Full(request);
+        };
+        let bounce = self.opened.bounce(&request);
+        let entry = self.entry(index, request, bounce);
+        // SAFETY: only this queue touches the submission side, and `&mut self` makes it one thread at a time.
+        let mut submission = unsafe { self.ring.uring.submission_shared() };
+        // SAFETY: buffers and parts stay in their slot until the completion.
+        let pushed = unsafe { submission.push(&entry) };
+        assert!(pushed.is_ok(), "the ring has an entry for every slot");
+        // Dropping it publishes the tail, before `unsubmitted` announces the entry.
+        drop(submission);
+        self.ring.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.ring.unsubmitted.fetch_add(1, Ordering::Release);
+        Submission::Accepted
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        if self.in_flight() == 0 || fork::generation() != self.ring.generation {
+            return 0;
+        }
+        let before = done.len();
+        let ring = self.ring.clone();
+        // SAFETY: only this queue touches the completion side, and `&mut self` makes it one thread at a time.
+        let completions = unsafe { ring.uring.completion_shared() };
+        for answer in completions {
+            let index = answer.user_data() as u32;
+            let slot = self.slots.get_mut(index as usize).and_then(Option::take);
+            let mut slot = slot.expect("the kernel completes what is in flight");
+            self.free.push(index);
+            let result = self.outcome(&mut slot, answer.result());
+            done.push(slot.request.complete(result));
+        }
+        let count = done.len() - before;
+        self.ring.in_flight.fetch_sub(count, Ordering::Relaxed);
+        count
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.ring.clone()
+    }
+}
+
+impl Drop for UringQueue {
+    /// Waits for what is in flight: the kernel still writes to its memory.
+    fn drop(&mut self) {
+        let limit = Instant::now() + DRAIN_MAX;
+        let mut done = Vec::new();
+        while self.in_flight() > 0
+            && fork::generation() == self.ring.generation
+            && Instant::now() < limit
+        {
+            self.poll(&mut done);
+            done.clear();
+            self.ring.wait(Some(WAIT_MAX));
+        }
+        if self.in_flight() == 0 {
+            // SAFETY: dropped here only, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.slots) };
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if fork::generation() == self.generation {
+            // SAFETY: dropped here only.
+            unsafe { ManuallyDrop::drop(&mut self.uring) };
+        }
+    }
+}
+
+impl Ring {
+    /// Hands the kernel what was pushed.
+    fn hand_over(&self) -> Result<(), Errno> {
+        let mut tries = 0;
+        loop {
+            let count = self.unsubmitted.swap(0, Ordering::Acquire);
+            if count == 0 {
+                return Ok(());
+            }
+            // SAFETY: plain submission; entries and the memory they name stay until their completions.
+            let taken = unsafe { self.uring.submitter().enter::<()>(count, 0, 0, None) };
+            let taken = taken.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            let left = count - taken.map_or(0, |taken| taken as u32).min(count);
+            if left > 0 {
+                self.unsubmitted.fetch_add(left, Ordering::Release);
+            }
+            match taken {
+                Ok(taken) if taken > 0 => {}
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::BUSY) => std::thread::yield_now(),
+                Err(errno) => return Err(errno),
+            }
+            tries += usize::from(left > 0);
+            if tries > SUBMIT_TRIES {
+                return Err(Errno::AGAIN);
+            }
+        }
+    }
+}
+
+impl Doorbell for Ring {
+    fn ring(&self) -> Result<()> {
+        if fork::generation() != self.generation {
+            return Err(Error::new(Errno::BADF));
+        }
+        self.hand_over()
+            .map_err(|errno| Error::with(errno, "submit to an io_uring"))
+    }
+
+    fn wait(&self, timeout: Option<Duration>) {
+        if self.ring().is_err() {
+            // Nothing to learn by waiting in the kernel; don't let the caller spin on the error.
+            return std::thread::sleep(timeout.unwrap_or(WAIT_MAX).min(Duration::from_millis(1)));
+        }
+        if self.in_flight.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let timeout = Timespec::from(timeout.unwrap_or(WAIT_MAX).min(WAIT_MAX));
+        let arguments = SubmitArgs::new().timespec(&timeout);
+        let flags = ENTER_GETEVENTS | ENTER_EXT_ARG;
+        // SAFETY: EXT_ARG takes the getevents argument that SubmitArgs is; nothing is submitted. Any error (ETIME, EINTR) ends the wait.
+        let _ = unsafe { self.uring.submitter().enter(0, 1, flags, Some(&arguments)) };
+    }
+}

@@ -1,0 +1,242 @@
+//! The engine: a worker's state together with whoever drives it.
+//!
+//! The state is reached only through operations, which run one at a time between their awaits: under the worker's lock, on whichever thread
+//! drives. Invariants: the state is dropped once, after the last operation, under the lock; a reference to it never leaves an operation.
+//!
+//! An operation's future needn't be `Send` although several threads may poll it one after the other: everything in it is the worker's, and
+//! the lock orders its polls. What belongs to a *thread* must not live across an await (a `std` mutex guard, a thread-local's reference).
+
+use std::cell::UnsafeCell;
+use std::future::Future;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use adit_base::{Errno, Error, Result};
+use adit_block::Device;
+
+use crate::driver::{Core, Inside, forked};
+use crate::handle::{Handle, Host};
+use crate::reactor::Reactor;
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Requests in flight at once; more wait in the worker.
+    pub queue_depth: u32,
+    /// Whether there is a keeper. Without one, work that no caller waits for gets on only while callers drive.
+    pub keeper: bool,
+    /// For messages.
+    pub name: String,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            queue_depth: 128,
+            keeper: true,
+            name: "adit".into(),
+        }
+    }
+}
+
+/// A worker's state `S`, driven by the threads that call it.
+pub struct Engine<S> {
+    core: Arc<Core>,
+    /// Initialised from the end of `start` until `live` is cleared. Under the worker's lock.
+    state: UnsafeCell<MaybeUninit<S>>,
+    live: AtomicBool,
+}
+
+// SAFETY: the state is touched under the worker's lock only, so by one thread at a time; see the header for futures.
+unsafe impl<S> Send for Engine<S> {}
+// SAFETY: as above.
+unsafe impl<S> Sync for Engine<S> {}
+
+/// A raw pointer to the state that may move into whichever thread drives.
+struct StatePointer<S>(*const S);
+
+// SAFETY: dereferenced under the worker's lock only.
+unsafe impl<S> Send for StatePointer<S> {}
+
+impl<S> StatePointer<S> {
+    /// # Safety
+    /// Under the worker's lock, and the state outlives `'a`.
+    unsafe fn get<'a>(self) -> &'a S {
+        // SAFETY: by the caller's word.
+        unsafe { &*self.0 }
+    }
+}
+
+impl<S: 'static> Engine<S> {
+    /// Opens a queue on the device and builds the worker's state by driving `make` to its end on this thread.
+    pub fn start<F, Fut>(
+        device: Arc<dyn Device>,
+        options: EngineOptions,
+        make: F,
+    ) -> Result<Arc<Engine<S>>>
+    where
+        F: FnOnce(Rc<Reactor>) -> Fut,
+        Fut: Future<Output = Result<S>>,
+    {
+        let inside = Inside::enter()?;
+        let core = Core::new(device, &options)?;
+        let made = core.run(|| {
+            // SAFETY: runs under the lock; the clone stays with the worker.
+            make(unsafe { core.reactor() }.clone())
+        });
+        match made {
+            Ok(state) => Ok(Arc::new(Engine {
+                core,
+                state: UnsafeCell::new(MaybeUninit::new(state)),
+                live: AtomicBool::new(true),
+            })),
+            Err(error) => {
+                drop(inside);
+                core.closing.store(true, Ordering::Relaxed);
+                core.keeper.stop();
+                core.end(|| {});
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs an operation to its end: a blocking call. Allocates nothing, and when nobody else is at it, wakes nobody.
+    ///
+    /// EIO after a panic, ESHUTDOWN after `shutdown`, EBADF in a forked child, EDEADLK from a signal handler that interrupted a call.
+    #[inline]
+    pub fn run<'a, T, F, Fut>(&'a self, operation: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a S) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        let _inside = Inside::enter()?;
+        self.core.check()?;
+        let state = self.pointer();
+        // SAFETY: called under the lock; if the state were gone, the worker would have refused the operation.
+        self.core.run(move || operation(unsafe { state.get() }))
+    }
+
+    /// Begins an operation that runs to its end whatever happens to the handle.
+    ///
+    /// What is ready runs here and now if the worker is free; what would block is left to whoever polls the handle, to other callers and
+    /// to the keeper. The reference to the state must not be kept by the result.
+    pub fn spawn<T, F, Fut>(self: &Arc<Self>, operation: F) -> Handle<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&'static S) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        let inside = match Inside::enter() {
+            Ok(inside) => inside,
+            Err(error) => return Handle::failed(error),
+        };
+        if let Err(error) = self.core.check() {
+            return Handle::failed(error);
+        }
+        let state = self.pointer();
+        // SAFETY: called under the lock; the state outlives every operation, and operations are done before it is dropped.
+        let start = move || operation(unsafe { state.get() });
+        let handle = Handle::begin(self.clone(), start);
+        drop(inside);
+        handle
+    }
+
+    /// Whether an operation panicked. Everything fails with EIO then, and nothing is written any more.
+    pub fn poisoned(&self) -> bool {
+        self.core.is_poisoned()
+    }
+
+    /// How often the keeper woke up. An idle engine's doesn't.
+    pub fn keeper_wakeups(&self) -> u64 {
+        self.core.keeper.wakeups()
+    }
+
+    /// Refuses new operations, waits for those under way, runs a last one, stops the keeper, drops the state and closes the queue.
+    ///
+    /// The state is dropped even when the last operation fails. ESHUTDOWN if it was shut down before.
+    pub fn shutdown<'a, F, Fut>(&'a self, operation: F) -> Result<()>
+    where
+        F: FnOnce(&'a S) -> Fut + Send,
+        Fut: Future<Output = Result<()>> + 'a,
+    {
+        let inside = Inside::enter()?;
+        if self.core.is_forked() {
+            return Err(forked());
+        }
+        if self.core.closing.swap(true, Ordering::AcqRel) {
+            return Err(Error::new(Errno::SHUTDOWN));
+        }
+        let result = self.last_operation(operation);
+        drop(inside);
+        self.end();
+        result
+    }
+
+    fn last_operation<'a, F, Fut>(&'a self, operation: F) -> Result<()>
+    where
+        F: FnOnce(&'a S) -> Fut,
+        Fut: Future<Output = Result<()>> + 'a,
+    {
+        let core = &self.core;
+        let state = self.pointer();
+        core.run(move || async move {
+            // SAFETY: under the lock, as is everything in this future.
+            unsafe { core.reactor() }.clone().drained().await;
+            // SAFETY: as above; the state is dropped by `end`, after this.
+            operation(unsafe { state.get() }).await
+        })
+    }
+}
+
+impl<S> Engine<S> {
+    fn pointer(&self) -> StatePointer<S> {
+        StatePointer(self.state.get().cast::<S>().cast_const())
+    }
+
+    /// Stops the keeper and drops the state.
+    fn end(&self) {
+        if !self.live.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.core.keeper.stop();
+        self.core.end(|| {
+            // SAFETY: under the lock, with every operation done; initialised until `live` was cleared, just now.
+            unsafe { (*self.state.get()).assume_init_drop() };
+        });
+    }
+}
+
+impl<S> Host for Engine<S> {
+    fn core(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl<S> Drop for Engine<S> {
+    /// Waits for operations whose handles were dropped, then ends the worker, without a last operation.
+    fn drop(&mut self) {
+        if !*self.live.get_mut() || self.core.is_forked() {
+            return;
+        }
+        let Ok(inside) = Inside::enter() else {
+            tracing::error!("an engine dropped inside one of its calls is leaked");
+            return;
+        };
+        self.core.closing.store(true, Ordering::Relaxed);
+        let core = &self.core;
+        // SAFETY: the closure and its future run under the lock.
+        let drained = core.run(move || async move {
+            // SAFETY: under the lock.
+            unsafe { core.reactor() }.clone().drained().await;
+            Ok(())
+        });
+        if let Err(error) = drained {
+            tracing::debug!(%error, "operations didn't all end well");
+        }
+        drop(inside);
+        self.end();
+    }
+}

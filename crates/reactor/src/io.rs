@@ -1,0 +1,141 @@
+//! Requests under way: a slot for each, and the future that waits for it.
+//!
+//! A slot is known by index and generation, which travel as the request's token; the submitter's own token is put back at the end. What the
+//! queue takes is *in flight*; what it answers `Inline` waits for a driver that executes it without the lock; what it answers `Full` waits in
+//! order for a completion to make room (one entry for each waiting future, so there are as many as operations ask for).
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use adit_block::Completion;
+
+use crate::reactor::Reactor;
+
+enum Slot {
+    Free,
+    /// Under way; who waits, if anybody polled already.
+    Waiting(Option<Waker>),
+    Arrived(Completion),
+    /// The future was dropped; the completion will be, too.
+    Abandoned,
+}
+
+/// All slots; recycled, so that a request in the steady state allocates nothing.
+#[derive(Default)]
+pub(crate) struct SlotTable {
+    slots: Vec<(u32, Slot)>,
+    free: Vec<u32>,
+}
+
+impl SlotTable {
+    /// A slot for a request; the result is its token.
+    pub(crate) fn insert(&mut self) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((1, Slot::Free));
+            self.free.reserve(self.slots.len());
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests")
+        });
+        let (generation, slot) = &mut self.slots[index as usize];
+        *slot = Slot::Waiting(None);
+        u64::from(index) | u64::from(*generation) << 32
+    }
+
+    fn slot(&mut self, token: u64) -> Option<&mut Slot> {
+        let (generation, slot) = self.slots.get_mut(token as u32 as usize)?;
+        (*generation == (token >> 32) as u32).then_some(slot)
+    }
+
+    fn remove(&mut self, token: u64) -> Slot {
+        let (generation, slot) = &mut self.slots[token as u32 as usize];
+        *generation = generation.checked_add(1).unwrap_or(1);
+        self.free.push(token as u32);
+        mem::replace(slot, Slot::Free)
+    }
+
+    /// Files a completion under its token; says who waits.
+    pub(crate) fn deliver(&mut self, completion: Completion) -> Option<Waker> {
+        let token = completion.request.token;
+        match self.slot(token) {
+            Some(slot @ Slot::Waiting(_)) => {
+                let Slot::Waiting(waker) = mem::replace(slot, Slot::Arrived(completion)) else {
+                    unreachable!()
+                };
+                waker
+            }
+            Some(Slot::Abandoned) => {
+                self.remove(token);
+                None
+            }
+            _ => {
+                debug_assert!(false, "a completion for a request that isn't under way");
+                tracing::error!(
+                    token,
+                    "a completion for a request that isn't under way; ignored"
+                );
+                None
+            }
+        }
+    }
+}
+
+/// A request under way; a future of its [`Completion`].
+///
+/// The request was handed to the device when this was made, so several of these run side by side. Dropped early, the request is still done;
+/// its completion is dropped when it arrives.
+#[must_use = "the request is done anyway, but its result is lost"]
+pub struct Submit<'a> {
+    pub(crate) reactor: &'a Reactor,
+    pub(crate) token: u64,
+    pub(crate) user_token: u64,
+    pub(crate) taken: bool,
+}
+
+impl Future for Submit<'_> {
+    type Output = Completion;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+        let mut slots = self.reactor.slots.borrow_mut();
+        let slot = slots
+            .slot(self.token)
+            .expect("a slot stays until its completion is taken");
+        match slot {
+            Slot::Waiting(waker) => {
+                match waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    None => *waker = Some(context.waker().clone()),
+                }
+                Poll::Pending
+            }
+            Slot::Arrived(_) => {
+                let Slot::Arrived(mut completion) = slots.remove(self.token) else {
+                    unreachable!()
+                };
+                drop(slots);
+                completion.request.token = self.user_token;
+                self.taken = true;
+                Poll::Ready(completion)
+            }
+            Slot::Free | Slot::Abandoned => unreachable!("this future has the slot"),
+        }
+    }
+}
+
+impl Drop for Submit<'_> {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        let mut slots = self.reactor.slots.borrow_mut();
+        match slots.slot(self.token) {
+            Some(slot @ Slot::Waiting(_)) => *slot = Slot::Abandoned,
+            Some(Slot::Arrived(_)) => {
+                let arrived = slots.remove(self.token);
+                drop(slots);
+                drop(arrived);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The task table: what can be polled, by an id that is never mistaken for an earlier one; and wakers that are just such an id.
+//!
+//! A waker's data is the id itself: no reference counts, no allocation, and a stale waker is recognised by its generation. Waking appends
+//! the id to the ready queue of the worker that *this thread* is driving; a wake on any other thread is a bug (nothing but the worker's
+//! own futures may keep a waker) and is dropped with a complaint, for there is no worker it could be given to safely.
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::task::{Context, RawWaker, RawWakerVTable, Waker};
+
+use adit_base::Error;
+
+use crate::reactor::Reactor;
+
+/// Index in the low half, generation in the high half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskId(usize);
+
+const _: () = assert!(usize::BITS == 64, "a task id needs 64 bits");
+
+impl TaskId {
+    /// No task: generations start at 1.
+    pub(crate) const NONE: TaskId = TaskId(0);
+
+    const fn new(index: u32, generation: u32) -> Self {
+        TaskId(index as usize | (generation as usize) << 32)
+    }
+    const fn index(self) -> usize {
+        self.0 & u32::MAX as usize
+    }
+    const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// How a poll ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Polled {
+    /// Its result is delivered; the task is gone and must not be touched.
+    Done,
+    Pending,
+    /// It panicked: the worker is to be poisoned, the task failed with the others.
+    Panicked,
+}
+
+/// What a task can be asked. All under the worker's lock.
+pub(crate) struct TaskVtable {
+    pub(crate) kind: TaskKind,
+    pub(crate) poll: unsafe fn(*const (), &Reactor, &mut Context<'_>) -> Polled,
+    /// Delivers an error instead of a result. The future is *not* dropped: after a panic no code of operations runs any more.
+    pub(crate) fail: unsafe fn(*const (), &Reactor, &dyn Fn() -> Error),
+    /// Drops a local task's future, at the orderly end of a worker.
+    pub(crate) drop_future: unsafe fn(*const (), &Reactor),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskKind {
+    /// Of a thread that waits for it; data is a `Node`.
+    Stack,
+    /// Of a handle; data is a `Cell`.
+    Spawned,
+    /// Of the worker itself; data is a `Cell`.
+    Local,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Task {
+    pub(crate) vtable: &'static TaskVtable,
+    pub(crate) data: *const (),
+}
+
+struct Entry {
+    generation: u32,
+    queued: bool,
+    task: Option<Task>,
+}
+
+/// All tasks of a worker. Entries are recycled.
+#[derive(Default)]
+pub(crate) struct TaskTable {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+impl TaskTable {
+    /// Adds a task; `queued` says that the caller puts it into the ready queue or polls it right away.
+    #[inline]
+    pub(crate) fn insert(&mut self, task: Task, queued: bool) -> TaskId {
+        let Some(index) = self.free.pop() else {
+            return self.grow(task, queued);
+        };
+        let entry = &mut self.entries[index as usize];
+        entry.queued = queued;
+        entry.task = Some(task);
+        TaskId::new(index, entry.generation)
+    }
+
+    #[cold]
+    fn grow(&mut self, task: Task, queued: bool) -> TaskId {
+        let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 tasks");
+        self.entries.push(Entry {
+            generation: 1,
+            queued,
+            task: Some(task),
+        });
+        // So that no later removal allocates.
+        self.free.reserve(self.entries.len());
+        TaskId::new(index, 1)
+    }
+
+    fn entry(&mut self, id: TaskId) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(id.index())?;
+        (entry.generation == id.generation() && entry.task.is_some()).then_some(entry)
+    }
+
+    /// The task, if it still exists; it may be woken again from here on.
+    pub(crate) fn begin_poll(&mut self, id: TaskId) -> Option<Task> {
+        let entry = self.entry(id)?;
+        entry.queued = false;
+        entry.task
+    }
+
+    /// The task, if it still exists.
+    pub(crate) fn get(&mut self, id: TaskId) -> Option<Task> {
+        self.entry(id)?.task
+    }
+
+    /// Whether the caller is to put it into the ready queue: it exists and isn't there.
+    pub(crate) fn mark_queued(&mut self, id: TaskId) -> bool {
+        match self.entry(id) {
+            Some(entry) if !entry.queued => {
+                entry.queued = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets a task.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: TaskId) {
+        let entry = &mut self.entries[id.index()];
+        assert!(entry.generation == id.generation() && entry.task.is_some());
+        entry.task = None;
+        entry.generation = entry.generation.checked_add(1).unwrap_or(1);
+        self.free.push(id.index() as u32);
+    }
+
+    /// Any task for which `pick` is true.
+    pub(crate) fn find(&self, pick: impl Fn(&Task) -> bool) -> Option<(TaskId, Task)> {
+        self.entries.iter().enumerate().find_map(|(index, entry)| {
+            let task = entry.task.filter(|task| pick(task))?;
+            Some((TaskId::new(index as u32, entry.generation), task))
+        })
+    }
+}
+
+thread_local! {
+    /// The worker that this thread is driving, that is, whose lock it holds.
+    static DRIVING: Cell<*const Reactor> = const { Cell::new(ptr::null()) };
+}
+
+/// Marks this thread as the one that drives a worker.
+pub(crate) struct Driving(*const Reactor);
+
+impl Driving {
+    #[inline]
+    pub(crate) fn enter(reactor: &Reactor) -> Driving {
+        Driving(DRIVING.replace(reactor))
+    }
+}
+
+impl Drop for Driving {
+    #[inline]
+    fn drop(&mut self) {
+        DRIVING.set(self.0);
+    }
+}
+
+const WAKER: RawWakerVTable =
+    RawWakerVTable::new(|data| RawWaker::new(data, &WAKER), wake, wake, |_| {});
+
+/// A waker of this task; nothing needs to be dropped.
+#[inline]
+pub(crate) fn waker(id: TaskId) -> ManuallyDrop<Waker> {
+    let data = ptr::without_provenance::<()>(id.0);
+    // SAFETY: the data is a number that every function of the table takes as such; `wake` acts only on the thread's own worker.
+    ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(data, &WAKER)) })
+}
+
+fn wake(data: *const ()) {
+    let reactor = DRIVING.get();
+    if reactor.is_null() {
+        debug_assert!(
+            false,
+            "an operation was woken by a thread that doesn't drive its worker"
+        );
+        tracing::error!(
+            "an operation was woken by a thread that doesn't drive its worker; ignored"
+        );
+        return;
+    }
+    // SAFETY: set only while this thread holds the lock of the worker, whose reactor then exists.
+    unsafe { &*reactor }.wake(TaskId(data.addr()));
+}

@@ -1,0 +1,92 @@
+//! What a call costs. Ignored: numbers for people, not claims. `cargo test --release -p adit-reactor --test speed -- --ignored --nocapture`
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use adit_base::Error;
+use adit_block::{Buffer, Device, MemoryConfig, MemoryDevice, Request};
+use adit_reactor::{Engine, EngineOptions, Reactor};
+
+struct State {
+    reactor: Rc<Reactor>,
+    count: Cell<u64>,
+}
+
+fn start() -> Arc<Engine<State>> {
+    let device: Arc<dyn Device> = MemoryDevice::new(MemoryConfig::default()).expect("memory");
+    Engine::start(device, EngineOptions::default(), |reactor| async {
+        Ok(State {
+            reactor,
+            count: Cell::new(0),
+        })
+    })
+    .expect("starts")
+}
+
+fn count_up(engine: &Engine<State>, turns: u64) {
+    for _ in 0..turns {
+        engine
+            .run(|state| async {
+                state.count.set(state.count.get() + 1);
+                Ok(())
+            })
+            .expect("runs");
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn what_a_call_costs() {
+    let engine = start();
+    count_up(&engine, 100_000);
+    let turns = 5_000_000;
+    let best = (0..5)
+        .map(|_| {
+            let began = Instant::now();
+            count_up(&engine, turns);
+            began.elapsed().as_nanos() as f64 / turns as f64
+        })
+        .fold(f64::MAX, f64::min);
+    println!("run, uncontended: {best:.1} ns");
+
+    for threads in [2, 4, 8] {
+        let turns = 500_000;
+        let began = Instant::now();
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| count_up(&engine, turns));
+            }
+        });
+        let per_op = began.elapsed().as_nanos() as f64 / (turns * threads) as f64;
+        println!("run, {threads} threads: {per_op:.1} ns per operation in total");
+    }
+
+    let page = Buffer::zeroed(4096);
+    let turns = 500_000;
+    let began = Instant::now();
+    for _ in 0..turns {
+        let page = page.clone();
+        engine
+            .run(|state| async move {
+                let completion = state.reactor.submit(Request::write(4096, page, 0)).await;
+                completion.result.map_err(Error::from)
+            })
+            .expect("io");
+    }
+    let per_op = began.elapsed().as_nanos() as f64 / turns as f64;
+    println!("run with one inline 4 KiB write to memory: {per_op:.1} ns");
+
+    let began = Instant::now();
+    for _ in 0..turns {
+        engine
+            .spawn(|_| async { Ok(()) })
+            .poll_once()
+            .expect("done")
+            .expect("runs");
+    }
+    let per_op = began.elapsed().as_nanos() as f64 / turns as f64;
+    println!("spawn and take: {per_op:.1} ns");
+}

@@ -12,6 +12,7 @@ mod plugin;
 mod process;
 mod setup;
 mod suite;
+mod zram;
 
 use std::process::ExitCode;
 
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
-            print!("{HELP}");
+            print!("{HELP}{}", zram::HELP);
             Ok(())
         }
         ["setup"] => setup::run(setup::FOR_TESTS),
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
         ["test", "--only", step] => suite::run(Some(step)),
         ["plugin"] => plugin::build(plugin::Profile::Debug).map(report_built),
         ["plugin", "--release"] => plugin::build(plugin::Profile::Release).map(report_built),
+        ["bench-zram", options @ ..] => {
+            zram::Options::parse(options).and_then(|options| zram::run(&options))
+        }
         _ => Err(format!("do not understand `{}`\n\n{HELP}", words.join(" "))),
     };
     match outcome {

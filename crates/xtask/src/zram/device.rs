@@ -1,0 +1,112 @@
+//! `/dev/zram0`, claimed for a benchmark: a block device in memory, fresh for each system.
+//!
+//! It is taken only when nobody has set it up, and handed back unset, also after an error or Ctrl-C.
+//! No other device is ever touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{self, Outcome};
+
+/// The only device that is used.
+pub(crate) const DEVICE: &str = "/dev/zram0";
+const CONTROL: &str = "/sys/block/zram0";
+
+/// The device, ours until dropped.
+pub(crate) struct Zram(());
+
+impl Zram {
+    /// Refuses without root, without the device, and when it has a size: somebody uses it then.
+    pub(crate) fn claim() -> Outcome<Zram> {
+        if !process::is_root() {
+            return Err("bench-zram needs root: it formats and mounts /dev/zram0".to_owned());
+        }
+        if !Path::new(CONTROL).exists() {
+            return Err(format!("there is no {DEVICE} (try: modprobe zram)"));
+        }
+        let size = read_control("disksize")?;
+        if size != "0" {
+            return Err(format!(
+                "{DEVICE} is in use or was left behind ({size} bytes). If it is nobody's: \
+                 umount what is on it, then echo 1 > {CONTROL}/reset"
+            ));
+        }
+        outlive_ctrl_c();
+        Ok(Zram(()))
+    }
+
+    /// Empties it and gives it a size.
+    pub(crate) fn set_up(&self, size: &str) -> Outcome {
+        write_control("reset", "1")?;
+        write_control("comp_algorithm", "lz4")?;
+        write_control("disksize", size)
+    }
+
+    /// What `set_up` does, as a shell would.
+    pub(crate) fn set_up_commands(size: &str) -> Vec<String> {
+        let settings = [
+            ("reset", "1"),
+            ("comp_algorithm", "lz4"),
+            ("disksize", size),
+        ];
+        settings
+            .map(|(file, value)| format!("echo {value} > {CONTROL}/{file}"))
+            .to_vec()
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        if let Err(complaint) = write_control("reset", "1") {
+            eprintln!("xtask: {complaint}");
+        }
+    }
+}
+
+/// From now on Ctrl-C ends the program that is running for us, whose failure then ends us in order.
+fn outlive_ctrl_c() {
+    extern "C" fn nothing(_signal: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler does nothing, so it may interrupt anything; programs that we start
+        // get the default back.
+        unsafe { libc::signal(signal, handler) };
+    }
+}
+
+fn read_control(file: &str) -> Outcome<String> {
+    let path = format!("{CONTROL}/{file}");
+    let text =
+        fs::read_to_string(&path).map_err(|error| format!("could not read {path}: {error}"))?;
+    Ok(text.trim().to_owned())
+}
+
+fn write_control(file: &str, value: &str) -> Outcome {
+    let path = format!("{CONTROL}/{file}");
+    fs::write(&path, value).map_err(|error| format!("could not write {value} to {path}: {error}"))
+}
+
+/// A mounted file system, unmounted when dropped.
+pub(crate) struct Mount {
+    folder: PathBuf,
+}
+
+impl Mount {
+    pub(crate) fn new(folder: &Path) -> Outcome<Mount> {
+        fs::create_dir_all(folder)
+            .map_err(|error| format!("could not create {}: {error}", folder.display()))?;
+        process::run(Command::new("mount").arg(DEVICE).arg(folder))?;
+        Ok(Mount {
+            folder: folder.to_path_buf(),
+        })
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(complaint) = process::run(Command::new("umount").arg(&self.folder)) {
+            eprintln!("xtask: {complaint}");
+        }
+    }
+}

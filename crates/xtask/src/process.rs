@@ -81,11 +81,16 @@ pub(crate) fn read(command: &mut Command) -> Outcome<String> {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
         let complaint = String::from_utf8_lossy(&output.stderr);
-        Err(failed(
-            command,
-            format!("{}\n{}", output.status, complaint.trim_end()),
-        ))
+        let how = format!("{}\n{}", output.status, last_lines(&complaint, 30));
+        Err(failed(command, how))
     }
+}
+
+/// The end of what a program said; progress that overwrites itself counts as lines.
+fn last_lines(text: &str, count: usize) -> String {
+    let mut lines: Vec<&str> = text.trim_end().rsplit(['\n', '\r']).take(count).collect();
+    lines.reverse();
+    lines.join("\n")
 }
 
 /// Runs to the end; standard output goes to the terminal and, line by line, to `each_line`.

@@ -156,11 +156,9 @@ impl Runs {
 
     /// Two databases: one synced at each write, one filled and then read.
     fn db_benches(&self, system: System) -> [Command; 2] {
-        // db_bench divides the number of a synced fill by 1000.
-        let fillsync_num = self.amounts.fillsync_keys * 1000;
         let fillsync = [
             "--benchmarks=fillsync".to_owned(),
-            format!("--num={fillsync_num}"),
+            format!("--num={}", self.amounts.fillsync_keys),
         ];
         let fill_and_read = [
             "--benchmarks=fillrandom,readrandom".to_owned(),

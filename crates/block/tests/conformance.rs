@@ -409,6 +409,30 @@ fn file_through_the_page_cache() {
     file(FileEngine::IoUring, false, conforms);
 }
 
+/// Overwrites a block device of 8 MiB of zeroes named by ADIT_TEST_BLOCK_DEVICE (`losetup`, `modprobe zram`).
+#[test]
+#[ignore = "needs a block device to overwrite, named by ADIT_TEST_BLOCK_DEVICE"]
+fn block_device() {
+    let path = std::env::var("ADIT_TEST_BLOCK_DEVICE").expect("ADIT_TEST_BLOCK_DEVICE");
+    for engine in [FileEngine::Sync, FileEngine::IoUring] {
+        let options = FileOptions {
+            engine,
+            ..FileOptions::default()
+        };
+        let device = FileDevice::open(&path, &options).expect("open");
+        assert!(device.is_block_device() && device.is_direct());
+        println!("{:?} {:?}", device.geometry(), device.capabilities());
+        let again = FileDevice::open(&path, &options)
+            .map(|_| ())
+            .expect_err("it is in use");
+        println!("{again}");
+        assert_eq!(again.errno(), Errno::BUSY);
+        conforms(device.clone());
+        let all = device.execute(Request::write_zeroes(0, SIZE_BYTES, 0));
+        assert_eq!(all.result, Ok(()));
+    }
+}
+
 #[test]
 fn fault_without_faults() {
     for (queued, logical_block_bytes) in [(false, 512), (true, 512), (true, 4096)] {

@@ -1,3 +1,5 @@
+//! Tests of the fault device.
+
 use super::*;
 use crate::Buffer;
 
@@ -225,4 +227,78 @@ fn the_seed_decides_everything() {
     };
     assert_eq!(run(7), run(7));
     assert_ne!(run(7).0, run(8).0);
+}
+
+/// Against a model that knows, for each sector, every value it may legally have after a cut.
+#[test]
+fn every_outcome_of_a_power_cut_is_legal_and_none_is_forgotten() {
+    const SECTORS: u64 = 16;
+    for seed in 0..60 {
+        let mut random = Prng::new(seed);
+        let volatile_cache = !seed.is_multiple_of(4);
+        let size_bytes = SECTORS * 512;
+        let device = FaultDevice::new(FaultConfig {
+            size_bytes,
+            volatile_cache,
+            seed,
+            ..Default::default()
+        });
+        let mut legal: Vec<Vec<u8>> = vec![vec![0]; SECTORS as usize];
+        let mut seen = legal.clone();
+        for value in 1..40u8 {
+            let from = random.below(SECTORS);
+            let count = 1 + random.below(SECTORS - from);
+            let bytes = Buffer::copy_of(&vec![value; count as usize * 512]);
+            let touched = from as usize..(from + count) as usize;
+            match random.below(6) {
+                0 => {
+                    flush(&device).expect("flush");
+                    legal
+                        .iter_mut()
+                        .for_each(|values| drop(values.drain(..values.len() - 1)));
+                }
+                1 => {
+                    device
+                        .execute(Request::write_fua(from * 512, bytes, 0))
+                        .result
+                        .expect("fua");
+                    legal[touched].fill(vec![value]);
+                }
+                _ => {
+                    device
+                        .execute(Request::write(from * 512, bytes, 0))
+                        .result
+                        .expect("write");
+                    for values in &mut legal[touched] {
+                        if !volatile_cache {
+                            values.clear();
+                        }
+                        values.push(value);
+                    }
+                }
+            }
+        }
+        for _ in 0..400 {
+            let image = device.power_cut(&mut random);
+            for (number, values) in legal.iter().enumerate() {
+                let value = sector(&image, number as u64);
+                assert!(
+                    values.contains(&value),
+                    "seed {seed}: sector {number} is {value}"
+                );
+                seen[number].push(value);
+            }
+        }
+        // Each of the last two legal values turns up (older ones need several losses in a row).
+        for (values, seen) in legal.iter().zip(&seen) {
+            assert!(
+                values
+                    .iter()
+                    .rev()
+                    .take(2)
+                    .all(|value| seen.contains(value)),
+                "seed {seed}"
+            );
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use adit_base::{Errno, Error, Result, SECTOR_BYTES};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
 use rustix::io::ReadWriteFlags;
 
 /// Facts about an open image or block device.
@@ -47,7 +47,7 @@ impl HostFacts {
             (true, _) => rustix::fs::ioctl_blksszget(file)?,
             (false, true) if offset_align > 0 => offset_align.max(SECTOR_BYTES as u32),
             // Without an answer from the kernel, suppose what is right everywhere.
-            (false, true) => adit_base::PAGE_BYTES as u32,
+            (false, true) => PAGE_BYTES as u32,
             (false, false) => SECTOR_BYTES as u32,
         };
         if logical_block_bytes != 512 && logical_block_bytes != 4096 {
@@ -67,7 +67,11 @@ impl HostFacts {
                 * u64::from(logical_block_bytes),
             logical_block_bytes,
             direct,
-            memory_align: (memory_align as usize).max(if memory_align == 0 { 4096 } else { 1 }),
+            memory_align: if memory_align == 0 {
+                PAGE_BYTES
+            } else {
+                memory_align as usize
+            },
             volatile_cache,
             dsync,
             fua: !volatile_cache || (dsync && (!block_device || supported("fua"))),
@@ -80,6 +84,11 @@ impl HostFacts {
 /// The size of a file or block device.
 pub(super) fn size_bytes(mut file: &File) -> Result<u64> {
     Ok(file.seek(SeekFrom::End(0))?)
+}
+
+/// Whether O_DIRECT on this file is content with pages. Some file systems want larger blocks, and would refuse every request.
+pub(super) fn takes_direct_pages(file: &File) -> bool {
+    direct_alignment(file).is_none_or(|(memory, offset)| memory.max(offset) <= PAGE_BYTES as u32)
 }
 
 /// What O_DIRECT demands of (memory, offsets), where the kernel says it.

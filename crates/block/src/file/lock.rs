@@ -32,8 +32,17 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
 }
 
 /// EBUSY with its reason.
-pub(super) fn busy(path: &Path, reason: &str) -> Error {
+fn busy(path: &Path, reason: &str) -> Error {
     Error::with(Errno::BUSY, format!("open {}: {reason}", path.display()))
+}
+
+/// EBUSY for a block device that the kernel didn't let us have exclusively.
+pub(super) fn busy_device(path: &Path) -> Error {
+    // Another volume of ours holds its lock too; a mount doesn't.
+    match File::open(path).ok().and_then(|file| owner(&file)) {
+        Some(owner) => busy(path, &format!("in use by {owner}")),
+        None => busy(path, "mounted, or part of another device"),
+    }
 }
 
 /// "adit (pid 123)" for the holder of a lock on this file, as far as /proc shows it.

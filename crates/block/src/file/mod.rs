@@ -119,11 +119,14 @@ impl FileDevice {
                 .open(path)
         };
         let (file, direct) = match open(options.direct) {
+            Ok(file) if options.direct && kind.is_file() && !host::takes_direct_pages(&file) => {
+                (open(false).map_err(fail)?, false)
+            }
             Err(error) if options.direct && error.raw_os_error() == Some(libc::EINVAL) => {
                 (open(false).map_err(fail)?, false)
             }
             Err(error) if exclusive != 0 && error.raw_os_error() == Some(libc::EBUSY) => {
-                return Err(lock::busy(path, "mounted, or in use exclusively"));
+                return Err(lock::busy_device(path));
             }
             opened => (opened.map_err(fail)?, options.direct),
         };

@@ -233,8 +233,8 @@ fn notes(options: &Options, disk: &Block) -> Vec<String> {
         "How to read it: `raw` is the least IO that the same promise needs, as bare calls on a \
          written file (for cached reads: a copy in memory). Ratios are of operations per second; \
          above 1 Adit does more. Percentiles are of single operations; in the rows about names \
-         the rate includes a final syncfs, which the percentiles can't show. Data is \
-         incompressible."
+         the rate includes a final syncfs, which the percentiles can't show; a percentile that too \
+         few operations support is left out. Data is incompressible."
             .to_owned(),
     ];
     let raw_us = disk

@@ -68,9 +68,9 @@ impl fmt::Display for Cell {
             "{:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>8} {:>5.0}%",
             self.system,
             count(self.operations_per_second),
-            duration(self.p50_us),
-            duration(self.p99_us),
-            duration(self.p999_us),
+            percentile(self.p50_us, self.timed / 2),
+            percentile(self.p99_us, self.timed / 100),
+            percentile(self.p999_us, self.timed / 1000),
             to_kernel,
             ratio(self.to_raw),
             self.spread * 100.0
@@ -85,6 +85,14 @@ fn ratio(value: Option<f64>) -> String {
         Some(value) if value >= 9.95 => format!("{value:.0}"),
         Some(value) if value >= 0.995 => format!("{value:.1}"),
         Some(value) => format!("{value:.2}"),
+    }
+}
+
+/// A percentile, or nothing when fewer than one operation lies beyond it.
+fn percentile(us: f64, beyond: u64) -> String {
+    match beyond {
+        0 => "–".to_owned(),
+        _ => duration(us),
     }
 }
 
@@ -139,7 +147,7 @@ fn write_wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, duration, ratio};
+    use super::{count, duration, percentile, ratio};
 
     #[test]
     fn numbers_are_short_and_have_units() {
@@ -152,5 +160,7 @@ mod tests {
         assert_eq!(ratio(Some(0.456)), "0.46");
         assert_eq!(ratio(Some(8.04)), "8.0");
         assert_eq!(ratio(None), "");
+        assert_eq!(percentile(5.0, 1), "5.00 µs");
+        assert_eq!(percentile(5.0, 0), "–");
     }
 }

@@ -22,8 +22,12 @@ mod frames;
 mod index;
 mod lists;
 mod mapping;
+#[cfg(test)]
+mod measure;
 mod owner;
 mod salvage;
+#[cfg(test)]
+mod stress;
 #[cfg(test)]
 mod tests;
 

@@ -257,6 +257,14 @@ impl Cache {
         }
     }
 
+    /// Lowers some flags and raises others in one step: a write-back begins with DIRTY → WRITEBACK, so that salvage finds one of them at
+    /// each instant, and ends with WRITEBACK → nothing, or → DIRTY when it failed.
+    #[inline]
+    pub fn change_flags(&mut self, id: FrameId, lower: FrameFlags, raise: FrameFlags) {
+        let word = self.flags_word(id.0) & !lower.bits() | raise.bits();
+        self.set_flags_word(id.0, word);
+    }
+
     /// Sets the kind number of the page.
     pub fn set_kind(&mut self, id: FrameId, kind: u8) {
         let word = self.flags_word(id.0);
@@ -696,6 +704,8 @@ impl Cache {
         self.set_flags_word(new, flags);
         let key = self.key(FrameId(old));
         let frames = &self.frames;
+        // What was a shadow says here which `apply` it belongs to; now there are no loads.
+        frames.meta(new).loads.store(0, Ordering::Release);
         frames.index.replace(frames.mapping(), key, old, new);
         self.links.replace(old, new);
         for lsns in &mut self.lsns {

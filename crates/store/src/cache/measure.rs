@@ -1,0 +1,145 @@
+//! What the hot paths cost. Not run by default:
+//! `cargo test --release -p adit-store cache::measure -- --ignored --nocapture`.
+
+use super::*;
+use adit_base::PAGE_BYTES;
+use adit_base::random::Prng;
+use std::hint::black_box;
+use std::time::Instant;
+
+fn filled(frames: u32, shared: Option<SharedName>) -> Cache {
+    let mut cache = Cache::new(&CacheOptions {
+        frames_max: frames,
+        shared,
+    })
+    .expect("a cache");
+    let begun = Instant::now();
+    for page in 0..frames {
+        let id = cache.allocate().expect("a frame");
+        cache.raw_mut(id).fill(page as u8);
+        let page = u64::from(page);
+        cache.insert(id, FrameKey { space: 8, page }, FrameFlags::VALID);
+    }
+    let each = begun.elapsed().as_nanos() as u64 / u64::from(frames);
+    println!("  filled: {each} ns a page, {:?}", cache.placement());
+    cache
+}
+
+/// Nanoseconds for one `read` of a random page.
+fn read_ns(cache: &Cache, threads: u64, len_bytes: usize, reads: u64) -> f64 {
+    let pages = u64::from(cache.counts().used);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for seed in 0..threads {
+            let frames = cache.frames();
+            scope.spawn(move || {
+                let mut random = Prng::new(seed);
+                let mut into = [0; PAGE_BYTES];
+                for _ in 0..reads {
+                    let page = random.next_u64() % pages;
+                    let key = FrameKey { space: 8, page };
+                    assert!(frames.read(key, 0, &mut into[..len_bytes]));
+                    black_box(&mut into);
+                }
+            });
+        }
+    });
+    begun.elapsed().as_nanos() as f64 / reads as f64
+}
+
+/// The same copies without the cache.
+fn copy_ns(cache: &Cache, reads: u64) -> f64 {
+    let pages = u64::from(cache.counts().used);
+    let (start, _) = cache.frames().memory();
+    let mut random = Prng::new(1);
+    let mut into = [0u8; PAGE_BYTES];
+    let begun = Instant::now();
+    for _ in 0..reads {
+        let page = (random.next_u64() % pages) as usize;
+        // SAFETY: inside the cache's memory, which nobody writes now.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                start.add(page * PAGE_BYTES),
+                into.as_mut_ptr(),
+                PAGE_BYTES,
+            );
+        }
+        black_box(&mut into);
+    }
+    begun.elapsed().as_nanos() as f64 / reads as f64
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn reads() {
+    for (frames, what) in [(4096, "16 MiB"), (1 << 18, "1 GiB")] {
+        for shared in [None, Some(SharedName::new(1, 1))] {
+            println!("{what}:");
+            let cache = filled(frames, shared);
+            for _ in 0..2 {
+                let reads = 1_000_000;
+                println!(
+                    "  ns a 4 KiB read: copy alone {:.0}, 1 thread {:.0}, 2 threads {:.0}; 64 B: 1 thread {:.0}, 2 threads {:.0}",
+                    copy_ns(&cache, reads),
+                    read_ns(&cache, 1, PAGE_BYTES, reads),
+                    read_ns(&cache, 2, PAGE_BYTES, reads),
+                    read_ns(&cache, 1, 64, reads),
+                    read_ns(&cache, 2, 64, reads),
+                );
+            }
+            cache.close().expect("closed");
+        }
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn owner() {
+    let mut cache = filled(4096, None);
+    let rounds = 1_000_000u64;
+    let time = |what: &str, cache: &mut Cache, step: &mut dyn FnMut(&mut Cache, u64)| {
+        let begun = Instant::now();
+        for round in 0..rounds {
+            step(cache, round);
+        }
+        let each = begun.elapsed().as_nanos() as f64 / rounds as f64;
+        println!("  {what}: {each:.0} ns");
+    };
+    let key = |page: u64| FrameKey { space: 8, page };
+    time("find", &mut cache, &mut |cache, round| {
+        black_box(cache.find(key(round * 61 % 3000)));
+    });
+    time("write 100 bytes", &mut cache, &mut |cache, round| {
+        let id = cache.find(key(round * 61 % 3000)).expect("cached");
+        let done = cache.write(id, |page| page[200..300].fill(round as u8));
+        assert!(done.is_ok());
+    });
+    time("replace a pinned page", &mut cache, &mut |cache, round| {
+        let id = cache.find(key(round * 61 % 3000)).expect("cached");
+        let pin = cache.buffer(id);
+        let new = cache.write_or_replace(id, |page| page[200..300].fill(round as u8));
+        black_box(new);
+        drop(pin);
+    });
+    time("evict and insert", &mut cache, &mut |cache, round| {
+        let id = cache.allocate().expect("clean frames");
+        cache.insert(id, key(1_000_000 + round), FrameFlags::VALID);
+    });
+    let target = cache.find(key(1_999_999)).expect("the last one");
+    time(
+        "shadow, change 8 bytes, apply",
+        &mut cache,
+        &mut |cache, round| {
+            let shadow = cache.shadow(target).expect("a frame");
+            let at = round as usize * 8 % 4096;
+            cache.raw_mut(shadow)[at..at + 8].copy_from_slice(&round.to_le_bytes());
+            cache.apply(&[(target, shadow)], |one| {
+                black_box(one);
+            });
+        },
+    );
+    let (old, new) = ([1; PAGE_BYTES], [1; PAGE_BYTES]);
+    time("compare two equal pages", &mut cache, &mut |_, _| {
+        black_box(apply::changed_granules(black_box(&old), black_box(&new)));
+    });
+}

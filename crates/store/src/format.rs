@@ -372,6 +372,16 @@ pub const EXTENT_SHARED: u32 = 2;
 /// Most pages of one extent.
 pub const EXTENT_PAGES_MAX: u32 = u16::MAX as u32;
 
+/// A leaf of a tree of extents: `header.count` extents in ascending order.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone)]
+#[repr(C)]
+pub struct ExtentLeaf {
+    /// Header of kind [`PageKind::ExtentLeaf`].
+    pub header: PageHeader,
+    /// The extents.
+    pub extents: [RawExtent; NODE_ENTRIES],
+}
+
 /// An entry of an inner node: the subtree `child` holds keys from `key` on.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -394,6 +404,7 @@ const _: () = {
     assert!(size_of::<Slot>() == SECTOR_BYTES);
     assert!(size_of::<RawExtent>() == 16);
     assert!(size_of::<InnerEntry>() == 16);
+    assert!(size_of::<ExtentLeaf>() == PAGE_BYTES);
     assert!(size_of::<StatePage>() <= 512);
 };
 

@@ -4,6 +4,7 @@
 //! `sync.rs` (how data gets home) and `recovery.rs` (how it comes back).
 
 pub mod cache;
+pub mod extents;
 pub mod format;
 pub mod node;
 pub mod page_view;

@@ -15,9 +15,12 @@
 //! Keys of a node ascend strictly: one key never continues in a second leaf.
 //!
 //! Nodes are not balanced when entries go: an empty leaf is removed, with the nodes that this empties,
-//! and a root with a single child gives way to it. Every change touches O(depth) pages.
+//! and a root with a single child gives way to it. Every change touches O(depth) pages. What lies behind
+//! the last entry of a node is left as it is: clearing it would only lengthen the journal's records.
 
-use crate::format::{InnerEntry, NODE_ENTRIES, PAGE_HEADER_BYTES, Page, PageHeader, PageKind};
+use crate::format::{
+    InnerEntry, NODE_ENTRIES, PAGE_HEADER_BYTES, Page, PageHeader, PageKind, Slot,
+};
 use crate::page_view::{begin, corrupt, header, header_mut};
 use crate::pages::{Pages, PagesRead, Stop};
 use std::collections::HashSet;
@@ -72,6 +75,17 @@ pub struct Path {
 }
 
 impl Path {
+    /// A leaf found by walking over the tree. It doesn't know the way, so the tree can't be changed by it.
+    pub(crate) fn to_leaf(leaf: u64, lower: u64, upper: Option<u64>) -> Path {
+        Path {
+            steps: [Step::default(); DEPTH_MAX],
+            depth: 0,
+            leaf,
+            lower,
+            upper,
+        }
+    }
+
     /// The inner nodes, root first.
     pub fn steps(&self) -> &[Step] {
         &self.steps[..usize::from(self.depth)]
@@ -133,6 +147,21 @@ impl Tree {
             leaf_kind,
             pages_added: 0,
         }
+    }
+
+    /// The tree that a slot holds the root of; whether it does is for the caller to know.
+    pub fn of_slot(slot: &Slot, owner: u64, leaf_kind: PageKind) -> Tree {
+        let (root, _) =
+            u64::read_from_prefix(&slot.payload).expect("a payload of more than 8 bytes");
+        Tree::new(owner, root, slot.map_depth, leaf_kind)
+    }
+
+    /// Writes the root into the slot and counts the pages added or removed since the last time.
+    pub fn save(&mut self, slot: &mut Slot) {
+        slot.payload[..8].copy_from_slice(&self.root.to_le_bytes());
+        slot.map_depth = self.depth;
+        slot.allocated_pages = slot.allocated_pages.saturating_add_signed(self.pages_added);
+        self.pages_added = 0;
     }
 
     /// A new tree of one empty leaf (its header is filled in), near `goal`.
@@ -215,10 +244,12 @@ impl Tree {
     /// Adds an empty leaf behind the leaf of `path`, for the keys from `key` on, and returns its page.
     /// The caller moves what belongs there; the path is no longer valid.
     pub fn add_leaf(&mut self, pages: &mut impl Pages, path: &Path, key: u64) -> Result<u64, Stop> {
-        assert!(
-            key > path.lower && path.upper.is_none_or(|upper| key < upper),
-            "a leaf is split outside of its bounds"
-        );
+        if key <= path.lower || path.upper.is_some_and(|upper| key >= upper) {
+            return Err(corrupt(
+                path.leaf,
+                "its keys are outside of the bounds of this tree node",
+            ));
+        }
         let leaf = self.new_node(pages, path.leaf, self.leaf_kind, 0)?;
         self.insert(pages, path, InnerEntry { key, child: leaf })?;
         Ok(leaf)
@@ -238,7 +269,6 @@ impl Tree {
                 let (index, count) = (usize::from(step.index), usize::from(step.count));
                 let places = places(node);
                 places.copy_within(index + 1..count, index);
-                places[count - 1] = InnerEntry::default();
                 header_mut(node).count = step.count - 1;
                 return self.lower_root(pages);
             }
@@ -258,8 +288,17 @@ impl Tree {
         self.free_node(pages, self.root)
     }
 
-    /// The leaf behind that of `path`, if both hang from the same inner node: the pair that may be merged.
-    pub fn neighbour(&self, pages: &impl PagesRead, path: &Path) -> Result<Option<Path>, Stop> {
+    /// The leaf before that of `path`, if both hang from the same inner node: a pair that may be merged
+    /// (the later one is removed).
+    pub fn leaf_before(&self, pages: &impl PagesRead, path: &Path) -> Result<Option<Path>, Stop> {
+        match path.steps().last() {
+            Some(step) if step.index > 0 => Ok(Some(self.descend(pages, path.lower - 1)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The leaf behind that of `path`, if both hang from the same inner node.
+    pub fn leaf_behind(&self, pages: &impl PagesRead, path: &Path) -> Result<Option<Path>, Stop> {
         match (path.steps().last(), path.upper) {
             (Some(step), Some(upper)) if step.index + 1 < step.count => {
                 Ok(Some(self.descend(pages, upper)?))
@@ -341,7 +380,6 @@ impl Tree {
             let right = self.new_node(pages, step.page, PageKind::Inner, level)?;
             let left = self.inner_mut(pages, step.page, level)?;
             let moved: Vec<InnerEntry> = entries(left)[keep..].to_vec();
-            places(left)[keep..].fill(InnerEntry::default());
             header_mut(left).count = keep as u16;
             if at < keep {
                 insert_entry(left, at, entry);

@@ -71,10 +71,8 @@ fn random_splits_and_removals_agree_with_a_sorted_map_through_misses() {
             let growing = step / 400 % 2 == 0;
             let key = random.range(1..100_000);
             if random.chance(if growing { 3 } else { 1 }, 4) {
-                if !model.contains_key(&key) {
-                    let leaf = add(&mut pages, &mut tree, key);
-                    model.insert(key, leaf);
-                }
+                let new = model.entry(key);
+                new.or_insert_with(|| add(&mut pages, &mut tree, key));
             } else if model.len() > 1 {
                 let (changed, path) = pages
                     .transact(|pages| {
@@ -178,9 +176,14 @@ fn neighbours_are_leaves_of_the_same_inner_node() {
     }
     for key in 0..12 {
         let path = tree.descend(&pages, key).unwrap();
-        let neighbour = tree.neighbour(&pages, &path).unwrap();
+        let before = tree.leaf_before(&pages, &path).unwrap();
         assert_eq!(
-            neighbour.map(|path| path.lower),
+            before.map(|path| path.lower),
+            (key % 6 != 0).then(|| key - 1)
+        );
+        let behind = tree.leaf_behind(&pages, &path).unwrap();
+        assert_eq!(
+            behind.map(|path| path.lower),
             (key % 6 != 5).then_some(key + 1)
         );
     }
@@ -188,7 +191,8 @@ fn neighbours_are_leaves_of_the_same_inner_node() {
 
 #[test]
 fn a_damaged_node_is_an_error_that_names_the_page() {
-    let damages: [(&str, fn(&mut Page)); 6] = [
+    type Damage = fn(&mut Page);
+    let damages: [(&str, Damage); 6] = [
         ("owner", |page| header_mut(page).owner = 9),
         ("level", |page| header_mut(page).level = 2),
         ("empty", |page| header_mut(page).count = 0),

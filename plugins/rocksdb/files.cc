@@ -17,10 +17,6 @@ IOStatus Handle::Read(uint64_t offset, size_t len, Slice* result, char* scratch)
   return ToStatus(got, path_);
 }
 
-IOStatus Handle::Advise(uint64_t offset, uint64_t len, int advice) const {
-  return ToStatus(adit_advise(file_, offset, len, advice), path_);
-}
-
 IOStatus Handle::Close() {
   if (file_ == nullptr) return IOStatus::OK();
   const int result = adit_close(file_);
@@ -59,10 +55,6 @@ IOStatus SequentialFile::Skip(uint64_t len) {
   return IOStatus::OK();
 }
 
-IOStatus SequentialFile::InvalidateCache(size_t offset, size_t len) {
-  return handle_.Advise(offset, len, ADIT_ADVICE_DONTNEED);
-}
-
 // ------------------------------------------------------------------------------------------------ random access
 
 IOStatus RandomAccessFile::Read(uint64_t offset, size_t len, const IOOptions&, Slice* result,
@@ -90,13 +82,6 @@ IOStatus RandomAccessFile::MultiRead(rocksdb::FSReadRequest* requests, size_t co
     }
   }
   return IOStatus::OK();
-}
-
-IOStatus RandomAccessFile::Prefetch(uint64_t offset, size_t len, const IOOptions&, IODebugContext*) {
-  // NotSupported makes RocksDB read ahead into memory of its own: right with direct IO, which passes the cache.
-  if (handle_.direct()) return IOStatus::NotSupported("Prefetch with direct IO");
-  if (len == 0) return IOStatus::OK();
-  return handle_.Advise(offset, len, ADIT_ADVICE_WILLNEED);
 }
 
 AsyncRead::AsyncRead(const rocksdb::FSReadRequest& request, ReadCallback callback, void* argument,
@@ -136,23 +121,6 @@ IOStatus RandomAccessFile::ReadAsync(rocksdb::FSReadRequest& request, const IOOp
   *io_handle = read.release();
   *deleter = [](void* handle) { delete static_cast<AsyncRead*>(handle); };
   return IOStatus::OK();
-}
-
-void RandomAccessFile::Hint(AccessPattern pattern) {
-  if (handle_.direct()) return;
-  int advice = ADIT_ADVICE_NORMAL;
-  switch (pattern) {
-    case kNormal: advice = ADIT_ADVICE_NORMAL; break;
-    case kRandom: advice = ADIT_ADVICE_RANDOM; break;
-    case kSequential: advice = ADIT_ADVICE_SEQUENTIAL; break;
-    case kWillNeed: advice = ADIT_ADVICE_WILLNEED; break;
-    case kWontNeed: advice = ADIT_ADVICE_DONTNEED; break;
-  }
-  adit_advise(handle_.get(), 0, 0, advice);
-}
-
-IOStatus RandomAccessFile::InvalidateCache(size_t offset, size_t len) {
-  return handle_.Advise(offset, len, ADIT_ADVICE_DONTNEED);
 }
 
 size_t RandomAccessFile::GetUniqueId(char* id, size_t max_size) const {
@@ -225,11 +193,6 @@ IOStatus WritableFile::Allocate(uint64_t offset, uint64_t len, const IOOptions&,
   if (!allocate_) return IOStatus::OK();
   const unsigned mode = allocation_keeps_size_ ? ADIT_FALLOC_KEEP_SIZE : 0;
   return ToStatus(adit_fallocate(handle_.get(), mode, offset, len), handle_.path());
-}
-
-IOStatus WritableFile::InvalidateCache(size_t offset, size_t len) {
-  if (handle_.direct()) return IOStatus::OK();
-  return handle_.Advise(offset, len, ADIT_ADVICE_DONTNEED);
 }
 
 size_t WritableFile::GetUniqueId(char* id, size_t max_size) const {

@@ -4,7 +4,8 @@
 // between; positions are kept here, so files can be preallocated beyond their size. A file belongs to
 // its volume's AditFileSystem, which RocksDB keeps alive for longer.
 //
-// Not here: buffering. RocksDB's WritableFileWriter and FilePrefetchBuffer sit above.
+// Not here: buffering, which RocksDB's WritableFileWriter does above; hints (Hint, InvalidateCache), which Adit's
+// cache does without; Prefetch, whose default answer, NotSupported, makes RocksDB read ahead into its own memory.
 #pragma once
 
 #include <string>
@@ -69,7 +70,6 @@ class Handle {
   bool direct() const { return direct_; }
 
   IOStatus Read(uint64_t offset, size_t len, Slice* result, char* scratch) const;
-  IOStatus Advise(uint64_t offset, uint64_t len, int advice) const;
   IOStatus Close();
 
   // ino, generation and volume, each as a varint: what RocksDB takes for an id that is never used twice.
@@ -91,7 +91,6 @@ class SequentialFile final : public rocksdb::FSSequentialFile {
   IOStatus PositionedRead(uint64_t offset, size_t len, const IOOptions&, Slice* result,
                           char* scratch, IODebugContext*) override;
   IOStatus Skip(uint64_t len) override;
-  IOStatus InvalidateCache(size_t offset, size_t len) override;
   bool use_direct_io() const override { return handle_.direct(); }
   size_t GetRequiredBufferAlignment() const override { return kDirectAlignment; }
 
@@ -109,12 +108,9 @@ class RandomAccessFile final : public rocksdb::FSRandomAccessFile {
                 IODebugContext*) const override;
   IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const IOOptions&,
                      IODebugContext*) override;
-  IOStatus Prefetch(uint64_t offset, size_t len, const IOOptions&, IODebugContext*) override;
   IOStatus ReadAsync(rocksdb::FSReadRequest& request, const IOOptions&, ReadCallback callback,
                      void* argument, void** io_handle, rocksdb::IOHandleDeleter* deleter,
                      IODebugContext*) override;
-  void Hint(AccessPattern pattern) override;
-  IOStatus InvalidateCache(size_t offset, size_t len) override;
   size_t GetUniqueId(char* id, size_t max_size) const override;
   bool use_direct_io() const override { return handle_.direct(); }
   size_t GetRequiredBufferAlignment() const override { return kDirectAlignment; }
@@ -150,7 +146,6 @@ class WritableFile final : public rocksdb::FSWritableFile {
   IOStatus Fsync(const IOOptions&, IODebugContext*) override;
   IOStatus RangeSync(uint64_t offset, uint64_t len, const IOOptions&, IODebugContext*) override;
   IOStatus Allocate(uint64_t offset, uint64_t len, const IOOptions&, IODebugContext*) override;
-  IOStatus InvalidateCache(size_t offset, size_t len) override;
   size_t GetUniqueId(char* id, size_t max_size) const override;
   uint64_t GetFileSize(const IOOptions&, IODebugContext*) override { return size_; }
   bool IsSyncThreadSafe() const override { return true; }

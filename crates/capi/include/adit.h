@@ -63,7 +63,6 @@ extern "C" {
 typedef struct adit_volume adit_volume; /* an open volume */
 typedef struct adit_file adit_file;     /* an open file, or a directory opened to be fsynced or locked */
 typedef struct adit_dir adit_dir;       /* a directory being read */
-typedef struct adit_buffer adit_buffer; /* DMA-able memory: borrowed cache pages, or one's own */
 typedef struct adit_op adit_op;         /* a submitted operation */
 typedef struct adit_blob adit_blob;     /* an open blob */
 
@@ -126,15 +125,15 @@ typedef struct adit_open_options {
  * -EBUSY: another process has it open (the message names it), or this one has. */
 int adit_open_volume(const char *address, const adit_open_options *options, adit_volume **volume);
 
-/* Makes everything durable and closes. -EBUSY, and nothing happens, while files, directories, blobs,
- * buffers or operations of the volume are open. After any other error the volume is closed
+/* Makes everything durable and closes. -EBUSY, and nothing happens, while files, directories, blobs
+ * or operations of the volume are open. After any other error the volume is closed
  * nevertheless, and the next open recovers. */
 int adit_close_volume(adit_volume *volume);
 
 typedef struct adit_statfs {
     uint64_t total_bytes;     /* for data and its metadata */
     uint64_t free_bytes;      /* not used and not promised */
-    uint64_t available_bytes; /* of these, what a program may still write */
+    uint64_t available_bytes; /* of these, what a program may still use */
     uint32_t page_bytes;      /* 4096 */
     uint32_t name_max_bytes;  /* 255 */
     uint64_t volume_id[2];    /* the volume's random id, low half first */
@@ -184,7 +183,7 @@ int64_t adit_pwritev(adit_file *file, const struct iovec *vector, int count, uin
 int64_t adit_append(adit_file *file, const void *data, size_t len, uint64_t *offset);
 int64_t adit_appendv(adit_file *file, const struct iovec *vector, int count, unsigned flags, uint64_t *offset);
 
-/* Several reads of one file that overlap in time. */
+/* Several reads of one file that overlap in time; their memory must not overlap. */
 typedef struct adit_read_request {
     uint64_t offset;
     void *data;
@@ -202,6 +201,7 @@ int adit_fdatasync(adit_file *file); /* what is needed to read the data back */
  * len 0 means: to the end of the file. */
 int adit_sync_range(adit_file *file, uint64_t offset, uint64_t len);
 
+/* What is beyond a smaller size is gone, also what was only allocated; what is new reads as zeros. */
 int adit_ftruncate(adit_file *file, uint64_t size);
 
 /* 0 allocates the range and makes the file at least that long, so that later writes there need no space. */
@@ -232,15 +232,6 @@ int adit_fstat(adit_file *file, adit_stat *result);
 /* The file's size; cheaper than adit_fstat. */
 int64_t adit_file_size(adit_file *file);
 
-#define ADIT_ADVICE_NORMAL 0
-#define ADIT_ADVICE_SEQUENTIAL 1 /* read far ahead */
-#define ADIT_ADVICE_RANDOM 2     /* don't read ahead */
-#define ADIT_ADVICE_WILLNEED 3   /* load the range into the cache now */
-#define ADIT_ADVICE_DONTNEED 4   /* drop clean pages of the range from the cache */
-
-/* A hint, never an obligation. The range counts for the last two; len 0 means: to the end. */
-int adit_advise(adit_file *file, uint64_t offset, uint64_t len, int advice);
-
 #define ADIT_LOCK_SHARED 1
 #define ADIT_LOCK_EXCLUSIVE 2
 #define ADIT_LOCK_UNLOCK 8
@@ -251,28 +242,35 @@ int adit_flock(adit_file *file, int operation);
 
 /* ------------------------------------------------------------------------------------------------ buffers */
 
-/* A read without a copy: *buffer holds the cache's own pages, which keep this content, whatever is
- * written meanwhile, until the buffer is released. Returns its length: at least 1 unless offset is
- * at or beyond the end (0, and *buffer is NULL), at most len, and possibly less: what lies side by side in the cache. */
-int64_t adit_pread_borrow(adit_file *file, size_t len, uint64_t offset, adit_buffer **buffer);
+/* Memory that is Adit's as long as the caller holds it; the structure itself is the caller's. It may be moved,
+ * but only one copy of it is to be released. data is NULL and len 0 when it holds nothing. */
+typedef struct adit_buffer {
+    void *data; /* read-only if borrowed */
+    size_t len;
+    uint64_t opaque[6];
+} adit_buffer;
+
+/* A read without a copy: *buffer holds the cache's own memory, which keeps this content, whatever is
+ * written meanwhile, until it is released. Returns its length: at least 1 unless offset is at or
+ * beyond the end (then 0), at most len, and possibly less: what lies in one page. To hold many is to hold
+ * much of the cache. */
+int64_t adit_pread_borrow(adit_file *file, size_t len, uint64_t offset, adit_buffer *buffer);
 
 /* Memory of one's own, aligned to 4096 and fit for DMA: adit_pread and adit_pwrite with ADIT_O_DIRECT
- * move data between it and the device without a copy. Its content is arbitrary bytes of this process. */
-int adit_buffer_allocate(adit_volume *volume, size_t len, adit_buffer **buffer);
+ * move data between it and the device without a copy. -ENOMEM at the bound of what a volume lends. */
+int adit_buffer_allocate(adit_volume *volume, size_t len, adit_buffer *buffer);
 
-/* Read-only if borrowed. */
-void *adit_buffer_data(const adit_buffer *buffer);
-size_t adit_buffer_len(const adit_buffer *buffer);
 void adit_buffer_release(adit_buffer *buffer);
 
 /* ------------------------------------------------------------------------------------------------ asynchronous
  *
  * A submitted operation runs to its end whatever happens to its handle; memory passed to it must stay
- * until then. Completion is told in one or both of two ways:
- *   done   if not NULL, called once with context and the result, by whichever thread completes
- *          the operation (possibly the submitting one, before the call returns). It must not block or call Adit.
- *   op     if not NULL, gets a handle to poll or wait for, to be released.
- * At least one must be given. A submission that returns an error calls nothing. */
+ * as it is until then. Completion is told in one of two ways; the other argument is NULL:
+ *   done   is called once with context and the result, by whichever thread completes the
+ *          operation (possibly the submitting one, before the call returns). It must not block or call Adit.
+ *   op     gets a handle to poll or wait for, to be released.
+ * The result is what the blocking twin returns (of adit_append_submit: the offset). A submission that returns an
+ * error calls nothing. */
 
 typedef void (*adit_done)(void *context, int64_t result);
 
@@ -288,7 +286,7 @@ int adit_fdatasync_submit(adit_file *file, adit_done done, void *context, adit_o
 /* 1 and *result if the operation is done, else 0 after making what progress is possible without waiting. */
 int adit_op_poll(adit_op *op, int64_t *result);
 
-/* Waits for the result: the operation's own, byte count or negative errno. */
+/* Waits for the result, and returns it. */
 int64_t adit_op_wait(adit_op *op);
 
 /* Forgets the handle; the operation goes on. */

@@ -1,0 +1,217 @@
+//! Checked arguments: what C passes, as what Rust may touch.
+//!
+//! Invariant: every function here turns a NULL, a length that no memory has, or an unknown flag into
+//! `EINVAL`. What it can't check (that a pointer is what it says) `adit.h` makes the caller's duty.
+
+use adit::{Errno, Error, Result};
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Most pieces of a vector, as `IOV_MAX` of Linux.
+const VECTOR_PIECES_MAX: c_int = 1024;
+
+#[cold]
+pub(crate) fn invalid(what: &'static str) -> Error {
+    Error::with(Errno::INVAL, what)
+}
+
+/// The object behind a handle.
+#[inline]
+pub(crate) unsafe fn handle<'a, T>(pointer: *const T) -> Result<&'a T> {
+    // SAFETY: a handle that isn't NULL is alive: the caller's duty.
+    unsafe { pointer.as_ref() }.ok_or_else(|| invalid("use a handle that is NULL"))
+}
+
+/// As [`handle`], for those that belong to one thread at a time.
+#[inline]
+pub(crate) unsafe fn handle_mut<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
+    // SAFETY: as above; and no other thread uses it now.
+    unsafe { pointer.as_mut() }.ok_or_else(|| invalid("use a handle that is NULL"))
+}
+
+/// Takes the object behind a handle away from C.
+pub(crate) unsafe fn take<T>(pointer: *mut T) -> Result<Box<T>> {
+    if pointer.is_null() {
+        return Err(invalid("close a handle that is NULL"));
+    }
+    // SAFETY: handles come from `give`, and are closed once.
+    Ok(unsafe { Box::from_raw(pointer) })
+}
+
+/// A place for a result: checked before the operation, written after it.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub(crate) fn put(self, value: T) {
+        // SAFETY: `out` checked that it isn't NULL; the caller says that it may be written.
+        unsafe { self.0.write(value) }
+    }
+}
+
+impl<T> Out<*mut T> {
+    /// Hands an object to C, as a handle.
+    pub(crate) fn give(self, object: T) {
+        self.put(Box::into_raw(Box::new(object)));
+    }
+}
+
+pub(crate) fn out<T>(pointer: *mut T) -> Result<Out<T>> {
+    if pointer.is_null() {
+        return Err(invalid("return a result to NULL"));
+    }
+    Ok(Out(pointer))
+}
+
+/// A string.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a CStr> {
+    if pointer.is_null() {
+        return Err(invalid("use a string that is NULL"));
+    }
+    // SAFETY: strings are terminated: the caller's duty.
+    Ok(unsafe { CStr::from_ptr(pointer) })
+}
+
+/// A path.
+pub(crate) unsafe fn path<'a>(pointer: *const c_char) -> Result<&'a Path> {
+    // SAFETY: as for this function.
+    let bytes = unsafe { text(pointer)? }.to_bytes();
+    Ok(Path::new(OsStr::from_bytes(bytes)))
+}
+
+#[inline]
+fn check_memory(is_null: bool, len: usize) -> Result<()> {
+    if is_null && len > 0 {
+        return Err(invalid("use memory at NULL"));
+    }
+    if len > isize::MAX as usize {
+        return Err(invalid("use more memory than there can be"));
+    }
+    Ok(())
+}
+
+/// Memory to read from.
+#[inline]
+pub(crate) unsafe fn bytes<'a, T>(data: *const T, len: usize) -> Result<&'a [u8]> {
+    check_memory(data.is_null(), len)?;
+    if len == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: checked for NULL and length; the caller says that it may be read during the call.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+}
+
+/// Memory to write to.
+#[inline]
+pub(crate) unsafe fn bytes_mut<'a, T>(data: *mut T, len: usize) -> Result<&'a mut [u8]> {
+    check_memory(data.is_null(), len)?;
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: checked for NULL and length; the caller says that it is ours during the call.
+    Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), len) })
+}
+
+/// The pieces of a vector, each checked.
+unsafe fn pieces<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [libc::iovec]> {
+    if !(0..=VECTOR_PIECES_MAX).contains(&count) || (vector.is_null() && count > 0) {
+        return Err(invalid("use a vector of this length"));
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: checked for NULL and length; the caller says that these are there.
+    let pieces = unsafe { std::slice::from_raw_parts(vector, count as usize) };
+    let mut sum = 0_usize;
+    for piece in pieces {
+        check_memory(piece.iov_base.is_null(), piece.iov_len)?;
+        sum = sum.saturating_add(piece.iov_len);
+    }
+    check_memory(false, sum)?;
+    Ok(pieces)
+}
+
+/// Most pieces of a vector that are passed on without an allocation.
+const PIECES_ON_STACK: usize = 16;
+
+/// Calls `body` with the pieces of a vector to write.
+pub(crate) unsafe fn with_slices<T>(
+    vector: *const libc::iovec,
+    count: c_int,
+    body: impl FnOnce(&[IoSlice<'_>]) -> Result<T>,
+) -> Result<T> {
+    // SAFETY: as for this function.
+    let pieces = unsafe { pieces(vector, count)? };
+    let slice = |piece: &libc::iovec| {
+        // SAFETY: checked by `pieces`.
+        IoSlice::new(unsafe { bytes(piece.iov_base, piece.iov_len) }.unwrap_or(&[]))
+    };
+    if pieces.len() > PIECES_ON_STACK {
+        return body(&pieces.iter().map(slice).collect::<Vec<_>>());
+    }
+    let mut slices = [IoSlice::new(&[]); PIECES_ON_STACK];
+    for (place, piece) in slices.iter_mut().zip(pieces) {
+        *place = slice(piece);
+    }
+    body(&slices[..pieces.len()])
+}
+
+/// Calls `body` with the pieces of a vector to read into.
+pub(crate) unsafe fn with_slices_mut<T>(
+    vector: *const libc::iovec,
+    count: c_int,
+    body: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<T>,
+) -> Result<T> {
+    // SAFETY: as for this function.
+    let pieces = unsafe { pieces(vector, count)? };
+    let slice = |piece: &libc::iovec| {
+        // SAFETY: checked by `pieces`.
+        let memory = unsafe { bytes_mut(piece.iov_base, piece.iov_len) };
+        IoSliceMut::new(memory.unwrap_or(&mut []))
+    };
+    if pieces.len() > PIECES_ON_STACK {
+        return body(&mut pieces.iter().map(slice).collect::<Vec<_>>());
+    }
+    let mut slices: [_; PIECES_ON_STACK] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+    for (place, piece) in slices.iter_mut().zip(pieces) {
+        *place = slice(piece);
+    }
+    body(&mut slices[..pieces.len()])
+}
+
+/// Options that carry their own size: what the caller's version doesn't know is zero, what ours
+/// doesn't know must be.
+pub(crate) unsafe fn options<T: Copy + Default>(pointer: *const T) -> Result<T> {
+    let mut options = T::default();
+    if pointer.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: each such structure begins with its size.
+    let struct_bytes = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
+    if !(size_of::<u32>()..=4096).contains(&struct_bytes) {
+        return Err(invalid("use options whose struct_bytes is not set"));
+    }
+    // SAFETY: that many bytes are there: the caller's duty.
+    let given = unsafe { bytes(pointer, struct_bytes)? };
+    let known = struct_bytes.min(size_of::<T>());
+    if given[known..].iter().any(|&byte| byte != 0) {
+        return Err(Error::with(
+            Errno::TOOBIG,
+            "use options that only a later version knows",
+        ));
+    }
+    // SAFETY: T is one of the structures of types.rs: plain numbers, any bytes are valid.
+    unsafe {
+        std::ptr::copy_nonoverlapping(given.as_ptr(), (&raw mut options).cast::<u8>(), known);
+    }
+    Ok(options)
+}
+
+/// Refuses flags that nothing knows.
+pub(crate) fn check_flags(flags: u32, known: u32) -> Result<()> {
+    if flags & !known != 0 {
+        return Err(invalid("use flags that have no meaning"));
+    }
+    Ok(())
+}

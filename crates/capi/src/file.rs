@@ -1,0 +1,327 @@
+//! Open files: reading, writing, syncing, space, attributes, locks.
+
+use crate::arguments::{
+    bytes, bytes_mut, check_flags, handle, invalid, out, path, take, with_slices, with_slices_mut,
+};
+use crate::result::{guard, guard_unit, negative};
+use crate::types::{
+    AditReadRequest, AditStat, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE,
+    LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_SHARED, LOCK_UNLOCK, O_APPEND, O_CREAT, O_DIRECT,
+    O_DIRECTORY, O_DSYNC, O_EXCL, O_RDWR, O_SYNC, O_TRUNC, O_WRONLY, WRITE_DSYNC,
+};
+use crate::volume::VolumeHandle;
+use adit::{AllocateFlags, File, FlockOperation, OpenOptions, ReadRequest, Result};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::io::{IoSlice, IoSliceMut};
+
+/// Behind `adit_file *`.
+pub struct FileHandle {
+    pub(crate) file: File,
+}
+
+#[inline]
+unsafe fn file<'a>(pointer: *const FileHandle) -> Result<&'a File> {
+    // SAFETY: as for this function.
+    Ok(&unsafe { handle(pointer)? }.file)
+}
+
+fn open_options(flags: u32, mode: u32) -> Result<OpenOptions> {
+    let others = O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_DIRECT | O_DSYNC | O_SYNC | O_DIRECTORY;
+    check_flags(flags, O_WRONLY | O_RDWR | others)?;
+    let has = |flag| flags & flag != 0;
+    if has(O_WRONLY) && has(O_RDWR) {
+        return Err(invalid("open a file for two kinds of access"));
+    }
+    if has(O_EXCL) && !has(O_CREAT) {
+        return Err(invalid("open a file with ADIT_O_EXCL alone"));
+    }
+    let writable = has(O_WRONLY) || has(O_RDWR);
+    if !writable && (has(O_TRUNC) || has(O_APPEND)) {
+        return Err(invalid("truncate or append to a file opened for reading"));
+    }
+    let mut options = OpenOptions::new();
+    options
+        .read(!has(O_WRONLY))
+        .write(writable)
+        .append(has(O_APPEND))
+        .create(has(O_CREAT))
+        .create_new(has(O_EXCL))
+        .truncate(has(O_TRUNC))
+        .direct(has(O_DIRECT))
+        .dsync(has(O_DSYNC))
+        .sync(has(O_SYNC))
+        .directory(has(O_DIRECTORY))
+        .mode(mode);
+    Ok(options)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_open(
+    volume: *mut VolumeHandle,
+    name: *const c_char,
+    flags: c_uint,
+    mode: c_uint,
+    result: *mut *mut FileHandle,
+) -> c_int {
+    guard_unit(|| {
+        let result = out(result)?;
+        // SAFETY: promised by adit.h.
+        let (volume, path) = unsafe { (&handle(volume)?.volume, path(name)?) };
+        result.give(FileHandle {
+            file: volume.open_file(path, &open_options(flags, mode)?)?,
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_close(pointer: *mut FileHandle) -> c_int {
+    // SAFETY: promised by adit.h.
+    guard_unit(|| unsafe { take(pointer) }.map(drop))
+}
+
+// ---------------------------------------------------------------------------------------- reading
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_pread(
+    pointer: *mut FileHandle,
+    data: *mut c_void,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    guard(|| {
+        // SAFETY: promised by adit.h.
+        let (file, memory) = unsafe { (file(pointer)?, bytes_mut(data, len)?) };
+        Ok(file.read_at(memory, offset)? as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_preadv(
+    pointer: *mut FileHandle,
+    vector: *const libc::iovec,
+    count: c_int,
+    offset: u64,
+) -> i64 {
+    guard(|| {
+        // SAFETY: promised by adit.h.
+        let file = unsafe { file(pointer)? };
+        let read = |slices: &mut [IoSliceMut<'_>]| file.read_vectored_at(slices, offset);
+        // SAFETY: promised by adit.h.
+        Ok(unsafe { with_slices_mut(vector, count, read)? } as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_pread_many(
+    pointer: *mut FileHandle,
+    requests: *mut AditReadRequest,
+    count: usize,
+) -> c_int {
+    guard_unit(|| {
+        // SAFETY: promised by adit.h.
+        let file = unsafe { file(pointer)? };
+        if count == 0 {
+            return Ok(());
+        }
+        if requests.is_null() || count > isize::MAX as usize / size_of::<AditReadRequest>() {
+            return Err(invalid("use read requests that are not there"));
+        }
+        // SAFETY: promised by adit.h.
+        let given = unsafe { std::slice::from_raw_parts_mut(requests, count) };
+        let mut reads = Vec::with_capacity(count);
+        for request in given.iter() {
+            // SAFETY: promised by adit.h, also that these don't overlap.
+            let memory = unsafe { bytes_mut(request.data, request.len)? };
+            reads.push(ReadRequest::new(request.offset, memory));
+        }
+        file.read_many(&mut reads)?;
+        for (request, read) in given.iter_mut().zip(&reads) {
+            request.result = match &read.result {
+                Ok(got) => *got as i64,
+                Err(error) => negative(error),
+            };
+        }
+        Ok(())
+    })
+}
+
+// ---------------------------------------------------------------------------------------- writing
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_pwrite(
+    pointer: *mut FileHandle,
+    data: *const c_void,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    guard(|| {
+        // SAFETY: promised by adit.h.
+        let (file, memory) = unsafe { (file(pointer)?, bytes(data, len)?) };
+        file.write_at(memory, offset)?;
+        Ok(len as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_pwritev(
+    pointer: *mut FileHandle,
+    vector: *const libc::iovec,
+    count: c_int,
+    offset: u64,
+    flags: c_uint,
+) -> i64 {
+    guard(|| {
+        check_flags(flags, WRITE_DSYNC)?;
+        // SAFETY: promised by adit.h.
+        let file = unsafe { file(pointer)? };
+        let write = |slices: &[IoSlice<'_>]| {
+            file.write_vectored_at(slices, offset)?;
+            Ok(slices.iter().map(|slice| slice.len()).sum::<usize>())
+        };
+        // SAFETY: promised by adit.h.
+        let len = unsafe { with_slices(vector, count, write)? };
+        sync_if(file, flags)?;
+        Ok(len as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_append(
+    pointer: *mut FileHandle,
+    data: *const c_void,
+    len: usize,
+    offset: *mut u64,
+) -> i64 {
+    guard(|| {
+        // SAFETY: promised by adit.h.
+        let (file, memory) = unsafe { (file(pointer)?, bytes(data, len)?) };
+        let at = file.append(memory)?;
+        if let Ok(offset) = out(offset) {
+            offset.put(at);
+        }
+        Ok(len as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_appendv(
+    pointer: *mut FileHandle,
+    vector: *const libc::iovec,
+    count: c_int,
+    flags: c_uint,
+    offset: *mut u64,
+) -> i64 {
+    guard(|| {
+        check_flags(flags, WRITE_DSYNC)?;
+        // SAFETY: promised by adit.h.
+        let file = unsafe { file(pointer)? };
+        let append = |slices: &[IoSlice<'_>]| {
+            let at = file.append_vectored(slices)?;
+            Ok((at, slices.iter().map(|slice| slice.len()).sum::<usize>()))
+        };
+        // SAFETY: promised by adit.h.
+        let (at, len) = unsafe { with_slices(vector, count, append)? };
+        sync_if(file, flags)?;
+        if let Ok(offset) = out(offset) {
+            offset.put(at);
+        }
+        Ok(len as i64)
+    })
+}
+
+fn sync_if(file: &File, flags: u32) -> Result<()> {
+    if flags & WRITE_DSYNC != 0 {
+        file.sync_data()?;
+    }
+    Ok(())
+}
+
+// ---------------------------------------------------------------------------------------- syncing
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_fsync(pointer: *mut FileHandle) -> c_int {
+    // SAFETY: promised by adit.h.
+    guard_unit(|| unsafe { file(pointer)? }.sync_all())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_fdatasync(pointer: *mut FileHandle) -> c_int {
+    // SAFETY: promised by adit.h.
+    guard_unit(|| unsafe { file(pointer)? }.sync_data())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_sync_range(pointer: *mut FileHandle, offset: u64, len: u64) -> c_int {
+    guard_unit(|| {
+        let len = if len == 0 { u64::MAX - offset } else { len };
+        // SAFETY: promised by adit.h.
+        unsafe { file(pointer)? }.sync_range(offset, len)
+    })
+}
+
+// ---------------------------------------------------------------------------------------- space
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_ftruncate(pointer: *mut FileHandle, size: u64) -> c_int {
+    // SAFETY: promised by adit.h.
+    guard_unit(|| unsafe { file(pointer)? }.set_len(size))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_fallocate(
+    pointer: *mut FileHandle,
+    mode: c_uint,
+    offset: u64,
+    len: u64,
+) -> c_int {
+    guard_unit(|| {
+        check_flags(
+            mode,
+            FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE,
+        )?;
+        let mut flags = AllocateFlags::empty();
+        flags.set(AllocateFlags::KEEP_SIZE, mode & FALLOC_KEEP_SIZE != 0);
+        flags.set(AllocateFlags::ZERO_RANGE, mode & FALLOC_ZERO_RANGE != 0);
+        if mode & FALLOC_PUNCH_HOLE != 0 {
+            // Punching never changes the size; only Linux wants that said.
+            flags |= AllocateFlags::PUNCH_HOLE | AllocateFlags::KEEP_SIZE;
+        }
+        // SAFETY: promised by adit.h.
+        unsafe { file(pointer)? }.allocate(flags, offset, len)
+    })
+}
+
+// ---------------------------------------------------------------------------------------- attributes, locks
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_fstat(pointer: *mut FileHandle, result: *mut AditStat) -> c_int {
+    guard_unit(|| {
+        let result = out(result)?;
+        // SAFETY: promised by adit.h.
+        let metadata = unsafe { file(pointer)? }.metadata()?;
+        result.put(metadata.stat().into());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_file_size(pointer: *mut FileHandle) -> i64 {
+    // SAFETY: promised by adit.h.
+    guard(|| Ok(unsafe { file(pointer)? }.len() as i64))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_flock(pointer: *mut FileHandle, operation: c_int) -> c_int {
+    guard_unit(|| {
+        let wait = operation & LOCK_NONBLOCKING == 0;
+        let operation = match operation & !LOCK_NONBLOCKING {
+            LOCK_SHARED => FlockOperation::Shared { wait },
+            LOCK_EXCLUSIVE => FlockOperation::Exclusive { wait },
+            LOCK_UNLOCK => FlockOperation::Unlock,
+            _ => return Err(invalid("lock a file in a way that has no meaning")),
+        };
+        // SAFETY: promised by adit.h.
+        unsafe { file(pointer)? }.flock(operation)
+    })
+}

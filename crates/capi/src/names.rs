@@ -1,0 +1,110 @@
+//! Names: stat, truncate, fsync by path, link, unlink, rename, mkdir, rmdir.
+
+use crate::arguments::{check_flags, handle, out, path};
+use crate::result::guard_unit;
+use crate::types::{AditStat, RENAME_EXCHANGE, RENAME_NOREPLACE};
+use crate::volume::VolumeHandle;
+use adit::{OpenOptions, RenameFlags, Result, Volume};
+use std::ffi::{c_char, c_int, c_uint};
+use std::path::Path;
+
+/// Runs an operation on one name.
+unsafe fn on_name(
+    volume: *mut VolumeHandle,
+    name: *const c_char,
+    body: impl FnOnce(&Volume, &Path) -> Result<()>,
+) -> c_int {
+    // SAFETY: promised by adit.h.
+    guard_unit(|| unsafe { body(&handle(volume)?.volume, path(name)?) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_stat_path(
+    volume: *mut VolumeHandle,
+    name: *const c_char,
+    result: *mut AditStat,
+) -> c_int {
+    let stat = |volume: &Volume, path: &Path| {
+        let result = out(result)?;
+        result.put(volume.metadata(path)?.stat().into());
+        Ok(())
+    };
+    // SAFETY: promised by adit.h.
+    unsafe { on_name(volume, name, stat) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_truncate(
+    volume: *mut VolumeHandle,
+    name: *const c_char,
+    size: u64,
+) -> c_int {
+    // SAFETY: promised by adit.h.
+    unsafe { on_name(volume, name, |volume, path| volume.truncate(path, size)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_fsync_path(volume: *mut VolumeHandle, name: *const c_char) -> c_int {
+    let sync = |volume: &Volume, path: &Path| {
+        volume
+            .open_file(path, OpenOptions::new().read(true))?
+            .sync_all()
+    };
+    // SAFETY: promised by adit.h.
+    unsafe { on_name(volume, name, sync) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_link(
+    volume: *mut VolumeHandle,
+    existing: *const c_char,
+    name: *const c_char,
+) -> c_int {
+    guard_unit(|| {
+        // SAFETY: promised by adit.h.
+        let (volume, existing, name) =
+            unsafe { (&handle(volume)?.volume, path(existing)?, path(name)?) };
+        volume.hard_link(existing, name)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_unlink(volume: *mut VolumeHandle, name: *const c_char) -> c_int {
+    // SAFETY: promised by adit.h.
+    unsafe { on_name(volume, name, |volume, path| volume.remove_file(path)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_rename(
+    volume: *mut VolumeHandle,
+    from: *const c_char,
+    to: *const c_char,
+    flags: c_uint,
+) -> c_int {
+    guard_unit(|| {
+        check_flags(flags, RENAME_NOREPLACE | RENAME_EXCHANGE)?;
+        let mut chosen = RenameFlags::empty();
+        chosen.set(RenameFlags::NO_REPLACE, flags & RENAME_NOREPLACE != 0);
+        chosen.set(RenameFlags::EXCHANGE, flags & RENAME_EXCHANGE != 0);
+        // SAFETY: promised by adit.h.
+        let (volume, from, to) = unsafe { (&handle(volume)?.volume, path(from)?, path(to)?) };
+        volume.rename_with(from, to, chosen)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_mkdir(
+    volume: *mut VolumeHandle,
+    name: *const c_char,
+    mode: c_uint,
+) -> c_int {
+    let make = |volume: &Volume, path: &Path| volume.create_dir_with(path, mode);
+    // SAFETY: promised by adit.h.
+    unsafe { on_name(volume, name, make) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_rmdir(volume: *mut VolumeHandle, name: *const c_char) -> c_int {
+    // SAFETY: promised by adit.h.
+    unsafe { on_name(volume, name, |volume, path| volume.remove_dir(path)) }
+}

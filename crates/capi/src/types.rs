@@ -1,0 +1,284 @@
+//! The structures and numbers of `adit.h`, as Rust sees them. `tests/header.rs` compares the two.
+
+use adit::{FileKind, Stat};
+use std::ffi::{c_char, c_void};
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct AditTime {
+    pub seconds: i64,
+    pub nanoseconds: u32,
+    pub reserved: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct MkfsOptions {
+    pub struct_bytes: u32,
+    pub flags: u32,
+    pub size_bytes: u64,
+    pub journal_bytes: u64,
+    pub cluster_bytes: u32,
+    pub reserved: u32,
+}
+
+pub const MKFS_FORCE: u32 = 0x1;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct OpenVolumeOptions {
+    pub struct_bytes: u32,
+    pub flags: u32,
+    pub cache_bytes: u64,
+    pub queue_depth: u32,
+    pub reserved: u32,
+}
+
+pub const VOLUME_READ_ONLY: u32 = 0x1;
+pub const VOLUME_IO_URING: u32 = 0x2;
+pub const VOLUME_SYNC: u32 = 0x4;
+pub const VOLUME_NO_SURVIVAL: u32 = 0x8;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct AditStatFs {
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub available_bytes: u64,
+    pub page_bytes: u32,
+    pub name_max_bytes: u32,
+    pub volume_id: [u64; 2],
+    pub reserved: [u64; 4],
+}
+
+pub const O_WRONLY: u32 = 0x1;
+pub const O_RDWR: u32 = 0x2;
+pub const O_CREAT: u32 = 0x10;
+pub const O_EXCL: u32 = 0x20;
+pub const O_TRUNC: u32 = 0x40;
+pub const O_APPEND: u32 = 0x80;
+pub const O_DIRECT: u32 = 0x100;
+pub const O_DSYNC: u32 = 0x200;
+pub const O_SYNC: u32 = 0x400;
+pub const O_DIRECTORY: u32 = 0x800;
+
+pub const WRITE_DSYNC: u32 = 0x1;
+
+pub const FALLOC_KEEP_SIZE: u32 = 0x1;
+pub const FALLOC_PUNCH_HOLE: u32 = 0x2;
+pub const FALLOC_ZERO_RANGE: u32 = 0x4;
+
+pub const LOCK_SHARED: i32 = 1;
+pub const LOCK_EXCLUSIVE: i32 = 2;
+pub const LOCK_NONBLOCKING: i32 = 4;
+pub const LOCK_UNLOCK: i32 = 8;
+
+pub const RENAME_NOREPLACE: u32 = 0x1;
+pub const RENAME_EXCHANGE: u32 = 0x2;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AditReadRequest {
+    pub offset: u64,
+    pub data: *mut c_void,
+    pub len: usize,
+    pub result: i64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct AditStat {
+    pub ino: u64,
+    pub generation: u64,
+    pub size_bytes: u64,
+    pub allocated_bytes: u64,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub atime: AditTime,
+    pub mtime: AditTime,
+    pub ctime: AditTime,
+    pub btime: AditTime,
+    pub reserved: [u64; 4],
+}
+
+impl From<&Stat> for AditStat {
+    fn from(stat: &Stat) -> Self {
+        macro_rules! time {
+            ($time:expr) => {
+                AditTime {
+                    seconds: $time.seconds,
+                    nanoseconds: $time.nanoseconds,
+                    reserved: 0,
+                }
+            };
+        }
+        AditStat {
+            ino: stat.inode,
+            generation: stat.generation.into(),
+            size_bytes: stat.size_bytes,
+            allocated_bytes: stat.allocated_bytes,
+            mode: stat.mode,
+            nlink: stat.links,
+            uid: stat.uid,
+            gid: stat.gid,
+            atime: time!(stat.accessed),
+            mtime: time!(stat.modified),
+            ctime: time!(stat.changed),
+            btime: time!(stat.created),
+            reserved: [0; 4],
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct AditDirent {
+    pub ino: u64,
+    pub cookie: u64,
+    pub name: *const c_char,
+    pub name_len: u32,
+    pub kind: u32,
+}
+
+/// `ADIT_TYPE_...`
+pub(crate) fn dirent_type(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::File | FileKind::Blob => 1,
+        FileKind::Directory => 2,
+        FileKind::Symlink => 3,
+        _ => 0,
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct AditBlobId {
+    pub slot: u64,
+    pub generation: u64,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct AditBuffer {
+    pub data: *mut c_void,
+    pub len: usize,
+    pub opaque: [u64; 6],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+    use std::process::Command;
+
+    /// Asks the C compiler for the values of expressions over `adit.h`.
+    fn ask_c(expressions: &[String]) -> Vec<u64> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (source, program) = (folder.path().join("ask.c"), folder.path().join("ask"));
+        let lines: String = expressions
+            .iter()
+            .map(|expression| format!("printf(\"%llu\\n\", (unsigned long long)({expression}));"))
+            .collect();
+        let text = format!(
+            "#include \"adit.h\"\n#include <stdio.h>\nint main(void) {{ {lines} return 0; }}\n"
+        );
+        std::fs::write(&source, text).expect("a temporary file");
+        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+        let mut gcc = Command::new("gcc");
+        let status = gcc
+            .args(["-I", include, "-o"])
+            .args([&program, &source])
+            .status();
+        assert!(status.expect("gcc runs").success());
+        let output = Command::new(&program)
+            .output()
+            .expect("it was compiled")
+            .stdout;
+        let text = String::from_utf8(output).expect("numbers");
+        text.lines()
+            .map(|line| line.parse().expect("a number"))
+            .collect()
+    }
+
+    #[test]
+    fn structures_and_numbers_are_those_of_the_header() {
+        let mut names = Vec::new();
+        let mut ours = Vec::new();
+        macro_rules! structure {
+            ($rust:ident, $c:literal, $($field:ident $name:literal),*) => {
+                names.push(format!("sizeof({})", $c));
+                ours.push(size_of::<$rust>() as u64);
+                $(
+                    names.push(format!("offsetof({}, {})", $c, $name));
+                    ours.push(offset_of!($rust, $field) as u64);
+                )*
+            };
+        }
+        structure!(AditTime, "adit_time", seconds "seconds", nanoseconds "nanoseconds");
+        structure!(MkfsOptions, "adit_mkfs_options", struct_bytes "struct_bytes", flags "flags",
+            size_bytes "size_bytes", journal_bytes "journal_bytes", cluster_bytes "cluster_bytes");
+        structure!(OpenVolumeOptions, "adit_open_options", struct_bytes "struct_bytes", flags "flags",
+            cache_bytes "cache_bytes", queue_depth "queue_depth");
+        structure!(AditStatFs, "adit_statfs", total_bytes "total_bytes", free_bytes "free_bytes",
+            available_bytes "available_bytes", page_bytes "page_bytes", name_max_bytes "name_max_bytes",
+            volume_id "volume_id", reserved "reserved");
+        structure!(AditReadRequest, "adit_read_request", offset "offset", data "data", len "len", result "result");
+        structure!(AditStat, "adit_stat", ino "ino", generation "generation", size_bytes "size_bytes",
+            allocated_bytes "allocated_bytes", mode "mode", nlink "nlink", uid "uid", gid "gid",
+            atime "atime", mtime "mtime", ctime "ctime", btime "btime", reserved "reserved");
+        structure!(AditDirent, "adit_dirent", ino "ino", cookie "cookie", name "name",
+            name_len "name_len", kind "type");
+        structure!(AditBlobId, "adit_blob_id", slot "slot", generation "generation");
+        structure!(AditBuffer, "adit_buffer", data "data", len "len", opaque "opaque");
+        macro_rules! numbers {
+            ($($name:ident),*) => {
+                $(
+                    names.push(concat!("ADIT_", stringify!($name)).to_owned());
+                    ours.push($name as u64);
+                )*
+            };
+        }
+        numbers!(
+            MKFS_FORCE,
+            VOLUME_READ_ONLY,
+            VOLUME_IO_URING,
+            VOLUME_SYNC,
+            VOLUME_NO_SURVIVAL
+        );
+        numbers!(
+            O_WRONLY,
+            O_RDWR,
+            O_CREAT,
+            O_EXCL,
+            O_TRUNC,
+            O_APPEND,
+            O_DIRECT,
+            O_DSYNC,
+            O_SYNC,
+            O_DIRECTORY
+        );
+        numbers!(
+            WRITE_DSYNC,
+            FALLOC_KEEP_SIZE,
+            FALLOC_PUNCH_HOLE,
+            FALLOC_ZERO_RANGE
+        );
+        numbers!(LOCK_SHARED, LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_UNLOCK);
+        numbers!(RENAME_NOREPLACE, RENAME_EXCHANGE);
+        for (kind, name) in [
+            (FileKind::File, "FILE"),
+            (FileKind::Directory, "DIRECTORY"),
+            (FileKind::Symlink, "SYMLINK"),
+        ] {
+            names.push(format!("ADIT_TYPE_{name}"));
+            ours.push(dirent_type(kind).into());
+        }
+        let theirs = ask_c(&names);
+        for ((name, ours), theirs) in names.iter().zip(&ours).zip(&theirs) {
+            assert_eq!(ours, theirs, "{name}");
+        }
+        assert_eq!(ours.len(), theirs.len());
+    }
+}

@@ -1,0 +1,152 @@
+//! Volumes: make, open, close, and what concerns all of one.
+
+use crate::arguments::{check_flags, handle, invalid, options, out, text};
+use crate::result::{guard_int, guard_unit};
+use crate::types::{
+    AditStatFs, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING, VOLUME_NO_SURVIVAL,
+    VOLUME_READ_ONLY, VOLUME_SYNC,
+};
+use adit::{Errno, Error, IoEngine, Result, Volume, VolumeOptions};
+use std::ffi::{c_char, c_int};
+
+/// Behind `adit_volume *`.
+pub struct VolumeHandle {
+    pub(crate) volume: Volume,
+}
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
+#[unsafe(no_mangle)]
+pub extern "C" fn adit_version() -> *const c_char {
+    VERSION.as_ptr().cast()
+}
+
+const API_MAJOR: c_int = 0;
+const API_MINOR: c_int = 1;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn adit_api_version() -> c_int {
+    API_MAJOR * 1000 + API_MINOR
+}
+
+unsafe fn address<'a>(pointer: *const c_char) -> Result<&'a str> {
+    // SAFETY: as for this function.
+    let address = unsafe { text(pointer)? };
+    address
+        .to_str()
+        .map_err(|_| invalid("use an address that is not UTF-8"))
+}
+
+fn unless_zero<T: Default + PartialEq>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_mkfs(
+    address_of_volume: *const c_char,
+    given: *const MkfsOptions,
+) -> c_int {
+    guard_unit(|| {
+        // SAFETY: promised by adit.h.
+        let (address, given) = unsafe { (address(address_of_volume)?, options(given)?) };
+        check_flags(given.flags, MKFS_FORCE)?;
+        let chosen = adit::MkfsOptions {
+            size_bytes: unless_zero(given.size_bytes),
+            journal_bytes: unless_zero(given.journal_bytes),
+            cluster_bytes: unless_zero(given.cluster_bytes),
+            force: given.flags & MKFS_FORCE != 0,
+            ..Default::default()
+        };
+        Volume::mkfs(address, &chosen)
+    })
+}
+
+fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
+    let known = VOLUME_READ_ONLY | VOLUME_IO_URING | VOLUME_SYNC | VOLUME_NO_SURVIVAL;
+    check_flags(given.flags, known)?;
+    let has = |flag| given.flags & flag != 0;
+    let mut chosen = VolumeOptions {
+        read_only: has(VOLUME_READ_ONLY),
+        survive_process_death: !has(VOLUME_NO_SURVIVAL),
+        engine: match (has(VOLUME_IO_URING), has(VOLUME_SYNC)) {
+            (false, false) => IoEngine::Probe,
+            (true, false) => IoEngine::IoUring,
+            (false, true) => IoEngine::Sync,
+            (true, true) => return Err(invalid("open a volume through two engines")),
+        },
+        ..VolumeOptions::default()
+    };
+    if let Some(cache_bytes) = unless_zero(given.cache_bytes) {
+        chosen.cache_bytes = cache_bytes;
+    }
+    if let Some(queue_depth) = unless_zero(given.queue_depth) {
+        chosen.queue_depth = queue_depth;
+    }
+    Ok(chosen)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_open_volume(
+    address_of_volume: *const c_char,
+    given: *const OpenVolumeOptions,
+    volume: *mut *mut VolumeHandle,
+) -> c_int {
+    guard_unit(|| {
+        let volume = out(volume)?;
+        // SAFETY: promised by adit.h.
+        let (address, given) = unsafe { (address(address_of_volume)?, options(given)?) };
+        volume.give(VolumeHandle {
+            volume: Volume::open_with(address, &volume_options(&given)?)?,
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_close_volume(volume: *mut VolumeHandle) -> c_int {
+    guard_unit(|| {
+        // SAFETY: promised by adit.h.
+        let open = unsafe { handle(volume)? };
+        if open.volume.handles() > 1 {
+            return Err(Error::with(
+                Errno::BUSY,
+                "close a volume of which something is still open",
+            ));
+        }
+        // SAFETY: it came from `give`, and by adit.h this is the last use of it.
+        unsafe { Box::from_raw(volume) }.volume.close()
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_volume_statfs(
+    volume: *mut VolumeHandle,
+    result: *mut AditStatFs,
+) -> c_int {
+    guard_unit(|| {
+        let result = out(result)?;
+        // SAFETY: promised by adit.h.
+        let statfs = unsafe { handle(volume)? }.volume.statfs()?;
+        let id = u128::from_le_bytes(statfs.volume_id);
+        result.put(AditStatFs {
+            total_bytes: statfs.total_bytes,
+            free_bytes: statfs.free_bytes,
+            available_bytes: if statfs.read_only {
+                0
+            } else {
+                statfs.free_bytes
+            },
+            page_bytes: statfs.block_bytes,
+            name_max_bytes: statfs.name_bytes_max,
+            volume_id: [id as u64, (id >> 64) as u64],
+            reserved: [0; 4],
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_syncfs(volume: *mut VolumeHandle) -> c_int {
+    // SAFETY: promised by adit.h.
+    guard_int(|| unsafe { handle(volume)? }.volume.sync().map(|()| 0))
+}

@@ -458,6 +458,7 @@ impl Core {
 
     /// Drives, with the lock; returns without it, after everything owed was paid.
     pub(crate) fn drive(&self, purpose: &Purpose<'_>) -> Left {
+        let abort = AbortOnUnwind;
         let mut after = After::default();
         let left = {
             // SAFETY: we hold the lock; `leave` releases it, after which the reactor isn't used.
@@ -466,6 +467,7 @@ impl Core {
             self.drive_reactor(reactor, purpose, &mut after)
         };
         self.pay(after);
+        mem::forget(abort);
         left
     }
 
@@ -485,7 +487,7 @@ impl Core {
                 self.fail_all(reactor);
             }
             let done = purpose.is_done();
-            let eager = !done && !matches!(purpose, Purpose::Glance);
+            let eager = !done && purpose.is_eager(self);
             let mut left = None;
             if usable && (eager || polled < FOREIGN_MAX) {
                 if eager && polled >= FOREIGN_MAX && reactor.owes_wakeups() {
@@ -548,19 +550,22 @@ impl Core {
         }
         if leaves_for_good {
             let next_ns = reactor.unguarded_deadline_ns();
+            let unguarded = next_ns < self.keeper.wakes_at_ns();
             match (&mut left, purpose) {
                 (Left::Wait(deadline), Purpose::Keeper) => {
                     self.keeper.set_wakes_at_ns(next_ns);
                     *deadline = (next_ns != u64::MAX).then_some(next_ns);
                 }
-                (Left::Wait(deadline), Purpose::Caller(node))
-                    if next_ns < self.keeper.wakes_at_ns() =>
-                {
+                (Left::Wait(deadline), Purpose::Caller(node)) if unguarded => {
                     reactor.set_guard(node, next_ns);
                     *deadline = Some(next_ns);
                 }
-                _ if may_arm && next_ns < self.keeper.wakes_at_ns() => {
+                _ if unguarded && may_arm && self.keeper.is_enabled() => {
                     after.wake_keeper |= self.keeper.arm();
+                }
+                _ if unguarded => {
+                    // Whoever this is, if anybody waits at all, comes to the arm above.
+                    reactor.name_successor();
                 }
                 _ => {}
             }
@@ -742,6 +747,15 @@ impl Purpose<'_> {
             Purpose::Caller(node) => node.is_done(),
             Purpose::Handle { cell, .. } => cell.is_done(),
             Purpose::Glance | Purpose::Keeper => false,
+        }
+    }
+
+    /// Whether it goes on as long as there is anything to do.
+    fn is_eager(&self, core: &Core) -> bool {
+        match self {
+            Purpose::Caller(_) | Purpose::Handle { .. } => true,
+            Purpose::Glance => false,
+            Purpose::Keeper => !core.keeper.is_stopping(),
         }
     }
 

@@ -43,6 +43,11 @@ impl Keeper {
         }
     }
 
+    /// Whether there is one, or will be when it is needed.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
     /// Tells it to look; true if the caller has to `wake` it after the release. Under the lock.
     pub(crate) fn arm(&self) -> bool {
         if !self.enabled {
@@ -84,6 +89,11 @@ impl Keeper {
 
     pub(crate) fn set_wakes_at_ns(&self, deadline_ns: u64) {
         self.wakes_at_ns.store(deadline_ns, Ordering::Relaxed);
+    }
+
+    /// Whether it is to end: it then leaves everything where it is.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     pub(crate) fn wakeups(&self) -> u64 {
@@ -146,7 +156,6 @@ fn spawn_without_signals(core: Arc<Core>) -> std::io::Result<JoinHandle<()>> {
     };
     let spawned = thread::Builder::new()
         .name("adit-keeper".into())
-        .stack_size(512 << 10)
         .spawn(move || keep(&core));
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
@@ -157,10 +166,10 @@ fn keep(core: &Core) {
     let keeper = &core.keeper;
     // What was armed is looked at now.
     keeper.word.swap(IDLE, Ordering::AcqRel);
-    while !keeper.stopping.load(Ordering::Acquire) {
+    while !keeper.is_stopping() {
         let mut holding = core.compete(TRIES_MAX);
         let mut deadline_ns = None;
-        while holding && !keeper.stopping.load(Ordering::Acquire) {
+        while holding {
             match core.drive(&Purpose::Keeper) {
                 Left::Wait(deadline) => {
                     deadline_ns = deadline;

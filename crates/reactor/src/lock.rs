@@ -13,6 +13,8 @@
 //! 3. A named waiter whose operation is finished by somebody else is unnamed by that holder, which then leaves by rule 2.
 //! 4. A thread that left to execute a request, or to wait for the device, knocks when it returns, and its state tells holders that it is no
 //!    candidate for rule 2 meanwhile.
+//! 5. The next timer has a *guard*: a waiting thread or the keeper that sleeps until then at most. A guard that wakes knocks; one that takes
+//!    the lock, or whose operation is done, is forgotten by that holder, who then leaves by finding a new one.
 //!
 //! A waiter that goes to sleep does so by a compare-and-swap from WAITING to SLEEPING; every change to DRIVE or DONE is a swap that returns
 //! SLEEPING to exactly one holder, who then owes the futex wake and pays it after its release. States: `node.rs`.

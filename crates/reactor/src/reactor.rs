@@ -148,7 +148,7 @@ impl Reactor {
         }
     }
 
-    /// Runs a future as a task of the worker, beside all operations. Nobody waits for it; the worker's end drops it.
+    /// Runs a future as a task of the worker, beside all operations. Nobody waits for it; the worker's end drops it where it is.
     pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
         let start = move || async move {
             future.await;
@@ -190,7 +190,7 @@ impl Reactor {
         .await;
     }
 
-    /// Whether tasks that aren't the current one could run, or threads wait: a long task may want to yield.
+    /// Whether other tasks could run or requests wait for a driver: a long task may want to yield.
     pub fn has_other_work(&self) -> bool {
         !self.ready.borrow().is_empty() || !self.to_execute.borrow().is_empty()
     }
@@ -362,7 +362,11 @@ impl Reactor {
 
     // ---- requests ----
 
+    /// Gives a request to the queue; false when it was full and the request waits again. After the end or a panic nothing is submitted.
     fn start(&self, request: Request) -> bool {
+        if !self.is_usable() {
+            return true;
+        }
         let mut queue = self.queue.borrow_mut();
         let Some(queue) = queue.as_mut() else {
             return true;
@@ -516,9 +520,12 @@ impl Reactor {
     /// The operation's result is in place: its thread may go. The node isn't touched afterwards.
     #[inline]
     pub(crate) fn finish_node(&self, node: &Node) {
-        if node.listed_at.get() != UNLISTED {
-            self.unlist(node);
+        if node.listed_at.get() == UNLISTED {
+            // Never left its own thread, which is this one.
+            node.state.store(DONE, Ordering::Release);
+            return;
         }
+        self.unlist(node);
         let state: *const AtomicU32 = &node.state;
         if node.state.swap(DONE, Ordering::AcqRel) == SLEEPING {
             self.after.borrow_mut().sleepers.push(state);
@@ -609,11 +616,16 @@ impl Reactor {
 
     /// Runs the timers that are due; says whether there were any.
     pub(crate) fn fire_timers(&self) -> bool {
-        self.timers.borrow().next_ns() != u64::MAX
-            && self
-                .timers
-                .borrow_mut()
-                .take_due(monotonic_ns(), Waker::wake)
+        if self.timers.borrow().next_ns() == u64::MAX && self.guard.get().is_null() {
+            return false;
+        }
+        let now_ns = monotonic_ns();
+        if self.guard_ns.get() <= now_ns {
+            // Its thread is awake or being woken by its deadline, and won't guard a later one.
+            self.guard.set(ptr::null());
+            self.guard_ns.set(u64::MAX);
+        }
+        self.timers.borrow_mut().take_due(now_ns, Waker::wake)
     }
 
     /// The next deadline, if no waiting thread sleeps towards it; `u64::MAX` if there is none.

@@ -705,3 +705,125 @@ fn handles_and_callers_mix_from_many_threads() {
         });
     });
 }
+
+#[test]
+fn sleeping_callers_guard_each_others_timers_without_a_keeper() {
+    within(LIMIT, || {
+        let engine = start_with(memory(), 8, false);
+        thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    for turn in 0..60u64 {
+                        let us = 50 + (thread * 977 + turn * 331) % 2000;
+                        let began = Instant::now();
+                        engine
+                            .run(|state| async move {
+                                state.reactor.sleep(Duration::from_micros(us)).await;
+                                Ok(())
+                            })
+                            .expect("runs");
+                        assert!(began.elapsed() >= Duration::from_micros(us));
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_background_task_that_never_ends_delays_neither_callers_nor_the_end() {
+    within(LIMIT, || {
+        let engine = start(memory());
+        engine
+            .run(|state| async move {
+                let reactor = state.reactor.clone();
+                state.reactor.spawn_local(async move {
+                    loop {
+                        reactor.yield_now().await;
+                    }
+                });
+                Ok(())
+            })
+            .expect("runs");
+        for _ in 0..2000 {
+            engine.run(|_| async { Ok(()) }).expect("runs");
+        }
+        engine.run(|state| write_read(state, 1, 1)).expect("io");
+        engine.shutdown(|_| async { Ok(()) }).expect("ends");
+    });
+}
+
+/// A device whose driver has a bug.
+struct Buggy(Arc<dyn Device>);
+
+impl Device for Buggy {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn geometry(&self) -> adit_block::Geometry {
+        self.0.geometry()
+    }
+    fn capabilities(&self) -> adit_block::Capabilities {
+        self.0.capabilities()
+    }
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn adit_block::Queue>> {
+        self.0.open_queue(depth)
+    }
+    fn execute(&self, _request: Request) -> adit_block::Completion {
+        panic!("a bug of the driver");
+    }
+}
+
+#[test]
+fn a_panic_of_the_device_poisons_and_hangs_nobody() {
+    within(LIMIT, || {
+        let engine = start(Arc::new(Buggy(memory())));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let failed = engine
+                        .run(|state| write_read(state, 1, 1))
+                        .expect_err("poisoned");
+                    assert_eq!(failed.errno(), Errno::IO);
+                });
+            }
+        });
+        assert!(engine.poisoned());
+    });
+}
+
+#[test]
+fn a_waker_may_call_the_engine_and_even_drop_the_last_reference_to_it() {
+    struct Caller(std::sync::Mutex<Option<Arc<Engine<State>>>>, AtomicU64);
+    impl Wake for Caller {
+        fn wake(self: Arc<Self>) {
+            let engine = self.0.lock().expect("not poisoned").take();
+            if let Some(engine) = engine {
+                let ran = engine.run(|_| async { Ok(7) });
+                drop(engine);
+                self.1.store(ran.expect("runs"), Ordering::SeqCst);
+            }
+        }
+    }
+    within(LIMIT, || {
+        let engine = start(slow_memory(3000));
+        let caller = Arc::new(Caller(
+            std::sync::Mutex::new(Some(engine.clone())),
+            AtomicU64::new(0),
+        ));
+        let mut handle = Box::pin(engine.spawn(|state| write_read(state, 1, 1)));
+        let waker = Waker::from(caller.clone());
+        assert!(
+            handle
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        drop(handle);
+        drop(engine);
+        while caller.1.load(Ordering::SeqCst) == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}

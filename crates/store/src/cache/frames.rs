@@ -109,7 +109,7 @@ impl Frames {
     #[inline]
     pub fn read(&self, key: FrameKey, offset: usize, into: &mut [u8]) -> bool {
         assert!(offset <= PAGE_BYTES && into.len() <= PAGE_BYTES - offset);
-        let Some(frame) = self.acquire(key) else {
+        let Some(frame) = self.acquire(key, offset) else {
             return false;
         };
         // SAFETY: within the page by the assertion; the pin keeps the content from changing while it is copied.
@@ -124,7 +124,7 @@ impl Frames {
     /// Pins a cached page for as long as the answer lives; none: not there, ask the owner.
     #[inline]
     pub fn pin(self: &Arc<Self>, key: FrameKey) -> Option<PinnedFrame<'_>> {
-        let frame = self.acquire(key)?;
+        let frame = self.acquire(key, 0)?;
         Some(PinnedFrame {
             frames: self,
             frame,
@@ -138,7 +138,7 @@ impl Frames {
 
     /// Finds and pins a valid frame.
     #[inline]
-    fn acquire(&self, key: FrameKey) -> Option<u32> {
+    fn acquire(&self, key: FrameKey, offset: usize) -> Option<u32> {
         let mut spins = 0;
         let mut retries = 0;
         let head = self.index.head(key);
@@ -150,6 +150,8 @@ impl Frames {
                 return None;
             }
             steps += 1;
+            // It most likely is the right one: its bytes are fetched while its metadata still is.
+            self.mapping.prefetch(frame, offset);
             let meta = self.mapping.meta(frame);
             if meta.space.load(Ordering::Relaxed) != key.space
                 || meta.page.load(Ordering::Relaxed) != key.page

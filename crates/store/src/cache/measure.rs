@@ -5,7 +5,7 @@ use super::*;
 use adit_base::PAGE_BYTES;
 use adit_base::random::Prng;
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn filled(frames: u32, shared: Option<SharedName>) -> Cache {
     let mut cache = Cache::new(&CacheOptions {
@@ -13,26 +13,43 @@ fn filled(frames: u32, shared: Option<SharedName>) -> Cache {
         shared,
     })
     .expect("a cache");
-    let begun = Instant::now();
+    let mut slowest = Duration::ZERO;
+    let begun = thread_ns();
     for page in 0..frames {
+        let one = Instant::now();
         let id = cache.allocate().expect("a frame");
+        slowest = slowest.max(one.elapsed());
         cache.raw_mut(id).fill(page as u8);
         let page = u64::from(page);
         cache.insert(id, FrameKey { space: 8, page }, FrameFlags::VALID);
     }
-    let each = begun.elapsed().as_nanos() as u64 / u64::from(frames);
-    println!("  filled: {each} ns a page, {:?}", cache.placement());
+    let each = (thread_ns() - begun) / f64::from(frames);
+    println!("  {:?}", cache.placement());
+    println!("  filled: {each:.0} ns a page, slowest allocation {slowest:?}");
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").expect("smaps");
+    for line in rollup
+        .lines()
+        .filter(|line| line.starts_with("AnonHugePages") || line.starts_with("ShmemPmdMapped"))
+    {
+        println!("  {line}");
+    }
     cache
 }
 
-/// Nanoseconds for one `read` of a random page.
+/// Processor time of this thread: what others on the machine do counts less.
+fn thread_ns() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+}
+
+/// Nanoseconds of a thread for one `read` of a random page.
 fn read_ns(cache: &Cache, threads: u64, len_bytes: usize, reads: u64) -> f64 {
     let pages = u64::from(cache.counts().used);
-    let begun = Instant::now();
-    std::thread::scope(|scope| {
-        for seed in 0..threads {
+    let total: f64 = std::thread::scope(|scope| {
+        let read = |seed: u64| {
             let frames = cache.frames();
-            scope.spawn(move || {
+            move || {
+                let begun = thread_ns();
                 let mut random = Prng::new(seed);
                 let mut into = [0; PAGE_BYTES];
                 for _ in 0..reads {
@@ -41,19 +58,25 @@ fn read_ns(cache: &Cache, threads: u64, len_bytes: usize, reads: u64) -> f64 {
                     assert!(frames.read(key, 0, &mut into[..len_bytes]));
                     black_box(&mut into);
                 }
-            });
-        }
+                thread_ns() - begun
+            }
+        };
+        let readers: Vec<_> = (0..threads).map(|seed| scope.spawn(read(seed))).collect();
+        readers
+            .into_iter()
+            .map(|reader| reader.join().expect("a reader"))
+            .sum()
     });
-    begun.elapsed().as_nanos() as f64 / reads as f64
+    total / (reads * threads) as f64
 }
 
 /// The same copies without the cache.
-fn copy_ns(cache: &Cache, reads: u64) -> f64 {
+fn copy_ns(cache: &Cache, len_bytes: usize, reads: u64) -> f64 {
     let pages = u64::from(cache.counts().used);
     let (start, _) = cache.frames().memory();
     let mut random = Prng::new(1);
     let mut into = [0u8; PAGE_BYTES];
-    let begun = Instant::now();
+    let begun = thread_ns();
     for _ in 0..reads {
         let page = (random.next_u64() % pages) as usize;
         // SAFETY: inside the cache's memory, which nobody writes now.
@@ -61,31 +84,31 @@ fn copy_ns(cache: &Cache, reads: u64) -> f64 {
             std::ptr::copy_nonoverlapping(
                 start.add(page * PAGE_BYTES),
                 into.as_mut_ptr(),
-                PAGE_BYTES,
+                len_bytes,
             );
         }
         black_box(&mut into);
     }
-    begun.elapsed().as_nanos() as f64 / reads as f64
+    (thread_ns() - begun) / reads as f64
 }
 
 #[test]
 #[ignore = "a measurement"]
 fn reads() {
-    for (frames, what) in [(4096, "16 MiB"), (1 << 18, "1 GiB")] {
+    for (frames, what) in [(64, "256 KiB"), (4096, "16 MiB"), (1 << 18, "1 GiB")] {
         for shared in [None, Some(SharedName::new(1, 1))] {
             println!("{what}:");
             let cache = filled(frames, shared);
             for _ in 0..2 {
                 let reads = 1_000_000;
-                println!(
-                    "  ns a 4 KiB read: copy alone {:.0}, 1 thread {:.0}, 2 threads {:.0}; 64 B: 1 thread {:.0}, 2 threads {:.0}",
-                    copy_ns(&cache, reads),
-                    read_ns(&cache, 1, PAGE_BYTES, reads),
-                    read_ns(&cache, 2, PAGE_BYTES, reads),
-                    read_ns(&cache, 1, 64, reads),
-                    read_ns(&cache, 2, 64, reads),
-                );
+                for len_bytes in [PAGE_BYTES, 64] {
+                    println!(
+                        "  {len_bytes} B: copy alone {:.0} ns, 1 thread {:.0}, 2 threads {:.0}",
+                        copy_ns(&cache, len_bytes, reads),
+                        read_ns(&cache, 1, len_bytes, reads),
+                        read_ns(&cache, 2, len_bytes, reads),
+                    );
+                }
             }
             cache.close().expect("closed");
         }
@@ -98,11 +121,11 @@ fn owner() {
     let mut cache = filled(4096, None);
     let rounds = 1_000_000u64;
     let time = |what: &str, cache: &mut Cache, step: &mut dyn FnMut(&mut Cache, u64)| {
-        let begun = Instant::now();
+        let begun = thread_ns();
         for round in 0..rounds {
             step(cache, round);
         }
-        let each = begun.elapsed().as_nanos() as f64 / rounds as f64;
+        let each = (thread_ns() - begun) / rounds as f64;
         println!("  {what}: {each:.0} ns");
     };
     let key = |page: u64| FrameKey { space: 8, page };

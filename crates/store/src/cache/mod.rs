@@ -1,7 +1,8 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
 //! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `index.rs` how a page is
-//! found, `owner.rs` what only the owner does, `apply.rs` how a transaction becomes visible, `lists.rs`
+//! found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from, `writing.rs`: how it
+//! changes pages), `apply.rs` how a transaction becomes visible, `lists.rs`
 //! the owner's lists of frames, `salvage.rs` what is left of a process that died.
 //!
 //! Invariants:
@@ -28,8 +29,10 @@ mod owner;
 mod salvage;
 #[cfg(test)]
 mod stress;
+mod supply;
 #[cfg(test)]
 mod tests;
+mod writing;
 
 pub use apply::Applied;
 pub use frames::{Frames, PinnedFrame};

@@ -1,4 +1,4 @@
-//! What only the owner of a cache does: hand out frames, publish, write, replace, evict.
+//! The owner's side of a cache: its state, frames' numbers and flags, how frames come and go.
 //!
 //! `&self` looks, `&mut self` changes, so a borrowed page can't change under its borrower; the caller keeps
 //! a `Cache` in its worker state. Content of a published frame is changed in place when nobody pins it
@@ -11,7 +11,7 @@
 use super::frames::{Frames, Loads, RETIRED, WRITING};
 use super::index::Index;
 use super::lists::{FrameList, Lane, Links};
-use super::mapping::{CHUNK_FRAMES, Mapping};
+use super::mapping::Mapping;
 use super::{CacheOptions, CachePlacement, FrameFlags, FrameId, FrameKey, PageBytes};
 use adit_base::Result;
 use adit_block::Buffer;
@@ -21,8 +21,6 @@ use std::sync::atomic::Ordering;
 
 const KIND_SHIFT: u32 = 16;
 const FLAGS_MASK: u32 = (1 << KIND_SHIFT) - 1;
-/// Allocations between attempts to get a chunk of memory that the system refused.
-const BACKING_RETRY_ALLOCATIONS: u32 = 4096;
 
 /// The frame can't be changed in place: somebody reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,20 +48,20 @@ pub struct Counts {
 /// A page cache, seen by its owner.
 pub struct Cache {
     pub(super) frames: Arc<Frames>,
-    loads: Arc<Loads>,
+    pub(super) loads: Arc<Loads>,
     pub(super) links: Links,
     /// First and last LSN of journaled frames.
-    lsns: [Vec<u64>; 2],
-    free: Vec<u32>,
+    pub(super) lsns: [Vec<u64>; 2],
+    pub(super) free: Vec<u32>,
     /// Free frames whose chunk was given back to the system, lowest last.
-    cold_chunks: Vec<u32>,
+    pub(super) cold_chunks: Vec<u32>,
     /// Frames at and above it were never used.
-    touched: u32,
+    pub(super) touched: u32,
     /// Frames below it have memory behind them (apart from cold chunks).
-    backed: u32,
-    backing_retry: u32,
-    hand: u32,
-    counts: Counts,
+    pub(super) backed: u32,
+    pub(super) backing_retry: u32,
+    pub(super) hand: u32,
+    pub(super) counts: Counts,
     pub(super) applies: u32,
     /// Single owner: it may move to another thread, but is never shared.
     not_sync: std::marker::PhantomData<Cell<()>>,
@@ -107,7 +105,7 @@ impl Cache {
         self.frames.mapping().placement()
     }
 
-    /// How many frames are what, now.
+    /// How many frames are what. Retired frames whose last pin has gone are counted off by the next `allocate`.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -445,7 +443,7 @@ impl Cache {
         assert!(loads == 0, "a load buffer outlives its load");
     }
 
-    fn unindex(&mut self, frame: u32) {
+    pub(super) fn unindex(&mut self, frame: u32) {
         let key = self.key(FrameId(frame));
         let frames = &self.frames;
         frames.index.remove(frames.mapping(), key, frame);
@@ -471,262 +469,6 @@ impl Cache {
         } else {
             self.counts.retired += 1;
         }
-    }
-
-    fn take_frame(&mut self) -> Option<u32> {
-        self.drain_returned();
-        if self.counts.used < self.counts.limit
-            && let Some(frame) = self.free_frame()
-        {
-            self.counts.used += 1;
-            return Some(frame);
-        }
-        // The limit was lowered while nothing could go.
-        if self.counts.used > self.counts.limit
-            && let Some(frame) = self.evict_one()
-        {
-            self.free.push(frame);
-            self.counts.used -= 1;
-        }
-        self.evict_one()
-    }
-
-    fn drain_returned(&mut self) {
-        let mut link = self.frames.take_returned();
-        while let Some(frame) = link.checked_sub(1) {
-            link = self.frames.meta(frame).next.load(Ordering::Relaxed);
-            self.free.push(frame);
-            self.counts.used -= 1;
-            self.counts.retired -= 1;
-        }
-    }
-
-    fn free_frame(&mut self) -> Option<u32> {
-        if let Some(frame) = self.free.pop() {
-            return Some(frame);
-        }
-        if self.backing_retry > 0 {
-            self.backing_retry -= 1;
-            return None;
-        }
-        let mapping = self.frames.mapping();
-        if self.touched == self.backed {
-            if let Some(&chunk) = self.cold_chunks.last() {
-                if !mapping.back_chunk(chunk) {
-                    self.backing_retry = BACKING_RETRY_ALLOCATIONS;
-                    return None;
-                }
-                self.cold_chunks.pop();
-                let first = chunk * CHUNK_FRAMES;
-                let end = (first + CHUNK_FRAMES).min(self.touched);
-                self.free.extend((first..end).rev());
-                return self.free.pop();
-            }
-            if self.backed == self.counts.total {
-                return None;
-            }
-            if !mapping.back_chunk(self.backed / CHUNK_FRAMES) {
-                self.backing_retry = BACKING_RETRY_ALLOCATIONS;
-                return None;
-            }
-            self.backed = (self.backed + CHUNK_FRAMES).min(self.counts.total);
-        }
-        let frame = self.touched;
-        self.touched += 1;
-        let header = mapping.header();
-        header.frames_touched.store(self.touched, Ordering::Release);
-        Some(frame)
-    }
-
-    /// The clock: frees the next clean frame that nobody looked at since the hand passed last.
-    fn evict_one(&mut self) -> Option<u32> {
-        if self.counts.clean == 0 {
-            return None;
-        }
-        // Two turns: the first may do no more than lower `referenced`.
-        for _ in 0..u64::from(self.touched) * 2 {
-            let frame = self.hand;
-            self.hand = if frame + 1 < self.touched {
-                frame + 1
-            } else {
-                0
-            };
-            let meta = self.frames.meta(frame);
-            if !FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed)).is_clean() {
-                continue;
-            }
-            if meta.referenced.load(Ordering::Relaxed) != 0 {
-                meta.referenced.store(0, Ordering::Relaxed);
-                continue;
-            }
-            if self.try_evict(frame) {
-                return Some(frame);
-            }
-        }
-        None
-    }
-
-    /// Takes a clean frame out of the index unless it is pinned. It still counts as used.
-    fn try_evict(&mut self, frame: u32) -> bool {
-        if !self.begin_writing(frame) {
-            return false;
-        }
-        self.links.unlink(Lane::Data, frame);
-        self.links.unlink(Lane::Journal, frame);
-        self.unindex(frame);
-        self.set_flags_word(frame, 0);
-        self.end_writing(frame);
-        true
-    }
-
-    /// Changes how many frames may be used; evicts clean ones, the highest first so that whole chunks become free. What is dirty or pinned
-    /// goes later: call it again, or leave it to `allocate`. Then [`Cache::trim`] gives memory back.
-    pub fn set_limit(&mut self, frames: u32) {
-        self.counts.limit = frames.clamp(1, self.counts.total);
-        self.drain_returned();
-        for frame in (0..self.touched).rev() {
-            if self.counts.used <= self.counts.limit {
-                break;
-            }
-            if self.flags(FrameId(frame)).is_clean() && self.try_evict(frame) {
-                self.free.push(frame);
-                self.counts.used -= 1;
-            }
-        }
-    }
-
-    /// Gives the memory of chunks (2 MiB) without a used frame back to the system. Returns the bytes. Some system calls and a pass over the
-    /// free frames: for quiet moments.
-    pub fn trim(&mut self) -> u64 {
-        self.drain_returned();
-        let chunks = self.touched.div_ceil(CHUNK_FRAMES) as usize;
-        let mut free_in = vec![0u32; chunks];
-        for &frame in &self.free {
-            free_in[(frame / CHUNK_FRAMES) as usize] += 1;
-        }
-        let cold_before = self.cold_chunks.len();
-        let mut released = 0;
-        for chunk in (0..chunks as u32).rev() {
-            let first = chunk * CHUNK_FRAMES;
-            // The last chunk is still being handed out for the first time unless it is all touched.
-            let frames = CHUNK_FRAMES.min(self.counts.total - first);
-            if free_in[chunk as usize] == frames && self.frames.mapping().release_chunk(chunk) {
-                free_in[chunk as usize] = 0;
-                self.cold_chunks.push(chunk);
-                released += u64::from(frames) * adit_base::PAGE_BYTES as u64;
-            }
-        }
-        if self.cold_chunks.len() > cold_before {
-            // A frame in `free` is in a chunk with free frames, unless that was just released.
-            self.free
-                .retain(|frame| free_in[(frame / CHUNK_FRAMES) as usize] != 0);
-        }
-        released
-    }
-
-    // ---- writing ---------------------------------------------------------------------------------------
-
-    /// Changes a published page in place. Readers wait that long (a microsecond), so `change` only copies.
-    pub fn write<R>(
-        &mut self,
-        id: FrameId,
-        change: impl FnOnce(&mut PageBytes) -> R,
-    ) -> Result<R, Pinned> {
-        let flags = self.flags(id);
-        assert!(
-            flags.contains(FrameFlags::VALID) && !flags.contains(FrameFlags::SHADOWED),
-            "a frame without content, or with a shadow, is written"
-        );
-        if !self.begin_writing(id.0) {
-            return Err(Pinned);
-        }
-        let writing = Writing {
-            frames: &self.frames,
-            frame: id.0,
-        };
-        // SAFETY: WRITING, and `&mut self` excludes the owner's own references.
-        let result = change(unsafe { writing.frames.bytes_mut(id.0) });
-        drop(writing);
-        Ok(result)
-    }
-
-    /// Changes a published page: in place, or, when it is pinned, in a fresh frame that takes over its key, flags, kind, numbers, LSNs
-    /// and places in lists. WRITEBACK too: it then says that IO of the *replaced* frame is in flight, and whoever completes it must look
-    /// up the page's frame again. Returns the page's frame from now on; none: pinned and no frame to be had (nothing was changed).
-    #[must_use]
-    pub fn write_or_replace(
-        &mut self,
-        id: FrameId,
-        change: impl FnOnce(&mut PageBytes),
-    ) -> Option<FrameId> {
-        let mut change = Some(change);
-        let in_place = self.write(id, |page| {
-            if let Some(change) = change.take() {
-                change(page);
-            }
-        });
-        if in_place.is_ok() {
-            return Some(id);
-        }
-        let change = change?;
-        let new = self.allocate()?;
-        // SAFETY: different frames; the new one is not published, the old one only read.
-        let (from, to) = unsafe { (self.frames.bytes(id.0), self.frames.bytes_mut(new.0)) };
-        to.copy_from_slice(from);
-        change(to);
-        self.take_over_numbers(id.0, new.0);
-        self.take_place(id.0, new.0, self.flags_word(id.0));
-        Some(new)
-    }
-
-    /// The new frame gets the old one's numbers, but for `pending`'s sake not its flags yet.
-    pub(super) fn take_over_numbers(&mut self, old: u32, new: u32) {
-        let (from, to) = (self.frames.meta(old), self.frames.meta(new));
-        for (from, to) in [
-            (&from.space, &to.space),
-            (&from.page, &to.page),
-            (&from.home, &to.home),
-            (&from.pending, &to.pending),
-        ] {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        for (from, to) in [(&from.generation, &to.generation), (&from.end, &to.end)] {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        let sequence = from.sequence.load(Ordering::Relaxed).wrapping_add(1);
-        to.sequence.store(sequence, Ordering::Relaxed);
-        to.referenced.store(1, Ordering::Relaxed);
-    }
-
-    /// The frame that has everything but its flags takes the old one's place; the old one retires.
-    pub(super) fn take_place(&mut self, old: u32, new: u32, flags: u32) {
-        // From here on the new one counts, also for salvage (a later sequence wins).
-        self.set_flags_word(new, flags);
-        let key = self.key(FrameId(old));
-        let frames = &self.frames;
-        // What was a shadow says here which `apply` it belongs to; now there are no loads.
-        frames.meta(new).loads.store(0, Ordering::Release);
-        frames.index.replace(frames.mapping(), key, old, new);
-        self.links.replace(old, new);
-        for lsns in &mut self.lsns {
-            lsns[new as usize] = lsns[old as usize];
-        }
-        self.retire(old);
-    }
-
-    /// From no pins to WRITING.
-    #[inline]
-    pub(super) fn begin_writing(&self, frame: u32) -> bool {
-        let state = &self.frames.meta(frame).state;
-        state
-            .compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    #[inline]
-    pub(super) fn end_writing(&self, frame: u32) {
-        let state = &self.frames.meta(frame).state;
-        state.fetch_and(!WRITING, Ordering::Release);
     }
 
     // ---- lists -----------------------------------------------------------------------------------------
@@ -782,18 +524,5 @@ impl Drop for Cache {
         if mapping.is_ours() {
             mapping.header().pid.store(0, Ordering::Release);
         }
-    }
-}
-
-/// Ends WRITING, also when the change panics.
-struct Writing<'a> {
-    frames: &'a Frames,
-    frame: u32,
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        let state = &self.frames.meta(self.frame).state;
-        state.fetch_and(!WRITING, Ordering::Release);
     }
 }

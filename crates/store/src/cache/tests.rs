@@ -236,7 +236,12 @@ fn a_shadow_finds_room_by_evicting_others_never_its_target() {
 
 #[test]
 fn lowering_the_limit_evicts_and_trimming_gives_chunks_back() {
-    let mut cache = cache(2048);
+    let directory = in_shared_memory();
+    shrink_and_grow(cache(2048));
+    shrink_and_grow(shared(directory.path(), 2048, 1));
+}
+
+fn shrink_and_grow(mut cache: Cache) {
     for page in 0..2048 {
         let id = add(&mut cache, page, 1);
         if page == 3 || page == 1000 {

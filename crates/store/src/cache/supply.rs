@@ -1,0 +1,166 @@
+//! Where frames come from: returned ones, free ones, memory not used yet, and the clock.
+//!
+//! A frame is exactly one of free (in `free`, or in a cold chunk, or never used) and used. Memory is taken from the system a chunk at a
+//! time and given back in whole chunks, in quiet moments. It decides nothing about dirty frames: while all are, the answer is none.
+
+use super::lists::Lane;
+use super::mapping::CHUNK_FRAMES;
+use super::owner::Cache;
+use super::{FrameFlags, FrameId};
+use std::sync::atomic::Ordering;
+
+/// Allocations between attempts to get a chunk of memory that the system refused.
+const BACKING_RETRY_ALLOCATIONS: u32 = 4096;
+
+impl Cache {
+    pub(super) fn take_frame(&mut self) -> Option<u32> {
+        self.drain_returned();
+        if self.counts.used < self.counts.limit
+            && let Some(frame) = self.free_frame()
+        {
+            self.counts.used += 1;
+            return Some(frame);
+        }
+        // The limit was lowered while nothing could go.
+        if self.counts.used > self.counts.limit
+            && let Some(frame) = self.evict_one()
+        {
+            self.free.push(frame);
+            self.counts.used -= 1;
+        }
+        self.evict_one()
+    }
+
+    fn drain_returned(&mut self) {
+        let mut link = self.frames.take_returned();
+        while let Some(frame) = link.checked_sub(1) {
+            link = self.frames.meta(frame).next.load(Ordering::Relaxed);
+            self.free.push(frame);
+            self.counts.used -= 1;
+            self.counts.retired -= 1;
+        }
+    }
+
+    fn free_frame(&mut self) -> Option<u32> {
+        if let Some(frame) = self.free.pop() {
+            return Some(frame);
+        }
+        if self.backing_retry > 0 {
+            self.backing_retry -= 1;
+            return None;
+        }
+        let mapping = self.frames.mapping();
+        if self.touched == self.backed {
+            if let Some(&chunk) = self.cold_chunks.last() {
+                if !mapping.back_chunk(chunk) {
+                    self.backing_retry = BACKING_RETRY_ALLOCATIONS;
+                    return None;
+                }
+                self.cold_chunks.pop();
+                let first = chunk * CHUNK_FRAMES;
+                let end = (first + CHUNK_FRAMES).min(self.touched);
+                self.free.extend((first..end).rev());
+                return self.free.pop();
+            }
+            if self.backed == self.counts.total {
+                return None;
+            }
+            if !mapping.back_chunk(self.backed / CHUNK_FRAMES) {
+                self.backing_retry = BACKING_RETRY_ALLOCATIONS;
+                return None;
+            }
+            self.backed = (self.backed + CHUNK_FRAMES).min(self.counts.total);
+        }
+        let frame = self.touched;
+        self.touched += 1;
+        let header = mapping.header();
+        header.frames_touched.store(self.touched, Ordering::Release);
+        Some(frame)
+    }
+
+    /// The clock: frees the next clean frame that nobody looked at since the hand passed last.
+    fn evict_one(&mut self) -> Option<u32> {
+        if self.counts.clean == 0 {
+            return None;
+        }
+        // Two turns: the first may do no more than lower `referenced`.
+        for _ in 0..u64::from(self.touched) * 2 {
+            let frame = self.hand;
+            self.hand = if frame + 1 < self.touched {
+                frame + 1
+            } else {
+                0
+            };
+            let meta = self.frames.meta(frame);
+            if !FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed)).is_clean() {
+                continue;
+            }
+            if meta.referenced.load(Ordering::Relaxed) != 0 {
+                meta.referenced.store(0, Ordering::Relaxed);
+                continue;
+            }
+            if self.try_evict(frame) {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    /// Takes a clean frame out of the index unless it is pinned. It still counts as used.
+    fn try_evict(&mut self, frame: u32) -> bool {
+        if !self.begin_writing(frame) {
+            return false;
+        }
+        self.links.unlink(Lane::Data, frame);
+        self.links.unlink(Lane::Journal, frame);
+        self.unindex(frame);
+        self.set_flags_word(frame, 0);
+        self.end_writing(frame);
+        true
+    }
+
+    /// Changes how many frames may be used; evicts clean ones, the highest first so that whole chunks become free. What is dirty or pinned
+    /// goes later: call it again, or leave it to `allocate`. Then [`Cache::trim`] gives memory back.
+    pub fn set_limit(&mut self, frames: u32) {
+        self.counts.limit = frames.clamp(1, self.counts.total);
+        self.drain_returned();
+        for frame in (0..self.touched).rev() {
+            if self.counts.used <= self.counts.limit {
+                break;
+            }
+            if self.flags(FrameId(frame)).is_clean() && self.try_evict(frame) {
+                self.free.push(frame);
+                self.counts.used -= 1;
+            }
+        }
+    }
+
+    /// Gives the memory of chunks (2 MiB) without a used frame back to the system. Returns the bytes. Some system calls and a pass over the
+    /// free frames: for quiet moments.
+    pub fn trim(&mut self) -> u64 {
+        self.drain_returned();
+        let chunks = self.touched.div_ceil(CHUNK_FRAMES) as usize;
+        let mut free_in = vec![0u32; chunks];
+        for &frame in &self.free {
+            free_in[(frame / CHUNK_FRAMES) as usize] += 1;
+        }
+        let cold_before = self.cold_chunks.len();
+        let mut released = 0;
+        for chunk in (0..chunks as u32).rev() {
+            let first = chunk * CHUNK_FRAMES;
+            // The last chunk is still being handed out for the first time unless it is all touched.
+            let frames = CHUNK_FRAMES.min(self.counts.total - first);
+            if free_in[chunk as usize] == frames && self.frames.mapping().release_chunk(chunk) {
+                free_in[chunk as usize] = 0;
+                self.cold_chunks.push(chunk);
+                released += u64::from(frames) * adit_base::PAGE_BYTES as u64;
+            }
+        }
+        if self.cold_chunks.len() > cold_before {
+            // A frame in `free` is in a chunk with free frames, unless that was just released.
+            self.free
+                .retain(|frame| free_in[(frame / CHUNK_FRAMES) as usize] != 0);
+        }
+        released
+    }
+}

@@ -1,0 +1,127 @@
+//! The owner changes pages: in place when nobody pins them, else in a fresh frame.
+//!
+//! A replacement takes over everything: key, flags, kind, numbers, LSNs, places in lists. Its order of stores is what `salvage.rs` relies
+//! on: content and numbers, then flags (from then on the new frame counts), then the place in the index, then the old frame's end.
+
+use super::frames::{Frames, WRITING};
+use super::owner::{Cache, Pinned};
+use super::{FrameFlags, FrameId, PageBytes};
+use std::sync::atomic::Ordering;
+
+impl Cache {
+    /// Changes a published page in place. Readers wait that long (a microsecond), so `change` only copies.
+    pub fn write<R>(
+        &mut self,
+        id: FrameId,
+        change: impl FnOnce(&mut PageBytes) -> R,
+    ) -> Result<R, Pinned> {
+        let flags = self.flags(id);
+        assert!(
+            flags.contains(FrameFlags::VALID) && !flags.contains(FrameFlags::SHADOWED),
+            "a frame without content, or with a shadow, is written"
+        );
+        if !self.begin_writing(id.0) {
+            return Err(Pinned);
+        }
+        let writing = Writing {
+            frames: &self.frames,
+            frame: id.0,
+        };
+        // SAFETY: WRITING, and `&mut self` excludes the owner's own references.
+        let result = change(unsafe { writing.frames.bytes_mut(id.0) });
+        drop(writing);
+        Ok(result)
+    }
+
+    /// Changes a published page: in place, or, when it is pinned, in a fresh frame that takes over its key, flags, kind, numbers, LSNs
+    /// and places in lists. WRITEBACK too: it then says that IO of the *replaced* frame is in flight, and whoever completes it must look
+    /// up the page's frame again. Returns the page's frame from now on; none: pinned and no frame to be had (nothing was changed).
+    #[must_use]
+    pub fn write_or_replace(
+        &mut self,
+        id: FrameId,
+        change: impl FnOnce(&mut PageBytes),
+    ) -> Option<FrameId> {
+        let mut change = Some(change);
+        let in_place = self.write(id, |page| {
+            if let Some(change) = change.take() {
+                change(page);
+            }
+        });
+        if in_place.is_ok() {
+            return Some(id);
+        }
+        let change = change?;
+        let new = self.allocate()?;
+        // SAFETY: different frames; the new one is not published, the old one only read.
+        let (from, to) = unsafe { (self.frames.bytes(id.0), self.frames.bytes_mut(new.0)) };
+        to.copy_from_slice(from);
+        change(to);
+        self.take_over_numbers(id.0, new.0);
+        self.take_place(id.0, new.0, self.flags_word(id.0));
+        Some(new)
+    }
+
+    /// The new frame gets the old one's numbers, but for `pending`'s sake not its flags yet.
+    pub(super) fn take_over_numbers(&mut self, old: u32, new: u32) {
+        let (from, to) = (self.frames.meta(old), self.frames.meta(new));
+        for (from, to) in [
+            (&from.space, &to.space),
+            (&from.page, &to.page),
+            (&from.home, &to.home),
+            (&from.pending, &to.pending),
+        ] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (from, to) in [(&from.generation, &to.generation), (&from.end, &to.end)] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let sequence = from.sequence.load(Ordering::Relaxed).wrapping_add(1);
+        to.sequence.store(sequence, Ordering::Relaxed);
+        to.referenced.store(1, Ordering::Relaxed);
+    }
+
+    /// The frame that has everything but its flags takes the old one's place; the old one retires.
+    pub(super) fn take_place(&mut self, old: u32, new: u32, flags: u32) {
+        // From here on the new one counts, also for salvage (a later sequence wins).
+        self.set_flags_word(new, flags);
+        let key = self.key(FrameId(old));
+        let frames = &self.frames;
+        // What was a shadow says here which `apply` it belongs to; now there are no loads.
+        frames.meta(new).loads.store(0, Ordering::Release);
+        frames.index.replace(frames.mapping(), key, old, new);
+        self.links.replace(old, new);
+        for lsns in &mut self.lsns {
+            lsns[new as usize] = lsns[old as usize];
+        }
+        self.retire(old);
+    }
+
+    /// From no pins to WRITING.
+    #[inline]
+    pub(super) fn begin_writing(&self, frame: u32) -> bool {
+        let state = &self.frames.meta(frame).state;
+        state
+            .compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    #[inline]
+    pub(super) fn end_writing(&self, frame: u32) {
+        let state = &self.frames.meta(frame).state;
+        state.fetch_and(!WRITING, Ordering::Release);
+    }
+}
+
+/// Ends WRITING, also when the change panics.
+struct Writing<'a> {
+    frames: &'a Frames,
+    frame: u32,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let state = &self.frames.meta(self.frame).state;
+        state.fetch_and(!WRITING, Ordering::Release);
+    }
+}

@@ -196,7 +196,12 @@ pub enum PageKind {
 impl PageKind {
     /// Does a page of this kind begin with a [`PageHeader`]?
     pub const fn has_header(self) -> bool {
-        !matches!(self, PageKind::Slots | PageKind::Data)
+        PageKind::number_has_header(self as u8)
+    }
+
+    /// The same for a kind's number.
+    pub const fn number_has_header(kind: u8) -> bool {
+        kind != PageKind::Slots as u8 && kind != PageKind::Data as u8
     }
 }
 

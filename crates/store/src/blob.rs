@@ -1,0 +1,356 @@
+//! Blobs in memory: what is known of them beyond their slot, and the part that other threads read.
+//!
+//! Two sizes exist. The slot's `size` is what a crash would keep: it changes only by transactions, when the
+//! data that it covers is durable with it. [`BlobShared::size`] is what readers see; a cached write moves it
+//! at once. The same holds for the modification time.
+//!
+//! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation: whoever changes
+//! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes).
+
+use crate::cache::{FrameKey, Frames};
+use crate::extents::Mapping;
+use crate::format::{BlobKind, Slot};
+use crate::volume::{Inner, Store};
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::Buffer;
+use adit_reactor::sync::RwLock;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Names a blob for ever: no other blob of the volume ever has the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct BlobId {
+    /// Slot address: device page × 8 + sector. Serves as inode number.
+    pub slot: u64,
+    /// Tells successive blobs in one slot apart.
+    pub generation: u32,
+}
+
+/// Largest size of a blob: 2^32 pages less one, 16 TiB.
+pub const BLOB_BYTES_MAX: u64 = (u32::MAX as u64) * PAGE_BYTES as u64;
+
+/// What any thread may know of a blob.
+#[derive(Debug)]
+pub struct BlobShared {
+    id: BlobId,
+    size: AtomicU64,
+    frames: FramesHandle,
+    /// Counts write-back errors, so that each descriptor reports each once.
+    errors: AtomicU64,
+    last_errno: AtomicI32,
+}
+
+struct FramesHandle(Arc<Frames>);
+
+impl std::fmt::Debug for FramesHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Frames")
+    }
+}
+
+impl BlobShared {
+    /// The blob.
+    pub fn id(&self) -> BlobId {
+        self.id
+    }
+
+    /// Size in bytes, as `write` left it.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Reads from the cache without the worker; `None`: not all of it is there, ask the worker.
+    #[inline]
+    pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let size = self.size();
+        if offset >= size {
+            return Some(0);
+        }
+        let len = buffer.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let within = (at % PAGE_BYTES as u64) as usize;
+            let count = (PAGE_BYTES - within).min(len - done);
+            let key = FrameKey { space: self.id.slot, page: at / PAGE_BYTES as u64 };
+            if !self.frames.0.read(key, within, &mut buffer[done..done + count]) {
+                return None;
+            }
+            done += count;
+        }
+        Some(len)
+    }
+
+    /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the worker.
+    pub fn try_borrow(&self, offset: u64, len: usize) -> Option<Buffer> {
+        let size = self.size();
+        if offset >= size || len == 0 {
+            return Some(Buffer::zeroed(0));
+        }
+        let within = (offset % PAGE_BYTES as u64) as usize;
+        let len = len.min(PAGE_BYTES - within).min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let key = FrameKey { space: self.id.slot, page: offset / PAGE_BYTES as u64 };
+        let buffer = self.frames.0.pin(key)?.into_buffer();
+        Some(buffer.slice(within..within + len))
+    }
+
+    /// Write-back errors so far.
+    pub fn error_sequence(&self) -> u64 {
+        self.errors.load(Ordering::Acquire)
+    }
+
+    /// Reports a write-back error that happened since `seen`, once.
+    pub fn check_error(&self, seen: &AtomicU64) -> Result<()> {
+        let now = self.error_sequence();
+        if seen.swap(now, Ordering::AcqRel) == now {
+            return Ok(());
+        }
+        let errno = Errno::from_raw_os_error(self.last_errno.load(Ordering::Acquire));
+        Err(Error::with(errno, "an earlier write of this file's data failed"))
+    }
+
+    pub(crate) fn note_error(&self, errno: Errno) {
+        self.last_errno.store(errno.raw_os_error(), Ordering::Release);
+        self.errors.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+}
+
+/// A blob that its worker has in memory.
+#[derive(Debug)]
+pub struct Blob {
+    /// Its name.
+    pub id: BlobId,
+    /// What other threads read.
+    pub shared: Arc<BlobShared>,
+    /// The slot as last applied.
+    pub(crate) slot: RefCell<Slot>,
+    /// Shared: reads and overwrites in place. Exclusive: writes that may grow it, truncation.
+    pub(crate) lock: RwLock,
+    /// Exclusive: whoever changes the map or relies on it across IO.
+    pub(crate) map_lock: RwLock,
+    /// Pages that became dirty; entries may be stale or doubled, the frames' flags decide.
+    pub(crate) dirty: RefCell<Vec<u32>>,
+    /// Modification time newer than the slot's.
+    pub(crate) mtime: Cell<Option<Timestamp>>,
+    pub(crate) in_dirty_list: Cell<bool>,
+    /// Number of the last data write home.
+    pub(crate) home_sequence: Cell<u64>,
+    /// The last answer of a map lookup: first page, pages, mapping.
+    pub(crate) map_hint: Cell<Option<(u32, Mapping)>>,
+    /// Where a sequential reader would go on, and how far ahead to read.
+    pub(crate) read_next: Cell<u64>,
+    pub(crate) read_ahead_pages: Cell<u32>,
+    /// The blob was deleted: nothing is written back any more.
+    pub(crate) deleted: Cell<bool>,
+    /// Place in the order of transactions of its last change.
+    pub(crate) point: Cell<crate::journal::Point>,
+}
+
+impl Blob {
+    /// What it is.
+    pub fn kind(&self) -> BlobKind {
+        BlobKind::from_u8(self.slot.borrow().kind).unwrap_or(BlobKind::Blob)
+    }
+
+    /// Size in bytes, as `write` left it.
+    pub fn size(&self) -> u64 {
+        self.shared.size()
+    }
+
+    /// The slot with size and modification time as `write` left them.
+    pub fn attributes(&self) -> Slot {
+        let mut slot = *self.slot.borrow();
+        slot.size = self.size();
+        if let Some(time) = self.mtime.get() {
+            (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
+            (slot.ctime, slot.ctime_ns) = (time.seconds, time.nanoseconds);
+        }
+        slot
+    }
+
+    /// Is there something that a sync would have to write?
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.borrow().is_empty() || self.mtime.get().is_some() || self.size() != self.slot.borrow().size
+    }
+
+    /// A transaction changed the slot. Its size becomes the current one only where the transaction changed
+    /// it: a cached write may be ahead.
+    pub(crate) fn applied(&self, slot: &Slot) {
+        let mut mine = self.slot.borrow_mut();
+        if slot.payload != mine.payload || slot.map_kind != mine.map_kind || slot.map_count != mine.map_count {
+            self.map_hint.set(None);
+        }
+        *mine = *slot;
+    }
+
+    pub(crate) fn key(&self, page: u32) -> FrameKey {
+        FrameKey { space: self.id.slot, page: u64::from(page) }
+    }
+}
+
+/// Blobs in memory, by slot address.
+#[derive(Default)]
+pub(crate) struct BlobTable {
+    blobs: RefCell<HashMap<u64, Rc<Blob>, SlotHasher>>,
+    /// At this many entries the next insertion looks for unused ones.
+    sweep_at: Cell<usize>,
+}
+
+/// Slot addresses spread by multiplication.
+#[derive(Default, Clone)]
+pub(crate) struct SlotHasher;
+
+/// The hasher's state.
+#[derive(Default)]
+pub(crate) struct SlotHash(u64);
+
+impl std::hash::BuildHasher for SlotHasher {
+    type Hasher = SlotHash;
+    fn build_hasher(&self) -> SlotHash {
+        SlotHash(0)
+    }
+}
+
+impl std::hash::Hasher for SlotHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte) ^ self.0);
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = adit_base::hash::mix64(value);
+    }
+}
+
+/// Blobs kept in memory although nobody uses them.
+const IDLE_BLOBS: usize = 16 << 10;
+
+impl BlobTable {
+    /// The blob at a slot address, if it is in memory.
+    pub(crate) fn resident(&self, slot: u64) -> Option<Rc<Blob>> {
+        self.blobs.borrow().get(&slot).cloned()
+    }
+
+    pub(crate) fn remove(&self, slot: u64) {
+        self.blobs.borrow_mut().remove(&slot);
+    }
+
+    fn insert(&self, blob: Rc<Blob>) {
+        let mut blobs = self.blobs.borrow_mut();
+        if blobs.len() >= self.sweep_at.get().max(IDLE_BLOBS) {
+            blobs.retain(|_, blob| Rc::strong_count(blob) > 1 || Arc::strong_count(&blob.shared) > 1 || blob.is_dirty());
+            self.sweep_at.set(2 * blobs.len().max(IDLE_BLOBS / 2));
+        }
+        blobs.insert(blob.id.slot, blob);
+    }
+}
+
+impl Store {
+    /// The blob, from memory or from its slot. ESTALE when it is gone.
+    pub async fn blob(&self, id: BlobId) -> Result<Rc<Blob>> {
+        if let Some(blob) = self.0.blobs.resident(id.slot)
+            && blob.id == id
+        {
+            return Ok(blob);
+        }
+        let slot = self.view(|view| view.slot(id)).await?;
+        // Loading may have taken a while: another task may have been faster.
+        Ok(self.0.blobs.resident(id.slot).filter(|blob| blob.id == id).unwrap_or_else(|| self.0.adopt(id, slot)))
+    }
+
+    /// The blob if it is in memory.
+    pub fn blob_resident(&self, id: BlobId) -> Option<Rc<Blob>> {
+        self.0.blobs.resident(id.slot).filter(|blob| blob.id == id)
+    }
+
+    /// The blob without waiting, given what a `view` or `transact` closure just saw in its slot.
+    pub fn blob_from_slot(&self, id: BlobId, slot: &Slot) -> Rc<Blob> {
+        self.blob_resident(id).unwrap_or_else(|| self.0.adopt(id, *slot))
+    }
+}
+
+impl Inner {
+    fn adopt(&self, id: BlobId, slot: Slot) -> Rc<Blob> {
+        let blob = Rc::new(Blob {
+            id,
+            shared: Arc::new(BlobShared {
+                id,
+                size: AtomicU64::new(slot.size),
+                frames: FramesHandle(self.frames.clone()),
+                errors: AtomicU64::new(0),
+                last_errno: AtomicI32::new(0),
+            }),
+            slot: RefCell::new(slot),
+            lock: RwLock::new(),
+            map_lock: RwLock::new(),
+            dirty: RefCell::default(),
+            mtime: Cell::new(None),
+            in_dirty_list: Cell::new(false),
+            home_sequence: Cell::new(0),
+            map_hint: Cell::new(None),
+            read_next: Cell::new(0),
+            read_ahead_pages: Cell::new(0),
+            deleted: Cell::new(false),
+            point: Cell::default(),
+        });
+        self.blobs.insert(blob.clone());
+        blob
+    }
+
+    /// Queues a blob for write-back, which runs after a while.
+    pub(crate) fn note_dirty(self: &Rc<Self>, blob: &Rc<Blob>) {
+        if !blob.in_dirty_list.replace(true) {
+            self.dirty_blobs.borrow_mut().push(blob.clone());
+        }
+        if !self.writeback_running.get() {
+            self.spawn_writeback();
+        }
+    }
+
+    /// Where page `page` of the blob lies.
+    pub(crate) async fn map(self: &Rc<Self>, blob: &Blob, page: u32) -> Result<Mapping> {
+        if let Some(mapping) = hinted(blob, page) {
+            return Ok(mapping);
+        }
+        loop {
+            let slot = *blob.slot.borrow();
+            let view = crate::transaction::View::new(self);
+            match crate::extents::lookup(&view, &slot, blob.id.slot, page) {
+                Ok(mapping) => {
+                    let first = match mapping {
+                        Mapping::Extent(extent) => extent.logical,
+                        Mapping::Hole { .. } => page,
+                    };
+                    blob.map_hint.set(Some((first, mapping)));
+                    return Ok(mapping);
+                }
+                Err(crate::pages::Stop::Fail(error)) => return Err(error),
+                Err(crate::pages::Stop::Miss(page, kind)) => self.load(page, kind).await?,
+            }
+        }
+    }
+}
+
+/// The mapping of `page` from the last lookup's answer; a hole is told from `page` on.
+fn hinted(blob: &Blob, page: u32) -> Option<Mapping> {
+    let (first, mapping) = blob.map_hint.get()?;
+    match mapping {
+        Mapping::Extent(extent) => (page >= first && page - first < extent.pages).then_some(mapping),
+        Mapping::Hole { pages } => {
+            (page >= first && page - first < pages).then(|| Mapping::Hole { pages: pages - (page - first) })
+        }
+    }
+}
+

@@ -1,0 +1,181 @@
+//! Checkpoints: writing home what the journal describes, then moving the tail.
+//!
+//! ```text
+//!  commit (LSN X, images from here on) -> write home in slices -> flush -> superblock with tail X, durable
+//!                                                                            -> frames clean, frees usable
+//! ```
+//!
+//! Invariants:
+//! 1. A metadata page goes home as its image at X: the frame itself while it is unchanged since, the image
+//!    that `Journal::save_image` kept otherwise. So nothing goes home before its record is durable.
+//! 2. The tail moves only after a flush that covers every home write, and counts only when the superblock
+//!    is durable (`flushed_tail`).
+//! 3. A data page with live bytes goes home as it is: newer unsynced bytes in it are data, which may reach
+//!    the device at any time. It stays live until the tail has moved.
+
+use crate::cache::{FrameFlags, FrameKey};
+use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SUPERBLOCK_PAGES};
+use crate::superblock;
+use crate::volume::Inner;
+use adit_base::{Error, Result};
+use adit_block::Buffer;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// Pages written home by one request at most.
+const RUN_PAGES_MAX: usize = 64;
+
+impl Inner {
+    /// Starts a checkpoint in the background.
+    pub(crate) fn spawn_checkpoint(self: &Rc<Self>) {
+        let inner = self.clone();
+        self.reactor.spawn_local(async move {
+            // A failure has already made the volume read-only.
+            let _ = inner.checkpoint().await;
+        });
+    }
+
+    /// Runs a checkpoint, or waits for the one that runs: afterwards everything durable when this was
+    /// called is home and the tail has passed it.
+    pub(crate) async fn checkpoint(self: &Rc<Self>) -> Result<()> {
+        let journal = &self.journal;
+        if journal.checkpointing.replace(true) {
+            while journal.checkpointing.get() {
+                self.writable()?;
+                journal.committed.wait().await;
+            }
+            return self.writable();
+        }
+        let result = self.checkpoint_once().await;
+        journal.stop_images();
+        journal.checkpointing.set(false);
+        if let Err(error) = &result {
+            self.fail(error.clone());
+        }
+        journal.committed.notify_all();
+        result
+    }
+
+    async fn checkpoint_once(self: &Rc<Self>) -> Result<()> {
+        let journal = &self.journal;
+        loop {
+            self.writable()?;
+            if !journal.is_committing() {
+                break;
+            }
+            journal.committed.wait().await;
+        }
+        self.commit_open(true).await?;
+        // Everything sealed before the images began is durable now, and nothing else is.
+        let tail = journal.images_lsn();
+        let mut keys = std::mem::take(&mut *journal.live.borrow_mut());
+        let (mut keys, later): (Vec<FrameKey>, Vec<FrameKey>) = {
+            keys.sort_unstable();
+            keys.dedup();
+            keys.into_iter().partition(|key| {
+                self.cache.find(*key).is_some_and(|frame| {
+                    let first = self.cache.first_lsn(frame);
+                    first != 0 && first < tail
+                })
+            })
+        };
+        journal.live.borrow_mut().extend(later.into_iter().filter(|key| {
+            self.cache.find(*key).is_some_and(|frame| self.cache.first_lsn(frame) != 0)
+        }));
+        keys.sort_by_key(|key| self.cache.find(*key).map_or(0, |frame| self.cache.home(frame)));
+        let written = self.write_home(&keys).await;
+        if let Err(error) = written {
+            journal.live.borrow_mut().extend(keys);
+            return Err(error);
+        }
+        self.flush_device().await?;
+        self.write_superblock(tail, 0).await?;
+        journal.set_flushed_tail(tail);
+        for key in keys {
+            let Some(frame) = self.cache.find(key) else { continue };
+            if self.cache.first_lsn(frame) == 0 {
+                continue;
+            }
+            if self.cache.pending(frame) == 0 && self.cache.last_lsn(frame) < tail {
+                self.cache.clear(frame, FrameFlags::JOURNALED);
+                self.cache.set_lsns(frame, 0, 0);
+            } else {
+                // Changed since: live from the tail on.
+                self.cache.set_lsns(frame, tail, self.cache.last_lsn(frame));
+                journal.live.borrow_mut().push(key);
+            }
+        }
+        journal.release_frees(self);
+        self.frame_settled.notify_all();
+        Ok(())
+    }
+
+    /// Writes the pages of `keys`, ascending by home, as they were at the checkpoint's commit.
+    async fn write_home(self: &Rc<Self>, keys: &[FrameKey]) -> Result<()> {
+        let mut next = 0;
+        while next < keys.len() {
+            let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
+            let mut first = 0;
+            while next < keys.len() && buffers.len() < RUN_PAGES_MAX {
+                let Some(frame) = self.cache.find(keys[next]) else {
+                    next += 1; // freed meanwhile
+                    continue;
+                };
+                let home = self.cache.home(frame);
+                if buffers.is_empty() {
+                    first = home;
+                } else if home != first + buffers.len() as u64 {
+                    break;
+                }
+                next += 1;
+                buffers.push(if self.cache.kind(frame) == PageKind::Data as u8 {
+                    self.cache.buffer(frame)
+                } else {
+                    let image = self.journal.take_image(home);
+                    self.home_buffer(home, image.as_deref().unwrap_or_else(|| self.cache.page(frame)))?
+                });
+            }
+            if buffers.is_empty() {
+                continue;
+            }
+            self.write_pages(first, buffers, false)
+                .await
+                .map_err(|errno| Error::with(errno, format!("writing metadata home at page {first}")))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the next superblock with this tail, durably.
+    pub(crate) async fn write_superblock(&self, tail: u64, state: u32) -> Result<()> {
+        let (page, place) = {
+            let mut superblock = self.superblock.borrow_mut();
+            superblock.sequence += 1;
+            superblock.tail = tail;
+            superblock.state = state;
+            (superblock::encode(&mut superblock), SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize])
+        };
+        let mut buffers = SmallVec::new();
+        buffers.push(self.image_buffer(&page)?);
+        self.write_pages(place, buffers, self.volatile_cache)
+            .await
+            .map_err(|errno| Error::with(errno, "writing the superblock"))
+    }
+
+    /// A copy of a metadata page with its checksum brought up to date.
+    fn home_buffer(&self, home: u64, page: &Page) -> Result<Buffer> {
+        let mut buffer = self.image_buffer(page)?;
+        if page.0[4] == ALGORITHM_CRC32C && self.cache.find(FrameKey::meta(home)).is_some_and(|frame| PageKind::number_has_header(self.cache.kind(frame))) {
+            let bytes = buffer.try_mut().expect("a new buffer is unique");
+            let crc = self.volume.checksum(home, bytes, 0);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        Ok(buffer)
+    }
+
+    /// A DMA-able copy of a page.
+    pub(crate) fn image_buffer(&self, page: &Page) -> Result<Buffer> {
+        let mut buffer = self.pool.get(page.0.len())?;
+        buffer.try_mut().expect("a new buffer is unique").copy_from_slice(&page.0);
+        Ok(buffer)
+    }
+}

@@ -1,0 +1,166 @@
+//! Direct IO: between the caller's memory and the device, coherent with the cache.
+//!
+//! A direct read takes what the cache has from the cache and the rest from the device. A direct write of mapped,
+//! written pages goes straight to them and drops their frames, before and after, so that no reader keeps a page
+//! that it loaded meanwhile. All else (unaligned, new or live pages) takes the cached path and is written back
+//! before the call returns.
+
+use crate::blob::Blob;
+use crate::cache::FrameFlags;
+use crate::extents::Mapping;
+use crate::volume::{Inner, Store};
+use adit_base::clock::Timestamp;
+use adit_base::{Error, PAGE_BYTES, Result};
+use adit_block::{Buffer, Operation};
+use std::rc::Rc;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Pages of one direct request.
+const DIRECT_PAGES_MAX: u32 = 256;
+
+impl Store {
+    /// Reads at `offset` without filling the cache. Any alignment works; whole pages avoid a copy.
+    pub async fn read_direct(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let inner = &self.0;
+        let _shared = blob.lock.read().await;
+        let size = blob.size();
+        if offset >= size {
+            return Ok(0);
+        }
+        let len = buffer.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let within = (at % PAGE) as usize;
+            let page = (at / PAGE) as u32;
+            let part = (PAGE_BYTES - within).min(len - done);
+            let rest = &mut buffer[done..len];
+            done += match inner.cache.find(blob.key(page)) {
+                Some(frame) if inner.cache.is_loading(frame) => {
+                    inner.frame_settled.wait().await;
+                    0
+                }
+                Some(frame) => {
+                    rest[..part].copy_from_slice(&inner.cache.page(frame).0[within..within + part]);
+                    part
+                }
+                None => inner.read_device(blob, page, within, rest).await?,
+            };
+        }
+        Ok(len)
+    }
+
+    /// Writes at `offset`, past the cache where that is possible. As durable as any write: not before a sync.
+    pub async fn write_direct(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<usize> {
+        let inner = &self.0;
+        inner.writable()?;
+        let aligned = offset % PAGE == 0 && data.len() % PAGE_BYTES == 0 && !data.is_empty();
+        if aligned && inner.overwrite(blob, offset, data).await? {
+            return Ok(data.len());
+        }
+        let written = self.write(blob, offset, data).await?;
+        let _map = blob.map_lock.write().await;
+        inner.write_back(blob, false).await?;
+        Ok(written)
+    }
+}
+
+impl Inner {
+    /// Reads the start of `buffer` from page `page` on, from the device, as far as one request or one hole
+    /// goes; answers how many bytes.
+    async fn read_device(self: &Rc<Self>, blob: &Rc<Blob>, page: u32, within: usize, buffer: &mut [u8]) -> Result<usize> {
+        let start = u64::from(page) * PAGE;
+        let valid_size = blob.slot.borrow().valid_size;
+        let part = (PAGE_BYTES - within).min(buffer.len());
+        let extent = match self.map(blob, page).await? {
+            Mapping::Extent(extent) if !extent.unwritten && start < valid_size => extent,
+            _ => {
+                buffer[..part].fill(0);
+                return Ok(part);
+            }
+        };
+        let home = extent.physical + u64::from(page - extent.logical);
+        let failed = |errno| Error::with(errno, format!("reading blob {} at offset {start} (device page {home})", blob.id.slot));
+        let mut pages = (buffer.len() / PAGE_BYTES).min(DIRECT_PAGES_MAX as usize) as u32;
+        pages = pages.min(extent.logical + extent.pages - page).min(((valid_size - start) / PAGE).min(u64::from(u32::MAX)) as u32);
+        let mut request = self.request(Operation::Read, home);
+        if within != 0 || pages == 0 {
+            request.buffers.push(self.pool.get(PAGE_BYTES)?);
+            let completion = self.reactor.submit(request).await;
+            completion.result.map_err(failed)?;
+            buffer[..part].copy_from_slice(&completion.request.buffers[0].as_slice()[within..within + part]);
+            let valid = usize::try_from(valid_size - start).unwrap_or(usize::MAX);
+            if valid < within + part {
+                buffer[valid.saturating_sub(within)..part].fill(0);
+            }
+            return Ok(part);
+        }
+        let clean = (1..pages).take_while(|index| self.cache.find(blob.key(page + index)).is_none()).count() as u32 + 1;
+        let bytes = clean as usize * PAGE_BYTES;
+        // SAFETY: the caller of a direct read lends its memory until the operation is complete, and
+        // operations run to completion.
+        request.buffers.push(unsafe { Buffer::borrowed(buffer.as_mut_ptr(), bytes) });
+        let completion = self.reactor.submit(request).await;
+        completion.result.map_err(failed)?;
+        Ok(bytes)
+    }
+
+    /// Writes whole pages in place; false: they are not all mapped, written and free of live bytes.
+    async fn overwrite(self: &Rc<Self>, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
+        let _map = blob.map_lock.read().await;
+        let _shared = blob.lock.read().await;
+        let end = offset + data.len() as u64;
+        if end > blob.slot.borrow().valid_size {
+            return Ok(false);
+        }
+        let (first, last) = ((offset / PAGE) as u32, (end / PAGE) as u32);
+        let mut page = first;
+        while page < last {
+            match self.map(blob, page).await? {
+                Mapping::Extent(extent) if !extent.unwritten => page = extent.logical + extent.pages,
+                _ => return Ok(false),
+            }
+        }
+        if !self.drop_clean_frames(blob, first, last).await {
+            return Ok(false);
+        }
+        page = first;
+        while page < last {
+            let Mapping::Extent(extent) = self.map(blob, page).await? else { return Ok(false) };
+            let home = extent.physical + u64::from(page - extent.logical);
+            let pages = (extent.logical + extent.pages).min(last).min(page + DIRECT_PAGES_MAX) - page;
+            let from = (page - first) as usize * PAGE_BYTES;
+            let bytes = pages as usize * PAGE_BYTES;
+            let mut request = self.request(Operation::Write { fua: false }, home);
+            // SAFETY: as in `read_device`; a write only reads the memory.
+            request.buffers.push(unsafe { Buffer::borrowed(data[from..from + bytes].as_ptr().cast_mut(), bytes) });
+            let completion = self.reactor.submit(request).await;
+            completion.result.map_err(|errno| {
+                Error::with(errno, format!("writing blob {} (device page {home})", blob.id.slot))
+            })?;
+            page += pages;
+        }
+        blob.home_sequence.set(self.journal.note_home_write());
+        blob.mtime.set(Some(Timestamp::now()));
+        self.note_dirty(blob);
+        self.drop_clean_frames(blob, first, last).await;
+        Ok(true)
+    }
+
+    /// Drops the clean frames of a range; false: one is dirty or has live bytes.
+    async fn drop_clean_frames(self: &Rc<Self>, blob: &Blob, first: u32, last: u32) -> bool {
+        let busy = FrameFlags::DIRTY | FrameFlags::JOURNALED | FrameFlags::WRITEBACK;
+        for page in first..last {
+            while let Some(frame) = self.cache.find(blob.key(page)) {
+                if self.cache.is_loading(frame) {
+                    self.frame_settled.wait().await;
+                } else if self.cache.has(frame, busy) {
+                    return false;
+                } else {
+                    self.cache.remove(frame);
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,484 @@
+//! The journal: one ring, one order.
+//!
+//! Applied transactions collect in the *open* one: the list of journaled frames with pending granules.
+//! [`Inner::commit`] seals it (encodes the granules, reserves LSNs), writes it and makes it durable; callers
+//! that arrive meanwhile share the next one (group commit: one leader at a time).
+//!
+//! ```text
+//!   flushed_tail <= horizon <= next
+//!   |-- live: recovery would replay --|-- being written --|-- free ring space --
+//! ```
+//!
+//! Invariants:
+//! 1. LSN = absolute number of a journal page. What is below `horizon` is durable.
+//! 2. Before a journal write is submitted, all data that its records describe is durable
+//!    ([`Inner::flush_home`]).
+//! 3. `next - flushed_tail` never exceeds the ring; the last eighth is kept for the commit that begins
+//!    a checkpoint, so a checkpoint never waits for ring space.
+//! 4. A frame with pending or live bytes is JOURNALED: it isn't evicted and goes home only by
+//!    `checkpoint.rs`.
+//! 5. A freed run is given out again when its free is below the horizon and, if redo records may name
+//!    its pages, below the flushed tail.
+//!
+//! A failed journal write or flush makes the volume read-only: nothing that follows may be acknowledged.
+
+use crate::cache::{FrameFlags, FrameId, FrameKey};
+use crate::format::{JOURNAL_PAYLOAD_BYTES, Page, PageKind};
+use crate::record::{Encoder, encoded_bytes_max};
+use crate::space::Run;
+use crate::volume::Inner;
+use adit_base::{Error, GRANULE_BYTES, PAGE_BYTES, Result};
+use adit_block::Buffer;
+use adit_reactor::sync::Event;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The part of the journal that all workers of a volume share.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    /// LSN that the next transaction gets; reserved by compare-and-swap.
+    next: AtomicU64,
+    /// Everything below is durable.
+    horizon: AtomicU64,
+    /// Tail in the superblock known to be durable.
+    flushed_tail: AtomicU64,
+    /// Pages of the ring.
+    pages: u64,
+}
+
+impl Ring {
+    /// Reserves `pages` LSNs.
+    fn reserve(&self, pages: u64) -> u64 {
+        let mut next = self.next.load(Ordering::Relaxed);
+        loop {
+            match self.next.compare_exchange_weak(next, next + pages, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(lsn) => return lsn,
+                Err(now) => next = now,
+            }
+        }
+    }
+}
+
+/// A place in the order of transactions: what was applied before it was taken is durable when the
+/// horizon has reached it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Point(pub(crate) u64);
+
+/// A freed run that is not to be used yet.
+struct PendingFree {
+    run: Run,
+    /// End of the transaction that frees it; `u64::MAX` while that one is open.
+    lsn: u64,
+    /// Must the flushed tail pass it, or only the horizon?
+    journaled: bool,
+}
+
+/// Images of pages as they were at `lsn`, while a checkpoint runs.
+struct Images {
+    lsn: u64,
+    pages: HashMap<u64, Box<Page>>,
+}
+
+/// A worker's part of the journal.
+pub(crate) struct Journal {
+    pub(crate) ring: Arc<Ring>,
+    /// Keys of frames with pending granules.
+    open: RefCell<Vec<FrameKey>>,
+    /// Payload bytes that sealing would take, at most.
+    open_bytes: Cell<usize>,
+    open_bytes_max: usize,
+    /// Frames with live bytes, in the order in which they became so.
+    pub(crate) live: RefCell<Vec<FrameKey>>,
+    frees: RefCell<VecDeque<PendingFree>>,
+    /// Pages of all pending frees.
+    free_pages_pending: Cell<u64>,
+    committing: Cell<bool>,
+    /// A commit ended, a checkpoint ended, or the volume failed.
+    pub(crate) committed: Event,
+    /// Page memory for journal writes, so that sealing never fails.
+    buffers: RefCell<Vec<FrameId>>,
+    pub(crate) checkpointing: Cell<bool>,
+    images: RefCell<Option<Images>>,
+    /// Data writes home that completed, and how many of them a flush has covered.
+    home_written: Cell<u64>,
+    home_flushed: Cell<u64>,
+    flushing: Cell<bool>,
+    epoch: Cell<u64>,
+}
+
+/// A transaction on its way to the device.
+struct Sealed {
+    lsn: u64,
+    frames: SmallVec<[FrameId; 8]>,
+}
+
+impl Journal {
+    /// A journal whose ring is empty from `lsn` on.
+    pub(crate) fn new(pages: u64, epoch: u64, lsn: u64) -> Journal {
+        let open_pages_max = (pages / 16).clamp(8, 256) as usize;
+        Journal {
+            ring: Arc::new(Ring {
+                next: AtomicU64::new(lsn),
+                horizon: AtomicU64::new(lsn),
+                flushed_tail: AtomicU64::new(lsn),
+                pages,
+            }),
+            open: RefCell::default(),
+            open_bytes: Cell::new(0),
+            open_bytes_max: open_pages_max * JOURNAL_PAYLOAD_BYTES,
+            live: RefCell::default(),
+            frees: RefCell::default(),
+            free_pages_pending: Cell::new(0),
+            committing: Cell::new(false),
+            committed: Event::new(),
+            buffers: RefCell::default(),
+            checkpointing: Cell::new(false),
+            images: RefCell::new(None),
+            home_written: Cell::new(0),
+            home_flushed: Cell::new(0),
+            flushing: Cell::new(false),
+            epoch: Cell::new(epoch),
+        }
+    }
+
+    /// Journal pages that one transaction may take at most.
+    pub(crate) fn transaction_pages_max(&self) -> usize {
+        // The open transaction is admitted below its bound and one operation may add to it.
+        self.open_bytes_max / JOURNAL_PAYLOAD_BYTES + crate::volume::FRAMES_PER_TRANSACTION
+    }
+
+    /// Gives the journal page memory of its own.
+    pub(crate) fn add_buffer(&self, frame: FrameId) {
+        self.buffers.borrow_mut().push(frame);
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        self.ring.next.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn horizon(&self) -> u64 {
+        self.ring.horizon.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn flushed_tail(&self) -> u64 {
+        self.ring.flushed_tail.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_flushed_tail(&self, lsn: u64) {
+        self.ring.flushed_tail.store(lsn, Ordering::Release);
+    }
+
+    /// Pages that recovery would replay.
+    pub(crate) fn live_pages(&self) -> u64 {
+        self.next() - self.flushed_tail()
+    }
+
+    /// Pages of the ring.
+    pub(crate) fn pages(&self) -> u64 {
+        self.ring.pages
+    }
+
+    /// Is the open transaction so large that it has to be committed before another operation?
+    pub(crate) fn open_is_full(&self) -> bool {
+        self.open_bytes.get() > self.open_bytes_max
+    }
+
+    /// Room left in the open transaction, payload bytes.
+    pub(crate) fn open_room_bytes(&self) -> usize {
+        self.open_bytes_max.saturating_sub(self.open_bytes.get())
+    }
+
+    pub(crate) fn open_is_empty(&self) -> bool {
+        self.open.borrow().is_empty()
+    }
+
+    /// Accounts newly pending granules.
+    pub(crate) fn count_open(&self, granules: u64) {
+        self.open_bytes.set(self.open_bytes.get() + encoded_bytes_max(granules));
+    }
+
+    /// A frame has pending granules now.
+    pub(crate) fn join_open(&self, key: FrameKey, fresh: bool) {
+        self.open.borrow_mut().push(key);
+        // The checksum in the header, and the record that zeroes a fresh page.
+        self.open_bytes.set(self.open_bytes.get() + 80 + 16 * usize::from(fresh));
+    }
+
+    pub(crate) fn add_free(&self, run: Run, journaled: bool) {
+        self.free_pages_pending.set(self.free_pages_pending.get() + u64::from(run.pages));
+        self.frees.borrow_mut().push_back(PendingFree { run, lsn: u64::MAX, journaled });
+    }
+
+    /// Frees that are not usable yet.
+    pub(crate) fn frees_pending(&self) -> usize {
+        self.frees.borrow().len()
+    }
+
+    /// Pages of frees that are not usable yet.
+    pub(crate) fn pages_pending(&self) -> u64 {
+        self.free_pages_pending.get()
+    }
+
+    /// The place in the order that covers everything applied so far.
+    pub(crate) fn point(&self) -> Point {
+        Point(self.next() + u64::from(!self.open_is_empty()))
+    }
+
+    /// While a checkpoint runs: keeps the image of a page that is about to change, unless the page has
+    /// changed since the checkpoint's commit already.
+    pub(crate) fn save_image(&self, inner: &Inner, frame: FrameId, page: u64) {
+        let mut images = self.images.borrow_mut();
+        let Some(images) = images.as_mut() else { return };
+        let cache = &inner.cache;
+        if cache.has(frame, FrameFlags::JOURNALED)
+            && cache.pending(frame) == 0
+            && cache.first_lsn(frame) != 0
+            && cache.last_lsn(frame) < images.lsn
+        {
+            images.pages.entry(page).or_insert_with(|| Box::new(cache.page(frame).clone()));
+        }
+    }
+
+    /// Begins saving images as of `lsn`.
+    fn start_images(&self, lsn: u64) {
+        *self.images.borrow_mut() = Some(Images { lsn, pages: HashMap::new() });
+    }
+
+    /// The saved image of `page`.
+    pub(crate) fn take_image(&self, page: u64) -> Option<Box<Page>> {
+        self.images.borrow_mut().as_mut().and_then(|images| images.pages.remove(&page))
+    }
+
+    /// LSN as of which images are saved.
+    pub(crate) fn images_lsn(&self) -> u64 {
+        self.images.borrow().as_ref().expect("a checkpoint runs").lsn
+    }
+
+    pub(crate) fn is_committing(&self) -> bool {
+        self.committing.get()
+    }
+
+    pub(crate) fn stop_images(&self) {
+        *self.images.borrow_mut() = None;
+    }
+
+    /// Data writes home that completed.
+    pub(crate) fn home_written(&self) -> u64 {
+        self.home_written.get()
+    }
+
+    /// Notes a completed data write home; returns its number for [`Inner::flush_home`].
+    pub(crate) fn note_home_write(&self) -> u64 {
+        self.home_written.set(self.home_written.get() + 1);
+        self.home_written.get()
+    }
+
+    /// Encodes the open transaction. Everything in it has the LSNs from `Sealed::lsn` on.
+    fn seal(&self, inner: &Inner, images: bool) -> Option<Sealed> {
+        let cache = &inner.cache;
+        let mut open = self.open.borrow_mut();
+        if open.is_empty() {
+            return None;
+        }
+        let mut frames: SmallVec<[FrameId; 8]> = SmallVec::new();
+        let mut buffers = self.buffers.borrow_mut();
+        let mut next_page = || {
+            let frame = buffers.pop()?;
+            frames.push(frame);
+            Some(cache.page_ptr(frame))
+        };
+        let mut encoder = Encoder::new(&mut next_page);
+        for key in open.iter() {
+            // A frame may have gone: its page was freed in this very transaction.
+            let Some(frame) = cache.find(*key) else { continue };
+            let mut mask = cache.pending(frame);
+            let fresh = cache.has(frame, FrameFlags::FRESH);
+            if mask == 0 && !fresh {
+                continue; // twice in the list
+            }
+            let (home, content) = (cache.home(frame), cache.page(frame));
+            let mut encoded = if fresh { encoder.zero(home, 0, PAGE_BYTES) } else { Ok(()) };
+            if PageKind::number_has_header(cache.kind(frame)) {
+                // The frame's own checksum stays stale until the page goes home.
+                let mut granule: [u8; GRANULE_BYTES] = content.0[..GRANULE_BYTES].try_into().expect("a granule");
+                granule[..4].copy_from_slice(&inner.volume.checksum(home, &content.0, 0).to_le_bytes());
+                encoded = encoded.and_then(|()| encoder.bytes(home, 0, &granule));
+                mask &= !1;
+            }
+            encoded
+                .and_then(|()| encoder.granules(home, mask, content))
+                .expect("the journal's own buffers hold any admitted transaction");
+            cache.set_pending(frame, 0);
+            cache.clear(frame, FrameFlags::FRESH);
+        }
+        // Even a transaction of which nothing is left has an LSN: `Point`s count on it.
+        encoder.zero(inner.layout.get().state_page, 0, 0).expect("as above");
+        let lsn = self.ring.next.load(Ordering::Relaxed);
+        let pages = encoder.finish(&inner.volume, self.epoch.get(), lsn, self.horizon());
+        // One worker: nobody reserves between the load and here. With several, headers are finished
+        // after the reservation.
+        assert_eq!(self.ring.reserve(pages), lsn);
+        let end = lsn + pages;
+        let mut live = self.live.borrow_mut();
+        for key in open.drain(..) {
+            let Some(frame) = cache.find(key) else { continue };
+            let first = cache.first_lsn(frame);
+            if first == 0 {
+                live.push(key);
+            }
+            cache.set_lsns(frame, if first == 0 { lsn } else { first }, lsn);
+        }
+        for free in self.frees.borrow_mut().iter_mut().rev().take_while(|free| free.lsn == u64::MAX) {
+            free.lsn = end;
+        }
+        self.open_bytes.set(0);
+        if images {
+            self.start_images(end);
+        }
+        for (index, frame) in frames.iter().enumerate() {
+            cache.publish_journal_buffer(*frame, lsn + index as u64);
+        }
+        Some(Sealed { lsn, frames })
+    }
+
+    /// Hands out again what became reusable.
+    pub(crate) fn release_frees(&self, inner: &Inner) {
+        let (horizon, tail) = (self.horizon(), self.flushed_tail());
+        let mut frees = self.frees.borrow_mut();
+        if frees.is_empty() {
+            return;
+        }
+        let mut space = inner.space.borrow_mut();
+        frees.retain(|free| {
+            let usable = free.lsn <= if free.journaled { tail } else { horizon };
+            if usable {
+                space.release(free.run);
+                self.free_pages_pending.set(self.free_pages_pending.get() - u64::from(free.run.pages));
+            }
+            !usable
+        });
+    }
+}
+
+impl Inner {
+    /// Makes everything applied so far durable.
+    pub(crate) async fn commit(self: &Rc<Self>) -> Result<()> {
+        self.commit_to(self.journal.point()).await
+    }
+
+    /// Makes everything applied before `point` was taken durable.
+    pub(crate) async fn commit_to(self: &Rc<Self>, point: Point) -> Result<()> {
+        let journal = &self.journal;
+        while journal.horizon() < point.0 {
+            self.writable()?;
+            if journal.committing.get() {
+                journal.committed.wait().await;
+            } else if !journal.has_ordinary_room() {
+                self.checkpoint().await?;
+            } else {
+                self.commit_open(false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals, writes and makes durable the open transaction, as the only committer. With `images`,
+    /// pages that change from the seal on are saved for the checkpoint.
+    pub(crate) async fn commit_open(self: &Rc<Self>, images: bool) -> Result<()> {
+        let journal = &self.journal;
+        assert!(!journal.committing.replace(true), "one committer at a time");
+        let result = self.commit_sealed(images).await;
+        journal.committing.set(false);
+        journal.committed.notify_all();
+        if let Err(error) = &result {
+            self.fail(error.clone());
+        }
+        result
+    }
+
+    async fn commit_sealed(self: &Rc<Self>, images: bool) -> Result<()> {
+        let journal = &self.journal;
+        let Some(sealed) = journal.seal(self, images) else {
+            if images {
+                journal.start_images(journal.next());
+            }
+            return Ok(());
+        };
+        // Records were only added after their data's writes completed, so flushing here is enough.
+        self.flush_home(journal.home_written.get()).await?;
+        let result = self.write_sealed(&sealed).await;
+        // After a failure they stay published: the next process on this boot can still write them.
+        result?;
+        for frame in &sealed.frames {
+            self.cache.unpublish_journal_buffer(*frame);
+        }
+        journal.buffers.borrow_mut().extend(sealed.frames.iter().copied());
+        journal.ring.horizon.store(sealed.lsn + sealed.frames.len() as u64, Ordering::Release);
+        journal.release_frees(self);
+        if journal.wants_checkpoint(self) && !journal.checkpointing.get() {
+            self.spawn_checkpoint();
+        }
+        Ok(())
+    }
+
+    async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
+        let layout = self.layout.get();
+        let pages = self.journal.ring.pages;
+        // At most two pieces: the ring's end divides them.
+        let until_end = (pages - sealed.lsn % pages).min(sealed.frames.len() as u64) as usize;
+        let mut lsn = sealed.lsn;
+        for piece in [&sealed.frames[..until_end], &sealed.frames[until_end..]] {
+            if piece.is_empty() {
+                continue;
+            }
+            let buffers: SmallVec<[Buffer; 4]> = piece.iter().map(|frame| self.cache.buffer(*frame)).collect();
+            self.write_pages(layout.journal_page(lsn), buffers, self.volatile_cache)
+                .await
+                .map_err(|errno| Error::with(errno, format!("writing the journal at LSN {lsn}")))?;
+            lsn += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes the first `sequence` data writes home durable. Concurrent callers share flushes.
+    pub(crate) async fn flush_home(&self, sequence: u64) -> Result<()> {
+        let journal = &self.journal;
+        if !self.volatile_cache {
+            return Ok(());
+        }
+        while journal.home_flushed.get() < sequence {
+            self.writable()?;
+            if journal.flushing.get() {
+                journal.committed.wait().await;
+                continue;
+            }
+            // A flush covers only writes whose completion was seen before it is submitted.
+            let covered = journal.home_written.get();
+            journal.flushing.set(true);
+            let result = self.flush_device().await;
+            journal.flushing.set(false);
+            if result.is_ok() {
+                journal.home_flushed.set(covered.max(journal.home_flushed.get()));
+            }
+            journal.committed.notify_all();
+            result?;
+        }
+        Ok(())
+    }
+}
+
+impl Journal {
+    /// May a commit that isn't a checkpoint's begin?
+    fn has_ordinary_room(&self) -> bool {
+        let needed = self.open_bytes.get().div_ceil(JOURNAL_PAYLOAD_BYTES) as u64 + 1;
+        self.live_pages() + needed <= self.ring.pages - self.ring.pages / 8
+    }
+
+    fn wants_checkpoint(&self, inner: &Inner) -> bool {
+        self.live_pages() > self.ring.pages / 2 || inner.cache.counts().journaled > inner.cache.counts().total / 4
+    }
+}

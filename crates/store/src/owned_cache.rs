@@ -1,0 +1,238 @@
+//! The worker's handle on its page cache.
+//!
+//! [`Cache`] asks for `&mut self` where it changes; the store is single-owner and reaches its cache from many
+//! places, some of which hold a page while they allocate another. So the cache sits in an `UnsafeCell` and every
+//! method here borrows it for its own duration only.
+//!
+//! Why that is sound: `OwnedCache` is `!Sync`, no method calls back into the store, and a `&Page` that is handed
+//! out points into frame memory, not into `Cache`. Its content changes only through [`OwnedCache::write`],
+//! [`OwnedCache::apply`] or a shadow's pointer, none of which the store calls while it holds the page
+//! (`transaction.rs`: pages are read through `&self`, changed through `&mut self`).
+
+use crate::cache::{Applied, Cache, Counts, FrameFlags, FrameId, FrameKey, META_SPACE};
+use crate::format::Page;
+use adit_block::Buffer;
+use std::cell::UnsafeCell;
+
+pub(crate) struct OwnedCache(UnsafeCell<Cache>);
+
+impl OwnedCache {
+    pub(crate) fn new(cache: Cache) -> OwnedCache {
+        OwnedCache(UnsafeCell::new(cache))
+    }
+
+    fn get(&self) -> &Cache {
+        // SAFETY: single owner; no exclusive borrow outlives a method of this file.
+        unsafe { &*self.0.get() }
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn get_mut(&self) -> &mut Cache {
+        // SAFETY: single owner; the borrow ends with the method that asked for it, and none of them
+        // calls another method of this type meanwhile.
+        unsafe { &mut *self.0.get() }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.get().counts()
+    }
+
+    /// Frames that can be had without write-back, about.
+    pub(crate) fn available(&self) -> usize {
+        let counts = self.counts();
+        (counts.limit.saturating_sub(counts.used) + counts.clean) as usize
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, key: FrameKey) -> Option<FrameId> {
+        self.get().find(key)
+    }
+
+    pub(crate) fn flags(&self, frame: FrameId) -> FrameFlags {
+        self.get().flags(frame)
+    }
+
+    pub(crate) fn has(&self, frame: FrameId, flags: FrameFlags) -> bool {
+        self.flags(frame).intersects(flags)
+    }
+
+    pub(crate) fn set(&self, frame: FrameId, flags: FrameFlags) {
+        self.get_mut().set_flags(frame, flags);
+    }
+
+    pub(crate) fn clear(&self, frame: FrameId, flags: FrameFlags) {
+        self.get_mut().clear_flags(frame, flags);
+    }
+
+    pub(crate) fn is_loading(&self, frame: FrameId) -> bool {
+        self.has(frame, FrameFlags::LOADING)
+    }
+
+    pub(crate) fn key(&self, frame: FrameId) -> FrameKey {
+        self.get().key(frame)
+    }
+
+    pub(crate) fn kind(&self, frame: FrameId) -> u8 {
+        self.get().kind(frame)
+    }
+
+    pub(crate) fn home(&self, frame: FrameId) -> u64 {
+        self.get().home(frame)
+    }
+
+    pub(crate) fn set_home(&self, frame: FrameId, page: u64) {
+        self.get_mut().set_home(frame, page);
+    }
+
+    /// Identity for salvage: the blob's generation and the bytes of the page that are inside of it.
+    pub(crate) fn set_extent_in_file(&self, frame: FrameId, generation: u32, end_bytes: u32) {
+        let cache = self.get_mut();
+        cache.set_generation(frame, generation);
+        if cache.end(frame) < end_bytes {
+            cache.set_end(frame, end_bytes);
+        }
+    }
+
+    pub(crate) fn limit_end(&self, frame: FrameId, end_bytes: u32) {
+        self.get_mut().set_end(frame, end_bytes);
+    }
+
+    pub(crate) fn pending(&self, frame: FrameId) -> u64 {
+        self.get().pending(frame)
+    }
+
+    pub(crate) fn set_pending(&self, frame: FrameId, granules: u64) {
+        self.get_mut().set_pending(frame, granules);
+    }
+
+    /// Granules that `write` changed since the data was last taken to the device or the journal.
+    pub(crate) fn dirty_granules(&self, frame: FrameId) -> u64 {
+        self.get().dirty_granules(frame)
+    }
+
+    pub(crate) fn set_dirty_granules(&self, frame: FrameId, granules: u64) {
+        self.get_mut().set_dirty_granules(frame, granules);
+    }
+
+    pub(crate) fn first_lsn(&self, frame: FrameId) -> u64 {
+        self.get().first_lsn(frame)
+    }
+
+    pub(crate) fn last_lsn(&self, frame: FrameId) -> u64 {
+        self.get().last_lsn(frame)
+    }
+
+    pub(crate) fn set_lsns(&self, frame: FrameId, first: u64, last: u64) {
+        self.get_mut().set_lsns(frame, first, last);
+    }
+
+    pub(crate) fn set_kind(&self, frame: FrameId, kind: u8) {
+        self.get_mut().set_kind(frame, kind);
+    }
+
+    #[inline]
+    pub(crate) fn page(&self, frame: FrameId) -> &Page {
+        // SAFETY: `Page` is `PageBytes` with an alignment that frames exceed; see the head of the file
+        // for how long the reference may live.
+        unsafe { &*self.page_ptr(frame) }
+    }
+
+    #[inline]
+    pub(crate) fn page_ptr(&self, frame: FrameId) -> *mut Page {
+        self.get().page_ptr(frame).cast()
+    }
+
+    pub(crate) fn allocate(&self) -> Option<FrameId> {
+        self.get_mut().allocate()
+    }
+
+    pub(crate) fn free_allocated(&self, frame: FrameId) {
+        self.get_mut().free_allocated(frame);
+    }
+
+    pub(crate) fn allocate_raw(&self) -> Option<FrameId> {
+        self.get_mut().allocate_raw()
+    }
+
+    pub(crate) fn free_raw(&self, frame: FrameId) {
+        self.get_mut().free_raw(frame);
+    }
+
+    pub(crate) fn shadow(&self, target: FrameId) -> Option<FrameId> {
+        self.get_mut().shadow(target)
+    }
+
+    pub(crate) fn apply(&self, edits: &[(FrameId, FrameId)], report: impl FnMut(Applied)) {
+        self.get_mut().apply(edits, report);
+    }
+
+    pub(crate) fn publish_journal_buffer(&self, frame: FrameId, lsn: u64) {
+        self.get_mut().publish_journal_buffer(frame, lsn);
+    }
+
+    pub(crate) fn unpublish_journal_buffer(&self, frame: FrameId) {
+        self.get_mut().unpublish_journal_buffer(frame);
+    }
+
+    /// A zero-filled, findable frame.
+    pub(crate) fn insert_zeroed(&self, frame: FrameId, key: FrameKey, kind: u8) {
+        self.insert_filled(frame, key, kind, |bytes| bytes.fill(0));
+    }
+
+    /// A findable frame whose content `fill` makes.
+    pub(crate) fn insert_filled(&self, frame: FrameId, key: FrameKey, kind: u8, fill: impl FnOnce(&mut [u8])) {
+        let cache = self.get_mut();
+        fill(cache.raw_mut(frame));
+        let meta = if key.space == META_SPACE { FrameFlags::META } else { FrameFlags::empty() };
+        cache.insert(frame, key, FrameFlags::VALID | meta);
+        cache.set_kind(frame, kind);
+    }
+
+    pub(crate) fn insert_loading(&self, frame: FrameId, key: FrameKey, kind: u8) {
+        let cache = self.get_mut();
+        let meta = if key.space == META_SPACE { FrameFlags::META } else { FrameFlags::empty() };
+        cache.insert(frame, key, FrameFlags::LOADING | meta);
+        cache.set_kind(frame, kind);
+    }
+
+    pub(crate) fn load_buffer(&self, frame: FrameId) -> Buffer {
+        self.get().load_buffer(frame)
+    }
+
+    /// The content of a frame whose load is complete, before it is published.
+    pub(crate) fn with_loading<R>(&self, frame: FrameId, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        f(self.get_mut().loading_mut(frame))
+    }
+
+    pub(crate) fn loaded(&self, frame: FrameId) {
+        self.get_mut().loaded(frame);
+    }
+
+    pub(crate) fn buffer(&self, frame: FrameId) -> Buffer {
+        self.get().buffer(frame)
+    }
+
+    pub(crate) fn remove(&self, frame: FrameId) {
+        self.get_mut().remove(frame);
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, frame: FrameId, change: impl FnOnce(&mut [u8])) -> Option<FrameId> {
+        self.get_mut().write_or_replace(frame, |bytes| change(bytes))
+    }
+
+    /// Pages of `space` in `pages` that have a frame, ascending.
+    pub(crate) fn pages_of(&self, space: u64, pages: std::ops::Range<u64>) -> Vec<u32> {
+        let mut found: Vec<u32> = self.get().pages_of(space, pages).map(|page| page as u32).collect();
+        found.sort_unstable();
+        found
+    }
+
+    pub(crate) fn trim(&self) -> u64 {
+        self.get_mut().trim()
+    }
+
+    pub(crate) fn close(self) -> adit_base::Result<()> {
+        self.0.into_inner().close()
+    }
+}

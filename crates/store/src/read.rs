@@ -1,0 +1,226 @@
+//! Reading blobs through the worker: what is not in the cache comes from the device.
+//!
+//! A miss loads the page, and behind a sequential reader the pages that follow, with one request into frames
+//! that are LOADING until the data is there. Bytes beyond the slot's `valid_size` become zeroes on the way.
+//! Holes and unwritten extents read as zeroes and take no frame.
+
+use crate::blob::Blob;
+use crate::cache::{FrameFlags, FrameId};
+use crate::extents::{Extent, Mapping};
+use crate::format::PageKind;
+use crate::volume::{Inner, Store};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::{Buffer, Operation};
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// Most pages that one load brings in.
+const LOAD_PAGES_MAX: u32 = 128;
+
+/// Where a page's content comes from.
+pub(crate) enum Source {
+    /// This frame has it.
+    Frame(FrameId),
+    /// It is all zeroes: a hole, unwritten, or beyond the valid size.
+    Zero,
+}
+
+impl Store {
+    /// Reads at `offset` through the cache and returns the bytes read: fewer than asked only at the end.
+    pub async fn read(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let inner = &self.0;
+        let _shared = blob.lock.read().await;
+        let size = blob.size();
+        if offset >= size {
+            return Ok(0);
+        }
+        let len = buffer.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let ahead = read_ahead(blob, offset, len);
+        let end_page = ((offset + len as u64).div_ceil(PAGE_BYTES as u64)) as u32;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let within = (at % PAGE_BYTES as u64) as usize;
+            let count = (PAGE_BYTES - within).min(len - done);
+            let page = (at / PAGE_BYTES as u64) as u32;
+            let want = (end_page - page).max(ahead);
+            match inner.source(blob, page, want).await? {
+                Source::Frame(frame) => {
+                    let bytes = &inner.cache.page(frame).0;
+                    buffer[done..done + count].copy_from_slice(&bytes[within..within + count]);
+                }
+                Source::Zero => buffer[done..done + count].fill(0),
+            }
+            done += count;
+        }
+        Ok(len)
+    }
+
+    /// Borrows bytes without a copy: at most to the end of their page, fewer at the end of the blob. The
+    /// buffer keeps its content whatever is written later.
+    pub async fn read_borrowed(&self, blob: &Rc<Blob>, offset: u64, len: usize) -> Result<Buffer> {
+        let inner = &self.0;
+        let _shared = blob.lock.read().await;
+        let size = blob.size();
+        let within = (offset % PAGE_BYTES as u64) as usize;
+        if offset >= size || len == 0 {
+            return Ok(Buffer::zeroed(0));
+        }
+        let len = len.min(PAGE_BYTES - within).min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let page = (offset / PAGE_BYTES as u64) as u32;
+        match inner.source(blob, page, 1).await? {
+            Source::Frame(frame) => Ok(inner.cache.buffer(frame).slice(within..within + len)),
+            Source::Zero => Ok(Buffer::zeroed(len)),
+        }
+    }
+}
+
+/// How many pages to load at once for this read: more behind a sequential reader.
+fn read_ahead(blob: &Blob, offset: u64, len: usize) -> u32 {
+    let pages = if blob.read_next.get() == offset && offset != 0 {
+        (blob.read_ahead_pages.get() * 2).clamp(8, LOAD_PAGES_MAX)
+    } else {
+        1
+    };
+    blob.read_ahead_pages.set(pages);
+    blob.read_next.set(offset + len as u64);
+    pages
+}
+
+impl Inner {
+    /// Where page `page` of the blob is read from, loading up to `want` pages if it isn't in the cache. The
+    /// caller holds the blob's `lock`, so that the map can't change.
+    pub(crate) async fn source(self: &Rc<Self>, blob: &Rc<Blob>, page: u32, want: u32) -> Result<Source> {
+        loop {
+            match self.cache.find(blob.key(page)) {
+                Some(frame) if self.cache.is_loading(frame) => self.frame_settled.wait().await,
+                Some(frame) => return Ok(Source::Frame(frame)),
+                None => match self.map(blob, page).await? {
+                    Mapping::Hole { .. } => return Ok(Source::Zero),
+                    Mapping::Extent(extent) if extent.unwritten => return Ok(Source::Zero),
+                    Mapping::Extent(_) if u64::from(page) * PAGE_BYTES as u64 >= blob.slot.borrow().valid_size => {
+                        return Ok(Source::Zero);
+                    }
+                    Mapping::Extent(extent) => self.load_data(blob, page, extent, want).await?,
+                },
+            }
+        }
+    }
+
+    /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent.
+    async fn load_data(self: &Rc<Self>, blob: &Rc<Blob>, page: u32, extent: Extent, want: u32) -> Result<()> {
+        let valid_size = blob.slot.borrow().valid_size;
+        let valid_pages = valid_size.div_ceil(PAGE_BYTES as u64).min(u64::from(u32::MAX)) as u32;
+        let in_extent = extent.logical + extent.pages - page;
+        let want = want.min(in_extent).min(LOAD_PAGES_MAX).min(valid_pages.saturating_sub(page)).max(1);
+        let home = extent.physical + u64::from(page - extent.logical);
+        let mut request = self.request(Operation::Read, home);
+        let mut loading: SmallVec<[FrameId; 8]> = SmallVec::new();
+        for index in 0..want {
+            if index > 0 && self.cache.find(blob.key(page + index)).is_some() {
+                break;
+            }
+            // Only the page that was asked for is worth waiting for memory.
+            let frame = match self.cache.allocate() {
+                Some(frame) => frame,
+                None if index > 0 => break,
+                None => {
+                    self.reclaim_frames(1).await?;
+                    return Ok(()); // things have changed: look again
+                }
+            };
+            self.cache.insert_loading(frame, blob.key(page + index), PageKind::Data as u8);
+            self.cache.set_home(frame, home + u64::from(index));
+            request.buffers.push(self.cache.load_buffer(frame));
+            loading.push(frame);
+        }
+        let completion = self.reactor.submit(request).await;
+        let result = completion.result;
+        drop(completion.request);
+        for (index, frame) in loading.iter().enumerate() {
+            if result.is_err() {
+                self.cache.remove(*frame);
+                continue;
+            }
+            let start = (u64::from(page) + index as u64) * PAGE_BYTES as u64;
+            let valid = usize::try_from(valid_size.saturating_sub(start)).unwrap_or(usize::MAX);
+            if valid < PAGE_BYTES {
+                self.cache.with_loading(*frame, |bytes| bytes[valid..].fill(0));
+            }
+            self.cache.loaded(*frame);
+        }
+        self.frame_settled.notify_all();
+        result.map_err(|errno| {
+            let offset = u64::from(page) * PAGE_BYTES as u64;
+            Error::with(errno, format!("reading blob {} at offset {offset} (device page {home})", blob.id.slot))
+        })
+    }
+
+    /// A frame, after making room if need be.
+    pub(crate) async fn allocate_frame(self: &Rc<Self>) -> Result<FrameId> {
+        loop {
+            if let Some(frame) = self.cache.allocate() {
+                return Ok(frame);
+            }
+            self.reclaim_frames(1).await?;
+        }
+    }
+
+    /// Makes at least `count` frames evictable: writes back dirty data, then checkpoints.
+    pub(crate) async fn reclaim_frames(self: &Rc<Self>, count: usize) -> Result<()> {
+        if self.cache.available() >= count && self.cache.counts().clean > 0 {
+            // Clean but pinned at the moment, or looked at lately: let others finish.
+            if let Some(frame) = self.cache.allocate() {
+                self.cache.free_allocated(frame);
+                return Ok(());
+            }
+        }
+        let dirty = self.cache.counts().dirty;
+        if dirty > 0 {
+            self.write_back_all().await?;
+        }
+        if self.cache.available() < count && self.cache.counts().journaled > 0 {
+            self.checkpoint().await?;
+        }
+        if self.cache.available() < count {
+            return Err(Error::with(
+                Errno::NOMEM,
+                format!("the page cache of {} bytes is too small: all of it is in use", self.options.cache_bytes),
+            ));
+        }
+        self.reactor.yield_now().await;
+        Ok(())
+    }
+
+    /// Drops the frames of pages `[from, to)` that are in the cache. Says whether redo records may name one of
+    /// their pages. The caller holds `lock` and `map_lock` exclusively.
+    pub(crate) async fn drop_frames(self: &Rc<Self>, blob: &Blob, from: u32, to: u32) -> bool {
+        let mut journaled = false;
+        // A huge range has far fewer frames than pages: then ask the cache, not each page.
+        let few = u64::from(to.saturating_sub(from)) <= 2 * u64::from(self.cache.counts().used);
+        let pages: Vec<u32> = if few {
+            (from..to).filter(|page| self.cache.find(blob.key(*page)).is_some()).collect()
+        } else {
+            self.cache.pages_of(blob.id.slot, u64::from(from)..u64::from(to))
+        };
+        for page in pages {
+            while let Some(frame) = self.cache.find(blob.key(page)) {
+                if self.cache.is_loading(frame) {
+                    self.frame_settled.wait().await;
+                    continue;
+                }
+                if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
+                    self.unreserve(1);
+                }
+                journaled |= self.cache.has(frame, FrameFlags::JOURNALED);
+                self.cache.remove(frame);
+            }
+        }
+        journaled
+    }
+
+    /// Takes back promises of space.
+    pub(crate) fn unreserve(&self, pages: u64) {
+        self.reserved_pages.set(self.reserved_pages.get().saturating_sub(pages));
+    }
+}

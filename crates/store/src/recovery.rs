@@ -1,0 +1,335 @@
+//! Recovery: from the two superblocks and the ring back to the last durable transaction.
+//!
+//! ```text
+//!   superblock -> scan from the tail -> redo, in order -> flush -> superblock with new tail and new epoch
+//! ```
+//!
+//! What a scan finds at each place of the ring, and what it does ([`judge`] is the table, a test proves that
+//! exactly one row fits each case):
+//!
+//! | page | expected place | then |
+//! |---|---|---|
+//! | this epoch, expected LSN, continues its transaction | | take it |
+//! | anything else at the expected place | | a hole: the journal ends before this transaction |
+//! | this epoch, higher LSN, horizon not beyond the hole | after the hole | a write that was never acknowledged: ignore |
+//! | this epoch, higher LSN, horizon beyond the hole | after the hole | acknowledged data is lost: refuse |
+//!
+//! Redo is physical: every record is bytes of a device page, applied in LSN order to what is at home, so it
+//! is idempotent and may be interrupted anywhere. The new tail and the new epoch are written in one
+//! superblock, so pages beyond an old hole never join on.
+
+use crate::format::{JOURNAL_FIRST_PAGE, JournalHeader, Page, SUPERBLOCK_PAGES, Superblock, VolumeId};
+use crate::record::{self, Change};
+use crate::superblock::{self, Layout};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::{Buffer, BufferPool, Operation, Request};
+use adit_reactor::Reactor;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Pages read by one request while scanning.
+const SCAN_PAGES: u64 = 128;
+/// Pages held in memory while redoing; more are written home in between.
+const REDO_PAGES_MAX: usize = 8192;
+
+/// Plain device access before there is a store.
+pub(crate) struct RawIo {
+    pub(crate) reactor: std::rc::Rc<Reactor>,
+    pub(crate) pool: Arc<BufferPool>,
+}
+
+impl RawIo {
+    async fn request(&self, operation: Operation, page: u64, buffer: Option<Buffer>) -> Result<Option<Buffer>> {
+        let mut buffers = SmallVec::new();
+        buffers.extend(buffer);
+        let offset_bytes = page * PAGE_BYTES as u64;
+        let completion = self.reactor.submit(Request { operation, offset_bytes, buffers, token: 0 }).await;
+        completion.result.map_err(|errno| Error::with(errno, format!("device page {page}")))?;
+        Ok(completion.request.buffers.into_iter().next())
+    }
+
+    /// Reads `pages` pages.
+    pub(crate) async fn read(&self, page: u64, pages: u64) -> Result<Buffer> {
+        let buffer = self.pool.get(pages as usize * PAGE_BYTES)?;
+        let read = self.request(Operation::Read, page, Some(buffer)).await?;
+        Ok(read.expect("a read returns its buffer"))
+    }
+
+    /// Writes `bytes`, whole pages.
+    pub(crate) async fn write(&self, page: u64, bytes: &[u8], fua: bool) -> Result<()> {
+        let mut buffer = self.pool.get(bytes.len())?;
+        buffer.try_mut().expect("a new buffer is unique").copy_from_slice(bytes);
+        self.request(Operation::Write { fua }, page, Some(buffer)).await.map(drop)
+    }
+
+    /// Flushes the device's cache, if it has one.
+    pub(crate) async fn flush(&self) -> Result<()> {
+        if !self.reactor.device().capabilities().volatile_cache {
+            return Ok(());
+        }
+        self.request(Operation::Flush, 0, None).await.map(drop)
+    }
+
+    /// Reads and chooses the superblock.
+    pub(crate) async fn superblock(&self) -> Result<Box<Superblock>> {
+        let device_bytes = self.reactor.device().geometry().size_bytes;
+        if device_bytes < 2 * PAGE_BYTES as u64 {
+            return Err(Error::with(Errno::INVAL, format!("not an Adit volume: the device has only {device_bytes} bytes")));
+        }
+        let pages = self.read(SUPERBLOCK_PAGES[0], 2).await?;
+        let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
+        superblock::choose([first, second], device_bytes)
+    }
+
+    /// Writes the superblock to its place, durably.
+    pub(crate) async fn write_superblock(&self, superblock: &mut Superblock) -> Result<()> {
+        let page = superblock::encode(superblock);
+        let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
+        self.write(place, &page.0, self.reactor.device().capabilities().volatile_cache).await
+    }
+}
+
+/// What a page found while scanning means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// The next page of the journal.
+    Next,
+    /// The journal ends here.
+    Hole,
+    /// Beyond the hole: never acknowledged.
+    Ignored,
+    /// Beyond the hole, and acknowledged: data was lost.
+    Lost,
+}
+
+/// The decision table of the file's head. `hole` is the LSN of the transaction that is missing or torn, once
+/// one was found.
+fn judge(header: Option<&JournalHeader>, epoch: u64, expected: Expected, hole: Option<u64>) -> Verdict {
+    let current = header.filter(|header| header.epoch == epoch);
+    match (hole, current) {
+        (None, Some(header)) if expected.fits(header) => Verdict::Next,
+        (None, _) => Verdict::Hole,
+        (Some(hole), Some(header)) if header.lsn > hole && header.horizon > hole => Verdict::Lost,
+        (Some(_), _) => Verdict::Ignored,
+    }
+}
+
+/// The page that continues the journal.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    lsn: u64,
+    transaction_lsn: u64,
+    /// Pages of the transaction, once its first page is known.
+    transaction_pages: Option<u32>,
+}
+
+impl Expected {
+    fn fits(&self, header: &JournalHeader) -> bool {
+        header.lsn == self.lsn
+            && header.transaction_lsn == self.transaction_lsn
+            && self.transaction_pages.is_none_or(|pages| pages == header.transaction_pages)
+    }
+}
+
+/// Pages being redone.
+struct Redo<'a> {
+    io: &'a RawIo,
+    pages: BTreeMap<u64, Box<Page>>,
+    volume_pages: u64,
+    redone_pages: u64,
+}
+
+impl Redo<'_> {
+    async fn apply(&mut self, payload: &[u8]) -> Result<()> {
+        // Reading needs awaits and decoding takes a closure: first find the pages, then apply.
+        let mut missing = Vec::new();
+        let mut zeroed = std::collections::HashSet::new();
+        record::decode(payload, self.volume_pages, &mut |record| {
+            let known = self.pages.contains_key(&record.page) || zeroed.contains(&record.page);
+            if !known {
+                if record.change == Change::Zero(PAGE_BYTES) {
+                    zeroed.insert(record.page);
+                } else {
+                    missing.push(record.page);
+                }
+            }
+            Ok(())
+        })?;
+        missing.sort_unstable();
+        missing.dedup();
+        for page in missing {
+            let content = self.io.read(page, 1).await?;
+            let mut copy = Box::new(Page::zeroed());
+            copy.0.copy_from_slice(&content.as_slice()[..PAGE_BYTES]);
+            self.pages.insert(page, copy);
+        }
+        for page in zeroed {
+            self.pages.entry(page).or_insert_with(|| Box::new(Page::zeroed()));
+        }
+        record::decode(payload, self.volume_pages, &mut |record| {
+            let page = self.pages.get_mut(&record.page).expect("read above");
+            match record.change {
+                Change::Bytes(bytes) => page.0[record.offset..record.offset + bytes.len()].copy_from_slice(bytes),
+                Change::Zero(len) => page.0[record.offset..record.offset + len].fill(0),
+            }
+            Ok(())
+        })?;
+        if self.pages.len() > REDO_PAGES_MAX {
+            self.write_home().await?;
+        }
+        Ok(())
+    }
+
+    async fn write_home(&mut self) -> Result<()> {
+        let pages = std::mem::take(&mut self.pages);
+        self.redone_pages += pages.len() as u64;
+        let mut run: Vec<u8> = Vec::new();
+        let mut first = 0;
+        for (page, content) in pages {
+            let full = run.len() == SCAN_PAGES as usize * PAGE_BYTES;
+            if !run.is_empty() && (full || page != first + (run.len() / PAGE_BYTES) as u64) {
+                self.io.write(first, &run, false).await?;
+                run.clear();
+            }
+            if run.is_empty() {
+                first = page;
+            }
+            run.extend_from_slice(&content.0);
+        }
+        if !run.is_empty() {
+            self.io.write(first, &run, false).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Transactions replayed.
+    pub transactions: u64,
+    /// Journal pages that they took.
+    pub journal_pages: u64,
+    /// Home pages written.
+    pub home_pages: u64,
+}
+
+/// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
+pub(crate) async fn recover(io: &RawIo, superblock: &mut Superblock) -> Result<Recovered> {
+    let volume = VolumeId(superblock.volume_id);
+    let mut redo = Redo { io, pages: BTreeMap::new(), volume_pages: superblock.volume_pages, redone_pages: 0 };
+    let mut recovered = Recovered::default();
+    let (tail, ring_pages) = (superblock.tail, superblock.journal_pages);
+    let mut end = tail;
+    if superblock.state & crate::format::STATE_CLEAN == 0 {
+        let mut expected = Expected { lsn: tail, transaction_lsn: tail, transaction_pages: None };
+        let mut hole = None;
+        let mut payload = Vec::new();
+        let mut offset = 0;
+        while offset < ring_pages {
+            let index = (tail + offset) % ring_pages;
+            let count = SCAN_PAGES.min(ring_pages - index).min(ring_pages - offset);
+            let pages = io.read(JOURNAL_FIRST_PAGE + index, count).await?;
+            for (at, bytes) in pages.as_slice().chunks_exact(PAGE_BYTES).enumerate() {
+                let header = record::verify_page(&volume, ring_pages, index + at as u64, bytes);
+                match judge(header.as_ref(), superblock.epoch, expected, hole) {
+                    Verdict::Next => {
+                        let header = header.expect("only a valid page is next");
+                        payload.extend_from_slice(record::payload(&header, bytes));
+                        expected.lsn += 1;
+                        expected.transaction_pages = Some(header.transaction_pages);
+                        if expected.lsn - expected.transaction_lsn == u64::from(header.transaction_pages) {
+                            redo.apply(&payload).await?;
+                            payload.clear();
+                            recovered.transactions += 1;
+                            end = expected.lsn;
+                            expected = Expected { lsn: end, transaction_lsn: end, transaction_pages: None };
+                        }
+                    }
+                    Verdict::Hole => hole = Some(expected.transaction_lsn),
+                    Verdict::Ignored => {}
+                    Verdict::Lost => return Err(lost(hole, header)),
+                }
+            }
+            offset += count;
+        }
+        redo.write_home().await?;
+        recovered.journal_pages = end - tail;
+        recovered.home_pages = redo.redone_pages;
+        io.flush().await?;
+    }
+    superblock.sequence += 1;
+    superblock.epoch += 1;
+    superblock.tail = end;
+    superblock.state = 0;
+    io.write_superblock(superblock).await?;
+    Ok(recovered)
+}
+
+fn lost(hole: Option<u64>, header: Option<JournalHeader>) -> Error {
+    let (hole, header) = (hole.unwrap_or(0), header.map_or(0, |header| header.lsn));
+    Error::with(
+        Errno::UCLEAN,
+        format!(
+            "the journal page with LSN {hole} is missing although page {header} proves that it was durable: \
+             the device lost acknowledged writes; nothing was changed, copy the device before any repair"
+        ),
+    )
+}
+
+/// The layout that a superblock states.
+pub(crate) fn layout(superblock: &Superblock) -> Layout {
+    Layout::new(superblock.volume_pages, superblock.journal_pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    fn header(epoch: u64, lsn: u64, horizon: u64) -> JournalHeader {
+        let mut header = JournalHeader::new_zeroed();
+        (header.epoch, header.lsn, header.horizon) = (epoch, lsn, horizon);
+        (header.transaction_lsn, header.transaction_pages) = (lsn, 1);
+        header
+    }
+
+    #[test]
+    fn exactly_one_row_of_the_table_fits_each_page() {
+        let expected = Expected { lsn: 10, transaction_lsn: 10, transaction_pages: None };
+        for epoch in [4, 5, 6] {
+            for lsn in 5..15 {
+                for horizon in 5..=lsn {
+                    for valid in [false, true] {
+                        for hole in [None, Some(10)] {
+                            let header = header(epoch, lsn, horizon);
+                            let verdict = judge(valid.then_some(&header), 5, expected, hole);
+                            let ours = valid && epoch == 5;
+                            let rows = [
+                                (Verdict::Next, hole.is_none() && ours && lsn == 10),
+                                (Verdict::Hole, hole.is_none() && !(ours && lsn == 10)),
+                                (Verdict::Lost, hole.is_some() && ours && lsn > 10 && horizon > 10),
+                                (Verdict::Ignored, hole.is_some() && !(ours && lsn > 10 && horizon > 10)),
+                            ];
+                            let fitting: Vec<_> = rows.iter().filter(|row| row.1).collect();
+                            assert_eq!(fitting.len(), 1);
+                            assert_eq!(fitting[0].0, verdict);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_transaction_never_continues_one() {
+        let within = Expected { lsn: 11, transaction_lsn: 10, transaction_pages: Some(2) };
+        assert_eq!(judge(Some(&header(5, 11, 9)), 5, within, None), Verdict::Hole);
+        let mut second = header(5, 11, 9);
+        (second.transaction_lsn, second.transaction_pages) = (10, 2);
+        assert_eq!(judge(Some(&second), 5, within, None), Verdict::Next);
+        second.transaction_pages = 3;
+        assert_eq!(judge(Some(&second), 5, within, None), Verdict::Hole);
+    }
+}

@@ -1,0 +1,234 @@
+//! Superblocks: where a volume begins, and which of the two counts.
+//!
+//! Superblock `n` is written to page `n % 2`, so a torn write leaves its predecessor. Everything read
+//! here is outside input: it becomes a [`Superblock`] only through [`choose`], which checks magic,
+//! version, features, checksum and that the stated layout fits the device.
+
+use crate::format::{
+    ALGORITHM_CRC32C, FORMAT_VERSION, GROUP_PAGES, JOURNAL_FIRST_PAGE, Page, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_PAGES, Superblock, VolumeId,
+};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Features that this implementation knows.
+pub(crate) const FEATURES_KNOWN: u64 = 0;
+/// Fewest pages of a journal ring.
+pub(crate) const JOURNAL_PAGES_MIN: u64 = 1024;
+/// Most pages of a journal ring (4 GiB).
+pub(crate) const JOURNAL_PAGES_MAX: u64 = 1 << 20;
+const CRC_OFFSET: usize = std::mem::offset_of!(Superblock, crc);
+
+/// Where things are, derived from a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Pages of the volume.
+    pub volume_pages: u64,
+    /// Pages of the journal ring.
+    pub journal_pages: u64,
+    /// The volume-state page.
+    pub state_page: u64,
+    /// First page of group 0.
+    pub first_group: u64,
+    /// Allocation groups, the last of which may be short.
+    pub groups: u64,
+}
+
+impl Layout {
+    /// The layout of a volume of `volume_pages` with a ring of `journal_pages`.
+    pub fn new(volume_pages: u64, journal_pages: u64) -> Layout {
+        let state_page = JOURNAL_FIRST_PAGE + journal_pages;
+        let first_group = state_page + 1;
+        let rest = volume_pages.saturating_sub(first_group);
+        // A last group of a few pages would be all map and no room.
+        let groups = rest / GROUP_PAGES + u64::from(rest % GROUP_PAGES >= GROUP_PAGES_MIN);
+        Layout { volume_pages, journal_pages, state_page, first_group, groups }
+    }
+
+    /// Pages of group `group`.
+    pub fn group_pages(&self, group: u64) -> u64 {
+        (self.volume_pages - self.first_group - group * GROUP_PAGES).min(GROUP_PAGES)
+    }
+
+    /// Device page of the journal page `lsn`.
+    pub fn journal_page(&self, lsn: u64) -> u64 {
+        JOURNAL_FIRST_PAGE + lsn % self.journal_pages
+    }
+}
+
+/// Pages below which the last group isn't used.
+pub(crate) const GROUP_PAGES_MIN: u64 = 16;
+
+/// `superblock` as the bytes of its page.
+pub(crate) fn encode(superblock: &mut Superblock) -> Box<Page> {
+    let address = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
+    superblock.crc = 0;
+    let mut page = Box::new(Page::zeroed());
+    page.0[..size_of::<Superblock>()].copy_from_slice(superblock.as_bytes());
+    superblock.crc = VolumeId(superblock.volume_id).checksum(address, &page.0, CRC_OFFSET);
+    page.0[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&superblock.crc.to_le_bytes());
+    page
+}
+
+enum Judgement {
+    Valid(Box<Superblock>),
+    Damaged(&'static str),
+    NotOurs,
+}
+
+fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
+    let Ok((superblock, _)) = Superblock::read_from_prefix(bytes) else {
+        return Ok(Judgement::NotOurs);
+    };
+    if superblock.magic != SUPERBLOCK_MAGIC {
+        return Ok(Judgement::NotOurs);
+    }
+    if superblock.version > FORMAT_VERSION {
+        return Err(Error::with(
+            Errno::OPNOTSUPP,
+            format!("the volume has format version {}, this program knows up to {FORMAT_VERSION}: use a newer adit", superblock.version),
+        ));
+    }
+    if superblock.algorithm != u32::from(ALGORITHM_CRC32C) {
+        return Ok(Judgement::Damaged("unknown checksum algorithm"));
+    }
+    let crc = VolumeId(superblock.volume_id).checksum(SUPERBLOCK_PAGES[index], &bytes[..PAGE_BYTES], CRC_OFFSET);
+    if crc != superblock.crc {
+        return Ok(Judgement::Damaged("checksum does not match"));
+    }
+    if superblock.sequence % 2 != index as u64 {
+        return Ok(Judgement::Damaged("written to the other's place"));
+    }
+    Ok(Judgement::Valid(Box::new(superblock)))
+}
+
+/// Chooses the superblock that counts from the first two pages of a device of `device_bytes`, or says
+/// why there is none: EINVAL for what never was a volume, EUCLEAN for a damaged one, EOPNOTSUPP for
+/// one that needs a newer program.
+pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superblock>> {
+    let [first, second] = [judge(0, pages[0])?, judge(1, pages[1])?];
+    if let (Judgement::NotOurs, Some(other)) = (&first, foreign_signature(pages[0])) {
+        return Err(Error::with(Errno::INVAL, format!("not an Adit volume: it holds {other}")));
+    }
+    let superblock = match (first, second) {
+        (Judgement::Valid(a), Judgement::Valid(b)) if a.volume_id == b.volume_id => {
+            if a.sequence > b.sequence { a } else { b }
+        }
+        (Judgement::Valid(a), Judgement::Valid(b)) => {
+            // mkfs writes both; a leftover of an earlier volume cannot survive it.
+            return Err(Error::with(
+                Errno::UCLEAN,
+                format!("the two superblocks belong to different volumes ({:x?} and {:x?})", a.volume_id, b.volume_id),
+            ));
+        }
+        (Judgement::Valid(a), _) | (_, Judgement::Valid(a)) => a,
+        (Judgement::NotOurs, Judgement::NotOurs) => {
+            return Err(Error::with(Errno::INVAL, "not an Adit volume: no superblock (make one with `adit mkfs`)"));
+        }
+        (Judgement::Damaged(why), _) | (_, Judgement::Damaged(why)) => {
+            return Err(Error::with(Errno::UCLEAN, format!("both superblocks are damaged: {why}")));
+        }
+    };
+    verify_layout(&superblock, device_bytes)?;
+    Ok(superblock)
+}
+
+fn verify_layout(superblock: &Superblock, device_bytes: u64) -> Result<()> {
+    let bad = |what: String| Err(Error::with(Errno::UCLEAN, format!("superblock: {what}")));
+    if superblock.features_incompatible & !FEATURES_KNOWN != 0 {
+        return Err(Error::with(
+            Errno::OPNOTSUPP,
+            format!("the volume uses features {:#x} that this program doesn't know: use a newer adit", superblock.features_incompatible),
+        ));
+    }
+    if superblock.page_shift != 12 {
+        return bad(format!("page size 2^{} instead of 4096", superblock.page_shift));
+    }
+    if !(JOURNAL_PAGES_MIN..=JOURNAL_PAGES_MAX).contains(&superblock.journal_pages) {
+        return bad(format!("journal of {} pages", superblock.journal_pages));
+    }
+    if superblock.volume_pages >= 1 << 48 || Layout::new(superblock.volume_pages, superblock.journal_pages).groups == 0 {
+        return bad(format!("volume of {} pages", superblock.volume_pages));
+    }
+    if superblock.volume_pages > device_bytes / PAGE_BYTES as u64 {
+        return bad(format!(
+            "the volume has {} bytes but the device only {device_bytes}: it was truncated, or copied in part",
+            superblock.volume_pages * PAGE_BYTES as u64
+        ));
+    }
+    Ok(())
+}
+
+/// Names the file system or program whose signature stands in the first page, so that `mkfs` and
+/// `open` can say what they found.
+pub fn foreign_signature(page: &[u8]) -> Option<&'static str> {
+    let at = |offset: usize, magic: &[u8]| page.get(offset..offset + magic.len()) == Some(magic);
+    match () {
+        () if at(1024 + 56, &[0x53, 0xef]) => Some("an ext2/3/4 file system"),
+        () if at(0, b"XFSB") => Some("an XFS file system"),
+        () if at(0, b"LUKS\xba\xbe") => Some("a LUKS volume"),
+        () if at(0, b"QFI\xfb") => Some("a qcow2 image"),
+        () if at(512, b"LABELONE") => Some("an LVM physical volume"),
+        () if at(3, b"NTFS    ") => Some("an NTFS file system"),
+        () if at(510, &[0x55, 0xaa]) => Some("a partition table or boot sector"),
+        () if at(0, b"SQLite format 3\0") => Some("an SQLite database"),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(sequence: u64) -> Superblock {
+        let mut superblock = Superblock::new_zeroed();
+        superblock.magic = SUPERBLOCK_MAGIC;
+        superblock.version = FORMAT_VERSION;
+        superblock.algorithm = u32::from(ALGORITHM_CRC32C);
+        superblock.page_shift = 12;
+        superblock.volume_id = [9; 16];
+        superblock.sequence = sequence;
+        superblock.volume_pages = 20_000;
+        superblock.journal_pages = 1024;
+        superblock
+    }
+
+    use zerocopy::FromZeros;
+    const BYTES: u64 = 20_000 * 4096;
+
+    #[test]
+    fn the_higher_sequence_counts_and_a_torn_one_falls_back() {
+        let (old, new) = (encode(&mut superblock(4)), encode(&mut superblock(5)));
+        assert_eq!(choose([&old.0, &new.0], BYTES).unwrap().sequence, 5);
+        let mut torn = new.clone();
+        torn.0[600] ^= 1;
+        assert_eq!(choose([&old.0, &torn.0], BYTES).unwrap().sequence, 4);
+        let mut both = old.clone();
+        both.0[20] ^= 1;
+        assert_eq!(choose([&both.0, &torn.0], BYTES).unwrap_err().errno(), Errno::UCLEAN);
+    }
+
+    #[test]
+    fn zeroed_foreign_short_and_too_new_devices_are_refused_by_name() {
+        let zero = Page::zeroed();
+        assert_eq!(choose([&zero.0, &zero.0], BYTES).unwrap_err().errno(), Errno::INVAL);
+        let mut ext4 = Page::zeroed();
+        ext4.0[1024 + 56] = 0x53;
+        ext4.0[1024 + 57] = 0xef;
+        let valid = encode(&mut superblock(5));
+        let error = choose([&ext4.0, &valid.0], BYTES).unwrap_err();
+        assert!(error.to_string().contains("ext2/3/4"), "{error}");
+        assert_eq!(choose([&zero.0, &valid.0], BYTES - 4096).unwrap_err().errno(), Errno::UCLEAN);
+        let mut future = superblock(4);
+        future.version = FORMAT_VERSION + 1;
+        let future = encode(&mut future);
+        assert_eq!(choose([&future.0, &zero.0], BYTES).unwrap_err().errno(), Errno::OPNOTSUPP);
+    }
+
+    #[test]
+    fn a_superblock_in_the_others_place_never_verifies() {
+        let page = encode(&mut superblock(5));
+        let zero = Page::zeroed();
+        assert!(choose([&page.0, &zero.0], BYTES).is_err());
+    }
+}

@@ -1,0 +1,580 @@
+//! Taking dirty data to the device, and fsync.
+//!
+//! ```text
+//!   dirty pages ──plan──┬─ few bytes that come with a map or size change, or pages with live bytes:
+//!                       │     as records, in the transaction of the slot             (no write of their own)
+//!                       └─ all others: written home ──then──▶ the transaction that maps them
+//!   fsync = write back, then make the transaction durable (which flushes the home writes first),
+//!           or, if there is nothing to commit, flush the home writes
+//! ```
+//!
+//! Invariants:
+//! 1. A map, size or valid-size change joins the open transaction only after the writes of its data completed.
+//! 2. A page with live bytes is never written home here (redo would overwrite what was acknowledged).
+//! 3. A page whose write failed is dirty again, its file is left out of the transaction, and each open
+//!    descriptor hears of it once.
+//! 4. Bytes between the valid size and new data are zeroes on the device, or their pages are unwritten,
+//!    before the valid size passes them.
+//!
+//! The `map_lock` is held exclusively throughout, `lock` is not: writers go on, and what they change meanwhile is
+//! dirty again (write-back reads pinned frames, which writers replace).
+
+use crate::blob::Blob;
+use crate::cache::FrameFlags;
+use crate::extents::{self, Extent, Mapping};
+use crate::format::Slot;
+use crate::pages::Stop;
+use crate::read::Source;
+use crate::space::Run;
+use crate::transaction::Transaction;
+use crate::volume::{Inner, Store};
+use crate::write::granules;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::Buffer;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// What a sync has to make durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncKind {
+    /// `fdatasync`: data, and what is needed to read it.
+    Data,
+    /// `fsync`: the times too.
+    All,
+}
+
+/// Most bytes of data that go through the journal with a map or size change instead of home.
+const JOURNAL_DATA_BYTES_MAX: u32 = 8 << 10;
+/// Most pages of one write home.
+const HOME_PAGES_MAX: usize = 128;
+/// Dirty pages that one plan covers; more take several rounds.
+const PLAN_PAGES_MAX: usize = 4096;
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// A run of dirty pages on its way home.
+struct Piece {
+    page: u32,
+    pages: u32,
+    home: u64,
+    /// Taken for it, not yet in the map.
+    new: bool,
+    /// In the map as unwritten.
+    unwritten: bool,
+}
+
+impl Store {
+    /// Makes a blob's data, size and map durable (not the names that lead to it).
+    pub async fn sync(&self, blob: &Rc<Blob>, kind: SyncKind) -> Result<()> {
+        let inner = &self.0;
+        if inner.options.read_only {
+            return Ok(());
+        }
+        // Locked: a write-back is in flight, which an fsync may not overtake.
+        if blob.is_dirty() || blob.map_lock.is_locked() {
+            let _map = blob.map_lock.write().await;
+            inner.write_back(blob, kind == SyncKind::All).await?;
+        }
+        let written = blob.home_sequence.get();
+        inner.commit_to(blob.point.get()).await?;
+        inner.flush_home(written).await
+    }
+
+    /// Makes everything durable: all data, all metadata.
+    pub async fn sync_all(&self) -> Result<()> {
+        let inner = &self.0;
+        if inner.options.read_only {
+            return Ok(());
+        }
+        let blobs = inner.dirty_blobs.borrow().clone();
+        let mut first_error = None;
+        for blob in blobs {
+            let _map = blob.map_lock.write().await;
+            if let Err(error) = inner.write_back(&blob, true).await {
+                first_error.get_or_insert(error);
+            }
+        }
+        inner.forget_clean_blobs();
+        inner.commit().await?;
+        inner.flush_home(inner.journal.home_written()).await?;
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// The place in the order of transactions after everything applied so far.
+    pub fn commit_point(&self) -> crate::journal::Point {
+        self.0.journal.point()
+    }
+
+    /// Makes everything applied before `point` durable; free if it is already.
+    pub async fn commit_to(&self, point: crate::journal::Point) -> Result<()> {
+        if self.0.options.read_only {
+            return Ok(());
+        }
+        self.0.commit_to(point).await
+    }
+
+    /// Makes everything applied so far durable.
+    pub async fn commit(&self) -> Result<()> {
+        self.commit_to(self.commit_point()).await
+    }
+}
+
+impl Inner {
+    /// Starts the task that writes back and commits after a while, until nothing is left.
+    pub(crate) fn spawn_writeback(self: &Rc<Self>) {
+        if self.options.read_only || self.writeback_running.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.reactor.spawn_local(async move {
+            loop {
+                inner.reactor.sleep(inner.options.writeback_interval).await;
+                if inner.closing.get() || inner.writable().is_err() {
+                    break;
+                }
+                // What fails stays dirty and is reported by fsync.
+                let failed = inner.write_back_all().await.is_err();
+                let committed = inner.commit().await.is_ok();
+                let left = !inner.dirty_blobs.borrow().is_empty() || !inner.journal.open_is_empty();
+                if !committed || (!left && !failed) {
+                    break;
+                }
+            }
+            inner.writeback_running.set(false);
+        });
+    }
+
+    /// Writes back all dirty blobs that nobody else writes back at the moment.
+    pub(crate) async fn write_back_all(self: &Rc<Self>) -> Result<()> {
+        let blobs = self.dirty_blobs.borrow().clone();
+        let mut first_error = None;
+        for blob in blobs {
+            if let Some(_map) = blob.map_lock.try_write()
+                && let Err(error) = self.write_back(&blob, true).await
+            {
+                first_error.get_or_insert(error);
+            }
+        }
+        self.forget_clean_blobs();
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Takes off the list what needs no write-back any more.
+    fn forget_clean_blobs(&self) {
+        self.dirty_blobs.borrow_mut().retain(|blob| {
+            let keep = !blob.deleted.get() && (blob.is_dirty() || blob.map_lock.is_locked());
+            blob.in_dirty_list.set(keep);
+            keep
+        });
+    }
+
+    /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to it. The
+    /// caller holds its `map_lock` exclusively.
+    pub(crate) async fn write_back(self: &Rc<Self>, blob: &Rc<Blob>, times: bool) -> Result<()> {
+        self.writable()?;
+        loop {
+            if blob.deleted.get() {
+                blob.dirty.borrow_mut().clear();
+                return Ok(());
+            }
+            let (pages, more) = self.dirty_pages(blob);
+            let size = if more { blob.slot.borrow().size.max(first_clean(&pages)).min(blob.size()) } else { blob.size() };
+            self.write_back_pages(blob, pages, size, times && !more).await?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the list of a blob's dirty pages, ascending; at most a plan's worth, and says if there are more.
+    fn dirty_pages(&self, blob: &Blob) -> (Vec<u32>, bool) {
+        let mut listed = blob.dirty.borrow_mut();
+        listed.sort_unstable();
+        listed.dedup();
+        listed.retain(|page| {
+            self.cache.find(blob.key(*page)).is_some_and(|frame| self.cache.has(frame, FrameFlags::DIRTY))
+        });
+        let more = listed.len() > PLAN_PAGES_MAX;
+        let rest = if more { listed.split_off(PLAN_PAGES_MAX) } else { Vec::new() };
+        (std::mem::replace(&mut *listed, rest), more)
+    }
+
+    async fn write_back_pages(self: &Rc<Self>, blob: &Rc<Blob>, mut pages: Vec<u32>, size: u64, times: bool) -> Result<()> {
+        let slot = *blob.slot.borrow();
+        let mtime = blob.mtime.get();
+        if pages.is_empty() && size == slot.size && !(times && mtime.is_some()) {
+            return Ok(());
+        }
+        let valid_size = new_valid_size(&slot, &pages, size);
+        if valid_size > slot.valid_size
+            && let Err(error) = self.cover_tail(blob, &slot, &mut pages).await
+        {
+            blob.dirty.borrow_mut().extend(pages);
+            return Err(error);
+        }
+        let (journal, home) = match self.plan(blob, &slot, &pages, size).await {
+            Ok(plan) => plan,
+            Err(error) => {
+                blob.dirty.borrow_mut().extend(pages);
+                return Err(error);
+            }
+        };
+        let result = match self.write_pieces(blob, &home).await {
+            Ok(()) => self.map_pieces(blob, &journal, &home, size, valid_size, times).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = result {
+            self.redirty(blob, &journal, &home);
+            blob.shared.note_error(error.errno());
+            return Err(error);
+        }
+        self.frame_settled.notify_all();
+        Ok(())
+    }
+
+    /// The page in which the valid size lies has to become zeroes behind it, in the same transaction, before
+    /// the valid size passes its end.
+    async fn cover_tail(self: &Rc<Self>, blob: &Rc<Blob>, slot: &Slot, pages: &mut Vec<u32>) -> Result<()> {
+        let tail = (slot.valid_size / PAGE) as u32;
+        if slot.valid_size % PAGE == 0 || pages.first() == Some(&tail) || pages.binary_search(&tail).is_ok() {
+            return Ok(());
+        }
+        if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
+            self.cache.set(frame, FrameFlags::DIRTY);
+            let dirty = granules((slot.valid_size % PAGE) as usize, PAGE_BYTES);
+            self.cache.set_dirty_granules(frame, self.cache.dirty_granules(frame) | dirty);
+            let at = pages.partition_point(|page| *page < tail);
+            pages.insert(at, tail);
+        }
+        Ok(())
+    }
+
+    /// Decides what goes through the journal and what home, and takes space for what has none.
+    async fn plan(self: &Rc<Self>, blob: &Rc<Blob>, slot: &Slot, pages: &[u32], size: u64) -> Result<(Vec<u32>, Vec<Piece>)> {
+        let cache = &self.cache;
+        let dirty_bytes: u32 = pages
+            .iter()
+            .filter_map(|page| cache.find(blob.key(*page)))
+            .map(|frame| cache.dirty_granules(frame).count_ones() * 64)
+            .sum();
+        let mut changes_map = size != slot.size;
+        if dirty_bytes <= JOURNAL_DATA_BYTES_MAX && !changes_map {
+            for page in pages {
+                let mapping = self.map(blob, *page).await?;
+                let end = (u64::from(*page) + 1) * PAGE;
+                changes_map |= !matches!(mapping, Mapping::Extent(extent) if !extent.unwritten)
+                    || end.min(size) > slot.valid_size;
+            }
+        }
+        let small = changes_map && dirty_bytes <= JOURNAL_DATA_BYTES_MAX;
+        let (journal, home): (Vec<u32>, Vec<u32>) = pages.iter().copied().partition(|page| {
+            small || cache.find(blob.key(*page)).is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
+        });
+        // Many live pages full of new data would overflow a transaction: let the checkpoint make them
+        // ordinary ones. (The frames stay dirty; only what they were before goes home.)
+        if journal.len() > JOURNAL_PAGES_PER_SYNC {
+            self.checkpoint().await?;
+            return Box::pin(self.plan(blob, slot, pages, size)).await;
+        }
+        Ok((journal, self.take_homes(blob, &home).await?))
+    }
+
+    /// Finds or takes a place for each page that goes home.
+    async fn take_homes(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[u32]) -> Result<Vec<Piece>> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut index = 0;
+        while index < pages.len() {
+            let page = pages[index];
+            let run = pages[index..].iter().zip(page..).take_while(|(have, want)| *have == want).count() as u32;
+            let piece = match self.map(blob, page).await {
+                Ok(Mapping::Extent(extent)) => {
+                    let skip = page - extent.logical;
+                    Ok(Piece {
+                        page,
+                        pages: run.min(extent.pages - skip),
+                        home: extent.physical + u64::from(skip),
+                        new: false,
+                        unwritten: extent.unwritten,
+                    })
+                }
+                Ok(Mapping::Hole { pages: hole }) => {
+                    let goal = pieces.last().filter(|last| last.page + last.pages == page).map_or_else(
+                        || self.goal(blob),
+                        |last| last.home + u64::from(last.pages),
+                    );
+                    self.take_run(goal, run.min(hole)).await.map(|taken| Piece {
+                        page,
+                        pages: taken.pages,
+                        home: taken.page,
+                        new: true,
+                        unwritten: false,
+                    })
+                }
+                Err(error) => Err(error),
+            };
+            match piece {
+                Ok(piece) => {
+                    index += piece.pages as usize;
+                    pieces.push(piece);
+                }
+                Err(error) => {
+                    self.give_back(&pieces);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Where new pages of a blob are best: behind its last extent.
+    pub(crate) fn goal(&self, blob: &Blob) -> u64 {
+        match blob.map_hint.get() {
+            Some((_, Mapping::Extent(extent))) => extent.physical + u64::from(extent.pages),
+            _ => 0,
+        }
+    }
+
+    async fn take_run(self: &Rc<Self>, goal: u64, pages: u32) -> Result<Run> {
+        let store = Store(self.clone());
+        // The pages were reserved when their data was accepted.
+        store.transact_freeing(|txn| txn.take_unmapped(goal, pages)).await
+    }
+
+    fn give_back(&self, pieces: &[Piece]) {
+        for piece in pieces.iter().filter(|piece| piece.new) {
+            self.space.borrow_mut().give_back(Run { page: piece.home, pages: piece.pages });
+        }
+    }
+
+    /// Writes the pieces home. Their frames leave DIRTY for WRITEBACK, from pinned buffers.
+    async fn write_pieces(self: &Rc<Self>, blob: &Rc<Blob>, pieces: &[Piece]) -> Result<()> {
+        let cache = &self.cache;
+        let mut writes = Vec::new();
+        for piece in pieces {
+            let mut at = 0;
+            while at < piece.pages {
+                let count = (piece.pages - at).min(HOME_PAGES_MAX as u32);
+                let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
+                for page in piece.page + at..piece.page + at + count {
+                    let frame = cache.find(blob.key(page)).expect("dirty frames stay in the cache");
+                    cache.set(frame, FrameFlags::WRITEBACK);
+                    cache.clear(frame, FrameFlags::DIRTY);
+                    cache.set_dirty_granules(frame, 0);
+                    buffers.push(cache.buffer(frame));
+                }
+                writes.push((piece.home + u64::from(at), buffers));
+                at += count;
+            }
+        }
+        let mut result = Ok(());
+        let writes = writes.into_iter().map(|(home, buffers)| self.write_pages(home, buffers, false));
+        for written in adit_reactor::sync::join_all(writes).await {
+            if let Err(errno) = written {
+                result = Err(Error::with(errno, format!("writing data of blob {}", blob.id.slot)));
+            }
+        }
+        if !pieces.is_empty() {
+            blob.home_sequence.set(self.journal.note_home_write());
+        }
+        result
+    }
+
+    /// The transaction that maps what was written home and carries what goes through the journal.
+    async fn map_pieces(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        journal: &[u32],
+        home: &[Piece],
+        size: u64,
+        valid_size: u64,
+        times: bool,
+    ) -> Result<()> {
+        let slot = *blob.slot.borrow();
+        let changes = !journal.is_empty()
+            || home.iter().any(|piece| piece.new || piece.unwritten)
+            || size != slot.size
+            || valid_size != slot.valid_size
+            || (times && blob.mtime.get().is_some());
+        let mut new_pages = 0;
+        if changes {
+            let store = Store(self.clone());
+            let goal = self.goal(blob);
+            let mtime = blob.mtime.get();
+            new_pages = store
+                .transact_freeing(|txn| {
+                    let mut slot = txn.slot(blob.id)?;
+                    let mut new_pages = 0;
+                    let address = blob.id.slot;
+                    for piece in home {
+                        if piece.new {
+                            txn.commit_run(Run { page: piece.home, pages: piece.pages })?;
+                            let extent = Extent { logical: piece.page, pages: piece.pages, physical: piece.home, unwritten: false };
+                            extents::insert(txn, &mut slot, address, extent)?;
+                            new_pages += u64::from(piece.pages);
+                        } else if piece.unwritten {
+                            let range = u64::from(piece.page)..u64::from(piece.page + piece.pages);
+                            extents::mark_written(txn, &mut slot, address, range)?;
+                        }
+                    }
+                    for page in journal {
+                        new_pages += self.journal_page(txn, blob, &mut slot, *page, size, goal)?;
+                    }
+                    cover_gap(txn, blob, &mut slot, journal, home, valid_size)?;
+                    slot.size = slot.size.max(size);
+                    slot.valid_size = slot.valid_size.max(valid_size);
+                    if let Some(time) = mtime {
+                        (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
+                        (slot.ctime, slot.ctime_ns) = (time.seconds, time.nanoseconds);
+                    }
+                    txn.put(blob.id, slot)?;
+                    Ok(new_pages)
+                })
+                .await?;
+            blob.point.set(self.journal.point());
+            if blob.mtime.get() == mtime {
+                blob.mtime.set(None);
+            }
+        }
+        let cache = &self.cache;
+        for page in journal {
+            if let Some(frame) = cache.find(blob.key(*page)) {
+                cache.clear(frame, FrameFlags::DIRTY);
+                cache.set_dirty_granules(frame, 0);
+            }
+        }
+        for piece in home {
+            for index in 0..piece.pages {
+                if let Some(frame) = cache.find(blob.key(piece.page + index)) {
+                    cache.set_home(frame, piece.home + u64::from(index));
+                    cache.clear(frame, FrameFlags::WRITEBACK);
+                }
+            }
+        }
+        self.unreserve(new_pages);
+        Ok(())
+    }
+
+    /// Stages one page that goes through the journal; returns how many new pages it took.
+    fn journal_page(
+        &self,
+        txn: &mut Transaction<'_>,
+        blob: &Blob,
+        slot: &mut Slot,
+        page: u32,
+        size: u64,
+        goal: u64,
+    ) -> Result<u64, Stop> {
+        let cache = &self.cache;
+        let frame = cache.find(blob.key(page)).ok_or(Stop::Fail(Error::new(Errno::IO)))?;
+        let start = u64::from(page) * PAGE;
+        let in_page = |bytes: u64| bytes.saturating_sub(start).min(PAGE) as usize;
+        let mut valid = in_page(slot.valid_size);
+        let mut taken = 0;
+        let home = match extents::lookup(txn, slot, blob.id.slot, page)? {
+            Mapping::Extent(extent) => {
+                if extent.unwritten {
+                    extents::mark_written(txn, slot, blob.id.slot, u64::from(page)..u64::from(page) + 1)?;
+                    valid = 0;
+                }
+                extent.physical + u64::from(page - extent.logical)
+            }
+            Mapping::Hole { .. } => {
+                let run = txn.take_data(goal, 1)?;
+                let extent = Extent { logical: page, pages: 1, physical: run.page, unwritten: false };
+                extents::insert(txn, slot, blob.id.slot, extent)?;
+                (valid, taken) = (0, 1);
+                run.page
+            }
+        };
+        // What is at home beyond the valid bytes is not ours: it comes along up to the end of the file.
+        let end = if slot.valid_size >= start + PAGE { PAGE_BYTES } else { in_page(size.max(slot.valid_size)) };
+        let mask = cache.dirty_granules(frame) | granules(valid, end);
+        txn.journal_data(frame, home, mask);
+        Ok(taken)
+    }
+
+    /// A write-back failed: its pages are dirty again.
+    fn redirty(self: &Rc<Self>, blob: &Rc<Blob>, journal: &[u32], home: &[Piece]) {
+        self.give_back(home);
+        let cache = &self.cache;
+        let mut dirty = blob.dirty.borrow_mut();
+        dirty.extend_from_slice(journal);
+        for piece in home {
+            for page in piece.page..piece.page + piece.pages {
+                if let Some(frame) = cache.find(blob.key(page)) {
+                    cache.set(frame, FrameFlags::DIRTY);
+                    cache.clear(frame, FrameFlags::WRITEBACK);
+                    cache.set_dirty_granules(frame, u64::MAX);
+                    dirty.push(page);
+                }
+            }
+        }
+        drop(dirty);
+        if !blob.in_dirty_list.replace(true) {
+            self.dirty_blobs.borrow_mut().push(blob.clone());
+        }
+        self.frame_settled.notify_all();
+    }
+}
+
+/// Pages with live bytes that one sync carries in its transaction.
+const JOURNAL_PAGES_PER_SYNC: usize = 24;
+
+/// End of the data that precedes the first page not in `pages`.
+fn first_clean(pages: &[u32]) -> u64 {
+    pages.last().map_or(0, |last| (u64::from(*last) + 1) * PAGE)
+}
+
+/// The valid size once `pages` are on the device.
+fn new_valid_size(slot: &Slot, pages: &[u32], size: u64) -> u64 {
+    let end = pages.last().map_or(0, |last| ((u64::from(*last) + 1) * PAGE).min(size));
+    slot.valid_size.max(end)
+}
+
+/// Pages between the old valid size and the new one that are mapped but were not written become unwritten:
+/// what is on the device there is not the blob's.
+fn cover_gap(
+    txn: &mut Transaction<'_>,
+    blob: &Blob,
+    slot: &mut Slot,
+    journal: &[u32],
+    home: &[Piece],
+    valid_size: u64,
+) -> Result<(), Stop> {
+    if valid_size <= slot.valid_size {
+        return Ok(());
+    }
+    let mut written: SmallVec<[(u64, u64); 8]> = SmallVec::new();
+    written.extend(journal.iter().map(|page| (u64::from(*page), u64::from(*page) + 1)));
+    written.extend(home.iter().map(|piece| (u64::from(piece.page), u64::from(piece.page + piece.pages))));
+    written.sort_unstable();
+    let mut next = slot.valid_size.div_ceil(PAGE);
+    for (from, to) in written {
+        if from > next {
+            mark_unwritten(txn, blob, slot, next, from)?;
+        }
+        next = next.max(to);
+    }
+    Ok(())
+}
+
+/// Makes the mapped pages of `[from, to)` unwritten.
+pub(crate) fn mark_unwritten(txn: &mut Transaction<'_>, blob: &Blob, slot: &mut Slot, from: u64, to: u64) -> Result<(), Stop> {
+    let mut page = from;
+    while page < to {
+        match extents::lookup(txn, slot, blob.id.slot, page as u32)? {
+            Mapping::Hole { pages } => page += u64::from(pages.max(1)),
+            Mapping::Extent(extent) => {
+                let skip = page as u32 - extent.logical;
+                let pages = u64::from(extent.pages - skip).min(to - page) as u32;
+                if !extent.unwritten {
+                    let mut runs = Vec::new();
+                    extents::remove(txn, slot, blob.id.slot, page..page + u64::from(pages), usize::MAX, &mut runs)?;
+                    let unwritten = Extent { logical: page as u32, pages, physical: extent.physical + u64::from(skip), unwritten: true };
+                    extents::insert(txn, slot, blob.id.slot, unwritten)?;
+                }
+                page += u64::from(pages);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,436 @@
+//! Transactions: metadata changes that become visible together and durable together.
+//!
+//! A closure gets a [`Transaction`] and stages its changes in *shadows*, private copies of the pages it
+//! changes. When it returns `Ok`, [`Transaction::apply`] copies the 64-byte granules that differ into the
+//! frames, marks them pending and puts their pages on the open list; the journal later encodes exactly the
+//! pending granules (`journal.rs`). When it stops, the shadows are thrown away.
+//!
+//! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and `apply`;
+//! `apply` can't fail; what the closure did to the allocator is rolled back by [`Transaction::abort`].
+
+use crate::blob::BlobId;
+use crate::cache::{FrameFlags, FrameId, FrameKey};
+use crate::format::{
+    ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage,
+};
+use crate::pages::{Pages, PagesRead, Stop};
+use crate::space::{Mark, PageState, Run};
+use crate::volume::{Inner, RESERVE_PAGES};
+use adit_base::hash::HashKey;
+use adit_base::{Errno, Error, SECTOR_BYTES};
+use smallvec::SmallVec;
+use std::rc::Rc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Reads metadata of a store; see [`crate::Store::view`].
+pub struct View<'s> {
+    inner: &'s Inner,
+}
+
+impl<'s> View<'s> {
+    pub(crate) fn new(inner: &'s Inner) -> View<'s> {
+        View { inner }
+    }
+
+    /// The slot of a blob as applied; ESTALE when it is gone.
+    pub fn slot(&self, id: BlobId) -> Result<Slot, Stop> {
+        if let Some(blob) = self.inner.blobs.resident(id.slot)
+            && blob.id == id
+        {
+            return Ok(*blob.slot.borrow());
+        }
+        slot_from_page(self.inner, self, id)
+    }
+
+    /// Whatever blob lives at a slot address.
+    pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
+        slot_at(self.inner, self, address)
+    }
+
+    /// The volume-state page.
+    pub fn state(&self) -> Result<StatePage, Stop> {
+        state(self.inner, self)
+    }
+
+    /// Key of the directories' name hash.
+    pub fn hash_key(&self) -> HashKey {
+        self.inner.hash_key
+    }
+}
+
+impl PagesRead for View<'_> {
+    fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+        resident(self.inner, page, kind)
+    }
+}
+
+fn resident(inner: &Inner, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+    match inner.cache.find(FrameKey::meta(page)) {
+        Some(frame) if !inner.cache.is_loading(frame) => {
+            if inner.cache.kind(frame) != kind as u8 {
+                return Err(Stop::Fail(Error::with(
+                    Errno::UCLEAN,
+                    format!("metadata page {page} is used as {kind:?} but holds kind {}", inner.cache.kind(frame)),
+                )));
+            }
+            Ok(inner.cache.page(frame))
+        }
+        _ => Err(Stop::Miss(page, kind)),
+    }
+}
+
+fn state(inner: &Inner, pages: &impl PagesRead) -> Result<StatePage, Stop> {
+    let page = pages.page(inner.layout.get().state_page, PageKind::State)?;
+    let (state, _) = StatePage::read_from_prefix(&page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+    Ok(state)
+}
+
+/// The place of a slot address: device page and byte offset in it.
+fn place(address: u64) -> (u64, usize) {
+    (address / SLOTS_PER_PAGE, (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES)
+}
+
+fn slot_at(inner: &Inner, pages: &impl PagesRead, address: u64) -> Result<(BlobId, Slot), Stop> {
+    let (page, offset) = place(address);
+    let layout = inner.layout.get();
+    if page < layout.first_group || page >= layout.volume_pages {
+        return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
+    }
+    let bytes = &pages.page(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
+    let slot = Slot::read_from_bytes(bytes).map_err(|_| Error::new(Errno::UCLEAN))?;
+    if slot.kind == 0 {
+        return Err(Error::with(Errno::STALE, format!("slot {address} is free")).into());
+    }
+    if slot.algorithm != ALGORITHM_CRC32C || inner.volume.checksum(address, bytes, 0) != slot.crc {
+        return Err(Error::with(Errno::UCLEAN, format!("slot {address} (page {page}) is damaged: run `adit check`")).into());
+    }
+    Ok((BlobId { slot: address, generation: slot.generation }, slot))
+}
+
+fn slot_from_page(inner: &Inner, pages: &impl PagesRead, id: BlobId) -> Result<Slot, Stop> {
+    let (found, slot) = slot_at(inner, pages, id.slot)?;
+    if found != id {
+        return Err(Error::with(Errno::STALE, format!("blob {}.{} is gone", id.slot, id.generation)).into());
+    }
+    Ok(slot)
+}
+
+/// Staged changes; see the head of the file.
+pub struct Transaction<'s> {
+    inner: &'s Rc<Inner>,
+    freeing: bool,
+    space_mark: Mark,
+    /// Changed pages: target frame and its shadow.
+    shadows: SmallVec<[Shadow; 12]>,
+    slots: SmallVec<[(BlobId, Slot); 4]>,
+    frees: SmallVec<[(Run, bool); 4]>,
+    journaled: SmallVec<[(FrameId, u64, u64); 4]>,
+}
+
+struct Shadow {
+    page: u64,
+    target: FrameId,
+    shadow: FrameId,
+    fresh: bool,
+}
+
+impl<'s> Transaction<'s> {
+    pub(crate) fn new(inner: &'s Rc<Inner>, freeing: bool) -> Transaction<'s> {
+        let space_mark = inner.space.borrow_mut().mark();
+        Transaction {
+            inner,
+            freeing,
+            space_mark,
+            shadows: SmallVec::new(),
+            slots: SmallVec::new(),
+            frees: SmallVec::new(),
+            journaled: SmallVec::new(),
+        }
+    }
+
+    /// The slot of a blob as this transaction sees it; ESTALE when it is gone.
+    pub fn slot(&self, id: BlobId) -> Result<Slot, Stop> {
+        if let Some((_, slot)) = self.slots.iter().rev().find(|(staged, _)| *staged == id) {
+            return Ok(*slot);
+        }
+        if let Some(blob) = self.inner.blobs.resident(id.slot)
+            && blob.id == id
+        {
+            return Ok(*blob.slot.borrow());
+        }
+        slot_from_page(self.inner, self, id)
+    }
+
+    /// Whatever blob lives at a slot address.
+    pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
+        slot_at(self.inner, self, address)
+    }
+
+    /// The volume-state page.
+    pub fn state(&self) -> Result<StatePage, Stop> {
+        state(self.inner, self)
+    }
+
+    /// Key of the directories' name hash.
+    pub fn hash_key(&self) -> HashKey {
+        self.inner.hash_key
+    }
+
+    /// Stages a blob's slot. The checksum is computed here.
+    pub fn put(&mut self, id: BlobId, slot: Slot) -> Result<(), Stop> {
+        let current = slot_from_page(self.inner, self, id)?;
+        assert_eq!(current.kind, slot.kind, "a blob keeps its kind");
+        self.write_slot(id, slot)
+    }
+
+    fn write_slot(&mut self, id: BlobId, mut slot: Slot) -> Result<(), Stop> {
+        let (page, offset) = place(id.slot);
+        slot.generation = id.generation;
+        slot.algorithm = ALGORITHM_CRC32C;
+        slot.crc = self.inner.volume.checksum(id.slot, slot.as_bytes(), 0);
+        let sector = &mut self.page_mut(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
+        sector.copy_from_slice(slot.as_bytes());
+        match self.slots.iter_mut().find(|(staged, _)| *staged == id) {
+            Some((_, staged)) => *staged = slot,
+            None => self.slots.push((id, slot)),
+        }
+        Ok(())
+    }
+
+    /// Makes a blob: takes a slot and a generation for it.
+    pub fn create(&mut self, slot: Slot) -> Result<BlobId, Stop> {
+        self.check_room(1)?;
+        let inner = self.inner;
+        let address = inner.space.borrow_mut().take_slot(self)?;
+        let state_page = inner.layout.get().state_page;
+        let page = self.page_mut(state_page, PageKind::State)?;
+        let (state, _) = StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        let generation = state.next_generation;
+        state.next_generation = generation.wrapping_add(1).max(1);
+        state.blobs += 1;
+        let id = BlobId { slot: address, generation };
+        self.write_slot(id, slot)?;
+        Ok(id)
+    }
+
+    /// Frees the slot of a blob. Its map must be empty.
+    pub fn destroy(&mut self, id: BlobId) -> Result<(), Stop> {
+        let slot = self.slot(id)?;
+        assert!(slot.allocated_pages == 0, "a blob with pages is deleted by Store::delete");
+        let inner = self.inner;
+        inner.space.borrow_mut().free_slot(self, id.slot)?;
+        let page = self.page_mut(inner.layout.get().state_page, PageKind::State)?;
+        let (state, _) = StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        state.blobs = state.blobs.saturating_sub(1);
+        self.slots.retain(|(staged, _)| *staged != id);
+        let mut gone = slot;
+        gone.kind = 0;
+        self.slots.push((id, gone));
+        Ok(())
+    }
+
+    /// Changes the volume-state page.
+    pub fn update_state(&mut self, f: impl FnOnce(&mut StatePage)) -> Result<(), Stop> {
+        let page = self.page_mut(self.inner.layout.get().state_page, PageKind::State)?;
+        let (state, _) = StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        f(state);
+        Ok(())
+    }
+
+    /// Records the blob that the layer above starts from.
+    pub fn set_root(&mut self, id: BlobId) -> Result<(), Stop> {
+        self.update_state(|state| (state.root, state.root_generation) = (id.slot, id.generation))
+    }
+
+    /// Records the hidden directory of unlinked inodes.
+    pub fn set_orphans(&mut self, id: BlobId) -> Result<(), Stop> {
+        self.update_state(|state| (state.orphans, state.orphans_generation) = (id.slot, id.generation))
+    }
+
+    /// ENOSPC unless `pages` more pages may be taken: those promised to cached writes and the reserve
+    /// for deleting stay.
+    pub(crate) fn check_room(&self, pages: u64) -> Result<(), Stop> {
+        let free = self.state()?.free_pages;
+        let inner = self.inner;
+        let room = if self.freeing {
+            free.saturating_sub(inner.journal.pages_pending())
+        } else {
+            inner.available_pages(free)
+        };
+        if room < pages {
+            return Err(Error::with(Errno::NOSPC, "the volume is full").into());
+        }
+        Ok(())
+    }
+
+    /// Takes up to `want` pages for data near `goal`, marked in the map at once.
+    pub(crate) fn take_data(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
+        let inner = self.inner;
+        let run = inner.space.borrow_mut().take(self, goal, want)?;
+        inner.space.borrow_mut().commit(self, run, PageState::Used)?;
+        Ok(run)
+    }
+
+    /// Takes up to `want` pages near `goal`, known to this process only until [`Transaction::commit_run`].
+    pub(crate) fn take_unmapped(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
+        let inner = self.inner;
+        inner.space.borrow_mut().take(self, goal, want)
+    }
+
+    /// Marks a run that was taken earlier (outside of any transaction) as used.
+    pub(crate) fn commit_run(&mut self, run: Run) -> Result<(), Stop> {
+        let inner = self.inner;
+        inner.space.borrow_mut().commit(self, run, PageState::Used)
+    }
+
+    /// Frees a run. `journaled`: redo records may still name its pages, so that it can be used again
+    /// only when the flushed tail has passed them.
+    pub(crate) fn free_run(&mut self, run: Run, journaled: bool) -> Result<(), Stop> {
+        let inner = self.inner;
+        inner.space.borrow_mut().free(self, run)?;
+        self.frees.push((run, journaled));
+        Ok(())
+    }
+
+    /// When applied, the granules `mask` of data frame `frame` go through the journal to device page
+    /// `home`.
+    pub(crate) fn journal_data(&mut self, frame: FrameId, home: u64, mask: u64) {
+        self.journaled.push((frame, home, mask));
+    }
+
+    fn position(&self, page: u64) -> Option<usize> {
+        self.shadows.iter().position(|shadow| shadow.page == page)
+    }
+
+    /// Makes what was staged visible. Nothing here can fail or wait.
+    pub(crate) fn apply(self) {
+        let inner = self.inner;
+        inner.space.borrow_mut().keep(self.space_mark);
+        let (cache, journal) = (&inner.cache, &inner.journal);
+        let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
+        for shadow in &self.shadows {
+            journal.save_image(inner, shadow.target, shadow.page);
+            if shadow.fresh {
+                // Before anything refers to it: what a salvage would make of it alone is harmless.
+                cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
+                journal.join_open(FrameKey::meta(shadow.page), true);
+            }
+            edits.push((shadow.target, shadow.shadow));
+        }
+        let mut shadows = self.shadows.iter();
+        cache.apply(&edits, |applied| {
+            let shadow = shadows.next().expect("a report for each edit");
+            journal.count_open(applied.changed & !applied.was_pending);
+            if applied.changed != 0 && applied.was_pending == 0 && !shadow.fresh {
+                journal.join_open(FrameKey::meta(shadow.page), false);
+            }
+        });
+        for (frame, home, mask) in &self.journaled {
+            let before = cache.pending(*frame);
+            cache.set_home(*frame, *home);
+            cache.set_kind(*frame, PageKind::Data as u8);
+            cache.set_pending(*frame, before | *mask);
+            cache.set(*frame, FrameFlags::JOURNALED);
+            journal.count_open(*mask & !before);
+            if before == 0 {
+                journal.join_open(cache.key(*frame), false);
+            }
+        }
+        for (id, slot) in &self.slots {
+            if let Some(blob) = inner.blobs.resident(id.slot)
+                && blob.id == *id
+            {
+                blob.applied(slot);
+            }
+        }
+        for (run, journaled) in &self.frees {
+            if *journaled && run.pages == 1
+                && let Some(frame) = cache.find(FrameKey::meta(run.page))
+            {
+                cache.remove(frame);
+            }
+            journal.add_free(*run, *journaled);
+        }
+    }
+
+    /// Throws away what was staged.
+    pub(crate) fn abort(self) {
+        let inner = self.inner;
+        inner.space.borrow_mut().rollback(self.space_mark);
+        for shadow in &self.shadows {
+            inner.cache.free_raw(shadow.shadow);
+            if shadow.fresh {
+                inner.cache.remove(shadow.target);
+            }
+        }
+    }
+}
+
+impl PagesRead for Transaction<'_> {
+    fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+        match self.position(page) {
+            Some(index) => Ok(self.inner.cache.page(self.shadows[index].shadow)),
+            None => resident(self.inner, page, kind),
+        }
+    }
+}
+
+impl Pages for Transaction<'_> {
+    fn page_mut(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
+        let index = match self.position(page) {
+            Some(index) => index,
+            None => {
+                let inner = self.inner;
+                resident(inner, page, kind)?;
+                let target = inner.cache.find(FrameKey::meta(page)).ok_or(Stop::Miss(page, kind))?;
+                let shadow = inner.cache.shadow(target).ok_or_else(no_frames)?;
+                self.shadows.push(Shadow { page, target, shadow, fresh: false });
+                self.shadows.len() - 1
+            }
+        };
+        // SAFETY: the shadow belongs to this transaction alone, and `&mut self` is held for as long
+        // as the reference lives.
+        Ok(unsafe { &mut *self.inner.cache.page_ptr(self.shadows[index].shadow) })
+    }
+
+    fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
+        let inner = self.inner;
+        assert!(self.position(page).is_none(), "page {page} is fresh twice");
+        if let Some(old) = inner.cache.find(FrameKey::meta(page)) {
+            // Left from an earlier life of the page, freed and durable since.
+            inner.cache.remove(old);
+        }
+        let target = inner.cache.allocate().ok_or_else(no_frames)?;
+        inner.cache.insert_zeroed(target, FrameKey::meta(page), kind as u8);
+        inner.cache.set_home(target, page);
+        let Some(shadow) = inner.cache.shadow(target) else {
+            inner.cache.remove(target);
+            return Err(no_frames());
+        };
+        self.shadows.push(Shadow { page, target, shadow, fresh: true });
+        // SAFETY: as in `page_mut`.
+        let content = unsafe { &mut *inner.cache.page_ptr(shadow) };
+        if kind.has_header() {
+            content.0[4] = ALGORITHM_CRC32C;
+            content.0[5] = kind as u8;
+        }
+        Ok(content)
+    }
+
+    fn allocate_page(&mut self, goal: u64) -> Result<u64, Stop> {
+        self.check_room(1)?;
+        Ok(self.take_data(goal, 1)?.page)
+    }
+
+    fn free_page(&mut self, page: u64) -> Result<(), Stop> {
+        // Its records name it until the tail has passed them.
+        self.free_run(Run { page, pages: 1 }, true)
+    }
+}
+
+fn no_frames() -> Stop {
+    Stop::Fail(Error::with(Errno::NOMEM, "the page cache is too small for this operation"))
+}
+
+/// `RESERVE_PAGES` is part of what `check_room` promises.
+const _: () = assert!(RESERVE_PAGES >= 16);

@@ -1,0 +1,376 @@
+//! A mounted store: the worker-owned state that everything else in this crate is a method of.
+//!
+//! [`Store`] is a cheap handle on [`Inner`]. It is single-owner: only the thread that drives the worker
+//! touches it, so its state is in `Cell`s and `RefCell`s, and no borrow is held across an `await`. What other
+//! threads may see (frames, sizes) is in [`crate::cache`] and [`crate::blob::BlobShared`].
+
+use crate::blob::{Blob, BlobTable};
+use crate::cache::{FrameKey, Frames};
+use crate::owned_cache::OwnedCache;
+use crate::format::{PageKind, StatePage, Superblock, VolumeId};
+use crate::journal::Journal;
+use crate::pages::Stop;
+use crate::space::Space;
+use crate::superblock::Layout;
+use crate::transaction::{Transaction, View};
+use adit_base::hash::HashKey;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::{Buffer, BufferPool, Operation, Request};
+use adit_reactor::Reactor;
+use adit_reactor::sync::Event;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Bytes of page cache at most.
+    pub cache_bytes: u64,
+    /// Never write to the device; a volume with something to recover can't be opened so.
+    pub read_only: bool,
+    /// Keep dirty frames in a shared mapping, so that what `write` acknowledged survives SIGKILL.
+    pub survive_process_death: bool,
+    /// Dirty data is written back after about this long.
+    pub writeback_interval: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
+            cache_bytes: 256 << 20,
+            read_only: false,
+            survive_process_death: true,
+            writeback_interval: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Figures of a mounted store.
+#[derive(Clone, Debug)]
+pub struct VolumeInfo {
+    /// Random identity.
+    pub volume_id: [u8; 16],
+    /// Label given at mkfs.
+    pub label: String,
+    /// Bytes of the volume.
+    pub volume_bytes: u64,
+    /// Bytes free, after what is reserved for cached writes.
+    pub free_bytes: u64,
+    /// Bytes of the journal ring.
+    pub journal_bytes: u64,
+    /// Bytes of the ring that recovery would read.
+    pub journal_live_bytes: u64,
+    /// Preferred allocation unit, bytes.
+    pub cluster_bytes: u64,
+    /// Live blobs.
+    pub blobs: u64,
+    /// Epoch of this opening.
+    pub epoch: u64,
+    /// Creation, seconds since 1970.
+    pub created_seconds: i64,
+    /// Bytes the page cache may use.
+    pub cache_bytes: u64,
+    /// Dirty frames at the moment.
+    pub dirty_bytes: u64,
+    /// Does the shared mapping for process death exist?
+    pub survives_process_death: bool,
+    /// Why the volume takes no more writes, if so.
+    pub failure: Option<String>,
+}
+
+/// A handle on a mounted store.
+#[derive(Clone)]
+pub struct Store(pub(crate) Rc<Inner>);
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({:02x?})", self.0.volume.0)
+    }
+}
+
+/// State of a mounted store.
+pub(crate) struct Inner {
+    pub(crate) reactor: Rc<Reactor>,
+    pub(crate) options: StoreOptions,
+    pub(crate) volume: VolumeId,
+    pub(crate) hash_key: HashKey,
+    pub(crate) layout: Cell<Layout>,
+    pub(crate) superblock: RefCell<Superblock>,
+    pub(crate) volatile_cache: bool,
+    /// DMA-able memory for what isn't in a frame.
+    pub(crate) pool: Arc<BufferPool>,
+    pub(crate) cache: OwnedCache,
+    pub(crate) frames: Arc<Frames>,
+    pub(crate) survives_process_death: bool,
+    pub(crate) space: RefCell<Space>,
+    pub(crate) journal: Journal,
+    pub(crate) blobs: BlobTable,
+    /// A frame finished loading, or left write-back.
+    pub(crate) frame_settled: Event,
+    /// Pages promised to dirty frames that have no place on the device yet.
+    pub(crate) reserved_pages: Cell<u64>,
+    /// Blobs with dirty data or attributes.
+    pub(crate) dirty_blobs: RefCell<Vec<Rc<Blob>>>,
+    /// Is the write-back task running?
+    pub(crate) writeback_running: Cell<bool>,
+    /// Set by close: background tasks end.
+    pub(crate) closing: Cell<bool>,
+    /// Why nothing is written any more.
+    pub(crate) failure: RefCell<Option<Error>>,
+}
+
+/// Pages that data may not take, so that deleting always finds room for its own metadata.
+pub(crate) const RESERVE_PAGES: u64 = 48;
+
+impl Store {
+    /// The reactor of the worker that owns the store.
+    pub fn reactor(&self) -> &Rc<Reactor> {
+        &self.0.reactor
+    }
+
+    /// Key of the directories' name hash.
+    pub fn hash_key(&self) -> HashKey {
+        self.0.hash_key
+    }
+
+    /// The shared part of the page cache.
+    pub fn frames(&self) -> &Arc<Frames> {
+        &self.0.frames
+    }
+
+    /// Reads metadata: the closure runs against resident pages and runs again when one had to be loaded.
+    pub async fn view<T>(&self, mut f: impl FnMut(&View<'_>) -> Result<T, Stop>) -> Result<T> {
+        loop {
+            match f(&View::new(&self.0)) {
+                Ok(value) => return Ok(value),
+                Err(Stop::Fail(error)) => return Err(error),
+                Err(Stop::Miss(page, kind)) => self.0.load(page, kind).await?,
+            }
+        }
+    }
+
+    /// Changes metadata. The closure stages its changes in a [`Transaction`]; it runs again from the
+    /// start when a page had to be loaded; when it returns `Ok`, all it staged is applied at once and
+    /// joins the open transaction, which [`Store::commit`] makes durable.
+    pub async fn transact<T>(
+        &self,
+        f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        self.0.transact(false, f).await
+    }
+
+    /// As [`Store::transact`], for what frees space: may use the pages kept back for that.
+    pub async fn transact_freeing<T>(
+        &self,
+        f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        self.0.transact(true, f).await
+    }
+
+    /// The volume-state page.
+    pub async fn state(&self) -> Result<StatePage> {
+        self.view(|view| view.state()).await
+    }
+
+    /// Figures of the volume.
+    pub async fn info(&self) -> Result<VolumeInfo> {
+        let state = self.state().await?;
+        let inner = &*self.0;
+        let superblock = inner.superblock.borrow();
+        let label = superblock.label.split(|byte| *byte == 0).next().unwrap_or(&[]);
+        let page_bytes = PAGE_BYTES as u64;
+        Ok(VolumeInfo {
+            volume_id: superblock.volume_id,
+            label: String::from_utf8_lossy(label).into_owned(),
+            volume_bytes: superblock.volume_pages * page_bytes,
+            free_bytes: state.free_pages.saturating_sub(inner.reserved_pages.get() + RESERVE_PAGES) * page_bytes,
+            journal_bytes: superblock.journal_pages * page_bytes,
+            journal_live_bytes: inner.journal.live_pages() * page_bytes,
+            cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
+            blobs: state.blobs,
+            epoch: superblock.epoch,
+            created_seconds: superblock.created_seconds,
+            cache_bytes: inner.options.cache_bytes,
+            dirty_bytes: u64::from(inner.cache.counts().dirty) * page_bytes,
+            survives_process_death: inner.survives_process_death,
+            failure: inner.failure.borrow().as_ref().map(|error| error.to_string()),
+        })
+    }
+}
+
+impl Inner {
+    /// Fails when the volume takes no more writes.
+    pub(crate) fn writable(&self) -> Result<()> {
+        if let Some(error) = &*self.failure.borrow() {
+            return Err(Error::with(Errno::ROFS, format!("the volume is read-only since: {error}")));
+        }
+        if self.options.read_only {
+            return Err(Error::with(Errno::ROFS, "the volume was opened read-only"));
+        }
+        Ok(())
+    }
+
+    /// Makes the volume read-only for good: a flush, journal or metadata write failed, so nothing that
+    /// would follow it may be acknowledged.
+    pub(crate) fn fail(&self, error: Error) {
+        let mut failure = self.failure.borrow_mut();
+        if failure.is_none() {
+            tracing::error!(%error, "the volume becomes read-only");
+            *failure = Some(error);
+        }
+        drop(failure);
+        self.journal.committed.notify_all();
+        self.frame_settled.notify_all();
+    }
+
+    async fn transact<T>(
+        self: &Rc<Self>,
+        freeing: bool,
+        mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        let mut reclaimed = false;
+        loop {
+            self.admit().await?;
+            let mut transaction = Transaction::new(self, freeing);
+            match f(&mut transaction) {
+                Ok(value) => {
+                    transaction.apply();
+                    return Ok(value);
+                }
+                Err(stop) => {
+                    transaction.abort();
+                    match stop {
+                        Stop::Miss(page, kind) => self.load(page, kind).await?,
+                        Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
+                            reclaimed = true;
+                            if !self.reclaim_pending().await? {
+                                return Err(error);
+                            }
+                        }
+                        Stop::Fail(error) => return Err(error),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until the open transaction and the cache have room for one more operation.
+    pub(crate) async fn admit(self: &Rc<Self>) -> Result<()> {
+        self.writable()?;
+        if self.journal.open_is_full() {
+            self.commit().await?;
+        }
+        if self.cache.available() < FRAMES_PER_TRANSACTION {
+            self.reclaim_frames(FRAMES_PER_TRANSACTION).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes pending frees usable: before ENOSPC. Says whether anything may have been gained.
+    pub(crate) async fn reclaim_pending(self: &Rc<Self>) -> Result<bool> {
+        if self.journal.frees_pending() == 0 {
+            return Ok(false);
+        }
+        self.commit().await?;
+        if self.journal.frees_pending() != 0 {
+            self.checkpoint().await?;
+        }
+        Ok(true)
+    }
+
+    /// Pages that cached data may still claim.
+    pub(crate) fn available_pages(&self, free_pages: u64) -> u64 {
+        let reserved = self.reserved_pages.get();
+        // Every 200 data pages may need a node of an extent tree.
+        free_pages
+            .saturating_sub(self.journal.pages_pending())
+            .saturating_sub(reserved + reserved / 128 + RESERVE_PAGES)
+    }
+
+    /// Brings a metadata page into the cache, verified.
+    pub(crate) async fn load(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
+        if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
+            return Err(Error::with(Errno::UCLEAN, format!("metadata refers to page {page}, which can't hold {kind:?}")));
+        }
+        let key = FrameKey::meta(page);
+        loop {
+            match self.cache.find(key) {
+                Some(frame) if self.cache.is_loading(frame) => self.frame_settled.wait().await,
+                Some(_) => return Ok(()),
+                None => break,
+            }
+        }
+        let frame = self.allocate_frame().await?;
+        if self.cache.find(key).is_some() {
+            self.cache.free_allocated(frame);
+            return Box::pin(self.load(page, kind)).await;
+        }
+        self.cache.insert_loading(frame, key, kind as u8);
+        self.cache.set_home(frame, page);
+        let mut request = self.request(Operation::Read, page);
+        request.buffers.push(self.cache.load_buffer(frame));
+        let completion = self.reactor.submit(request).await;
+        let read = completion.result;
+        drop(completion.request);
+        let result = read
+            .map_err(|errno| Error::with(errno, format!("reading metadata page {page}")))
+            .and_then(|()| self.cache.with_loading(frame, |bytes| self.verify_metadata(page, kind, bytes)));
+        match &result {
+            Ok(()) => self.cache.loaded(frame),
+            Err(_) => self.cache.remove(frame),
+        }
+        self.frame_settled.notify_all();
+        result
+    }
+
+    fn verify_metadata(&self, page: u64, kind: PageKind, bytes: &[u8]) -> Result<()> {
+        if !kind.has_header() {
+            return Ok(()); // slots verify one by one
+        }
+        let damaged = |what: &str| Err(Error::with(Errno::UCLEAN, format!("metadata page {page} ({kind:?}): {what}")));
+        let crc = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if self.volume.checksum(page, bytes, 0) != crc {
+            return damaged("checksum does not match");
+        }
+        if bytes[5] != kind as u8 {
+            return damaged("holds something else");
+        }
+        Ok(())
+    }
+
+    /// A request at a device page.
+    pub(crate) fn request(&self, operation: Operation, page: u64) -> Request {
+        Request { operation, offset_bytes: page * PAGE_BYTES as u64, buffers: SmallVec::new(), token: 0 }
+    }
+
+    /// Submits a write of whole pages and waits for it.
+    pub(crate) async fn write_pages(
+        &self,
+        page: u64,
+        buffers: SmallVec<[Buffer; 4]>,
+        fua: bool,
+    ) -> Result<(), Errno> {
+        let mut request = self.request(Operation::Write { fua }, page);
+        request.buffers = buffers;
+        self.reactor.submit(request).await.result
+    }
+
+    /// Flushes the device's volatile cache, if it has one.
+    pub(crate) async fn flush_device(&self) -> Result<()> {
+        if !self.volatile_cache {
+            return Ok(());
+        }
+        let completion = self.reactor.submit(self.request(Operation::Flush, 0)).await;
+        completion.result.map_err(|errno| {
+            let error = Error::with(errno, "flushing the device");
+            self.fail(error.clone());
+            error
+        })
+    }
+}
+
+/// Frames that one transaction may need: shadows and fresh pages.
+pub(crate) const FRAMES_PER_TRANSACTION: usize = 64;

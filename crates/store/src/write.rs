@@ -1,0 +1,198 @@
+//! Cached writes: into frames, acknowledged at once; `sync.rs` takes them to the device.
+//!
+//! Invariants: space for a page without a place on the device is promised before its first byte is accepted, so
+//! write-back never meets a full volume; a frame is DIRTY from the moment its bytes change until its data is
+//! home (or in the journal); the size moves after the bytes are there, so a reader never sees garbage.
+
+use crate::blob::{BLOB_BYTES_MAX, Blob};
+use crate::cache::{FrameFlags, FrameId};
+use crate::extents::Mapping;
+use crate::format::PageKind;
+use crate::read::Source;
+use crate::volume::{Inner, Store};
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result};
+use std::rc::Rc;
+
+impl Store {
+    /// Writes at `offset` through the cache. Fails before anything changed, or writes all of it; a volume that
+    /// fills up in the middle of a large write keeps what fit, and says ENOSPC only if that is nothing.
+    pub async fn write(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        loop {
+            self.0.throttle().await?;
+            let end = data.len().min(done + LOCKED_BYTES_MAX);
+            let _exclusive = blob.lock.write().await;
+            let piece = self.0.write_locked(blob, offset + done as u64, &data[done..end]).await;
+            match piece {
+                Ok(written) if done + written == end && end < data.len() => done = end,
+                Ok(written) => return Ok(done + written),
+                Err(error) if error.errno() == Errno::NOSPC && done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes at the end and returns where that was, and how much.
+    pub async fn append(&self, blob: &Rc<Blob>, data: &[u8]) -> Result<(u64, usize)> {
+        self.0.throttle().await?;
+        let _exclusive = blob.lock.write().await;
+        let offset = blob.size();
+        let written = self.0.write_locked(blob, offset, data).await?;
+        Ok((offset, written))
+    }
+}
+
+/// Bytes written under one lock; longer writes let others in between.
+const LOCKED_BYTES_MAX: usize = 1 << 20;
+
+/// Granules that bytes `[from, to)` of a page touch.
+pub(crate) fn granules(from: usize, to: usize) -> u64 {
+    if from >= to {
+        return 0;
+    }
+    let (first, last) = (from / GRANULE_BYTES, (to - 1) / GRANULE_BYTES);
+    (u64::MAX >> (63 - (last - first))) << first
+}
+
+impl Inner {
+    /// The caller holds `blob.lock` exclusively.
+    pub(crate) async fn write_locked(self: &Rc<Self>, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<usize> {
+        self.writable()?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= BLOB_BYTES_MAX);
+        if end.is_none() {
+            return Err(Error::with(Errno::FBIG, format!("a file has at most {BLOB_BYTES_MAX} bytes")));
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let within = (at % PAGE_BYTES as u64) as usize;
+            let count = (PAGE_BYTES - within).min(data.len() - done);
+            let page = (at / PAGE_BYTES as u64) as u32;
+            let piece = &data[done..done + count];
+            let written = match self.frame_to_write(blob, page, within, piece).await {
+                Ok(frame) => self.write_frame(blob, page, frame, within, piece).await,
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(()) => {}
+                Err(error) if error.errno() == Errno::NOSPC && done > 0 => break,
+                Err(error) => return Err(error),
+            }
+            done += count;
+            if at + count as u64 > blob.size() {
+                blob.shared.set_size(at + count as u64);
+            }
+        }
+        blob.mtime.set(Some(Timestamp::now()));
+        self.note_dirty(blob);
+        Ok(done)
+    }
+
+    async fn write_frame(
+        self: &Rc<Self>,
+        blob: &Blob,
+        page: u32,
+        mut frame: FrameId,
+        within: usize,
+        data: &[u8],
+    ) -> Result<()> {
+        let cache = &self.cache;
+        loop {
+            if !cache.has(frame, FrameFlags::DIRTY) {
+                blob.dirty.borrow_mut().push(page);
+                cache.set(frame, FrameFlags::DIRTY);
+            }
+            cache.set_extent_in_file(frame, blob.id.generation, (within + data.len()) as u32);
+            if let Some(current) = cache.write(frame, |bytes| bytes[within..within + data.len()].copy_from_slice(data)) {
+                let dirty = cache.dirty_granules(current) | granules(within, within + data.len());
+                cache.set_dirty_granules(current, dirty);
+                return Ok(());
+            }
+            // Pinned, and no frame to replace it with.
+            self.reclaim_frames(1).await?;
+            frame = cache.find(blob.key(page)).ok_or(Error::new(Errno::NOMEM))?;
+        }
+    }
+
+    /// The frame of a page that is about to be written: loaded first unless all of it is new.
+    async fn frame_to_write(self: &Rc<Self>, blob: &Rc<Blob>, page: u32, within: usize, data: &[u8]) -> Result<FrameId> {
+        let key = blob.key(page);
+        loop {
+            match self.cache.find(key) {
+                Some(frame) if self.cache.is_loading(frame) => {
+                    self.frame_settled.wait().await;
+                    continue;
+                }
+                Some(frame) => return Ok(frame),
+                None => {}
+            }
+            let whole = data.len() == PAGE_BYTES;
+            let mapping = self.map(blob, page).await?;
+            let home = match mapping {
+                Mapping::Extent(extent) => extent.physical + u64::from(page - extent.logical),
+                Mapping::Hole { .. } => 0,
+            };
+            if home != 0 && !whole && let Source::Frame(frame) = self.source(blob, page, 1).await? {
+                return Ok(frame);
+            }
+            // A new page, or one of which nothing is worth reading.
+            if home == 0 {
+                self.reserve(1).await?;
+            }
+            let frame = match self.allocate_frame().await {
+                Ok(frame) => frame,
+                Err(error) => {
+                    if home == 0 {
+                        self.unreserve(1);
+                    }
+                    return Err(error);
+                }
+            };
+            if self.cache.find(key).is_some() {
+                self.cache.free_allocated(frame);
+                if home == 0 {
+                    self.unreserve(1);
+                }
+                continue;
+            }
+            // With its new content at once: readers on other threads see the frame from here on.
+            self.cache.insert_filled(frame, key, PageKind::Data as u8, |bytes| {
+                bytes.fill(0);
+                bytes[within..within + data.len()].copy_from_slice(data);
+            });
+            // Unwritten pages have a place, but what is there is not theirs: the map must change with them.
+            self.cache.set_home(frame, home);
+            return Ok(frame);
+        }
+    }
+
+    /// Promises `pages` pages of the volume, or says ENOSPC.
+    pub(crate) async fn reserve(self: &Rc<Self>, pages: u64) -> Result<()> {
+        let mut reclaimed = false;
+        loop {
+            let free = crate::Store(self.clone()).state().await?.free_pages;
+            if self.available_pages(free) >= pages {
+                self.reserved_pages.set(self.reserved_pages.get() + pages);
+                return Ok(());
+            }
+            if reclaimed || !self.reclaim_pending().await? {
+                return Err(Error::with(Errno::NOSPC, "the volume is full"));
+            }
+            reclaimed = true;
+        }
+    }
+
+    /// Makes a writer wait for write-back when a third of the cache is dirty. Not while it holds a blob's
+    /// lock: write-back takes the `map_lock`s, which come first.
+    async fn throttle(self: &Rc<Self>) -> Result<()> {
+        let counts = self.cache.counts();
+        if counts.dirty > counts.limit / 3 {
+            self.write_back_all().await?;
+        }
+        Ok(())
+    }
+}

@@ -23,7 +23,7 @@
 //! A failed journal write or flush makes the volume read-only: nothing that follows may be acknowledged.
 
 use crate::cache::{FrameFlags, FrameId, FrameKey};
-use crate::format::{JOURNAL_PAYLOAD_BYTES, Page, PageKind};
+use crate::format::{JOURNAL_PAYLOAD_BYTES, Page, PageKind, VolumeId};
 use crate::record::{Encoder, encoded_bytes_max};
 use crate::space::Run;
 use crate::volume::Inner;
@@ -295,25 +295,14 @@ impl Journal {
         for key in open.iter() {
             // A frame may have gone: its page was freed in this very transaction.
             let Some(frame) = cache.find(*key) else { continue };
-            let mut mask = cache.pending(frame);
+            let mask = cache.pending(frame);
             let fresh = cache.has(frame, FrameFlags::FRESH);
             if mask == 0 && !fresh {
-                continue; // twice in the list
+                continue;
             }
-            let (home, content) = (cache.home(frame), cache.page(frame));
-            let mut encoded = if fresh { encoder.zero(home, 0, PAGE_BYTES) } else { Ok(()) };
-            if PageKind::number_has_header(cache.kind(frame)) {
-                // The frame's own checksum stays stale until the page goes home.
-                let mut granule: [u8; GRANULE_BYTES] = content.0[..GRANULE_BYTES].try_into().expect("a granule");
-                granule[..4].copy_from_slice(&inner.volume.checksum(home, &content.0, 0).to_le_bytes());
-                encoded = encoded.and_then(|()| encoder.bytes(home, 0, &granule));
-                mask &= !1;
-            }
-            encoded
-                .and_then(|()| encoder.granules(home, mask, content))
+            let home = cache.home(frame);
+            encode_page(&mut encoder, &inner.volume, home, cache.kind(frame), fresh, mask, cache.page(frame))
                 .expect("the journal's own buffers hold any admitted transaction");
-            cache.set_pending(frame, 0);
-            cache.clear(frame, FrameFlags::FRESH);
         }
         // Even a transaction of which nothing is left has an LSN: `Point`s count on it.
         encoder.zero(inner.layout.get().state_page, 0, 0).expect("as above");
@@ -323,6 +312,10 @@ impl Journal {
         // after the reservation.
         assert_eq!(self.ring.reserve(pages), lsn);
         let end = lsn + pages;
+        // For a process that dies here: first the sealed pages count, then the frames' granules don't.
+        for (index, frame) in frames.iter().enumerate() {
+            cache.publish_journal_buffer(*frame, lsn + index as u64);
+        }
         let mut live = self.live.borrow_mut();
         for key in open.drain(..) {
             let Some(frame) = cache.find(key) else { continue };
@@ -331,6 +324,8 @@ impl Journal {
                 live.push(key);
             }
             cache.set_lsns(frame, if first == 0 { lsn } else { first }, lsn);
+            cache.set_pending(frame, 0);
+            cache.clear(frame, FrameFlags::FRESH);
         }
         for free in self.frees.borrow_mut().iter_mut().rev().take_while(|free| free.lsn == u64::MAX) {
             free.lsn = end;
@@ -338,9 +333,6 @@ impl Journal {
         self.open_bytes.set(0);
         if images {
             self.start_images(end);
-        }
-        for (index, frame) in frames.iter().enumerate() {
-            cache.publish_journal_buffer(*frame, lsn + index as u64);
         }
         Some(Sealed { lsn, frames })
     }
@@ -362,6 +354,30 @@ impl Journal {
             !usable
         });
     }
+}
+
+/// Records of one page: its pending granules, with the checksum that it has with them. (The frame's own
+/// checksum stays stale until the page goes home.)
+pub(crate) fn encode_page(
+    encoder: &mut Encoder<'_>,
+    volume: &VolumeId,
+    home: u64,
+    kind: u8,
+    fresh: bool,
+    mut mask: u64,
+    content: &Page,
+) -> Result<()> {
+    if fresh {
+        encoder.zero(home, 0, PAGE_BYTES)?;
+    }
+    if PageKind::number_has_header(kind) {
+        let mut granule = [0; GRANULE_BYTES];
+        granule.copy_from_slice(&content.0[..GRANULE_BYTES]);
+        granule[..4].copy_from_slice(&volume.checksum(home, &content.0, 0).to_le_bytes());
+        encoder.bytes(home, 0, &granule)?;
+        mask &= !1;
+    }
+    encoder.granules(home, mask, content)
 }
 
 impl Inner {

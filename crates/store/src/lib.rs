@@ -3,14 +3,39 @@
 //! Start at `volume.rs` (what a mounted store is), then `transaction.rs` (how it changes),
 //! `sync.rs` (how data gets home) and `recovery.rs` (how it comes back).
 
+pub mod blob;
 pub mod cache;
+mod checkpoint;
+mod direct;
 pub mod extents;
 pub mod format;
+mod journal;
+mod mount;
 pub mod node;
+mod owned_cache;
 pub mod page_view;
 pub mod pages;
+mod read;
+mod record;
+mod recovery;
+mod resize;
 pub mod slot_page;
 pub mod space;
 pub mod space_check;
+mod superblock;
+mod sync;
 #[doc(hidden)]
 pub mod testing;
+mod transaction;
+mod volume;
+mod write;
+
+pub use blob::{BLOB_BYTES_MAX, Blob, BlobId, BlobShared};
+pub use journal::Point;
+pub use mount::{MkfsOptions, mkfs};
+pub use resize::AllocateMode;
+pub use superblock::foreign_signature;
+pub use sync::SyncKind;
+pub use transaction::{Transaction, View};
+pub use volume::{Store, StoreOptions, VolumeInfo};
+

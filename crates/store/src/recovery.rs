@@ -18,9 +18,11 @@
 //! is idempotent and may be interrupted anywhere. The new tail and the new epoch are written in one
 //! superblock, so pages beyond an old hole never join on.
 
+use crate::cache::Abandoned;
 use crate::format::{JOURNAL_FIRST_PAGE, JournalHeader, Page, SUPERBLOCK_PAGES, Superblock, VolumeId};
+use crate::journal::encode_page;
 use crate::record::{self, Change};
-use crate::superblock::{self, Layout};
+use crate::superblock;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, BufferPool, Operation, Request};
 use adit_reactor::Reactor;
@@ -216,7 +218,9 @@ pub struct Recovered {
 }
 
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
-pub(crate) async fn recover(io: &RawIo, superblock: &mut Superblock) -> Result<Recovered> {
+/// `dead` is what a process of this boot left that had the volume open in the superblock's epoch: the end of
+/// its journal writing is done for it first, so that all that follows is as after a crash.
+pub(crate) async fn recover(io: &RawIo, superblock: &mut Superblock, dead: Option<&mut Abandoned>) -> Result<Recovered> {
     let volume = VolumeId(superblock.volume_id);
     let mut redo = Redo { io, pages: BTreeMap::new(), volume_pages: superblock.volume_pages, redone_pages: 0 };
     let mut recovered = Recovered::default();
@@ -254,6 +258,9 @@ pub(crate) async fn recover(io: &RawIo, superblock: &mut Superblock) -> Result<R
             }
             offset += count;
         }
+        if let Some(dead) = dead {
+            end = salvage(io, superblock, dead, end, &mut redo, &mut recovered).await?;
+        }
         redo.write_home().await?;
         recovered.journal_pages = end - tail;
         recovered.home_pages = redo.redone_pages;
@@ -267,6 +274,89 @@ pub(crate) async fn recover(io: &RawIo, superblock: &mut Superblock) -> Result<R
     Ok(recovered)
 }
 
+/// Writes the journal pages that a dead process had sealed but not written, then what its frames hold beyond
+/// them, as it would have done; redoes both; answers the new end of the journal.
+async fn salvage(
+    io: &RawIo,
+    superblock: &Superblock,
+    dead: &mut Abandoned,
+    mut end: u64,
+    redo: &mut Redo<'_>,
+    recovered: &mut Recovered,
+) -> Result<u64> {
+    let volume = VolumeId(superblock.volume_id);
+    let ring_pages = superblock.journal_pages;
+    let ring_end = superblock.tail + ring_pages;
+    dead.finish_applying()?;
+    let mut page = Box::new([0; PAGE_BYTES]);
+    let (mut transaction, mut payload): (Vec<(u64, Box<[u8; PAGE_BYTES]>)>, Vec<u8>) = Default::default();
+    for sealed in dead.journal_buffers() {
+        dead.read(sealed.frame, &mut page)?;
+        let header = record::verify_page(&volume, ring_pages, sealed.lsn % ring_pages, &page[..]);
+        let Some(header) = header.filter(|header| header.epoch == superblock.epoch && header.lsn == sealed.lsn) else {
+            continue;
+        };
+        let lsn = end + transaction.len() as u64;
+        if header.lsn != lsn || header.transaction_lsn != end || lsn >= ring_end {
+            continue; // on the device already, or incomplete
+        }
+        payload.extend_from_slice(record::payload(&header, &page[..]));
+        transaction.push((lsn, page.clone()));
+        if transaction.len() == header.transaction_pages as usize {
+            write_journal(io, ring_pages, &transaction).await?;
+            end += transaction.len() as u64;
+            redo.apply(&payload).await?;
+            recovered.transactions += 1;
+            transaction.clear();
+            payload.clear();
+        }
+    }
+    let pending = dead.pending();
+    if pending.is_empty() {
+        return Ok(end);
+    }
+    let mut memory: Vec<Box<Page>> = Vec::new();
+    let mut next_page = || {
+        memory.push(Box::new(Page::zeroed()));
+        memory.last_mut().map(|page| &mut **page as *mut Page)
+    };
+    let mut encoder = record::Encoder::new(&mut next_page);
+    for frame in &pending {
+        let mut content = Page::zeroed();
+        dead.read(frame.frame, &mut content.0)?;
+        if frame.home >= superblock.volume_pages {
+            return Err(Error::with(Errno::UCLEAN, format!("{}: a frame names page {}", dead.path().display(), frame.home)));
+        }
+        encode_page(&mut encoder, &volume, frame.home, frame.kind, frame.fresh, frame.granules, &content)?;
+    }
+    let pages = encoder.finish(&volume, superblock.epoch, end, end);
+    if end + pages > ring_end {
+        return Err(Error::with(Errno::NOSPC, "the journal has no room for what a dead process left"));
+    }
+    let mut payload = Vec::new();
+    let mut transaction = Vec::new();
+    for (index, page) in memory.iter().enumerate() {
+        let lsn = end + index as u64;
+        if let Some(header) = record::verify_page(&volume, ring_pages, lsn % ring_pages, &page.0) {
+            payload.extend_from_slice(record::payload(&header, &page.0));
+        }
+        transaction.push((lsn, Box::new(page.0)));
+    }
+    write_journal(io, ring_pages, &transaction).await?;
+    redo.apply(&payload).await?;
+    recovered.transactions += 1;
+    Ok(end + pages)
+}
+
+async fn write_journal(io: &RawIo, ring_pages: u64, pages: &[(u64, Box<[u8; PAGE_BYTES]>)]) -> Result<()> {
+    // What the transaction refers to was written before it was sealed, perhaps not flushed.
+    io.flush().await?;
+    for (lsn, page) in pages {
+        io.write(JOURNAL_FIRST_PAGE + lsn % ring_pages, &page[..], false).await?;
+    }
+    io.flush().await
+}
+
 fn lost(hole: Option<u64>, header: Option<JournalHeader>) -> Error {
     let (hole, header) = (hole.unwrap_or(0), header.map_or(0, |header| header.lsn));
     Error::with(
@@ -276,11 +366,6 @@ fn lost(hole: Option<u64>, header: Option<JournalHeader>) -> Error {
              the device lost acknowledged writes; nothing was changed, copy the device before any repair"
         ),
     )
-}
-
-/// The layout that a superblock states.
-pub(crate) fn layout(superblock: &Superblock) -> Layout {
-    Layout::new(superblock.volume_pages, superblock.journal_pages)
 }
 
 #[cfg(test)]

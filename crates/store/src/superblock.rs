@@ -5,9 +5,10 @@
 //! version, features, checksum and that the stated layout fits the device.
 
 use crate::format::{
-    ALGORITHM_CRC32C, FORMAT_VERSION, GROUP_PAGES, JOURNAL_FIRST_PAGE, Page, SUPERBLOCK_MAGIC,
+    ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, SUPERBLOCK_MAGIC,
     SUPERBLOCK_PAGES, Superblock, VolumeId,
 };
+use crate::space::SpaceGeometry;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -39,15 +40,9 @@ impl Layout {
     pub fn new(volume_pages: u64, journal_pages: u64) -> Layout {
         let state_page = JOURNAL_FIRST_PAGE + journal_pages;
         let first_group = state_page + 1;
-        let rest = volume_pages.saturating_sub(first_group);
-        // A last group of a few pages would be all map and no room.
-        let groups = rest / GROUP_PAGES + u64::from(rest % GROUP_PAGES >= GROUP_PAGES_MIN);
+        let geometry = SpaceGeometry { state_page, first_group, volume_pages, cluster_pages: 1 };
+        let groups = u64::from(geometry.groups());
         Layout { volume_pages, journal_pages, state_page, first_group, groups }
-    }
-
-    /// Pages of group `group`.
-    pub fn group_pages(&self, group: u64) -> u64 {
-        (self.volume_pages - self.first_group - group * GROUP_PAGES).min(GROUP_PAGES)
     }
 
     /// Device page of the journal page `lsn`.
@@ -55,9 +50,6 @@ impl Layout {
         JOURNAL_FIRST_PAGE + lsn % self.journal_pages
     }
 }
-
-/// Pages below which the last group isn't used.
-pub(crate) const GROUP_PAGES_MIN: u64 = 16;
 
 /// `superblock` as the bytes of its page.
 pub(crate) fn encode(superblock: &mut Superblock) -> Box<Page> {

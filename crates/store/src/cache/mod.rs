@@ -52,7 +52,7 @@ pub const META_SPACE: u64 = u64::MAX;
 pub struct FrameId(pub u32);
 
 /// What page a frame holds.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FrameKey {
     /// Slot address of a blob, or [`META_SPACE`].
     pub space: u64,
@@ -94,6 +94,8 @@ bitflags::bitflags! {
         const HELD = 1 << 8;
         /// A shadow of it exists.
         const SHADOWED = 1 << 13;
+        /// A journaled page that is zeroes but for what its records say; what is at home means nothing.
+        const FRESH = 1 << 9;
         /// Outside the index: shadows, journal buffers and what is about to become one.
         const RAW = 1 << 14;
         /// In the index.

@@ -50,8 +50,8 @@ pub struct Cache {
     pub(super) frames: Arc<Frames>,
     pub(super) loads: Arc<Loads>,
     pub(super) links: Links,
-    /// First and last LSN of journaled frames.
-    pub(super) lsns: [Vec<u64>; 2],
+    /// First and last LSN of journaled frames, and the granules that `write` made dirty.
+    pub(super) lsns: [Vec<u64>; 3],
     pub(super) free: Vec<u32>,
     /// Free frames whose chunk was given back to the system, lowest last.
     pub(super) cold_chunks: Vec<u32>,
@@ -77,7 +77,7 @@ impl Cache {
             loads: Arc::new(Loads(frames.clone())),
             frames,
             links: Links::new(total),
-            lsns: [vec![0; total as usize], vec![0; total as usize]],
+            lsns: std::array::from_fn(|_| vec![0; total as usize]),
             // Room for all, so that freeing never allocates; untouched until used.
             free: Vec::with_capacity(total as usize),
             cold_chunks: Vec::new(),
@@ -229,6 +229,32 @@ impl Cache {
         self.lsns[1][id.0 as usize]
     }
 
+    /// Granules with data newer than at home and in the journal; the caller's.
+    pub fn dirty_granules(&self, id: FrameId) -> u64 {
+        self.lsns[2][id.0 as usize]
+    }
+
+    /// Sets the dirty granules.
+    pub fn set_dirty_granules(&mut self, id: FrameId, granules: u64) {
+        self.lsns[2][id.0 as usize] = granules;
+    }
+
+    /// Where the page's bytes are. Reading and writing there is bound by the rules of [`Cache::bytes`] and [`Cache::raw_mut`].
+    #[inline]
+    pub fn page_ptr(&self, id: FrameId) -> *mut PageBytes {
+        self.frames.mapping().page(id.0)
+    }
+
+    /// Pages of `space` in `pages` that have a frame, in no order. Looks at every frame.
+    pub fn pages_of(&self, space: u64, pages: std::ops::Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        (0..self.touched).filter_map(move |frame| {
+            let id = FrameId(frame);
+            let key = self.key(id);
+            let here = key.space == space && pages.contains(&key.page);
+            (here && self.flags(id).contains(FrameFlags::INDEXED)).then_some(key.page)
+        })
+    }
+
     /// Sets both LSNs.
     pub fn set_lsns(&mut self, id: FrameId, first: u64, last: u64) {
         self.lsns[0][id.0 as usize] = first;
@@ -315,6 +341,7 @@ impl Cache {
         meta.sequence.store(0, Ordering::Relaxed);
         self.lsns[0][frame as usize] = 0;
         self.lsns[1][frame as usize] = 0;
+        self.lsns[2][frame as usize] = 0;
         Some(FrameId(frame))
     }
 
@@ -365,6 +392,11 @@ impl Cache {
         meta.page.store(lsn, Ordering::Relaxed);
         let flags = FrameFlags::RAW | FrameFlags::JOURNAL_BUFFER;
         self.set_flags_word(id.0, flags.bits());
+    }
+
+    /// What a journal buffer holds is on the device: it is a plain raw frame again.
+    pub fn unpublish_journal_buffer(&mut self, id: FrameId) {
+        self.set_flags_word(id.0, FrameFlags::RAW.bits());
     }
 
     /// Makes an allocated frame findable. With LOADING it is not read before [`Cache::loaded`]; with VALID its content is complete (and

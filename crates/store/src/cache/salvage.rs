@@ -48,6 +48,8 @@ pub struct SalvagedPending {
     pub key: FrameKey,
     /// Kind number of the page.
     pub kind: u8,
+    /// The page is zeroes but for these granules.
+    pub fresh: bool,
     /// Granules whose bytes count.
     pub granules: u64,
     /// Generation of the blob, when it is one's data.
@@ -240,7 +242,7 @@ impl Abandoned {
     pub fn pending(&self) -> Vec<SalvagedPending> {
         let mut pages: Vec<_> = self
             .winners()
-            .filter(|(_, meta)| meta.has(FrameFlags::JOURNALED) && meta.pending != 0)
+            .filter(|(_, meta)| meta.has(FrameFlags::JOURNALED) && (meta.pending != 0 || meta.has(FrameFlags::FRESH)))
             .filter(|(frame, meta)| {
                 let good = meta.home < DEVICE_PAGE_END && meta.end <= PAGE_BYTES as u32;
                 self.complain(good, *frame);
@@ -250,6 +252,7 @@ impl Abandoned {
                 home: meta.home,
                 key: meta.key(),
                 kind: (meta.flags >> 16) as u8,
+                fresh: meta.has(FrameFlags::FRESH),
                 granules: meta.pending,
                 generation: meta.generation,
                 end_bytes: meta.end,

@@ -1,0 +1,311 @@
+//! Making, opening and closing a volume.
+//!
+//! ```text
+//!  open: superblock -> recovery (journal, then what a dead process left) -> cache -> Store -> dead process's data
+//!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
+//! ```
+
+use crate::blob::{BlobId, BlobTable};
+use crate::cache::{Abandoned, Cache, CacheOptions, CachePlacement, SharedName};
+use crate::format::{
+    ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind, STATE_CLEAN, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES,
+    StatePage, Superblock, VolumeId,
+};
+use crate::journal::Journal;
+use crate::owned_cache::OwnedCache;
+use crate::recovery::{RawIo, recover};
+use crate::space::{Space, SpaceGeometry};
+use crate::superblock::{JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature};
+use crate::sync::SyncKind;
+use crate::volume::{FRAMES_PER_TRANSACTION, Inner, Store, StoreOptions};
+use adit_base::hash::HashKey;
+use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
+use adit_block::{BufferPool, PoolConfig};
+use adit_reactor::Reactor;
+use adit_reactor::sync::Event;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Parameters of a new volume.
+#[derive(Clone, Debug)]
+pub struct MkfsOptions {
+    /// Bytes of the volume; all of the device if not given.
+    pub volume_bytes: Option<u64>,
+    /// Bytes of the journal ring; 1/32 of the volume, from 4 to 64 MiB, if not given.
+    pub journal_bytes: Option<u64>,
+    /// Preferred allocation unit in bytes, a multiple of 4096.
+    pub cluster_bytes: u32,
+    /// Label, at most 64 bytes.
+    pub label: String,
+    /// Overwrite a volume or whatever else is recognized on the device.
+    pub force: bool,
+}
+
+impl Default for MkfsOptions {
+    fn default() -> MkfsOptions {
+        MkfsOptions { volume_bytes: None, journal_bytes: None, cluster_bytes: 64 << 10, label: String::new(), force: false }
+    }
+}
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Smallest cache: below, a transaction and the journal's own memory would fill it.
+const CACHE_FRAMES_MIN: u64 = 2048;
+
+fn raw_io(reactor: &Rc<Reactor>) -> Result<RawIo> {
+    let pool = BufferPool::new(PoolConfig { limit_bytes: 64 << 20, preallocate: Vec::new() })?;
+    Ok(RawIo { reactor: reactor.clone(), pool })
+}
+
+/// Writes a fresh volume: superblocks, a really written journal ring, the state page. Groups come to be as
+/// they are used.
+pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
+    let io = raw_io(reactor)?;
+    let device = reactor.device().geometry();
+    let bad = |what: String| Err(Error::with(Errno::INVAL, format!("mkfs: {what}")));
+    let volume_pages = options.volume_bytes.unwrap_or(device.size_bytes).min(device.size_bytes) / PAGE;
+    if options.volume_bytes.is_some_and(|bytes| bytes > device.size_bytes) {
+        return bad(format!("the device has only {} bytes", device.size_bytes));
+    }
+    let journal_pages = match options.journal_bytes {
+        Some(bytes) => bytes / PAGE,
+        None => (volume_pages / 32).clamp(JOURNAL_PAGES_MIN, (64 << 20) / PAGE),
+    };
+    if !(JOURNAL_PAGES_MIN..=JOURNAL_PAGES_MAX).contains(&journal_pages) {
+        return bad(format!("a journal has {} to {} bytes", JOURNAL_PAGES_MIN * PAGE, JOURNAL_PAGES_MAX * PAGE));
+    }
+    let cluster_pages = u64::from(options.cluster_bytes) / PAGE;
+    if cluster_pages == 0 || u64::from(options.cluster_bytes) % PAGE != 0 || cluster_pages > 8192 {
+        return bad(format!("a cluster of {} bytes (a multiple of 4096, at most 32 MiB)", options.cluster_bytes));
+    }
+    if options.label.len() > 64 {
+        return bad("the label is longer than 64 bytes".into());
+    }
+    let layout = Layout::new(volume_pages, journal_pages);
+    if layout.groups == 0 {
+        return bad(format!(
+            "a volume of {} bytes has no room behind its journal of {} bytes",
+            volume_pages * PAGE,
+            journal_pages * PAGE
+        ));
+    }
+    let head = io.read(SUPERBLOCK_PAGES[0], 2).await?;
+    if !options.force {
+        let head = head.as_slice();
+        if head[..8] == SUPERBLOCK_MAGIC || head[PAGE_BYTES..PAGE_BYTES + 8] == SUPERBLOCK_MAGIC {
+            return Err(Error::with(Errno::EXIST, "mkfs: the device already holds an Adit volume (force to overwrite it)"));
+        }
+        if let Some(what) = foreign_signature(head) {
+            return Err(Error::with(Errno::EXIST, format!("mkfs: the device holds {what} (force to overwrite it)")));
+        }
+    }
+    // First what the superblock points to, last the superblock: a half-made volume is none.
+    let zero = Page::zeroed();
+    io.write(SUPERBLOCK_PAGES[0], &zero.0, false).await?;
+    io.write(SUPERBLOCK_PAGES[1], &zero.0, false).await?;
+    io.flush().await?;
+    let zeroes = vec![0; 1 << 20];
+    let mut page = 0;
+    while page < journal_pages {
+        let count = (journal_pages - page).min(zeroes.len() as u64 / PAGE);
+        io.write(JOURNAL_FIRST_PAGE + page, &zeroes[..(count * PAGE) as usize], false).await?;
+        page += count;
+    }
+    let volume_id = VolumeId(adit_base::random::os_random_u128().to_le_bytes());
+    let state = state_page(&volume_id, &layout, cluster_pages as u32);
+    io.write(layout.state_page, &state.0, false).await?;
+    io.flush().await?;
+    let key = adit_base::random::os_random_u128();
+    let mut superblock = Superblock::new_zeroed();
+    superblock.magic = SUPERBLOCK_MAGIC;
+    superblock.algorithm = u32::from(ALGORITHM_CRC32C);
+    superblock.version = FORMAT_VERSION;
+    superblock.page_shift = PAGE.trailing_zeros();
+    superblock.volume_id = volume_id.0;
+    superblock.epoch = 1;
+    superblock.tail = 1;
+    superblock.state = STATE_CLEAN;
+    superblock.volume_pages = volume_pages;
+    superblock.journal_pages = journal_pages;
+    superblock.cluster_pages = cluster_pages as u32;
+    superblock.created_seconds = Timestamp::now().seconds;
+    superblock.hash_key = [key as u64, (key >> 64) as u64];
+    superblock.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+    for sequence in [1, 2] {
+        superblock.sequence = sequence;
+        io.write_superblock(&mut superblock).await?;
+    }
+    io.flush().await
+}
+
+fn state_page(volume: &VolumeId, layout: &Layout, cluster_pages: u32) -> Box<Page> {
+    let geometry = geometry(layout, cluster_pages);
+    let mut state = StatePage::new_zeroed();
+    state.header.algorithm = ALGORITHM_CRC32C;
+    state.header.kind = PageKind::State as u8;
+    state.free_pages = geometry.capacity_pages();
+    state.groups = u64::from(geometry.groups());
+    state.next_generation = 1;
+    let mut page = Box::new(Page::zeroed());
+    page.0[..size_of::<StatePage>()].copy_from_slice(state.as_bytes());
+    let crc = volume.checksum(layout.state_page, &page.0, 0);
+    page.0[..4].copy_from_slice(&crc.to_le_bytes());
+    page
+}
+
+fn geometry(layout: &Layout, cluster_pages: u32) -> SpaceGeometry {
+    SpaceGeometry {
+        state_page: layout.state_page,
+        first_group: layout.first_group,
+        volume_pages: layout.volume_pages,
+        cluster_pages,
+    }
+}
+
+impl Store {
+    /// Opens the volume on the reactor's device; recovery is part of it.
+    pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
+        let io = raw_io(&reactor)?;
+        let mut superblock = io.superblock().await?;
+        let volume = VolumeId(superblock.volume_id);
+        let name = u128::from_le_bytes(volume.0);
+        let mut abandoned = Abandoned::find(name).unwrap_or_else(|error| {
+            tracing::warn!(%error, "can't look for what a dead process left");
+            Vec::new()
+        });
+        if options.read_only {
+            if superblock.state & STATE_CLEAN == 0 || !abandoned.is_empty() {
+                return Err(Error::with(
+                    Errno::ROFS,
+                    "the volume was not closed and needs recovery: open it for writing once",
+                ));
+            }
+        } else {
+            let epoch = superblock.epoch;
+            let mine = abandoned.iter_mut().find(|dead| dead.epoch() == epoch);
+            let recovered = recover(&io, &mut superblock, mine).await?;
+            if recovered.transactions > 0 {
+                tracing::info!(?recovered, "recovered");
+            }
+        }
+        let store = build(reactor, options, *superblock, io.pool)?;
+        store.check_state().await?;
+        store.replay_abandoned(abandoned).await?;
+        Ok(store)
+    }
+
+    /// The state page has to agree with the superblock before anything relies on it.
+    async fn check_state(&self) -> Result<()> {
+        let state = self.state().await?;
+        let inner = &*self.0;
+        let geometry = *inner.space.borrow().geometry();
+        if state.groups != u64::from(geometry.groups()) || state.free_pages > geometry.capacity_pages() || u64::from(state.groups_initialized) > state.groups {
+            return Err(Error::with(
+                Errno::UCLEAN,
+                format!("state page {}: its counters don't fit the volume", geometry.state_page),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
+    async fn replay_abandoned(&self, abandoned: Vec<Abandoned>) -> Result<()> {
+        for mut dead in abandoned {
+            dead.finish_applying()?;
+            let mut page = Box::new([0; PAGE_BYTES]);
+            let mut pages = 0;
+            for data in dead.dirty() {
+                let id = BlobId { slot: data.slot_address, generation: data.generation };
+                let blob = match self.blob(id).await {
+                    Ok(blob) => blob,
+                    Err(error) if error.errno() == Errno::STALE => continue, // deleted since
+                    Err(error) => return Err(error),
+                };
+                dead.read(data.frame, &mut page)?;
+                let end = (data.end_bytes as usize).min(PAGE_BYTES);
+                self.write(&blob, data.page.saturating_mul(PAGE), &page[..end]).await?;
+                pages += 1;
+            }
+            self.sync_all().await?;
+            if pages > 0 {
+                tracing::info!(pages, epoch = dead.epoch(), "took over what a dead process had written");
+            }
+            dead.delete()?;
+        }
+        Ok(())
+    }
+
+    /// Takes everything home and marks the volume clean. The store is not to be used afterwards.
+    pub async fn close(&self) -> Result<()> {
+        let inner = &self.0;
+        inner.closing.set(true);
+        if inner.options.read_only {
+            return Ok(());
+        }
+        self.sync_all().await?;
+        inner.checkpoint().await?;
+        let tail = inner.journal.next();
+        inner.write_superblock(tail, STATE_CLEAN).await?;
+        inner.frames.forget_on_drop();
+        Ok(())
+    }
+
+    /// fsync of a blob, for callers that have its kind at hand.
+    pub async fn sync_data(&self, blob: &Rc<crate::blob::Blob>) -> Result<()> {
+        self.sync(blob, SyncKind::Data).await
+    }
+}
+
+fn build(reactor: Rc<Reactor>, options: &StoreOptions, superblock: Superblock, pool: Arc<BufferPool>) -> Result<Store> {
+    let volume = VolumeId(superblock.volume_id);
+    let layout = Layout::new(superblock.volume_pages, superblock.journal_pages);
+    let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
+    let shared = (options.survive_process_death && !options.read_only && reactor.device().outlives_process())
+        .then(|| SharedName::new(u128::from_le_bytes(volume.0), superblock.epoch));
+    let cache = Cache::new(&CacheOptions { frames_max, shared })?;
+    let survives_process_death = match cache.placement() {
+        CachePlacement::Shared(_) => true,
+        CachePlacement::Anonymous { fallback, .. } => {
+            if let Some(error) = fallback {
+                tracing::warn!(%error, "writes won't survive the death of this process before they are synced");
+            }
+            false
+        }
+    };
+    let frames = cache.frames().clone();
+    let cache = OwnedCache::new(cache);
+    let journal = Journal::new(superblock.journal_pages, superblock.epoch, superblock.tail);
+    if !options.read_only {
+        for _ in 0..journal.transaction_pages_max() {
+            let frame = cache.allocate_raw().ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
+            journal.add_buffer(frame);
+        }
+    }
+    let volatile_cache = reactor.device().capabilities().volatile_cache;
+    let inner = Inner {
+        reactor,
+        options: options.clone(),
+        volume,
+        hash_key: HashKey::new(superblock.hash_key),
+        layout: Cell::new(layout),
+        space: RefCell::new(Space::new(geometry(&layout, superblock.cluster_pages))),
+        superblock: RefCell::new(superblock),
+        volatile_cache,
+        pool,
+        cache,
+        frames,
+        survives_process_death,
+        journal,
+        blobs: BlobTable::default(),
+        frame_settled: Event::new(),
+        reserved_pages: Cell::new(0),
+        dirty_blobs: RefCell::default(),
+        writeback_running: Cell::new(false),
+        closing: Cell::new(false),
+        failure: RefCell::new(None),
+    };
+    Ok(Store(Rc::new(inner)))
+}
+
+const _: () = assert!(CACHE_FRAMES_MIN as usize > 8 * FRAMES_PER_TRANSACTION);

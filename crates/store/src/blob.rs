@@ -71,14 +71,23 @@ impl BlobShared {
         if offset >= size {
             return Some(0);
         }
-        let len = buffer.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let len = buffer
+            .len()
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
             let within = (at % PAGE_BYTES as u64) as usize;
             let count = (PAGE_BYTES - within).min(len - done);
-            let key = FrameKey { space: self.id.slot, page: at / PAGE_BYTES as u64 };
-            if !self.frames.0.read(key, within, &mut buffer[done..done + count]) {
+            let key = FrameKey {
+                space: self.id.slot,
+                page: at / PAGE_BYTES as u64,
+            };
+            if !self
+                .frames
+                .0
+                .read(key, within, &mut buffer[done..done + count])
+            {
                 return None;
             }
             done += count;
@@ -93,8 +102,13 @@ impl BlobShared {
             return Some(Buffer::zeroed(0));
         }
         let within = (offset % PAGE_BYTES as u64) as usize;
-        let len = len.min(PAGE_BYTES - within).min(usize::try_from(size - offset).unwrap_or(usize::MAX));
-        let key = FrameKey { space: self.id.slot, page: offset / PAGE_BYTES as u64 };
+        let len = len
+            .min(PAGE_BYTES - within)
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let key = FrameKey {
+            space: self.id.slot,
+            page: offset / PAGE_BYTES as u64,
+        };
         let buffer = self.frames.0.pin(key)?.into_buffer();
         Some(buffer.slice(within..within + len))
     }
@@ -111,11 +125,15 @@ impl BlobShared {
             return Ok(());
         }
         let errno = Errno::from_raw_os_error(self.last_errno.load(Ordering::Acquire));
-        Err(Error::with(errno, "an earlier write of this file's data failed"))
+        Err(Error::with(
+            errno,
+            "an earlier write of this file's data failed",
+        ))
     }
 
     pub(crate) fn note_error(&self, errno: Errno) {
-        self.last_errno.store(errno.raw_os_error(), Ordering::Release);
+        self.last_errno
+            .store(errno.raw_os_error(), Ordering::Release);
         self.errors.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -125,7 +143,6 @@ impl BlobShared {
 }
 
 /// A blob that its worker has in memory.
-#[derive(Debug)]
 pub struct Blob {
     /// Its name.
     pub id: BlobId,
@@ -155,6 +172,15 @@ pub struct Blob {
     pub(crate) point: Cell<crate::journal::Point>,
 }
 
+impl std::fmt::Debug for Blob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blob")
+            .field("id", &self.id)
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Blob {
     /// What it is.
     pub fn kind(&self) -> BlobKind {
@@ -179,21 +205,29 @@ impl Blob {
 
     /// Is there something that a sync would have to write?
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.borrow().is_empty() || self.mtime.get().is_some() || self.size() != self.slot.borrow().size
+        !self.dirty.borrow().is_empty()
+            || self.mtime.get().is_some()
+            || self.size() != self.slot.borrow().size
     }
 
     /// A transaction changed the slot. Its size becomes the current one only where the transaction changed
     /// it: a cached write may be ahead.
     pub(crate) fn applied(&self, slot: &Slot) {
         let mut mine = self.slot.borrow_mut();
-        if slot.payload != mine.payload || slot.map_kind != mine.map_kind || slot.map_count != mine.map_count {
+        if slot.payload != mine.payload
+            || slot.map_kind != mine.map_kind
+            || slot.map_count != mine.map_count
+        {
             self.map_hint.set(None);
         }
         *mine = *slot;
     }
 
     pub(crate) fn key(&self, page: u32) -> FrameKey {
-        FrameKey { space: self.id.slot, page: u64::from(page) }
+        FrameKey {
+            space: self.id.slot,
+            page: u64::from(page),
+        }
     }
 }
 
@@ -250,7 +284,9 @@ impl BlobTable {
     fn insert(&self, blob: Rc<Blob>) {
         let mut blobs = self.blobs.borrow_mut();
         if blobs.len() >= self.sweep_at.get().max(IDLE_BLOBS) {
-            blobs.retain(|_, blob| Rc::strong_count(blob) > 1 || Arc::strong_count(&blob.shared) > 1 || blob.is_dirty());
+            blobs.retain(|_, blob| {
+                Rc::strong_count(blob) > 1 || Arc::strong_count(&blob.shared) > 1 || blob.is_dirty()
+            });
             self.sweep_at.set(2 * blobs.len().max(IDLE_BLOBS / 2));
         }
         blobs.insert(blob.id.slot, blob);
@@ -267,7 +303,12 @@ impl Store {
         }
         let slot = self.view(|view| view.slot(id)).await?;
         // Loading may have taken a while: another task may have been faster.
-        Ok(self.0.blobs.resident(id.slot).filter(|blob| blob.id == id).unwrap_or_else(|| self.0.adopt(id, slot)))
+        Ok(self
+            .0
+            .blobs
+            .resident(id.slot)
+            .filter(|blob| blob.id == id)
+            .unwrap_or_else(|| self.0.adopt(id, slot)))
     }
 
     /// The blob if it is in memory.
@@ -277,7 +318,8 @@ impl Store {
 
     /// The blob without waiting, given what a `view` or `transact` closure just saw in its slot.
     pub fn blob_from_slot(&self, id: BlobId, slot: &Slot) -> Rc<Blob> {
-        self.blob_resident(id).unwrap_or_else(|| self.0.adopt(id, *slot))
+        self.blob_resident(id)
+            .unwrap_or_else(|| self.0.adopt(id, *slot))
     }
 }
 
@@ -347,10 +389,11 @@ impl Inner {
 fn hinted(blob: &Blob, page: u32) -> Option<Mapping> {
     let (first, mapping) = blob.map_hint.get()?;
     match mapping {
-        Mapping::Extent(extent) => (page >= first && page - first < extent.pages).then_some(mapping),
-        Mapping::Hole { pages } => {
-            (page >= first && page - first < pages).then(|| Mapping::Hole { pages: pages - (page - first) })
+        Mapping::Extent(extent) => {
+            (page >= first && page - first < extent.pages).then_some(mapping)
         }
+        Mapping::Hole { pages } => (page >= first && page - first < pages).then(|| Mapping::Hole {
+            pages: pages - (page - first),
+        }),
     }
 }
-

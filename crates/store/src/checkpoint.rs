@@ -79,10 +79,19 @@ impl Inner {
                 })
             })
         };
-        journal.live.borrow_mut().extend(later.into_iter().filter(|key| {
-            self.cache.find(*key).is_some_and(|frame| self.cache.first_lsn(frame) != 0)
-        }));
-        keys.sort_by_key(|key| self.cache.find(*key).map_or(0, |frame| self.cache.home(frame)));
+        journal
+            .live
+            .borrow_mut()
+            .extend(later.into_iter().filter(|key| {
+                self.cache
+                    .find(*key)
+                    .is_some_and(|frame| self.cache.first_lsn(frame) != 0)
+            }));
+        keys.sort_by_key(|key| {
+            self.cache
+                .find(*key)
+                .map_or(0, |frame| self.cache.home(frame))
+        });
         let written = self.write_home(&keys).await;
         if let Err(error) = written {
             journal.live.borrow_mut().extend(keys);
@@ -92,7 +101,9 @@ impl Inner {
         self.write_superblock(tail, 0).await?;
         journal.set_flushed_tail(tail);
         for key in keys {
-            let Some(frame) = self.cache.find(key) else { continue };
+            let Some(frame) = self.cache.find(key) else {
+                continue;
+            };
             if self.cache.first_lsn(frame) == 0 {
                 continue;
             }
@@ -132,7 +143,10 @@ impl Inner {
                     self.cache.buffer(frame)
                 } else {
                     let image = self.journal.take_image(home);
-                    self.home_buffer(home, image.as_deref().unwrap_or_else(|| self.cache.page(frame)))?
+                    self.home_buffer(
+                        home,
+                        image.as_deref().unwrap_or_else(|| self.cache.page(frame)),
+                    )?
                 });
             }
             if buffers.is_empty() {
@@ -140,7 +154,9 @@ impl Inner {
             }
             self.write_pages(first, buffers, false)
                 .await
-                .map_err(|errno| Error::with(errno, format!("writing metadata home at page {first}")))?;
+                .map_err(|errno| {
+                    Error::with(errno, format!("writing metadata home at page {first}"))
+                })?;
         }
         Ok(())
     }
@@ -152,7 +168,10 @@ impl Inner {
             superblock.sequence += 1;
             superblock.tail = tail;
             superblock.state = state;
-            (superblock::encode(&mut superblock), SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize])
+            (
+                superblock::encode(&mut superblock),
+                SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize],
+            )
         };
         let mut buffers = SmallVec::new();
         buffers.push(self.image_buffer(&page)?);
@@ -164,7 +183,12 @@ impl Inner {
     /// A copy of a metadata page with its checksum brought up to date.
     fn home_buffer(&self, home: u64, page: &Page) -> Result<Buffer> {
         let mut buffer = self.image_buffer(page)?;
-        if page.0[4] == ALGORITHM_CRC32C && self.cache.find(FrameKey::meta(home)).is_some_and(|frame| PageKind::number_has_header(self.cache.kind(frame))) {
+        if page.0[4] == ALGORITHM_CRC32C
+            && self
+                .cache
+                .find(FrameKey::meta(home))
+                .is_some_and(|frame| PageKind::number_has_header(self.cache.kind(frame)))
+        {
             let bytes = buffer.try_mut().expect("a new buffer is unique");
             let crc = self.volume.checksum(home, bytes, 0);
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
@@ -175,7 +199,10 @@ impl Inner {
     /// A DMA-able copy of a page.
     pub(crate) fn image_buffer(&self, page: &Page) -> Result<Buffer> {
         let mut buffer = self.pool.get(page.0.len())?;
-        buffer.try_mut().expect("a new buffer is unique").copy_from_slice(&page.0);
+        buffer
+            .try_mut()
+            .expect("a new buffer is unique")
+            .copy_from_slice(&page.0);
         Ok(buffer)
     }
 }

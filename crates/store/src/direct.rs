@@ -20,14 +20,21 @@ const DIRECT_PAGES_MAX: u32 = 256;
 
 impl Store {
     /// Reads at `offset` without filling the cache. Any alignment works; whole pages avoid a copy.
-    pub async fn read_direct(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    pub async fn read_direct(
+        &self,
+        blob: &Rc<Blob>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
         let inner = &self.0;
         let _shared = blob.lock.read().await;
         let size = blob.size();
         if offset >= size {
             return Ok(0);
         }
-        let len = buffer.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let len = buffer
+            .len()
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
@@ -68,7 +75,13 @@ impl Store {
 impl Inner {
     /// Reads the start of `buffer` from page `page` on, from the device, as far as one request or one hole
     /// goes; answers how many bytes.
-    async fn read_device(self: &Rc<Self>, blob: &Rc<Blob>, page: u32, within: usize, buffer: &mut [u8]) -> Result<usize> {
+    async fn read_device(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        page: u32,
+        within: usize,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
         let start = u64::from(page) * PAGE;
         let valid_size = blob.slot.borrow().valid_size;
         let part = (PAGE_BYTES - within).min(buffer.len());
@@ -80,26 +93,42 @@ impl Inner {
             }
         };
         let home = extent.physical + u64::from(page - extent.logical);
-        let failed = |errno| Error::with(errno, format!("reading blob {} at offset {start} (device page {home})", blob.id.slot));
+        let failed = |errno| {
+            Error::with(
+                errno,
+                format!(
+                    "reading blob {} at offset {start} (device page {home})",
+                    blob.id.slot
+                ),
+            )
+        };
         let mut pages = (buffer.len() / PAGE_BYTES).min(DIRECT_PAGES_MAX as usize) as u32;
-        pages = pages.min(extent.logical + extent.pages - page).min(((valid_size - start) / PAGE).min(u64::from(u32::MAX)) as u32);
+        pages = pages
+            .min(extent.logical + extent.pages - page)
+            .min(((valid_size - start) / PAGE).min(u64::from(u32::MAX)) as u32);
         let mut request = self.request(Operation::Read, home);
         if within != 0 || pages == 0 {
             request.buffers.push(self.pool.get(PAGE_BYTES)?);
             let completion = self.reactor.submit(request).await;
             completion.result.map_err(failed)?;
-            buffer[..part].copy_from_slice(&completion.request.buffers[0].as_slice()[within..within + part]);
+            buffer[..part]
+                .copy_from_slice(&completion.request.buffers[0].as_slice()[within..within + part]);
             let valid = usize::try_from(valid_size - start).unwrap_or(usize::MAX);
             if valid < within + part {
                 buffer[valid.saturating_sub(within)..part].fill(0);
             }
             return Ok(part);
         }
-        let clean = (1..pages).take_while(|index| self.cache.find(blob.key(page + index)).is_none()).count() as u32 + 1;
+        let clean = (1..pages)
+            .take_while(|index| self.cache.find(blob.key(page + index)).is_none())
+            .count() as u32
+            + 1;
         let bytes = clean as usize * PAGE_BYTES;
         // SAFETY: the caller of a direct read lends its memory until the operation is complete, and
         // operations run to completion.
-        request.buffers.push(unsafe { Buffer::borrowed(buffer.as_mut_ptr(), bytes) });
+        request
+            .buffers
+            .push(unsafe { Buffer::borrowed(buffer.as_mut_ptr(), bytes) });
         let completion = self.reactor.submit(request).await;
         completion.result.map_err(failed)?;
         Ok(bytes)
@@ -117,7 +146,9 @@ impl Inner {
         let mut page = first;
         while page < last {
             match self.map(blob, page).await? {
-                Mapping::Extent(extent) if !extent.unwritten => page = extent.logical + extent.pages,
+                Mapping::Extent(extent) if !extent.unwritten => {
+                    page = extent.logical + extent.pages
+                }
                 _ => return Ok(false),
             }
         }
@@ -126,17 +157,27 @@ impl Inner {
         }
         page = first;
         while page < last {
-            let Mapping::Extent(extent) = self.map(blob, page).await? else { return Ok(false) };
+            let Mapping::Extent(extent) = self.map(blob, page).await? else {
+                return Ok(false);
+            };
             let home = extent.physical + u64::from(page - extent.logical);
-            let pages = (extent.logical + extent.pages).min(last).min(page + DIRECT_PAGES_MAX) - page;
+            let pages = (extent.logical + extent.pages)
+                .min(last)
+                .min(page + DIRECT_PAGES_MAX)
+                - page;
             let from = (page - first) as usize * PAGE_BYTES;
             let bytes = pages as usize * PAGE_BYTES;
             let mut request = self.request(Operation::Write { fua: false }, home);
             // SAFETY: as in `read_device`; a write only reads the memory.
-            request.buffers.push(unsafe { Buffer::borrowed(data[from..from + bytes].as_ptr().cast_mut(), bytes) });
+            request.buffers.push(unsafe {
+                Buffer::borrowed(data[from..from + bytes].as_ptr().cast_mut(), bytes)
+            });
             let completion = self.reactor.submit(request).await;
             completion.result.map_err(|errno| {
-                Error::with(errno, format!("writing blob {} (device page {home})", blob.id.slot))
+                Error::with(
+                    errno,
+                    format!("writing blob {} (device page {home})", blob.id.slot),
+                )
             })?;
             page += pages;
         }

@@ -279,9 +279,18 @@ impl BlobKind {
     /// The kind with this number.
     pub fn from_u8(number: u8) -> Option<BlobKind> {
         use BlobKind::*;
-        [Blob, File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        [
+            Blob,
+            File,
+            Directory,
+            Symlink,
+            Fifo,
+            Socket,
+            CharDevice,
+            BlockDevice,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
     }
 }
 
@@ -359,7 +368,9 @@ pub struct Slot {
 }
 
 /// 16 bytes: a run of pages of a blob in a run of pages of the device.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, Default, PartialEq, Eq,
+)]
 #[repr(C)]
 pub struct RawExtent {
     /// First page of the blob.

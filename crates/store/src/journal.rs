@@ -55,7 +55,12 @@ impl Ring {
     fn reserve(&self, pages: u64) -> u64 {
         let mut next = self.next.load(Ordering::Relaxed);
         loop {
-            match self.next.compare_exchange_weak(next, next + pages, Ordering::AcqRel, Ordering::Relaxed) {
+            match self.next.compare_exchange_weak(
+                next,
+                next + pages,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
                 Ok(lsn) => return lsn,
                 Err(now) => next = now,
             }
@@ -177,19 +182,9 @@ impl Journal {
         self.next() - self.flushed_tail()
     }
 
-    /// Pages of the ring.
-    pub(crate) fn pages(&self) -> u64 {
-        self.ring.pages
-    }
-
     /// Is the open transaction so large that it has to be committed before another operation?
     pub(crate) fn open_is_full(&self) -> bool {
         self.open_bytes.get() > self.open_bytes_max
-    }
-
-    /// Room left in the open transaction, payload bytes.
-    pub(crate) fn open_room_bytes(&self) -> usize {
-        self.open_bytes_max.saturating_sub(self.open_bytes.get())
     }
 
     pub(crate) fn open_is_empty(&self) -> bool {
@@ -198,19 +193,26 @@ impl Journal {
 
     /// Accounts newly pending granules.
     pub(crate) fn count_open(&self, granules: u64) {
-        self.open_bytes.set(self.open_bytes.get() + encoded_bytes_max(granules));
+        self.open_bytes
+            .set(self.open_bytes.get() + encoded_bytes_max(granules));
     }
 
     /// A frame has pending granules now.
     pub(crate) fn join_open(&self, key: FrameKey, fresh: bool) {
         self.open.borrow_mut().push(key);
         // The checksum in the header, and the record that zeroes a fresh page.
-        self.open_bytes.set(self.open_bytes.get() + 80 + 16 * usize::from(fresh));
+        self.open_bytes
+            .set(self.open_bytes.get() + 80 + 16 * usize::from(fresh));
     }
 
     pub(crate) fn add_free(&self, run: Run, journaled: bool) {
-        self.free_pages_pending.set(self.free_pages_pending.get() + u64::from(run.pages));
-        self.frees.borrow_mut().push_back(PendingFree { run, lsn: u64::MAX, journaled });
+        self.free_pages_pending
+            .set(self.free_pages_pending.get() + u64::from(run.pages));
+        self.frees.borrow_mut().push_back(PendingFree {
+            run,
+            lsn: u64::MAX,
+            journaled,
+        });
     }
 
     /// Frees that are not usable yet.
@@ -232,30 +234,45 @@ impl Journal {
     /// changed since the checkpoint's commit already.
     pub(crate) fn save_image(&self, inner: &Inner, frame: FrameId, page: u64) {
         let mut images = self.images.borrow_mut();
-        let Some(images) = images.as_mut() else { return };
+        let Some(images) = images.as_mut() else {
+            return;
+        };
         let cache = &inner.cache;
         if cache.has(frame, FrameFlags::JOURNALED)
             && cache.pending(frame) == 0
             && cache.first_lsn(frame) != 0
             && cache.last_lsn(frame) < images.lsn
         {
-            images.pages.entry(page).or_insert_with(|| Box::new(cache.page(frame).clone()));
+            images
+                .pages
+                .entry(page)
+                .or_insert_with(|| Box::new(cache.page(frame).clone()));
         }
     }
 
     /// Begins saving images as of `lsn`.
     fn start_images(&self, lsn: u64) {
-        *self.images.borrow_mut() = Some(Images { lsn, pages: HashMap::new() });
+        *self.images.borrow_mut() = Some(Images {
+            lsn,
+            pages: HashMap::new(),
+        });
     }
 
     /// The saved image of `page`.
     pub(crate) fn take_image(&self, page: u64) -> Option<Box<Page>> {
-        self.images.borrow_mut().as_mut().and_then(|images| images.pages.remove(&page))
+        self.images
+            .borrow_mut()
+            .as_mut()
+            .and_then(|images| images.pages.remove(&page))
     }
 
     /// LSN as of which images are saved.
     pub(crate) fn images_lsn(&self) -> u64 {
-        self.images.borrow().as_ref().expect("a checkpoint runs").lsn
+        self.images
+            .borrow()
+            .as_ref()
+            .expect("a checkpoint runs")
+            .lsn
     }
 
     pub(crate) fn is_committing(&self) -> bool {
@@ -294,18 +311,30 @@ impl Journal {
         let mut encoder = Encoder::new(&mut next_page);
         for key in open.iter() {
             // A frame may have gone: its page was freed in this very transaction.
-            let Some(frame) = cache.find(*key) else { continue };
+            let Some(frame) = cache.find(*key) else {
+                continue;
+            };
             let mask = cache.pending(frame);
             let fresh = cache.has(frame, FrameFlags::FRESH);
             if mask == 0 && !fresh {
                 continue;
             }
             let home = cache.home(frame);
-            encode_page(&mut encoder, &inner.volume, home, cache.kind(frame), fresh, mask, cache.page(frame))
-                .expect("the journal's own buffers hold any admitted transaction");
+            encode_page(
+                &mut encoder,
+                &inner.volume,
+                home,
+                cache.kind(frame),
+                fresh,
+                mask,
+                cache.page(frame),
+            )
+            .expect("the journal's own buffers hold any admitted transaction");
         }
         // Even a transaction of which nothing is left has an LSN: `Point`s count on it.
-        encoder.zero(inner.layout.get().state_page, 0, 0).expect("as above");
+        encoder
+            .zero(inner.layout.get().state_page, 0, 0)
+            .expect("as above");
         let lsn = self.ring.next.load(Ordering::Relaxed);
         let pages = encoder.finish(&inner.volume, self.epoch.get(), lsn, self.horizon());
         // One worker: nobody reserves between the load and here. With several, headers are finished
@@ -318,7 +347,9 @@ impl Journal {
         }
         let mut live = self.live.borrow_mut();
         for key in open.drain(..) {
-            let Some(frame) = cache.find(key) else { continue };
+            let Some(frame) = cache.find(key) else {
+                continue;
+            };
             let first = cache.first_lsn(frame);
             if first == 0 {
                 live.push(key);
@@ -327,7 +358,13 @@ impl Journal {
             cache.set_pending(frame, 0);
             cache.clear(frame, FrameFlags::FRESH);
         }
-        for free in self.frees.borrow_mut().iter_mut().rev().take_while(|free| free.lsn == u64::MAX) {
+        for free in self
+            .frees
+            .borrow_mut()
+            .iter_mut()
+            .rev()
+            .take_while(|free| free.lsn == u64::MAX)
+        {
             free.lsn = end;
         }
         self.open_bytes.set(0);
@@ -349,7 +386,8 @@ impl Journal {
             let usable = free.lsn <= if free.journaled { tail } else { horizon };
             if usable {
                 space.release(free.run);
-                self.free_pages_pending.set(self.free_pages_pending.get() - u64::from(free.run.pages));
+                self.free_pages_pending
+                    .set(self.free_pages_pending.get() - u64::from(free.run.pages));
             }
             !usable
         });
@@ -432,8 +470,14 @@ impl Inner {
         for frame in &sealed.frames {
             self.cache.unpublish_journal_buffer(*frame);
         }
-        journal.buffers.borrow_mut().extend(sealed.frames.iter().copied());
-        journal.ring.horizon.store(sealed.lsn + sealed.frames.len() as u64, Ordering::Release);
+        journal
+            .buffers
+            .borrow_mut()
+            .extend(sealed.frames.iter().copied());
+        journal
+            .ring
+            .horizon
+            .store(sealed.lsn + sealed.frames.len() as u64, Ordering::Release);
         journal.release_frees(self);
         if journal.wants_checkpoint(self) && !journal.checkpointing.get() {
             self.spawn_checkpoint();
@@ -451,7 +495,10 @@ impl Inner {
             if piece.is_empty() {
                 continue;
             }
-            let buffers: SmallVec<[Buffer; 4]> = piece.iter().map(|frame| self.cache.buffer(*frame)).collect();
+            let buffers: SmallVec<[Buffer; 4]> = piece
+                .iter()
+                .map(|frame| self.cache.buffer(*frame))
+                .collect();
             self.write_pages(layout.journal_page(lsn), buffers, self.volatile_cache)
                 .await
                 .map_err(|errno| Error::with(errno, format!("writing the journal at LSN {lsn}")))?;
@@ -478,7 +525,9 @@ impl Inner {
             let result = self.flush_device().await;
             journal.flushing.set(false);
             if result.is_ok() {
-                journal.home_flushed.set(covered.max(journal.home_flushed.get()));
+                journal
+                    .home_flushed
+                    .set(covered.max(journal.home_flushed.get()));
             }
             journal.committed.notify_all();
             result?;
@@ -495,6 +544,7 @@ impl Journal {
     }
 
     fn wants_checkpoint(&self, inner: &Inner) -> bool {
-        self.live_pages() > self.ring.pages / 2 || inner.cache.counts().journaled > inner.cache.counts().total / 4
+        self.live_pages() > self.ring.pages / 2
+            || inner.cache.counts().journaled > inner.cache.counts().total / 4
     }
 }

@@ -38,4 +38,3 @@ pub use superblock::foreign_signature;
 pub use sync::SyncKind;
 pub use transaction::{Transaction, View};
 pub use volume::{Store, StoreOptions, VolumeInfo};
-

@@ -8,8 +8,8 @@
 use crate::blob::{BlobId, BlobTable};
 use crate::cache::{Abandoned, Cache, CacheOptions, CachePlacement, SharedName};
 use crate::format::{
-    ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind, STATE_CLEAN, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES,
-    StatePage, Superblock, VolumeId,
+    ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind, STATE_CLEAN,
+    SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
 };
 use crate::journal::Journal;
 use crate::owned_cache::OwnedCache;
@@ -45,7 +45,13 @@ pub struct MkfsOptions {
 
 impl Default for MkfsOptions {
     fn default() -> MkfsOptions {
-        MkfsOptions { volume_bytes: None, journal_bytes: None, cluster_bytes: 64 << 10, label: String::new(), force: false }
+        MkfsOptions {
+            volume_bytes: None,
+            journal_bytes: None,
+            cluster_bytes: 64 << 10,
+            label: String::new(),
+            force: false,
+        }
     }
 }
 
@@ -54,8 +60,14 @@ const PAGE: u64 = PAGE_BYTES as u64;
 const CACHE_FRAMES_MIN: u64 = 2048;
 
 fn raw_io(reactor: &Rc<Reactor>) -> Result<RawIo> {
-    let pool = BufferPool::new(PoolConfig { limit_bytes: 64 << 20, preallocate: Vec::new() })?;
-    Ok(RawIo { reactor: reactor.clone(), pool })
+    let pool = BufferPool::new(PoolConfig {
+        limit_bytes: 64 << 20,
+        preallocate: Vec::new(),
+    })?;
+    Ok(RawIo {
+        reactor: reactor.clone(),
+        pool,
+    })
 }
 
 /// Writes a fresh volume: superblocks, a really written journal ring, the state page. Groups come to be as
@@ -64,8 +76,15 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     let io = raw_io(reactor)?;
     let device = reactor.device().geometry();
     let bad = |what: String| Err(Error::with(Errno::INVAL, format!("mkfs: {what}")));
-    let volume_pages = options.volume_bytes.unwrap_or(device.size_bytes).min(device.size_bytes) / PAGE;
-    if options.volume_bytes.is_some_and(|bytes| bytes > device.size_bytes) {
+    let volume_pages = options
+        .volume_bytes
+        .unwrap_or(device.size_bytes)
+        .min(device.size_bytes)
+        / PAGE;
+    if options
+        .volume_bytes
+        .is_some_and(|bytes| bytes > device.size_bytes)
+    {
         return bad(format!("the device has only {} bytes", device.size_bytes));
     }
     let journal_pages = match options.journal_bytes {
@@ -73,11 +92,18 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
         None => (volume_pages / 32).clamp(JOURNAL_PAGES_MIN, (64 << 20) / PAGE),
     };
     if !(JOURNAL_PAGES_MIN..=JOURNAL_PAGES_MAX).contains(&journal_pages) {
-        return bad(format!("a journal has {} to {} bytes", JOURNAL_PAGES_MIN * PAGE, JOURNAL_PAGES_MAX * PAGE));
+        return bad(format!(
+            "a journal has {} to {} bytes",
+            JOURNAL_PAGES_MIN * PAGE,
+            JOURNAL_PAGES_MAX * PAGE
+        ));
     }
     let cluster_pages = u64::from(options.cluster_bytes) / PAGE;
     if cluster_pages == 0 || u64::from(options.cluster_bytes) % PAGE != 0 || cluster_pages > 8192 {
-        return bad(format!("a cluster of {} bytes (a multiple of 4096, at most 32 MiB)", options.cluster_bytes));
+        return bad(format!(
+            "a cluster of {} bytes (a multiple of 4096, at most 32 MiB)",
+            options.cluster_bytes
+        ));
     }
     if options.label.len() > 64 {
         return bad("the label is longer than 64 bytes".into());
@@ -94,10 +120,16 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     if !options.force {
         let head = head.as_slice();
         if head[..8] == SUPERBLOCK_MAGIC || head[PAGE_BYTES..PAGE_BYTES + 8] == SUPERBLOCK_MAGIC {
-            return Err(Error::with(Errno::EXIST, "mkfs: the device already holds an Adit volume (force to overwrite it)"));
+            return Err(Error::with(
+                Errno::EXIST,
+                "mkfs: the device already holds an Adit volume (force to overwrite it)",
+            ));
         }
         if let Some(what) = foreign_signature(head) {
-            return Err(Error::with(Errno::EXIST, format!("mkfs: the device holds {what} (force to overwrite it)")));
+            return Err(Error::with(
+                Errno::EXIST,
+                format!("mkfs: the device holds {what} (force to overwrite it)"),
+            ));
         }
     }
     // First what the superblock points to, last the superblock: a half-made volume is none.
@@ -109,7 +141,12 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     let mut page = 0;
     while page < journal_pages {
         let count = (journal_pages - page).min(zeroes.len() as u64 / PAGE);
-        io.write(JOURNAL_FIRST_PAGE + page, &zeroes[..(count * PAGE) as usize], false).await?;
+        io.write(
+            JOURNAL_FIRST_PAGE + page,
+            &zeroes[..(count * PAGE) as usize],
+            false,
+        )
+        .await?;
         page += count;
     }
     let volume_id = VolumeId(adit_base::random::os_random_u128().to_le_bytes());
@@ -200,10 +237,16 @@ impl Store {
         let state = self.state().await?;
         let inner = &*self.0;
         let geometry = *inner.space.borrow().geometry();
-        if state.groups != u64::from(geometry.groups()) || state.free_pages > geometry.capacity_pages() || u64::from(state.groups_initialized) > state.groups {
+        if state.groups != u64::from(geometry.groups())
+            || state.free_pages > geometry.capacity_pages()
+            || u64::from(state.groups_initialized) > state.groups
+        {
             return Err(Error::with(
                 Errno::UCLEAN,
-                format!("state page {}: its counters don't fit the volume", geometry.state_page),
+                format!(
+                    "state page {}: its counters don't fit the volume",
+                    geometry.state_page
+                ),
             ));
         }
         Ok(())
@@ -216,7 +259,10 @@ impl Store {
             let mut page = Box::new([0; PAGE_BYTES]);
             let mut pages = 0;
             for data in dead.dirty() {
-                let id = BlobId { slot: data.slot_address, generation: data.generation };
+                let id = BlobId {
+                    slot: data.slot_address,
+                    generation: data.generation,
+                };
                 let blob = match self.blob(id).await {
                     Ok(blob) => blob,
                     Err(error) if error.errno() == Errno::STALE => continue, // deleted since
@@ -224,12 +270,17 @@ impl Store {
                 };
                 dead.read(data.frame, &mut page)?;
                 let end = (data.end_bytes as usize).min(PAGE_BYTES);
-                self.write(&blob, data.page.saturating_mul(PAGE), &page[..end]).await?;
+                self.write(&blob, data.page.saturating_mul(PAGE), &page[..end])
+                    .await?;
                 pages += 1;
             }
             self.sync_all().await?;
             if pages > 0 {
-                tracing::info!(pages, epoch = dead.epoch(), "took over what a dead process had written");
+                tracing::info!(
+                    pages,
+                    epoch = dead.epoch(),
+                    "took over what a dead process had written"
+                );
             }
             dead.delete()?;
         }
@@ -247,8 +298,7 @@ impl Store {
         inner.checkpoint().await?;
         let tail = inner.journal.next();
         inner.write_superblock(tail, STATE_CLEAN).await?;
-        inner.frames.forget_on_drop();
-        Ok(())
+        inner.frames.delete_shared()
     }
 
     /// fsync of a blob, for callers that have its kind at hand.
@@ -257,11 +307,16 @@ impl Store {
     }
 }
 
-fn build(reactor: Rc<Reactor>, options: &StoreOptions, superblock: Superblock, pool: Arc<BufferPool>) -> Result<Store> {
+fn build(
+    reactor: Rc<Reactor>,
+    options: &StoreOptions,
+    superblock: Superblock,
+    pool: Arc<BufferPool>,
+) -> Result<Store> {
     let volume = VolumeId(superblock.volume_id);
     let layout = Layout::new(superblock.volume_pages, superblock.journal_pages);
     let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
-    let shared = (options.survive_process_death && !options.read_only && reactor.device().outlives_process())
+    let shared = (options.survive_process_death && !options.read_only)
         .then(|| SharedName::new(u128::from_le_bytes(volume.0), superblock.epoch));
     let cache = Cache::new(&CacheOptions { frames_max, shared })?;
     let survives_process_death = match cache.placement() {
@@ -278,7 +333,9 @@ fn build(reactor: Rc<Reactor>, options: &StoreOptions, superblock: Superblock, p
     let journal = Journal::new(superblock.journal_pages, superblock.epoch, superblock.tail);
     if !options.read_only {
         for _ in 0..journal.transaction_pages_max() {
-            let frame = cache.allocate_raw().ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
+            let frame = cache
+                .allocate_raw()
+                .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
             journal.add_buffer(frame);
         }
     }
@@ -287,7 +344,7 @@ fn build(reactor: Rc<Reactor>, options: &StoreOptions, superblock: Superblock, p
         reactor,
         options: options.clone(),
         volume,
-        hash_key: HashKey::new(superblock.hash_key),
+        hash_key: HashKey(superblock.hash_key),
         layout: Cell::new(layout),
         space: RefCell::new(Space::new(geometry(&layout, superblock.cluster_pages))),
         superblock: RefCell::new(superblock),

@@ -180,17 +180,31 @@ impl OwnedCache {
     }
 
     /// A findable frame whose content `fill` makes.
-    pub(crate) fn insert_filled(&self, frame: FrameId, key: FrameKey, kind: u8, fill: impl FnOnce(&mut [u8])) {
+    pub(crate) fn insert_filled(
+        &self,
+        frame: FrameId,
+        key: FrameKey,
+        kind: u8,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
         let cache = self.get_mut();
         fill(cache.raw_mut(frame));
-        let meta = if key.space == META_SPACE { FrameFlags::META } else { FrameFlags::empty() };
+        let meta = if key.space == META_SPACE {
+            FrameFlags::META
+        } else {
+            FrameFlags::empty()
+        };
         cache.insert(frame, key, FrameFlags::VALID | meta);
         cache.set_kind(frame, kind);
     }
 
     pub(crate) fn insert_loading(&self, frame: FrameId, key: FrameKey, kind: u8) {
         let cache = self.get_mut();
-        let meta = if key.space == META_SPACE { FrameFlags::META } else { FrameFlags::empty() };
+        let meta = if key.space == META_SPACE {
+            FrameFlags::META
+        } else {
+            FrameFlags::empty()
+        };
         cache.insert(frame, key, FrameFlags::LOADING | meta);
         cache.set_kind(frame, kind);
     }
@@ -218,21 +232,18 @@ impl OwnedCache {
 
     #[inline]
     pub(crate) fn write(&self, frame: FrameId, change: impl FnOnce(&mut [u8])) -> Option<FrameId> {
-        self.get_mut().write_or_replace(frame, |bytes| change(bytes))
+        self.get_mut()
+            .write_or_replace(frame, |bytes| change(bytes))
     }
 
     /// Pages of `space` in `pages` that have a frame, ascending.
     pub(crate) fn pages_of(&self, space: u64, pages: std::ops::Range<u64>) -> Vec<u32> {
-        let mut found: Vec<u32> = self.get().pages_of(space, pages).map(|page| page as u32).collect();
+        let mut found: Vec<u32> = self
+            .get()
+            .pages_of(space, pages)
+            .map(|page| page as u32)
+            .collect();
         found.sort_unstable();
         found
-    }
-
-    pub(crate) fn trim(&self) -> u64 {
-        self.get_mut().trim()
-    }
-
-    pub(crate) fn close(self) -> adit_base::Result<()> {
-        self.0.into_inner().close()
     }
 }

@@ -12,6 +12,7 @@ use crate::volume::{Inner, Store};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
+use std::pin::Pin;
 use std::rc::Rc;
 
 /// Most pages that one load brings in.
@@ -34,7 +35,9 @@ impl Store {
         if offset >= size {
             return Ok(0);
         }
-        let len = buffer.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let len = buffer
+            .len()
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let ahead = read_ahead(blob, offset, len);
         let end_page = ((offset + len as u64).div_ceil(PAGE_BYTES as u64)) as u32;
         let mut done = 0;
@@ -66,7 +69,9 @@ impl Store {
         if offset >= size || len == 0 {
             return Ok(Buffer::zeroed(0));
         }
-        let len = len.min(PAGE_BYTES - within).min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let len = len
+            .min(PAGE_BYTES - within)
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let page = (offset / PAGE_BYTES as u64) as u32;
         match inner.source(blob, page, 1).await? {
             Source::Frame(frame) => Ok(inner.cache.buffer(frame).slice(within..within + len)),
@@ -90,7 +95,12 @@ fn read_ahead(blob: &Blob, offset: u64, len: usize) -> u32 {
 impl Inner {
     /// Where page `page` of the blob is read from, loading up to `want` pages if it isn't in the cache. The
     /// caller holds the blob's `lock`, so that the map can't change.
-    pub(crate) async fn source(self: &Rc<Self>, blob: &Rc<Blob>, page: u32, want: u32) -> Result<Source> {
+    pub(crate) async fn source(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        page: u32,
+        want: u32,
+    ) -> Result<Source> {
         loop {
             match self.cache.find(blob.key(page)) {
                 Some(frame) if self.cache.is_loading(frame) => self.frame_settled.wait().await,
@@ -98,7 +108,9 @@ impl Inner {
                 None => match self.map(blob, page).await? {
                     Mapping::Hole { .. } => return Ok(Source::Zero),
                     Mapping::Extent(extent) if extent.unwritten => return Ok(Source::Zero),
-                    Mapping::Extent(_) if u64::from(page) * PAGE_BYTES as u64 >= blob.slot.borrow().valid_size => {
+                    Mapping::Extent(_)
+                        if u64::from(page) * PAGE_BYTES as u64 >= blob.slot.borrow().valid_size =>
+                    {
                         return Ok(Source::Zero);
                     }
                     Mapping::Extent(extent) => self.load_data(blob, page, extent, want).await?,
@@ -108,11 +120,23 @@ impl Inner {
     }
 
     /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent.
-    async fn load_data(self: &Rc<Self>, blob: &Rc<Blob>, page: u32, extent: Extent, want: u32) -> Result<()> {
+    async fn load_data(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        page: u32,
+        extent: Extent,
+        want: u32,
+    ) -> Result<()> {
         let valid_size = blob.slot.borrow().valid_size;
-        let valid_pages = valid_size.div_ceil(PAGE_BYTES as u64).min(u64::from(u32::MAX)) as u32;
+        let valid_pages = valid_size
+            .div_ceil(PAGE_BYTES as u64)
+            .min(u64::from(u32::MAX)) as u32;
         let in_extent = extent.logical + extent.pages - page;
-        let want = want.min(in_extent).min(LOAD_PAGES_MAX).min(valid_pages.saturating_sub(page)).max(1);
+        let want = want
+            .min(in_extent)
+            .min(LOAD_PAGES_MAX)
+            .min(valid_pages.saturating_sub(page))
+            .max(1);
         let home = extent.physical + u64::from(page - extent.logical);
         let mut request = self.request(Operation::Read, home);
         let mut loading: SmallVec<[FrameId; 8]> = SmallVec::new();
@@ -129,7 +153,8 @@ impl Inner {
                     return Ok(()); // things have changed: look again
                 }
             };
-            self.cache.insert_loading(frame, blob.key(page + index), PageKind::Data as u8);
+            self.cache
+                .insert_loading(frame, blob.key(page + index), PageKind::Data as u8);
             self.cache.set_home(frame, home + u64::from(index));
             request.buffers.push(self.cache.load_buffer(frame));
             loading.push(frame);
@@ -145,14 +170,21 @@ impl Inner {
             let start = (u64::from(page) + index as u64) * PAGE_BYTES as u64;
             let valid = usize::try_from(valid_size.saturating_sub(start)).unwrap_or(usize::MAX);
             if valid < PAGE_BYTES {
-                self.cache.with_loading(*frame, |bytes| bytes[valid..].fill(0));
+                self.cache
+                    .with_loading(*frame, |bytes| bytes[valid..].fill(0));
             }
             self.cache.loaded(*frame);
         }
         self.frame_settled.notify_all();
         result.map_err(|errno| {
             let offset = u64::from(page) * PAGE_BYTES as u64;
-            Error::with(errno, format!("reading blob {} at offset {offset} (device page {home})", blob.id.slot))
+            Error::with(
+                errno,
+                format!(
+                    "reading blob {} at offset {offset} (device page {home})",
+                    blob.id.slot
+                ),
+            )
         })
     }
 
@@ -167,7 +199,15 @@ impl Inner {
     }
 
     /// Makes at least `count` frames evictable: writes back dirty data, then checkpoints.
-    pub(crate) async fn reclaim_frames(self: &Rc<Self>, count: usize) -> Result<()> {
+    pub(crate) fn reclaim_frames(
+        self: &Rc<Self>,
+        count: usize,
+    ) -> Pin<Box<dyn Future<Output = Result<()>> + '_>> {
+        // Boxed: write-back itself needs frames, and this is no hot path.
+        Box::pin(self.reclaim(count))
+    }
+
+    async fn reclaim(self: &Rc<Self>, count: usize) -> Result<()> {
         if self.cache.available() >= count && self.cache.counts().clean > 0 {
             // Clean but pinned at the moment, or looked at lately: let others finish.
             if let Some(frame) = self.cache.allocate() {
@@ -185,7 +225,10 @@ impl Inner {
         if self.cache.available() < count {
             return Err(Error::with(
                 Errno::NOMEM,
-                format!("the page cache of {} bytes is too small: all of it is in use", self.options.cache_bytes),
+                format!(
+                    "the page cache of {} bytes is too small: all of it is in use",
+                    self.options.cache_bytes
+                ),
             ));
         }
         self.reactor.yield_now().await;
@@ -199,9 +242,12 @@ impl Inner {
         // A huge range has far fewer frames than pages: then ask the cache, not each page.
         let few = u64::from(to.saturating_sub(from)) <= 2 * u64::from(self.cache.counts().used);
         let pages: Vec<u32> = if few {
-            (from..to).filter(|page| self.cache.find(blob.key(*page)).is_some()).collect()
+            (from..to)
+                .filter(|page| self.cache.find(blob.key(*page)).is_some())
+                .collect()
         } else {
-            self.cache.pages_of(blob.id.slot, u64::from(from)..u64::from(to))
+            self.cache
+                .pages_of(blob.id.slot, u64::from(from)..u64::from(to))
         };
         for page in pages {
             while let Some(frame) = self.cache.find(blob.key(page)) {
@@ -221,6 +267,7 @@ impl Inner {
 
     /// Takes back promises of space.
     pub(crate) fn unreserve(&self, pages: u64) {
-        self.reserved_pages.set(self.reserved_pages.get().saturating_sub(pages));
+        self.reserved_pages
+            .set(self.reserved_pages.get().saturating_sub(pages));
     }
 }

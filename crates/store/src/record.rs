@@ -33,7 +33,11 @@ impl<'a> Encoder<'a> {
     /// An encoder that asks `next_page` for exclusive page memory as it needs it. The memory must
     /// stay valid until the encoder is gone.
     pub(crate) fn new(next_page: &'a mut dyn FnMut() -> Option<*mut Page>) -> Encoder<'a> {
-        Encoder { next_page, pages: SmallVec::new(), used: JOURNAL_PAYLOAD_BYTES }
+        Encoder {
+            next_page,
+            pages: SmallVec::new(),
+            used: JOURNAL_PAYLOAD_BYTES,
+        }
     }
 
     fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
@@ -87,7 +91,11 @@ impl<'a> Encoder<'a> {
             let run = (!(mask >> first)).trailing_zeros() as usize;
             let (from, to) = (first * GRANULE_BYTES, (first + run) * GRANULE_BYTES);
             self.bytes(page, from, &content.0[from..to])?;
-            mask = if first + run >= 64 { 0 } else { mask & (u64::MAX << (first + run)) };
+            mask = if first + run >= 64 {
+                0
+            } else {
+                mask & (u64::MAX << (first + run))
+            };
         }
         Ok(())
     }
@@ -98,7 +106,11 @@ impl<'a> Encoder<'a> {
         let count = self.pages.len();
         for (index, page) in self.pages.iter().enumerate() {
             let last = index + 1 == count;
-            let used = if last { self.used } else { JOURNAL_PAYLOAD_BYTES };
+            let used = if last {
+                self.used
+            } else {
+                JOURNAL_PAYLOAD_BYTES
+            };
             let mut header = JournalHeader {
                 magic: JOURNAL_MAGIC,
                 crc: 0,
@@ -125,7 +137,12 @@ impl<'a> Encoder<'a> {
 
 /// The header of the journal page in `bytes` if it is a valid page of this volume that belongs at
 /// `lsn % journal_pages`; the caller judges epoch and LSN.
-pub(crate) fn verify_page(volume: &VolumeId, journal_pages: u64, ring_index: u64, bytes: &[u8]) -> Option<JournalHeader> {
+pub(crate) fn verify_page(
+    volume: &VolumeId,
+    journal_pages: u64,
+    ring_index: u64,
+    bytes: &[u8],
+) -> Option<JournalHeader> {
     let (header, _) = JournalHeader::read_from_prefix(bytes).ok()?;
     let sane = header.magic == JOURNAL_MAGIC
         && header.volume_id == volume.0
@@ -159,7 +176,11 @@ pub(crate) enum Change<'a> {
 }
 
 /// Calls `f` for each record of a transaction's joined payload.
-pub(crate) fn decode(payload: &[u8], volume_pages: u64, f: &mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+pub(crate) fn decode(
+    payload: &[u8],
+    volume_pages: u64,
+    f: &mut dyn FnMut(Record<'_>) -> Result<()>,
+) -> Result<()> {
     let mut rest = payload;
     while !rest.is_empty() {
         let bad = |what: &str| Error::with(Errno::UCLEAN, format!("journal record: {what}"));
@@ -181,7 +202,11 @@ pub(crate) fn decode(payload: &[u8], volume_pages: u64, f: &mut dyn FnMut(Record
             }
             _ => return Err(bad("unknown kind or cut short")),
         };
-        f(Record { page, offset, change })?;
+        f(Record {
+            page,
+            offset,
+            change,
+        })?;
     }
     Ok(())
 }
@@ -229,7 +254,10 @@ mod tests {
         let mut masks = std::collections::HashMap::<u64, u64>::new();
         decode(&joined, 1 << 40, &mut |record| {
             if let Change::Bytes(bytes) = record.change {
-                assert_eq!(bytes, &content.0[record.offset..record.offset + bytes.len()]);
+                assert_eq!(
+                    bytes,
+                    &content.0[record.offset..record.offset + bytes.len()]
+                );
                 for granule in record.offset / 64..(record.offset + bytes.len()) / 64 {
                     *masks.entry(record.page).or_default() |= 1 << granule;
                 }

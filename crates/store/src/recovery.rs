@@ -19,7 +19,9 @@
 //! superblock, so pages beyond an old hole never join on.
 
 use crate::cache::Abandoned;
-use crate::format::{JOURNAL_FIRST_PAGE, JournalHeader, Page, SUPERBLOCK_PAGES, Superblock, VolumeId};
+use crate::format::{
+    JOURNAL_FIRST_PAGE, JournalHeader, Page, SUPERBLOCK_PAGES, Superblock, VolumeId,
+};
 use crate::journal::encode_page;
 use crate::record::{self, Change};
 use crate::superblock;
@@ -42,12 +44,27 @@ pub(crate) struct RawIo {
 }
 
 impl RawIo {
-    async fn request(&self, operation: Operation, page: u64, buffer: Option<Buffer>) -> Result<Option<Buffer>> {
+    async fn request(
+        &self,
+        operation: Operation,
+        page: u64,
+        buffer: Option<Buffer>,
+    ) -> Result<Option<Buffer>> {
         let mut buffers = SmallVec::new();
         buffers.extend(buffer);
         let offset_bytes = page * PAGE_BYTES as u64;
-        let completion = self.reactor.submit(Request { operation, offset_bytes, buffers, token: 0 }).await;
-        completion.result.map_err(|errno| Error::with(errno, format!("device page {page}")))?;
+        let completion = self
+            .reactor
+            .submit(Request {
+                operation,
+                offset_bytes,
+                buffers,
+                token: 0,
+            })
+            .await;
+        completion
+            .result
+            .map_err(|errno| Error::with(errno, format!("device page {page}")))?;
         Ok(completion.request.buffers.into_iter().next())
     }
 
@@ -61,8 +78,13 @@ impl RawIo {
     /// Writes `bytes`, whole pages.
     pub(crate) async fn write(&self, page: u64, bytes: &[u8], fua: bool) -> Result<()> {
         let mut buffer = self.pool.get(bytes.len())?;
-        buffer.try_mut().expect("a new buffer is unique").copy_from_slice(bytes);
-        self.request(Operation::Write { fua }, page, Some(buffer)).await.map(drop)
+        buffer
+            .try_mut()
+            .expect("a new buffer is unique")
+            .copy_from_slice(bytes);
+        self.request(Operation::Write { fua }, page, Some(buffer))
+            .await
+            .map(drop)
     }
 
     /// Flushes the device's cache, if it has one.
@@ -77,7 +99,10 @@ impl RawIo {
     pub(crate) async fn superblock(&self) -> Result<Box<Superblock>> {
         let device_bytes = self.reactor.device().geometry().size_bytes;
         if device_bytes < 2 * PAGE_BYTES as u64 {
-            return Err(Error::with(Errno::INVAL, format!("not an Adit volume: the device has only {device_bytes} bytes")));
+            return Err(Error::with(
+                Errno::INVAL,
+                format!("not an Adit volume: the device has only {device_bytes} bytes"),
+            ));
         }
         let pages = self.read(SUPERBLOCK_PAGES[0], 2).await?;
         let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
@@ -88,7 +113,12 @@ impl RawIo {
     pub(crate) async fn write_superblock(&self, superblock: &mut Superblock) -> Result<()> {
         let page = superblock::encode(superblock);
         let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
-        self.write(place, &page.0, self.reactor.device().capabilities().volatile_cache).await
+        self.write(
+            place,
+            &page.0,
+            self.reactor.device().capabilities().volatile_cache,
+        )
+        .await
     }
 }
 
@@ -107,7 +137,12 @@ enum Verdict {
 
 /// The decision table of the file's head. `hole` is the LSN of the transaction that is missing or torn, once
 /// one was found.
-fn judge(header: Option<&JournalHeader>, epoch: u64, expected: Expected, hole: Option<u64>) -> Verdict {
+fn judge(
+    header: Option<&JournalHeader>,
+    epoch: u64,
+    expected: Expected,
+    hole: Option<u64>,
+) -> Verdict {
     let current = header.filter(|header| header.epoch == epoch);
     match (hole, current) {
         (None, Some(header)) if expected.fits(header) => Verdict::Next,
@@ -130,7 +165,9 @@ impl Expected {
     fn fits(&self, header: &JournalHeader) -> bool {
         header.lsn == self.lsn
             && header.transaction_lsn == self.transaction_lsn
-            && self.transaction_pages.is_none_or(|pages| pages == header.transaction_pages)
+            && self
+                .transaction_pages
+                .is_none_or(|pages| pages == header.transaction_pages)
     }
 }
 
@@ -167,12 +204,16 @@ impl Redo<'_> {
             self.pages.insert(page, copy);
         }
         for page in zeroed {
-            self.pages.entry(page).or_insert_with(|| Box::new(Page::zeroed()));
+            self.pages
+                .entry(page)
+                .or_insert_with(|| Box::new(Page::zeroed()));
         }
         record::decode(payload, self.volume_pages, &mut |record| {
             let page = self.pages.get_mut(&record.page).expect("read above");
             match record.change {
-                Change::Bytes(bytes) => page.0[record.offset..record.offset + bytes.len()].copy_from_slice(bytes),
+                Change::Bytes(bytes) => {
+                    page.0[record.offset..record.offset + bytes.len()].copy_from_slice(bytes)
+                }
                 Change::Zero(len) => page.0[record.offset..record.offset + len].fill(0),
             }
             Ok(())
@@ -208,26 +249,39 @@ impl Redo<'_> {
 
 /// What recovery did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub(crate) struct Recovered {
     /// Transactions replayed.
-    pub transactions: u64,
+    pub(crate) transactions: u64,
     /// Journal pages that they took.
-    pub journal_pages: u64,
+    pub(crate) journal_pages: u64,
     /// Home pages written.
-    pub home_pages: u64,
+    pub(crate) home_pages: u64,
 }
 
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
 /// `dead` is what a process of this boot left that had the volume open in the superblock's epoch: the end of
 /// its journal writing is done for it first, so that all that follows is as after a crash.
-pub(crate) async fn recover(io: &RawIo, superblock: &mut Superblock, dead: Option<&mut Abandoned>) -> Result<Recovered> {
+pub(crate) async fn recover(
+    io: &RawIo,
+    superblock: &mut Superblock,
+    dead: Option<&mut Abandoned>,
+) -> Result<Recovered> {
     let volume = VolumeId(superblock.volume_id);
-    let mut redo = Redo { io, pages: BTreeMap::new(), volume_pages: superblock.volume_pages, redone_pages: 0 };
+    let mut redo = Redo {
+        io,
+        pages: BTreeMap::new(),
+        volume_pages: superblock.volume_pages,
+        redone_pages: 0,
+    };
     let mut recovered = Recovered::default();
     let (tail, ring_pages) = (superblock.tail, superblock.journal_pages);
     let mut end = tail;
     if superblock.state & crate::format::STATE_CLEAN == 0 {
-        let mut expected = Expected { lsn: tail, transaction_lsn: tail, transaction_pages: None };
+        let mut expected = Expected {
+            lsn: tail,
+            transaction_lsn: tail,
+            transaction_pages: None,
+        };
         let mut hole = None;
         let mut payload = Vec::new();
         let mut offset = 0;
@@ -243,12 +297,18 @@ pub(crate) async fn recover(io: &RawIo, superblock: &mut Superblock, dead: Optio
                         payload.extend_from_slice(record::payload(&header, bytes));
                         expected.lsn += 1;
                         expected.transaction_pages = Some(header.transaction_pages);
-                        if expected.lsn - expected.transaction_lsn == u64::from(header.transaction_pages) {
+                        if expected.lsn - expected.transaction_lsn
+                            == u64::from(header.transaction_pages)
+                        {
                             redo.apply(&payload).await?;
                             payload.clear();
                             recovered.transactions += 1;
                             end = expected.lsn;
-                            expected = Expected { lsn: end, transaction_lsn: end, transaction_pages: None };
+                            expected = Expected {
+                                lsn: end,
+                                transaction_lsn: end,
+                                transaction_pages: None,
+                            };
                         }
                     }
                     Verdict::Hole => hole = Some(expected.transaction_lsn),
@@ -289,11 +349,14 @@ async fn salvage(
     let ring_end = superblock.tail + ring_pages;
     dead.finish_applying()?;
     let mut page = Box::new([0; PAGE_BYTES]);
-    let (mut transaction, mut payload): (Vec<(u64, Box<[u8; PAGE_BYTES]>)>, Vec<u8>) = Default::default();
+    let (mut transaction, mut payload): (Vec<(u64, Box<[u8; PAGE_BYTES]>)>, Vec<u8>) =
+        Default::default();
     for sealed in dead.journal_buffers() {
         dead.read(sealed.frame, &mut page)?;
         let header = record::verify_page(&volume, ring_pages, sealed.lsn % ring_pages, &page[..]);
-        let Some(header) = header.filter(|header| header.epoch == superblock.epoch && header.lsn == sealed.lsn) else {
+        let Some(header) =
+            header.filter(|header| header.epoch == superblock.epoch && header.lsn == sealed.lsn)
+        else {
             continue;
         };
         let lsn = end + transaction.len() as u64;
@@ -325,13 +388,31 @@ async fn salvage(
         let mut content = Page::zeroed();
         dead.read(frame.frame, &mut content.0)?;
         if frame.home >= superblock.volume_pages {
-            return Err(Error::with(Errno::UCLEAN, format!("{}: a frame names page {}", dead.path().display(), frame.home)));
+            return Err(Error::with(
+                Errno::UCLEAN,
+                format!(
+                    "{}: a frame names page {}",
+                    dead.path().display(),
+                    frame.home
+                ),
+            ));
         }
-        encode_page(&mut encoder, &volume, frame.home, frame.kind, frame.fresh, frame.granules, &content)?;
+        encode_page(
+            &mut encoder,
+            &volume,
+            frame.home,
+            frame.kind,
+            frame.fresh,
+            frame.granules,
+            &content,
+        )?;
     }
     let pages = encoder.finish(&volume, superblock.epoch, end, end);
     if end + pages > ring_end {
-        return Err(Error::with(Errno::NOSPC, "the journal has no room for what a dead process left"));
+        return Err(Error::with(
+            Errno::NOSPC,
+            "the journal has no room for what a dead process left",
+        ));
     }
     let mut payload = Vec::new();
     let mut transaction = Vec::new();
@@ -348,11 +429,16 @@ async fn salvage(
     Ok(end + pages)
 }
 
-async fn write_journal(io: &RawIo, ring_pages: u64, pages: &[(u64, Box<[u8; PAGE_BYTES]>)]) -> Result<()> {
+async fn write_journal(
+    io: &RawIo,
+    ring_pages: u64,
+    pages: &[(u64, Box<[u8; PAGE_BYTES]>)],
+) -> Result<()> {
     // What the transaction refers to was written before it was sealed, perhaps not flushed.
     io.flush().await?;
     for (lsn, page) in pages {
-        io.write(JOURNAL_FIRST_PAGE + lsn % ring_pages, &page[..], false).await?;
+        io.write(JOURNAL_FIRST_PAGE + lsn % ring_pages, &page[..], false)
+            .await?;
     }
     io.flush().await
 }
@@ -382,7 +468,11 @@ mod tests {
 
     #[test]
     fn exactly_one_row_of_the_table_fits_each_page() {
-        let expected = Expected { lsn: 10, transaction_lsn: 10, transaction_pages: None };
+        let expected = Expected {
+            lsn: 10,
+            transaction_lsn: 10,
+            transaction_pages: None,
+        };
         for epoch in [4, 5, 6] {
             for lsn in 5..15 {
                 for horizon in 5..=lsn {
@@ -394,8 +484,14 @@ mod tests {
                             let rows = [
                                 (Verdict::Next, hole.is_none() && ours && lsn == 10),
                                 (Verdict::Hole, hole.is_none() && !(ours && lsn == 10)),
-                                (Verdict::Lost, hole.is_some() && ours && lsn > 10 && horizon > 10),
-                                (Verdict::Ignored, hole.is_some() && !(ours && lsn > 10 && horizon > 10)),
+                                (
+                                    Verdict::Lost,
+                                    hole.is_some() && ours && lsn > 10 && horizon > 10,
+                                ),
+                                (
+                                    Verdict::Ignored,
+                                    hole.is_some() && !(ours && lsn > 10 && horizon > 10),
+                                ),
                             ];
                             let fitting: Vec<_> = rows.iter().filter(|row| row.1).collect();
                             assert_eq!(fitting.len(), 1);
@@ -409,8 +505,15 @@ mod tests {
 
     #[test]
     fn a_page_of_another_transaction_never_continues_one() {
-        let within = Expected { lsn: 11, transaction_lsn: 10, transaction_pages: Some(2) };
-        assert_eq!(judge(Some(&header(5, 11, 9)), 5, within, None), Verdict::Hole);
+        let within = Expected {
+            lsn: 11,
+            transaction_lsn: 10,
+            transaction_pages: Some(2),
+        };
+        assert_eq!(
+            judge(Some(&header(5, 11, 9)), 5, within, None),
+            Verdict::Hole
+        );
         let mut second = header(5, 11, 9);
         (second.transaction_lsn, second.transaction_pages) = (10, 2);
         assert_eq!(judge(Some(&second), 5, within, None), Verdict::Next);

@@ -32,22 +32,34 @@ impl Store {
     /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind.
     pub async fn resize(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         if size > BLOB_BYTES_MAX {
-            return Err(Error::with(Errno::FBIG, format!("a file has at most {BLOB_BYTES_MAX} bytes")));
+            return Err(Error::with(
+                Errno::FBIG,
+                format!("a file has at most {BLOB_BYTES_MAX} bytes"),
+            ));
         }
         let inner = &self.0;
         let _map = blob.map_lock.write().await;
         let _exclusive = blob.lock.write().await;
+        let untouched = blob.slot.borrow().allocated_pages == 0 && blob.slot.borrow().size == size;
+        if untouched && blob.size() == size && blob.dirty.borrow().is_empty() {
+            return Ok(()); // as when a new file is truncated
+        }
         let shrinks = size < blob.size();
         if !shrinks {
             inner.write_back(blob, false).await?;
         }
         let (from, to) = (size.div_ceil(PAGE) as u32, u32::MAX);
-        let journaled = if shrinks { inner.drop_frames(blob, from, to).await } else { false };
+        let journaled = if shrinks {
+            inner.drop_frames(blob, from, to).await
+        } else {
+            false
+        };
         if shrinks {
             blob.shared.set_size(size);
             inner.zero_tail(blob, size).await?;
-            // What stays and is dirty must not be behind the new size in the slot.
-            inner.write_back(blob, false).await?;
+            if !blob.dirty.borrow().is_empty() {
+                inner.write_back(blob, false).await?;
+            }
         }
         let now = Timestamp::now();
         let mut resume = Some(from);
@@ -58,7 +70,13 @@ impl Store {
                     slot.size = size;
                     slot.valid_size = slot.valid_size.min(size);
                     stamp(&mut slot, now);
-                    let left = free_range(txn, blob.id, &mut slot, u64::from(start)..u64::from(to) + 1, journaled)?;
+                    let left = free_range(
+                        txn,
+                        blob.id,
+                        &mut slot,
+                        u64::from(start)..u64::from(to) + 1,
+                        journaled,
+                    )?;
                     txn.put(blob.id, slot)?;
                     Ok(left)
                 })
@@ -72,7 +90,12 @@ impl Store {
 
     /// Gives the range pages of its own, so that writing there can't fail for lack of space. Reads as zeroes
     /// until written. All of it or ENOSPC and nothing.
-    pub async fn allocate(&self, blob: &Rc<Blob>, range: Range<u64>, mode: AllocateMode) -> Result<()> {
+    pub async fn allocate(
+        &self,
+        blob: &Rc<Blob>,
+        range: Range<u64>,
+        mode: AllocateMode,
+    ) -> Result<()> {
         check_range(&range)?;
         let inner = &self.0;
         let _map = blob.map_lock.write().await;
@@ -105,8 +128,17 @@ impl Store {
     }
 
     /// Makes the range read as zeroes and keeps (or gives) it pages of its own.
-    pub async fn zero_range(&self, blob: &Rc<Blob>, range: Range<u64>, mode: AllocateMode) -> Result<()> {
-        self.punch(blob, range.start..range.end.min(blob.size().max(range.start + 1))).await?;
+    pub async fn zero_range(
+        &self,
+        blob: &Rc<Blob>,
+        range: Range<u64>,
+        mode: AllocateMode,
+    ) -> Result<()> {
+        self.punch(
+            blob,
+            range.start..range.end.min(blob.size().max(range.start + 1)),
+        )
+        .await?;
         self.allocate(blob, range, mode).await
     }
 
@@ -145,6 +177,7 @@ impl Store {
                         )
                         .into());
                     }
+                    txn.put(id, slot)?;
                     txn.destroy(id)?;
                     Ok(true)
                 })
@@ -160,7 +193,10 @@ fn check_range(range: &Range<u64>) -> Result<()> {
         return Err(Error::with(Errno::INVAL, "an empty range"));
     }
     if range.end > BLOB_BYTES_MAX {
-        return Err(Error::with(Errno::FBIG, format!("a file has at most {BLOB_BYTES_MAX} bytes")));
+        return Err(Error::with(
+            Errno::FBIG,
+            format!("a file has at most {BLOB_BYTES_MAX} bytes"),
+        ));
     }
     Ok(())
 }
@@ -171,9 +207,22 @@ fn stamp(slot: &mut Slot, now: Timestamp) {
 }
 
 /// Unmaps and frees pages `range`, a bounded number of extents; answers where to go on.
-fn free_range(txn: &mut Transaction<'_>, id: BlobId, slot: &mut Slot, range: Range<u64>, journaled: bool) -> Result<Option<u32>, Stop> {
+fn free_range(
+    txn: &mut Transaction<'_>,
+    id: BlobId,
+    slot: &mut Slot,
+    range: Range<u64>,
+    journaled: bool,
+) -> Result<Option<u32>, Stop> {
     let mut runs = Vec::new();
-    let resume = extents::remove(txn, slot, id.slot, range, EXTENTS_PER_TRANSACTION, &mut runs)?;
+    let resume = extents::remove(
+        txn,
+        slot,
+        id.slot,
+        range,
+        EXTENTS_PER_TRANSACTION,
+        &mut runs,
+    )?;
     for run in runs {
         txn.free_run(run, journaled)?;
     }
@@ -194,7 +243,11 @@ impl Inner {
                 continue;
             }
             self.cache.limit_end(frame, within as u32);
-            if self.cache.write(frame, |bytes| bytes[within..].fill(0)).is_some() {
+            if self
+                .cache
+                .write(frame, |bytes| bytes[within..].fill(0))
+                .is_some()
+            {
                 break;
             }
             self.reclaim_frames(1).await?;
@@ -249,10 +302,21 @@ impl Inner {
                             }
                             Mapping::Hole { pages } => {
                                 let unwritten = at < valid_pages;
-                                let until = if unwritten { valid_pages.min(last) } else { last };
-                                let want = u64::from(pages.max(1)).min(until - at).min(GROUP_RUN_MAX) as u32;
+                                let until = if unwritten {
+                                    valid_pages.min(last)
+                                } else {
+                                    last
+                                };
+                                let want =
+                                    u64::from(pages.max(1)).min(until - at).min(GROUP_RUN_MAX)
+                                        as u32;
                                 let run = txn.take_data(goal, want)?;
-                                let extent = Extent { logical: at as u32, pages: run.pages, physical: run.page, unwritten };
+                                let extent = Extent {
+                                    logical: at as u32,
+                                    pages: run.pages,
+                                    physical: run.page,
+                                    unwritten,
+                                };
                                 extents::insert(txn, &mut slot, blob.id.slot, extent)?;
                                 at += u64::from(run.pages);
                                 goal = run.page + u64::from(run.pages);
@@ -275,7 +339,8 @@ impl Inner {
         let head_end = (first * PAGE).min(end);
         self.zero_bytes(blob, range.start, head_end).await?;
         if last >= first {
-            self.zero_bytes(blob, (last * PAGE).max(range.start), end).await?;
+            self.zero_bytes(blob, (last * PAGE).max(range.start), end)
+                .await?;
         }
         self.write_back(blob, false).await?;
         if last <= first {
@@ -288,7 +353,8 @@ impl Inner {
             resume = store
                 .transact_freeing(|txn| {
                     let mut slot = txn.slot(blob.id)?;
-                    let left = free_range(txn, blob.id, &mut slot, u64::from(start)..last, journaled)?;
+                    let left =
+                        free_range(txn, blob.id, &mut slot, u64::from(start)..last, journaled)?;
                     stamp(&mut slot, Timestamp::now());
                     txn.put(blob.id, slot)?;
                     Ok(left)
@@ -310,10 +376,11 @@ impl Inner {
             return Ok(());
         }
         let zeroes = [0; PAGE_BYTES];
-        self.write_locked(blob, from, &zeroes[..(to - from) as usize]).await.map(drop)
+        self.write_locked(blob, from, &zeroes[..(to - from) as usize])
+            .await
+            .map(drop)
     }
 }
 
 /// Pages asked of the allocator at once; a group has fewer.
 const GROUP_RUN_MAX: u64 = crate::format::GROUP_PAGES - 1;
-

@@ -5,8 +5,8 @@
 //! version, features, checksum and that the stated layout fits the device.
 
 use crate::format::{
-    ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, SUPERBLOCK_MAGIC,
-    SUPERBLOCK_PAGES, Superblock, VolumeId,
+    ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES,
+    Superblock, VolumeId,
 };
 use crate::space::SpaceGeometry;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -22,31 +22,42 @@ const CRC_OFFSET: usize = std::mem::offset_of!(Superblock, crc);
 
 /// Where things are, derived from a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// Pages of the volume.
-    pub volume_pages: u64,
+    pub(crate) volume_pages: u64,
     /// Pages of the journal ring.
-    pub journal_pages: u64,
+    pub(crate) journal_pages: u64,
     /// The volume-state page.
-    pub state_page: u64,
+    pub(crate) state_page: u64,
     /// First page of group 0.
-    pub first_group: u64,
+    pub(crate) first_group: u64,
     /// Allocation groups, the last of which may be short.
-    pub groups: u64,
+    pub(crate) groups: u64,
 }
 
 impl Layout {
     /// The layout of a volume of `volume_pages` with a ring of `journal_pages`.
-    pub fn new(volume_pages: u64, journal_pages: u64) -> Layout {
+    pub(crate) fn new(volume_pages: u64, journal_pages: u64) -> Layout {
         let state_page = JOURNAL_FIRST_PAGE + journal_pages;
         let first_group = state_page + 1;
-        let geometry = SpaceGeometry { state_page, first_group, volume_pages, cluster_pages: 1 };
+        let geometry = SpaceGeometry {
+            state_page,
+            first_group,
+            volume_pages,
+            cluster_pages: 1,
+        };
         let groups = u64::from(geometry.groups());
-        Layout { volume_pages, journal_pages, state_page, first_group, groups }
+        Layout {
+            volume_pages,
+            journal_pages,
+            state_page,
+            first_group,
+            groups,
+        }
     }
 
     /// Device page of the journal page `lsn`.
-    pub fn journal_page(&self, lsn: u64) -> u64 {
+    pub(crate) fn journal_page(&self, lsn: u64) -> u64 {
         JOURNAL_FIRST_PAGE + lsn % self.journal_pages
     }
 }
@@ -78,13 +89,20 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
     if superblock.version > FORMAT_VERSION {
         return Err(Error::with(
             Errno::OPNOTSUPP,
-            format!("the volume has format version {}, this program knows up to {FORMAT_VERSION}: use a newer adit", superblock.version),
+            format!(
+                "the volume has format version {}, this program knows up to {FORMAT_VERSION}: use a newer adit",
+                superblock.version
+            ),
         ));
     }
     if superblock.algorithm != u32::from(ALGORITHM_CRC32C) {
         return Ok(Judgement::Damaged("unknown checksum algorithm"));
     }
-    let crc = VolumeId(superblock.volume_id).checksum(SUPERBLOCK_PAGES[index], &bytes[..PAGE_BYTES], CRC_OFFSET);
+    let crc = VolumeId(superblock.volume_id).checksum(
+        SUPERBLOCK_PAGES[index],
+        &bytes[..PAGE_BYTES],
+        CRC_OFFSET,
+    );
     if crc != superblock.crc {
         return Ok(Judgement::Damaged("checksum does not match"));
     }
@@ -100,7 +118,10 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
 pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superblock>> {
     let [first, second] = [judge(0, pages[0])?, judge(1, pages[1])?];
     if let (Judgement::NotOurs, Some(other)) = (&first, foreign_signature(pages[0])) {
-        return Err(Error::with(Errno::INVAL, format!("not an Adit volume: it holds {other}")));
+        return Err(Error::with(
+            Errno::INVAL,
+            format!("not an Adit volume: it holds {other}"),
+        ));
     }
     let superblock = match (first, second) {
         (Judgement::Valid(a), Judgement::Valid(b)) if a.volume_id == b.volume_id => {
@@ -110,15 +131,24 @@ pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superbl
             // mkfs writes both; a leftover of an earlier volume cannot survive it.
             return Err(Error::with(
                 Errno::UCLEAN,
-                format!("the two superblocks belong to different volumes ({:x?} and {:x?})", a.volume_id, b.volume_id),
+                format!(
+                    "the two superblocks belong to different volumes ({:x?} and {:x?})",
+                    a.volume_id, b.volume_id
+                ),
             ));
         }
         (Judgement::Valid(a), _) | (_, Judgement::Valid(a)) => a,
         (Judgement::NotOurs, Judgement::NotOurs) => {
-            return Err(Error::with(Errno::INVAL, "not an Adit volume: no superblock (make one with `adit mkfs`)"));
+            return Err(Error::with(
+                Errno::INVAL,
+                "not an Adit volume: no superblock (make one with `adit mkfs`)",
+            ));
         }
         (Judgement::Damaged(why), _) | (_, Judgement::Damaged(why)) => {
-            return Err(Error::with(Errno::UCLEAN, format!("both superblocks are damaged: {why}")));
+            return Err(Error::with(
+                Errno::UCLEAN,
+                format!("both superblocks are damaged: {why}"),
+            ));
         }
     };
     verify_layout(&superblock, device_bytes)?;
@@ -130,16 +160,24 @@ fn verify_layout(superblock: &Superblock, device_bytes: u64) -> Result<()> {
     if superblock.features_incompatible & !FEATURES_KNOWN != 0 {
         return Err(Error::with(
             Errno::OPNOTSUPP,
-            format!("the volume uses features {:#x} that this program doesn't know: use a newer adit", superblock.features_incompatible),
+            format!(
+                "the volume uses features {:#x} that this program doesn't know: use a newer adit",
+                superblock.features_incompatible
+            ),
         ));
     }
     if superblock.page_shift != 12 {
-        return bad(format!("page size 2^{} instead of 4096", superblock.page_shift));
+        return bad(format!(
+            "page size 2^{} instead of 4096",
+            superblock.page_shift
+        ));
     }
     if !(JOURNAL_PAGES_MIN..=JOURNAL_PAGES_MAX).contains(&superblock.journal_pages) {
         return bad(format!("journal of {} pages", superblock.journal_pages));
     }
-    if superblock.volume_pages >= 1 << 48 || Layout::new(superblock.volume_pages, superblock.journal_pages).groups == 0 {
+    if superblock.volume_pages >= 1 << 48
+        || Layout::new(superblock.volume_pages, superblock.journal_pages).groups == 0
+    {
         return bad(format!("volume of {} pages", superblock.volume_pages));
     }
     if superblock.volume_pages > device_bytes / PAGE_BYTES as u64 {
@@ -197,24 +235,38 @@ mod tests {
         assert_eq!(choose([&old.0, &torn.0], BYTES).unwrap().sequence, 4);
         let mut both = old.clone();
         both.0[20] ^= 1;
-        assert_eq!(choose([&both.0, &torn.0], BYTES).unwrap_err().errno(), Errno::UCLEAN);
+        assert_eq!(
+            choose([&both.0, &torn.0], BYTES).unwrap_err().errno(),
+            Errno::UCLEAN
+        );
     }
 
     #[test]
     fn zeroed_foreign_short_and_too_new_devices_are_refused_by_name() {
         let zero = Page::zeroed();
-        assert_eq!(choose([&zero.0, &zero.0], BYTES).unwrap_err().errno(), Errno::INVAL);
+        assert_eq!(
+            choose([&zero.0, &zero.0], BYTES).unwrap_err().errno(),
+            Errno::INVAL
+        );
         let mut ext4 = Page::zeroed();
         ext4.0[1024 + 56] = 0x53;
         ext4.0[1024 + 57] = 0xef;
         let valid = encode(&mut superblock(5));
         let error = choose([&ext4.0, &valid.0], BYTES).unwrap_err();
         assert!(error.to_string().contains("ext2/3/4"), "{error}");
-        assert_eq!(choose([&zero.0, &valid.0], BYTES - 4096).unwrap_err().errno(), Errno::UCLEAN);
+        assert_eq!(
+            choose([&zero.0, &valid.0], BYTES - 4096)
+                .unwrap_err()
+                .errno(),
+            Errno::UCLEAN
+        );
         let mut future = superblock(4);
         future.version = FORMAT_VERSION + 1;
         let future = encode(&mut future);
-        assert_eq!(choose([&future.0, &zero.0], BYTES).unwrap_err().errno(), Errno::OPNOTSUPP);
+        assert_eq!(
+            choose([&future.0, &zero.0], BYTES).unwrap_err().errno(),
+            Errno::OPNOTSUPP
+        );
     }
 
     #[test]

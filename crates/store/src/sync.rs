@@ -177,8 +177,17 @@ impl Inner {
                 return Ok(());
             }
             let (pages, more) = self.dirty_pages(blob);
-            let size = if more { blob.slot.borrow().size.max(first_clean(&pages)).min(blob.size()) } else { blob.size() };
-            self.write_back_pages(blob, pages, size, times && !more).await?;
+            let size = if more {
+                blob.slot
+                    .borrow()
+                    .size
+                    .max(first_clean(&pages))
+                    .min(blob.size())
+            } else {
+                blob.size()
+            };
+            self.write_back_pages(blob, pages, size, times && !more)
+                .await?;
             if !more {
                 return Ok(());
             }
@@ -191,14 +200,26 @@ impl Inner {
         listed.sort_unstable();
         listed.dedup();
         listed.retain(|page| {
-            self.cache.find(blob.key(*page)).is_some_and(|frame| self.cache.has(frame, FrameFlags::DIRTY))
+            self.cache
+                .find(blob.key(*page))
+                .is_some_and(|frame| self.cache.has(frame, FrameFlags::DIRTY))
         });
         let more = listed.len() > PLAN_PAGES_MAX;
-        let rest = if more { listed.split_off(PLAN_PAGES_MAX) } else { Vec::new() };
+        let rest = if more {
+            listed.split_off(PLAN_PAGES_MAX)
+        } else {
+            Vec::new()
+        };
         (std::mem::replace(&mut *listed, rest), more)
     }
 
-    async fn write_back_pages(self: &Rc<Self>, blob: &Rc<Blob>, mut pages: Vec<u32>, size: u64, times: bool) -> Result<()> {
+    async fn write_back_pages(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        mut pages: Vec<u32>,
+        size: u64,
+        times: bool,
+    ) -> Result<()> {
         let slot = *blob.slot.borrow();
         let mtime = blob.mtime.get();
         if pages.is_empty() && size == slot.size && !(times && mtime.is_some()) {
@@ -219,7 +240,10 @@ impl Inner {
             }
         };
         let result = match self.write_pieces(blob, &home).await {
-            Ok(()) => self.map_pieces(blob, &journal, &home, size, valid_size, times).await,
+            Ok(()) => {
+                self.map_pieces(blob, &journal, &home, size, valid_size, times)
+                    .await
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = result {
@@ -233,15 +257,24 @@ impl Inner {
 
     /// The page in which the valid size lies has to become zeroes behind it, in the same transaction, before
     /// the valid size passes its end.
-    async fn cover_tail(self: &Rc<Self>, blob: &Rc<Blob>, slot: &Slot, pages: &mut Vec<u32>) -> Result<()> {
+    async fn cover_tail(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        slot: &Slot,
+        pages: &mut Vec<u32>,
+    ) -> Result<()> {
         let tail = (slot.valid_size / PAGE) as u32;
-        if slot.valid_size % PAGE == 0 || pages.first() == Some(&tail) || pages.binary_search(&tail).is_ok() {
+        if slot.valid_size % PAGE == 0
+            || pages.first() == Some(&tail)
+            || pages.binary_search(&tail).is_ok()
+        {
             return Ok(());
         }
         if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
             self.cache.set(frame, FrameFlags::DIRTY);
             let dirty = granules((slot.valid_size % PAGE) as usize, PAGE_BYTES);
-            self.cache.set_dirty_granules(frame, self.cache.dirty_granules(frame) | dirty);
+            self.cache
+                .set_dirty_granules(frame, self.cache.dirty_granules(frame) | dirty);
             let at = pages.partition_point(|page| *page < tail);
             pages.insert(at, tail);
         }
@@ -249,7 +282,13 @@ impl Inner {
     }
 
     /// Decides what goes through the journal and what home, and takes space for what has none.
-    async fn plan(self: &Rc<Self>, blob: &Rc<Blob>, slot: &Slot, pages: &[u32], size: u64) -> Result<(Vec<u32>, Vec<Piece>)> {
+    async fn plan(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        slot: &Slot,
+        pages: &[u32],
+        size: u64,
+    ) -> Result<(Vec<u32>, Vec<Piece>)> {
         let cache = &self.cache;
         let dirty_bytes: u32 = pages
             .iter()
@@ -267,7 +306,10 @@ impl Inner {
         }
         let small = changes_map && dirty_bytes <= JOURNAL_DATA_BYTES_MAX;
         let (journal, home): (Vec<u32>, Vec<u32>) = pages.iter().copied().partition(|page| {
-            small || cache.find(blob.key(*page)).is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
+            small
+                || cache
+                    .find(blob.key(*page))
+                    .is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
         });
         // Many live pages full of new data would overflow a transaction: let the checkpoint make them
         // ordinary ones. (The frames stay dirty; only what they were before goes home.)
@@ -284,7 +326,11 @@ impl Inner {
         let mut index = 0;
         while index < pages.len() {
             let page = pages[index];
-            let run = pages[index..].iter().zip(page..).take_while(|(have, want)| *have == want).count() as u32;
+            let run = pages[index..]
+                .iter()
+                .zip(page..)
+                .take_while(|(have, want)| *have == want)
+                .count() as u32;
             let piece = match self.map(blob, page).await {
                 Ok(Mapping::Extent(extent)) => {
                     let skip = page - extent.logical;
@@ -297,10 +343,10 @@ impl Inner {
                     })
                 }
                 Ok(Mapping::Hole { pages: hole }) => {
-                    let goal = pieces.last().filter(|last| last.page + last.pages == page).map_or_else(
-                        || self.goal(blob),
-                        |last| last.home + u64::from(last.pages),
-                    );
+                    let goal = pieces
+                        .last()
+                        .filter(|last| last.page + last.pages == page)
+                        .map_or_else(|| self.goal(blob), |last| last.home + u64::from(last.pages));
                     self.take_run(goal, run.min(hole)).await.map(|taken| Piece {
                         page,
                         pages: taken.pages,
@@ -336,12 +382,17 @@ impl Inner {
     async fn take_run(self: &Rc<Self>, goal: u64, pages: u32) -> Result<Run> {
         let store = Store(self.clone());
         // The pages were reserved when their data was accepted.
-        store.transact_freeing(|txn| txn.take_unmapped(goal, pages)).await
+        store
+            .transact_freeing(|txn| txn.take_unmapped(goal, pages))
+            .await
     }
 
     fn give_back(&self, pieces: &[Piece]) {
         for piece in pieces.iter().filter(|piece| piece.new) {
-            self.space.borrow_mut().give_back(Run { page: piece.home, pages: piece.pages });
+            self.space.borrow_mut().give_back(Run {
+                page: piece.home,
+                pages: piece.pages,
+            });
         }
     }
 
@@ -355,7 +406,9 @@ impl Inner {
                 let count = (piece.pages - at).min(HOME_PAGES_MAX as u32);
                 let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
                 for page in piece.page + at..piece.page + at + count {
-                    let frame = cache.find(blob.key(page)).expect("dirty frames stay in the cache");
+                    let frame = cache
+                        .find(blob.key(page))
+                        .expect("dirty frames stay in the cache");
                     cache.set(frame, FrameFlags::WRITEBACK);
                     cache.clear(frame, FrameFlags::DIRTY);
                     cache.set_dirty_granules(frame, 0);
@@ -366,10 +419,15 @@ impl Inner {
             }
         }
         let mut result = Ok(());
-        let writes = writes.into_iter().map(|(home, buffers)| self.write_pages(home, buffers, false));
+        let writes = writes
+            .into_iter()
+            .map(|(home, buffers)| self.write_pages(home, buffers, false));
         for written in adit_reactor::sync::join_all(writes).await {
             if let Err(errno) = written {
-                result = Err(Error::with(errno, format!("writing data of blob {}", blob.id.slot)));
+                result = Err(Error::with(
+                    errno,
+                    format!("writing data of blob {}", blob.id.slot),
+                ));
             }
         }
         if !pieces.is_empty() {
@@ -406,8 +464,16 @@ impl Inner {
                     let address = blob.id.slot;
                     for piece in home {
                         if piece.new {
-                            txn.commit_run(Run { page: piece.home, pages: piece.pages })?;
-                            let extent = Extent { logical: piece.page, pages: piece.pages, physical: piece.home, unwritten: false };
+                            txn.commit_run(Run {
+                                page: piece.home,
+                                pages: piece.pages,
+                            })?;
+                            let extent = Extent {
+                                logical: piece.page,
+                                pages: piece.pages,
+                                physical: piece.home,
+                                unwritten: false,
+                            };
                             extents::insert(txn, &mut slot, address, extent)?;
                             new_pages += u64::from(piece.pages);
                         } else if piece.unwritten {
@@ -464,7 +530,9 @@ impl Inner {
         goal: u64,
     ) -> Result<u64, Stop> {
         let cache = &self.cache;
-        let frame = cache.find(blob.key(page)).ok_or(Stop::Fail(Error::new(Errno::IO)))?;
+        let frame = cache
+            .find(blob.key(page))
+            .ok_or(Stop::Fail(Error::new(Errno::IO)))?;
         let start = u64::from(page) * PAGE;
         let in_page = |bytes: u64| bytes.saturating_sub(start).min(PAGE) as usize;
         let mut valid = in_page(slot.valid_size);
@@ -472,21 +540,35 @@ impl Inner {
         let home = match extents::lookup(txn, slot, blob.id.slot, page)? {
             Mapping::Extent(extent) => {
                 if extent.unwritten {
-                    extents::mark_written(txn, slot, blob.id.slot, u64::from(page)..u64::from(page) + 1)?;
+                    extents::mark_written(
+                        txn,
+                        slot,
+                        blob.id.slot,
+                        u64::from(page)..u64::from(page) + 1,
+                    )?;
                     valid = 0;
                 }
                 extent.physical + u64::from(page - extent.logical)
             }
             Mapping::Hole { .. } => {
                 let run = txn.take_data(goal, 1)?;
-                let extent = Extent { logical: page, pages: 1, physical: run.page, unwritten: false };
+                let extent = Extent {
+                    logical: page,
+                    pages: 1,
+                    physical: run.page,
+                    unwritten: false,
+                };
                 extents::insert(txn, slot, blob.id.slot, extent)?;
                 (valid, taken) = (0, 1);
                 run.page
             }
         };
         // What is at home beyond the valid bytes is not ours: it comes along up to the end of the file.
-        let end = if slot.valid_size >= start + PAGE { PAGE_BYTES } else { in_page(size.max(slot.valid_size)) };
+        let end = if slot.valid_size >= start + PAGE {
+            PAGE_BYTES
+        } else {
+            in_page(size.max(slot.valid_size))
+        };
         let mask = cache.dirty_granules(frame) | granules(valid, end);
         txn.journal_data(frame, home, mask);
         Ok(taken)
@@ -526,7 +608,9 @@ fn first_clean(pages: &[u32]) -> u64 {
 
 /// The valid size once `pages` are on the device.
 fn new_valid_size(slot: &Slot, pages: &[u32], size: u64) -> u64 {
-    let end = pages.last().map_or(0, |last| ((u64::from(*last) + 1) * PAGE).min(size));
+    let end = pages
+        .last()
+        .map_or(0, |last| ((u64::from(*last) + 1) * PAGE).min(size));
     slot.valid_size.max(end)
 }
 
@@ -544,8 +628,15 @@ fn cover_gap(
         return Ok(());
     }
     let mut written: SmallVec<[(u64, u64); 8]> = SmallVec::new();
-    written.extend(journal.iter().map(|page| (u64::from(*page), u64::from(*page) + 1)));
-    written.extend(home.iter().map(|piece| (u64::from(piece.page), u64::from(piece.page + piece.pages))));
+    written.extend(
+        journal
+            .iter()
+            .map(|page| (u64::from(*page), u64::from(*page) + 1)),
+    );
+    written.extend(
+        home.iter()
+            .map(|piece| (u64::from(piece.page), u64::from(piece.page + piece.pages))),
+    );
     written.sort_unstable();
     let mut next = slot.valid_size.div_ceil(PAGE);
     for (from, to) in written {
@@ -558,7 +649,13 @@ fn cover_gap(
 }
 
 /// Makes the mapped pages of `[from, to)` unwritten.
-pub(crate) fn mark_unwritten(txn: &mut Transaction<'_>, blob: &Blob, slot: &mut Slot, from: u64, to: u64) -> Result<(), Stop> {
+pub(crate) fn mark_unwritten(
+    txn: &mut Transaction<'_>,
+    blob: &Blob,
+    slot: &mut Slot,
+    from: u64,
+    to: u64,
+) -> Result<(), Stop> {
     let mut page = from;
     while page < to {
         match extents::lookup(txn, slot, blob.id.slot, page as u32)? {
@@ -568,8 +665,20 @@ pub(crate) fn mark_unwritten(txn: &mut Transaction<'_>, blob: &Blob, slot: &mut 
                 let pages = u64::from(extent.pages - skip).min(to - page) as u32;
                 if !extent.unwritten {
                     let mut runs = Vec::new();
-                    extents::remove(txn, slot, blob.id.slot, page..page + u64::from(pages), usize::MAX, &mut runs)?;
-                    let unwritten = Extent { logical: page as u32, pages, physical: extent.physical + u64::from(skip), unwritten: true };
+                    extents::remove(
+                        txn,
+                        slot,
+                        blob.id.slot,
+                        page..page + u64::from(pages),
+                        usize::MAX,
+                        &mut runs,
+                    )?;
+                    let unwritten = Extent {
+                        logical: page as u32,
+                        pages,
+                        physical: extent.physical + u64::from(skip),
+                        unwritten: true,
+                    };
                     extents::insert(txn, slot, blob.id.slot, unwritten)?;
                 }
                 page += u64::from(pages);

@@ -10,9 +10,7 @@
 
 use crate::blob::BlobId;
 use crate::cache::{FrameFlags, FrameId, FrameKey};
-use crate::format::{
-    ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage,
-};
+use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage};
 use crate::pages::{Pages, PagesRead, Stop};
 use crate::space::{Mark, PageState, Run};
 use crate::volume::{Inner, RESERVE_PAGES};
@@ -70,7 +68,10 @@ fn resident(inner: &Inner, page: u64, kind: PageKind) -> Result<&Page, Stop> {
             if inner.cache.kind(frame) != kind as u8 {
                 return Err(Stop::Fail(Error::with(
                     Errno::UCLEAN,
-                    format!("metadata page {page} is used as {kind:?} but holds kind {}", inner.cache.kind(frame)),
+                    format!(
+                        "metadata page {page} is used as {kind:?} but holds kind {}",
+                        inner.cache.kind(frame)
+                    ),
                 )));
             }
             Ok(inner.cache.page(frame))
@@ -87,7 +88,10 @@ fn state(inner: &Inner, pages: &impl PagesRead) -> Result<StatePage, Stop> {
 
 /// The place of a slot address: device page and byte offset in it.
 fn place(address: u64) -> (u64, usize) {
-    (address / SLOTS_PER_PAGE, (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES)
+    (
+        address / SLOTS_PER_PAGE,
+        (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES,
+    )
 }
 
 fn slot_at(inner: &Inner, pages: &impl PagesRead, address: u64) -> Result<(BlobId, Slot), Stop> {
@@ -102,15 +106,29 @@ fn slot_at(inner: &Inner, pages: &impl PagesRead, address: u64) -> Result<(BlobI
         return Err(Error::with(Errno::STALE, format!("slot {address} is free")).into());
     }
     if slot.algorithm != ALGORITHM_CRC32C || inner.volume.checksum(address, bytes, 0) != slot.crc {
-        return Err(Error::with(Errno::UCLEAN, format!("slot {address} (page {page}) is damaged: run `adit check`")).into());
+        return Err(Error::with(
+            Errno::UCLEAN,
+            format!("slot {address} (page {page}) is damaged: run `adit check`"),
+        )
+        .into());
     }
-    Ok((BlobId { slot: address, generation: slot.generation }, slot))
+    Ok((
+        BlobId {
+            slot: address,
+            generation: slot.generation,
+        },
+        slot,
+    ))
 }
 
 fn slot_from_page(inner: &Inner, pages: &impl PagesRead, id: BlobId) -> Result<Slot, Stop> {
     let (found, slot) = slot_at(inner, pages, id.slot)?;
     if found != id {
-        return Err(Error::with(Errno::STALE, format!("blob {}.{} is gone", id.slot, id.generation)).into());
+        return Err(Error::with(
+            Errno::STALE,
+            format!("blob {}.{} is gone", id.slot, id.generation),
+        )
+        .into());
     }
     Ok(slot)
 }
@@ -204,11 +222,15 @@ impl<'s> Transaction<'s> {
         let address = inner.space.borrow_mut().take_slot(self)?;
         let state_page = inner.layout.get().state_page;
         let page = self.page_mut(state_page, PageKind::State)?;
-        let (state, _) = StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        let (state, _) =
+            StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
         let generation = state.next_generation;
         state.next_generation = generation.wrapping_add(1).max(1);
         state.blobs += 1;
-        let id = BlobId { slot: address, generation };
+        let id = BlobId {
+            slot: address,
+            generation,
+        };
         self.write_slot(id, slot)?;
         Ok(id)
     }
@@ -216,11 +238,16 @@ impl<'s> Transaction<'s> {
     /// Frees the slot of a blob. Its map must be empty.
     pub fn destroy(&mut self, id: BlobId) -> Result<(), Stop> {
         let slot = self.slot(id)?;
-        assert!(slot.allocated_pages == 0, "a blob with pages is deleted by Store::delete");
+        assert!(
+            slot.allocated_pages == 0,
+            "a blob with pages is deleted by Store::delete"
+        );
         let inner = self.inner;
-        inner.space.borrow_mut().free_slot(self, id.slot)?;
+        let freed = inner.space.borrow_mut().free_slot(self, id.slot)?;
+        self.frees.extend(freed.map(|run| (run, true)));
         let page = self.page_mut(inner.layout.get().state_page, PageKind::State)?;
-        let (state, _) = StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        let (state, _) =
+            StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
         state.blobs = state.blobs.saturating_sub(1);
         self.slots.retain(|(staged, _)| *staged != id);
         let mut gone = slot;
@@ -232,7 +259,8 @@ impl<'s> Transaction<'s> {
     /// Changes the volume-state page.
     pub fn update_state(&mut self, f: impl FnOnce(&mut StatePage)) -> Result<(), Stop> {
         let page = self.page_mut(self.inner.layout.get().state_page, PageKind::State)?;
-        let (state, _) = StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        let (state, _) =
+            StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
         f(state);
         Ok(())
     }
@@ -244,7 +272,9 @@ impl<'s> Transaction<'s> {
 
     /// Records the hidden directory of unlinked inodes.
     pub fn set_orphans(&mut self, id: BlobId) -> Result<(), Stop> {
-        self.update_state(|state| (state.orphans, state.orphans_generation) = (id.slot, id.generation))
+        self.update_state(|state| {
+            (state.orphans, state.orphans_generation) = (id.slot, id.generation)
+        })
     }
 
     /// ENOSPC unless `pages` more pages may be taken: those promised to cached writes and the reserve
@@ -267,7 +297,10 @@ impl<'s> Transaction<'s> {
     pub(crate) fn take_data(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
         let inner = self.inner;
         let run = inner.space.borrow_mut().take(self, goal, want)?;
-        inner.space.borrow_mut().commit(self, run, PageState::Used)?;
+        inner
+            .space
+            .borrow_mut()
+            .commit(self, run, PageState::Used)?;
         Ok(run)
     }
 
@@ -344,12 +377,16 @@ impl<'s> Transaction<'s> {
             }
         }
         for (run, journaled) in &self.frees {
-            if *journaled && run.pages == 1
+            if *journaled
+                && run.pages == 1
                 && let Some(frame) = cache.find(FrameKey::meta(run.page))
             {
                 cache.remove(frame);
             }
             journal.add_free(*run, *journaled);
+        }
+        if !journal.open_is_empty() {
+            inner.spawn_writeback();
         }
     }
 
@@ -382,9 +419,17 @@ impl Pages for Transaction<'_> {
             None => {
                 let inner = self.inner;
                 resident(inner, page, kind)?;
-                let target = inner.cache.find(FrameKey::meta(page)).ok_or(Stop::Miss(page, kind))?;
+                let target = inner
+                    .cache
+                    .find(FrameKey::meta(page))
+                    .ok_or(Stop::Miss(page, kind))?;
                 let shadow = inner.cache.shadow(target).ok_or_else(no_frames)?;
-                self.shadows.push(Shadow { page, target, shadow, fresh: false });
+                self.shadows.push(Shadow {
+                    page,
+                    target,
+                    shadow,
+                    fresh: false,
+                });
                 self.shadows.len() - 1
             }
         };
@@ -401,13 +446,20 @@ impl Pages for Transaction<'_> {
             inner.cache.remove(old);
         }
         let target = inner.cache.allocate().ok_or_else(no_frames)?;
-        inner.cache.insert_zeroed(target, FrameKey::meta(page), kind as u8);
+        inner
+            .cache
+            .insert_zeroed(target, FrameKey::meta(page), kind as u8);
         inner.cache.set_home(target, page);
         let Some(shadow) = inner.cache.shadow(target) else {
             inner.cache.remove(target);
             return Err(no_frames());
         };
-        self.shadows.push(Shadow { page, target, shadow, fresh: true });
+        self.shadows.push(Shadow {
+            page,
+            target,
+            shadow,
+            fresh: true,
+        });
         // SAFETY: as in `page_mut`.
         let content = unsafe { &mut *inner.cache.page_ptr(shadow) };
         if kind.has_header() {
@@ -429,7 +481,10 @@ impl Pages for Transaction<'_> {
 }
 
 fn no_frames() -> Stop {
-    Stop::Fail(Error::with(Errno::NOMEM, "the page cache is too small for this operation"))
+    Stop::Fail(Error::with(
+        Errno::NOMEM,
+        "the page cache is too small for this operation",
+    ))
 }
 
 /// `RESERVE_PAGES` is part of what `check_room` promises.

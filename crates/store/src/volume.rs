@@ -6,9 +6,9 @@
 
 use crate::blob::{Blob, BlobTable};
 use crate::cache::{FrameKey, Frames};
-use crate::owned_cache::OwnedCache;
 use crate::format::{PageKind, StatePage, Superblock, VolumeId};
 use crate::journal::Journal;
+use crate::owned_cache::OwnedCache;
 use crate::pages::Stop;
 use crate::space::Space;
 use crate::superblock::Layout;
@@ -180,13 +180,20 @@ impl Store {
         let state = self.state().await?;
         let inner = &*self.0;
         let superblock = inner.superblock.borrow();
-        let label = superblock.label.split(|byte| *byte == 0).next().unwrap_or(&[]);
+        let label = superblock
+            .label
+            .split(|byte| *byte == 0)
+            .next()
+            .unwrap_or(&[]);
         let page_bytes = PAGE_BYTES as u64;
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
             volume_bytes: superblock.volume_pages * page_bytes,
-            free_bytes: state.free_pages.saturating_sub(inner.reserved_pages.get() + RESERVE_PAGES) * page_bytes,
+            free_bytes: state
+                .free_pages
+                .saturating_sub(inner.reserved_pages.get() + RESERVE_PAGES)
+                * page_bytes,
             journal_bytes: superblock.journal_pages * page_bytes,
             journal_live_bytes: inner.journal.live_pages() * page_bytes,
             cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
@@ -196,7 +203,11 @@ impl Store {
             cache_bytes: inner.options.cache_bytes,
             dirty_bytes: u64::from(inner.cache.counts().dirty) * page_bytes,
             survives_process_death: inner.survives_process_death,
-            failure: inner.failure.borrow().as_ref().map(|error| error.to_string()),
+            failure: inner
+                .failure
+                .borrow()
+                .as_ref()
+                .map(|error| error.to_string()),
         })
     }
 }
@@ -205,7 +216,10 @@ impl Inner {
     /// Fails when the volume takes no more writes.
     pub(crate) fn writable(&self) -> Result<()> {
         if let Some(error) = &*self.failure.borrow() {
-            return Err(Error::with(Errno::ROFS, format!("the volume is read-only since: {error}")));
+            return Err(Error::with(
+                Errno::ROFS,
+                format!("the volume is read-only since: {error}"),
+            ));
         }
         if self.options.read_only {
             return Err(Error::with(Errno::ROFS, "the volume was opened read-only"));
@@ -293,7 +307,10 @@ impl Inner {
     /// Brings a metadata page into the cache, verified.
     pub(crate) async fn load(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
         if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
-            return Err(Error::with(Errno::UCLEAN, format!("metadata refers to page {page}, which can't hold {kind:?}")));
+            return Err(Error::with(
+                Errno::UCLEAN,
+                format!("metadata refers to page {page}, which can't hold {kind:?}"),
+            ));
         }
         let key = FrameKey::meta(page);
         loop {
@@ -317,7 +334,10 @@ impl Inner {
         drop(completion.request);
         let result = read
             .map_err(|errno| Error::with(errno, format!("reading metadata page {page}")))
-            .and_then(|()| self.cache.with_loading(frame, |bytes| self.verify_metadata(page, kind, bytes)));
+            .and_then(|()| {
+                self.cache
+                    .with_loading(frame, |bytes| self.verify_metadata(page, kind, bytes))
+            });
         match &result {
             Ok(()) => self.cache.loaded(frame),
             Err(_) => self.cache.remove(frame),
@@ -330,7 +350,12 @@ impl Inner {
         if !kind.has_header() {
             return Ok(()); // slots verify one by one
         }
-        let damaged = |what: &str| Err(Error::with(Errno::UCLEAN, format!("metadata page {page} ({kind:?}): {what}")));
+        let damaged = |what: &str| {
+            Err(Error::with(
+                Errno::UCLEAN,
+                format!("metadata page {page} ({kind:?}): {what}"),
+            ))
+        };
         let crc = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if self.volume.checksum(page, bytes, 0) != crc {
             return damaged("checksum does not match");
@@ -343,7 +368,12 @@ impl Inner {
 
     /// A request at a device page.
     pub(crate) fn request(&self, operation: Operation, page: u64) -> Request {
-        Request { operation, offset_bytes: page * PAGE_BYTES as u64, buffers: SmallVec::new(), token: 0 }
+        Request {
+            operation,
+            offset_bytes: page * PAGE_BYTES as u64,
+            buffers: SmallVec::new(),
+            token: 0,
+        }
     }
 
     /// Submits a write of whole pages and waits for it.

@@ -23,7 +23,10 @@ impl Store {
             self.0.throttle().await?;
             let end = data.len().min(done + LOCKED_BYTES_MAX);
             let _exclusive = blob.lock.write().await;
-            let piece = self.0.write_locked(blob, offset + done as u64, &data[done..end]).await;
+            let piece = self
+                .0
+                .write_locked(blob, offset + done as u64, &data[done..end])
+                .await;
             match piece {
                 Ok(written) if done + written == end && end < data.len() => done = end,
                 Ok(written) => return Ok(done + written),
@@ -57,11 +60,21 @@ pub(crate) fn granules(from: usize, to: usize) -> u64 {
 
 impl Inner {
     /// The caller holds `blob.lock` exclusively.
-    pub(crate) async fn write_locked(self: &Rc<Self>, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<usize> {
+    pub(crate) async fn write_locked(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         self.writable()?;
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= BLOB_BYTES_MAX);
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|end| *end <= BLOB_BYTES_MAX);
         if end.is_none() {
-            return Err(Error::with(Errno::FBIG, format!("a file has at most {BLOB_BYTES_MAX} bytes")));
+            return Err(Error::with(
+                Errno::FBIG,
+                format!("a file has at most {BLOB_BYTES_MAX} bytes"),
+            ));
         }
         if data.is_empty() {
             return Ok(0);
@@ -107,7 +120,9 @@ impl Inner {
                 cache.set(frame, FrameFlags::DIRTY);
             }
             cache.set_extent_in_file(frame, blob.id.generation, (within + data.len()) as u32);
-            if let Some(current) = cache.write(frame, |bytes| bytes[within..within + data.len()].copy_from_slice(data)) {
+            if let Some(current) = cache.write(frame, |bytes| {
+                bytes[within..within + data.len()].copy_from_slice(data)
+            }) {
                 let dirty = cache.dirty_granules(current) | granules(within, within + data.len());
                 cache.set_dirty_granules(current, dirty);
                 return Ok(());
@@ -119,7 +134,13 @@ impl Inner {
     }
 
     /// The frame of a page that is about to be written: loaded first unless all of it is new.
-    async fn frame_to_write(self: &Rc<Self>, blob: &Rc<Blob>, page: u32, within: usize, data: &[u8]) -> Result<FrameId> {
+    async fn frame_to_write(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        page: u32,
+        within: usize,
+        data: &[u8],
+    ) -> Result<FrameId> {
         let key = blob.key(page);
         loop {
             match self.cache.find(key) {
@@ -136,7 +157,10 @@ impl Inner {
                 Mapping::Extent(extent) => extent.physical + u64::from(page - extent.logical),
                 Mapping::Hole { .. } => 0,
             };
-            if home != 0 && !whole && let Source::Frame(frame) = self.source(blob, page, 1).await? {
+            if home != 0
+                && !whole
+                && let Source::Frame(frame) = self.source(blob, page, 1).await?
+            {
                 return Ok(frame);
             }
             // A new page, or one of which nothing is worth reading.
@@ -160,10 +184,11 @@ impl Inner {
                 continue;
             }
             // With its new content at once: readers on other threads see the frame from here on.
-            self.cache.insert_filled(frame, key, PageKind::Data as u8, |bytes| {
-                bytes.fill(0);
-                bytes[within..within + data.len()].copy_from_slice(data);
-            });
+            self.cache
+                .insert_filled(frame, key, PageKind::Data as u8, |bytes| {
+                    bytes.fill(0);
+                    bytes[within..within + data.len()].copy_from_slice(data);
+                });
             // Unwritten pages have a place, but what is there is not theirs: the map must change with them.
             self.cache.set_home(frame, home);
             return Ok(frame);

@@ -98,6 +98,11 @@ impl Frames {
         self.mapping.header()
     }
 
+    /// The clean end of a volume whose state is all on the device: a shared mapping's name goes away.
+    pub fn delete_shared(&self) -> adit_base::Result<()> {
+        self.mapping.delete()
+    }
+
     /// All frames as one piece of memory, for `Device::register_memory`.
     pub fn memory(&self) -> (*const u8, usize) {
         self.mapping.memory()

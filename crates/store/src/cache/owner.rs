@@ -246,7 +246,11 @@ impl Cache {
     }
 
     /// Pages of `space` in `pages` that have a frame, in no order. Looks at every frame.
-    pub fn pages_of(&self, space: u64, pages: std::ops::Range<u64>) -> impl Iterator<Item = u64> + '_ {
+    pub fn pages_of(
+        &self,
+        space: u64,
+        pages: std::ops::Range<u64>,
+    ) -> impl Iterator<Item = u64> + '_ {
         (0..self.touched).filter_map(move |frame| {
             let id = FrameId(frame);
             let key = self.key(id);

@@ -242,7 +242,10 @@ impl Abandoned {
     pub fn pending(&self) -> Vec<SalvagedPending> {
         let mut pages: Vec<_> = self
             .winners()
-            .filter(|(_, meta)| meta.has(FrameFlags::JOURNALED) && (meta.pending != 0 || meta.has(FrameFlags::FRESH)))
+            .filter(|(_, meta)| {
+                meta.has(FrameFlags::JOURNALED)
+                    && (meta.pending != 0 || meta.has(FrameFlags::FRESH))
+            })
             .filter(|(frame, meta)| {
                 let good = meta.home < DEVICE_PAGE_END && meta.end <= PAGE_BYTES as u32;
                 self.complain(good, *frame);

@@ -1,0 +1,327 @@
+//! A blobstore through its public interface, on devices in memory.
+
+use adit_base::{Errno, Result};
+use adit_block::{Device, MemoryConfig, MemoryDevice};
+use adit_reactor::{Engine, EngineOptions};
+use adit_store::format::{BlobKind, Slot};
+use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
+use std::sync::Arc;
+use zerocopy::FromZeros;
+
+fn memory(size_bytes: u64) -> Arc<MemoryDevice> {
+    MemoryDevice::new(MemoryConfig {
+        size_bytes,
+        volatile_cache: true,
+        ..MemoryConfig::default()
+    })
+    .unwrap()
+}
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        cache_bytes: 16 << 20,
+        survive_process_death: false,
+        ..StoreOptions::default()
+    }
+}
+
+fn engine_options() -> EngineOptions {
+    EngineOptions {
+        queue_depth: 64,
+        keeper: true,
+        name: "test".into(),
+    }
+}
+
+fn format(device: &Arc<MemoryDevice>) {
+    let device: Arc<dyn Device> = device.clone();
+    let engine = Engine::<()>::start(device, engine_options(), |reactor| async move {
+        mkfs(&reactor, &MkfsOptions::default()).await
+    })
+    .unwrap();
+    engine.shutdown(|()| async { Ok(()) }).unwrap();
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Arc<Engine<Store>> {
+    let device: Arc<dyn Device> = device.clone();
+    Engine::start(device, engine_options(), |reactor| async move {
+        Store::open(reactor, &options()).await
+    })
+    .unwrap()
+}
+
+fn close(engine: Arc<Engine<Store>>) {
+    engine
+        .shutdown(|store| async { store.close().await })
+        .unwrap();
+}
+
+/// Ends without a clean close, as a power cut after all completed writes would.
+fn drop_dead(engine: Arc<Engine<Store>>) {
+    engine.shutdown(|_| async { Ok(()) }).unwrap();
+}
+
+async fn create(store: &Store) -> Result<BlobId> {
+    store
+        .transact(|txn| {
+            let mut slot = Slot::new_zeroed();
+            slot.kind = BlobKind::Blob as u8;
+            txn.create(slot)
+        })
+        .await
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    adit_base::random::Prng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn what_was_synced_is_there_after_a_crash() {
+    let device = memory(64 << 20);
+    format(&device);
+    let engine = open(&device);
+    let data = pattern(1_000_000, 1);
+    let id = engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            assert_eq!(store.write(&blob, 0, &data).await?, data.len());
+            store.sync(&blob, SyncKind::All).await?;
+            Ok(id)
+        })
+        .unwrap();
+    drop_dead(engine);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let blob = store.blob(id).await?;
+            assert_eq!(blob.size(), data.len() as u64);
+            let mut back = vec![0; data.len() + 10];
+            assert_eq!(store.read(&blob, 0, &mut back).await?, data.len());
+            assert!(back[..data.len()] == data[..]);
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+#[test]
+fn small_appends_with_a_sync_each_survive_and_cost_one_write() {
+    let device = memory(64 << 20);
+    format(&device);
+    let engine = open(&device);
+    let data = pattern(100 * 400, 2); // fewer than make a checkpoint begin
+    let id = engine.run(|store| async { create(store).await }).unwrap();
+    engine.run(|store| async { store.commit().await }).unwrap();
+    for (index, piece) in data.chunks(100).enumerate() {
+        device.reset_counts();
+        engine
+            .run(|store| async {
+                let blob = store.blob(id).await?;
+                store.append(&blob, piece).await?;
+                store.sync(&blob, SyncKind::Data).await
+            })
+            .unwrap();
+        let counts = device.counts();
+        assert!(
+            counts.writes == 1 && counts.flushes + counts.fua_writes == 1,
+            "append {index}: {counts:?}"
+        );
+    }
+    drop_dead(engine);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let blob = store.blob(id).await?;
+            let mut back = vec![0; data.len()];
+            assert_eq!(store.read(&blob, 0, &mut back).await?, data.len());
+            assert!(back == data);
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+#[test]
+fn the_ring_wraps_many_times_under_small_appends() {
+    let device = memory(64 << 20);
+    format(&device);
+    let engine = open(&device);
+    let id = engine.run(|store| async { create(store).await }).unwrap();
+    let mut expected = Vec::new();
+    for round in 0..5000u64 {
+        let piece = pattern(50 + (round % 300) as usize, round);
+        engine
+            .run(|store| async {
+                let blob = store.blob(id).await?;
+                store.append(&blob, &piece).await?;
+                store.sync(&blob, SyncKind::Data).await
+            })
+            .unwrap();
+        expected.extend_from_slice(&piece);
+    }
+    drop_dead(engine);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let blob = store.blob(id).await?;
+            let mut back = vec![0; expected.len()];
+            assert_eq!(store.read(&blob, 0, &mut back).await?, expected.len());
+            assert!(back == expected);
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+#[test]
+fn holes_tails_and_truncation_read_as_zeroes() {
+    let device = memory(64 << 20);
+    format(&device);
+    let engine = open(&device);
+    let id = engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            store
+                .allocate(&blob, 0..1 << 20, AllocateMode::KeepSize)
+                .await?;
+            store.write(&blob, 100, b"abc").await?;
+            store.sync(&blob, SyncKind::All).await?;
+            store.write(&blob, 50_000, b"xyz").await?;
+            store.sync(&blob, SyncKind::All).await?;
+            store.resize(&blob, 50_001).await?;
+            store.resize(&blob, 100_000).await?;
+            store.sync(&blob, SyncKind::All).await?;
+            Ok(id)
+        })
+        .unwrap();
+    let mut expected = vec![0; 100_000];
+    expected[100..103].copy_from_slice(b"abc");
+    expected[50_000] = b'x';
+    let check = |engine: &Arc<Engine<Store>>| {
+        engine
+            .run(|store| async {
+                let blob = store.blob(id).await?;
+                let mut back = vec![1; 200_000];
+                assert_eq!(store.read(&blob, 0, &mut back).await?, 100_000);
+                assert!(back[..100_000] == expected[..]);
+                Ok(())
+            })
+            .unwrap();
+    };
+    check(&engine);
+    drop_dead(engine);
+    let engine = open(&device);
+    check(&engine);
+    close(engine);
+    let engine = open(&device);
+    check(&engine);
+    close(engine);
+}
+
+#[test]
+fn a_deleted_blob_gives_its_space_back() {
+    let device = memory(64 << 20);
+    format(&device);
+    let engine = open(&device);
+    let free = |engine: &Arc<Engine<Store>>| {
+        engine
+            .run(|store| async { Ok(store.state().await?.free_pages) })
+            .unwrap()
+    };
+    let warm = engine.run(|store| async { create(store).await }).unwrap();
+    let before = free(&engine);
+    for round in 0..20 {
+        engine
+            .run(|store| async {
+                let id = create(store).await?;
+                let blob = store.blob(id).await?;
+                store.write(&blob, 0, &pattern(20 << 20, round)).await?;
+                store.sync(&blob, SyncKind::All).await?;
+                drop(blob);
+                store.delete(id).await?;
+                assert_eq!(store.blob(id).await.unwrap_err().errno(), Errno::STALE);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(free(&engine), before, "round {round}");
+    }
+    engine
+        .run(|store| async { store.delete(warm).await })
+        .unwrap();
+    close(engine);
+}
+
+#[test]
+fn a_full_volume_says_so_and_recovers_after_a_delete() {
+    let device = memory(16 << 20);
+    format(&device);
+    let engine = open(&device);
+    let fill = |store: Store| async move {
+        let id = create(&store).await?;
+        let blob = store.blob(id).await?;
+        let piece = pattern(64 << 10, 3);
+        let mut written = 0;
+        let error = loop {
+            match store.write(&blob, written, &piece).await {
+                Ok(count) => written += count as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.errno(), Errno::NOSPC);
+        store.sync(&blob, SyncKind::All).await?;
+        Ok((id, written))
+    };
+    let (id, first) = engine.run(|store| fill(store.clone())).unwrap();
+    assert!(first > 8 << 20, "{first}");
+    engine
+        .run(|store| async { store.delete(id).await })
+        .unwrap();
+    let (id, second) = engine.run(|store| fill(store.clone())).unwrap();
+    assert!(second + 65536 >= first, "{first} then {second}");
+    engine
+        .run(|store| async { store.delete(id).await })
+        .unwrap();
+    close(engine);
+}
+
+#[test]
+fn direct_and_cached_access_agree() {
+    let device = memory(64 << 20);
+    format(&device);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let mut expected = pattern(1 << 20, 4);
+            store.write_direct(&blob, 0, &expected).await?;
+            for round in 0..200u64 {
+                let page = (round * 37 % 256) as usize * 4096;
+                let piece = pattern(8192.min(expected.len() - page), round);
+                if round % 3 == 0 {
+                    store.write(&blob, page as u64 + 10, &piece[..100]).await?;
+                    expected[page + 10..page + 110].copy_from_slice(&piece[..100]);
+                } else {
+                    store.write_direct(&blob, page as u64, &piece).await?;
+                    expected[page..page + piece.len()].copy_from_slice(&piece);
+                }
+                if round % 7 == 0 {
+                    store.sync(&blob, SyncKind::Data).await?;
+                }
+                let mut back = vec![0; expected.len()];
+                if round % 2 == 0 {
+                    store.read_direct(&blob, 0, &mut back).await?;
+                } else {
+                    store.read(&blob, 0, &mut back).await?;
+                }
+                assert!(back == expected, "round {round}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}

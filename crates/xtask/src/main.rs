@@ -24,7 +24,7 @@ Usage: cargo xtask TASK
 Tasks:
   setup                 Install the Debian packages that are missing (as root; otherwise name them)
   test [--only STEP]    All of CI: setup, formatting, lints, build, unit tests, plugin, end to end
-  plugin [--release]    Build target/{debug,release}/libadit_rocksdb.so
+  plugin [--debug]      Build target/release/libadit_rocksdb.so (or target/debug/...)
 ";
 
 fn main() -> ExitCode {
@@ -38,8 +38,10 @@ fn main() -> ExitCode {
         ["setup"] => setup::run(setup::FOR_TESTS),
         ["test"] => suite::run(None),
         ["test", "--only", step] => suite::run(Some(step)),
-        ["plugin"] => plugin::build(plugin::Profile::Debug).map(report_built),
-        ["plugin", "--release"] => plugin::build(plugin::Profile::Release).map(report_built),
+        ["plugin"] | ["plugin", "--release"] => {
+            plugin::build(plugin::Profile::Release).map(report_built)
+        }
+        ["plugin", "--debug"] => plugin::build(plugin::Profile::Debug).map(report_built),
         ["bench-zram", options @ ..] => {
             zram::Options::parse(options).and_then(|options| zram::run(&options))
         }

@@ -37,11 +37,6 @@ impl Profile {
     }
 }
 
-/// Where the plugin's sources are.
-pub(crate) fn source_folder() -> PathBuf {
-    process::workspace_root().join("plugins/rocksdb")
-}
-
 /// Builds `libadit.a` and the plugin over it; returns the plugin's path.
 pub(crate) fn build(profile: Profile) -> Outcome<PathBuf> {
     process::run(
@@ -56,11 +51,7 @@ pub(crate) fn build(profile: Profile) -> Outcome<PathBuf> {
 
 /// The whole command. plugins/rocksdb/README.md states it for people without cargo.
 fn compiler(profile: Profile, plugin: &Path) -> Outcome<Command> {
-    let mut sources = files_ending_in(&source_folder(), ".cc")?;
-    if sources.is_empty() {
-        return Err(format!("no C++ sources in {}", source_folder().display()));
-    }
-    sources.sort();
+    let sources = sources()?;
     let mut command = Command::new("g++");
     command
         .current_dir(process::workspace_root())
@@ -76,19 +67,20 @@ fn compiler(profile: Profile, plugin: &Path) -> Outcome<Command> {
     Ok(command)
 }
 
-/// The files directly in `folder` whose names end in `ending`.
-pub(crate) fn files_ending_in(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return Ok(Vec::new());
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry
-            .map_err(|error| format!("could not read {}: {error}", folder.display()))?
-            .path();
-        if path.to_string_lossy().ends_with(ending) {
-            found.push(path);
+/// The plugin's files, relative to the workspace's root.
+fn sources() -> Outcome<Vec<PathBuf>> {
+    let folder = Path::new("plugins/rocksdb");
+    let complaint = |error| format!("could not list {}: {error}", folder.display());
+    let mut sources = Vec::new();
+    for entry in std::fs::read_dir(process::workspace_root().join(folder)).map_err(complaint)? {
+        let name = PathBuf::from(entry.map_err(complaint)?.file_name());
+        if name.extension().is_some_and(|extension| extension == "cc") {
+            sources.push(folder.join(name));
         }
     }
-    Ok(found)
+    if sources.is_empty() {
+        return Err(format!("no C++ sources in {}", folder.display()));
+    }
+    sources.sort();
+    Ok(sources)
 }

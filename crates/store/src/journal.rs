@@ -301,6 +301,9 @@ impl Journal {
         if open.is_empty() {
             return None;
         }
+        // A page that was freed and taken again is listed twice; encoded twice it could overflow.
+        open.sort_unstable();
+        open.dedup();
         let mut frames: SmallVec<[FrameId; 8]> = SmallVec::new();
         let mut buffers = self.buffers.borrow_mut();
         let mut next_page = || {

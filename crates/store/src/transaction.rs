@@ -354,7 +354,8 @@ impl<'s> Transaction<'s> {
         cache.apply(&edits, |applied| {
             let shadow = shadows.next().expect("a report for each edit");
             journal.count_open(applied.changed & !applied.was_pending);
-            if applied.changed != 0 && applied.was_pending == 0 && !shadow.fresh {
+            let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);
+            if applied.changed != 0 && !listed {
                 journal.join_open(FrameKey::meta(shadow.page), false);
             }
         });

@@ -5,10 +5,13 @@
 
 pub mod blob;
 pub mod cache;
+mod check;
 mod checkpoint;
 mod direct;
 pub mod extents;
 pub mod format;
+mod grow;
+mod iterate;
 mod journal;
 mod mount;
 pub mod node;
@@ -29,8 +32,10 @@ pub mod testing;
 mod transaction;
 mod volume;
 mod write;
+mod xattr;
 
 pub use blob::{BLOB_BYTES_MAX, Blob, BlobId, BlobShared};
+pub use check::{CheckReport, Problem};
 pub use journal::Point;
 pub use mount::{MkfsOptions, mkfs};
 pub use resize::AllocateMode;
@@ -38,3 +43,4 @@ pub use superblock::foreign_signature;
 pub use sync::SyncKind;
 pub use transaction::{Transaction, View};
 pub use volume::{Store, StoreOptions, VolumeInfo};
+pub use xattr::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode};

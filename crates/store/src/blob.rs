@@ -163,6 +163,8 @@ pub struct Blob {
     pub(crate) home_sequence: Cell<u64>,
     /// The last answer of a map lookup: first page, pages, mapping.
     pub(crate) map_hint: Cell<Option<(u32, Mapping)>>,
+    /// Device page behind the last pages that were taken for it; 0: unknown.
+    pub(crate) goal: Cell<u64>,
     /// Where a sequential reader would go on, and how far ahead to read.
     pub(crate) read_next: Cell<u64>,
     pub(crate) read_ahead_pages: Cell<u32>,
@@ -213,14 +215,9 @@ impl Blob {
     /// A transaction changed the slot. Its size becomes the current one only where the transaction changed
     /// it: a cached write may be ahead.
     pub(crate) fn applied(&self, slot: &Slot) {
-        let mut mine = self.slot.borrow_mut();
-        if slot.payload != mine.payload
-            || slot.map_kind != mine.map_kind
-            || slot.map_count != mine.map_count
-        {
-            self.map_hint.set(None);
-        }
-        *mine = *slot;
+        // A tree changes without its slot showing it.
+        self.map_hint.set(None);
+        *self.slot.borrow_mut() = *slot;
     }
 
     pub(crate) fn key(&self, page: u32) -> FrameKey {
@@ -342,6 +339,7 @@ impl Inner {
             in_dirty_list: Cell::new(false),
             home_sequence: Cell::new(0),
             map_hint: Cell::new(None),
+            goal: Cell::new(0),
             read_next: Cell::new(0),
             read_ahead_pages: Cell::new(0),
             deleted: Cell::new(false),

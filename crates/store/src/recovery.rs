@@ -449,7 +449,7 @@ fn lost(hole: Option<u64>, header: Option<JournalHeader>) -> Error {
         Errno::UCLEAN,
         format!(
             "the journal page with LSN {hole} is missing although page {header} proves that it was durable: \
-             the device lost acknowledged writes; nothing was changed, copy the device before any repair"
+             the device lost acknowledged writes; copy the device before any repair"
         ),
     )
 }

@@ -285,7 +285,7 @@ impl Inner {
         let mut page = first;
         while page < last {
             let goal = self.goal(blob);
-            page = store
+            let (filled, next_goal) = store
                 .transact_freeing(|txn| {
                     let mut slot = txn.slot(blob.id)?;
                     // Behind the valid size nothing is read anyway, and appends need no conversion.
@@ -324,9 +324,11 @@ impl Inner {
                         }
                     }
                     txn.put(blob.id, slot)?;
-                    Ok(at)
+                    Ok((at, goal))
                 })
                 .await?;
+            page = filled;
+            blob.goal.set(next_goal);
         }
         Ok(())
     }

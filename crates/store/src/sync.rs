@@ -22,7 +22,7 @@
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
 use crate::extents::{self, Extent, Mapping};
-use crate::format::Slot;
+use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
 use crate::pages::Stop;
 use crate::read::Source;
 use crate::space::Run;
@@ -33,6 +33,7 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
 use smallvec::SmallVec;
 use std::rc::Rc;
+use zerocopy::FromBytes;
 
 /// What a sync has to make durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -371,12 +372,19 @@ impl Inner {
         Ok(pieces)
     }
 
-    /// Where new pages of a blob are best: behind its last extent.
+    /// Where new pages of a blob are best: behind the last that it got. 0: anywhere.
     pub(crate) fn goal(&self, blob: &Blob) -> u64 {
-        match blob.map_hint.get() {
-            Some((_, Mapping::Extent(extent))) => extent.physical + u64::from(extent.pages),
-            _ => 0,
+        let slot = blob.slot.borrow();
+        if blob.goal.get() == 0 && slot.map_kind == MAP_EXTENTS && slot.map_count > 0 {
+            let last = usize::from(slot.map_count).min(SLOT_EXTENTS) - 1;
+            if let Ok((extent, _)) =
+                RawExtent::read_from_prefix(&slot.payload[last * size_of::<RawExtent>()..])
+            {
+                let pages = extent.pages_and_physical & 0xffff;
+                blob.goal.set((extent.pages_and_physical >> 16) + pages);
+            }
         }
+        blob.goal.get()
     }
 
     async fn take_run(self: &Rc<Self>, goal: u64, pages: u32) -> Result<Run> {
@@ -505,9 +513,11 @@ impl Inner {
             if let Some(frame) = cache.find(blob.key(*page)) {
                 cache.clear(frame, FrameFlags::DIRTY);
                 cache.set_dirty_granules(frame, 0);
+                blob.goal.set(cache.home(frame) + 1);
             }
         }
         for piece in home {
+            blob.goal.set(piece.home + u64::from(piece.pages));
             for index in 0..piece.pages {
                 if let Some(frame) = cache.find(blob.key(piece.page + index)) {
                     cache.set_home(frame, piece.home + u64::from(index));

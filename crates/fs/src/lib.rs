@@ -5,8 +5,20 @@
 //! `data.rs` (operations on content) and `names.rs` (how a directory lies on the device).
 //! Permissions are not checked here: an embedded volume belongs to its process.
 
+mod attributes;
+mod check;
+mod data;
+mod inode;
+mod names;
+mod namespace;
+mod open;
+mod orphans;
+mod resolve;
 mod types;
 mod volume;
 
+pub use adit_store::{BlobId, Store, XattrMode};
+pub use check::CheckReport;
+pub use open::OpenFile;
 pub use types::*;
-pub use volume::{Fs, OpenFile};
+pub use volume::Fs;

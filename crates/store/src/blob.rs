@@ -200,9 +200,15 @@ impl Blob {
         slot.size = self.size();
         if let Some(time) = self.mtime.get() {
             (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
-            (slot.ctime, slot.ctime_ns) = (time.seconds, time.nanoseconds);
+            (slot.ctime, slot.ctime_ns) =
+                (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
         }
         slot
+    }
+
+    /// Forgets the modification time of cached writes: an explicit one, applied by a transaction, wins.
+    pub fn forget_modified(&self) {
+        self.mtime.set(None);
     }
 
     /// Is there something that a sync would have to write?

@@ -497,7 +497,8 @@ impl Inner {
                     slot.valid_size = slot.valid_size.max(valid_size);
                     if let Some(time) = mtime {
                         (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
-                        (slot.ctime, slot.ctime_ns) = (time.seconds, time.nanoseconds);
+                        (slot.ctime, slot.ctime_ns) =
+                (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
                     }
                     txn.put(blob.id, slot)?;
                     Ok(new_pages)

@@ -141,6 +141,16 @@ impl Store {
         &self.0.frames
     }
 
+    /// Was the volume opened without the right to write?
+    pub fn is_read_only(&self) -> bool {
+        self.0.options.read_only
+    }
+
+    /// Is the volume being closed? Background work of the layer above ends then.
+    pub fn is_closing(&self) -> bool {
+        self.0.closing.get()
+    }
+
     /// Reads metadata: the closure runs against resident pages and runs again when one had to be loaded.
     pub async fn view<T>(&self, mut f: impl FnMut(&View<'_>) -> Result<T, Stop>) -> Result<T> {
         loop {

@@ -1,0 +1,235 @@
+//! Is the namespace sound? Walks all directories and compares what they name with what exists.
+//!
+//! Finds: entries of inodes that are gone or of another kind, directories with several names or a wrong
+//! parent, wrong link counts, inodes without a name that aren't orphans. It changes nothing, and it goes on behind
+//! what it finds. It needs memory for every inode. Pages and maps are the business of `Store::check`.
+
+use crate::names;
+use crate::resolve::{self, id_of, kind_of};
+use crate::types::FileKind;
+use crate::volume::Fs;
+use adit_base::Result;
+use adit_store::BlobId;
+use std::collections::HashMap;
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// Directories that can be reached, the root included.
+    pub directories: u64,
+    /// Other inodes that can be reached.
+    pub files: u64,
+    /// Unlinked inodes that are open, or that the next mount deletes.
+    pub orphans: u64,
+    /// Blobs without names.
+    pub blobs: u64,
+    /// What is wrong, a sentence each. Empty: nothing.
+    pub problems: Vec<String>,
+}
+
+/// Problems listed at most; a volume that is damaged all over has as many as entries.
+const PROBLEMS_MAX: usize = 1000;
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    id: BlobId,
+    kind: FileKind,
+    names: u32,
+    subdirectories: u32,
+    orphan: bool,
+}
+
+#[derive(Default)]
+struct Walk {
+    inodes: HashMap<u64, Seen>,
+    report: CheckReport,
+}
+
+impl Walk {
+    fn problem(&mut self, what: String) {
+        if self.report.problems.len() < PROBLEMS_MAX {
+            self.report.problems.push(what);
+        }
+    }
+
+    /// Counts a name; true when it is the first of this inode.
+    fn name(&mut self, id: BlobId, kind: FileKind, orphan: bool, path: &str) -> bool {
+        match self.inodes.get_mut(&id.slot) {
+            None => {
+                let seen = Seen {
+                    id,
+                    kind,
+                    names: 1,
+                    subdirectories: 0,
+                    orphan,
+                };
+                self.inodes.insert(id.slot, seen);
+                true
+            }
+            Some(seen) => {
+                seen.names += 1;
+                let twice = kind == FileKind::Directory || seen.orphan || orphan;
+                if seen.id != id || seen.kind != kind || twice {
+                    self.problem(format!(
+                        "{path}: inode {} has another name that excludes this one",
+                        id.slot
+                    ));
+                }
+                false
+            }
+        }
+    }
+}
+
+impl Fs {
+    /// Checks the names of a volume on which nothing else happens meanwhile.
+    pub async fn check_names(&self) -> Result<CheckReport> {
+        let mut walk = Walk::default();
+        walk.name(self.base.root, FileKind::Directory, false, "/");
+        let mut directories = vec![(self.base.root, self.base.root, String::from("/"))];
+        while let Some((id, parent, path)) = directories.pop() {
+            self.check_directory(id, parent, &path, &mut walk, &mut directories)
+                .await?;
+        }
+        self.check_orphans(&mut walk).await?;
+        self.check_inodes(&mut walk).await?;
+        Ok(walk.report)
+    }
+
+    async fn check_directory(
+        &self,
+        id: BlobId,
+        parent: BlobId,
+        path: &str,
+        walk: &mut Walk,
+        directories: &mut Vec<(BlobId, BlobId, String)>,
+    ) -> Result<()> {
+        walk.report.directories += 1;
+        let mut from = 0;
+        loop {
+            let mut entries = Vec::new();
+            let listed = self
+                .store
+                .view(|view| {
+                    entries.clear();
+                    let slot = resolve::directory(view, id)?;
+                    let next =
+                        names::read_leaf(view, &slot, id.slot, from, |key, name, target| {
+                            entries.push((key, name.to_vec(), target));
+                            true
+                        })?;
+                    Ok((slot.parent, next))
+                })
+                .await;
+            let next = match listed {
+                Ok((up, next)) => {
+                    if from == 0 && up != parent.slot {
+                        walk.problem(format!("{path}: its parent is {}, not {up}", parent.slot));
+                    }
+                    next
+                }
+                Err(error) => {
+                    walk.problem(format!("{path}: {error}"));
+                    return Ok(());
+                }
+            };
+            for (key, name, target) in &entries {
+                let child = format!("{path}{}", String::from_utf8_lossy(name));
+                let name = names::Name::new(&self.base.hash_key, name);
+                if !name.owns(*key) {
+                    walk.problem(format!("{child}: is filed under another hash"));
+                }
+                let Some(kind) = FileKind::from_u8(target.kind) else {
+                    walk.problem(format!("{child}: of unknown kind {}", target.kind));
+                    continue;
+                };
+                let child_id = id_of(*target);
+                if walk.name(child_id, kind, false, &child) && kind == FileKind::Directory {
+                    directories.push((child_id, id, child + "/"));
+                }
+                if kind == FileKind::Directory
+                    && let Some(seen) = walk.inodes.get_mut(&id.slot)
+                {
+                    seen.subdirectories += 1;
+                }
+            }
+            if !entries.is_sorted_by(|a, b| a.0 < b.0) {
+                walk.problem(format!("{path}: its entries are out of order"));
+            }
+            match next {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn check_orphans(&self, walk: &mut Walk) -> Result<()> {
+        let orphans = self.orphans();
+        let mut from = 0;
+        loop {
+            let (found, next) = match orphans.list(from, usize::MAX).await {
+                Ok(listed) => listed,
+                Err(error) => {
+                    walk.problem(format!("the orphan directory: {error}"));
+                    return Ok(());
+                }
+            };
+            for (id, kind) in found {
+                walk.report.orphans += 1;
+                walk.name(id, kind, true, "an orphan");
+            }
+            match next {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Compares names with slots, both ways.
+    async fn check_inodes(&self, walk: &mut Walk) -> Result<()> {
+        let mut known: Vec<Seen> = walk.inodes.values().copied().collect();
+        known.sort_unstable_by_key(|seen| seen.id.slot);
+        for seen in known {
+            let slot = match self.store.view(|view| view.slot(seen.id)).await {
+                Ok(slot) => slot,
+                Err(error) => {
+                    walk.problem(format!("inode {} has a name: {error}", seen.id.slot));
+                    continue;
+                }
+            };
+            if kind_of(&slot).ok() != Some(seen.kind) {
+                walk.problem(format!("inode {} is not what its name says", seen.id.slot));
+            }
+            let links = match seen.kind {
+                _ if seen.orphan => 0,
+                FileKind::Directory => 2 + seen.subdirectories,
+                _ => seen.names,
+            };
+            if slot.links != links {
+                walk.problem(format!(
+                    "inode {} says {} links, and has {links}",
+                    seen.id.slot, slot.links
+                ));
+            }
+            if seen.kind != FileKind::Directory && !seen.orphan {
+                walk.report.files += 1;
+            }
+        }
+        let mut unnamed = Vec::new();
+        let hidden = self.orphans().directory;
+        self.store
+            .for_each_blob(&mut |id, slot| {
+                if slot.kind == FileKind::Blob as u8 {
+                    walk.report.blobs += 1;
+                } else if id != hidden && !walk.inodes.contains_key(&id.slot) {
+                    unnamed.push(id.slot);
+                }
+                Ok(())
+            })
+            .await?;
+        for slot in unnamed {
+            walk.problem(format!("inode {slot} has no name and is no orphan"));
+        }
+        Ok(())
+    }
+}

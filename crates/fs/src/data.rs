@@ -1,0 +1,319 @@
+//! Operations on the content of open files: thin, since blobs do the work. What is added here: the rules
+//! of descriptors (modes, APPEND, DIRECT, SYNC), several pieces of memory, and fsync's promise for names.
+//!
+//! Life of an fsync: the blob's data, size and map become durable ([`Store::sync`]); then the transactions
+//! that gave the inode its names ([`Store::commit_to`], free when that was the same journal write); then
+//! errors of earlier write-back are reported, once to each descriptor.
+
+use crate::inode::Inode;
+use crate::open::OpenFile;
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::{Errno, Error, Result};
+use adit_block::Buffer;
+use adit_store::{AllocateMode, Blob, SyncKind};
+use smallvec::SmallVec;
+use std::io::{IoSlice, IoSliceMut};
+use std::rc::Rc;
+
+/// Vectored writes up to this size are joined, so that they are one write of the blob.
+const JOIN_BYTES_MAX: usize = 64 << 10;
+
+/// A write that stopped early is an error here: the volume is full.
+fn no_space() -> Error {
+    Error::with(Errno::NOSPC, "write: the volume is full")
+}
+
+/// Reading.
+impl Fs {
+    /// Reads; short at the end of the file. With DIRECT, offset, length and memory are aligned.
+    pub async fn read(&self, file: &OpenFile, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let blob = self.readable(file)?;
+        self.read_blob(file, &blob, offset, buffer).await
+    }
+
+    async fn read_blob(
+        &self,
+        file: &OpenFile,
+        blob: &Rc<Blob>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        if file.flags().contains(OpenFlags::DIRECT) {
+            self.store.read_direct(blob, offset, buffer).await
+        } else {
+            self.store.read(blob, offset, buffer).await
+        }
+    }
+
+    /// Reads into several pieces of memory, each piece by itself: a concurrent write may fall between two.
+    pub async fn read_vectored(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Result<usize> {
+        let blob = self.readable(file)?;
+        let mut done = 0;
+        for buffer in buffers {
+            let at = offset.saturating_add(done as u64);
+            let count = match self.read_blob(file, &blob, at, buffer).await {
+                Ok(count) => count,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
+            done += count;
+            if count < buffer.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// A read without a copy where the data is cached: at most to the end of its page, short at the end of
+    /// the file. The buffer keeps its content whatever is written later.
+    pub async fn read_borrowed(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        len_bytes: usize,
+    ) -> Result<Buffer> {
+        let blob = self.readable(file)?;
+        self.store.read_borrowed(&blob, offset, len_bytes).await
+    }
+}
+
+/// Writing.
+impl Fs {
+    /// Writes all of `data`, at the end of the file if it was opened with APPEND. With SYNC or DSYNC,
+    /// returns after it is durable. ENOSPC leaves the size as it was.
+    pub async fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
+        if file.flags().contains(OpenFlags::APPEND) {
+            return self.append(file, data).await.map(drop);
+        }
+        let inode = self.writable(file)?;
+        let blob = inode.content()?;
+        self.write_blob(file, blob, offset, data).await?;
+        self.written(file, &inode).await
+    }
+
+    async fn write_blob(
+        &self,
+        file: &OpenFile,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let size = blob.size();
+        let written = if file.flags().contains(OpenFlags::DIRECT) {
+            self.store.write_direct(blob, offset, data).await?
+        } else {
+            self.store.write(blob, offset, data).await?
+        };
+        if written == data.len() {
+            return Ok(());
+        }
+        if blob.size() > size && blob.size() == offset + written as u64 {
+            self.store.resize(blob, size).await?;
+        }
+        Err(no_space())
+    }
+
+    /// Writes several pieces of memory, one behind the other. Up to 64 KiB are one write; more is written
+    /// piece by piece, and an error may leave the first ones written.
+    pub async fn write_vectored(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        data: &[IoSlice<'_>],
+    ) -> Result<()> {
+        if file.flags().contains(OpenFlags::APPEND) {
+            return self.append_vectored(file, data).await.map(drop);
+        }
+        let inode = self.writable(file)?;
+        let blob = inode.content()?;
+        if let Some(joined) = join(data) {
+            self.write_blob(file, blob, offset, &joined).await?;
+        } else {
+            let mut at = offset;
+            for piece in data {
+                self.write_blob(file, blob, at, piece).await?;
+                at = at.saturating_add(piece.len() as u64);
+            }
+        }
+        self.written(file, &inode).await
+    }
+
+    /// Writes at the end, atomically with respect to other appends; returns the offset. ENOSPC leaves the
+    /// file as it was.
+    pub async fn append(&self, file: &OpenFile, data: &[u8]) -> Result<u64> {
+        let inode = self.writable(file)?;
+        let blob = inode.content()?;
+        let offset = {
+            let _order = inode.appends.write().await;
+            if file.flags().contains(OpenFlags::DIRECT) {
+                let end = blob.size();
+                self.write_blob(file, blob, end, data).await?;
+                end
+            } else {
+                self.append_blob(blob, data).await?
+            }
+        };
+        self.written(file, &inode).await?;
+        Ok(offset)
+    }
+
+    async fn append_blob(&self, blob: &Rc<Blob>, data: &[u8]) -> Result<u64> {
+        let (offset, written) = self.store.append(blob, data).await?;
+        if written < data.len() {
+            if blob.size() == offset + written as u64 {
+                self.store.resize(blob, offset).await?;
+            }
+            return Err(no_space());
+        }
+        Ok(offset)
+    }
+
+    /// As [`Fs::append`], from several pieces of memory.
+    pub async fn append_vectored(&self, file: &OpenFile, data: &[IoSlice<'_>]) -> Result<u64> {
+        if let Some(joined) = join(data) {
+            return self.append(file, &joined).await;
+        }
+        let inode = self.writable(file)?;
+        let blob = inode.content()?;
+        let start = {
+            let _order = inode.appends.write().await;
+            let start = blob.size();
+            let mut at = start;
+            for piece in data {
+                if let Err(error) = self.write_blob(file, blob, at, piece).await {
+                    if blob.size() == at {
+                        self.store.resize(blob, start).await?;
+                    }
+                    return Err(error);
+                }
+                at += piece.len() as u64;
+            }
+            start
+        };
+        self.written(file, &inode).await?;
+        Ok(start)
+    }
+
+    /// What SYNC and DSYNC ask for after each write.
+    async fn written(&self, file: &OpenFile, inode: &Inode) -> Result<()> {
+        if file.flags().contains(OpenFlags::SYNC) {
+            self.sync_inode(file, inode, SyncKind::All).await
+        } else if file.flags().contains(OpenFlags::DSYNC) {
+            self.sync_inode(file, inode, SyncKind::Data).await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sets the size; what is new reads as zeroes.
+    pub async fn ftruncate(&self, file: &OpenFile, size_bytes: u64) -> Result<()> {
+        if !file.flags().writable() {
+            return Err(Errno::INVAL.into());
+        }
+        let inode = self.inode(file)?;
+        self.store.resize(inode.content()?, size_bytes).await?;
+        self.written(file, &inode).await
+    }
+
+    /// Sets the size of the file of that name.
+    pub async fn truncate(&self, path: &[u8], size_bytes: u64) -> Result<()> {
+        let file = self.open(path, OpenFlags::WRITE_ONLY, 0).await?;
+        let result = self.ftruncate(&file, size_bytes).await;
+        self.close(&file).await?;
+        result
+    }
+
+    /// fallocate: allocates the range (with KEEP_SIZE beyond the end, else the file grows to its end),
+    /// punches a hole (with KEEP_SIZE only) or zeroes it.
+    pub async fn allocate(
+        &self,
+        file: &OpenFile,
+        flags: AllocateFlags,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        let inode = self.writable(file)?;
+        let blob = match inode.blob.as_ref() {
+            Some(blob) => blob,
+            None => return Err(Errno::NODEV.into()),
+        };
+        if len_bytes == 0 || AllocateFlags::from_bits(flags.bits()).is_none() {
+            return Err(Errno::INVAL.into());
+        }
+        let end = offset
+            .checked_add(len_bytes)
+            .ok_or(Error::new(Errno::FBIG))?;
+        let keep_size = flags.contains(AllocateFlags::KEEP_SIZE);
+        let punch = flags.contains(AllocateFlags::PUNCH_HOLE);
+        let zero = flags.contains(AllocateFlags::ZERO_RANGE);
+        let mode = if keep_size {
+            AllocateMode::KeepSize
+        } else {
+            AllocateMode::Extend
+        };
+        let range = offset..end;
+        match (punch, zero) {
+            (true, true) => return Err(Errno::OPNOTSUPP.into()),
+            (true, false) if !keep_size => return Err(Errno::OPNOTSUPP.into()),
+            (true, false) => self.store.punch(blob, range).await?,
+            (false, true) => self.store.zero_range(blob, range, mode).await?,
+            (false, false) => self.store.allocate(blob, range, mode).await?,
+        }
+        self.written(file, &inode).await
+    }
+}
+
+/// Durability.
+impl Fs {
+    async fn sync_inode(&self, file: &OpenFile, inode: &Inode, kind: SyncKind) -> Result<()> {
+        match &inode.blob {
+            Some(blob) => {
+                let synced = self.store.sync(blob, kind).await;
+                // Seen even when this very sync failed, so that one error isn't reported twice.
+                let reported = blob.shared.check_error(file.error_seen());
+                synced?;
+                let named = inode.named.get().max(self.moved.get());
+                self.store.commit_to(named).await?;
+                reported
+            }
+            None => self.store.commit().await,
+        }
+    }
+
+    /// Content, size, attributes and the names by which the file can be reached become durable. A
+    /// directory: all earlier operations on its names.
+    pub async fn fsync(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.inode(file)?;
+        self.sync_inode(file, &inode, SyncKind::All).await
+    }
+
+    /// As [`Fs::fsync`], without what is not needed to read the content back.
+    pub async fn fdatasync(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.inode(file)?;
+        self.sync_inode(file, &inode, SyncKind::Data).await
+    }
+
+    /// Starts writing a range home; promises nothing. The range is ignored for now: nothing is started.
+    pub async fn sync_range(&self, file: &OpenFile, _offset: u64, _len_bytes: u64) -> Result<()> {
+        self.inode(file).map(drop)
+    }
+}
+
+/// The pieces in one, unless they are too long.
+fn join(data: &[IoSlice<'_>]) -> Option<SmallVec<[u8; 1024]>> {
+    let len = data.iter().map(|piece| piece.len()).sum::<usize>();
+    if len > JOIN_BYTES_MAX {
+        return None;
+    }
+    let mut joined = SmallVec::with_capacity(len);
+    for piece in data {
+        joined.extend_from_slice(piece);
+    }
+    Some(joined)
+}

@@ -1,0 +1,311 @@
+//! One page of a directory: entries ordered by key.
+//!
+//! ```text
+//! | PageHeader 32 B | u16 offset of each entry, in key order | free | entries, in no order |
+//! ```
+//! An entry is key u64, slot u64, generation u32, kind u8, name length u8, name. `used_bytes` of the
+//! header is the size of the entry area at the page's end, holes of removed entries included.
+//! Inserting moves offsets (2 bytes an entry) and never other entries, so that a new name changes few
+//! granules and its journal record stays small; holes are closed when the room is needed.
+//!
+//! Invariants: offsets lie in the entry area; keys are unique and ascending; the low [`RANK_BITS`]
+//! bits of a key tell names of equal hash apart. Readers do not trust any of them for memory safety: what is
+//! outside the page is EUCLEAN. This file knows nothing of trees and of other pages.
+
+use super::{Name, RANK_MASK, Target};
+use adit_base::{Errno, Error, PAGE_BYTES};
+use adit_store::format::{PAGE_HEADER_BYTES, Page, PageKind};
+use adit_store::page_view::{header, header_mut};
+
+/// Bytes of an entry in front of its name.
+const ENTRY_BYTES: usize = 22;
+/// Bytes of an entry's offset.
+const OFFSET_BYTES: usize = 2;
+
+/// Bytes that a name takes in a leaf.
+const fn room_bytes(name_len: usize) -> usize {
+    OFFSET_BYTES + ENTRY_BYTES + name_len
+}
+
+/// The error for a page that does not hold what it should.
+pub(super) fn corrupt(page: u64, what: &str) -> Error {
+    Error::with(Errno::UCLEAN, format!("read directory page {page}: {what}"))
+}
+
+fn u16_at(bytes: &[u8; PAGE_BYTES], at: usize) -> usize {
+    usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+fn u64_at(bytes: &[u8; PAGE_BYTES], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(number)
+}
+
+/// A verified header and the bytes behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Leaf<'a> {
+    bytes: &'a [u8; PAGE_BYTES],
+    page: u64,
+    count: usize,
+    heap: usize,
+}
+
+/// An entry as it lies in the page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) key: u64,
+    pub(super) target: Target,
+    pub(super) name: &'a [u8],
+}
+
+fn set_count(page: &mut Page, count: usize, used_bytes: usize) {
+    let header = header_mut(page);
+    header.count = count as u16;
+    header.used_bytes = used_bytes as u16;
+}
+
+impl<'a> Leaf<'a> {
+    /// Verifies that `page`, the device page `number`, is a leaf of the directory `owner`.
+    pub(super) fn new(page: &'a Page, number: u64, owner: u64) -> Result<Leaf<'a>, Error> {
+        let header = header(page);
+        let (count, used) = (usize::from(header.count), usize::from(header.used_bytes));
+        // A page of the right kind may still hold something else after a stray write.
+        if header.kind != PageKind::NameLeaf as u8 {
+            return Err(corrupt(number, "it holds no names"));
+        }
+        if header.owner != owner {
+            return Err(corrupt(number, "it belongs to another directory"));
+        }
+        if PAGE_HEADER_BYTES + count * OFFSET_BYTES + used > PAGE_BYTES {
+            return Err(corrupt(number, "more entries than fit"));
+        }
+        Ok(Leaf {
+            bytes: &page.0,
+            page: number,
+            count,
+            heap: PAGE_BYTES - used,
+        })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Where the entry lies; the whole entry is inside the page.
+    fn offset(&self, index: usize) -> Result<usize, Error> {
+        let at = u16_at(self.bytes, PAGE_HEADER_BYTES + index * OFFSET_BYTES);
+        if at < self.heap
+            || at + ENTRY_BYTES > PAGE_BYTES
+            || at + ENTRY_BYTES + usize::from(self.bytes[at + ENTRY_BYTES - 1]) > PAGE_BYTES
+        {
+            return Err(corrupt(self.page, "an entry lies outside of it"));
+        }
+        Ok(at)
+    }
+
+    pub(super) fn key(&self, index: usize) -> Result<u64, Error> {
+        Ok(u64_at(self.bytes, self.offset(index)?))
+    }
+
+    pub(super) fn entry(&self, index: usize) -> Result<Entry<'a>, Error> {
+        let at = self.offset(index)?;
+        let name_len = usize::from(self.bytes[at + ENTRY_BYTES - 1]);
+        let name = &self.bytes[at + ENTRY_BYTES..at + ENTRY_BYTES + name_len];
+        let generation = [
+            self.bytes[at + 16],
+            self.bytes[at + 17],
+            self.bytes[at + 18],
+            self.bytes[at + 19],
+        ];
+        Ok(Entry {
+            key: u64_at(self.bytes, at),
+            target: Target {
+                slot: u64_at(self.bytes, at + 8),
+                generation: u32::from_le_bytes(generation),
+                kind: self.bytes[at + 20],
+            },
+            name,
+        })
+    }
+
+    /// Index of the first entry whose key is at least `key`.
+    pub(super) fn lower_bound(&self, key: u64) -> Result<usize, Error> {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.key(middle)? < key {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    /// The entry of that name, or where it would go and with which key.
+    pub(super) fn find(&self, name: &Name<'_>) -> Result<Found<'a>, Error> {
+        let mut index = self.lower_bound(name.hash)?;
+        // The lowest rank that no name of the same hash has.
+        let (mut rank, mut place) = (0, index);
+        while index < self.count {
+            let entry = self.entry(index)?;
+            if entry.key & !RANK_MASK != name.hash {
+                break;
+            }
+            if entry.name == name.bytes {
+                return Ok(Found::Entry(index, entry));
+            }
+            if entry.key & RANK_MASK == rank {
+                rank += 1;
+                place = index + 1;
+            }
+            index += 1;
+        }
+        Ok(Found::Place(
+            place,
+            (rank <= RANK_MASK).then_some(name.hash | rank),
+        ))
+    }
+
+    /// Bytes of all entries and their offsets.
+    fn live_bytes(&self) -> Result<usize, Error> {
+        (0..self.count).try_fold(0, |sum, index| {
+            Ok(sum + room_bytes(self.entry(index)?.name.len()))
+        })
+    }
+
+    /// Does a name of that length fit, and if so, only after holes were closed?
+    pub(super) fn fit(&self, name_len: usize) -> Result<Fit, Error> {
+        let free = self.heap - PAGE_HEADER_BYTES - self.count * OFFSET_BYTES;
+        if room_bytes(name_len) <= free {
+            return Ok(Fit::Now);
+        }
+        if PAGE_HEADER_BYTES + self.live_bytes()? + room_bytes(name_len) <= PAGE_BYTES {
+            return Ok(Fit::Compacted);
+        }
+        Ok(Fit::No)
+    }
+
+    /// The index at which to cut the leaf in two halves, between different hashes; None when all
+    /// hashes are equal.
+    pub(super) fn middle(&self) -> Result<Option<usize>, Error> {
+        let half = self.live_bytes()? / 2;
+        let (mut sum, mut best, mut best_distance) = (0usize, None, usize::MAX);
+        let mut previous = None;
+        for index in 0..self.count {
+            let entry = self.entry(index)?;
+            let hash = entry.key & !RANK_MASK;
+            let distance = sum.abs_diff(half);
+            if previous.is_some_and(|previous| previous != hash) && distance < best_distance {
+                (best, best_distance) = (Some(index), distance);
+            }
+            previous = Some(hash);
+            sum += room_bytes(entry.name.len());
+        }
+        Ok(best)
+    }
+}
+
+/// What [`Leaf::find`] found.
+pub(super) enum Found<'a> {
+    /// The entry and its index.
+    Entry(usize, Entry<'a>),
+    /// The index for a new entry and its key; no key when there are too many names of equal hash.
+    Place(usize, Option<u64>),
+}
+
+/// Room for a new entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fit {
+    /// It fits.
+    Now,
+    /// It fits once holes are closed.
+    Compacted,
+    /// The leaf must be split.
+    No,
+}
+
+/// Writes an entry into a verified leaf where it fits now.
+pub(super) fn insert(page: &mut Page, index: usize, key: u64, target: Target, name: &[u8]) {
+    let header = header(page);
+    let (count, used) = (usize::from(header.count), usize::from(header.used_bytes));
+    let size = ENTRY_BYTES + name.len();
+    assert!(
+        index <= count
+            && PAGE_HEADER_BYTES + (count + 1) * OFFSET_BYTES + used + size <= PAGE_BYTES,
+        "the entry must fit"
+    );
+    let at = PAGE_BYTES - used - size;
+    let bytes = &mut page.0;
+    bytes[at..at + 8].copy_from_slice(&key.to_le_bytes());
+    bytes[at + 8..at + 16].copy_from_slice(&target.slot.to_le_bytes());
+    bytes[at + 16..at + 20].copy_from_slice(&target.generation.to_le_bytes());
+    bytes[at + 20] = target.kind;
+    bytes[at + 21] = name.len() as u8;
+    bytes[at + ENTRY_BYTES..at + size].copy_from_slice(name);
+    let offset = PAGE_HEADER_BYTES + index * OFFSET_BYTES;
+    let end = PAGE_HEADER_BYTES + count * OFFSET_BYTES;
+    bytes.copy_within(offset..end, offset + OFFSET_BYTES);
+    bytes[offset..offset + 2].copy_from_slice(&(at as u16).to_le_bytes());
+    set_count(page, count + 1, used + size);
+}
+
+/// Removes an entry of a verified leaf.
+pub(super) fn remove(page: &mut Page, index: usize, name_len: usize) {
+    let header = header(page);
+    let (count, mut used) = (usize::from(header.count), usize::from(header.used_bytes));
+    assert!(index < count, "the entry must exist");
+    let offset = PAGE_HEADER_BYTES + index * OFFSET_BYTES;
+    let end = PAGE_HEADER_BYTES + count * OFFSET_BYTES;
+    let at = u16_at(&page.0, offset);
+    page.0.copy_within(offset + OFFSET_BYTES..end, offset);
+    if at == PAGE_BYTES - used {
+        used -= (ENTRY_BYTES + name_len).min(used);
+    }
+    set_count(page, count - 1, if count == 1 { 0 } else { used });
+}
+
+/// Lets an entry of a verified leaf name another inode.
+pub(super) fn replace(page: &mut Page, index: usize, target: Target) {
+    let at = u16_at(&page.0, PAGE_HEADER_BYTES + index * OFFSET_BYTES);
+    assert!(at + ENTRY_BYTES <= PAGE_BYTES, "the entry was verified");
+    page.0[at + 8..at + 16].copy_from_slice(&target.slot.to_le_bytes());
+    page.0[at + 16..at + 20].copy_from_slice(&target.generation.to_le_bytes());
+    page.0[at + 20] = target.kind;
+}
+
+/// Drops the entries from `index` on. Their bytes become holes.
+pub(super) fn truncate(page: &mut Page, index: usize) {
+    let used = usize::from(header(page).used_bytes);
+    set_count(page, index, if index == 0 { 0 } else { used });
+}
+
+/// Copies the entries `range` of `source` behind those of the leaf in `page`.
+pub(super) fn copy(
+    page: &mut Page,
+    source: &Leaf<'_>,
+    range: std::ops::Range<usize>,
+) -> Result<(), Error> {
+    for (place, index) in range.enumerate() {
+        let entry = source.entry(index)?;
+        let held = header(page);
+        let end = PAGE_HEADER_BYTES
+            + usize::from(held.count) * OFFSET_BYTES
+            + usize::from(held.used_bytes);
+        // Overlapping entries of a damaged page can add up to more than a page.
+        if end + room_bytes(entry.name.len()) > PAGE_BYTES {
+            return Err(corrupt(source.page, "its entries overlap"));
+        }
+        insert(page, place, entry.key, entry.target, entry.name);
+    }
+    Ok(())
+}
+
+/// Closes the holes of a leaf.
+pub(super) fn compact(page: &mut Page, number: u64, owner: u64) -> Result<(), Error> {
+    let old = page.clone();
+    let source = Leaf::new(&old, number, owner)?;
+    truncate(page, 0);
+    copy(page, &source, 0..source.count())
+}

@@ -1,0 +1,273 @@
+//! How a directory lies on the device: a B+tree of names, ordered by a keyed hash.
+//!
+//! Synchronous, restartable code over [`Pages`] (see there): it changes pages and the slot that it was
+//! given, nothing else, and every change touches O(depth) pages.
+//!
+//! - A name's key is its 63-bit hash with the low [`RANK_BITS`] bits replaced by the lowest number that
+//!   no other name of the same hash has, so keys are unique and stable. A key is also the readdir
+//!   cookie behind its entry: splitting and deleting never move an entry to another cookie.
+//! - Names of equal hash are in one leaf, so that finding a name reads one path.
+//! - The root is in the slot's payload (`map_kind` is `MAP_NAME_TREE`); an empty directory has no page.
+//!   An emptied leaf leaves the tree at once; half-empty ones are not merged.
+//! - The slot's `size` is the bytes of all pages, `allocated_pages` their number.
+//!
+//! `.` and `..` are not stored.
+
+mod leaf;
+#[cfg(test)]
+mod tests;
+
+use adit_base::hash::{HashKey, name_hash};
+use adit_base::{Errno, PAGE_BYTES};
+use adit_store::format::{MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
+use adit_store::node::{Path, Tree};
+use adit_store::pages::{Pages, PagesRead, Stop};
+use leaf::{Fit, Found, Leaf};
+
+/// Low bits of a key that tell names of equal hash apart.
+const RANK_BITS: u32 = 4;
+const RANK_MASK: u64 = (1 << RANK_BITS) - 1;
+/// Lower keys are never used by names: they are the cookies of `.` and `..`.
+pub(crate) const KEY_MIN: u64 = 1 << RANK_BITS;
+
+/// A name and its hash, computed once per operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name<'a> {
+    hash: u64,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<'a> Name<'a> {
+    /// A name of 1 to 255 bytes.
+    pub(crate) fn new(key: &HashKey, bytes: &'a [u8]) -> Name<'a> {
+        Name::with_hash(name_hash(key, bytes), bytes)
+    }
+
+    /// Is `key` one that this name may have?
+    pub(crate) fn owns(&self, key: u64) -> bool {
+        key & !RANK_MASK == self.hash
+    }
+
+    fn with_hash(hash: u64, bytes: &'a [u8]) -> Name<'a> {
+        assert!(
+            (1..=crate::NAME_BYTES_MAX).contains(&bytes.len()),
+            "callers check the length"
+        );
+        Name {
+            hash: (hash & !RANK_MASK & i64::MAX as u64).max(KEY_MIN),
+            bytes,
+        }
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Target {
+    /// Slot address of the inode.
+    pub(crate) slot: u64,
+    /// Its generation.
+    pub(crate) generation: u32,
+    /// Its `BlobKind` number.
+    pub(crate) kind: u8,
+}
+
+/// Prepares the slot of a new, empty directory.
+pub(crate) fn initialize(slot: &mut Slot) {
+    slot.map_kind = MAP_NAME_TREE;
+    slot.map_depth = 0;
+    slot.map_count = 0;
+    slot.payload[..8].fill(0);
+}
+
+/// The tree that a slot describes; None when the directory is empty.
+fn tree_of(slot: &Slot, owner: u64) -> Option<Tree> {
+    let mut root = [0; 8];
+    root.copy_from_slice(&slot.payload[..8]);
+    let root = u64::from_le_bytes(root);
+    (root != 0).then(|| Tree::new(owner, root, slot.map_depth, PageKind::NameLeaf))
+}
+
+/// Puts a changed tree, or none, back into its slot.
+fn set_tree(slot: &mut Slot, tree: &Tree, exists: bool) {
+    let (root, depth) = if exists {
+        (tree.root, tree.depth)
+    } else {
+        (0, 0)
+    };
+    slot.payload[..8].copy_from_slice(&root.to_le_bytes());
+    slot.map_depth = depth;
+    slot.allocated_pages = slot.allocated_pages.saturating_add_signed(tree.pages_added);
+    slot.size = slot.allocated_pages.saturating_mul(PAGE_BYTES as u64);
+    slot.valid_size = slot.size;
+}
+
+fn leaf_at(pages: &impl PagesRead, number: u64, owner: u64) -> Result<Leaf<'_>, Stop> {
+    Ok(Leaf::new(
+        pages.page(number, PageKind::NameLeaf)?,
+        number,
+        owner,
+    )?)
+}
+
+/// Finds a name.
+pub(crate) fn lookup(
+    pages: &impl PagesRead,
+    slot: &Slot,
+    owner: u64,
+    name: &Name<'_>,
+) -> Result<Option<Target>, Stop> {
+    let Some(tree) = tree_of(slot, owner) else {
+        return Ok(None);
+    };
+    let number = tree.descend(pages, name.hash)?.leaf;
+    Ok(match leaf_at(pages, number, owner)?.find(name)? {
+        Found::Entry(_, entry) => Some(entry.target),
+        Found::Place(..) => None,
+    })
+}
+
+/// Is there no name?
+pub(crate) fn is_empty(pages: &impl PagesRead, slot: &Slot, owner: u64) -> Result<bool, Stop> {
+    let mut from = 0;
+    loop {
+        let mut empty = true;
+        let next = read_leaf(pages, slot, owner, from, |_, _, _| {
+            empty = false;
+            false
+        })?;
+        match next {
+            _ if !empty => return Ok(false),
+            Some(next) => from = next,
+            None => return Ok(true),
+        }
+    }
+}
+
+/// Adds a name; EEXIST when it is there.
+pub(crate) fn insert(
+    pages: &mut impl Pages,
+    slot: &mut Slot,
+    owner: u64,
+    name: &Name<'_>,
+    target: Target,
+) -> Result<(), Stop> {
+    let mut tree = match tree_of(slot, owner) {
+        Some(tree) => tree,
+        None => Tree::create(pages, owner, PageKind::NameLeaf, owner / SLOTS_PER_PAGE)?,
+    };
+    // Each round but the last splits a leaf, at most two of them.
+    loop {
+        let path = tree.descend(pages, name.hash)?;
+        let leaf = leaf_at(pages, path.leaf, owner)?;
+        let (index, key) = match leaf.find(name)? {
+            Found::Entry(..) => return Err(Errno::EXIST.into()),
+            Found::Place(index, Some(key)) => (index, key),
+            Found::Place(_, None) => return Err(Errno::NOSPC.into()),
+        };
+        let fit = leaf.fit(name.bytes.len())?;
+        if fit == Fit::No {
+            split(pages, &mut tree, &path)?;
+            continue;
+        }
+        let page = pages.page_mut(path.leaf, PageKind::NameLeaf)?;
+        if fit == Fit::Compacted {
+            leaf::compact(page, path.leaf, owner)?;
+        }
+        leaf::insert(page, index, key, target, name.bytes);
+        break;
+    }
+    set_tree(slot, &tree, true);
+    Ok(())
+}
+
+/// Cuts a full leaf in two, between different hashes.
+fn split(pages: &mut impl Pages, tree: &mut Tree, path: &Path) -> Result<(), Stop> {
+    let old = pages.page(path.leaf, PageKind::NameLeaf)?.clone();
+    let source = Leaf::new(&old, path.leaf, tree.owner)?;
+    let Some(middle) = source.middle()? else {
+        // Only names chosen with knowledge of the volume's key get here.
+        return Err(Errno::NOSPC.into());
+    };
+    let separator = source.key(middle)? & !RANK_MASK;
+    if separator <= path.lower || path.upper.is_some_and(|upper| separator >= upper) {
+        return Err(leaf::corrupt(path.leaf, "its names belong elsewhere").into());
+    }
+    let right = tree.add_leaf(pages, path, separator)?;
+    let page = pages.page_mut(right, PageKind::NameLeaf)?;
+    leaf::copy(page, &source, middle..source.count())?;
+    let page = pages.page_mut(path.leaf, PageKind::NameLeaf)?;
+    leaf::truncate(page, 0);
+    leaf::copy(page, &source, 0..middle)?;
+    Ok(())
+}
+
+/// Removes a name and returns what it stood for; ENOENT when it isn't there.
+pub(crate) fn remove(
+    pages: &mut impl Pages,
+    slot: &mut Slot,
+    owner: u64,
+    name: &Name<'_>,
+) -> Result<Target, Stop> {
+    let mut tree = tree_of(slot, owner).ok_or(Stop::from(Errno::NOENT))?;
+    let path = tree.descend(pages, name.hash)?;
+    let leaf = leaf_at(pages, path.leaf, owner)?;
+    let Found::Entry(index, entry) = leaf.find(name)? else {
+        return Err(Errno::NOENT.into());
+    };
+    let target = entry.target;
+    let mut exists = true;
+    if leaf.count() > 1 {
+        let page = pages.page_mut(path.leaf, PageKind::NameLeaf)?;
+        leaf::remove(page, index, name.bytes.len());
+    } else if tree.depth > 0 {
+        tree.remove_leaf(pages, &path)?;
+    } else {
+        tree.destroy(pages)?;
+        exists = false;
+    }
+    set_tree(slot, &tree, exists);
+    Ok(target)
+}
+
+/// Lets an existing name stand for something else; returns what it stood for.
+pub(crate) fn replace(
+    pages: &mut impl Pages,
+    slot: &Slot,
+    owner: u64,
+    name: &Name<'_>,
+    target: Target,
+) -> Result<Target, Stop> {
+    let tree = tree_of(slot, owner).ok_or(Stop::from(Errno::NOENT))?;
+    let number = tree.descend(pages, name.hash)?.leaf;
+    let Found::Entry(index, entry) = leaf_at(pages, number, owner)?.find(name)? else {
+        return Err(Errno::NOENT.into());
+    };
+    let old = entry.target;
+    leaf::replace(pages.page_mut(number, PageKind::NameLeaf)?, index, target);
+    Ok(old)
+}
+
+/// Calls `each` with the key, name and target of the entries of one leaf from key `from` on, until it
+/// returns false. Returns the key to go on from; None at the end of the directory, which `each` did not
+/// stop.
+pub(crate) fn read_leaf(
+    pages: &impl PagesRead,
+    slot: &Slot,
+    owner: u64,
+    from: u64,
+    mut each: impl FnMut(u64, &[u8], Target) -> bool,
+) -> Result<Option<u64>, Stop> {
+    let Some(tree) = tree_of(slot, owner) else {
+        return Ok(None);
+    };
+    let path = tree.descend(pages, from)?;
+    let leaf = leaf_at(pages, path.leaf, owner)?;
+    for index in leaf.lower_bound(from)?..leaf.count() {
+        let entry = leaf.entry(index)?;
+        if !each(entry.key, entry.name, entry.target) {
+            return Ok(Some(entry.key));
+        }
+    }
+    // The descent made sure that this is above `from`.
+    Ok(path.upper)
+}

@@ -1,0 +1,334 @@
+//! Descriptors: opening, closing, and the way from an [`OpenFile`] to its inode.
+
+use crate::inode::Inode;
+use crate::resolve::{self, Last};
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::{Errno, Error, Result};
+use adit_block::Buffer;
+use adit_store::format::Slot;
+use adit_store::{Blob, BlobId, BlobShared};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// An open file, directory or blob. Any thread may hold it; operations go through [`Fs`], except those
+/// of its own, which need no worker. Must be closed with [`Fs::close`].
+#[derive(Debug)]
+pub struct OpenFile {
+    id: u64,
+    index: u32,
+    flags: OpenFlags,
+    kind: FileKind,
+    blob: BlobId,
+    shared: Option<Arc<BlobShared>>,
+    /// Where in the sequence of the blob's IO errors this descriptor is.
+    error_seen: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl OpenFile {
+    /// How it was opened.
+    pub fn flags(&self) -> OpenFlags {
+        self.flags
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// The blob that holds it.
+    pub fn blob_id(&self) -> BlobId {
+        self.blob
+    }
+
+    /// Current size, without the worker; 0 for a directory.
+    pub fn size_bytes(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.size())
+    }
+
+    /// The part of a blob that any thread may use; None for a directory.
+    pub fn shared(&self) -> Option<&Arc<BlobShared>> {
+        self.shared.as_ref()
+    }
+
+    pub(crate) fn error_seen(&self) -> &AtomicU64 {
+        &self.error_seen
+    }
+
+    /// May reads be served from the cache without asking the worker?
+    fn cached(&self) -> Option<&BlobShared> {
+        let usable = self.flags.readable()
+            && !self.flags.contains(OpenFlags::DIRECT)
+            && !self.closed.load(Ordering::Relaxed);
+        self.shared.as_deref().filter(|_| usable)
+    }
+
+    /// A cached read without the worker, short at the end of the file; None when the worker is
+    /// needed (not all resident, opened DIRECT, not readable).
+    pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        self.cached()?.try_read(offset, buffer)
+    }
+
+    /// A zero-copy read of cached data without the worker, of one page at most; None when the worker
+    /// is needed.
+    pub fn try_borrow(&self, offset: u64, len_bytes: usize) -> Option<Buffer> {
+        self.cached()?.try_borrow(offset, len_bytes)
+    }
+}
+
+/// Descriptors of a mounted file system.
+pub(crate) struct Descriptors {
+    /// Id and inode, by index.
+    open: Vec<Option<(u64, Rc<Inode>)>>,
+    free: Vec<u32>,
+    next_id: u64,
+}
+
+impl Descriptors {
+    /// Ids begin at random, so that a descriptor of another volume is not taken for one of this.
+    pub(crate) fn new() -> Descriptors {
+        Descriptors {
+            open: Vec::new(),
+            free: Vec::new(),
+            next_id: adit_base::random::os_random_u128() as u64,
+        }
+    }
+
+    fn add(&mut self, inode: Rc<Inode>) -> (u64, u32) {
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        match self.free.pop() {
+            Some(index) => {
+                self.open[index as usize] = Some((id, inode));
+                (id, index)
+            }
+            None => {
+                self.open.push(Some((id, inode)));
+                (id, (self.open.len() - 1) as u32)
+            }
+        }
+    }
+
+    fn get(&self, file: &OpenFile) -> Option<&Rc<Inode>> {
+        match self.open.get(file.index as usize) {
+            Some(Some((id, inode))) if *id == file.id => Some(inode),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, file: &OpenFile) -> Option<Rc<Inode>> {
+        self.get(file)?;
+        self.free.push(file.index);
+        self.open[file.index as usize]
+            .take()
+            .map(|(_, inode)| inode)
+    }
+}
+
+impl Fs {
+    /// The inode of a descriptor; EBADF when it was closed.
+    pub(crate) fn inode(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+        let descriptors = self.descriptors.borrow();
+        descriptors.get(file).cloned().ok_or(Errno::BADF.into())
+    }
+
+    /// The content of a descriptor that was opened for reading.
+    pub(crate) fn readable(&self, file: &OpenFile) -> Result<Rc<Blob>> {
+        if !file.flags.readable() {
+            return Err(Errno::BADF.into());
+        }
+        let descriptors = self.descriptors.borrow();
+        let inode = descriptors.get(file).ok_or(Error::new(Errno::BADF))?;
+        inode.content().cloned()
+    }
+
+    /// The inode of a descriptor that was opened for writing.
+    pub(crate) fn writable(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+        if !file.flags.writable() {
+            return Err(Errno::BADF.into());
+        }
+        self.inode(file)
+    }
+
+    /// Keeps an inode in memory until [`Fs::release`]. Called right behind the closure that saw its slot,
+    /// without an await between them, so that the inode can't be gone.
+    pub(crate) fn acquire(&self, id: BlobId, kind: FileKind, slot: &Slot) -> Result<Rc<Inode>> {
+        let mut inodes = self.inodes.borrow_mut();
+        if let Some(inode) = inodes.get(&id.slot)
+            && inode.id == id
+        {
+            if inode.unlinked.get() {
+                return Err(Errno::STALE.into());
+            }
+            inode.opens.set(inode.opens.get() + 1);
+            return Ok(inode.clone());
+        }
+        let blob = match kind {
+            FileKind::Directory => None,
+            FileKind::File | FileKind::Blob => Some(self.store.blob_from_slot(id, slot)),
+            FileKind::Symlink => return Err(Errno::LOOP.into()),
+            _ => return Err(Errno::OPNOTSUPP.into()),
+        };
+        let inode = Rc::new(Inode::new(id, kind, blob, self.store.commit_point()));
+        inode.opens.set(1);
+        inodes.insert(id.slot, inode.clone());
+        Ok(inode)
+    }
+
+    /// Gives back what [`Fs::acquire`] took; the last one deletes an unlinked inode.
+    pub(crate) async fn release(&self, inode: Rc<Inode>) {
+        let opens = inode.opens.get() - 1;
+        inode.opens.set(opens);
+        if opens != 0 {
+            return;
+        }
+        self.inodes.borrow_mut().remove(&inode.id.slot);
+        if inode.unlinked.get() {
+            let (id, kind) = (inode.id, inode.kind);
+            drop(inode);
+            self.orphans().reclaim(id, kind).await;
+        }
+    }
+
+    /// Makes a descriptor of an acquired inode.
+    pub(crate) fn descriptor(&self, inode: Rc<Inode>, flags: OpenFlags) -> Arc<OpenFile> {
+        let shared = inode.blob.as_ref().map(|blob| blob.shared.clone());
+        let error_seen = shared.as_ref().map_or(0, |shared| shared.error_sequence());
+        let (kind, blob) = (inode.kind, inode.id);
+        let (id, index) = self.descriptors.borrow_mut().add(inode);
+        Arc::new(OpenFile {
+            id,
+            index,
+            flags,
+            kind,
+            blob,
+            shared,
+            error_seen: AtomicU64::new(error_seen),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Opens a file or directory. `mode` holds the permission bits of a file that is created.
+    pub async fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>> {
+        let creating = flags.contains(OpenFlags::CREATE);
+        if creating && flags.contains(OpenFlags::DIRECTORY) {
+            return Err(Errno::INVAL.into());
+        }
+        loop {
+            let found = self
+                .store
+                .view(|view| {
+                    let place = resolve::resolve(view, &self.base, path)?;
+                    let found = resolve::find(view, &place)?;
+                    if creating {
+                        match (&place.last, &found) {
+                            (_, Some(_)) if flags.contains(OpenFlags::EXCLUSIVE) => {
+                                return Err(Errno::EXIST.into());
+                            }
+                            (Last::Name(_), None) if place.slash => return Err(Errno::ISDIR.into()),
+                            (Last::Name(name), None) => return Ok(Err((place.parent, *name))),
+                            _ => (),
+                        }
+                    }
+                    let (id, kind) = found.ok_or(adit_store::pages::Stop::from(Errno::NOENT))?;
+                    match kind {
+                        FileKind::Directory if creating || flags.writable() => {
+                            Err(Errno::ISDIR.into())
+                        }
+                        FileKind::Symlink => Err(Errno::LOOP.into()),
+                        FileKind::Directory => Ok(Ok((id, kind, view.slot(id)?))),
+                        _ if place.slash || flags.contains(OpenFlags::DIRECTORY) => {
+                            Err(Errno::NOTDIR.into())
+                        }
+                        _ => Ok(Ok((id, kind, view.slot(id)?))),
+                    }
+                })
+                .await?;
+            let (inode, created) = match found {
+                Ok((id, kind, slot)) => (self.acquire(id, kind, &slot)?, false),
+                Err((parent, name)) => match self.create(parent, &name, FileKind::File, mode).await
+                {
+                    Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
+                    // Another one was faster.
+                    Err(error)
+                        if error.errno() == Errno::EXIST
+                            && !flags.contains(OpenFlags::EXCLUSIVE) =>
+                    {
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            if !created
+                && flags.contains(OpenFlags::TRUNCATE)
+                && let Some(blob) = &inode.blob
+                && let Err(error) = self.store.resize(blob, 0).await
+            {
+                self.release(inode).await;
+                return Err(error);
+            }
+            return Ok(self.descriptor(inode, flags));
+        }
+    }
+
+    /// Closes: flock locks go, an unlinked file's data too when it was the last descriptor. Does not sync.
+    pub async fn close(&self, file: &OpenFile) -> Result<()> {
+        let taken = self.descriptors.borrow_mut().take(file);
+        let inode = taken.ok_or(Error::new(Errno::BADF))?;
+        file.closed.store(true, Ordering::Relaxed);
+        inode.locks.release(file.id);
+        inode.locks.wake();
+        self.release(inode).await;
+        Ok(())
+    }
+
+    /// Takes or gives back the advisory lock of the whole file; owned by the descriptor.
+    pub async fn flock(&self, file: &OpenFile, operation: FlockOperation) -> Result<()> {
+        let inode = self.inode(file)?;
+        let still_open = || self.descriptors.borrow().get(file).is_some();
+        inode.locks.operate(file.id, operation, still_open).await
+    }
+
+    /// Makes a blob without a name, of size 0.
+    pub async fn create_blob(&self) -> Result<BlobId> {
+        let slot = self.new_slot(FileKind::Blob, 0o600);
+        self.store
+            .transact(|transaction| transaction.create(slot))
+            .await
+    }
+
+    /// Opens a blob without a name; ENOENT when there is none of that id.
+    pub async fn open_blob(&self, id: BlobId, flags: OpenFlags) -> Result<Arc<OpenFile>> {
+        let missing = || Error::new(Errno::NOENT);
+        let slot = match self.store.view(|view| view.slot(id)).await {
+            Ok(slot) => slot,
+            Err(error) if error.errno() == Errno::STALE => return Err(missing()),
+            Err(error) => return Err(error),
+        };
+        if resolve::kind_of(&slot)? != FileKind::Blob {
+            return Err(missing());
+        }
+        let inode = self.acquire(id, FileKind::Blob, &slot)?;
+        Ok(self.descriptor(inode, flags))
+    }
+
+    /// Deletes a blob without a name; EBUSY while it is open, ENOENT when there is none of that id.
+    pub async fn delete_blob(&self, id: BlobId) -> Result<()> {
+        let file = self.open_blob(id, OpenFlags::empty()).await?;
+        let inode = self.inode(&file)?;
+        if inode.opens.get() > 1 {
+            drop(inode);
+            self.close(&file).await?;
+            return Err(Errno::BUSY.into());
+        }
+        // From here on nobody else can open it; a crash before the end leaves the blob or nothing.
+        inode.unlinked.set(true);
+        let taken = self.descriptors.borrow_mut().take(&file);
+        drop((inode, taken));
+        let result = self.store.delete(id).await;
+        self.inodes.borrow_mut().remove(&id.slot);
+        result
+    }
+}

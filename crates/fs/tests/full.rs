@@ -1,0 +1,134 @@
+//! A full volume: ENOSPC before anything changed, deleting always works, the space comes back.
+
+mod common;
+
+use adit_base::Errno;
+use adit_fs::*;
+use common::*;
+
+fn small() -> Volume {
+    Volume::format(memory(24 << 20), 8 << 20)
+}
+
+/// Fills the volume with files of 256 KiB; returns how many there are.
+fn fill(volume: &Volume) -> u32 {
+    for number in 0.. {
+        let path = format!("/fill{number}");
+        let file = match volume.open(&path, CREATE) {
+            Ok(file) => file,
+            Err(errno) => {
+                assert_eq!(errno, Errno::NOSPC);
+                return number;
+            }
+        };
+        let mut full = false;
+        for at in 0..64 {
+            match volume.write(&file, at * 4096, &stamped(number, at * 4096, 4096)) {
+                Ok(()) => (),
+                Err(errno) => {
+                    assert_eq!(errno, Errno::NOSPC);
+                    full = true;
+                    break;
+                }
+            }
+        }
+        // What was accepted has its space.
+        volume.fsync(&file).unwrap();
+        volume.close(&file).unwrap();
+        if full {
+            return number + 1;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn every_operation_that_allocates_answers_enospc_and_then_deletes_succeed() {
+    let volume = small();
+    volume.mkdir("/d").unwrap();
+    for number in 0..50 {
+        volume.put(&format!("/d/old{number}"), b"x").unwrap();
+    }
+    volume.sync().unwrap();
+    let free = volume.free_bytes();
+    let files = fill(&volume);
+    assert!(files > 10);
+    // New names fit until their directory or the slots need a page.
+    let mut created = 0;
+    let errno = loop {
+        match volume.touch(&format!("/d/new{created}")) {
+            Ok(()) => created += 1,
+            Err(errno) => break errno,
+        }
+        assert!(created < 5000);
+    };
+    assert_eq!(errno, Errno::NOSPC);
+    let mut linked = 0;
+    while volume.link("/d/old0", &format!("/d/link{linked}")).is_ok() {
+        linked += 1;
+        assert!(linked < 5000);
+    }
+    assert_eq!(
+        volume.link("/d/old0", "/d/one-more-link"),
+        Err(Errno::NOSPC)
+    );
+    assert_eq!(volume.stat("/d/old0").unwrap().links, linked + 1);
+    let file = volume.open("/d/old1", RW).unwrap();
+    assert_eq!(volume.append(&file, &[1; 100_000]), Err(Errno::NOSPC));
+    assert_eq!(file.size_bytes(), 1);
+    assert_eq!(
+        volume.run(|fs| fs.allocate(&file, AllocateFlags::empty(), 0, 1 << 20)),
+        Err(Errno::NOSPC)
+    );
+    assert_eq!(file.size_bytes(), 1);
+    volume.close(&file).unwrap();
+    assert_eq!(volume.list("/d").len(), 50 + created + linked as usize);
+    assert_eq!(volume.check(), [""; 0]);
+    for number in 0..files {
+        volume.unlink(&format!("/fill{number}")).unwrap();
+    }
+    for number in 0..created {
+        volume.unlink(&format!("/d/new{number}")).unwrap();
+    }
+    for number in 0..linked {
+        volume.unlink(&format!("/d/link{number}")).unwrap();
+    }
+    volume.sync().unwrap();
+    assert!(
+        volume.free_bytes() + (1 << 20) >= free,
+        "{} of {free}",
+        volume.free_bytes()
+    );
+    assert_eq!(volume.check(), [""; 0]);
+    let again = fill(&volume);
+    assert!(again + 4 >= files, "{again} files fit after {files} did");
+    for number in 0..again {
+        let content = volume.get(&format!("/fill{number}")).unwrap();
+        assert!(content == stamped(number, 0, content.len()));
+    }
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn space_of_deleted_files_is_reused_over_and_over() {
+    let volume = small();
+    for round in 0..12 {
+        for number in 0..16 {
+            let path = format!("/{number}");
+            volume
+                .put(&path, &stamped(round * 16 + number, 0, 512 << 10))
+                .unwrap();
+            if number % 3 == 0 {
+                let file = volume.open(&path, RW).unwrap();
+                volume.fsync(&file).unwrap();
+                volume.close(&file).unwrap();
+            }
+        }
+        for number in 0..16 {
+            let path = format!("/{number}");
+            assert!(volume.get(&path).unwrap() == stamped(round * 16 + number, 0, 512 << 10));
+            volume.unlink(&path).unwrap();
+        }
+    }
+    assert_eq!(volume.check(), [""; 0]);
+}

@@ -1,14 +1,19 @@
 //! Who may use an image: one opener exclusively, or any number for reading only. And who does, when it isn't us.
 //!
 //! The lock is a `flock`: it belongs to the open file, ends with its process, and excludes a second opening in the same process too. A
-//! forked child would share it; `adit_base::fork` takes the descriptor away from children.
+//! forked child would share it; `adit_base::fork` takes the descriptor away from children. The kernel closes an io_uring's files a little
+//! *after* the death of their process, so a dead holder's lock is waited for.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use adit_base::{Errno, Error, Result};
 use rustix::fs::{FlockOperation, flock, major, minor};
+
+/// A dead process's lock is gone within this time, or something else is wrong.
+const DEAD_HOLDER_MAX: Duration = Duration::from_secs(5);
 
 /// Takes the lock or says who has it (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
@@ -16,12 +21,18 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
+    let begin = Instant::now();
     loop {
         return match flock(file, operation) {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
-                let owner = owner(file).unwrap_or_else(|| "another process".to_owned());
+                let pid = holder_pid(file);
+                if pid.is_some_and(is_dead) && begin.elapsed() < DEAD_HOLDER_MAX {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                let owner = pid.map_or_else(|| "another process".to_owned(), named);
                 Err(busy(path, &format!("in use by {owner}")))
             }
             // A file system without locks (some network file systems): nothing can be promised there, but refusing would be worse.
@@ -39,27 +50,41 @@ fn busy(path: &Path, reason: &str) -> Error {
 /// EBUSY for a block device that the kernel didn't let us have exclusively.
 pub(super) fn busy_device(path: &Path) -> Error {
     // Another volume of ours holds its lock too; a mount doesn't.
-    match File::open(path).ok().and_then(|file| owner(&file)) {
-        Some(owner) => busy(path, &format!("in use by {owner}")),
+    match File::open(path).ok().and_then(|file| holder_pid(&file)) {
+        Some(pid) => busy(path, &format!("in use by {}", named(pid))),
         None => busy(path, "mounted, or part of another device"),
     }
 }
 
-/// "adit (pid 123)" for the holder of a lock on this file, as far as /proc shows it.
-fn owner(file: &File) -> Option<String> {
+/// The process that holds a lock on this file, as far as /proc shows it.
+fn holder_pid(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let device = (
         u64::from(major(metadata.dev())),
         u64::from(minor(metadata.dev())),
     );
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let pid = locks
+    locks
         .lines()
-        .find_map(|line| holder(line, device, metadata.ino()))?;
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
-    match name {
-        Some(name) => Some(format!("{} (pid {pid})", name.trim())),
-        None => Some(format!("pid {pid}")),
+        .find_map(|line| holder(line, device, metadata.ino()))
+}
+
+/// "adit (pid 123)".
+fn named(pid: u32) -> String {
+    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("{} (pid {pid})", name.trim()),
+        Err(_) => format!("pid {pid}"),
+    }
+}
+
+/// Has the process ended, be it that nobody has asked for its exit status yet?
+fn is_dead(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // "123 (name) Z …"; a name may hold anything, brackets too.
+        Ok(stat) => stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
 
@@ -83,6 +108,17 @@ fn holder(line: &str, device: (u64, u64), inode: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_dead_from_its_end_not_from_its_burial() {
+        assert!(!is_dead(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().expect("runs");
+        while !is_dead(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().expect("ended");
+        assert!(is_dead(child.id()));
+    }
 
     #[test]
     fn the_holder_is_found_in_its_line_only() {

@@ -51,15 +51,30 @@ impl Store {
         &self,
         f: &mut dyn FnMut(BlobId, &Slot) -> Result<()>,
     ) -> Result<()> {
-        let mut group = 0;
+        self.for_each_blob_from(0, f).await
+    }
+
+    /// As [`Store::for_each_blob`], of slots from this address on.
+    pub async fn for_each_blob_from(
+        &self,
+        from: u64,
+        f: &mut dyn FnMut(BlobId, &Slot) -> Result<()>,
+    ) -> Result<()> {
+        let first_page = from / SLOTS_PER_PAGE;
+        let position = self.0.space.borrow().geometry().position(first_page);
+        let mut group = position.map_or(0, |(group, _)| group);
         while group < self.state().await?.groups_initialized {
             for (page, _) in self.slot_pages(group).await? {
+                if page < first_page {
+                    continue;
+                }
                 let Some(content) = self.slot_page(page).await? else {
                     continue;
                 };
                 for (address, content) in slots_of(self.0.volume, page, &content) {
                     match content {
                         SlotContent::Free => {}
+                        _ if address < from => {}
                         SlotContent::Blob(slot) => {
                             let id = BlobId {
                                 slot: address,

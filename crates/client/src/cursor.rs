@@ -56,14 +56,17 @@ impl<F: Borrow<File>> Read for FileCursor<F> {
 
 impl<F: Borrow<File>> Write for FileCursor<F> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.file.borrow().write_at(data, self.position)?;
-        self.position += data.len() as u64;
-        Ok(data.len())
+        self.write_vectored(&[IoSlice::new(data)])
     }
 
     fn write_vectored(&mut self, data: &[IoSlice<'_>]) -> io::Result<usize> {
         let len: usize = data.iter().map(|piece| piece.len()).sum();
-        self.file.borrow().write_vectored_at(data, self.position)?;
+        let file = self.file.borrow();
+        if file.is_append() {
+            self.position = file.append_vectored(data)?;
+        } else {
+            file.write_vectored_at(data, self.position)?;
+        }
         self.position += len as u64;
         Ok(len)
     }

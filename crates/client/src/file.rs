@@ -4,16 +4,18 @@
 //! when those don't suffice); every asynchronous operation holds the descriptor, so that it is closed
 //! after the last of them. Nothing here has a position; [`FileCursor`](crate::FileCursor) has.
 
-use crate::blob::BlobId;
 use crate::metadata::Metadata;
 use crate::mount::Mounted;
 use crate::names::set_time;
 use crate::operation::Operation;
-use adit_base::{Errno, Error, Result, fork};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::Buffer;
-use adit_fs::{AllocateFlags, FlockOperation, Fs, OpenFile, OpenFlags};
+use adit_fs::{AllocateFlags, BlobId, FlockOperation, Fs, OpenFile, OpenFlags};
+use adit_reactor::sync::join_all;
+use adit_store::XattrMode;
 use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -21,10 +23,11 @@ use std::time::SystemTime;
 ///
 /// Any thread may use it at any time. Offsets, sizes and lengths are bytes.
 pub struct File {
-    descriptor: Arc<Descriptor>,
+    /// Taken away only by `drop`.
+    descriptor: ManuallyDrop<Arc<Descriptor>>,
 }
 
-/// What a file and its asynchronous operations share.
+/// What a file and its asynchronous operations share. Whoever holds the last reference closes it.
 struct Descriptor {
     mounted: Arc<Mounted>,
     open: Arc<OpenFile>,
@@ -32,10 +35,12 @@ struct Descriptor {
     generation: u32,
 }
 
-impl Drop for Descriptor {
+impl Drop for File {
     fn drop(&mut self) {
-        if self.generation == fork::generation() {
-            self.mounted.close_file(&self.open);
+        // SAFETY: nothing uses the field after this.
+        let descriptor = unsafe { ManuallyDrop::take(&mut self.descriptor) };
+        if let Some(Descriptor { mounted, open, .. }) = Arc::into_inner(descriptor) {
+            mounted.close_file(open);
         }
     }
 }
@@ -101,10 +106,14 @@ impl File {
     /// whatever is written meanwhile. At most `len_bytes`, and possibly fewer: what lies in one
     /// page; empty only at the end of the file. Holding many buffers holds much of the cache.
     pub fn read_borrowed(&self, len_bytes: usize, offset: u64) -> Result<Buffer> {
-        let mut buffer = Buffer::zeroed(len_bytes);
-        let memory = buffer.try_mut().expect("a fresh buffer is unique");
-        let got = self.read_at(memory, offset)?;
-        Ok(buffer.slice(..got))
+        let descriptor = self.alive()?;
+        let len_bytes = len_bytes.min(PAGE_BYTES);
+        if let Some(buffer) = descriptor.open.try_borrow(offset, len_bytes) {
+            return Ok(buffer);
+        }
+        descriptor
+            .mounted
+            .run(|fs| fs.read_borrowed(&descriptor.open, offset, len_bytes))
     }
 
     /// Several reads that overlap in time where they need the device. `Ok` when every request has its
@@ -124,7 +133,18 @@ impl File {
         if missing == 0 {
             return Ok(());
         }
-        Err(Error::new(Errno::NOSYS))
+        descriptor.mounted.run(|fs| async move {
+            let missing = requests
+                .iter_mut()
+                .filter(|request| request.result.is_err());
+            join_all(missing.map(|request| async move {
+                request.result = fs
+                    .read(&descriptor.open, request.offset, request.buffer)
+                    .await;
+            }))
+            .await;
+            Ok(())
+        })
     }
 
     /// As [`read_at`](Self::read_at), without blocking; the buffer comes back with what was read.
@@ -262,10 +282,7 @@ impl File {
 
     /// The blob that this is: its inode number and generation.
     pub fn id(&self) -> BlobId {
-        BlobId {
-            slot: 0,
-            generation: 0,
-        }
+        self.descriptor.open.blob_id()
     }
 
     /// Does every write go to the end?
@@ -309,7 +326,7 @@ impl File {
     /// `ENOSPC` when they don't fit.
     pub fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (name, value) = (name.as_ref(), value.as_ref());
-        self.run(|fs, open| fs.xattr_set(open, name, value))
+        self.run(|fs, open| fs.xattr_set(open, name, value, XattrMode::Any))
     }
 
     /// Removes an extended attribute; `ENODATA` when there is none.
@@ -328,11 +345,11 @@ impl File {
 impl File {
     pub(crate) fn new(mounted: Arc<Mounted>, open: Arc<OpenFile>) -> Self {
         File {
-            descriptor: Arc::new(Descriptor {
+            descriptor: ManuallyDrop::new(Arc::new(Descriptor {
                 mounted,
                 open,
                 generation: fork::generation(),
-            }),
+            })),
         }
     }
 
@@ -365,12 +382,15 @@ impl File {
         if let Err(error) = self.alive() {
             return Operation::ready(Err(error));
         }
-        let descriptor = self.descriptor.clone();
+        let descriptor = Arc::clone(&self.descriptor);
         self.descriptor.mounted.spawn(move |fs| {
             let done = op(fs, descriptor.open.clone());
             async move {
                 let result = done.await;
-                drop(descriptor);
+                if let Some(last) = Arc::into_inner(descriptor) {
+                    // The file was dropped meanwhile. Its close doesn't change the result.
+                    let _ = fs.close(&last.open).await;
+                }
                 result
             }
         })

@@ -18,7 +18,7 @@
 //!
 //! let mut text = [0; 13];
 //! log.read_at(&mut text, 0)?;
-//! assert_eq!(&text, b"begin; commit"[..13].as_ref());
+//! assert_eq!(&text, b"begin; commit");
 //! drop(log);
 //! volume.close()
 //! # }
@@ -59,12 +59,15 @@ mod open_options;
 mod operation;
 mod volume;
 
+pub use adit_base::size::{format_size, parse_size};
 pub use adit_base::{Errno, Error, Result};
 pub use adit_block::Buffer;
 pub use adit_fs::{
-    AllocateFlags, DirEntry, FileKind, FlockOperation, RenameFlags, SetTime, Stat, StatFs,
+    AllocateFlags, BlobId, CheckReport, DirEntry, FileKind, FlockOperation, RenameFlags, SetTime,
+    Stat, StatFs,
 };
-pub use blob::{BlobId, Blobs};
+pub use adit_store::VolumeInfo;
+pub use blob::Blobs;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::{File, ReadRequest};

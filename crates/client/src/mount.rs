@@ -1,37 +1,197 @@
-//! A mounted volume: the engine that runs its operations, and how it begins and ends.
+//! A mounted volume: the engine that runs its operations, how it begins and how it ends.
 //!
-//! Invariant: the state that operations run on is reached only through [`Mounted::run`] and
-//! [`Mounted::spawn`].
+//! ```text
+//! mkfs:  [create the image] → device → refuse what is there → store::mkfs → Fs::format → unmount
+//! open:  device → Store::open (recovery) → Fs::mount      (mem: mkfs and format first)
+//! end:   shutdown(unmount), by `Volume::close` or by whoever drops the last handle
+//! ```
+//! Invariants: the file system is reached only through [`Mounted::run`] and [`Mounted::spawn`]. In a
+//! forked child nothing of a volume is touched, not even to free it.
 
 use crate::operation::Operation;
-use crate::volume::{MkfsOptions, VolumeOptions};
-use adit_base::{Errno, Error, Result, fork};
-use adit_block::Buffer;
+use crate::volume::{IoEngine, MkfsOptions, VolumeOptions};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
+use adit_block::{
+    Buffer, BufferPool, Device, DeviceOptions, FileEngine, POOLED_BYTES_MAX, PoolConfig, Request,
+    open_device,
+};
 use adit_fs::{Fs, OpenFile};
+use adit_reactor::{Engine, EngineOptions};
+use adit_store::format::SUPERBLOCK_MAGIC;
+use adit_store::{Store, StoreOptions, foreign_signature};
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.
 pub(crate) struct Mounted {
+    /// Always there, except while `drop` or `close` takes it away.
+    engine: Option<Arc<Engine<Fs>>>,
     address: String,
+    /// Memory for asynchronous and direct IO; made when first asked for.
+    pool: OnceLock<Arc<BufferPool>>,
+    /// Of the process that opened it.
+    generation: u32,
 }
 
+/// Bytes at the beginning of a device that must be zero before mkfs writes there unasked.
+const UNTOUCHED_BYTES: usize = 1 << 20;
+/// Cache of the short life of a volume in mkfs.
+const MKFS_CACHE_BYTES: u64 = 16 << 20;
+
 /// See [`Volume::mkfs`](crate::Volume::mkfs).
-pub(crate) fn mkfs(_address: &str, _options: &MkfsOptions) -> Result<()> {
-    Err(Error::new(Errno::NOSYS))
+pub(crate) fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
+    if address.starts_with("mem:") {
+        let what = "format memory: a mem: volume is formatted when it is opened";
+        return Err(Error::with(Errno::INVAL, what));
+    }
+    let created = create_image(address, options)?;
+    let done = format(address, options);
+    if done.is_err() && created {
+        // Nobody wants the empty file of a failed mkfs.
+        let _ = std::fs::remove_file(address);
+    }
+    done
+}
+
+/// Creates the image file if there is none and its size is known. Says whether it did.
+fn create_image(address: &str, options: &MkfsOptions) -> Result<bool> {
+    let Some(size_bytes) = options.size_bytes else {
+        return Ok(false);
+    };
+    match std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(address)
+    {
+        Ok(image) => match image.set_len(size_bytes) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                let _ = std::fs::remove_file(address);
+                Err(Error::from(error))
+            }
+        },
+        // It is there already, or is no path at all: opening the device tells.
+        Err(_) => Ok(false),
+    }
+}
+
+fn format(address: &str, options: &MkfsOptions) -> Result<()> {
+    let device = open_device(address, &DeviceOptions::default())?;
+    if !options.force {
+        refuse_content(&*device)?;
+    }
+    let mut volume_bytes = None;
+    if let Some(size_bytes) = options.size_bytes {
+        if size_bytes > device.geometry().size_bytes {
+            device.grow(size_bytes)?;
+        }
+        volume_bytes = Some(size_bytes);
+    }
+    let layout = adit_store::MkfsOptions {
+        volume_bytes,
+        journal_bytes: options.journal_bytes,
+        cluster_bytes: options.cluster_bytes.unwrap_or(DEFAULT_CLUSTER_BYTES),
+        label: options.label.clone(),
+        // What is there was judged above, with words for more kinds of it.
+        force: true,
+    };
+    let store_options = StoreOptions {
+        cache_bytes: MKFS_CACHE_BYTES,
+        survive_process_death: false,
+        ..StoreOptions::default()
+    };
+    let engine_options = EngineOptions {
+        keeper: false,
+        name: address.to_owned(),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(device, engine_options, |reactor| async move {
+        adit_store::mkfs(&reactor, &layout).await?;
+        Fs::format(Store::open(reactor, &store_options).await?).await
+    })?;
+    engine.shutdown(|fs| fs.unmount())
+}
+
+const DEFAULT_CLUSTER_BYTES: u32 = 64 * 1024;
+
+/// Fails when the device's first MiB isn't empty, naming what it holds if that is known.
+fn refuse_content(device: &dyn Device) -> Result<()> {
+    let size_bytes = usize::try_from(device.geometry().size_bytes).unwrap_or(usize::MAX);
+    let len_bytes = size_bytes.min(UNTOUCHED_BYTES) / PAGE_BYTES * PAGE_BYTES;
+    if len_bytes == 0 {
+        return Ok(());
+    }
+    let completion = device.execute(Request::read(0, Buffer::zeroed(len_bytes), 0));
+    completion.result?;
+    let content = completion.request.buffers[0].as_slice();
+    if content.iter().all(|&byte| byte == 0) {
+        return Ok(());
+    }
+    let found = match foreign_signature(&content[..PAGE_BYTES]) {
+        Some(found) => found,
+        None if content.starts_with(&SUPERBLOCK_MAGIC) => "an Adit volume",
+        None => "data",
+    };
+    let what = format!("overwrite {} unasked: it holds {found}", device.name());
+    Err(Error::with(Errno::EXIST, what))
 }
 
 impl Mounted {
-    pub(crate) fn open(address: &str, _options: &VolumeOptions) -> Result<Mounted> {
+    pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<Mounted> {
         fork::install();
-        let _ = Mounted {
-            address: address.to_owned(),
+        let in_memory = address.starts_with("mem:");
+        let device_options = DeviceOptions {
+            engine: match options.engine {
+                IoEngine::Probe => FileEngine::Probe,
+                IoEngine::IoUring => FileEngine::IoUring,
+                IoEngine::Sync => FileEngine::Sync,
+            },
+            read_only: options.read_only,
+            ..DeviceOptions::default()
         };
-        Err(Error::new(Errno::NOSYS))
+        let store_options = StoreOptions {
+            cache_bytes: options.cache_bytes,
+            read_only: options.read_only && !in_memory,
+            // A device in memory dies with the process anyway.
+            survive_process_death: options.survive_process_death && !in_memory,
+            writeback_interval: options.writeback_interval,
+        };
+        let engine_options = EngineOptions {
+            queue_depth: options.queue_depth,
+            keeper: true,
+            name: address.to_owned(),
+        };
+        let device = open_device(address, &device_options)?;
+        let engine = Engine::start(device, engine_options, |reactor| async move {
+            if in_memory {
+                let layout = adit_store::MkfsOptions::default();
+                adit_store::mkfs(&reactor, &layout).await?;
+                Fs::format(Store::open(reactor, &store_options).await?).await
+            } else {
+                Fs::mount(Store::open(reactor, &store_options).await?).await
+            }
+        })?;
+        Ok(Mounted {
+            engine: Some(engine),
+            address: address.to_owned(),
+            pool: OnceLock::new(),
+            generation: fork::generation(),
+        })
     }
 
-    pub(crate) fn close(self) -> Result<()> {
-        Err(Error::new(Errno::NOSYS))
+    fn engine(&self) -> &Arc<Engine<Fs>> {
+        self.engine.as_ref().expect("taken only at the end")
+    }
+
+    /// Makes everything durable and ends the engine.
+    pub(crate) fn close(mut self) -> Result<()> {
+        if self.generation != fork::generation() {
+            return Err(Error::new(Errno::BADF)); // and `drop` leaks it
+        }
+        match self.engine.take() {
+            Some(engine) => engine.shutdown(|fs| fs.unmount()),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -39,33 +199,93 @@ impl Mounted {
     }
 
     pub(crate) fn poisoned(&self) -> bool {
-        false
+        self.engine().poisoned()
     }
 
     /// Runs an operation to its end; blocks.
-    pub(crate) fn run<'a, T, F, Fut>(&'a self, _op: F) -> Result<T>
+    #[inline]
+    pub(crate) fn run<'a, T, F, Fut>(&'a self, op: F) -> Result<T>
     where
         T: Send,
         F: FnOnce(&'a Fs) -> Fut + Send,
         Fut: Future<Output = Result<T>> + 'a,
     {
-        Err(Error::new(Errno::NOSYS))
+        self.engine().run(op)
     }
 
     /// Starts an operation.
-    pub(crate) fn spawn<T, F, Fut>(&self, _op: F) -> Operation<T>
+    pub(crate) fn spawn<T, F, Fut>(&self, op: F) -> Operation<T>
     where
         T: Send + 'static,
         F: FnOnce(&'static Fs) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T>>,
+        Fut: Future<Output = Result<T>> + 'static,
     {
-        Operation::ready(Err(Error::new(Errno::NOSYS)))
+        Operation::running(self.engine().spawn(op))
     }
 
-    /// Closes a file that nothing uses any more.
-    pub(crate) fn close_file(&self, _open: &Arc<OpenFile>) {}
+    /// Closes a file that nothing uses any more; called by whichever thread dropped it.
+    pub(crate) fn close_file(&self, open: Arc<OpenFile>) {
+        if self.generation != fork::generation() {
+            return;
+        }
+        let closed = self.engine().run(|fs| fs.close(&open));
+        if closed.is_err_and(|error| error.errno() == Errno::DEADLK) {
+            // Dropped inside an operation, with the result of a handle that nobody kept.
+            let engine = self.engine().clone();
+            elsewhere(move || drop(engine.run(|fs| fs.close(&open))));
+        }
+    }
 
     pub(crate) fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
-        Ok(Buffer::zeroed(len_bytes))
+        if len_bytes > POOLED_BYTES_MAX {
+            return Ok(Buffer::zeroed(len_bytes));
+        }
+        let pool = match self.pool.get() {
+            Some(pool) => pool,
+            None => {
+                let fresh = BufferPool::new(PoolConfig {
+                    preallocate: Vec::new(),
+                    ..PoolConfig::default()
+                })?;
+                self.pool.get_or_init(|| fresh)
+            }
+        };
+        pool.get(len_bytes)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let Some(engine) = self.engine.take() else {
+            return;
+        };
+        if self.generation != fork::generation() {
+            std::mem::forget(engine);
+            return;
+        }
+        let address = std::mem::take(&mut self.address);
+        let report = move |done: Result<()>| {
+            if let Err(error) = done {
+                tracing::error!(%address, %error, "the volume was not closed well; the next open recovers it");
+            }
+        };
+        match engine.shutdown(|fs| fs.unmount()) {
+            // The last handle went inside an operation: it can't wait for itself.
+            Err(error) if error.errno() == Errno::DEADLK => {
+                elsewhere(move || report(engine.shutdown(|fs| fs.unmount())));
+            }
+            done => report(done),
+        }
+    }
+}
+
+/// Does on a thread of its own what can't be done inside an operation. Without a thread it isn't done:
+/// the next open recovers.
+fn elsewhere(work: impl FnOnce() + Send + 'static) {
+    let spawned = std::thread::Builder::new()
+        .name("adit-close".to_owned())
+        .spawn(work);
+    if let Err(error) = spawned {
+        tracing::error!(%error, "no thread to close with");
     }
 }

@@ -7,7 +7,8 @@ use crate::mount::{self, Mounted};
 use crate::operation::Operation;
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
-use adit_fs::StatFs;
+use adit_fs::{CheckReport, StatFs};
+use adit_store::VolumeInfo;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +70,15 @@ impl Default for VolumeOptions {
     }
 }
 
+/// Says which volume it was, unless the error does that already.
+#[cold]
+fn naming(error: Error, verb: &str, address: &str) -> Error {
+    match error.what().contains(address) {
+        true => error,
+        false => error.context(format_args!("{verb} {address}")),
+    }
+}
+
 /// An open volume. Clones are the same volume; when the last clone and the last file of it are gone,
 /// it is closed as well as possible ([`close`](Self::close) tells whether that worked).
 #[derive(Clone)]
@@ -82,8 +92,7 @@ impl Volume {
     /// Errors: `EEXIST` when there is something on it and `force` wasn't given, `EBUSY` when a process
     /// has it open, `ENOENT` when there is no such file and no size to create it with, `EINVAL`.
     pub fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
-        mount::mkfs(address, options)
-            .map_err(|error| error.context(format_args!("format {address}")))
+        mount::mkfs(address, options).map_err(|error| naming(error, "format", address))
     }
 
     /// Opens a volume for reading and writing, recovering it if it wasn't closed. `mem:SIZE`
@@ -97,8 +106,8 @@ impl Volume {
 
     /// As [`open`](Self::open), with options.
     pub fn open_with(address: &str, options: &VolumeOptions) -> Result<Volume> {
-        let mounted = Mounted::open(address, options)
-            .map_err(|error| error.context(format_args!("open {address}")))?;
+        let mounted =
+            Mounted::open(address, options).map_err(|error| naming(error, "open", address))?;
         Ok(Volume {
             mounted: Arc::new(mounted),
         })
@@ -148,10 +157,32 @@ impl Volume {
         self.mounted.run(|fs| fs.statfs())
     }
 
+    /// Sizes, counters and parameters.
+    pub fn info(&self) -> Result<VolumeInfo> {
+        self.mounted.run(|fs| fs.store().info())
+    }
+
+    /// Compares everything that the volume says about itself: names, inodes, maps, space. Nothing is
+    /// repaired. While other operations go on, it may find problems that are none.
+    pub fn check(&self) -> Result<CheckReport> {
+        self.mounted.run(|fs| async move {
+            let store = match fs.store().check(&mut |_, _| {}).await {
+                Err(error) if error.errno() == Errno::OPNOTSUPP => Default::default(),
+                checked => checked?,
+            };
+            let mut report = fs.check_names().await?;
+            let problems = store
+                .problems
+                .into_iter()
+                .map(|found| format!("{}: {}; {}", found.place, found.what, found.consequence));
+            report.problems.splice(0..0, problems);
+            Ok(report)
+        })
+    }
+
     /// Makes the volume (and an image file) larger, while it is in use.
     pub fn grow(&self, size_bytes: u64) -> Result<()> {
-        let _ = size_bytes;
-        Err(adit_base::Error::new(Errno::NOSYS))
+        self.mounted.run(move |fs| fs.store().grow(size_bytes))
     }
 
     /// Memory for asynchronous and direct IO, aligned to 4096; `ENOMEM` at the pool's bound.

@@ -1,0 +1,216 @@
+//! Opening, closing, sharing and losing volumes, on image files.
+
+use adit::{Errno, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use std::process::{Command, Stdio};
+
+struct Image {
+    _directory: tempfile::TempDir,
+    address: String,
+}
+
+fn image() -> Image {
+    // Beside the build, not in /tmp: that may be a tmpfs, which knows no O_DIRECT.
+    let directory = tempfile::Builder::new()
+        .prefix("client-")
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("a temporary directory");
+    let address = directory
+        .path()
+        .join("v.adit")
+        .to_str()
+        .expect("text")
+        .to_owned();
+    let options = MkfsOptions {
+        size_bytes: Some(96 << 20),
+        ..MkfsOptions::default()
+    };
+    Volume::mkfs(&address, &options).expect("formatted");
+    Image {
+        _directory: directory,
+        address,
+    }
+}
+
+#[test]
+fn what_was_written_is_there_after_closing_and_opening() {
+    let image = image();
+    let volume = Volume::open(&image.address).expect("opened");
+    volume.create_dir("/d").expect("made");
+    volume.write("/d/f", "content").expect("written");
+    volume.close().expect("closed");
+    let volume = Volume::open(&image.address).expect("opened");
+    assert_eq!(volume.read("/d/f").expect("read"), b"content");
+    drop(volume); // as good as close, if nobody asks how it went
+    let options = VolumeOptions {
+        read_only: true,
+        ..VolumeOptions::default()
+    };
+    let volume = Volume::open_with(&image.address, &options).expect("opened");
+    assert_eq!(volume.read("/d/f").expect("read"), b"content");
+    assert_eq!(
+        volume
+            .write("/d/f", "other")
+            .expect_err("read-only")
+            .errno(),
+        Errno::ROFS
+    );
+    volume.close().expect("closed");
+}
+
+#[test]
+fn closing_waits_for_nobody_and_says_that_it_is_in_use() {
+    let image = image();
+    let volume = Volume::open(&image.address).expect("opened");
+    let file = volume
+        .open_file("/f", OpenOptions::new().read(true).write(true).create(true))
+        .expect("opened");
+    assert_eq!(volume.handles(), 2);
+    assert_eq!(
+        volume.clone().close().expect_err("in use").errno(),
+        Errno::BUSY
+    );
+    drop(volume);
+    // The file keeps it open, and closes it at last.
+    file.write_at(b"x", 0).expect("written");
+    assert_eq!(
+        Volume::open(&image.address).expect_err("in use").errno(),
+        Errno::BUSY
+    );
+    drop(file);
+    let volume = Volume::open(&image.address).expect("free again");
+    assert_eq!(volume.read("/f").expect("read"), b"x");
+}
+
+#[test]
+fn many_readers_may_share_a_volume_that_nobody_writes() {
+    let image = image();
+    let options = VolumeOptions {
+        read_only: true,
+        ..VolumeOptions::default()
+    };
+    let one = Volume::open_with(&image.address, &options).expect("opened");
+    let other = Volume::open_with(&image.address, &options).expect("opened");
+    assert_eq!(
+        Volume::open(&image.address).expect_err("in use").errno(),
+        Errno::BUSY
+    );
+    one.close().expect("closed");
+    other.close().expect("closed");
+}
+
+#[test]
+fn a_forked_child_gets_ebadf_and_leaves_the_volume_alone() {
+    let image = image();
+    let volume = Volume::open(&image.address).expect("opened");
+    let file = volume
+        .open_file("/f", OpenOptions::new().read(true).write(true).create(true))
+        .expect("opened");
+    file.write_at(b"parent", 0).expect("written");
+    // SAFETY: the child only makes calls that are to fail, and leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = |errno: Errno| errno == Errno::BADF;
+        let right = file
+            .read_at(&mut [0; 6], 0)
+            .is_err_and(|error| refused(error.errno()))
+            && file
+                .write_at(b"child", 0)
+                .is_err_and(|error| refused(error.errno()))
+            && volume
+                .metadata("/f")
+                .is_err_and(|error| refused(error.errno()))
+            && file
+                .sync_data_async()
+                .wait()
+                .is_err_and(|error| refused(error.errno()));
+        drop(file);
+        drop(volume);
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(if right { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: plain system call on a child of ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child saw something else than EBADF");
+    file.write_at(b"again ", 0).expect("the parent goes on");
+    drop(file);
+    volume.close().expect("closed");
+    assert_eq!(
+        Volume::open(&image.address)
+            .expect("opened")
+            .read("/f")
+            .expect("read"),
+        b"again "
+    );
+}
+
+/// Not a test of its own: the process that `sigkill_loses_nothing…` kills.
+#[test]
+#[ignore = "run by another test"]
+fn writes_until_it_is_killed() {
+    let Ok(address) = std::env::var("ADIT_TEST_ADDRESS") else {
+        return;
+    };
+    let volume = Volume::open(&address).expect("opened");
+    let log = volume
+        .open_file("/log", OpenOptions::new().append(true).create(true))
+        .expect("opened");
+    for round in log.len() / 8.. {
+        if round % 1000 == 0 {
+            volume
+                .write(format!("/file-{round}"), round.to_le_bytes())
+                .expect("written");
+        }
+        log.append(&round.to_le_bytes()).expect("appended");
+        // The line says: all of that was acknowledged.
+        use std::io::Write;
+        writeln!(std::io::stderr(), "{round}").expect("told");
+    }
+}
+
+#[test]
+fn sigkill_loses_nothing_that_was_acknowledged() {
+    use std::io::{BufRead, BufReader};
+    let image = image();
+    let mut acknowledged = 0;
+    for lines in [1, 300, 5000, 20_000] {
+        let mut child = Command::new(std::env::current_exe().expect("known"))
+            .args([
+                "--exact",
+                "writes_until_it_is_killed",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env("ADIT_TEST_ADDRESS", &image.address)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut told = BufReader::new(child.stderr.take().expect("piped")).lines();
+        for line in told.by_ref().take(lines) {
+            acknowledged = line.expect("text").parse::<u64>().expect("a number");
+        }
+        child.kill().expect("killed");
+        for line in told.map_while(Result::ok) {
+            acknowledged = line.parse().unwrap_or(acknowledged);
+        }
+        child.wait().expect("ended");
+        let volume = Volume::open(&image.address).expect("recovered");
+        let log = volume.read("/log").expect("read");
+        assert!(
+            log.len() as u64 / 8 > acknowledged,
+            "{} entries, {acknowledged} acknowledged",
+            log.len() / 8
+        );
+        for (round, entry) in log.chunks_exact(8).enumerate() {
+            assert_eq!(entry, (round as u64).to_le_bytes());
+        }
+        for round in (0..=acknowledged).step_by(1000) {
+            assert_eq!(
+                volume.read(format!("/file-{round}")).expect("there"),
+                round.to_le_bytes()
+            );
+        }
+        volume.close().expect("closed");
+    }
+}

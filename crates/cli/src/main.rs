@@ -1,3 +1,73 @@
-//! The `adit` command.
+//! The `adit` command: volumes from a shell.
+//!
+//! Exit codes: 0 done, 1 something failed (said on stderr as `adit: …`), 2 wrong usage, 3 `check`
+//! found problems. What is on stdout is data; everything else goes to stderr.
 
-fn main() {}
+mod arguments;
+mod names;
+mod output;
+mod progress;
+mod read;
+mod transfer;
+mod volumes;
+
+use adit::Errno;
+use arguments::{Arguments, Command};
+use clap::{CommandFactory, Parser};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// How a command that did not fail ended.
+enum Outcome {
+    Done,
+    /// Some things failed, each of which was already said.
+    Partly,
+    /// `check` found problems.
+    Problems,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = run(arguments.command, &arguments.volume).and_then(|outcome| {
+        std::io::stdout().flush()?;
+        Ok(outcome)
+    });
+    match outcome {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Partly) => ExitCode::from(1),
+        Ok(Outcome::Problems) => ExitCode::from(3),
+        // The reader of our output has seen enough: `adit ls … | head`.
+        Err(error) if error.errno() == Errno::PIPE => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("adit: {error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<Outcome> {
+    match command {
+        Command::Mkfs(arguments) => volumes::mkfs(&arguments)?,
+        Command::Info(arguments) => volumes::info(&arguments, options)?,
+        Command::Check(arguments) => return volumes::check(&arguments, options),
+        Command::Grow(arguments) => volumes::grow(&arguments, options)?,
+        Command::Ls(arguments) => read::ls(&arguments, options)?,
+        Command::Stat(arguments) => read::stat(&arguments, options)?,
+        Command::Cat(arguments) => read::cat(&arguments, options)?,
+        Command::Du(arguments) => read::du(&arguments, options)?,
+        Command::Rm(arguments) => names::rm(&arguments, options)?,
+        Command::Mkdir(arguments) => names::mkdir(&arguments, options)?,
+        Command::Rmdir(arguments) => names::rmdir(&arguments, options)?,
+        Command::Mv(arguments) => names::mv(&arguments, options)?,
+        Command::Ln(arguments) => names::ln(&arguments, options)?,
+        Command::Put(arguments) => return transfer::put(&arguments, options),
+        Command::Get(arguments) => return transfer::get(&arguments, options),
+        Command::Bench(arguments) => volumes::bench(arguments)?,
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "adit", &mut text);
+            std::io::stdout().write_all(&text)?;
+        }
+    }
+    Ok(Outcome::Done)
+}

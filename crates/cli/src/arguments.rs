@@ -1,0 +1,325 @@
+//! The command line, as types. What each command does is in the modules named after them.
+
+use adit::{IoEngine, Volume, VolumeOptions};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Adit: a user-space file system for database storage engines.
+///
+/// VOLUME is the path of an image file or of a block device. PATHs begin at the root of the volume, with or
+/// without a leading slash.
+#[derive(Parser)]
+#[command(
+    name = "adit",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  adit mkfs db.adit --size 4G         make a volume in an image file
+  adit put db.adit ./data /           copy a directory into it
+  adit ls -l db.adit /data            look at it
+  adit get db.adit /data ./copy       copy it out again
+  adit check db.adit                  is it as it should be?
+  adit bench --quick                  how fast is it here?
+
+Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 check found problems."
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArguments,
+}
+
+/// How volumes are opened.
+#[derive(Args)]
+pub(crate) struct VolumeArguments {
+    /// How the image or device is reached
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value = "probe",
+        hide_short_help = true
+    )]
+    pub(crate) engine: EngineArgument,
+    /// Bound of the page cache
+    #[arg(long, global = true, value_name = "SIZE", value_parser = size, default_value = "256M", hide_short_help = true)]
+    pub(crate) cache_size: u64,
+}
+
+/// `--engine`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum EngineArgument {
+    /// Whichever a short probe finds faster
+    Probe,
+    /// io_uring
+    #[value(name = "io_uring", alias = "io-uring")]
+    IoUring,
+    /// pread and pwrite
+    Sync,
+}
+
+impl VolumeArguments {
+    fn options(&self) -> VolumeOptions {
+        VolumeOptions {
+            cache_bytes: self.cache_size,
+            engine: match self.engine {
+                EngineArgument::Probe => IoEngine::Probe,
+                EngineArgument::IoUring => IoEngine::IoUring,
+                EngineArgument::Sync => IoEngine::Sync,
+            },
+            ..VolumeOptions::default()
+        }
+    }
+
+    /// Opens a volume to be changed.
+    pub(crate) fn open(&self, address: &str) -> adit::Result<Volume> {
+        Volume::open_with(address, &self.options())
+    }
+
+    /// Opens a volume to be looked at: for reading only, so that several can do that at once and nothing
+    /// is written, unless it has to be recovered first.
+    pub(crate) fn open_to_read(&self, address: &str) -> adit::Result<Volume> {
+        let mut options = self.options();
+        options.read_only = true;
+        match Volume::open_with(address, &options) {
+            Err(error) if error.errno() == adit::Errno::ROFS => self.open(address),
+            opened => opened,
+        }
+    }
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make a volume in an image file or on a block device
+    #[command(after_help = "Examples:
+  adit mkfs db.adit --size 4G         creates the image file (sparse)
+  adit mkfs /dev/nvme0n1 --force      overwrites what is there")]
+    Mkfs(Mkfs),
+    /// Show sizes, parameters and counters of a volume
+    Info(Info),
+    /// Check that the volume is consistent; exit code 3 if it is not
+    Check(Info),
+    /// Make a volume larger (an image file too)
+    Grow(Grow),
+    /// List a directory
+    Ls(Ls),
+    /// Show everything that is known about files
+    Stat(Paths),
+    /// Write files to standard output
+    Cat(Cat),
+    /// Show how much space directories take
+    Du(Du),
+    /// Remove files, or trees with -r
+    Rm(Rm),
+    /// Make directories
+    Mkdir(Mkdir),
+    /// Remove empty directories
+    Rmdir(Cat),
+    /// Rename, or move into a directory
+    Mv(Mv),
+    /// Give a file another name (a hard link)
+    Ln(Ln),
+    /// Copy files and trees into a volume
+    #[command(after_help = "Examples:
+  adit put db.adit a.txt /            as /a.txt
+  adit put db.adit a.txt /b.txt       as /b.txt
+  adit put db.adit ./tree /           as /tree, with everything in it
+  adit put db.adit a b c /dir         into the directory /dir")]
+    Put(Put),
+    /// Copy a file or tree out of a volume
+    #[command(after_help = "Examples:
+  adit get db.adit /a.txt .           as ./a.txt
+  adit get db.adit / ./all            everything, into the directory ./all")]
+    Get(Get),
+    /// Measure Adit here, beside the kernel's file system and the bare device
+    #[command(after_help = "Examples:
+  adit bench --quick                  under a minute, in a temporary image here
+  adit bench --against /mnt/xfs       image and competitor in another file system
+  adit bench --volume /dev/nvme0n1p3 --against /mnt/ext4")]
+    Bench(Bench),
+    /// Print completions for a shell
+    #[command(after_help = "Example:
+  adit completions bash > ~/.local/share/bash-completion/completions/adit")]
+    Completions {
+        /// Which one
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Mkfs {
+    pub(crate) volume: String,
+    /// Size of the volume, like 4G; an image file is created or grown to it
+    #[arg(long, value_parser = size)]
+    pub(crate) size: Option<u64>,
+    /// Preferred unit of allocation, like 64K
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) cluster_size: Option<u64>,
+    /// Size of the journal, like 64M
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) journal_size: Option<u64>,
+    /// A name for people
+    #[arg(long, default_value = "")]
+    pub(crate) label: String,
+    /// Overwrite what is there (never a volume that is in use)
+    #[arg(long, short)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Info {
+    pub(crate) volume: String,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Grow {
+    pub(crate) volume: String,
+    /// The new size, like 8G
+    #[arg(value_parser = size)]
+    pub(crate) size: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct Ls {
+    pub(crate) volume: String,
+    #[arg(default_value = "/")]
+    pub(crate) path: PathBuf,
+    /// With mode, links, owner, size and time
+    #[arg(short)]
+    pub(crate) long: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Paths {
+    pub(crate) volume: String,
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Cat {
+    pub(crate) volume: String,
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Du {
+    pub(crate) volume: String,
+    #[arg(default_value = "/")]
+    pub(crate) path: PathBuf,
+    /// Only the total
+    #[arg(long, short)]
+    pub(crate) summarize: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Rm {
+    pub(crate) volume: String,
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Directories with everything in them
+    #[arg(long, short)]
+    pub(crate) recursive: bool,
+    /// What isn't there is no error
+    #[arg(long, short)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Mkdir {
+    pub(crate) volume: String,
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Also the directories above that are missing; existing ones are no error
+    #[arg(long, short)]
+    pub(crate) parents: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Mv {
+    pub(crate) volume: String,
+    pub(crate) from: PathBuf,
+    pub(crate) to: PathBuf,
+    /// Fail if the target exists
+    #[arg(long, short, conflicts_with = "exchange")]
+    pub(crate) no_clobber: bool,
+    /// Swap the two
+    #[arg(long)]
+    pub(crate) exchange: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Ln {
+    pub(crate) volume: String,
+    pub(crate) existing: PathBuf,
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Put {
+    pub(crate) volume: String,
+    /// Files and directories to copy
+    #[arg(required = true, value_name = "LOCAL")]
+    pub(crate) local: Vec<PathBuf>,
+    /// Where to
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Get {
+    pub(crate) volume: String,
+    /// File or directory to copy
+    pub(crate) path: PathBuf,
+    /// Where to
+    pub(crate) local: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// Under a minute, with small files
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// An existing volume, instead of a temporary image; what is in it stays
+    #[arg(long, value_name = "VOLUME")]
+    pub(crate) volume: Option<String>,
+    /// Compare with the file system of this directory, and put the temporary image there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) against: Option<PathBuf>,
+    /// Threads of the rows that have several
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) threads: u32,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    adit::parse_size(text).map_err(|_| "not a size; write 4096, 512M, 4G or 1.5T".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

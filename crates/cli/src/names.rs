@@ -1,0 +1,75 @@
+//! Commands that change names: rm, mkdir, rmdir, mv, ln.
+
+use crate::arguments::{Cat, Ln, Mkdir, Mv, Rm, VolumeArguments};
+use adit::{Errno, RenameFlags, Volume};
+use std::path::{Path, PathBuf};
+
+pub(crate) fn rm(arguments: &Rm, options: &VolumeArguments) -> adit::Result<()> {
+    let volume = options.open(&arguments.volume)?;
+    for path in &arguments.paths {
+        match remove(&volume, path, arguments.recursive) {
+            Err(error) if arguments.force && error.errno() == Errno::NOENT => {}
+            done => done?,
+        }
+    }
+    volume.close()
+}
+
+fn remove(volume: &Volume, path: &Path, recursive: bool) -> adit::Result<()> {
+    if recursive && volume.metadata(path)?.is_dir() {
+        return volume.remove_dir_all(path);
+    }
+    volume.remove_file(path)
+}
+
+pub(crate) fn mkdir(arguments: &Mkdir, options: &VolumeArguments) -> adit::Result<()> {
+    let volume = options.open(&arguments.volume)?;
+    for path in &arguments.paths {
+        match arguments.parents {
+            true => volume.create_dir_all(path)?,
+            false => volume.create_dir(path)?,
+        }
+    }
+    volume.close()
+}
+
+pub(crate) fn rmdir(arguments: &Cat, options: &VolumeArguments) -> adit::Result<()> {
+    let volume = options.open(&arguments.volume)?;
+    for path in &arguments.paths {
+        volume.remove_dir(path)?;
+    }
+    volume.close()
+}
+
+pub(crate) fn mv(arguments: &Mv, options: &VolumeArguments) -> adit::Result<()> {
+    let volume = options.open(&arguments.volume)?;
+    if arguments.exchange {
+        volume.rename_with(&arguments.from, &arguments.to, RenameFlags::EXCHANGE)?;
+        return volume.close();
+    }
+    let to = into_directory(&volume, &arguments.from, &arguments.to)?;
+    let mut flags = RenameFlags::empty();
+    flags.set(RenameFlags::NO_REPLACE, arguments.no_clobber);
+    volume.rename_with(&arguments.from, to, flags)?;
+    volume.close()
+}
+
+pub(crate) fn ln(arguments: &Ln, options: &VolumeArguments) -> adit::Result<()> {
+    let volume = options.open(&arguments.volume)?;
+    let path = into_directory(&volume, &arguments.existing, &arguments.path)?;
+    volume.hard_link(&arguments.existing, path)?;
+    volume.close()
+}
+
+/// `to`, or the name of `from` in it when it is a directory.
+pub(crate) fn into_directory(volume: &Volume, from: &Path, to: &Path) -> adit::Result<PathBuf> {
+    let is_directory = match volume.metadata(to) {
+        Ok(metadata) => metadata.is_dir(),
+        Err(error) if error.errno() == Errno::NOENT => false,
+        Err(error) => return Err(error),
+    };
+    match (is_directory, from.file_name()) {
+        (true, Some(name)) => Ok(to.join(name)),
+        _ => Ok(to.to_owned()),
+    }
+}

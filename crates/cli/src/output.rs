@@ -1,0 +1,156 @@
+//! How values are shown: JSON objects, and lines for people.
+
+use adit::{FileKind, Metadata, Stat};
+use serde::Serialize;
+use std::io::Write;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What `ls` and `stat` say about an inode in JSON.
+#[derive(Serialize)]
+pub(crate) struct FileLine<'a> {
+    /// Bytes that are not UTF-8 appear as U+FFFD.
+    pub(crate) name: std::borrow::Cow<'a, str>,
+    pub(crate) kind: &'static str,
+    pub(crate) size_bytes: u64,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) mode: u32,
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) inode: u64,
+    pub(crate) generation: u32,
+    pub(crate) accessed: String,
+    pub(crate) modified: String,
+    pub(crate) changed: String,
+    pub(crate) created: String,
+}
+
+impl<'a> FileLine<'a> {
+    pub(crate) fn new(name: &'a Path, metadata: &Metadata) -> Self {
+        let stat: &Stat = metadata.stat();
+        FileLine {
+            name: name.to_string_lossy(),
+            kind: kind_name(stat.kind),
+            size_bytes: stat.size_bytes,
+            allocated_bytes: stat.allocated_bytes,
+            mode: stat.mode & 0o7777,
+            links: stat.links,
+            uid: stat.uid,
+            gid: stat.gid,
+            inode: stat.inode,
+            generation: stat.generation,
+            accessed: time(metadata.accessed()),
+            modified: time(metadata.modified()),
+            changed: time(metadata.changed()),
+            created: time(metadata.created()),
+        }
+    }
+}
+
+/// Writes a value as JSON and ends the line.
+pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> adit::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
+pub(crate) fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Blob => "blob",
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
+    }
+}
+
+/// `drwxr-xr-x`.
+pub(crate) fn mode_text(kind: FileKind, mode: u32) -> String {
+    let first = match kind {
+        FileKind::Blob | FileKind::File => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+        FileKind::CharDevice => 'c',
+        FileKind::BlockDevice => 'b',
+    };
+    let mut text = String::from(first);
+    for (shift, special, letters) in [
+        (6, 0o4000, ['s', 'S']),
+        (3, 0o2000, ['s', 'S']),
+        (0, 0o1000, ['t', 'T']),
+    ] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & special != 0, bits & 1 != 0) {
+            (true, true) => letters[0],
+            (true, false) => letters[1],
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// `2026-11-21T03:36:03Z`.
+pub(crate) fn time(time: SystemTime) -> String {
+    let seconds = match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_secs() as i64,
+        Err(before) => -(before.duration().as_secs_f64().ceil() as i64),
+    };
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
+/// Date of a day counted from 1970-01-01 (Howard Hinnant's `civil_from_days`).
+fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_utc_in_iso_8601() {
+        let at = |seconds| time(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59Z");
+        assert_eq!(
+            time(UNIX_EPOCH - Duration::from_secs(1)),
+            "1969-12-31T23:59:59Z"
+        );
+    }
+
+    #[test]
+    fn modes_look_as_in_ls() {
+        assert_eq!(mode_text(FileKind::Directory, 0o755), "drwxr-xr-x");
+        assert_eq!(mode_text(FileKind::File, 0o4640), "-rwSr-----");
+        assert_eq!(mode_text(FileKind::Directory, 0o1777), "drwxrwxrwt");
+    }
+}

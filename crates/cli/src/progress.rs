@@ -1,0 +1,76 @@
+//! A progress bar for what takes long, on a terminal only.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+/// Counts bytes; invisible when stderr is no terminal.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    pub(crate) fn bytes(total: u64) -> Self {
+        let bar = match std::io::stderr().is_terminal() {
+            true => ProgressBar::new(total),
+            false => ProgressBar::hidden(),
+        };
+        let style = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {wide_msg}";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        Progress { bar }
+    }
+
+    /// An activity whose length is unknown.
+    pub(crate) fn spinner(message: &'static str) -> Self {
+        let bar = match std::io::stderr().is_terminal() {
+            true => ProgressBar::new_spinner(),
+            false => ProgressBar::hidden(),
+        };
+        bar.set_message(message);
+        bar.enable_steady_tick(std::time::Duration::from_millis(120));
+        Progress { bar }
+    }
+
+    /// Named steps of something whose length is known.
+    pub(crate) fn steps() -> Self {
+        let bar = match std::io::stderr().is_terminal() {
+            true => ProgressBar::new(1000),
+            false => ProgressBar::hidden(),
+        };
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {wide_msg}") {
+            bar.set_style(style);
+        }
+        Progress { bar }
+    }
+
+    /// The step that is being done, and which part (0 to 1) of all is behind.
+    pub(crate) fn step(&self, what: &str, done: f64) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(what.to_owned());
+            self.bar.set_position((done * 1000.0) as u64);
+        }
+    }
+
+    pub(crate) fn advance(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    /// Names what is being worked on.
+    pub(crate) fn at(&self, what: &std::path::Path) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(what.display().to_string());
+        }
+    }
+
+    /// Says something without disturbing the bar.
+    pub(crate) fn complain(&self, what: &str) {
+        self.bar.suspend(|| eprintln!("adit: {what}"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,190 @@
+//! Commands about a whole volume: mkfs, info, check, grow, bench.
+
+use crate::Outcome;
+use crate::arguments::{Bench, Grow, Info, Mkfs, VolumeArguments};
+use crate::output;
+use crate::progress::Progress;
+use adit::{CheckReport, Errno, Error, MkfsOptions, Volume, format_size};
+use serde::Serialize;
+use std::io::Write;
+use std::time::{Duration, UNIX_EPOCH};
+
+pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
+    let cluster_bytes = match arguments.cluster_size {
+        None => None,
+        Some(bytes) => Some(u32::try_from(bytes).map_err(|_| {
+            Error::with(
+                Errno::INVAL,
+                format!("use clusters of {}", format_size(bytes)),
+            )
+        })?),
+    };
+    let options = MkfsOptions {
+        size_bytes: arguments.size,
+        journal_bytes: arguments.journal_size,
+        cluster_bytes,
+        label: arguments.label.clone(),
+        force: arguments.force,
+    };
+    Volume::mkfs(&arguments.volume, &options).map_err(|error| match error.errno() {
+        Errno::EXIST if !arguments.force => error.context("(--force overwrites it)"),
+        _ => error,
+    })
+}
+
+#[derive(Serialize)]
+struct InfoLine {
+    address: String,
+    id: String,
+    label: String,
+    created: String,
+    volume_bytes: u64,
+    free_bytes: u64,
+    journal_bytes: u64,
+    journal_live_bytes: u64,
+    cluster_bytes: u64,
+    blobs: u64,
+    epoch: u64,
+    failure: Option<String>,
+}
+
+pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<()> {
+    let volume = options.open_to_read(&arguments.volume)?;
+    let info = volume.info()?;
+    let created = Duration::from_secs(info.created_seconds.max(0).unsigned_abs());
+    let line = InfoLine {
+        address: volume.address().to_owned(),
+        id: info
+            .volume_id
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect(),
+        label: info.label,
+        created: output::time(UNIX_EPOCH + created),
+        volume_bytes: info.volume_bytes,
+        free_bytes: info.free_bytes,
+        journal_bytes: info.journal_bytes,
+        journal_live_bytes: info.journal_live_bytes,
+        cluster_bytes: info.cluster_bytes,
+        blobs: info.blobs,
+        epoch: info.epoch,
+        failure: info.failure,
+    };
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        output::json(&mut out, &line)?;
+        return volume.close();
+    }
+    writeln!(out, "{}", line.address)?;
+    writeln!(out, "  id        {}", line.id)?;
+    if !line.label.is_empty() {
+        writeln!(out, "  label     {}", line.label)?;
+    }
+    writeln!(out, "  created   {}", line.created)?;
+    writeln!(out, "  size      {}", format_size(line.volume_bytes))?;
+    writeln!(out, "  free      {}", format_size(line.free_bytes))?;
+    writeln!(
+        out,
+        "  journal   {}, {} to be replayed after a crash",
+        format_size(line.journal_bytes),
+        format_size(line.journal_live_bytes)
+    )?;
+    writeln!(out, "  cluster   {}", format_size(line.cluster_bytes))?;
+    writeln!(
+        out,
+        "  blobs     {} (files and directories included)",
+        line.blobs
+    )?;
+    writeln!(out, "  epoch     {}", line.epoch)?;
+    if let Some(failure) = &line.failure {
+        writeln!(out, "  READ-ONLY since: {failure}")?;
+    }
+    volume.close()
+}
+
+#[derive(Serialize)]
+struct CheckLine {
+    clean: bool,
+    directories: u64,
+    files: u64,
+    orphans: u64,
+    blobs: u64,
+    problems: Vec<String>,
+}
+
+pub(crate) fn check(arguments: &Info, options: &VolumeArguments) -> adit::Result<Outcome> {
+    let progress = Progress::spinner("checking");
+    let report = check_volume(&arguments.volume, options);
+    drop(progress);
+    let report = match report {
+        Ok(report) => report,
+        // Too damaged to be opened or to be walked through: that is a finding, not a failure.
+        Err(error) if error.errno() == Errno::UCLEAN => CheckReport {
+            problems: vec![error.to_string()],
+            ..CheckReport::default()
+        },
+        Err(error) => return Err(error),
+    };
+    let line = CheckLine {
+        clean: report.problems.is_empty(),
+        directories: report.directories,
+        files: report.files,
+        orphans: report.orphans,
+        blobs: report.blobs,
+        problems: report.problems,
+    };
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        output::json(&mut out, &line)?;
+    } else {
+        for problem in &line.problems {
+            writeln!(out, "{problem}")?;
+        }
+        let verdict = match line.problems.len() {
+            0 => "clean".to_owned(),
+            1 => "1 problem".to_owned(),
+            count => format!("{count} problems"),
+        };
+        writeln!(
+            out,
+            "{}: {verdict}; {} directories, {} files, {} blobs, {} orphans",
+            arguments.volume, line.directories, line.files, line.blobs, line.orphans
+        )?;
+    }
+    Ok(if line.clean {
+        Outcome::Done
+    } else {
+        Outcome::Problems
+    })
+}
+
+fn check_volume(address: &str, options: &VolumeArguments) -> adit::Result<CheckReport> {
+    let volume = options.open_to_read(address)?;
+    let report = volume.check()?;
+    volume.close()?;
+    Ok(report)
+}
+
+pub(crate) fn grow(arguments: &Grow, options: &VolumeArguments) -> adit::Result<()> {
+    let volume = options.open(&arguments.volume)?;
+    volume.grow(arguments.size)?;
+    volume.close()
+}
+
+pub(crate) fn bench(arguments: Bench) -> adit::Result<()> {
+    let options = adit_bench::Options {
+        volume: arguments.volume,
+        against: arguments.against,
+        threads: arguments.threads,
+        quick: arguments.quick,
+    };
+    let progress = Progress::steps();
+    let report = adit_bench::run(&options, &mut |what, done| progress.step(what, done))?;
+    drop(progress);
+    let mut out = std::io::stdout().lock();
+    match arguments.json {
+        true => writeln!(out, "{}", report.to_json()?)?,
+        false => write!(out, "{report}")?,
+    }
+    Ok(())
+}

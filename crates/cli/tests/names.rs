@@ -1,0 +1,117 @@
+//! What the commands do with names, and how they show them.
+
+mod support;
+
+use support::Place;
+
+fn lines(text: &str) -> Vec<&str> {
+    text.lines().collect()
+}
+
+#[test]
+fn directories_are_made_listed_and_removed() {
+    let place = Place::with_volume();
+    place.ok(&["mkdir", "v.adit", "/b", "a"]);
+    place.ok(&["mkdir", "-p", "v.adit", "/a/x/y", "/a/x"]);
+    assert_eq!(lines(&place.ok(&["ls", "v.adit"])), ["a/", "b/"]);
+    assert_eq!(lines(&place.ok(&["ls", "v.adit", "/a"])), ["x/"]);
+    assert!(
+        place
+            .fails(1, &["mkdir", "v.adit", "/a"])
+            .contains("EEXIST")
+    );
+    assert!(
+        place
+            .fails(1, &["mkdir", "v.adit", "/no/where"])
+            .contains("ENOENT")
+    );
+    assert!(
+        place
+            .fails(1, &["rmdir", "v.adit", "/a"])
+            .contains("ENOTEMPTY")
+    );
+    place.ok(&["rmdir", "v.adit", "/a/x/y", "/b"]);
+    assert!(place.fails(1, &["rm", "v.adit", "/a"]).contains("EISDIR"));
+    place.ok(&["rm", "-r", "v.adit", "/a"]);
+    assert_eq!(place.ok(&["ls", "v.adit"]), "");
+}
+
+#[test]
+fn files_are_moved_linked_and_removed() {
+    let place = Place::with_volume();
+    place.write("f", "content");
+    place.ok(&["put", "v.adit", "f", "/f"]);
+    place.ok(&["mkdir", "v.adit", "/d"]);
+    place.ok(&["mv", "v.adit", "/f", "/d"]);
+    place.ok(&["ln", "v.adit", "/d/f", "/g"]);
+    assert_eq!(place.ok(&["cat", "v.adit", "/d/f", "/g"]), "contentcontent");
+    let stat: serde_json::Value =
+        serde_json::from_str(&place.ok(&["stat", "--json", "v.adit", "/g"])).expect("JSON");
+    assert_eq!(
+        (&stat[0]["links"], &stat[0]["size_bytes"]),
+        (&2.into(), &7.into())
+    );
+    assert!(
+        place
+            .fails(1, &["mv", "-n", "v.adit", "/g", "/d/f"])
+            .contains("EEXIST")
+    );
+    place.ok(&["mv", "v.adit", "--exchange", "/g", "/d"]);
+    assert_eq!(place.ok(&["cat", "v.adit", "/d", "/g/f"]), "contentcontent");
+    place.ok(&["rm", "v.adit", "/d"]);
+    assert!(
+        place
+            .fails(1, &["cat", "v.adit", "/d"])
+            .contains("could not open /d: No such file or directory (ENOENT)")
+    );
+    place.ok(&["rm", "-f", "v.adit", "/d"]);
+    place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn ls_and_stat_show_what_stat_knows() {
+    let place = Place::with_volume();
+    place.write("f", "content");
+    place.ok(&["put", "v.adit", "f", "/f"]);
+    let long = place.ok(&["ls", "-l", "v.adit"]);
+    assert!(long.starts_with("-rw-"), "{long}");
+    assert!(long.ends_with(" f\n"), "{long}");
+    let list: serde_json::Value =
+        serde_json::from_str(&place.ok(&["ls", "--json", "v.adit"])).expect("JSON");
+    assert_eq!(list[0]["name"], "f");
+    assert_eq!(list[0]["kind"], "file");
+    assert!(place.ok(&["stat", "v.adit", "/f"]).contains("(7 bytes)"));
+    assert_eq!(lines(&place.ok(&["ls", "v.adit", "/f"])), ["/f"]);
+}
+
+#[test]
+fn du_counts_an_inode_with_two_names_once() {
+    let place = Place::with_volume();
+    place.write("f", vec![7; 1 << 20]);
+    place.ok(&["mkdir", "v.adit", "/d"]);
+    place.ok(&["put", "v.adit", "f", "/d/f"]);
+    place.ok(&["ln", "v.adit", "/d/f", "/d/g"]);
+    let usage: serde_json::Value =
+        serde_json::from_str(&place.ok(&["du", "--json", "v.adit"])).expect("JSON");
+    let total = usage
+        .as_array()
+        .and_then(|all| all.last())
+        .expect("the root");
+    assert_eq!(total["path"], "/");
+    let bytes = total["allocated_bytes"].as_u64().expect("a number");
+    assert!((1 << 20..3 << 19).contains(&bytes), "{bytes}");
+    assert_eq!(lines(&place.ok(&["du", "-s", "v.adit", "/d"])).len(), 1);
+}
+
+#[test]
+fn names_of_255_bytes_work_and_longer_ones_say_so() {
+    let place = Place::with_volume();
+    let (longest, longer) = ("n".repeat(255), "n".repeat(256));
+    place.ok(&["mkdir", "v.adit", &longest]);
+    assert_eq!(lines(&place.ok(&["ls", "v.adit"])), [format!("{longest}/")]);
+    assert!(
+        place
+            .fails(1, &["mkdir", "v.adit", &longer])
+            .contains("ENAMETOOLONG")
+    );
+}

@@ -1,0 +1,101 @@
+//! Runs the `adit` binary in a directory of its own.
+
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+pub struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        // Beside the build, not in /tmp: that may be a tmpfs, which knows no O_DIRECT.
+        let directory = tempfile::Builder::new()
+            .prefix("cli-")
+            .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+            .expect("a temporary directory");
+        Place { directory }
+    }
+
+    /// With a formatted volume `v.adit`.
+    pub fn with_volume() -> Place {
+        let place = Place::new();
+        place.ok(&["mkfs", "v.adit", "--size", "128M"]);
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
+        command.args(arguments).current_dir(self.directory.path());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the binary runs")
+    }
+
+    /// Runs it, expects success and answers what it printed.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "adit {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs it, expects this exit code and answers what it complained about.
+    pub fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "adit {arguments:?}: {errors}"
+        );
+        errors
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        std::fs::write(path, content).expect("written");
+    }
+}
+
+/// Bytes that don't compress and differ by seed.
+pub fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len_bytes)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+/// Everything below a directory: relative path, and content (None: a directory).
+pub fn tree(top: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let mut found = Vec::new();
+    let mut pending = vec![top.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in std::fs::read_dir(&directory).expect("readable") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(top).expect("below").to_owned();
+            if path.is_dir() {
+                found.push((name, None));
+                pending.push(path);
+            } else {
+                found.push((name, Some(std::fs::read(&path).expect("readable"))));
+            }
+        }
+    }
+    found.sort();
+    found
+}

@@ -1,0 +1,116 @@
+//! Files and trees go into a volume and come out the same.
+
+mod support;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use support::{Place, noise, tree};
+
+fn sample_tree(place: &Place) {
+    place.write("tree/small.txt", "hello\n");
+    place.write("tree/empty", "");
+    place.write("tree/deep/er/and/deeper.bin", noise(1, 70_001));
+    place.write("tree/deep/large.bin", noise(2, 5 << 20));
+    place.write("tree/odd names/ä \"quoted\" name", "x");
+    for i in 0..300 {
+        place.write(&format!("tree/many/file-{i:04}"), noise(i, i as usize * 7));
+    }
+    std::fs::create_dir_all(place.path("tree/empty directory")).expect("made");
+}
+
+#[test]
+fn a_tree_comes_out_as_it_went_in() {
+    let place = Place::with_volume();
+    sample_tree(&place);
+    place.ok(&["put", "v.adit", "tree", "/"]);
+    place.ok(&["get", "v.adit", "/tree", "copy"]);
+    assert_eq!(tree(&place.path("tree")), tree(&place.path("copy")));
+    place.ok(&["check", "v.adit"]);
+
+    // Into an existing directory it goes under its name.
+    std::fs::create_dir(place.path("into")).expect("made");
+    place.ok(&["get", "v.adit", "tree/deep", "into"]);
+    assert_eq!(
+        tree(&place.path("tree/deep")),
+        tree(&place.path("into/deep"))
+    );
+}
+
+#[test]
+fn permissions_and_times_are_kept() {
+    let place = Place::with_volume();
+    place.write("tool", "#!/bin/sh\n");
+    let tool = std::fs::File::options()
+        .write(true)
+        .open(place.path("tool"))
+        .expect("open");
+    let then = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_007, 500);
+    tool.set_modified(then).expect("set");
+    std::fs::set_permissions(place.path("tool"), std::fs::Permissions::from_mode(0o751))
+        .expect("set");
+    place.ok(&["put", "v.adit", "tool", "/bin"]);
+    place.ok(&["get", "v.adit", "bin", "out"]);
+    let metadata = std::fs::metadata(place.path("out")).expect("there");
+    assert_eq!(metadata.mode() & 0o777, 0o751);
+    assert_eq!(metadata.modified().expect("known"), then);
+}
+
+#[test]
+fn sparse_files_stay_sparse() {
+    let place = Place::with_volume();
+    let file = std::fs::File::create(place.path("sparse")).expect("made");
+    // Larger than the volume.
+    file.set_len(1 << 30).expect("set");
+    std::os::unix::fs::FileExt::write_all_at(&file, b"in the middle", 500 << 20).expect("written");
+    place.ok(&["put", "v.adit", "sparse", "/"]);
+    place.ok(&["get", "v.adit", "/sparse", "out"]);
+    let metadata = std::fs::metadata(place.path("out")).expect("there");
+    assert_eq!(metadata.len(), 1 << 30);
+    assert!(
+        metadata.blocks() * 512 < 1 << 20,
+        "{} blocks",
+        metadata.blocks()
+    );
+    let mut middle = [0; 13];
+    let out = std::fs::File::open(place.path("out")).expect("open");
+    std::os::unix::fs::FileExt::read_exact_at(&out, &mut middle, 500 << 20).expect("read");
+    assert_eq!(&middle, b"in the middle");
+}
+
+#[test]
+fn several_files_need_a_directory_to_go_to() {
+    let place = Place::with_volume();
+    place.write("a", "1");
+    place.write("b", "2");
+    let errors = place.fails(1, &["put", "v.adit", "a", "b", "/nowhere"]);
+    assert!(errors.contains("not a directory"), "{errors}");
+    place.ok(&["mkdir", "v.adit", "/d"]);
+    place.ok(&["put", "v.adit", "a", "b", "/d"]);
+    assert_eq!(place.ok(&["cat", "v.adit", "d/a", "d/b"]), "12");
+}
+
+#[test]
+fn what_cannot_be_copied_is_named_and_the_rest_arrives() {
+    let place = Place::with_volume();
+    place.write("tree/a", "1");
+    std::os::unix::fs::symlink("a", place.path("tree/link")).expect("made");
+    let errors = place.fails(1, &["put", "v.adit", "tree", "/"]);
+    assert!(errors.contains("tree/link"), "{errors}");
+    assert_eq!(place.ok(&["cat", "v.adit", "/tree/a"]), "1");
+}
+
+#[test]
+fn a_full_volume_says_so_and_deleting_gives_the_space_back() {
+    let place = Place::with_volume();
+    place.write("large", noise(3, 200 << 20));
+    let errors = place.fails(1, &["put", "v.adit", "large", "/"]);
+    assert!(errors.contains("ENOSPC"), "{errors}");
+    place.ok(&["check", "v.adit"]);
+    place.ok(&["rm", "v.adit", "/large"]);
+    place.write("fits", noise(4, 20 << 20));
+    place.ok(&["put", "v.adit", "fits", "/"]);
+    place.ok(&["get", "v.adit", "/fits", "out"]);
+    assert!(
+        std::fs::read(place.path("fits")).expect("read")
+            == std::fs::read(place.path("out")).expect("read")
+    );
+}

@@ -1,0 +1,215 @@
+//! Making, checking and growing volumes, and what is said about things that are none.
+
+mod support;
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::process::{Command, Stdio};
+use support::{Place, noise};
+
+#[test]
+fn mkfs_makes_a_volume_that_is_clean_and_empty() {
+    let place = Place::new();
+    place.ok(&[
+        "mkfs",
+        "v.adit",
+        "--size",
+        "1G",
+        "--label",
+        "my volume",
+        "--journal-size",
+        "16M",
+    ]);
+    place.ok(&["check", "v.adit"]);
+    assert_eq!(place.ok(&["ls", "v.adit"]), "");
+    let info: serde_json::Value =
+        serde_json::from_str(&place.ok(&["info", "--json", "v.adit"])).expect("JSON");
+    assert_eq!(info["label"], "my volume");
+    assert_eq!(info["volume_bytes"], 1 << 30);
+    assert_eq!(info["journal_bytes"], 16 << 20);
+    assert!(place.ok(&["info", "v.adit"]).contains("1 GiB"));
+}
+
+#[test]
+fn mkfs_does_not_overwrite_what_is_there_unless_forced() {
+    let place = Place::with_volume();
+    place.write("f", "content");
+    place.ok(&["put", "v.adit", "f", "/"]);
+    let errors = place.fails(1, &["mkfs", "v.adit"]);
+    assert!(errors.contains("--force"), "{errors}");
+    assert_eq!(place.ok(&["cat", "v.adit", "/f"]), "content");
+    place.ok(&["mkfs", "v.adit", "--force"]);
+    assert_eq!(place.ok(&["ls", "v.adit"]), "");
+
+    place.write("letter", noise(1, 10 << 20));
+    assert!(place.fails(1, &["mkfs", "letter"]).contains("--force"));
+    assert!(std::fs::read(place.path("letter")).expect("there") == noise(1, 10 << 20));
+}
+
+#[test]
+fn mkfs_without_a_file_or_a_size_says_what_is_missing() {
+    let place = Place::new();
+    assert!(place.fails(1, &["mkfs", "v.adit"]).contains("ENOENT"));
+    assert!(!place.path("v.adit").exists());
+    place.fails(2, &["mkfs", "v.adit", "--size", "many"]);
+    place.fails(1, &["mkfs", "v.adit", "--size", "64K"]);
+    assert!(
+        !place.path("v.adit").exists(),
+        "a failed mkfs leaves nothing behind"
+    );
+}
+
+#[test]
+fn a_foreign_file_system_is_named() {
+    let place = Place::new();
+    std::fs::File::create(place.path("ext4.img"))
+        .expect("made")
+        .set_len(16 << 20)
+        .expect("set");
+    let made = Command::new("mkfs.ext4")
+        .arg("-q")
+        .arg(place.path("ext4.img"))
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no mkfs.ext4 here");
+        return;
+    }
+    for command in [&["ls", "ext4.img"][..], &["mkfs", "ext4.img"]] {
+        let errors = place.fails(1, command);
+        assert!(errors.contains("ext2/3/4"), "{errors}");
+    }
+}
+
+#[test]
+fn what_is_no_volume_is_refused_with_a_reason() {
+    let place = Place::with_volume();
+    assert!(place.fails(1, &["ls", "nothing.adit"]).contains("ENOENT"));
+    place.write("zeroes", vec![0; 8 << 20]);
+    place.write("text", "hello");
+    place.write("noise", noise(1, 8 << 20));
+    place.write("empty", "");
+    for name in ["zeroes", "text", "noise", "empty"] {
+        let errors = place.fails(1, &["info", name]);
+        assert!(
+            errors.starts_with("adit: ") && errors.contains(name),
+            "{errors}"
+        );
+    }
+    assert_eq!(std::fs::read(place.path("text")).expect("there"), b"hello");
+    place.fails(1, &["ls", "."]);
+}
+
+#[test]
+fn a_truncated_image_is_refused_with_a_reason() {
+    let place = Place::with_volume();
+    let image = std::fs::File::options()
+        .write(true)
+        .open(place.path("v.adit"))
+        .expect("open");
+    image.set_len(100 << 20).expect("set");
+    let errors = place.fails(1, &["ls", "v.adit"]);
+    assert!(errors.contains("truncated"), "{errors}");
+}
+
+#[test]
+fn damage_is_found_by_check_or_refused_never_followed() {
+    let place = Place::with_volume();
+    for i in 0..50 {
+        place.write(&format!("tree/d{}/f{i}", i % 7), noise(i, 9000));
+    }
+    place.ok(&["put", "v.adit", "tree", "/"]);
+    let whole = std::fs::read(place.path("v.adit")).expect("read");
+    let used: Vec<usize> = (0..whole.len() / 4096)
+        .filter(|page| whole[page * 4096..][..4096].iter().any(|&byte| byte != 0))
+        .collect();
+    let mut found = 0;
+    for (round, &page) in used.iter().enumerate().step_by(used.len() / 40 + 1) {
+        let mut image = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(place.path("v.adit"))
+            .expect("open");
+        let at = (page * 4096 + 32 + round * 97 % 400) as u64;
+        let mut byte = [0];
+        image.seek(SeekFrom::Start(at)).expect("seek");
+        image.read_exact(&mut byte).expect("read");
+        image.seek(SeekFrom::Start(at)).expect("seek");
+        image.write_all(&[byte[0] ^ 0x40]).expect("written");
+        drop(image);
+        let output = place.run(&["check", "v.adit"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!errors.contains("panicked"), "page {page}: {errors}");
+        assert!(
+            matches!(output.status.code(), Some(0 | 1 | 3)),
+            "page {page}: {:?} {errors}",
+            output.status
+        );
+        found += usize::from(output.status.code() != Some(0));
+        std::fs::write(place.path("v.adit"), &whole).expect("restored");
+    }
+    assert!(
+        found > 0,
+        "of {} damaged pages none was noticed",
+        used.len()
+    );
+    place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn a_volume_in_use_is_refused_by_the_name_of_the_process() {
+    let place = Place::with_volume();
+    // It holds the volume open while its output isn't taken.
+    place.write("large", noise(5, 8 << 20));
+    place.ok(&["put", "v.adit", "large", "/"]);
+    let mut holder = place
+        .command(&["cat", "v.adit", "/large"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut first = [0; 1];
+    holder
+        .stdout
+        .as_mut()
+        .expect("piped")
+        .read_exact(&mut first)
+        .expect("it has begun");
+    let errors = place.fails(1, &["mkdir", "v.adit", "/d"]);
+    assert!(
+        errors.contains("EBUSY") && errors.contains(&holder.id().to_string()),
+        "{errors}"
+    );
+    assert!(
+        place
+            .fails(1, &["mkfs", "--force", "v.adit"])
+            .contains("EBUSY")
+    );
+    drop(holder.stdout.take());
+    assert!(
+        holder.wait().expect("it ends").success(),
+        "a reader that goes away is no error"
+    );
+    place.ok(&["mkdir", "v.adit", "/d"]);
+    place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn grow_makes_room_and_shrinking_is_refused() {
+    let place = Place::with_volume();
+    place.write("large", noise(6, 150 << 20));
+    place.fails(1, &["put", "v.adit", "large", "/"]);
+    place.ok(&["rm", "-f", "v.adit", "/large"]);
+    place.ok(&["grow", "v.adit", "300M"]);
+    place.ok(&["put", "v.adit", "large", "/"]);
+    place.ok(&["check", "v.adit"]);
+    place.fails(1, &["grow", "v.adit", "100M"]);
+}
+
+#[test]
+fn usage_errors_exit_with_2_and_help_with_0() {
+    let place = Place::new();
+    place.fails(2, &["ls"]);
+    place.fails(2, &["frobnicate"]);
+    assert!(place.ok(&["--help"]).contains("Examples:"));
+    assert!(place.ok(&["completions", "bash"]).contains("adit"));
+    place.ok(&["completions", "zsh"]);
+    place.ok(&["completions", "fish"]);
+}

@@ -80,6 +80,9 @@ fn speed() {
             "round {round}: append 100 B + fdatasync {} ns",
             start.elapsed().as_nanos() / u128::from(count)
         );
+        if std::env::var("ADIT_SPEED_ONLY").is_ok_and(|only| only == "append") {
+            continue;
+        }
         let start = Instant::now();
         for _ in 0..count {
             engine

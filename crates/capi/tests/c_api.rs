@@ -1,0 +1,34 @@
+//! C programs on `libadit.so`: the one that calls every function, and the lessons of `examples/c`.
+
+mod support;
+
+use std::process::Command;
+use support::{build_c, root, run, scratch};
+
+#[test]
+fn every_function_does_from_c_what_the_header_says() {
+    let folder = scratch();
+    let program = folder.path().join("api_test");
+    let source = root().join("crates/capi/tests/c/api_test.c");
+    build_c(&source, &program);
+    let output = run(Command::new(&program).arg(folder.path().join("volume.adit")));
+    assert!(output.contains("claims hold"), "{output}");
+}
+
+#[test]
+fn the_c_examples_run() {
+    let mut sources: Vec<_> = std::fs::read_dir(root().join("examples/c"))
+        .expect("there are examples")
+        .map(|entry| entry.expect("a folder can be read").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .collect();
+    sources.sort();
+    assert!(!sources.is_empty());
+    for source in sources {
+        let folder = scratch();
+        let program = folder.path().join("example");
+        build_c(&source, &program);
+        let output = run(Command::new(&program).arg(folder.path().join("volume.adit")));
+        assert!(!output.is_empty(), "{} is silent", source.display());
+    }
+}

@@ -28,7 +28,8 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
                 let pid = holder_pid(file);
-                if pid.is_some_and(is_dead) && begin.elapsed() < DEAD_HOLDER_MAX {
+                // In a container a dead holder has no number any more.
+                if pid.is_none_or(is_dead) && begin.elapsed() < DEAD_HOLDER_MAX {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }

@@ -136,6 +136,14 @@ fn moments(seed: u64) -> impl Iterator<Item = Duration> {
     })
 }
 
+/// What `adit check` does: opens, which recovers, and compares everything with everything.
+fn check(image: &Path, when: &str) {
+    let volume = adit::Volume::open(text(image)).expect("a killed volume can be opened");
+    let report = volume.check().expect("a volume can be checked");
+    assert!(report.problems.is_empty(), "{when}: {:?}", report.problems);
+    volume.close().expect("it is in use by nobody else");
+}
+
 /// Fills a DB in one image, kills the program at random moments, and looks for every acknowledged key.
 fn killed_fills_keep_every_acknowledged_key(mode: &str) {
     let folder = scratch();
@@ -158,7 +166,6 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str) {
             pipe.read_to_end(&mut numbers).expect("a pipe can be read");
             numbers
         });
-        // The moment counts from the first key, so that a slow start isn't all that is killed.
         std::thread::sleep(moment);
         writer.kill().expect("it is our child");
         let status = writer.wait().expect("it is our child");
@@ -172,6 +179,7 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str) {
             acknowledged = u64::from_ne_bytes(last.try_into().expect("8 bytes")) + 1;
         }
         eprintln!("{mode}, kill {kill} after {moment:?}: {acknowledged} keys acknowledged");
+        check(&image, &format!("{mode}, kill {kill}, seed {seed}"));
         run(with_plugin(built().join("kill_test"))
             .args(["verify", text(&image), &acknowledged.to_string()])
             .env("ADIT_KILL_SEED", seed.to_string()));

@@ -349,7 +349,8 @@ impl Inner {
             read_next: Cell::new(0),
             read_ahead_pages: Cell::new(0),
             deleted: Cell::new(false),
-            point: Cell::default(),
+            // The transaction that last changed the slot may not be durable yet.
+            point: Cell::new(self.journal.point()),
         });
         self.blobs.insert(blob.clone());
         blob

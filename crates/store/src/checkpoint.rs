@@ -30,6 +30,9 @@ impl Inner {
     pub(crate) fn spawn_checkpoint(self: &Rc<Self>) {
         let inner = self.clone();
         self.reactor.spawn_local(async move {
+            if inner.closing.get() {
+                return; // makes the last one itself
+            }
             // A failure has already made the volume read-only.
             let _ = inner.checkpoint().await;
         });
@@ -39,13 +42,16 @@ impl Inner {
     /// called is home and the tail has passed it.
     pub(crate) async fn checkpoint(self: &Rc<Self>) -> Result<()> {
         let journal = &self.journal;
-        if journal.checkpointing.replace(true) {
-            while journal.checkpointing.get() {
-                self.writable()?;
-                journal.committed.wait().await;
+        let durable = journal.horizon();
+        while journal.checkpointing.get() {
+            self.writable()?;
+            journal.committed.wait().await;
+            // The one that ran may have begun long ago: what was committed since is in the journal only.
+            if !journal.checkpointing.get() && journal.flushed_tail() >= durable {
+                return self.writable();
             }
-            return self.writable();
         }
+        journal.checkpointing.set(true);
         let result = self.checkpoint_once().await;
         journal.stop_images();
         journal.checkpointing.set(false);
@@ -161,7 +167,24 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the next superblock with this tail, durably.
+    /// Keeps checkpoints, and with them other writes of the superblock, away until
+    /// [`Inner::release_superblock`]: never are both superblocks being written at once.
+    pub(crate) async fn hold_superblock(&self) -> Result<()> {
+        while self.journal.checkpointing.get() {
+            self.writable()?;
+            self.journal.committed.wait().await;
+        }
+        self.journal.checkpointing.set(true);
+        Ok(())
+    }
+
+    /// Ends what [`Inner::hold_superblock`] began.
+    pub(crate) fn release_superblock(&self) {
+        self.journal.checkpointing.set(false);
+        self.journal.committed.notify_all();
+    }
+
+    /// Writes the next superblock with this tail, durably. The caller keeps others from doing so.
     pub(crate) async fn write_superblock(&self, tail: u64, state: u32) -> Result<()> {
         let (page, place) = {
             let mut superblock = self.superblock.borrow_mut();

@@ -435,7 +435,11 @@ impl Inner {
             if journal.committing.get() {
                 journal.committed.wait().await;
             } else if !journal.has_ordinary_room() {
-                self.checkpoint().await?;
+                if journal.checkpointing.get() {
+                    journal.committed.wait().await; // any one makes room, another may not be needed
+                } else {
+                    self.checkpoint().await?;
+                }
             } else {
                 self.commit_open(false).await?;
             }

@@ -375,6 +375,7 @@ impl<'s> Transaction<'s> {
                 && blob.id == *id
             {
                 blob.applied(slot);
+                blob.point.set(journal.point());
             }
         }
         for (run, journaled) in &self.frees {

@@ -65,7 +65,7 @@ pub struct Superblock {
     pub epoch: u64,
     /// LSN of the first journal page that recovery has to replay.
     pub tail: u64,
-    /// Pages of the device that belong to the volume.
+    /// Pages of the device that the volume may use; what it does use is in the state page.
     pub volume_pages: u64,
     /// Pages of the journal ring.
     pub journal_pages: u64,
@@ -233,6 +233,8 @@ pub struct StatePage {
     pub slot_cursor: u64,
     /// Where data was last allocated.
     pub data_cursor: u64,
+    /// Pages of the volume. The superblock may promise more: it is written first when a volume grows.
+    pub volume_pages: u64,
 }
 
 /// A group's map page. A page of the group is free when its bits are 0/0, used when 1/0, a slot page

@@ -183,6 +183,7 @@ fn state_page(volume: &VolumeId, layout: &Layout, cluster_pages: u32) -> Box<Pag
     state.header.kind = PageKind::State as u8;
     state.free_pages = geometry.capacity_pages();
     state.groups = u64::from(geometry.groups());
+    state.volume_pages = geometry.volume_pages;
     state.next_generation = 1;
     let mut page = Box::new(Page::zeroed());
     page.0[..size_of::<StatePage>()].copy_from_slice(state.as_bytes());
@@ -191,7 +192,7 @@ fn state_page(volume: &VolumeId, layout: &Layout, cluster_pages: u32) -> Box<Pag
     page
 }
 
-fn geometry(layout: &Layout, cluster_pages: u32) -> SpaceGeometry {
+pub(crate) fn geometry(layout: &Layout, cluster_pages: u32) -> SpaceGeometry {
     SpaceGeometry {
         state_page: layout.state_page,
         first_group: layout.first_group,
@@ -232,12 +233,20 @@ impl Store {
         Ok(store)
     }
 
-    /// The state page has to agree with the superblock before anything relies on it.
+    /// The state page has to agree with the superblock before anything relies on it. It says how large the
+    /// volume is, and the superblock only how large at most (`grow.rs`).
     async fn check_state(&self) -> Result<()> {
         let state = self.state().await?;
         let inner = &*self.0;
-        let geometry = *inner.space.borrow().geometry();
-        if state.groups != u64::from(geometry.groups())
+        let bound = inner.layout.get();
+        let layout = Layout::new(
+            state.volume_pages.min(bound.volume_pages),
+            bound.journal_pages,
+        );
+        let geometry = geometry(&layout, inner.superblock.borrow().cluster_pages);
+        if state.volume_pages > bound.volume_pages
+            || layout.groups == 0
+            || state.groups != layout.groups
             || state.free_pages > geometry.capacity_pages()
             || u64::from(state.groups_initialized) > state.groups
         {
@@ -249,6 +258,8 @@ impl Store {
                 ),
             ));
         }
+        inner.layout.set(layout);
+        *inner.space.borrow_mut() = Space::new(geometry);
         Ok(())
     }
 
@@ -296,8 +307,11 @@ impl Store {
         }
         self.sync_all().await?;
         inner.checkpoint().await?;
+        inner.hold_superblock().await?;
         let tail = inner.journal.next();
-        inner.write_superblock(tail, STATE_CLEAN).await?;
+        let written = inner.write_superblock(tail, STATE_CLEAN).await;
+        inner.release_superblock();
+        written?;
         inner.frames.delete_shared()
     }
 

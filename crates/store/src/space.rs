@@ -42,6 +42,7 @@ pub fn format_state(pages: &mut impl Pages, geometry: &SpaceGeometry) -> Result<
     let state = view_mut::<StatePage>(page);
     state.free_pages = geometry.capacity_pages();
     state.groups = u64::from(geometry.groups());
+    state.volume_pages = geometry.volume_pages;
     state.next_generation = 1;
     Ok(())
 }
@@ -126,9 +127,25 @@ impl Space {
         }
     }
 
-    /// The geometry that was given to [`Space::new`].
+    /// Where the groups lie.
     pub fn geometry(&self) -> &SpaceGeometry {
         &self.geometry
+    }
+
+    /// The volume has grown: its state page says so since the last transaction.
+    pub fn set_geometry(&mut self, geometry: SpaceGeometry) {
+        let old = std::mem::replace(&mut self.geometry, geometry);
+        assert!(
+            self.marks == 0
+                && geometry.first_group == old.first_group
+                && geometry.volume_pages >= old.volume_pages,
+            "{old:?} becomes {geometry:?}"
+        );
+        // The last group may have been short.
+        if let Some(last) = self.groups.checked_sub(1) {
+            self.set_hint(last, UNKNOWN);
+        }
+        self.groups = geometry.groups();
     }
 
     /// Pages taken and not yet committed.
@@ -357,7 +374,10 @@ impl Space {
     }
 
     fn check_state(&self, state: &StatePage) -> Result<(), Stop> {
-        if state.groups != u64::from(self.groups) || state.groups_initialized > self.groups {
+        if state.volume_pages != self.geometry.volume_pages
+            || state.groups != u64::from(self.groups)
+            || state.groups_initialized > self.groups
+        {
             return Err(corrupt(
                 self.geometry.state_page,
                 format_args!(

@@ -199,7 +199,7 @@ impl Store {
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
-            volume_bytes: superblock.volume_pages * page_bytes,
+            volume_bytes: inner.layout.get().volume_pages * page_bytes,
             free_bytes: state
                 .free_pages
                 .saturating_sub(inner.reserved_pages.get() + RESERVE_PAGES)

@@ -87,7 +87,8 @@ fn from_code() -> BTreeMap<String, Vec<(usize, usize, String)>> {
         orphans_generation,
         orphans,
         slot_cursor,
-        data_cursor
+        data_cursor,
+        volume_pages
     });
     structure!(GroupMap { header, a, b });
     structure!(Slot {

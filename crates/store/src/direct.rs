@@ -61,7 +61,9 @@ impl Store {
     pub async fn write_direct(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<usize> {
         let inner = &self.0;
         inner.writable()?;
-        let aligned = offset % PAGE == 0 && data.len() % PAGE_BYTES == 0 && !data.is_empty();
+        let aligned = offset.is_multiple_of(PAGE)
+            && data.len().is_multiple_of(PAGE_BYTES)
+            && !data.is_empty();
         if aligned && inner.overwrite(blob, offset, data).await? {
             return Ok(data.len());
         }

@@ -33,6 +33,7 @@ mod check;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use check::check_leaf;
 pub use check::{Found, check};
 
 /// A blob's pages are numbered from 0 to below this.

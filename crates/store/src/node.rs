@@ -307,8 +307,8 @@ impl Tree {
         }
     }
 
-    /// An inner node's entries, with its header verified.
-    fn inner<'p>(
+    /// An inner node's entries, with its header verified; their order isn't.
+    pub(crate) fn inner<'p>(
         &self,
         pages: &'p impl PagesRead,
         page: u64,

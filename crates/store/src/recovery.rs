@@ -349,8 +349,8 @@ async fn salvage(
     let ring_end = superblock.tail + ring_pages;
     dead.finish_applying()?;
     let mut page = Box::new([0; PAGE_BYTES]);
-    let (mut transaction, mut payload): (Vec<(u64, Box<[u8; PAGE_BYTES]>)>, Vec<u8>) =
-        Default::default();
+    type NumberedPage = (u64, Box<[u8; PAGE_BYTES]>);
+    let (mut transaction, mut payload): (Vec<NumberedPage>, Vec<u8>) = Default::default();
     for sealed in dead.journal_buffers() {
         dead.read(sealed.frame, &mut page)?;
         let header = record::verify_page(&volume, ring_pages, sealed.lsn % ring_pages, &page[..]);

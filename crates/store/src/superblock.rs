@@ -155,6 +155,28 @@ pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superbl
     Ok(superblock)
 }
 
+/// What is wrong with each of the two superblocks of a mounted volume, whose last one was `current`.
+pub(crate) fn check(pages: [&[u8]; 2], current: &Superblock) -> [Option<String>; 2] {
+    let newest = (current.sequence % 2) as usize;
+    [0, 1].map(|index| match judge(index, pages[index]) {
+        Err(error) => Some(error.to_string()),
+        Ok(Judgement::NotOurs) => Some("not a superblock".into()),
+        Ok(Judgement::Damaged(why)) => Some(why.into()),
+        Ok(Judgement::Valid(found)) if found.volume_id != current.volume_id => {
+            Some("belongs to another volume".into())
+        }
+        Ok(Judgement::Valid(found)) => {
+            let expected = current.sequence - u64::from(index != newest);
+            (found.sequence != expected).then(|| {
+                format!(
+                    "has sequence number {} instead of {expected}: a write was lost",
+                    found.sequence
+                )
+            })
+        }
+    })
+}
+
 fn verify_layout(superblock: &Superblock, device_bytes: u64) -> Result<()> {
     let bad = |what: String| Err(Error::with(Errno::UCLEAN, format!("superblock: {what}")));
     if superblock.features_incompatible & !FEATURES_KNOWN != 0 {

@@ -265,7 +265,7 @@ impl Inner {
         pages: &mut Vec<u32>,
     ) -> Result<()> {
         let tail = (slot.valid_size / PAGE) as u32;
-        if slot.valid_size % PAGE == 0
+        if slot.valid_size.is_multiple_of(PAGE)
             || pages.first() == Some(&tail)
             || pages.binary_search(&tail).is_ok()
         {
@@ -498,7 +498,7 @@ impl Inner {
                     if let Some(time) = mtime {
                         (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
                         (slot.ctime, slot.ctime_ns) =
-                (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
+                            (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
                     }
                     txn.put(blob.id, slot)?;
                     Ok(new_pages)

@@ -100,7 +100,6 @@ fn entries(page: u64, content: &Page, owner: u64) -> Result<SmallVec<[Entry<'_>;
 }
 
 /// Checks an attribute page as `adit check` does.
-#[expect(dead_code, reason = "the checker comes next")]
 pub(crate) fn check(page: u64, content: &Page, owner: u64) -> Result<(), Stop> {
     let entries = entries(page, content, owner)?;
     let mut names: Vec<&[u8]> = entries.iter().map(|entry| entry.name).collect();
@@ -166,7 +165,8 @@ impl Store {
     }
 
     /// Sets an extended attribute. ENOSPC when it doesn't fit into the [`XATTR_BYTES_MAX`] bytes that a blob's
-    /// attributes have together (or the volume is full), ERANGE for a name that can't be.
+    /// attributes have together (or the volume is full), E2BIG for a value that no file system takes, ERANGE for a
+    /// name that can't be.
     pub async fn xattr_set(
         &self,
         id: BlobId,
@@ -175,6 +175,10 @@ impl Store {
         mode: XattrMode,
     ) -> Result<()> {
         check_name(name)?;
+        if value.len() > usize::from(u16::MAX) {
+            let what = "the value of an extended attribute has at most 64 KiB";
+            return Err(error(Errno::TOOBIG, what));
+        }
         let len = ENTRY_BYTES + name.len() + value.len();
         let now = Timestamp::now();
         // A refusal is a value of the closure: as its error, "no room" would make the store look for more.

@@ -47,6 +47,29 @@ pub fn check(
     Ok(checker.used)
 }
 
+/// Checks one leaf of a blob's tree, for who walks the tree himself: `bounds` are the keys that it may hold,
+/// `end` is where the extent before it ends (updated). After a miss nothing was reported.
+pub(crate) fn check_leaf(
+    pages: &impl PagesRead,
+    slot: &Slot,
+    slot_address: u64,
+    (page, lower, upper): (u64, u64, Option<u64>),
+    end: &mut u64,
+    report: &mut dyn FnMut(Found),
+) -> Result<(), Stop> {
+    let mut checker = Checker {
+        pages,
+        slot,
+        slot_address,
+        end: *end,
+        used: 0,
+        report,
+    };
+    checker.leaf(page, lower, upper)?;
+    *end = checker.end;
+    Ok(())
+}
+
 struct Checker<'a, P> {
     pages: &'a P,
     slot: &'a Slot,
@@ -61,7 +84,7 @@ impl<P: PagesRead> Checker<'_, P> {
         match stop {
             Stop::Fail(error) => (self.report)(Found::Problem {
                 page,
-                what: error.to_string(),
+                what: error.what().to_string(),
             }),
             miss => return Err(miss),
         }

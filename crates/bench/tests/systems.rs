@@ -86,7 +86,6 @@ fn the_floor_measures_everything_but_names_and_cached_writes() {
 }
 
 #[test]
-#[ignore = "the client crate has no bodies yet"]
 fn every_job_runs_on_a_volume_in_memory() {
     let report = run(SystemAt::Adit {
         address: "mem:256M".to_owned(),

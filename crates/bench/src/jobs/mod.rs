@@ -146,23 +146,33 @@ struct Stage<'a, T: Target> {
 impl<T: Target> Stage<'_, T> {
     /// Opens the written file of that size, making it at the first use. It stays for later rounds.
     fn written_file(&self, what: &str, len_bytes: u64, access: Access) -> io::Result<T::File> {
-        const CHUNK_BYTES: usize = 1 << 20;
         let name = self.path(&format!("{what}-{len_bytes}"));
         if self.target.is_file_system() && self.target.stat(&name).ok() != Some(len_bytes) {
             let file = self.target.create(&name, access)?;
-            let mut offset_bytes = 0;
-            while offset_bytes < len_bytes {
-                crate::interrupt::check()?;
-                let chunk_bytes = (len_bytes - offset_bytes).min(CHUNK_BYTES as u64) as usize;
-                let chunk = self.noise.at(offset_bytes >> 12, chunk_bytes);
-                file.write_at(chunk, offset_bytes)?;
-                offset_bytes += chunk_bytes as u64;
-            }
+            self.write_all(&file, len_bytes)?;
             file.sync_all()?;
+            if access == Access::Direct {
+                // A system may take the first writes, which allocate, through its cache. Once it
+                // is all there, a direct write leaves nothing cached that a read could be spared by.
+                self.write_all(&file, len_bytes)?;
+            }
             // Whatever the system still owes the device isn't part of the measurement.
             self.target.sync_everything()?;
         }
         self.target.open(&name, access)
+    }
+
+    fn write_all(&self, file: &T::File, len_bytes: u64) -> io::Result<()> {
+        const CHUNK_BYTES: u64 = 1 << 20;
+        let mut offset_bytes = 0;
+        while offset_bytes < len_bytes {
+            crate::interrupt::check()?;
+            let chunk_bytes = (len_bytes - offset_bytes).min(CHUNK_BYTES);
+            let chunk = self.noise.at(offset_bytes >> 12, chunk_bytes as usize);
+            file.write_at(chunk, offset_bytes)?;
+            offset_bytes += chunk_bytes;
+        }
+        Ok(())
     }
 
     fn path(&self, path: &str) -> Name {

@@ -27,7 +27,8 @@ impl Error {
         }
     }
 
-    /// An error that says what failed. `what` completes "could not …": "write the journal at page 17".
+    /// An error that says what failed. `what` completes "could not …": "write the journal at page 17". What is always put into a
+    /// context ("open x.adit") may also be a statement: "both superblocks are damaged".
     pub fn with(errno: Errno, what: impl Into<Cow<'static, str>>) -> Self {
         Error {
             errno,
@@ -51,7 +52,7 @@ impl Error {
         let what = if self.what.is_empty() {
             what.to_string()
         } else {
-            format!("{what}: could not {}", self.what)
+            format!("{what}: {}", self.what)
         };
         Error {
             errno: self.errno,
@@ -172,7 +173,7 @@ mod tests {
         let error = Error::with(Errno::IO, "read the superblock").context("open x.adit");
         assert_eq!(
             error.to_string(),
-            "could not open x.adit: could not read the superblock: Input/output error (EIO)"
+            "could not open x.adit: read the superblock: Input/output error (EIO)"
         );
         assert_eq!(error.errno(), Errno::IO);
         assert_eq!(Error::new(Errno::IO).context("read").what(), "read");

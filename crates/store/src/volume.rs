@@ -228,11 +228,11 @@ impl Inner {
         if let Some(error) = &*self.failure.borrow() {
             return Err(Error::with(
                 Errno::ROFS,
-                format!("the volume is read-only since: {error}"),
+                format!("write to a volume that is read-only since: {error}"),
             ));
         }
         if self.options.read_only {
-            return Err(Error::with(Errno::ROFS, "the volume was opened read-only"));
+            return Err(Error::with(Errno::ROFS, "write to a volume that was opened read-only"));
         }
         Ok(())
     }
@@ -319,7 +319,7 @@ impl Inner {
         if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
             return Err(Error::with(
                 Errno::UCLEAN,
-                format!("metadata refers to page {page}, which can't hold {kind:?}"),
+                format!("follow metadata to page {page}, which can't hold {kind:?}"),
             ));
         }
         let key = FrameKey::meta(page);
@@ -343,7 +343,7 @@ impl Inner {
         let read = completion.result;
         drop(completion.request);
         let result = read
-            .map_err(|errno| Error::with(errno, format!("reading metadata page {page}")))
+            .map_err(|errno| Error::with(errno, format!("read metadata page {page}")))
             .and_then(|()| {
                 self.cache
                     .with_loading(frame, |bytes| self.verify_metadata(page, kind, bytes))
@@ -363,7 +363,7 @@ impl Inner {
         let damaged = |what: &str| {
             Err(Error::with(
                 Errno::UCLEAN,
-                format!("metadata page {page} ({kind:?}): {what}"),
+                format!("use metadata page {page} ({kind:?}): {what}"),
             ))
         };
         let crc = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -405,7 +405,7 @@ impl Inner {
         }
         let completion = self.reactor.submit(self.request(Operation::Flush, 0)).await;
         completion.result.map_err(|errno| {
-            let error = Error::with(errno, "flushing the device");
+            let error = Error::with(errno, "flush the device");
             self.fail(error.clone());
             error
         })

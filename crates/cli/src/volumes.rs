@@ -27,7 +27,9 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
         force: arguments.force,
     };
     Volume::mkfs(&arguments.volume, &options).map_err(|error| match error.errno() {
-        Errno::EXIST if !arguments.force => error.context("(--force overwrites it)"),
+        Errno::EXIST if !arguments.force => {
+            Error::with(Errno::EXIST, format!("{} (--force does)", error.what()))
+        }
         _ => error,
     })
 }

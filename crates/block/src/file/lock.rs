@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use adit_base::{Errno, Error, Result};
 use rustix::fs::{FlockOperation, flock, major, minor};
 
-/// A dead process's lock is gone within this time, or something else is wrong.
-const DEAD_HOLDER_MAX: Duration = Duration::from_secs(5);
+/// A dead process's lock is gone within this time, or its holder isn't dead but in another pid namespace.
+const DEAD_HOLDER_MAX: Duration = Duration::from_secs(2);
 
 /// Takes the lock or says who has it (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {

@@ -192,6 +192,33 @@ fn a_volume_in_use_is_refused_by_the_name_of_the_process() {
 }
 
 #[test]
+fn a_killed_put_leaves_a_volume_that_the_next_command_recovers() {
+    let place = Place::with_volume();
+    for i in 0..800 {
+        place.write(&format!("tree/f{i}"), noise(i, 15_000));
+    }
+    for delay_ms in [0, 15, 25, 40, 60] {
+        let mut put = place
+            .command(&["put", "v.adit", "tree", "/"])
+            .spawn()
+            .expect("it runs");
+        std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        put.kill().expect("killed");
+        put.wait().expect("ended");
+        // Looking needs no more than that: it recovers first.
+        let there = place.ok(&["ls", "v.adit"]);
+        assert!(there.is_empty() || there == "tree/\n", "{there}");
+        place.ok(&["check", "v.adit"]);
+    }
+    place.ok(&["put", "v.adit", "tree", "/"]);
+    place.ok(&["get", "v.adit", "/tree", "copy"]);
+    assert_eq!(
+        support::tree(&place.path("tree")),
+        support::tree(&place.path("copy"))
+    );
+}
+
+#[test]
 fn grow_makes_room_and_shrinking_is_refused() {
     let place = Place::with_volume();
     place.write("large", noise(6, 150 << 20));

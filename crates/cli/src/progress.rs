@@ -21,17 +21,6 @@ impl Progress {
         Progress { bar }
     }
 
-    /// An activity whose length is unknown.
-    pub(crate) fn spinner(message: &'static str) -> Self {
-        let bar = match std::io::stderr().is_terminal() {
-            true => ProgressBar::new_spinner(),
-            false => ProgressBar::hidden(),
-        };
-        bar.set_message(message);
-        bar.enable_steady_tick(std::time::Duration::from_millis(120));
-        Progress { bar }
-    }
-
     /// Named steps of something whose length is known.
     pub(crate) fn steps() -> Self {
         let bar = match std::io::stderr().is_terminal() {

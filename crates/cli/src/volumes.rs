@@ -115,9 +115,7 @@ struct CheckLine {
 }
 
 pub(crate) fn check(arguments: &Info, options: &VolumeArguments) -> adit::Result<Outcome> {
-    let progress = Progress::spinner("checking");
     let report = check_volume(&arguments.volume, options);
-    drop(progress);
     let report = match report {
         Ok(report) => report,
         // Too damaged to be opened or to be walked through: that is a finding, not a failure.
@@ -162,7 +160,11 @@ pub(crate) fn check(arguments: &Info, options: &VolumeArguments) -> adit::Result
 
 fn check_volume(address: &str, options: &VolumeArguments) -> adit::Result<CheckReport> {
     let volume = options.open_to_read(address)?;
-    let report = volume.check()?;
+    let progress = Progress::steps();
+    let report = volume.check_with(|done, total| {
+        progress.step("checking", done as f64 / total.max(1) as f64);
+    })?;
+    drop(progress);
     volume.close()?;
     Ok(report)
 }

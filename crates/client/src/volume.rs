@@ -162,19 +162,27 @@ impl Volume {
         self.mounted.run(|fs| fs.store().info())
     }
 
-    /// Compares everything that the volume says about itself: names, inodes, maps, space. Nothing is
-    /// repaired. While other operations go on, it may find problems that are none.
+    /// Compares everything that the volume says about itself: superblocks, space, maps, attributes, names.
+    /// Nothing is repaired. While other operations go on, it may find problems that are none.
     pub fn check(&self) -> Result<CheckReport> {
+        self.check_with(|_, _| {})
+    }
+
+    /// As [`check`](Self::check); `progress` hears of steps done and their number. It must be quick, and
+    /// must not use the volume.
+    pub fn check_with(&self, mut progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport> {
+        let progress = &mut progress;
         self.mounted.run(|fs| async move {
-            let store = match fs.store().check(&mut |_, _| {}).await {
-                Err(error) if error.errno() == Errno::OPNOTSUPP => Default::default(),
-                checked => checked?,
-            };
+            let store = fs.store().check(progress).await?;
             let mut report = fs.check_names().await?;
-            let problems = store
+            let mut problems: Vec<String> = store
                 .problems
-                .into_iter()
-                .map(|found| format!("{}: {}; {}", found.place, found.what, found.consequence));
+                .iter()
+                .map(|found| found.to_string())
+                .collect();
+            if store.problems_omitted > 0 {
+                problems.push(format!("and {} more of these", store.problems_omitted));
+            }
             report.problems.splice(0..0, problems);
             Ok(report)
         })

@@ -7,12 +7,12 @@
 //! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation: whoever changes
 //! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes).
 
-use crate::cache::{FrameKey, Frames};
+use crate::cache::{FrameFlags, FrameKey, Frames};
 use crate::extents::Mapping;
 use crate::format::{BlobKind, Slot};
 use crate::volume::{Inner, Store};
 use adit_base::clock::Timestamp;
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
 use adit_block::Buffer;
 use adit_reactor::sync::RwLock;
 use std::cell::{Cell, RefCell};
@@ -343,17 +343,33 @@ impl Inner {
             dirty: RefCell::default(),
             mtime: Cell::new(None),
             in_dirty_list: Cell::new(false),
-            home_sequence: Cell::new(0),
+            // It may have been in memory before: what was written then may not be flushed.
+            home_sequence: Cell::new(self.journal.home_written()),
             map_hint: Cell::new(None),
             goal: Cell::new(0),
             read_next: Cell::new(0),
             read_ahead_pages: Cell::new(0),
             deleted: Cell::new(false),
-            // The transaction that last changed the slot may not be durable yet.
-            point: Cell::new(self.journal.point()),
+            point: Cell::new(self.slot_point(id.slot)),
         });
         self.blobs.insert(blob.clone());
         blob
+    }
+
+    /// The place in the order of transactions that covers the last change of a slot.
+    fn slot_point(&self, slot: u64) -> crate::journal::Point {
+        let (page, offset) = crate::slot_page::slot_place(slot);
+        let frame = (self.cache.find(FrameKey::meta(page)))
+            .filter(|frame| self.cache.has(*frame, FrameFlags::JOURNALED));
+        let Some(frame) = frame else {
+            return crate::journal::Point::default();
+        };
+        let mask = crate::write::granules(offset, offset + SECTOR_BYTES);
+        if self.cache.pending(frame) & mask != 0 {
+            self.journal.point()
+        } else {
+            crate::journal::Point(self.journal.next())
+        }
     }
 
     /// Queues a blob for write-back, which runs after a while.

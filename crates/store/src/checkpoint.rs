@@ -10,7 +10,9 @@
 //!    that `Journal::save_image` kept otherwise. So nothing goes home before its record is durable.
 //! 2. The tail moves only after a flush that covers every home write, and counts only when the superblock
 //!    is durable (`flushed_tail`).
-//! 3. A data page with live bytes goes home as it is: newer unsynced bytes in it are data, which may reach
+//! 3. A page that is freed meanwhile goes home all the same, as what it was (`Journal::remove_freed`): the
+//!    transaction that frees it comes after X and may be lost.
+//! 4. A data page with live bytes goes home as it is: newer unsynced bytes in it are data, which may reach
 //!    the device at any time. It stays live until the tail has moved.
 
 use crate::cache::{FrameFlags, FrameKey};
@@ -38,8 +40,20 @@ impl Inner {
         });
     }
 
-    /// Runs a checkpoint, or waits for the one that runs: afterwards everything durable when this was
-    /// called is home and the tail has passed it.
+    /// Runs checkpoints until everything sealed when this was called is home and the tail has passed it.
+    pub(crate) async fn checkpoint_all(self: &Rc<Self>) -> Result<()> {
+        let target = self.journal.next();
+        loop {
+            self.checkpoint().await?;
+            // What was waited for may have begun long before.
+            if self.journal.flushed_tail() >= target {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs a checkpoint, or waits for the one that runs, which may have begun before the latest
+    /// transactions: see [`Inner::checkpoint_all`].
     pub(crate) async fn checkpoint(self: &Rc<Self>) -> Result<()> {
         let journal = &self.journal;
         let durable = journal.horizon();
@@ -148,11 +162,13 @@ impl Inner {
                 buffers.push(if self.cache.kind(frame) == PageKind::Data as u8 {
                     self.cache.buffer(frame)
                 } else {
-                    let image = self.journal.take_image(home);
-                    self.home_buffer(
-                        home,
-                        image.as_deref().unwrap_or_else(|| self.cache.page(frame)),
-                    )?
+                    match self.journal.take_image(home) {
+                        Some(image) => self.home_buffer(home, image.kind, &image.page)?,
+                        None => {
+                            let kind = self.cache.kind(frame);
+                            self.home_buffer(home, kind, self.cache.page(frame))?
+                        }
+                    }
                 });
             }
             if buffers.is_empty() {
@@ -164,7 +180,22 @@ impl Inner {
                     Error::with(errno, format!("writing metadata home at page {first}"))
                 })?;
         }
-        Ok(())
+        // More may be freed while these are written.
+        loop {
+            let orphans = self.journal.take_orphans();
+            if orphans.is_empty() {
+                return Ok(());
+            }
+            for (home, image) in orphans {
+                let mut buffers = SmallVec::new();
+                buffers.push(self.home_buffer(home, image.kind, &image.page)?);
+                self.write_pages(home, buffers, false)
+                    .await
+                    .map_err(|errno| {
+                        Error::with(errno, format!("writing a freed page home at page {home}"))
+                    })?;
+            }
+        }
     }
 
     /// Keeps checkpoints, and with them other writes of the superblock, away until
@@ -203,15 +234,10 @@ impl Inner {
             .map_err(|errno| Error::with(errno, "writing the superblock"))
     }
 
-    /// A copy of a metadata page with its checksum brought up to date.
-    fn home_buffer(&self, home: u64, page: &Page) -> Result<Buffer> {
+    /// A copy of a page with its checksum, if it has one, brought up to date.
+    fn home_buffer(&self, home: u64, kind: u8, page: &Page) -> Result<Buffer> {
         let mut buffer = self.image_buffer(page)?;
-        if page.0[4] == ALGORITHM_CRC32C
-            && self
-                .cache
-                .find(FrameKey::meta(home))
-                .is_some_and(|frame| PageKind::number_has_header(self.cache.kind(frame)))
-        {
+        if page.0[4] == ALGORITHM_CRC32C && PageKind::number_has_header(kind) {
             let bytes = buffer.try_mut().expect("a new buffer is unique");
             let crc = self.volume.checksum(home, bytes, 0);
             bytes[..4].copy_from_slice(&crc.to_le_bytes());

@@ -10,7 +10,7 @@ use crate::cache::FrameFlags;
 use crate::extents::Mapping;
 use crate::volume::{Inner, Store};
 use adit_base::clock::Timestamp;
-use adit_base::{Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
 use std::rc::Rc;
 
@@ -157,10 +157,28 @@ impl Inner {
         if !self.drop_clean_frames(blob, first, last).await {
             return Ok(false);
         }
-        page = first;
+        let written = self.overwrite_pages(blob, first, last, data).await;
+        // After a failure too: some of it may be on the device.
+        blob.home_sequence.set(self.journal.note_home_write());
+        self.drop_clean_frames(blob, first, last).await;
+        written?;
+        blob.mtime.set(Some(Timestamp::now()));
+        self.note_dirty(blob);
+        Ok(true)
+    }
+
+    /// Writes mapped pages to where they are.
+    async fn overwrite_pages(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        first: u32,
+        last: u32,
+        data: &[u8],
+    ) -> Result<()> {
+        let mut page = first;
         while page < last {
             let Mapping::Extent(extent) = self.map(blob, page).await? else {
-                return Ok(false);
+                return Err(Error::with(Errno::UCLEAN, "find a page that was there"));
             };
             let home = extent.physical + u64::from(page - extent.logical);
             let pages = (extent.logical + extent.pages)
@@ -183,11 +201,7 @@ impl Inner {
             })?;
             page += pages;
         }
-        blob.home_sequence.set(self.journal.note_home_write());
-        blob.mtime.set(Some(Timestamp::now()));
-        self.note_dirty(blob);
-        self.drop_clean_frames(blob, first, last).await;
-        Ok(true)
+        Ok(())
     }
 
     /// Drops the clean frames of a range; false: one is dirty or has live bytes.

@@ -82,10 +82,20 @@ struct PendingFree {
     journaled: bool,
 }
 
-/// Images of pages as they were at `lsn`, while a checkpoint runs.
+/// Images of pages as they were at `lsn`, by home, while a checkpoint runs.
 struct Images {
     lsn: u64,
-    pages: HashMap<u64, Box<Page>>,
+    pages: HashMap<u64, Image>,
+}
+
+/// A page as the checkpoint has to write it home.
+pub(crate) struct Image {
+    /// Kind number of the page.
+    pub(crate) kind: u8,
+    /// Its content.
+    pub(crate) page: Box<Page>,
+    /// Its frame has gone: the page was freed, by a transaction that may be lost while the tail moves.
+    orphan: bool,
 }
 
 /// A worker's part of the journal.
@@ -243,11 +253,55 @@ impl Journal {
             && cache.first_lsn(frame) != 0
             && cache.last_lsn(frame) < images.lsn
         {
-            images
-                .pages
-                .entry(page)
-                .or_insert_with(|| Box::new(cache.page(frame).clone()));
+            images.pages.entry(page).or_insert_with(|| Image {
+                kind: cache.kind(frame),
+                page: Box::new(cache.page(frame).clone()),
+                orphan: false,
+            });
         }
+    }
+
+    /// Takes a frame out of the cache whose page was freed by the transaction that was just applied. While
+    /// a checkpoint runs, that transaction comes after its commit: should it be lost, the page has to be at
+    /// home as it was, since the tail will have passed its records.
+    pub(crate) fn remove_freed(&self, inner: &Inner, frame: FrameId) {
+        let cache = &inner.cache;
+        let first = cache.first_lsn(frame);
+        if let Some(images) = self.images.borrow_mut().as_mut()
+            && cache.has(frame, FrameFlags::JOURNALED)
+            && first != 0
+            && first < images.lsn
+        {
+            let (home, kind) = (cache.home(frame), cache.kind(frame));
+            let changed = cache.pending(frame) != 0 || cache.last_lsn(frame) >= images.lsn;
+            if kind == PageKind::Data as u8 || !changed {
+                let image = images.pages.entry(home).or_insert_with(|| Image {
+                    kind,
+                    page: Box::new(cache.page(frame).clone()),
+                    orphan: true,
+                });
+                image.orphan = true;
+            } else if let Some(image) = images.pages.get_mut(&home) {
+                image.orphan = true; // or it is at home already
+            }
+        }
+        cache.remove(frame);
+    }
+
+    /// Takes the images of pages whose frames have gone.
+    pub(crate) fn take_orphans(&self) -> Vec<(u64, Image)> {
+        let mut images = self.images.borrow_mut();
+        let Some(images) = images.as_mut() else {
+            return Vec::new();
+        };
+        let mut homes: Vec<u64> = (images.pages.iter())
+            .filter(|(_, image)| image.orphan)
+            .map(|(home, _)| *home)
+            .collect();
+        homes.sort_unstable();
+        (homes.into_iter())
+            .filter_map(|home| images.pages.remove(&home).map(|image| (home, image)))
+            .collect()
     }
 
     /// Begins saving images as of `lsn`.
@@ -259,7 +313,7 @@ impl Journal {
     }
 
     /// The saved image of `page`.
-    pub(crate) fn take_image(&self, page: u64) -> Option<Box<Page>> {
+    pub(crate) fn take_image(&self, page: u64) -> Option<Image> {
         self.images
             .borrow_mut()
             .as_mut()
@@ -358,8 +412,9 @@ impl Journal {
                 live.push(key);
             }
             cache.set_lsns(frame, if first == 0 { lsn } else { first }, lsn);
-            cache.set_pending(frame, 0);
+            // In this order: a FRESH frame without pending granules is a page of zeroes to who salvages it.
             cache.clear(frame, FrameFlags::FRESH);
+            cache.set_pending(frame, 0);
         }
         for free in self
             .frees

@@ -56,6 +56,8 @@ impl Default for MkfsOptions {
 }
 
 const PAGE: u64 = PAGE_BYTES as u64;
+/// How often closing takes everything home before it gives up on who goes on writing.
+const CLOSE_ATTEMPTS_MAX: u32 = 16;
 /// Smallest cache: below, a transaction and the journal's own memory would fill it.
 const CACHE_FRAMES_MIN: u64 = 2048;
 
@@ -305,9 +307,24 @@ impl Store {
         if inner.options.read_only {
             return Ok(());
         }
-        self.sync_all().await?;
-        inner.checkpoint().await?;
-        inner.hold_superblock().await?;
+        // Background work that had begun may still add to the journal: clean is what has an empty one.
+        let mut attempts = 0;
+        loop {
+            self.sync_all().await?;
+            inner.checkpoint_all().await?;
+            inner.hold_superblock().await?;
+            if inner.journal.live_pages() == 0 && inner.journal.open_is_empty() {
+                break;
+            }
+            inner.release_superblock();
+            attempts += 1;
+            if attempts == CLOSE_ATTEMPTS_MAX {
+                return Err(Error::with(
+                    Errno::BUSY,
+                    "close a volume that is being changed",
+                ));
+            }
+        }
         let tail = inner.journal.next();
         let written = inner.write_superblock(tail, STATE_CLEAN).await;
         inner.release_superblock();

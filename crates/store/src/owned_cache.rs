@@ -64,6 +64,23 @@ impl OwnedCache {
         self.get_mut().clear_flags(frame, flags);
     }
 
+    /// A write-back takes on what is dirty of a frame: from DIRTY to WRITEBACK. Answers the dirty granules.
+    pub(crate) fn begin_write_back(&self, frame: FrameId) -> u64 {
+        let cache = self.get_mut();
+        let granules = cache.dirty_granules(frame);
+        cache.set_dirty_granules(frame, 0);
+        cache.change_flags(frame, FrameFlags::DIRTY, FrameFlags::WRITEBACK);
+        granules
+    }
+
+    /// A write-back failed: from WRITEBACK to DIRTY, with these granules and those dirtied meanwhile.
+    pub(crate) fn undo_write_back(&self, frame: FrameId, granules: u64) {
+        let cache = self.get_mut();
+        cache.change_flags(frame, FrameFlags::WRITEBACK, FrameFlags::DIRTY);
+        let now = cache.dirty_granules(frame);
+        cache.set_dirty_granules(frame, now | granules);
+    }
+
     pub(crate) fn is_loading(&self, frame: FrameId) -> bool {
         self.has(frame, FrameFlags::LOADING)
     }

@@ -220,7 +220,7 @@ impl Inner {
             self.write_back_all().await?;
         }
         if self.cache.available() < count && self.cache.counts().journaled > 0 {
-            self.checkpoint().await?;
+            self.checkpoint_all().await?;
         }
         if self.cache.available() < count {
             return Err(Error::with(
@@ -235,21 +235,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the frames of pages `[from, to)` that are in the cache. Says whether redo records may name one of
-    /// their pages. The caller holds `lock` and `map_lock` exclusively.
-    pub(crate) async fn drop_frames(self: &Rc<Self>, blob: &Blob, from: u32, to: u32) -> bool {
-        let mut journaled = false;
-        // A huge range has far fewer frames than pages: then ask the cache, not each page.
-        let few = u64::from(to.saturating_sub(from)) <= 2 * u64::from(self.cache.counts().used);
-        let pages: Vec<u32> = if few {
-            (from..to)
-                .filter(|page| self.cache.find(blob.key(*page)).is_some())
-                .collect()
-        } else {
-            self.cache
-                .pages_of(blob.id.slot, u64::from(from)..u64::from(to))
-        };
-        for page in pages {
+    /// Before pages `[from, to)` are freed: drops their frames, but for those with live bytes, which redo
+    /// records may name. Answers these, ascending. They go after each transaction that frees some
+    /// ([`Inner::drop_freed`]): a checkpoint or a commit in between still has to write what they hold.
+    /// The caller holds `lock` and `map_lock` exclusively.
+    pub(crate) async fn drop_frames(self: &Rc<Self>, blob: &Blob, from: u32, to: u32) -> Vec<u32> {
+        let mut live = Vec::new();
+        for page in self.cached_pages(blob, from, to) {
             while let Some(frame) = self.cache.find(blob.key(page)) {
                 if self.cache.is_loading(frame) {
                     self.frame_settled.wait().await;
@@ -258,11 +250,43 @@ impl Inner {
                 if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
                     self.unreserve(1);
                 }
-                journaled |= self.cache.has(frame, FrameFlags::JOURNALED);
+                if self.cache.has(frame, FrameFlags::JOURNALED) {
+                    live.push(page);
+                    self.cache.clear(frame, FrameFlags::DIRTY);
+                    self.cache.set_dirty_granules(frame, 0);
+                    break;
+                }
                 self.cache.remove(frame);
             }
         }
-        journaled
+        live
+    }
+
+    /// Right after the transaction that freed the pages below `to`: drops their frames among `live`, too.
+    pub(crate) fn drop_freed(&self, blob: &Blob, live: &mut Vec<u32>, to: u32) {
+        let freed = live.partition_point(|page| *page < to);
+        for page in live.drain(..freed) {
+            if let Some(frame) = self.cache.find(blob.key(page)) {
+                self.journal.remove_freed(self, frame);
+            }
+        }
+    }
+
+    /// Pages of `[from, to)` that have a frame, ascending.
+    fn cached_pages(&self, blob: &Blob, from: u32, to: u32) -> Vec<u32> {
+        // Frames lie within the blob's size, the one that is current or the one of the slot.
+        let size = blob.size().max(blob.slot.borrow().size);
+        let to = u64::from(to).min(size.div_ceil(PAGE_BYTES as u64)) as u32;
+        // A huge range has far fewer frames than pages: then ask the cache, not each page.
+        let few = u64::from(to.saturating_sub(from)) <= 2 * u64::from(self.cache.counts().used);
+        if few {
+            (from..to)
+                .filter(|page| self.cache.find(blob.key(*page)).is_some())
+                .collect()
+        } else {
+            self.cache
+                .pages_of(blob.id.slot, u64::from(from)..u64::from(to))
+        }
     }
 
     /// Takes back promises of space.

@@ -49,11 +49,12 @@ impl Store {
             inner.write_back(blob, false).await?;
         }
         let (from, to) = (size.div_ceil(PAGE) as u32, u32::MAX);
-        let journaled = if shrinks {
+        let mut live = if shrinks {
             inner.drop_frames(blob, from, to).await
         } else {
-            false
+            Vec::new()
         };
+        let journaled = !live.is_empty();
         if shrinks {
             blob.shared.set_size(size);
             inner.zero_tail(blob, size).await?;
@@ -81,6 +82,7 @@ impl Store {
                     Ok(left)
                 })
                 .await?;
+            inner.drop_freed(blob, &mut live, resume.unwrap_or(to));
             blob.shared.set_size(size);
         }
         blob.mtime.set(None);
@@ -152,18 +154,20 @@ impl Store {
         blob.deleted.set(true);
         blob.dirty.borrow_mut().clear();
         blob.mtime.set(None);
-        let journaled = inner.drop_frames(&blob, 0, u32::MAX).await;
-        let mut gone = false;
-        while !gone {
-            gone = self
+        let mut live = inner.drop_frames(&blob, 0, u32::MAX).await;
+        let journaled = !live.is_empty();
+        let mut resume = Some(0);
+        while resume.is_some() {
+            resume = self
                 .transact_freeing(|txn| {
                     let mut slot = txn.slot(id)?;
                     (slot.size, slot.valid_size) = (0, 0);
                     if matches!(slot.map_kind, MAP_EXTENTS | MAP_EXTENT_TREE)
-                        && free_range(txn, id, &mut slot, 0..u64::from(u32::MAX) + 1, journaled)?.is_some()
+                        && let Some(left) =
+                            free_range(txn, id, &mut slot, 0..u64::from(u32::MAX) + 1, journaled)?
                     {
                         txn.put(id, slot)?;
-                        return Ok(false);
+                        return Ok(Some(left));
                     }
                     if slot.xattr_page != 0 {
                         txn.free_page(slot.xattr_page)?;
@@ -179,10 +183,13 @@ impl Store {
                     }
                     txn.put(id, slot)?;
                     txn.destroy(id)?;
-                    Ok(true)
+                    Ok(None)
                 })
                 .await?;
+            inner.drop_freed(&blob, &mut live, resume.unwrap_or(u32::MAX));
         }
+        // Its slot may get another blob, whose pages an old handle's lock-free reads must not find.
+        blob.shared.set_size(0);
         inner.blobs.remove(id.slot);
         Ok(())
     }
@@ -348,7 +355,8 @@ impl Inner {
         if last <= first {
             return Ok(());
         }
-        let journaled = self.drop_frames(blob, first as u32, last as u32).await;
+        let mut live = self.drop_frames(blob, first as u32, last as u32).await;
+        let journaled = !live.is_empty();
         let store = Store(self.clone());
         let mut resume = Some(first as u32);
         while let Some(start) = resume {
@@ -362,6 +370,7 @@ impl Inner {
                     Ok(left)
                 })
                 .await?;
+            self.drop_freed(blob, &mut live, resume.unwrap_or(last as u32));
         }
         Ok(())
     }

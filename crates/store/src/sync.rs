@@ -16,8 +16,12 @@
 //! 4. Bytes between the valid size and new data are zeroes on the device, or their pages are unwritten,
 //!    before the valid size passes them.
 //!
+//! 5. A transaction stays within its bounds: few pages through the journal, few pieces mapped by each.
+//!
 //! The `map_lock` is held exclusively throughout, `lock` is not: writers go on, and what they change meanwhile is
-//! dirty again (write-back reads pinned frames, which writers replace).
+//! dirty again (write-back reads pinned frames, which writers replace). So a write-back takes on the dirty pages
+//! and the size in one step, DIRTY becoming WRITEBACK: bytes that come later are beyond the size that it makes
+//! durable, and only DIRTY says that they still have to be.
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
@@ -46,11 +50,23 @@ pub enum SyncKind {
 
 /// Most bytes of data that go through the journal with a map or size change instead of home.
 const JOURNAL_DATA_BYTES_MAX: u32 = 8 << 10;
+/// Most pages that do, since each may be journaled whole.
+const JOURNAL_DATA_PAGES_MAX: usize = 8;
+/// Pieces that one transaction maps; each may change a leaf, its neighbour and a group's map.
+const PIECES_PER_TRANSACTION: usize = 16;
 /// Most pages of one write home.
 const HOME_PAGES_MAX: usize = 128;
 /// Dirty pages that one plan covers; more take several rounds.
 const PLAN_PAGES_MAX: usize = 4096;
 const PAGE: u64 = PAGE_BYTES as u64;
+
+/// A page that a write-back has taken on.
+#[derive(Clone, Copy)]
+struct Taken {
+    page: u32,
+    /// Its granules that were dirty.
+    granules: u64,
+}
 
 /// A run of dirty pages on its way home.
 struct Piece {
@@ -61,6 +77,12 @@ struct Piece {
     new: bool,
     /// In the map as unwritten.
     unwritten: bool,
+}
+
+impl Piece {
+    fn changes_map(&self) -> bool {
+        self.new || self.unwritten
+    }
 }
 
 impl Store {
@@ -98,6 +120,15 @@ impl Store {
         inner.commit().await?;
         inner.flush_home(inner.journal.home_written()).await?;
         first_error.map_or(Ok(()), Err)
+    }
+
+    /// Takes home everything that was applied so far and empties the journal of it, as happens by itself when the
+    /// ring fills up: recovery then has little to do.
+    pub async fn checkpoint(&self) -> Result<()> {
+        let inner = &self.0;
+        inner.writable()?;
+        inner.commit().await?;
+        inner.checkpoint_all().await
     }
 
     /// The place in the order of transactions after everything applied so far.
@@ -177,7 +208,7 @@ impl Inner {
                 blob.dirty.borrow_mut().clear();
                 return Ok(());
             }
-            let (pages, more) = self.dirty_pages(blob);
+            let (pages, more) = self.take_dirty(blob);
             let size = if more {
                 blob.slot
                     .borrow()
@@ -195,8 +226,8 @@ impl Inner {
         }
     }
 
-    /// Takes the list of a blob's dirty pages, ascending; at most a plan's worth, and says if there are more.
-    fn dirty_pages(&self, blob: &Blob) -> (Vec<u32>, bool) {
+    /// Takes on a blob's dirty pages, ascending; at most a plan's worth, and says if there are more.
+    fn take_dirty(&self, blob: &Blob) -> (Vec<Taken>, bool) {
         let mut listed = blob.dirty.borrow_mut();
         listed.sort_unstable();
         listed.dedup();
@@ -211,13 +242,18 @@ impl Inner {
         } else {
             Vec::new()
         };
-        (std::mem::replace(&mut *listed, rest), more)
+        let taken = std::mem::replace(&mut *listed, rest).into_iter();
+        let taken = taken.filter_map(|page| {
+            let granules = (self.cache).begin_write_back(self.cache.find(blob.key(page))?);
+            Some(Taken { page, granules })
+        });
+        (taken.collect(), more)
     }
 
     async fn write_back_pages(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
-        mut pages: Vec<u32>,
+        mut pages: Vec<Taken>,
         size: u64,
         times: bool,
     ) -> Result<()> {
@@ -230,19 +266,19 @@ impl Inner {
         if valid_size > slot.valid_size
             && let Err(error) = self.cover_tail(blob, &slot, &mut pages).await
         {
-            blob.dirty.borrow_mut().extend(pages);
+            self.redirty(blob, &pages, &[]);
             return Err(error);
         }
-        let (journal, home) = match self.plan(blob, &slot, &pages, size).await {
+        let (journal, mut home) = match self.plan(blob, &slot, &pages, size).await {
             Ok(plan) => plan,
             Err(error) => {
-                blob.dirty.borrow_mut().extend(pages);
+                self.redirty(blob, &pages, &[]);
                 return Err(error);
             }
         };
         let result = match self.write_pieces(blob, &home).await {
             Ok(()) => {
-                self.map_pieces(blob, &journal, &home, size, valid_size, times)
+                self.map_pieces(blob, &journal, &mut home, size, valid_size, times)
                     .await
             }
             Err(error) => Err(error),
@@ -262,22 +298,23 @@ impl Inner {
         self: &Rc<Self>,
         blob: &Rc<Blob>,
         slot: &Slot,
-        pages: &mut Vec<u32>,
+        pages: &mut Vec<Taken>,
     ) -> Result<()> {
         let tail = (slot.valid_size / PAGE) as u32;
+        let at = pages.partition_point(|taken| taken.page < tail);
         if slot.valid_size.is_multiple_of(PAGE)
-            || pages.first() == Some(&tail)
-            || pages.binary_search(&tail).is_ok()
+            || pages.get(at).is_some_and(|taken| taken.page == tail)
         {
             return Ok(());
         }
         if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
-            self.cache.set(frame, FrameFlags::DIRTY);
-            let dirty = granules((slot.valid_size % PAGE) as usize, PAGE_BYTES);
-            self.cache
-                .set_dirty_granules(frame, self.cache.dirty_granules(frame) | dirty);
-            let at = pages.partition_point(|page| *page < tail);
-            pages.insert(at, tail);
+            let gap = granules((slot.valid_size % PAGE) as usize, PAGE_BYTES);
+            let granules = self.cache.begin_write_back(frame) | gap;
+            let taken = Taken {
+                page: tail,
+                granules,
+            };
+            pages.insert(at, taken);
         }
         Ok(())
     }
@@ -287,33 +324,33 @@ impl Inner {
         self: &Rc<Self>,
         blob: &Rc<Blob>,
         slot: &Slot,
-        pages: &[u32],
+        pages: &[Taken],
         size: u64,
-    ) -> Result<(Vec<u32>, Vec<Piece>)> {
+    ) -> Result<(Vec<Taken>, Vec<Piece>)> {
         let cache = &self.cache;
         let dirty_bytes: u32 = pages
             .iter()
-            .filter_map(|page| cache.find(blob.key(*page)))
-            .map(|frame| cache.dirty_granules(frame).count_ones() * 64)
+            .map(|taken| taken.granules.count_ones() * 64)
             .sum();
+        let few = dirty_bytes <= JOURNAL_DATA_BYTES_MAX && pages.len() <= JOURNAL_DATA_PAGES_MAX;
         let mut changes_map = size != slot.size;
-        if dirty_bytes <= JOURNAL_DATA_BYTES_MAX && !changes_map {
-            for page in pages {
-                let mapping = self.map(blob, *page).await?;
-                let end = (u64::from(*page) + 1) * PAGE;
+        if few && !changes_map {
+            for taken in pages {
+                let mapping = self.map(blob, taken.page).await?;
+                let end = (u64::from(taken.page) + 1) * PAGE;
                 changes_map |= !matches!(mapping, Mapping::Extent(extent) if !extent.unwritten)
                     || end.min(size) > slot.valid_size;
             }
         }
-        let small = changes_map && dirty_bytes <= JOURNAL_DATA_BYTES_MAX;
-        let (journal, home): (Vec<u32>, Vec<u32>) = pages.iter().copied().partition(|page| {
+        let small = changes_map && few;
+        let (journal, home): (Vec<Taken>, Vec<Taken>) = pages.iter().copied().partition(|taken| {
             small
                 || cache
-                    .find(blob.key(*page))
+                    .find(blob.key(taken.page))
                     .is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
         });
         // Many live pages full of new data would overflow a transaction: let the checkpoint make them
-        // ordinary ones. (The frames stay dirty; only what they were before goes home.)
+        // ordinary ones. (What they hold now may go home with it; it goes again as it is then.)
         if journal.len() > JOURNAL_PAGES_PER_SYNC {
             self.checkpoint().await?;
             return Box::pin(self.plan(blob, slot, pages, size)).await;
@@ -322,15 +359,15 @@ impl Inner {
     }
 
     /// Finds or takes a place for each page that goes home.
-    async fn take_homes(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[u32]) -> Result<Vec<Piece>> {
+    async fn take_homes(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Vec<Piece>> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut index = 0;
         while index < pages.len() {
-            let page = pages[index];
+            let page = pages[index].page;
             let run = pages[index..]
                 .iter()
                 .zip(page..)
-                .take_while(|(have, want)| *have == want)
+                .take_while(|(have, want)| have.page == *want)
                 .count() as u32;
             let piece = match self.map(blob, page).await {
                 Ok(Mapping::Extent(extent)) => {
@@ -404,7 +441,7 @@ impl Inner {
         }
     }
 
-    /// Writes the pieces home. Their frames leave DIRTY for WRITEBACK, from pinned buffers.
+    /// Writes the pieces home, from pinned buffers.
     async fn write_pieces(self: &Rc<Self>, blob: &Rc<Blob>, pieces: &[Piece]) -> Result<()> {
         let cache = &self.cache;
         let mut writes = Vec::new();
@@ -416,10 +453,7 @@ impl Inner {
                 for page in piece.page + at..piece.page + at + count {
                     let frame = cache
                         .find(blob.key(page))
-                        .expect("dirty frames stay in the cache");
-                    cache.set(frame, FrameFlags::WRITEBACK);
-                    cache.clear(frame, FrameFlags::DIRTY);
-                    cache.set_dirty_granules(frame, 0);
+                        .expect("frames in write-back stay in the cache");
                     buffers.push(cache.buffer(frame));
                 }
                 writes.push((piece.home + u64::from(at), buffers));
@@ -448,15 +482,19 @@ impl Inner {
     async fn map_pieces(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
-        journal: &[u32],
-        home: &[Piece],
+        journal: &[Taken],
+        home: &mut [Piece],
         size: u64,
         valid_size: u64,
         times: bool,
     ) -> Result<()> {
+        // All but the last transaction only map: beyond the valid size nothing is read, below it were holes.
+        while (home.iter().filter(|piece| piece.changes_map())).count() > PIECES_PER_TRANSACTION {
+            self.map_some(blob, home).await?;
+        }
         let slot = *blob.slot.borrow();
         let changes = !journal.is_empty()
-            || home.iter().any(|piece| piece.new || piece.unwritten)
+            || home.iter().any(Piece::changes_map)
             || size != slot.size
             || valid_size != slot.valid_size
             || (times && blob.mtime.get().is_some());
@@ -470,27 +508,11 @@ impl Inner {
                     let mut slot = txn.slot(blob.id)?;
                     let mut new_pages = 0;
                     let address = blob.id.slot;
-                    for piece in home {
-                        if piece.new {
-                            txn.commit_run(Run {
-                                page: piece.home,
-                                pages: piece.pages,
-                            })?;
-                            let extent = Extent {
-                                logical: piece.page,
-                                pages: piece.pages,
-                                physical: piece.home,
-                                unwritten: false,
-                            };
-                            extents::insert(txn, &mut slot, address, extent)?;
-                            new_pages += u64::from(piece.pages);
-                        } else if piece.unwritten {
-                            let range = u64::from(piece.page)..u64::from(piece.page + piece.pages);
-                            extents::mark_written(txn, &mut slot, address, range)?;
-                        }
+                    for piece in home.iter() {
+                        new_pages += map_piece(txn, &mut slot, address, piece)?;
                     }
-                    for page in journal {
-                        new_pages += self.journal_page(txn, blob, &mut slot, *page, size, goal)?;
+                    for taken in journal {
+                        new_pages += self.journal_page(txn, blob, &mut slot, *taken, size, goal)?;
                     }
                     cover_gap(txn, blob, &mut slot, journal, home, valid_size)?;
                     slot.size = slot.size.max(size);
@@ -510,10 +532,9 @@ impl Inner {
             }
         }
         let cache = &self.cache;
-        for page in journal {
-            if let Some(frame) = cache.find(blob.key(*page)) {
-                cache.clear(frame, FrameFlags::DIRTY);
-                cache.set_dirty_granules(frame, 0);
+        for taken in journal {
+            if let Some(frame) = cache.find(blob.key(taken.page)) {
+                cache.clear(frame, FrameFlags::WRITEBACK);
                 blob.goal.set(cache.home(frame) + 1);
             }
         }
@@ -530,13 +551,46 @@ impl Inner {
         Ok(())
     }
 
+    /// Maps some of the pieces that were written home, in a transaction of its own.
+    async fn map_some(self: &Rc<Self>, blob: &Rc<Blob>, home: &mut [Piece]) -> Result<()> {
+        let some = home
+            .iter_mut()
+            .filter(|piece| piece.changes_map())
+            .take(PIECES_PER_TRANSACTION);
+        let some: SmallVec<[&mut Piece; PIECES_PER_TRANSACTION]> = some.collect();
+        let new_pages = Store(self.clone())
+            .transact_freeing(|txn| {
+                let mut slot = txn.slot(blob.id)?;
+                let mut new_pages = 0;
+                for piece in &some {
+                    new_pages += map_piece(txn, &mut slot, blob.id.slot, piece)?;
+                }
+                txn.put(blob.id, slot)?;
+                Ok(new_pages)
+            })
+            .await?;
+        for piece in some {
+            for index in 0..piece.pages {
+                if let Some(frame) = self.cache.find(blob.key(piece.page + index)) {
+                    self.cache.set_home(frame, piece.home + u64::from(index));
+                }
+            }
+            (piece.new, piece.unwritten) = (false, false);
+        }
+        self.unreserve(new_pages);
+        Ok(())
+    }
+
     /// Stages one page that goes through the journal; returns how many new pages it took.
     fn journal_page(
         &self,
         txn: &mut Transaction<'_>,
         blob: &Blob,
         slot: &mut Slot,
-        page: u32,
+        Taken {
+            page,
+            granules: dirty,
+        }: Taken,
         size: u64,
         goal: u64,
     ) -> Result<u64, Stop> {
@@ -580,25 +634,26 @@ impl Inner {
         } else {
             in_page(size.max(slot.valid_size))
         };
-        let mask = cache.dirty_granules(frame) | granules(valid, end);
+        let mask = dirty | granules(valid, end);
         txn.journal_data(frame, home, mask);
         Ok(taken)
     }
 
     /// A write-back failed: its pages are dirty again.
-    fn redirty(self: &Rc<Self>, blob: &Rc<Blob>, journal: &[u32], home: &[Piece]) {
+    fn redirty(self: &Rc<Self>, blob: &Rc<Blob>, journal: &[Taken], home: &[Piece]) {
         self.give_back(home);
-        let cache = &self.cache;
+        // What a failed write left on the device is unknown: these pages go again as a whole.
+        let home = home.iter().flat_map(|piece| {
+            (piece.page..piece.page + piece.pages).map(|page| Taken {
+                page,
+                granules: u64::MAX,
+            })
+        });
         let mut dirty = blob.dirty.borrow_mut();
-        dirty.extend_from_slice(journal);
-        for piece in home {
-            for page in piece.page..piece.page + piece.pages {
-                if let Some(frame) = cache.find(blob.key(page)) {
-                    cache.set(frame, FrameFlags::DIRTY);
-                    cache.clear(frame, FrameFlags::WRITEBACK);
-                    cache.set_dirty_granules(frame, u64::MAX);
-                    dirty.push(page);
-                }
+        for taken in journal.iter().copied().chain(home) {
+            if let Some(frame) = self.cache.find(blob.key(taken.page)) {
+                self.cache.undo_write_back(frame, taken.granules);
+                dirty.push(taken.page);
             }
         }
         drop(dirty);
@@ -613,16 +668,42 @@ impl Inner {
 const JOURNAL_PAGES_PER_SYNC: usize = 24;
 
 /// End of the data that precedes the first page not in `pages`.
-fn first_clean(pages: &[u32]) -> u64 {
-    pages.last().map_or(0, |last| (u64::from(*last) + 1) * PAGE)
+fn first_clean(pages: &[Taken]) -> u64 {
+    (pages.last()).map_or(0, |last| (u64::from(last.page) + 1) * PAGE)
 }
 
 /// The valid size once `pages` are on the device.
-fn new_valid_size(slot: &Slot, pages: &[u32], size: u64) -> u64 {
-    let end = pages
-        .last()
-        .map_or(0, |last| ((u64::from(*last) + 1) * PAGE).min(size));
-    slot.valid_size.max(end)
+fn new_valid_size(slot: &Slot, pages: &[Taken], size: u64) -> u64 {
+    slot.valid_size.max(first_clean(pages).min(size))
+}
+
+/// Maps one piece that was written home; answers how many new pages that took.
+fn map_piece(
+    txn: &mut Transaction<'_>,
+    slot: &mut Slot,
+    address: u64,
+    piece: &Piece,
+) -> Result<u64, Stop> {
+    if piece.new {
+        let run = Run {
+            page: piece.home,
+            pages: piece.pages,
+        };
+        txn.commit_run(run)?;
+        let extent = Extent {
+            logical: piece.page,
+            pages: piece.pages,
+            physical: piece.home,
+            unwritten: false,
+        };
+        extents::insert(txn, slot, address, extent)?;
+        return Ok(u64::from(piece.pages));
+    }
+    if piece.unwritten {
+        let range = u64::from(piece.page)..u64::from(piece.page + piece.pages);
+        extents::mark_written(txn, slot, address, range)?;
+    }
+    Ok(0)
 }
 
 /// Pages between the old valid size and the new one that are mapped but were not written become unwritten:
@@ -631,7 +712,7 @@ fn cover_gap(
     txn: &mut Transaction<'_>,
     blob: &Blob,
     slot: &mut Slot,
-    journal: &[u32],
+    journal: &[Taken],
     home: &[Piece],
     valid_size: u64,
 ) -> Result<(), Stop> {
@@ -642,7 +723,7 @@ fn cover_gap(
     written.extend(
         journal
             .iter()
-            .map(|page| (u64::from(*page), u64::from(*page) + 1)),
+            .map(|taken| (u64::from(taken.page), u64::from(taken.page) + 1)),
     );
     written.extend(
         home.iter()

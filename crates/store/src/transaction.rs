@@ -383,7 +383,7 @@ impl<'s> Transaction<'s> {
                 && run.pages == 1
                 && let Some(frame) = cache.find(FrameKey::meta(run.page))
             {
-                cache.remove(frame);
+                journal.remove_freed(inner, frame);
             }
             journal.add_free(*run, *journaled);
         }

@@ -232,7 +232,10 @@ impl Inner {
             ));
         }
         if self.options.read_only {
-            return Err(Error::with(Errno::ROFS, "write to a volume that was opened read-only"));
+            return Err(Error::with(
+                Errno::ROFS,
+                "write to a volume that was opened read-only",
+            ));
         }
         Ok(())
     }
@@ -300,7 +303,7 @@ impl Inner {
         }
         self.commit().await?;
         if self.journal.frees_pending() != 0 {
-            self.checkpoint().await?;
+            self.checkpoint_all().await?;
         }
         Ok(true)
     }

@@ -67,6 +67,9 @@ impl Inner {
         data: &[u8],
     ) -> Result<usize> {
         self.writable()?;
+        if blob.deleted.get() {
+            return Err(Error::with(Errno::STALE, "write to a deleted blob"));
+        }
         let end = offset
             .checked_add(data.len() as u64)
             .filter(|end| *end <= BLOB_BYTES_MAX);
@@ -93,7 +96,15 @@ impl Inner {
             match written {
                 Ok(()) => {}
                 Err(error) if error.errno() == Errno::NOSPC && done > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.drop_beyond_end(blob, page);
+                    // What was written before stays, and has to get home.
+                    if done > 0 {
+                        blob.mtime.set(Some(Timestamp::now()));
+                        self.note_dirty(blob);
+                    }
+                    return Err(error);
+                }
             }
             done += count;
             if at + count as u64 > blob.size() {
@@ -103,6 +114,20 @@ impl Inner {
         blob.mtime.set(Some(Timestamp::now()));
         self.note_dirty(blob);
         Ok(done)
+    }
+
+    /// A write into page `page` failed: a frame that it made beyond the end of the blob must not stay.
+    fn drop_beyond_end(&self, blob: &Blob, page: u32) {
+        if u64::from(page) * PAGE_BYTES as u64 >= blob.size()
+            && let Some(frame) = self.cache.find(blob.key(page))
+            && !self.cache.is_loading(frame)
+            && !(self.cache).has(frame, FrameFlags::JOURNALED | FrameFlags::WRITEBACK)
+        {
+            if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
+                self.unreserve(1);
+            }
+            self.cache.remove(frame);
+        }
     }
 
     async fn write_frame(

@@ -100,6 +100,11 @@ fn slot_at(inner: &Inner, pages: &impl PagesRead, address: u64) -> Result<(BlobI
     if page < layout.first_group || page >= layout.volume_pages {
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
     }
+    // What is in a page that was a slot page once means nothing: it may be as it was before its slots were freed.
+    let state = inner.space.borrow().page_state(pages, page)?;
+    if !matches!(state, PageState::SlotsWithRoom | PageState::SlotsFull) {
+        return Err(Error::with(Errno::STALE, format!("use slot {address}: there is none")).into());
+    }
     let bytes = &pages.page(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
     let slot = Slot::read_from_bytes(bytes).map_err(|_| Error::new(Errno::UCLEAN))?;
     if slot.kind == 0 {

@@ -432,7 +432,8 @@ impl Run {
             self.blobs = stay;
             let gone: Vec<Model> = gone;
             self.gone.extend(gone.iter().map(|model| model.id));
-        } else if !cut {
+        }
+        if !cut {
             self.bury_deleted(engine);
         }
         !cut

@@ -1,6 +1,6 @@
 //! What the crash tests share: recognizable content, and a model of what a blob may hold after a crash.
 
-pub mod model;
+pub(crate) mod model;
 
 use adit_block::{Device, FaultDevice};
 use adit_reactor::{Engine, EngineOptions};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of a store whose behaviour depends on nothing but what it is asked: no timers.
-pub fn store_options() -> StoreOptions {
+pub(crate) fn store_options() -> StoreOptions {
     StoreOptions {
         cache_bytes: 8 << 20,
         survive_process_death: false,
@@ -19,7 +19,7 @@ pub fn store_options() -> StoreOptions {
 }
 
 /// An engine without a keeper: only the calling thread drives, so a run can be repeated.
-pub fn engine_options() -> EngineOptions {
+pub(crate) fn engine_options() -> EngineOptions {
     EngineOptions {
         queue_depth: 64,
         keeper: false,
@@ -28,7 +28,7 @@ pub fn engine_options() -> EngineOptions {
 }
 
 /// Opens the volume on a fault device.
-pub fn open(device: &Arc<FaultDevice>) -> adit_base::Result<Arc<Engine<Store>>> {
+pub(crate) fn open(device: &Arc<FaultDevice>) -> adit_base::Result<Arc<Engine<Store>>> {
     let device: Arc<dyn Device> = device.clone();
     Engine::start(device, engine_options(), |reactor| async move {
         Store::open(reactor, &store_options()).await
@@ -36,7 +36,7 @@ pub fn open(device: &Arc<FaultDevice>) -> adit_base::Result<Arc<Engine<Store>>> 
 }
 
 /// Ends without closing, as a power cut does for the process.
-pub fn drop_dead(engine: Arc<Engine<Store>>) {
+pub(crate) fn drop_dead(engine: Arc<Engine<Store>>) {
     // Poisoned or cut: what it says doesn't matter.
     let _ = engine.shutdown(|_| async { Ok(()) });
 }

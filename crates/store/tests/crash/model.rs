@@ -9,19 +9,19 @@ use adit_store::BlobId;
 use std::ops::Range;
 
 /// The byte that version `version` of blob `tag` has at `offset`.
-pub fn stamp(tag: u64, version: u64, offset: u64) -> u8 {
+pub(crate) fn stamp(tag: u64, version: u64, offset: u64) -> u8 {
     let word = mix64(tag << 48 ^ version << 24 ^ offset / 8).to_le_bytes();
     word[(offset % 8) as usize]
 }
 
 /// Stamped bytes.
-pub fn stamped(tag: u64, version: u64, range: Range<u64>) -> Vec<u8> {
+pub(crate) fn stamped(tag: u64, version: u64, range: Range<u64>) -> Vec<u8> {
     range.map(|at| stamp(tag, version, at)).collect()
 }
 
 /// A change since the last sync.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub(crate) enum Change {
     /// Stamped bytes of a version.
     Write { range: Range<u64>, version: u64 },
     /// Zeroes.
@@ -30,12 +30,12 @@ pub enum Change {
 
 /// A blob as it is, as it was at its last sync, and what happened in between.
 #[derive(Clone, Debug)]
-pub struct Model {
-    pub id: BlobId,
+pub(crate) struct Model {
+    pub(crate) id: BlobId,
     /// Unique number of the blob, part of its stamps.
-    pub tag: u64,
+    pub(crate) tag: u64,
     /// Content now.
-    pub current: Vec<u8>,
+    pub(crate) current: Vec<u8>,
     durable: Vec<u8>,
     changes: Vec<Change>,
     /// Changes before those, which a sync covered.
@@ -44,13 +44,13 @@ pub struct Model {
     /// Size by the last truncation, while no write moved it since: a commit makes it durable.
     transacted_size: Option<u64>,
     /// A commit covered its creation.
-    pub exists: bool,
+    pub(crate) exists: bool,
     /// A deletion was begun.
-    pub deleting: bool,
+    pub(crate) deleting: bool,
 }
 
 impl Model {
-    pub fn new(id: BlobId, tag: u64) -> Model {
+    pub(crate) fn new(id: BlobId, tag: u64) -> Model {
         Model {
             id,
             tag,
@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    pub fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.current.len() as u64
     }
 
@@ -78,7 +78,7 @@ impl Model {
     }
 
     /// `range` was or may have been written; `done` is how far it surely was.
-    pub fn wrote(&mut self, range: Range<u64>, version: u64, done: u64) {
+    pub(crate) fn wrote(&mut self, range: Range<u64>, version: u64, done: u64) {
         let end = range.start + done;
         if done > 0 {
             if end > self.size() {
@@ -94,7 +94,7 @@ impl Model {
     }
 
     /// The size was changed, or may have been.
-    pub fn resized(&mut self, size: u64, done: bool) {
+    pub(crate) fn resized(&mut self, size: u64, done: bool) {
         let zeroed = size.min(self.size())..u64::MAX;
         self.changes.push(Change::Zero { range: zeroed });
         self.saw_size(size);
@@ -106,7 +106,7 @@ impl Model {
     }
 
     /// A range was zeroed, or may have been.
-    pub fn zeroed(&mut self, range: Range<u64>, done: bool) {
+    pub(crate) fn zeroed(&mut self, range: Range<u64>, done: bool) {
         let end = range.end.min(self.size());
         if done && range.start < end {
             self.current[range.start as usize..end as usize].fill(0);
@@ -115,13 +115,13 @@ impl Model {
     }
 
     /// Its deletion began: what a crash in the middle leaves has any size.
-    pub fn began_deletion(&mut self) {
+    pub(crate) fn began_deletion(&mut self) {
         self.deleting = true;
         self.resized(0, false);
     }
 
     /// A sync completed that began when the blob was as in `before`.
-    pub fn synced(&mut self, before: &Model) {
+    pub(crate) fn synced(&mut self, before: &Model) {
         self.exists = true;
         let sizes = self.sizes.clone();
         let covered = (before.changes_made()).saturating_sub(self.changes_synced);
@@ -142,7 +142,7 @@ impl Model {
     }
 
     /// A commit completed that began after `before`.
-    pub fn committed(&mut self, before: &Model) {
+    pub(crate) fn committed(&mut self, before: &Model) {
         self.exists = true;
         if let (Some(size), Some(same)) = (before.transacted_size, self.transacted_size)
             && size == same
@@ -153,7 +153,7 @@ impl Model {
     }
 
     /// After a crash: is `content` one of the legal outcomes?
-    pub fn judge(&self, content: &[u8]) -> Result<(), String> {
+    pub(crate) fn judge(&self, content: &[u8]) -> Result<(), String> {
         let size = content.len() as u64;
         if size < self.sizes.start || size > self.sizes.end {
             return Err(format!(
@@ -220,7 +220,7 @@ impl Model {
     }
 
     /// What was found after a crash is what there is now, and it is durable.
-    pub fn adopt(&mut self, content: Vec<u8>) {
+    pub(crate) fn adopt(&mut self, content: Vec<u8>) {
         self.sizes = content.len() as u64..content.len() as u64;
         self.durable.clone_from(&content);
         self.current = content;

@@ -38,10 +38,13 @@ impl Profile {
 }
 
 /// Builds `libadit.a` and the plugin over it; returns the plugin's path.
+///
+/// The command comes along, for what cargo chooses features by is the set of packages: asked for
+/// `adit-capi` alone, it would compile all layers once more.
 pub(crate) fn build(profile: Profile) -> Outcome<PathBuf> {
     process::run(
         process::cargo()
-            .args(["build", "--package", "adit-capi"])
+            .args(["build", "--package", "adit-capi", "--package", "adit-cli"])
             .args(profile.cargo_arguments()),
     )?;
     let plugin = profile.folder().join("libadit_rocksdb.so");

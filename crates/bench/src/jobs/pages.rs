@@ -71,7 +71,7 @@ pub(super) fn cached_read<T: Target>(
                 file.borrow_at(PAGE_BYTES, place()).map(drop)
             })
         })?;
-        let title = format!("  the same, borrowed ({size})");
+        let title = format!("  borrowed, not copied ({size})");
         let key = RowKey::new("borrowed-read", title, PAGE_BYTES as u64).with_threads(threads);
         rows.push((key, borrowed));
     }

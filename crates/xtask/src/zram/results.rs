@@ -15,6 +15,8 @@ use crate::process::Outcome;
 pub(crate) struct Results {
     systems: Vec<System>,
     rows: Vec<Row>,
+    /// Where the next new row belongs: behind the one that was filled last.
+    next_row: usize,
 }
 
 struct Row {
@@ -36,6 +38,7 @@ impl Results {
         Results {
             systems: systems.to_vec(),
             rows: Vec::new(),
+            next_row: 0,
         }
     }
 
@@ -46,13 +49,13 @@ impl Results {
         let row = match self.rows.iter().position(|row| row.title == title) {
             Some(row) => row,
             None => {
-                self.rows.push(Row {
-                    title: title.to_owned(),
-                    cells: vec![Cell::default(); count],
-                });
-                self.rows.len() - 1
+                let cells = vec![Cell::default(); count];
+                let title = title.to_owned();
+                self.rows.insert(self.next_row, Row { title, cells });
+                self.next_row
             }
         };
+        self.next_row = row + 1;
         &mut self.rows[row].cells[column]
     }
 
@@ -61,12 +64,13 @@ impl Results {
         let report: Value = serde_json::from_str(json)
             .map_err(|error| format!("adit-bench-one printed no report: {error}"))?;
         let rows = report["blocks"][0]["rows"].as_array();
+        self.next_row = 0;
         for row in rows.ok_or("a report without rows")? {
             let title = row["title"].as_str().ok_or("a row without a title")?;
             let measured = &row["cells"][0];
             let number = |key: &str| measured[key].as_f64();
             let rate = number("operations_per_second").ok_or("a row without a rate")?;
-            let cell = self.cell(title.trim(), system);
+            let cell = self.cell(title.trim_end(), system);
             cell.us.push(1e6 / rate);
             let percentiles = ["p50_us", "p99_us", "p999_us"].map(|key| number(key).unwrap_or(0.0));
             cell.percentiles_us.push(percentiles);
@@ -80,6 +84,7 @@ impl Results {
     /// Takes the lines `name : 1.234 micros/op ...` of db_bench.
     pub(crate) fn add_db_bench(&mut self, system: System, output: &str) -> Outcome {
         let mut found = false;
+        self.next_row = self.rows.len();
         for (name, us) in output.lines().filter_map(db_bench_line) {
             self.cell(&format!("RocksDB {name}"), system).us.push(us);
             found = true;
@@ -128,7 +133,7 @@ impl Results {
         }
         write_header(text, &header);
         for row in &self.rows {
-            let _ = write!(text, "| {} |", row.title);
+            let _ = write!(text, "| {} |", row.title.trim_start());
             for cell in &row.cells {
                 match cell.us.is_empty() {
                     true => text.push_str(" |"),
@@ -184,7 +189,12 @@ impl Results {
             let shown: Vec<Option<String>> = row.cells.iter().map(&show).collect();
             if shown.iter().any(Option::is_some) {
                 let shown: Vec<String> = shown.into_iter().map(Option::unwrap_or_default).collect();
-                let _ = writeln!(text, "| {} | {} |", row.title, shown.join(" | "));
+                let _ = writeln!(
+                    text,
+                    "| {} | {} |",
+                    row.title.trim_start(),
+                    shown.join(" | ")
+                );
             }
         }
     }

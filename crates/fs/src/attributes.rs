@@ -86,17 +86,15 @@ impl Change {
 impl Fs {
     /// Attributes of the inode of that name (of a symbolic link itself).
     pub async fn stat(&self, path: &[u8]) -> Result<Stat> {
-        let (id, slot) = self
-            .store
+        self.store
             .view(|view| {
                 let (id, _) = resolve::existing(view, &self.base, path)?;
-                match self.store.blob_resident(id) {
-                    Some(blob) => Ok((id, blob.attributes())),
-                    None => Ok((id, view.slot(id)?)),
-                }
+                Ok(match self.store.blob_resident(id) {
+                    Some(blob) => stat_of(id, &blob.attributes())?,
+                    None => stat_of(id, view.slot_ref(id)?)?,
+                })
             })
-            .await?;
-        stat_of(id, &slot)
+            .await
     }
 
     /// Attributes of an open file.

@@ -113,11 +113,10 @@ impl Fs {
                 .view(|view| {
                     entries.clear();
                     let slot = resolve::directory(view, id)?;
-                    let next =
-                        names::read_leaf(view, &slot, id.slot, from, |key, name, target| {
-                            entries.push((key, name.to_vec(), target));
-                            true
-                        })?;
+                    let next = names::read_leaf(view, slot, id.slot, from, |key, name, target| {
+                        entries.push((key, name.to_vec(), target));
+                        true
+                    })?;
                     Ok((slot.parent, next))
                 })
                 .await;

@@ -57,7 +57,7 @@ fn edit_directory<T>(
     now: Timestamp,
     f: impl FnOnce(&mut Transaction<'_>, &mut Slot) -> Result<T, Stop>,
 ) -> Result<T, Stop> {
-    let mut slot = resolve::directory(transaction, id)?;
+    let mut slot = *resolve::directory(transaction, id)?;
     if slot.links == 0 {
         return Err(Errno::NOENT.into());
     }
@@ -237,7 +237,7 @@ impl Fs {
                     return Err(Errno::NOTDIR.into());
                 }
                 let slot = resolve::directory(transaction, id)?;
-                if !names::is_empty(transaction, &slot, id.slot)? {
+                if !names::is_empty(transaction, slot, id.slot)? {
                     return Err(Errno::NOTEMPTY.into());
                 }
                 edit_directory(transaction, place.parent, now, |transaction, directory| {
@@ -394,7 +394,7 @@ impl Fs {
                     room = room_before;
                     full = false;
                     let slot = resolve::directory(view, id)?;
-                    names::read_leaf(view, &slot, id.slot, from, |key, name, target| {
+                    names::read_leaf(view, slot, id.slot, from, |key, name, target| {
                         if entries.len() > start && room < COST_BYTES + name.len() {
                             full = true;
                             return false;
@@ -498,7 +498,7 @@ impl<'p> Plan<'p> {
                     (false, true) => return Err(Errno::ISDIR.into()),
                     (true, true) => {
                         let slot = resolve::directory(transaction, other.0)?;
-                        if !names::is_empty(transaction, &slot, other.0.slot)? {
+                        if !names::is_empty(transaction, slot, other.0.slot)? {
                             return Err(Errno::NOTEMPTY.into());
                         }
                     }

@@ -238,16 +238,19 @@ impl Fs {
                             Err(Errno::ISDIR.into())
                         }
                         FileKind::Symlink => Err(Errno::LOOP.into()),
-                        FileKind::Directory => Ok(Ok((id, kind, view.slot(id)?))),
+                        // The last thing the closure does: it isn't run again.
+                        FileKind::Directory => {
+                            Ok(Ok(self.acquire(id, kind, view.slot_ref(id)?)?))
+                        }
                         _ if place.slash || flags.contains(OpenFlags::DIRECTORY) => {
                             Err(Errno::NOTDIR.into())
                         }
-                        _ => Ok(Ok((id, kind, view.slot(id)?))),
+                        _ => Ok(Ok(self.acquire(id, kind, view.slot_ref(id)?)?)),
                     }
                 })
                 .await?;
             let (inode, created) = match found {
-                Ok((id, kind, slot)) => (self.acquire(id, kind, &slot)?, false),
+                Ok(inode) => (inode, false),
                 Err((parent, name)) => match self.create(parent, &name, FileKind::File, mode).await
                 {
                     Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),

@@ -38,7 +38,7 @@ impl Orphans {
     ) -> Result<(), Stop> {
         let name = name_of(id.slot);
         let name = Name::new(&self.hash_key, &name);
-        let mut slot = resolve::directory(transaction, self.directory)?;
+        let mut slot = *resolve::directory(transaction, self.directory)?;
         let target = names::Target {
             slot: id.slot,
             generation: id.generation,
@@ -51,7 +51,7 @@ impl Orphans {
     fn remove(&self, transaction: &mut Transaction<'_>, slot: u64) -> Result<(), Stop> {
         let name = name_of(slot);
         let name = Name::new(&self.hash_key, &name);
-        let mut slot = resolve::directory(transaction, self.directory)?;
+        let mut slot = *resolve::directory(transaction, self.directory)?;
         match names::remove(transaction, &mut slot, self.directory.slot, &name) {
             Ok(_) => transaction.put(self.directory, slot),
             Err(Stop::Fail(error)) if error.errno() == Errno::NOENT => Ok(()),
@@ -112,7 +112,7 @@ impl Orphans {
             .view(|view| {
                 found.clear();
                 let slot = resolve::directory(view, self.directory)?;
-                names::read_leaf(view, &slot, self.directory.slot, from, |_, _, target| {
+                names::read_leaf(view, slot, self.directory.slot, from, |_, _, target| {
                     if found.len() == max {
                         return false;
                     }

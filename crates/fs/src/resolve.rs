@@ -16,14 +16,14 @@ use adit_store::{BlobId, Transaction, View};
 /// Pages and slots, as both views and transactions give them.
 pub(crate) trait Slots: PagesRead {
     /// The slot of an inode; ESTALE when it is gone.
-    fn slot_of(&self, id: BlobId) -> Result<Slot, Stop>;
+    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop>;
     /// The inode at a slot address.
     fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop>;
 }
 
 impl Slots for View<'_> {
-    fn slot_of(&self, id: BlobId) -> Result<Slot, Stop> {
-        self.slot(id)
+    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop> {
+        self.slot_ref(id)
     }
     fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
         self.slot_at(address)
@@ -31,8 +31,8 @@ impl Slots for View<'_> {
 }
 
 impl Slots for Transaction<'_> {
-    fn slot_of(&self, id: BlobId) -> Result<Slot, Stop> {
-        self.slot(id)
+    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop> {
+        self.slot_ref(id)
     }
     fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
         self.slot_at(address)
@@ -57,8 +57,6 @@ pub(crate) enum Last<'p> {
 pub(crate) struct Place<'p> {
     /// The directory that holds the last component; for `Root` and `Dot` the directory itself.
     pub(crate) parent: BlobId,
-    /// Its slot.
-    pub(crate) slot: Slot,
     /// Last component.
     pub(crate) last: Last<'p>,
     /// The path ends with a slash.
@@ -87,9 +85,9 @@ pub(crate) fn kind_of(slot: &Slot) -> Result<FileKind, Error> {
 }
 
 /// The slot of a directory that is to be searched; ENOTDIR when it is something else.
-pub(crate) fn directory(pages: &impl Slots, id: BlobId) -> Result<Slot, Stop> {
+pub(crate) fn directory(pages: &impl Slots, id: BlobId) -> Result<&Slot, Stop> {
     let slot = pages.slot_of(id)?;
-    match kind_of(&slot)? {
+    match kind_of(slot)? {
         FileKind::Directory if slot.map_kind == adit_store::format::MAP_NAME_TREE => Ok(slot),
         FileKind::Directory => {
             Err(Error::with(Errno::UCLEAN, "read a directory: it holds no names").into())
@@ -99,7 +97,7 @@ pub(crate) fn directory(pages: &impl Slots, id: BlobId) -> Result<Slot, Stop> {
     }
 }
 
-/// Walks to the last component of `path`. An unknown inode in a directory is EUCLEAN.
+/// Walks to the last component of `path`; whether its parent is a directory, [`find`] says. An unknown inode in a directory is EUCLEAN.
 pub(crate) fn resolve<'p>(
     pages: &impl Slots,
     base: &Base,
@@ -117,7 +115,6 @@ pub(crate) fn resolve<'p>(
         .filter(|component| !component.is_empty())
         .peekable();
     let mut parent = base.root;
-    let mut slot = directory(pages, parent)?;
     while let Some(component) = components.next() {
         let last = match component {
             b"." => Last::Dot,
@@ -128,7 +125,6 @@ pub(crate) fn resolve<'p>(
         };
         let place = Place {
             parent,
-            slot,
             last,
             slash,
         };
@@ -136,11 +132,9 @@ pub(crate) fn resolve<'p>(
             return Ok(place);
         }
         (parent, _) = find(pages, &place)?.ok_or(Stop::from(Errno::NOENT))?;
-        slot = directory(pages, parent)?;
     }
     Ok(Place {
         parent,
-        slot,
         last: Last::Root,
         slash,
     })
@@ -151,17 +145,18 @@ pub(crate) fn find(
     pages: &impl Slots,
     place: &Place<'_>,
 ) -> Result<Option<(BlobId, FileKind)>, Stop> {
+    let slot = directory(pages, place.parent)?;
     match &place.last {
         Last::Root | Last::Dot => Ok(Some((place.parent, FileKind::Directory))),
-        Last::DotDot if place.slot.parent == place.parent.slot => {
+        Last::DotDot if slot.parent == place.parent.slot => {
             Ok(Some((place.parent, FileKind::Directory)))
         }
         Last::DotDot => {
-            let (id, _) = pages.inode_at(place.slot.parent)?;
+            let (id, _) = pages.inode_at(slot.parent)?;
             Ok(Some((id, FileKind::Directory)))
         }
         Last::Name(name) => {
-            let Some(target) = names::lookup(pages, &place.slot, place.parent.slot, name)? else {
+            let Some(target) = names::lookup(pages, slot, place.parent.slot, name)? else {
                 return Ok(None);
             };
             let kind = FileKind::from_u8(target.kind)

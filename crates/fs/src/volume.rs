@@ -98,7 +98,7 @@ impl Fs {
         };
         for id in [root, orphans] {
             fs.store
-                .view(|view| resolve::directory(view, id))
+                .view(|view| resolve::directory(view, id).map(drop))
                 .await
                 .map_err(|error| error.context("mount the file system"))?;
         }

@@ -4,18 +4,33 @@ mod common;
 
 use common::*;
 use std::hint::black_box;
-use std::time::Instant;
 
 const COUNT: u32 = 20_000;
 
+/// Processor time of this thread: on a busy machine it says more than the clock.
+fn thread_ns() -> f64 {
+    let now = rustix_time();
+    now.0 as f64 * 1e9 + now.1 as f64
+}
+
+fn rustix_time() -> (i64, i64) {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a timespec of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    (now.tv_sec, now.tv_nsec)
+}
+
 fn time(what: &str, mut operation: impl FnMut(u32)) {
-    let start = Instant::now();
+    let start = thread_ns();
     for number in 0..COUNT {
         operation(number);
     }
     println!(
         "{what:24} {:7.0} ns",
-        start.elapsed().as_nanos() as f64 / f64::from(COUNT)
+        (thread_ns() - start) / f64::from(COUNT)
     );
 }
 

@@ -114,6 +114,18 @@ impl OwnedCache {
         self.get_mut().set_end(frame, end_bytes);
     }
 
+    /// Which slots of a slot page were found sound since it came into the cache, a bit each. Kept where data
+    /// frames have their end.
+    pub(crate) fn verified_slots(&self, frame: FrameId) -> u32 {
+        self.get().end(frame)
+    }
+
+    pub(crate) fn set_verified_slot(&self, frame: FrameId, index: u64) {
+        let cache = self.get_mut();
+        let slots = cache.end(frame) | 1 << index;
+        cache.set_end(frame, slots);
+    }
+
     pub(crate) fn pending(&self, frame: FrameId) -> u64 {
         self.get().pending(frame)
     }

@@ -8,7 +8,7 @@
 //! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and `apply`;
 //! `apply` can't fail; what the closure did to the allocator is rolled back by [`Transaction::abort`].
 
-use crate::blob::BlobId;
+use crate::blob::{Blob, BlobId};
 use crate::cache::{FrameFlags, FrameId, FrameKey};
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage};
 use crate::pages::{Pages, PagesRead, Stop};
@@ -32,17 +32,18 @@ impl<'s> View<'s> {
 
     /// The slot of a blob as applied; ESTALE when it is gone.
     pub fn slot(&self, id: BlobId) -> Result<Slot, Stop> {
-        if let Some(blob) = self.inner.blobs.resident(id.slot)
-            && blob.id == id
-        {
-            return Ok(*blob.slot.borrow());
-        }
-        slot_from_page(self.inner, self, id)
+        self.slot_ref(id).copied()
+    }
+
+    /// As [`View::slot`], in place.
+    pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
+        slot_of(self.inner, self, id)
     }
 
     /// Whatever blob lives at a slot address.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        slot_at(self.inner, self, address)
+        let slot = slot_at(self.inner, self, address)?;
+        Ok((id_of(address, slot), *slot))
     }
 
     /// The volume-state page.
@@ -94,7 +95,8 @@ fn place(address: u64) -> (u64, usize) {
     )
 }
 
-fn slot_at(inner: &Inner, pages: &impl PagesRead, address: u64) -> Result<(BlobId, Slot), Stop> {
+/// The slot at an address, verified when it is read for the first time since its page came into the cache.
+fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result<&'p Slot, Stop> {
     let (page, offset) = place(address);
     let layout = inner.layout.get();
     if page < layout.first_group || page >= layout.volume_pages {
@@ -106,9 +108,14 @@ fn slot_at(inner: &Inner, pages: &impl PagesRead, address: u64) -> Result<(BlobI
         return Err(Error::with(Errno::STALE, format!("use slot {address}: there is none")).into());
     }
     let bytes = &pages.page(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
-    let slot = Slot::read_from_bytes(bytes).map_err(|_| Error::new(Errno::UCLEAN))?;
+    let slot = Slot::ref_from_bytes(bytes).map_err(|_| Error::new(Errno::UCLEAN))?;
     if slot.kind == 0 {
         return Err(Error::with(Errno::STALE, format!("slot {address} is free")).into());
+    }
+    let frame = inner.cache.find(FrameKey::meta(page));
+    let index = address % SLOTS_PER_PAGE;
+    if frame.is_some_and(|frame| inner.cache.verified_slots(frame) & 1 << index != 0) {
+        return Ok(slot);
     }
     if slot.algorithm != ALGORITHM_CRC32C || inner.volume.checksum(address, bytes, 0) != slot.crc {
         return Err(Error::with(
@@ -117,18 +124,22 @@ fn slot_at(inner: &Inner, pages: &impl PagesRead, address: u64) -> Result<(BlobI
         )
         .into());
     }
-    Ok((
-        BlobId {
-            slot: address,
-            generation: slot.generation,
-        },
-        slot,
-    ))
+    if let Some(frame) = frame {
+        inner.cache.set_verified_slot(frame, index);
+    }
+    Ok(slot)
 }
 
-fn slot_from_page(inner: &Inner, pages: &impl PagesRead, id: BlobId) -> Result<Slot, Stop> {
-    let (found, slot) = slot_at(inner, pages, id.slot)?;
-    if found != id {
+fn id_of(address: u64, slot: &Slot) -> BlobId {
+    BlobId {
+        slot: address,
+        generation: slot.generation,
+    }
+}
+
+fn slot_of<'p>(inner: &Inner, pages: &'p impl PagesRead, id: BlobId) -> Result<&'p Slot, Stop> {
+    let slot = slot_at(inner, pages, id.slot)?;
+    if slot.generation != id.generation {
         return Err(Error::with(
             Errno::STALE,
             format!("blob {}.{} is gone", id.slot, id.generation),
@@ -145,7 +156,8 @@ pub struct Transaction<'s> {
     space_mark: Mark,
     /// Changed pages: target frame and its shadow.
     shadows: SmallVec<[Shadow; 12]>,
-    slots: SmallVec<[(BlobId, Slot); 4]>,
+    /// Blobs whose slots were changed.
+    slots: SmallVec<[BlobId; 4]>,
     frees: SmallVec<[(Run, bool); 4]>,
     journaled: SmallVec<[(FrameId, u64, u64); 4]>,
 }
@@ -173,20 +185,18 @@ impl<'s> Transaction<'s> {
 
     /// The slot of a blob as this transaction sees it; ESTALE when it is gone.
     pub fn slot(&self, id: BlobId) -> Result<Slot, Stop> {
-        if let Some((_, slot)) = self.slots.iter().rev().find(|(staged, _)| *staged == id) {
-            return Ok(*slot);
-        }
-        if let Some(blob) = self.inner.blobs.resident(id.slot)
-            && blob.id == id
-        {
-            return Ok(*blob.slot.borrow());
-        }
-        slot_from_page(self.inner, self, id)
+        self.slot_ref(id).copied()
+    }
+
+    /// As [`Transaction::slot`], in place.
+    pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
+        slot_of(self.inner, self, id)
     }
 
     /// Whatever blob lives at a slot address.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        slot_at(self.inner, self, address)
+        let slot = slot_at(self.inner, self, address)?;
+        Ok((id_of(address, slot), *slot))
     }
 
     /// The volume-state page.
@@ -201,7 +211,7 @@ impl<'s> Transaction<'s> {
 
     /// Stages a blob's slot. The checksum is computed here.
     pub fn put(&mut self, id: BlobId, slot: Slot) -> Result<(), Stop> {
-        let current = slot_from_page(self.inner, self, id)?;
+        let current = self.slot_ref(id)?;
         assert_eq!(current.kind, slot.kind, "a blob keeps its kind");
         self.write_slot(id, slot)
     }
@@ -213,9 +223,8 @@ impl<'s> Transaction<'s> {
         slot.crc = self.inner.volume.checksum(id.slot, slot.as_bytes(), 0);
         let sector = &mut self.page_mut(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
         sector.copy_from_slice(slot.as_bytes());
-        match self.slots.iter_mut().find(|(staged, _)| *staged == id) {
-            Some((_, staged)) => *staged = slot,
-            None => self.slots.push((id, slot)),
+        if !self.slots.contains(&id) {
+            self.slots.push(id);
         }
         Ok(())
     }
@@ -242,9 +251,8 @@ impl<'s> Transaction<'s> {
 
     /// Frees the slot of a blob. Its map must be empty.
     pub fn destroy(&mut self, id: BlobId) -> Result<(), Stop> {
-        let slot = self.slot(id)?;
         assert!(
-            slot.allocated_pages == 0,
+            self.slot_ref(id)?.allocated_pages == 0,
             "a blob with pages is deleted by Store::delete"
         );
         let inner = self.inner;
@@ -254,10 +262,9 @@ impl<'s> Transaction<'s> {
         let (state, _) =
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
         state.blobs = state.blobs.saturating_sub(1);
-        self.slots.retain(|(staged, _)| *staged != id);
-        let mut gone = slot;
-        gone.kind = 0;
-        self.slots.push((id, gone));
+        if !self.slots.contains(&id) {
+            self.slots.push(id);
+        }
         Ok(())
     }
 
@@ -343,8 +350,21 @@ impl<'s> Transaction<'s> {
     /// Makes what was staged visible. Nothing here can fail or wait.
     pub(crate) fn apply(self) {
         let inner = self.inner;
-        inner.space.borrow_mut().keep(self.space_mark);
         let (cache, journal) = (&inner.cache, &inner.journal);
+        let mut changed: SmallVec<[Rc<Blob>; 4]> = SmallVec::new();
+        for id in &self.slots {
+            let (page, offset) = place(id.slot);
+            if let Some(blob) = inner.blobs.resident(id.slot)
+                && blob.id == *id
+                && let Some(index) = self.position(page)
+                && let bytes = &cache.page(self.shadows[index].shadow).0[offset..]
+                && let Ok((slot, _)) = Slot::ref_from_prefix(bytes)
+            {
+                blob.applied(slot);
+                changed.push(blob);
+            }
+        }
+        inner.space.borrow_mut().keep(self.space_mark);
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
         for shadow in &self.shadows {
             journal.save_image(inner, shadow.target, shadow.page);
@@ -375,13 +395,8 @@ impl<'s> Transaction<'s> {
                 journal.join_open(cache.key(*frame), false);
             }
         }
-        for (id, slot) in &self.slots {
-            if let Some(blob) = inner.blobs.resident(id.slot)
-                && blob.id == *id
-            {
-                blob.applied(slot);
-                blob.point.set(journal.point());
-            }
+        for blob in changed {
+            blob.point.set(journal.point());
         }
         for (run, journaled) in &self.frees {
             if *journaled

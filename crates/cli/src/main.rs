@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         // The reader of our output has seen enough: `adit ls … | head`.
         Err(error) if error.errno() == Errno::PIPE => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("adit: {error}");
+            eprintln!("adit: {}", output::plain(&error.to_string()));
             ExitCode::from(1)
         }
     }

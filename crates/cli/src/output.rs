@@ -2,7 +2,10 @@
 
 use adit::{FileKind, Metadata, Stat};
 use serde::Serialize;
-use std::io::Write;
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Serialize)]
 pub(crate) struct FileLine<'a> {
     /// Bytes that are not UTF-8 appear as U+FFFD.
-    pub(crate) name: std::borrow::Cow<'a, str>,
+    pub(crate) name: Cow<'a, str>,
     pub(crate) kind: &'static str,
     pub(crate) size_bytes: u64,
     pub(crate) allocated_bytes: u64,
@@ -52,6 +55,28 @@ impl<'a> FileLine<'a> {
 pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> adit::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
     Ok(writeln!(out)?)
+}
+
+/// Text without control characters, which a name may hold and a terminal would obey.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    match text.chars().any(char::is_control) {
+        false => Cow::Borrowed(text),
+        true => {
+            let escape = |c: char| match c.is_control() {
+                true => c.escape_default().to_string(),
+                false => c.to_string(),
+            };
+            Cow::Owned(text.chars().map(escape).collect())
+        }
+    }
+}
+
+/// A name as it is printed: exactly, unless a person looks at it.
+pub(crate) fn name(name: &OsStr) -> Cow<'_, [u8]> {
+    if !std::io::stdout().is_terminal() {
+        return Cow::Borrowed(name.as_bytes());
+    }
+    Cow::Owned(plain(&name.to_string_lossy()).into_owned().into_bytes())
 }
 
 pub(crate) fn kind_name(kind: FileKind) -> &'static str {
@@ -145,6 +170,12 @@ mod tests {
             time(UNIX_EPOCH - Duration::from_secs(1)),
             "1969-12-31T23:59:59Z"
         );
+    }
+
+    #[test]
+    fn control_characters_of_names_do_not_reach_a_terminal() {
+        assert_eq!(plain("two words, \u{e4}"), "two words, \u{e4}");
+        assert_eq!(plain("\x1b[2Jx\n"), "\\u{1b}[2Jx\\n");
     }
 
     #[test]

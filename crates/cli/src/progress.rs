@@ -1,5 +1,6 @@
 //! A progress bar for what takes long, on a terminal only.
 
+use crate::output::plain;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
@@ -48,13 +49,14 @@ impl Progress {
     /// Names what is being worked on.
     pub(crate) fn at(&self, what: &std::path::Path) {
         if !self.bar.is_hidden() {
-            self.bar.set_message(what.display().to_string());
+            self.bar
+                .set_message(plain(&what.to_string_lossy()).into_owned());
         }
     }
 
     /// Says something without disturbing the bar.
     pub(crate) fn complain(&self, what: &str) {
-        self.bar.suspend(|| eprintln!("adit: {what}"));
+        self.bar.suspend(|| eprintln!("adit: {}", plain(what)));
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> 
         }
     } else {
         for (name, kind) in &entries {
-            out.write_all(name.as_bytes())?;
+            out.write_all(&output::name(name))?;
             out.write_all(if *kind == FileKind::Directory && metadata.is_dir() {
                 b"/\n"
             } else {
@@ -90,7 +90,7 @@ fn long_line(
         stat.size_bytes,
         output::time(metadata.modified()),
     )?;
-    out.write_all(name.as_bytes())?;
+    out.write_all(&output::name(name))?;
     Ok(out.write_all(b"\n")?)
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<()> 
                 out,
                 "{:>10}  {}",
                 adit::format_size(usage.allocated_bytes),
-                usage.path
+                output::plain(&usage.path)
             )?;
         }
     }

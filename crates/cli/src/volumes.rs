@@ -80,7 +80,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
     writeln!(out, "{}", line.address)?;
     writeln!(out, "  id        {}", line.id)?;
     if !line.label.is_empty() {
-        writeln!(out, "  label     {}", line.label)?;
+        writeln!(out, "  label     {}", output::plain(&line.label))?;
     }
     writeln!(out, "  created   {}", line.created)?;
     writeln!(out, "  size      {}", format_size(line.volume_bytes))?;
@@ -138,7 +138,7 @@ pub(crate) fn check(arguments: &Info, options: &VolumeArguments) -> adit::Result
         output::json(&mut out, &line)?;
     } else {
         for problem in &line.problems {
-            writeln!(out, "{problem}")?;
+            writeln!(out, "{}", output::plain(problem))?;
         }
         let verdict = match line.problems.len() {
             0 => "clean".to_owned(),

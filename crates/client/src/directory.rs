@@ -1,9 +1,11 @@
 //! Reading a directory: an iterator that fetches entries in batches.
 //!
-//! Invariant: `cookie` is that of the last entry fetched, so a batch never repeats or skips.
+//! Invariants: `cookie` is that of the last entry fetched, so a batch never repeats or skips. A name that
+//! could lead out of its directory never leaves here, whatever is on the device: programs join names to
+//! paths of the host.
 
 use crate::file::File;
-use adit_base::Result;
+use adit_base::{Errno, Error, Result};
 use adit_fs::DirEntry;
 
 /// Names fetched at once, in bytes as `Fs::read_directory` counts them.
@@ -48,15 +50,27 @@ impl ReadDir {
     }
 }
 
+/// Can it be the name of something in a directory?
+fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && !name.iter().any(|&byte| matches!(byte, b'/' | 0))
+}
+
 impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             for entry in self.batch.by_ref() {
-                if !matches!(&*entry.name, b"." | b"..") {
-                    return Some(Ok(entry));
+                if matches!(&*entry.name, b"." | b"..") {
+                    continue;
                 }
+                if !is_name(&entry.name) {
+                    self.ended = true;
+                    self.batch = Vec::new().into_iter();
+                    let what = "read a directory: an entry of it has an impossible name";
+                    return Some(Err(Error::with(Errno::UCLEAN, what)));
+                }
+                return Some(Ok(entry));
             }
             if self.ended {
                 return None;
@@ -71,6 +85,21 @@ impl Iterator for ReadDir {
                     return Some(Err(error));
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_name;
+
+    #[test]
+    fn a_name_stays_in_its_directory() {
+        for name in ["a", "...", " ", "\u{e4}"] {
+            assert!(is_name(name.as_bytes()), "{name}");
+        }
+        for name in ["", "/", "/etc/passwd", "../x", "a\0"] {
+            assert!(!is_name(name.as_bytes()), "{name}");
         }
     }
 }

@@ -49,7 +49,8 @@ pub struct VolumeOptions {
     /// How an image file or block device is reached.
     pub engine: IoEngine,
     /// What `write` acknowledged survives the death of the process (in shared memory, until the next
-    /// open on the same boot). Costs nothing per write; the cache then counts as shared memory.
+    /// open on the same boot). Costs nothing per write; the cache then counts as shared memory. What a killed
+    /// process leaves in `/dev/shm` stays there until its volume is opened or the machine restarts.
     pub survive_process_death: bool,
     /// Most requests in flight at the device.
     pub queue_depth: u32,

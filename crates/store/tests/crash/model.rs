@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// The byte that version `version` of blob `tag` has at `offset`.
 pub(crate) fn stamp(tag: u64, version: u64, offset: u64) -> u8 {
-    let word = mix64(tag << 48 ^ version << 24 ^ offset / 8).to_le_bytes();
+    let word = mix64((tag << 48) ^ (version << 24) ^ (offset / 8)).to_le_bytes();
     word[(offset % 8) as usize]
 }
 

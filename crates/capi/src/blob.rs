@@ -1,6 +1,7 @@
 //! Blobs: create, open, read, write, resize, sync, delete, attributes, iterate.
 
 use crate::arguments::{bytes, bytes_mut, handle, invalid, out, take, text};
+use crate::file::size;
 use crate::result::{guard, guard_int, guard_unit};
 use crate::types::AditBlobId;
 use crate::volume::VolumeHandle;
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn adit_blob_delete(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_blob_size(pointer: *mut BlobHandle) -> i64 {
     // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { blob(pointer)? }.len() as i64))
+    guard(|| size(unsafe { blob(pointer)? }))
 }
 
 #[unsafe(no_mangle)]

@@ -308,7 +308,15 @@ pub unsafe extern "C" fn adit_fstat(pointer: *mut FileHandle, result: *mut AditS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_file_size(pointer: *mut FileHandle) -> i64 {
     // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { file(pointer)? }.len() as i64))
+    guard(|| size(unsafe { file(pointer)? }))
+}
+
+/// The size, without the worker. Zero may also mean that the handle is of no use; then the worker tells.
+pub(crate) fn size(file: &File) -> Result<i64> {
+    Ok(match file.len() {
+        0 => file.metadata()?.len(),
+        len => len,
+    } as i64)
 }
 
 #[unsafe(no_mangle)]

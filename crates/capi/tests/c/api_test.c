@@ -608,6 +608,7 @@ static void a_forked_child_has_no_volume(adit_volume *volume)
         IS(adit_pwrite(file, "c", 1, 0), -EBADF);
         IS(adit_stat_path(volume, "/", &stat), -EBADF);
         IS(adit_syncfs(volume), -EBADF);
+        IS(adit_file_size(file), -EBADF);
         adit_close(file);
         IS(adit_close_volume(volume), -EBADF);
         _exit(7);

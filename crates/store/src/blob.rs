@@ -382,6 +382,17 @@ impl Inner {
         }
     }
 
+    /// Refuses a mapping to where no data can be: it comes from a device, and pages are written there.
+    pub(crate) fn within_volume(&self, mapping: Mapping) -> Result<Mapping, crate::pages::Stop> {
+        if let Mapping::Extent(extent) = mapping
+            && !self.space.borrow().geometry().contains(extent.run())
+        {
+            let what = format_args!("is no place for data, but a map names it: run `adit check`");
+            return Err(crate::page_view::corrupt(extent.physical, what));
+        }
+        Ok(mapping)
+    }
+
     /// Where page `page` of the blob lies.
     pub(crate) async fn map(self: &Rc<Self>, blob: &Blob, page: u32) -> Result<Mapping> {
         if let Some(mapping) = hinted(blob, page) {
@@ -390,7 +401,8 @@ impl Inner {
         loop {
             let slot = *blob.slot.borrow();
             let view = crate::transaction::View::new(self);
-            match crate::extents::lookup(&view, &slot, blob.id.slot, page) {
+            let mapping = crate::extents::lookup(&view, &slot, blob.id.slot, page);
+            match mapping.and_then(|mapping| self.within_volume(mapping)) {
                 Ok(mapping) => {
                     let first = match mapping {
                         Mapping::Extent(extent) => extent.logical,

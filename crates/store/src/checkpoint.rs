@@ -16,7 +16,7 @@
 //!    the device at any time. It stays live until the tail has moved.
 
 use crate::cache::{FrameFlags, FrameKey};
-use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SUPERBLOCK_PAGES};
+use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
 use crate::superblock;
 use crate::volume::Inner;
 use adit_base::{Error, Result};
@@ -221,7 +221,8 @@ impl Inner {
             let mut superblock = self.superblock.borrow_mut();
             superblock.sequence += 1;
             superblock.tail = tail;
-            superblock.state = state;
+            // Until everything that dead processes left is written, whatever else writes a superblock.
+            superblock.state = state | superblock.state & STATE_TAKING_OVER;
             (
                 superblock::encode(&mut superblock),
                 SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize],

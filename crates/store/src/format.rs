@@ -71,7 +71,7 @@ pub struct Superblock {
     pub journal_pages: u64,
     /// Preferred allocation unit in pages.
     pub cluster_pages: u32,
-    /// Bit 0: the volume was closed clean.
+    /// Bit 0: the volume was closed clean. Bit 1: what dead processes left in memory is being taken over.
     pub state: u32,
     /// Features that an implementation must know to open the volume.
     pub features_incompatible: u64,
@@ -91,6 +91,8 @@ pub struct Superblock {
 
 /// [`Superblock::state`]: nothing to replay.
 pub const STATE_CLEAN: u32 = 1;
+/// [`Superblock::state`]: the shared memory of processes that died in earlier epochs still counts.
+pub const STATE_TAKING_OVER: u32 = 2;
 
 /// Begins every page of the journal ring. A transaction is `transaction_pages` consecutive pages;
 /// their payloads, joined, are a stream of records.

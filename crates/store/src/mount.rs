@@ -9,7 +9,7 @@ use crate::blob::{BlobId, BlobTable};
 use crate::cache::{Abandoned, Cache, CacheOptions, CachePlacement, SharedName};
 use crate::format::{
     ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind, STATE_CLEAN,
-    SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
+    STATE_TAKING_OVER, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
 };
 use crate::journal::Journal;
 use crate::owned_cache::OwnedCache;
@@ -207,13 +207,14 @@ impl Store {
     /// Opens the volume on the reactor's device; recovery is part of it.
     pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
         let io = raw_io(&reactor)?;
-        let mut superblock = io.superblock().await?;
+        let (mut superblock, alone) = io.superblock().await?;
         let volume = VolumeId(superblock.volume_id);
         let name = u128::from_le_bytes(volume.0);
-        let mut abandoned = Abandoned::find(name).unwrap_or_else(|error| {
+        let abandoned = Abandoned::find(name).unwrap_or_else(|error| {
             tracing::warn!(%error, "can't look for what a dead process left");
             Vec::new()
         });
+        let mut abandoned = current(abandoned, &superblock, options.read_only);
         if options.read_only {
             if superblock.state & STATE_CLEAN == 0 || !abandoned.is_empty() {
                 return Err(Error::with(
@@ -224,14 +225,19 @@ impl Store {
         } else {
             let epoch = superblock.epoch;
             let mine = abandoned.iter_mut().find(|dead| dead.epoch() == epoch);
-            let recovered = recover(&io, &mut superblock, mine).await?;
+            let state = if mine.is_some() || superblock.state & STATE_TAKING_OVER != 0 {
+                STATE_TAKING_OVER
+            } else {
+                0
+            };
+            let recovered = recover(&io, &mut superblock, alone, mine, state).await?;
             if recovered.transactions > 0 {
                 tracing::info!(?recovered, "recovered");
             }
         }
         let store = build(reactor, options, *superblock, io.pool)?;
         store.check_state().await?;
-        store.replay_abandoned(abandoned).await?;
+        store.take_over(abandoned).await?;
         Ok(store)
     }
 
@@ -266,7 +272,7 @@ impl Store {
     }
 
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
-    async fn replay_abandoned(&self, abandoned: Vec<Abandoned>) -> Result<()> {
+    async fn take_over(&self, abandoned: Vec<Abandoned>) -> Result<()> {
         for mut dead in abandoned {
             dead.finish_applying()?;
             let mut page = Box::new([0; PAGE_BYTES]);
@@ -283,8 +289,15 @@ impl Store {
                 };
                 dead.read(data.frame, &mut page)?;
                 let end = (data.end_bytes as usize).min(PAGE_BYTES);
-                self.write(&blob, data.page.saturating_mul(PAGE), &page[..end])
+                let written = self
+                    .write(&blob, data.page.saturating_mul(PAGE), &page[..end])
                     .await?;
+                if written < end {
+                    return Err(Error::with(
+                        Errno::NOSPC,
+                        "write what a dead process had accepted: the volume is full",
+                    ));
+                }
                 pages += 1;
             }
             self.sync_all().await?;
@@ -296,6 +309,15 @@ impl Store {
                 );
             }
             dead.delete()?;
+        }
+        let inner = &self.0;
+        if inner.superblock.borrow().state & STATE_TAKING_OVER != 0 && !inner.options.read_only {
+            inner.hold_superblock().await?;
+            inner.superblock.borrow_mut().state = 0;
+            let written = inner.write_superblock(inner.journal.flushed_tail(), 0);
+            let written = written.await;
+            inner.release_superblock();
+            written?;
         }
         Ok(())
     }
@@ -336,6 +358,33 @@ impl Store {
     pub async fn sync_data(&self, blob: &Rc<crate::blob::Blob>) -> Result<()> {
         self.sync(blob, SyncKind::Data).await
     }
+}
+
+/// Which of the mappings count: that of the superblock's epoch and, while an earlier opening's taking over
+/// was cut short, those before it. Any other describes a volume as it was before it was opened since (by somebody
+/// who couldn't read the mapping, say): its data is older than what is on the device. It is deleted.
+fn current(abandoned: Vec<Abandoned>, superblock: &Superblock, keep: bool) -> Vec<Abandoned> {
+    let taking_over = superblock.state & STATE_TAKING_OVER != 0;
+    let counts = |dead: &Abandoned| {
+        dead.epoch() == superblock.epoch || taking_over && dead.epoch() < superblock.epoch
+    };
+    let (current, others): (Vec<_>, Vec<_>) = abandoned.into_iter().partition(counts);
+    for other in others {
+        let (path, epoch) = (other.path().display().to_string(), other.epoch());
+        tracing::warn!(
+            path,
+            epoch,
+            "not of the volume's last opening: it is not used"
+        );
+        // One of a later epoch belongs to a newer copy of this image.
+        if epoch < superblock.epoch
+            && !keep
+            && let Err(error) = other.delete()
+        {
+            tracing::warn!(path, %error, "can't delete it");
+        }
+    }
+    current
 }
 
 fn build(

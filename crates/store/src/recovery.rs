@@ -13,6 +13,7 @@
 //! | anything else at the expected place | | a hole: the journal ends before this transaction |
 //! | this epoch, higher LSN, horizon not beyond the hole | after the hole | a write that was never acknowledged: ignore |
 //! | this epoch, higher LSN, horizon beyond the hole | after the hole | acknowledged data is lost: refuse |
+//! | a later epoch | anywhere | the superblock that began it is damaged, this one is not the newest: refuse |
 //!
 //! Redo is physical: every record is bytes of a device page, applied in LSN order to what is at home, so it
 //! is idempotent and may be interrupted anywhere. The new tail and the new epoch are written in one
@@ -20,7 +21,7 @@
 
 use crate::cache::Abandoned;
 use crate::format::{
-    JOURNAL_FIRST_PAGE, JournalHeader, Page, SUPERBLOCK_PAGES, Superblock, VolumeId,
+    JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, SUPERBLOCK_PAGES, Superblock, VolumeId,
 };
 use crate::journal::encode_page;
 use crate::record::{self, Change};
@@ -95,8 +96,8 @@ impl RawIo {
         self.request(Operation::Flush, 0, None).await.map(drop)
     }
 
-    /// Reads and chooses the superblock.
-    pub(crate) async fn superblock(&self) -> Result<Box<Superblock>> {
+    /// Reads and chooses the superblock; says if the other one is damaged.
+    pub(crate) async fn superblock(&self) -> Result<(Box<Superblock>, bool)> {
         let device_bytes = self.reactor.device().geometry().size_bytes;
         if device_bytes < 2 * PAGE_BYTES as u64 {
             return Err(Error::with(
@@ -106,7 +107,8 @@ impl RawIo {
         }
         let pages = self.read(SUPERBLOCK_PAGES[0], 2).await?;
         let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
-        superblock::choose([first, second], device_bytes)
+        let superblock = superblock::choose([first, second], device_bytes)?;
+        Ok((superblock, superblock::is_alone([first, second])))
     }
 
     /// Writes the superblock to its place, durably.
@@ -145,6 +147,7 @@ fn judge(
 ) -> Verdict {
     let current = header.filter(|header| header.epoch == epoch);
     match (hole, current) {
+        _ if header.is_some_and(|header| header.epoch > epoch) => Verdict::Lost,
         (None, Some(header)) if expected.fits(header) => Verdict::Next,
         (None, _) => Verdict::Hole,
         (Some(hole), Some(header)) if header.lsn > hole && header.horizon > hole => Verdict::Lost,
@@ -261,10 +264,13 @@ pub(crate) struct Recovered {
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
 /// `dead` is what a process of this boot left that had the volume open in the superblock's epoch: the end of
 /// its journal writing is done for it first, so that all that follows is as after a crash.
+/// `alone`: the other superblock is damaged. `state`: the bits that the new superblock gets.
 pub(crate) async fn recover(
     io: &RawIo,
     superblock: &mut Superblock,
+    alone: bool,
     dead: Option<&mut Abandoned>,
+    state: u32,
 ) -> Result<Recovered> {
     let volume = VolumeId(superblock.volume_id);
     let mut redo = Redo {
@@ -276,7 +282,8 @@ pub(crate) async fn recover(
     let mut recovered = Recovered::default();
     let (tail, ring_pages) = (superblock.tail, superblock.journal_pages);
     let mut end = tail;
-    if superblock.state & crate::format::STATE_CLEAN == 0 {
+    // A clean superblock beside a damaged one may be older than what is in the ring.
+    if superblock.state & STATE_CLEAN == 0 || alone {
         let mut expected = Expected {
             lsn: tail,
             transaction_lsn: tail,
@@ -313,7 +320,7 @@ pub(crate) async fn recover(
                     }
                     Verdict::Hole => hole = Some(expected.transaction_lsn),
                     Verdict::Ignored => {}
-                    Verdict::Lost => return Err(lost(hole, header)),
+                    Verdict::Lost => return Err(lost(superblock.epoch, hole, header)),
                 }
             }
             offset += count;
@@ -329,16 +336,34 @@ pub(crate) async fn recover(
     superblock.sequence += 1;
     superblock.epoch += 1;
     superblock.tail = end;
-    superblock.state = 0;
+    superblock.state = state;
     io.write_superblock(superblock).await?;
     Ok(recovered)
+}
+
+/// Makes room in the ring for `pages` more: takes home what was redone and moves the tail, within the epoch.
+async fn make_room(
+    io: &RawIo,
+    superblock: &mut Superblock,
+    end: u64,
+    pages: u64,
+    redo: &mut Redo<'_>,
+) -> Result<()> {
+    if end + pages <= superblock.tail + superblock.journal_pages {
+        return Ok(());
+    }
+    redo.write_home().await?;
+    io.flush().await?;
+    superblock.sequence += 1;
+    superblock.tail = end;
+    io.write_superblock(superblock).await
 }
 
 /// Writes the journal pages that a dead process had sealed but not written, then what its frames hold beyond
 /// them, as it would have done; redoes both; answers the new end of the journal.
 async fn salvage(
     io: &RawIo,
-    superblock: &Superblock,
+    superblock: &mut Superblock,
     dead: &mut Abandoned,
     mut end: u64,
     redo: &mut Redo<'_>,
@@ -408,12 +433,8 @@ async fn salvage(
         )?;
     }
     let pages = encoder.finish(&volume, superblock.epoch, end, end);
-    if end + pages > ring_end {
-        return Err(Error::with(
-            Errno::NOSPC,
-            "the journal has no room for what a dead process left",
-        ));
-    }
+    // It may have died while a checkpoint was about to make room.
+    make_room(io, superblock, end, pages, redo).await?;
     let mut payload = Vec::new();
     let mut transaction = Vec::new();
     for (index, page) in memory.iter().enumerate() {
@@ -443,7 +464,17 @@ async fn write_journal(
     io.flush().await
 }
 
-fn lost(hole: Option<u64>, header: Option<JournalHeader>) -> Error {
+fn lost(epoch: u64, hole: Option<u64>, header: Option<JournalHeader>) -> Error {
+    if let Some(header) = header.filter(|header| header.epoch > epoch) {
+        return Error::with(
+            Errno::UCLEAN,
+            format!(
+                "the journal holds epoch {}, but the superblock that is left is of epoch {epoch}: the newer one is \
+                 damaged; copy the device before any repair",
+                header.epoch
+            ),
+        );
+    }
     let (hole, header) = (hole.unwrap_or(0), header.map_or(0, |header| header.lsn));
     Error::with(
         Errno::UCLEAN,
@@ -481,17 +512,16 @@ mod tests {
                             let header = header(epoch, lsn, horizon);
                             let verdict = judge(valid.then_some(&header), 5, expected, hole);
                             let ours = valid && epoch == 5;
+                            let newer = valid && epoch == 6;
+                            let proof = ours && lsn > 10 && horizon > 10;
                             let rows = [
                                 (Verdict::Next, hole.is_none() && ours && lsn == 10),
-                                (Verdict::Hole, hole.is_none() && !(ours && lsn == 10)),
                                 (
-                                    Verdict::Lost,
-                                    hole.is_some() && ours && lsn > 10 && horizon > 10,
+                                    Verdict::Hole,
+                                    hole.is_none() && !newer && !(ours && lsn == 10),
                                 ),
-                                (
-                                    Verdict::Ignored,
-                                    hole.is_some() && !(ours && lsn > 10 && horizon > 10),
-                                ),
+                                (Verdict::Lost, newer || hole.is_some() && proof),
+                                (Verdict::Ignored, hole.is_some() && !newer && !proof),
                             ];
                             let fitting: Vec<_> = rows.iter().filter(|row| row.1).collect();
                             assert_eq!(fitting.len(), 1);

@@ -155,6 +155,12 @@ pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superbl
     Ok(superblock)
 }
 
+/// Is one of the two superblocks damaged? Then it may have been the newer one.
+pub(crate) fn is_alone(pages: [&[u8]; 2]) -> bool {
+    let valid = |index: usize| matches!(judge(index, pages[index]), Ok(Judgement::Valid(_)));
+    !(valid(0) && valid(1))
+}
+
 /// What is wrong with each of the two superblocks of a mounted volume, whose last one was `current`.
 pub(crate) fn check(pages: [&[u8]; 2], current: &Superblock) -> [Option<String>; 2] {
     let newest = (current.sequence % 2) as usize;

@@ -602,7 +602,8 @@ impl Inner {
         let in_page = |bytes: u64| bytes.saturating_sub(start).min(PAGE) as usize;
         let mut valid = in_page(slot.valid_size);
         let mut taken = 0;
-        let home = match extents::lookup(txn, slot, blob.id.slot, page)? {
+        let mapping = extents::lookup(txn, slot, blob.id.slot, page)?;
+        let home = match self.within_volume(mapping)? {
             Mapping::Extent(extent) => {
                 if extent.unwritten {
                     extents::mark_written(

@@ -362,6 +362,9 @@ impl Run {
             if let (Op::Create, Ok(Done::Created(id))) = (op, result) {
                 let model = Model::new(*id, self.next_tag);
                 self.next_tag += 1;
+                if self.trace {
+                    eprintln!("  blob {} is {id:?}", model.tag);
+                }
                 self.gone.retain(|gone| gone != id);
                 self.blobs.push(model);
                 continue;

@@ -484,6 +484,8 @@ impl Inner {
 
     /// Makes everything applied before `point` was taken durable.
     pub(crate) async fn commit_to(self: &Rc<Self>, point: Point) -> Result<()> {
+        // A failed volume acknowledges nothing any more, not even what had become durable before.
+        self.writable()?;
         let journal = &self.journal;
         while journal.horizon() < point.0 {
             self.writable()?;

@@ -78,16 +78,17 @@ impl Inner {
 
     async fn checkpoint_once(self: &Rc<Self>) -> Result<()> {
         let journal = &self.journal;
-        loop {
+        // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get one.
+        journal.want_images();
+        let tail = loop {
             self.writable()?;
-            if !journal.is_committing() {
-                break;
+            match journal.images_lsn() {
+                // Everything sealed before the images began is durable.
+                Some(lsn) if journal.horizon() >= lsn => break lsn,
+                _ if journal.is_committing() => journal.committed.wait().await,
+                _ => self.commit_open().await?,
             }
-            journal.committed.wait().await;
-        }
-        self.commit_open(true).await?;
-        // Everything sealed before the images began is durable now, and nothing else is.
-        let tail = journal.images_lsn();
+        };
         let mut keys = std::mem::take(&mut *journal.live.borrow_mut());
         let (mut keys, later): (Vec<FrameKey>, Vec<FrameKey>) = {
             keys.sort_unstable();

@@ -117,6 +117,8 @@ pub(crate) struct Journal {
     /// Page memory for journal writes, so that sealing never fails.
     buffers: RefCell<Vec<FrameId>>,
     pub(crate) checkpointing: Cell<bool>,
+    /// A checkpoint waits for a seal from which on it gets images.
+    images_wanted: Cell<bool>,
     images: RefCell<Option<Images>>,
     /// Data writes home that completed, and how many of them a flush has covered.
     home_written: Cell<u64>,
@@ -152,6 +154,7 @@ impl Journal {
             committed: Event::new(),
             buffers: RefCell::default(),
             checkpointing: Cell::new(false),
+            images_wanted: Cell::new(false),
             images: RefCell::new(None),
             home_written: Cell::new(0),
             home_flushed: Cell::new(0),
@@ -320,13 +323,14 @@ impl Journal {
             .and_then(|images| images.pages.remove(&page))
     }
 
+    /// The next seal begins saving images.
+    pub(crate) fn want_images(&self) {
+        self.images_wanted.set(true);
+    }
+
     /// LSN as of which images are saved.
-    pub(crate) fn images_lsn(&self) -> u64 {
-        self.images
-            .borrow()
-            .as_ref()
-            .expect("a checkpoint runs")
-            .lsn
+    pub(crate) fn images_lsn(&self) -> Option<u64> {
+        self.images.borrow().as_ref().map(|images| images.lsn)
     }
 
     pub(crate) fn is_committing(&self) -> bool {
@@ -334,6 +338,7 @@ impl Journal {
     }
 
     pub(crate) fn stop_images(&self) {
+        self.images_wanted.set(false);
         *self.images.borrow_mut() = None;
     }
 
@@ -349,7 +354,7 @@ impl Journal {
     }
 
     /// Encodes the open transaction. Everything in it has the LSNs from `Sealed::lsn` on.
-    fn seal(&self, inner: &Inner, images: bool) -> Option<Sealed> {
+    fn seal(&self, inner: &Inner) -> Option<Sealed> {
         let cache = &inner.cache;
         let mut open = self.open.borrow_mut();
         if open.is_empty() {
@@ -426,9 +431,6 @@ impl Journal {
             free.lsn = end;
         }
         self.open_bytes.set(0);
-        if images {
-            self.start_images(end);
-        }
         Some(Sealed { lsn, frames })
     }
 
@@ -498,18 +500,17 @@ impl Inner {
                     self.checkpoint().await?;
                 }
             } else {
-                self.commit_open(false).await?;
+                self.commit_open().await?;
             }
         }
         Ok(())
     }
 
-    /// Seals, writes and makes durable the open transaction, as the only committer. With `images`,
-    /// pages that change from the seal on are saved for the checkpoint.
-    pub(crate) async fn commit_open(self: &Rc<Self>, images: bool) -> Result<()> {
+    /// Seals, writes and makes durable the open transaction, as the only committer.
+    pub(crate) async fn commit_open(self: &Rc<Self>) -> Result<()> {
         let journal = &self.journal;
         assert!(!journal.committing.replace(true), "one committer at a time");
-        let result = self.commit_sealed(images).await;
+        let result = self.commit_sealed().await;
         journal.committing.set(false);
         journal.committed.notify_all();
         if let Err(error) = &result {
@@ -518,12 +519,14 @@ impl Inner {
         result
     }
 
-    async fn commit_sealed(self: &Rc<Self>, images: bool) -> Result<()> {
+    async fn commit_sealed(self: &Rc<Self>) -> Result<()> {
         let journal = &self.journal;
-        let Some(sealed) = journal.seal(self, images) else {
-            if images {
-                journal.start_images(journal.next());
-            }
+        let sealed = journal.seal(self);
+        // In the same step: pages that change from the seal on are saved for the checkpoint.
+        if journal.images_wanted.take() {
+            journal.start_images(journal.next());
+        }
+        let Some(sealed) = sealed else {
             return Ok(());
         };
         // Records were only added after their data's writes completed, so flushing here is enough.

@@ -436,6 +436,7 @@ fn build(
         journal,
         blobs: BlobTable::default(),
         frame_settled: Event::new(),
+        writing_home: Cell::new(0),
         reserved_pages: Cell::new(0),
         dirty_blobs: RefCell::default(),
         writeback_running: Cell::new(false),

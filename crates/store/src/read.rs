@@ -141,8 +141,8 @@ impl Inner {
         let mut request = self.request(Operation::Read, home);
         let mut loading: SmallVec<[FrameId; 8]> = SmallVec::new();
         for index in 0..want {
-            if index > 0 && self.cache.find(blob.key(page + index)).is_some() {
-                break;
+            if self.cache.find(blob.key(page + index)).is_some() {
+                break; // the first too: another reader may have come while this one looked up the map
             }
             // Only the page that was asked for is worth waiting for memory.
             let frame = match self.cache.allocate() {
@@ -158,6 +158,9 @@ impl Inner {
             self.cache.set_home(frame, home + u64::from(index));
             request.buffers.push(self.cache.load_buffer(frame));
             loading.push(frame);
+        }
+        if loading.is_empty() {
+            return Ok(());
         }
         let completion = self.reactor.submit(request).await;
         let result = completion.result;
@@ -216,13 +219,20 @@ impl Inner {
             }
         }
         let dirty = self.cache.counts().dirty;
-        if dirty > 0 {
-            self.write_back_all().await?;
-        }
+        let written = if dirty > 0 {
+            self.write_back_all().await
+        } else {
+            Ok(())
+        };
         if self.cache.available() < count && self.cache.counts().journaled > 0 {
             self.checkpoint_all().await?;
         }
+        if self.cache.available() < count && self.writing_home.get() > 0 {
+            self.frame_settled.wait().await; // another task's write-back
+            return Ok(());
+        }
         if self.cache.available() < count {
+            written?; // somebody else's failed write matters only now
             return Err(Error::with(
                 Errno::NOMEM,
                 format!(

@@ -191,7 +191,7 @@ impl Inner {
     }
 
     /// Takes off the list what needs no write-back any more.
-    fn forget_clean_blobs(&self) {
+    pub(crate) fn forget_clean_blobs(&self) {
         self.dirty_blobs.borrow_mut().retain(|blob| {
             let keep = !blob.deleted.get() && (blob.is_dirty() || blob.map_lock.is_locked());
             blob.in_dirty_list.set(keep);
@@ -464,7 +464,10 @@ impl Inner {
         let writes = writes
             .into_iter()
             .map(|(home, buffers)| self.write_pages(home, buffers, false));
-        for written in adit_reactor::sync::join_all(writes).await {
+        self.writing_home.set(self.writing_home.get() + 1);
+        let written = adit_reactor::sync::join_all(writes).await;
+        self.writing_home.set(self.writing_home.get() - 1);
+        for written in written {
             if let Err(errno) = written {
                 result = Err(Error::with(
                     errno,

@@ -464,6 +464,9 @@ impl Pages for Transaction<'_> {
         let inner = self.inner;
         assert!(self.position(page).is_none(), "page {page} is fresh twice");
         if let Some(old) = inner.cache.find(FrameKey::meta(page)) {
+            if inner.cache.is_loading(old) {
+                return Err(Stop::Miss(page, kind)); // waits for who still looks for its earlier life
+            }
             // Left from an earlier life of the page, freed and durable since.
             inner.cache.remove(old);
         }

@@ -110,6 +110,8 @@ pub(crate) struct Inner {
     pub(crate) blobs: BlobTable,
     /// A frame finished loading, or left write-back.
     pub(crate) frame_settled: Event,
+    /// Write-backs whose data is on its way home.
+    pub(crate) writing_home: Cell<u32>,
     /// Pages promised to dirty frames that have no place on the device yet.
     pub(crate) reserved_pages: Cell<u64>,
     /// Blobs with dirty data or attributes.

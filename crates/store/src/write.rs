@@ -20,7 +20,7 @@ impl Store {
     pub async fn write(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<usize> {
         let mut done = 0;
         loop {
-            self.0.throttle().await?;
+            self.0.throttle().await;
             let end = data.len().min(done + LOCKED_BYTES_MAX);
             let _exclusive = blob.lock.write().await;
             let piece = self
@@ -38,7 +38,7 @@ impl Store {
 
     /// Writes at the end and returns where that was, and how much.
     pub async fn append(&self, blob: &Rc<Blob>, data: &[u8]) -> Result<(u64, usize)> {
-        self.0.throttle().await?;
+        self.0.throttle().await;
         let _exclusive = blob.lock.write().await;
         let offset = blob.size();
         let written = self.0.write_locked(blob, offset, data).await?;
@@ -238,11 +238,16 @@ impl Inner {
 
     /// Makes a writer wait for write-back when a third of the cache is dirty. Not while it holds a blob's
     /// lock: write-back takes the `map_lock`s, which come first.
-    async fn throttle(self: &Rc<Self>) -> Result<()> {
+    async fn throttle(self: &Rc<Self>) {
         let counts = self.cache.counts();
         if counts.dirty > counts.limit / 3 {
-            self.write_back_all().await?;
+            let blobs = self.dirty_blobs.borrow().clone();
+            for blob in blobs {
+                let _map = blob.map_lock.write().await;
+                // What fails stays dirty, and its own fsync reports it.
+                let _ = self.write_back(&blob, true).await;
+            }
+            self.forget_clean_blobs();
         }
-        Ok(())
     }
 }

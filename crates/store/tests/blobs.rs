@@ -2,6 +2,7 @@
 
 use adit_base::{Errno, Result};
 use adit_block::{Device, MemoryConfig, MemoryDevice};
+use adit_reactor::sync::join_all;
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::{BlobKind, Slot};
 use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
@@ -319,6 +320,52 @@ fn direct_and_cached_access_agree() {
                     store.read(&blob, 0, &mut back).await?;
                 }
                 assert!(back == expected, "round {round}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+/// While one reader waited for a node of the extent tree, another could load the page that both wanted: it then
+/// was in the cache twice, and a write changed one of the two.
+#[test]
+fn readers_that_miss_together_load_a_page_once() {
+    let device = memory(64 << 20);
+    format(&device);
+    let engine = open(&device);
+    let pages = 200;
+    let id = engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            for page in 0..pages {
+                store
+                    .write(&blob, page * 8192, &pattern(4096, page))
+                    .await?;
+            }
+            store.sync(&blob, SyncKind::All).await?;
+            Ok(id)
+        })
+        .unwrap();
+    close(engine);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let blob = store.blob(id).await?;
+            let read = async |page: u64| {
+                let mut back = vec![0; 4096];
+                store
+                    .read(&blob, page * 8192, &mut back)
+                    .await
+                    .map(|_| back)
+            };
+            for page in (0..pages).step_by(50) {
+                for back in join_all((0..4).map(|_| read(page))).await {
+                    assert!(back? == pattern(4096, page));
+                }
+                store.write(&blob, page * 8192, &[7; 100]).await?;
+                assert_eq!(read(page).await?[..100], [7; 100]);
             }
             Ok(())
         })

@@ -509,3 +509,22 @@ fn a_damaged_newest_superblock_never_means_an_older_volume() {
         }
     }
 }
+
+#[test]
+fn a_writer_does_not_hear_of_another_files_failed_write_back() {
+    let device = formatted(VOLUME_BYTES);
+    let engine = open(&device);
+    let (bad, good) = (new_blob(&engine, 0, 1), new_blob(&engine, 0, 2));
+    device.inject(io_error(FaultOn::Write).within(DATA));
+    // More than the third of the cache from which on writers have to write back.
+    for piece in 0..7 {
+        write(&engine, bad, piece << 20, &pattern(1 << 20, 3)).unwrap();
+    }
+    write(&engine, good, 0, &pattern(5000, 4)).unwrap();
+    assert_eq!(errno(sync(&engine, bad)), Errno::IO);
+    device.clear_faults();
+    sync(&engine, good).unwrap();
+    sync(&engine, bad).unwrap();
+    assert!(read(&engine, good).unwrap() == pattern(5000, 4));
+    close(engine);
+}

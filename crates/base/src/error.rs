@@ -1,4 +1,4 @@
-//! The error of every layer: an errno and, where it helps a person, what could not be done.
+//! The error of every layer: an errno and, where it helps a person, what failed.
 //!
 //! Invariants: building one from an errno neither allocates nor formats (errors are ordinary results on hot paths: ENOENT, EAGAIN).
 //! It is not a classification: callers decide by `errno()` alone; the text is for people.
@@ -10,11 +10,11 @@ use std::fmt;
 /// The result of an operation of any layer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An errno and what could not be done.
+/// An errno and what failed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     errno: Errno,
-    /// Completes the sentence "could not …"; empty when there is nothing to add to the errno.
+    /// Stands before the errno's text; empty when there is nothing to add to it.
     what: Cow<'static, str>,
 }
 
@@ -27,8 +27,7 @@ impl Error {
         }
     }
 
-    /// An error that says what failed. `what` completes "could not …": "write the journal at page 17". What is always put into a
-    /// context ("open x.adit") may also be a statement: "both superblocks are damaged".
+    /// An error that says what failed: an action, "write the journal at page 17", or a statement, "both superblocks are damaged".
     pub fn with(errno: Errno, what: impl Into<Cow<'static, str>>) -> Self {
         Error {
             errno,
@@ -64,7 +63,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.what.is_empty() {
-            write!(f, "could not {}: ", self.what)?;
+            write!(f, "{}: ", self.what)?;
         }
         let text = std::io::Error::from_raw_os_error(self.errno.raw_os_error()).to_string();
         let text = text.split(" (os error").next().unwrap_or(&text);
@@ -156,7 +155,7 @@ mod tests {
         let error = Error::with(Errno::NOSPC, "create /a");
         assert_eq!(
             error.to_string(),
-            "could not create /a: No space left on device (ENOSPC)"
+            "create /a: No space left on device (ENOSPC)"
         );
         assert_eq!(
             Error::new(Errno::IO).to_string(),
@@ -173,7 +172,7 @@ mod tests {
         let error = Error::with(Errno::IO, "read the superblock").context("open x.adit");
         assert_eq!(
             error.to_string(),
-            "could not open x.adit: read the superblock: Input/output error (EIO)"
+            "open x.adit: read the superblock: Input/output error (EIO)"
         );
         assert_eq!(error.errno(), Errno::IO);
         assert_eq!(Error::new(Errno::IO).context("read").what(), "read");

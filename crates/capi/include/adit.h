@@ -5,7 +5,7 @@
  *
  * Results    A function returns a value >= 0, or a negative errno (-ENOENT, -ENOSPC ...). errno itself
  *            is never touched. Byte counts are int64_t; everything else is int, 0 meaning done.
- *            adit_error_message() says in words what the last failed call of this thread could not do.
+ *            adit_error_message() says in words what failed in the last failed call of this thread.
  *            What a failed call would have returned through a pointer is left as it was.
  * Units      Every length, size and offset is in bytes. Positions are explicit: a file has no current
  *            offset, so there is no lseek; adit_append() writes at the end.
@@ -80,8 +80,8 @@ const char *adit_version(void);
 /* Major * 1000 + minor of the interface that the library implements. */
 int adit_api_version(void);
 
-/* What the last failed call of this thread could not do, like
- * "could not open /db/CURRENT: No such file or directory (ENOENT)"; "" if none failed.
+/* What failed in the last failed call of this thread, like
+ * "open /db/CURRENT: No such file or directory (ENOENT)"; "" if none failed.
  * Valid until the next call of this function in this thread. */
 const char *adit_error_message(void);
 

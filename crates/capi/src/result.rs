@@ -101,10 +101,7 @@ mod tests {
         assert_eq!(message(), "");
         guard(|| Err(Error::with(Errno::NOENT, "open /a")));
         guard(|| Ok(7));
-        assert_eq!(
-            message(),
-            "could not open /a: No such file or directory (ENOENT)"
-        );
+        assert_eq!(message(), "open /a: No such file or directory (ENOENT)");
         std::thread::spawn(|| assert_eq!(message(), ""))
             .join()
             .expect("no panic");

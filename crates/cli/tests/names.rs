@@ -62,7 +62,7 @@ fn files_are_moved_linked_and_removed() {
     assert!(
         place
             .fails(1, &["cat", "v.adit", "/d"])
-            .contains("could not open /d: No such file or directory (ENOENT)")
+            .contains("open /d: No such file or directory (ENOENT)")
     );
     place.ok(&["rm", "-f", "v.adit", "/d"]);
     place.ok(&["check", "v.adit"]);

@@ -219,7 +219,7 @@ fn renames_replace_exchange_or_refuse() {
     let message = volume.rename("/a", "/c").expect_err("gone").to_string();
     assert_eq!(
         message,
-        "could not rename /a to /c: No such file or directory (ENOENT)"
+        "rename /a to /c: No such file or directory (ENOENT)"
     );
 }
 

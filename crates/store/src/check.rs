@@ -148,7 +148,7 @@ struct Checker<'a> {
     leaf: &'a mut LeafHook<'a>,
 }
 
-/// What an error says, without "could not" and errno. `None`: the check itself failed, not the volume.
+/// What an error says, without its errno. `None`: the check itself failed, not the volume.
 fn damage(error: &Error) -> Option<String> {
     match error.errno() {
         Errno::UCLEAN => {

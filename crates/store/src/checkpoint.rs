@@ -18,7 +18,7 @@
 use crate::cache::{FrameFlags, FrameKey};
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
 use crate::superblock;
-use crate::volume::Inner;
+use crate::volume::{Inner, Rare};
 use adit_base::{Error, Result};
 use adit_block::Buffer;
 use smallvec::SmallVec;
@@ -54,7 +54,11 @@ impl Inner {
 
     /// Runs a checkpoint, or waits for the one that runs, which may have begun before the latest
     /// transactions: see [`Inner::checkpoint_all`].
-    pub(crate) async fn checkpoint(self: &Rc<Self>) -> Result<()> {
+    pub(crate) fn checkpoint(self: &Rc<Self>) -> Rare<'_, Result<()>> {
+        Box::pin(self.checkpoint_or_wait())
+    }
+
+    async fn checkpoint_or_wait(self: &Rc<Self>) -> Result<()> {
         let journal = &self.journal;
         let durable = journal.horizon();
         while journal.checkpointing.get() {
@@ -178,7 +182,7 @@ impl Inner {
             self.write_pages(first, buffers, false)
                 .await
                 .map_err(|errno| {
-                    Error::with(errno, format!("writing metadata home at page {first}"))
+                    Error::with(errno, format!("write metadata home at page {first}"))
                 })?;
         }
         // More may be freed while these are written.
@@ -193,7 +197,7 @@ impl Inner {
                 self.write_pages(home, buffers, false)
                     .await
                     .map_err(|errno| {
-                        Error::with(errno, format!("writing a freed page home at page {home}"))
+                        Error::with(errno, format!("write a freed page home at page {home}"))
                     })?;
             }
         }
@@ -233,7 +237,7 @@ impl Inner {
         buffers.push(self.image_buffer(&page)?);
         self.write_pages(place, buffers, self.volatile_cache)
             .await
-            .map_err(|errno| Error::with(errno, "writing the superblock"))
+            .map_err(|errno| Error::with(errno, "write the superblock"))
     }
 
     /// A copy of a page with its checksum, if it has one, brought up to date.

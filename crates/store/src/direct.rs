@@ -99,7 +99,7 @@ impl Inner {
             Error::with(
                 errno,
                 format!(
-                    "reading blob {} at offset {start} (device page {home})",
+                    "read blob {} at offset {start} (device page {home})",
                     blob.id.slot
                 ),
             )
@@ -196,7 +196,7 @@ impl Inner {
             completion.result.map_err(|errno| {
                 Error::with(
                     errno,
-                    format!("writing blob {} (device page {home})", blob.id.slot),
+                    format!("write blob {} (device page {home})", blob.id.slot),
                 )
             })?;
             page += pages;

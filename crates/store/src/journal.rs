@@ -568,7 +568,7 @@ impl Inner {
                 .collect();
             self.write_pages(layout.journal_page(lsn), buffers, self.volatile_cache)
                 .await
-                .map_err(|errno| Error::with(errno, format!("writing the journal at LSN {lsn}")))?;
+                .map_err(|errno| Error::with(errno, format!("write the journal at LSN {lsn}")))?;
             lsn += piece.len() as u64;
         }
         Ok(())

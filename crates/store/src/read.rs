@@ -8,11 +8,10 @@ use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId};
 use crate::extents::{Extent, Mapping};
 use crate::format::PageKind;
-use crate::volume::{Inner, Store};
+use crate::volume::{Inner, Rare, Store};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
-use std::pin::Pin;
 use std::rc::Rc;
 
 /// Most pages that one load brings in.
@@ -113,7 +112,10 @@ impl Inner {
                     {
                         return Ok(Source::Zero);
                     }
-                    Mapping::Extent(extent) => self.load_data(blob, page, extent, want).await?,
+                    Mapping::Extent(extent) => {
+                        let load: Rare<'_, _> = Box::pin(self.load_data(blob, page, extent, want));
+                        load.await?;
+                    }
                 },
             }
         }
@@ -184,7 +186,7 @@ impl Inner {
             Error::with(
                 errno,
                 format!(
-                    "reading blob {} at offset {offset} (device page {home})",
+                    "read blob {} at offset {offset} (device page {home})",
                     blob.id.slot
                 ),
             )
@@ -202,12 +204,8 @@ impl Inner {
     }
 
     /// Makes at least `count` frames evictable: writes back dirty data, then checkpoints.
-    pub(crate) fn reclaim_frames(
-        self: &Rc<Self>,
-        count: usize,
-    ) -> Pin<Box<dyn Future<Output = Result<()>> + '_>> {
-        // Boxed: write-back itself needs frames, and this is no hot path.
-        Box::pin(self.reclaim(count))
+    pub(crate) fn reclaim_frames(self: &Rc<Self>, count: usize) -> Rare<'_, Result<()>> {
+        Box::pin(self.reclaim(count)) // which needs frames itself
     }
 
     async fn reclaim(self: &Rc<Self>, count: usize) -> Result<()> {

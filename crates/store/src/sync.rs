@@ -68,6 +68,8 @@ struct Taken {
     granules: u64,
 }
 
+type TakenPages = SmallVec<[Taken; 8]>;
+
 /// A run of dirty pages on its way home.
 struct Piece {
     page: u32,
@@ -78,6 +80,8 @@ struct Piece {
     /// In the map as unwritten.
     unwritten: bool,
 }
+
+type Pieces = SmallVec<[Piece; 4]>;
 
 impl Piece {
     fn changes_map(&self) -> bool {
@@ -227,33 +231,27 @@ impl Inner {
     }
 
     /// Takes on a blob's dirty pages, ascending; at most a plan's worth, and says if there are more.
-    fn take_dirty(&self, blob: &Blob) -> (Vec<Taken>, bool) {
+    fn take_dirty(&self, blob: &Blob) -> (TakenPages, bool) {
         let mut listed = blob.dirty.borrow_mut();
         listed.sort_unstable();
         listed.dedup();
-        listed.retain(|page| {
-            self.cache
-                .find(blob.key(*page))
-                .is_some_and(|frame| self.cache.has(frame, FrameFlags::DIRTY))
-        });
-        let more = listed.len() > PLAN_PAGES_MAX;
-        let rest = if more {
-            listed.split_off(PLAN_PAGES_MAX)
-        } else {
-            Vec::new()
-        };
-        let taken = std::mem::replace(&mut *listed, rest).into_iter();
-        let taken = taken.filter_map(|page| {
-            let granules = (self.cache).begin_write_back(self.cache.find(blob.key(page))?);
-            Some(Taken { page, granules })
-        });
-        (taken.collect(), more)
+        let count = listed.len().min(PLAN_PAGES_MAX);
+        let mut taken = TakenPages::new();
+        for page in listed.drain(..count) {
+            if let Some(frame) = self.cache.find(blob.key(page))
+                && self.cache.has(frame, FrameFlags::DIRTY)
+            {
+                let granules = self.cache.begin_write_back(frame);
+                taken.push(Taken { page, granules });
+            }
+        }
+        (taken, !listed.is_empty())
     }
 
     async fn write_back_pages(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
-        mut pages: Vec<Taken>,
+        mut pages: TakenPages,
         size: u64,
         times: bool,
     ) -> Result<()> {
@@ -298,7 +296,7 @@ impl Inner {
         self: &Rc<Self>,
         blob: &Rc<Blob>,
         slot: &Slot,
-        pages: &mut Vec<Taken>,
+        pages: &mut TakenPages,
     ) -> Result<()> {
         let tail = (slot.valid_size / PAGE) as u32;
         let at = pages.partition_point(|taken| taken.page < tail);
@@ -326,7 +324,7 @@ impl Inner {
         slot: &Slot,
         pages: &[Taken],
         size: u64,
-    ) -> Result<(Vec<Taken>, Vec<Piece>)> {
+    ) -> Result<(TakenPages, Pieces)> {
         let cache = &self.cache;
         let dirty_bytes: u32 = pages
             .iter()
@@ -343,7 +341,7 @@ impl Inner {
             }
         }
         let small = changes_map && few;
-        let (journal, home): (Vec<Taken>, Vec<Taken>) = pages.iter().copied().partition(|taken| {
+        let (journal, home): (TakenPages, TakenPages) = pages.iter().copied().partition(|taken| {
             small
                 || cache
                     .find(blob.key(taken.page))
@@ -359,8 +357,8 @@ impl Inner {
     }
 
     /// Finds or takes a place for each page that goes home.
-    async fn take_homes(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Vec<Piece>> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    async fn take_homes(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
+        let mut pieces = Pieces::new();
         let mut index = 0;
         while index < pages.len() {
             let page = pages[index].page;
@@ -471,7 +469,7 @@ impl Inner {
             if let Err(errno) = written {
                 result = Err(Error::with(
                     errno,
-                    format!("writing data of blob {}", blob.id.slot),
+                    format!("write data of blob {}", blob.id.slot),
                 ));
             }
         }

@@ -153,7 +153,6 @@ fn slot_of<'p>(inner: &Inner, pages: &'p impl PagesRead, id: BlobId) -> Result<&
 pub struct Transaction<'s> {
     inner: &'s Rc<Inner>,
     freeing: bool,
-    space_mark: Mark,
     /// Changed pages: target frame and its shadow.
     shadows: SmallVec<[Shadow; 12]>,
     /// Blobs whose slots were changed.
@@ -171,11 +170,9 @@ struct Shadow {
 
 impl<'s> Transaction<'s> {
     pub(crate) fn new(inner: &'s Rc<Inner>, freeing: bool) -> Transaction<'s> {
-        let space_mark = inner.space.borrow_mut().mark();
         Transaction {
             inner,
             freeing,
-            space_mark,
             shadows: SmallVec::new(),
             slots: SmallVec::new(),
             frees: SmallVec::new(),
@@ -348,7 +345,7 @@ impl<'s> Transaction<'s> {
     }
 
     /// Makes what was staged visible. Nothing here can fail or wait.
-    pub(crate) fn apply(self) {
+    pub(crate) fn apply(&mut self, taken: Mark) {
         let inner = self.inner;
         let (cache, journal) = (&inner.cache, &inner.journal);
         let mut changed: SmallVec<[Rc<Blob>; 4]> = SmallVec::new();
@@ -364,7 +361,7 @@ impl<'s> Transaction<'s> {
                 changed.push(blob);
             }
         }
-        inner.space.borrow_mut().keep(self.space_mark);
+        inner.space.borrow_mut().keep(taken);
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
         for shadow in &self.shadows {
             journal.save_image(inner, shadow.target, shadow.page);
@@ -413,9 +410,9 @@ impl<'s> Transaction<'s> {
     }
 
     /// Throws away what was staged.
-    pub(crate) fn abort(self) {
+    pub(crate) fn abort(&mut self, taken: Mark) {
         let inner = self.inner;
-        inner.space.borrow_mut().rollback(self.space_mark);
+        inner.space.borrow_mut().rollback(taken);
         for shadow in &self.shadows {
             inner.cache.free_raw(shadow.shadow);
             if shadow.fresh {

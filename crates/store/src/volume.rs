@@ -20,6 +20,7 @@ use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,6 +124,10 @@ pub(crate) struct Inner {
     /// Why nothing is written any more.
     pub(crate) failure: RefCell<Option<Error>>,
 }
+
+/// What happens seldom or waits for a device anyway: boxed, so that the futures of hot paths, which are moved before
+/// they run, stay small.
+pub(crate) type Rare<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Pages that data may not take, so that deleting always finds room for its own metadata.
 pub(crate) const RESERVE_PAGES: u64 = 48;
@@ -264,13 +269,14 @@ impl Inner {
         loop {
             self.admit().await?;
             let mut transaction = Transaction::new(self, freeing);
+            let taken = self.space.borrow_mut().mark();
             match f(&mut transaction) {
                 Ok(value) => {
-                    transaction.apply();
+                    transaction.apply(taken);
                     return Ok(value);
                 }
                 Err(stop) => {
-                    transaction.abort();
+                    transaction.abort(taken);
                     match stop {
                         Stop::Miss(page, kind) => self.load(page, kind).await?,
                         Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
@@ -290,7 +296,8 @@ impl Inner {
     pub(crate) async fn admit(self: &Rc<Self>) -> Result<()> {
         self.writable()?;
         if self.journal.open_is_full() {
-            self.commit().await?;
+            let commit: Rare<'_, _> = Box::pin(self.commit());
+            commit.await?;
         }
         if self.cache.available() < FRAMES_PER_TRANSACTION {
             self.reclaim_frames(FRAMES_PER_TRANSACTION).await?;
@@ -299,15 +306,17 @@ impl Inner {
     }
 
     /// Makes pending frees usable: before ENOSPC. Says whether anything may have been gained.
-    pub(crate) async fn reclaim_pending(self: &Rc<Self>) -> Result<bool> {
-        if self.journal.frees_pending() == 0 {
-            return Ok(false);
-        }
-        self.commit().await?;
-        if self.journal.frees_pending() != 0 {
-            self.checkpoint_all().await?;
-        }
-        Ok(true)
+    pub(crate) fn reclaim_pending(self: &Rc<Self>) -> Rare<'_, Result<bool>> {
+        Box::pin(async {
+            if self.journal.frees_pending() == 0 {
+                return Ok(false);
+            }
+            self.commit().await?;
+            if self.journal.frees_pending() != 0 {
+                self.checkpoint_all().await?;
+            }
+            Ok(true)
+        })
     }
 
     /// Pages that cached data may still claim.
@@ -320,7 +329,11 @@ impl Inner {
     }
 
     /// Brings a metadata page into the cache, verified.
-    pub(crate) async fn load(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
+    pub(crate) fn load(self: &Rc<Self>, page: u64, kind: PageKind) -> Rare<'_, Result<()>> {
+        Box::pin(self.load_page(page, kind))
+    }
+
+    async fn load_page(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
         if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
             return Err(Error::with(
                 Errno::UCLEAN,
@@ -338,7 +351,7 @@ impl Inner {
         let frame = self.allocate_frame().await?;
         if self.cache.find(key).is_some() {
             self.cache.free_allocated(frame);
-            return Box::pin(self.load(page, kind)).await;
+            return self.load(page, kind).await;
         }
         self.cache.insert_loading(frame, key, kind as u8);
         self.cache.set_home(frame, page);

@@ -9,7 +9,7 @@ use crate::cache::{FrameFlags, FrameId};
 use crate::extents::Mapping;
 use crate::format::PageKind;
 use crate::read::Source;
-use crate::volume::{Inner, Store};
+use crate::volume::{Inner, Rare, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result};
 use std::rc::Rc;
@@ -240,7 +240,10 @@ impl Inner {
     /// lock: write-back takes the `map_lock`s, which come first.
     async fn throttle(self: &Rc<Self>) {
         let counts = self.cache.counts();
-        if counts.dirty > counts.limit / 3 {
+        if counts.dirty <= counts.limit / 3 {
+            return;
+        }
+        let write_back: Rare<'_, _> = Box::pin(async {
             let blobs = self.dirty_blobs.borrow().clone();
             for blob in blobs {
                 let _map = blob.map_lock.write().await;
@@ -248,6 +251,7 @@ impl Inner {
                 let _ = self.write_back(&blob, true).await;
             }
             self.forget_clean_blobs();
-        }
+        });
+        write_back.await;
     }
 }

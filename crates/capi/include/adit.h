@@ -171,7 +171,8 @@ int adit_close(adit_file *file);
 int64_t adit_pread(adit_file *file, void *data, size_t len, uint64_t offset);
 int64_t adit_preadv(adit_file *file, const struct iovec *vector, int count, uint64_t offset);
 
-/* All len bytes, or an error before anything was written; never fewer. */
+/* All len bytes or an error; never fewer. -ENOSPC comes before anything was written; after -EIO or -ENOMEM what
+ * precedes the failure may be. */
 int64_t adit_pwrite(adit_file *file, const void *data, size_t len, uint64_t offset);
 
 #define ADIT_WRITE_DSYNC 0x1u /* the call ends with an fdatasync */

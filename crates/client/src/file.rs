@@ -195,7 +195,8 @@ impl File {
 
 /// Writing.
 impl File {
-    /// Writes all of `data`, or fails before any of it was written. With
+    /// Writes all of `data`, or fails: with ENOSPC before any of it was
+    /// written; after EIO or ENOMEM, what precedes the failure may be. With
     /// [`append`](crate::OpenOptions::append) it goes to the end.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.run(|fs, open| fs.write(open, offset, data))

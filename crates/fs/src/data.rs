@@ -12,17 +12,8 @@ use crate::volume::Fs;
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_store::{AllocateMode, Blob, SyncKind};
-use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
-
-/// Vectored writes up to this size are joined, so that they are one write of the blob.
-const JOIN_BYTES_MAX: usize = 64 << 10;
-
-/// A write that stopped early is an error here: the volume is full.
-fn no_space() -> Error {
-    Error::with(Errno::NOSPC, "write: the volume is full")
-}
 
 /// Reading.
 impl Fs {
@@ -86,7 +77,8 @@ impl Fs {
 /// Writing.
 impl Fs {
     /// Writes all of `data`, at the end of the file if it was opened with APPEND. With SYNC or DSYNC,
-    /// returns after it is durable. ENOSPC leaves the size as it was.
+    /// returns after it is durable. ENOSPC comes before anything changed; after EIO or ENOMEM what precedes the
+    /// failure may be written.
     pub async fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append(file, data).await.map(drop);
@@ -104,23 +96,14 @@ impl Fs {
         offset: u64,
         data: &[u8],
     ) -> Result<()> {
-        let size = blob.size();
-        let written = if file.flags().contains(OpenFlags::DIRECT) {
-            self.store.write_direct(blob, offset, data).await?
+        if file.flags().contains(OpenFlags::DIRECT) {
+            self.store.write_direct(blob, offset, data).await
         } else {
-            self.store.write(blob, offset, data).await?
-        };
-        if written == data.len() {
-            return Ok(());
+            self.store.write(blob, offset, data).await
         }
-        if blob.size() > size && blob.size() == offset + written as u64 {
-            self.store.resize(blob, size).await?;
-        }
-        Err(no_space())
     }
 
-    /// Writes several pieces of memory, one behind the other. Up to 64 KiB are one write; more is written
-    /// piece by piece, and an error may leave the first ones written.
+    /// Writes several pieces of memory, one behind the other, as one write; with DIRECT, piece by piece.
     pub async fn write_vectored(
         &self,
         file: &OpenFile,
@@ -132,72 +115,39 @@ impl Fs {
         }
         let inode = self.writable(file)?;
         let blob = inode.content()?;
-        if let Some(joined) = join(data) {
-            self.write_blob(file, blob, offset, &joined).await?;
+        if file.flags().contains(OpenFlags::DIRECT) {
+            self.write_pieces(blob, offset, data).await?;
         } else {
-            let mut at = offset;
-            for piece in data {
-                self.write_blob(file, blob, at, piece).await?;
-                at = at.saturating_add(piece.len() as u64);
-            }
+            self.store.write_vectored(blob, offset, data).await?;
         }
         self.written(file, &inode).await
     }
 
-    /// Writes at the end, atomically with respect to other appends; returns the offset. ENOSPC leaves the
-    /// file as it was.
-    pub async fn append(&self, file: &OpenFile, data: &[u8]) -> Result<u64> {
-        let inode = self.writable(file)?;
-        let blob = inode.content()?;
-        let offset = {
-            let _order = inode.appends.write().await;
-            if file.flags().contains(OpenFlags::DIRECT) {
-                let end = blob.size();
-                self.write_blob(file, blob, end, data).await?;
-                end
-            } else {
-                self.append_blob(blob, data).await?
-            }
-        };
-        self.written(file, &inode).await?;
-        Ok(offset)
+    async fn write_pieces(&self, blob: &Rc<Blob>, offset: u64, data: &[IoSlice<'_>]) -> Result<()> {
+        let mut at = offset;
+        for piece in data {
+            self.store.write_direct(blob, at, piece).await?;
+            at = at.saturating_add(piece.len() as u64);
+        }
+        Ok(())
     }
 
-    async fn append_blob(&self, blob: &Rc<Blob>, data: &[u8]) -> Result<u64> {
-        let (offset, written) = self.store.append(blob, data).await?;
-        if written < data.len() {
-            if blob.size() == offset + written as u64 {
-                self.store.resize(blob, offset).await?;
-            }
-            return Err(no_space());
-        }
-        Ok(offset)
+    /// Writes at the end, atomically with respect to other appends; returns the offset.
+    pub async fn append(&self, file: &OpenFile, data: &[u8]) -> Result<u64> {
+        self.append_vectored(file, &[IoSlice::new(data)]).await
     }
 
     /// As [`Fs::append`], from several pieces of memory.
     pub async fn append_vectored(&self, file: &OpenFile, data: &[IoSlice<'_>]) -> Result<u64> {
-        if let Some(joined) = join(data) {
-            return self.append(file, &joined).await;
-        }
         let inode = self.writable(file)?;
         let blob = inode.content()?;
-        let start = {
-            let _order = inode.appends.write().await;
-            let start = blob.size();
-            let mut at = start;
-            for piece in data {
-                if let Err(error) = self.write_blob(file, blob, at, piece).await {
-                    if blob.size() == at {
-                        self.store.resize(blob, start).await?;
-                    }
-                    return Err(error);
-                }
-                at += piece.len() as u64;
-            }
-            start
-        };
+        // Through the cache with DIRECT too: new pages go that way in any case.
+        let offset = self.store.append_vectored(blob, data).await?;
+        if file.flags().contains(OpenFlags::DIRECT) {
+            self.store.write_back(blob).await?;
+        }
         self.written(file, &inode).await?;
-        Ok(start)
+        Ok(offset)
     }
 
     /// What SYNC and DSYNC ask for after each write.
@@ -299,21 +249,13 @@ impl Fs {
         self.sync_inode(file, &inode, SyncKind::Data).await
     }
 
-    /// Starts writing a range home; promises nothing. The range is ignored for now: nothing is started.
+    /// Starts writing the file's dirty data home, in the background; promises nothing. All of it: the range is
+    /// a hint that isn't used yet.
     pub async fn sync_range(&self, file: &OpenFile, _offset: u64, _len_bytes: u64) -> Result<()> {
-        self.inode(file).map(drop)
+        let inode = self.inode(file)?;
+        if let Some(blob) = &inode.blob {
+            self.store.start_write_back(blob);
+        }
+        Ok(())
     }
-}
-
-/// The pieces in one, unless they are too long.
-fn join(data: &[IoSlice<'_>]) -> Option<SmallVec<[u8; 1024]>> {
-    let len = data.iter().map(|piece| piece.len()).sum::<usize>();
-    if len > JOIN_BYTES_MAX {
-        return None;
-    }
-    let mut joined = SmallVec::with_capacity(len);
-    for piece in data {
-        joined.extend_from_slice(piece);
-    }
-    Some(joined)
 }

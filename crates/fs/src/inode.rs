@@ -7,7 +7,7 @@ use crate::FlockOperation;
 use crate::types::FileKind;
 use adit_base::hash::mix64;
 use adit_base::{Errno, Result};
-use adit_reactor::sync::{Event, RwLock};
+use adit_reactor::sync::Event;
 use adit_store::{Blob, BlobId, Point};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -27,8 +27,6 @@ pub(crate) struct Inode {
     pub(crate) unlinked: Cell<bool>,
     /// Where the last transaction that changed its names is at the latest.
     pub(crate) named: Cell<Point>,
-    /// Held by appends of several pieces, so that other appends don't get between them.
-    pub(crate) appends: RwLock,
     pub(crate) locks: Locks,
 }
 
@@ -41,7 +39,6 @@ impl Inode {
             opens: Cell::new(0),
             unlinked: Cell::new(false),
             named: Cell::new(named),
-            appends: RwLock::new(),
             locks: Locks::default(),
         }
     }

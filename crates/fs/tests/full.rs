@@ -4,7 +4,9 @@ mod common;
 
 use adit_base::Errno;
 use adit_fs::*;
+use adit_reactor::sync::join_all;
 use common::*;
+use std::pin::Pin;
 
 fn small() -> Volume {
     Volume::format(memory(24 << 20), 8 << 20)
@@ -131,4 +133,33 @@ fn space_of_deleted_files_is_reused_over_and_over() {
         }
     }
     assert_eq!(volume.check(), [""; 0]);
+}
+
+/// Two writers at the end of a full volume: the one that met ENOSPC put the size back to what it had been when it
+/// came, and with it went what the other had written and fsynced.
+#[test]
+fn a_write_that_finds_no_space_takes_nothing_from_others() {
+    let volume = small();
+    let file = volume.open("/file", CREATE).unwrap();
+    let stored = stamped(7, 0, 4096);
+    let too_much = vec![2; 32 << 20];
+    let results = volume
+        .run(async |fs: &Fs| {
+            let large = fs.write(&file, 8192, &too_much);
+            let small = async {
+                fs.write(&file, 0, &stored).await?;
+                fs.fsync(&file).await
+            };
+            let both: [Pin<Box<dyn Future<Output = adit_base::Result<()>>>>; 2] =
+                [Box::pin(large), Box::pin(small)];
+            let results = join_all(both).await.into_iter();
+            Ok(results
+                .map(|result| result.map_err(|error| error.errno()))
+                .collect::<Vec<_>>())
+        })
+        .unwrap();
+    assert_eq!(results, [Err(Errno::NOSPC), Ok(())]);
+    assert_eq!(file.size_bytes(), 4096);
+    assert!(volume.get("/file").unwrap() == stored);
+    volume.close(&file).unwrap();
 }

@@ -58,19 +58,17 @@ impl Store {
     }
 
     /// Writes at `offset`, past the cache where that is possible. As durable as any write: not before a sync.
-    pub async fn write_direct(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<usize> {
+    pub async fn write_direct(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
         let inner = &self.0;
-        inner.writable()?;
+        inner.check_write(blob, offset, data.len() as u64)?;
         let aligned = offset.is_multiple_of(PAGE)
             && data.len().is_multiple_of(PAGE_BYTES)
             && !data.is_empty();
         if aligned && inner.overwrite(blob, offset, data).await? {
-            return Ok(data.len());
+            return Ok(());
         }
-        let written = self.write(blob, offset, data).await?;
-        let _map = blob.map_lock.write().await;
-        inner.write_back(blob, false).await?;
-        Ok(written)
+        self.write(blob, offset, data).await?;
+        self.write_back(blob).await
     }
 }
 

@@ -289,15 +289,9 @@ impl Store {
                 };
                 dead.read(data.frame, &mut page)?;
                 let end = (data.end_bytes as usize).min(PAGE_BYTES);
-                let written = self
-                    .write(&blob, data.page.saturating_mul(PAGE), &page[..end])
-                    .await?;
-                if written < end {
-                    return Err(Error::with(
-                        Errno::NOSPC,
-                        "write what a dead process had accepted: the volume is full",
-                    ));
-                }
+                self.write(&blob, data.page.saturating_mul(PAGE), &page[..end])
+                    .await
+                    .map_err(|error| error.context("write what a dead process had accepted"))?;
                 pages += 1;
             }
             self.sync_all().await?;

@@ -10,6 +10,7 @@ use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, Slot};
 use crate::pages::{Pages, Stop};
 use crate::transaction::Transaction;
 use crate::volume::{Inner, Store};
+use crate::write::Promise;
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::ops::Range;
@@ -387,9 +388,9 @@ impl Inner {
             return Ok(());
         }
         let zeroes = [0; PAGE_BYTES];
-        self.write_locked(blob, from, &zeroes[..(to - from) as usize])
+        let zeroes = &zeroes[..(to - from) as usize];
+        self.write_locked(blob, from, zeroes, &mut Promise::none(self))
             .await
-            .map(drop)
     }
 }
 

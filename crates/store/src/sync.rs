@@ -106,6 +106,25 @@ impl Store {
         inner.flush_home(written).await
     }
 
+    /// Takes a blob's dirty data to the device. Only a sync makes it durable.
+    pub async fn write_back(&self, blob: &Rc<Blob>) -> Result<()> {
+        let _map = blob.map_lock.write().await;
+        self.0.write_back(blob, false).await
+    }
+
+    /// Starts taking a blob's dirty data to the device, in the background.
+    pub fn start_write_back(&self, blob: &Rc<Blob>) {
+        if self.0.options.read_only || !blob.is_dirty() {
+            return;
+        }
+        let (inner, blob) = (self.0.clone(), blob.clone());
+        self.0.reactor.spawn_local(async move {
+            if let Some(_map) = blob.map_lock.try_write() {
+                let _ = inner.write_back(&blob, false).await; // fsync reports what fails
+            }
+        });
+    }
+
     /// Makes everything durable: all data, all metadata.
     pub async fn sync_all(&self) -> Result<()> {
         let inner = &self.0;

@@ -12,39 +12,94 @@ use crate::read::Source;
 use crate::volume::{Inner, Rare, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result};
+use std::io::IoSlice;
 use std::rc::Rc;
 
 impl Store {
-    /// Writes at `offset` through the cache. Fails before anything changed, or writes all of it; a volume that
-    /// fills up in the middle of a large write keeps what fit, and says ENOSPC only if that is nothing.
-    pub async fn write(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<usize> {
-        let mut done = 0;
-        loop {
-            self.0.throttle().await;
-            let end = data.len().min(done + LOCKED_BYTES_MAX);
-            let _exclusive = blob.lock.write().await;
-            let piece = self
-                .0
-                .write_locked(blob, offset + done as u64, &data[done..end])
-                .await;
-            match piece {
-                Ok(written) if done + written == end && end < data.len() => done = end,
-                Ok(written) => return Ok(done + written),
-                Err(error) if error.errno() == Errno::NOSPC && done > 0 => return Ok(done),
-                Err(error) => return Err(error),
-            }
-        }
+    /// Writes at `offset` through the cache. ENOSPC comes before anything changed; a failed read of a page that is
+    /// written in part, or ENOMEM, may leave what precedes it written.
+    pub async fn write(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_vectored(blob, offset, &[IoSlice::new(data)])
+            .await
     }
 
-    /// Writes at the end and returns where that was, and how much.
-    pub async fn append(&self, blob: &Rc<Blob>, data: &[u8]) -> Result<(u64, usize)> {
-        self.0.throttle().await;
+    /// As [`Store::write`], several pieces of memory, one behind the other.
+    pub async fn write_vectored(
+        &self,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[IoSlice<'_>],
+    ) -> Result<()> {
+        let inner = &self.0;
+        inner.throttle().await;
+        let mut exclusive = blob.lock.write().await;
+        let mut promise = inner.promise(blob, offset, data).await?;
+        let (mut at, mut locked) = (offset, 0);
+        for piece in data {
+            for part in piece.chunks(LOCKED_BYTES_MAX) {
+                if locked + part.len() > LOCKED_BYTES_MAX {
+                    drop(exclusive);
+                    inner.throttle().await;
+                    exclusive = blob.lock.write().await;
+                    locked = 0;
+                }
+                inner.write_locked(blob, at, part, &mut promise).await?;
+                at += part.len() as u64;
+                locked += part.len();
+            }
+        }
+        drop(exclusive);
+        Ok(())
+    }
+
+    /// Writes at the end, atomically with respect to other appends, and returns where that was.
+    pub async fn append(&self, blob: &Rc<Blob>, data: &[u8]) -> Result<u64> {
+        self.append_vectored(blob, &[IoSlice::new(data)]).await
+    }
+
+    /// As [`Store::append`], several pieces of memory, one behind the other.
+    pub async fn append_vectored(&self, blob: &Rc<Blob>, data: &[IoSlice<'_>]) -> Result<u64> {
+        let inner = &self.0;
+        inner.throttle().await;
         let _exclusive = blob.lock.write().await;
         let offset = blob.size();
-        let written = self.0.write_locked(blob, offset, data).await?;
-        Ok((offset, written))
+        let mut promise = inner.promise(blob, offset, data).await?;
+        let mut at = offset;
+        for piece in data {
+            inner.write_locked(blob, at, piece, &mut promise).await?;
+            at += piece.len() as u64;
+        }
+        Ok(offset)
     }
 }
+
+/// Pages promised to a write before its first byte; what it doesn't use goes back.
+pub(crate) struct Promise<'i> {
+    inner: &'i Inner,
+    pages: u64,
+}
+
+impl<'i> Promise<'i> {
+    /// Nothing yet: each page is promised when it comes.
+    pub(crate) fn none(inner: &'i Inner) -> Promise<'i> {
+        Promise { inner, pages: 0 }
+    }
+
+    /// Takes one page; false: there is none left.
+    fn take(&mut self) -> bool {
+        let any = self.pages > 0;
+        self.pages -= u64::from(any);
+        any
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.inner.unreserve(self.pages);
+    }
+}
+
+const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Bytes written under one lock; longer writes let others in between.
 const LOCKED_BYTES_MAX: usize = 1 << 20;
@@ -59,52 +114,83 @@ pub(crate) fn granules(from: usize, to: usize) -> u64 {
 }
 
 impl Inner {
+    /// Refuses what can't be written, and promises the pages that it needs: all of them, or ENOSPC. The caller
+    /// holds `blob.lock` exclusively.
+    async fn promise(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[IoSlice<'_>],
+    ) -> Result<Promise<'_>> {
+        let len: u64 = data.iter().map(|piece| piece.len() as u64).sum();
+        let end = self.check_write(blob, offset, len)?;
+        let (first, last) = (offset / PAGE, end.div_ceil(PAGE));
+        let mut promise = Promise::none(self);
+        // A single page makes its own promise, in `frame_to_write`.
+        if last.saturating_sub(first) <= 1 {
+            return Ok(promise);
+        }
+        let mut missing = 0;
+        for page in first as u32..last as u32 {
+            if self.cache.find(blob.key(page)).is_none()
+                && let Mapping::Hole { .. } = self.map(blob, page).await?
+            {
+                missing += 1;
+            }
+        }
+        if missing > 0 {
+            self.reserve(missing).await?;
+            promise.pages = missing;
+        }
+        Ok(promise)
+    }
+
+    /// Refuses what can't be written; answers where it ends.
+    pub(crate) fn check_write(&self, blob: &Blob, offset: u64, len: u64) -> Result<u64> {
+        self.writable()?;
+        if blob.deleted.get() {
+            return Err(Error::with(Errno::STALE, "write to a deleted blob"));
+        }
+        offset
+            .checked_add(len)
+            .filter(|end| *end <= BLOB_BYTES_MAX)
+            .ok_or_else(|| {
+                let what = format!("write beyond {BLOB_BYTES_MAX} bytes, the most that a file has");
+                Error::with(Errno::FBIG, what)
+            })
+    }
+
     /// The caller holds `blob.lock` exclusively.
     pub(crate) async fn write_locked(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
         offset: u64,
         data: &[u8],
-    ) -> Result<usize> {
-        self.writable()?;
-        if blob.deleted.get() {
-            return Err(Error::with(Errno::STALE, "write to a deleted blob"));
-        }
-        let end = offset
-            .checked_add(data.len() as u64)
-            .filter(|end| *end <= BLOB_BYTES_MAX);
-        if end.is_none() {
-            return Err(Error::with(
-                Errno::FBIG,
-                format!("a file has at most {BLOB_BYTES_MAX} bytes"),
-            ));
-        }
+        promise: &mut Promise<'_>,
+    ) -> Result<()> {
+        self.check_write(blob, offset, data.len() as u64)?;
         if data.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
-            let within = (at % PAGE_BYTES as u64) as usize;
+            let within = (at % PAGE) as usize;
             let count = (PAGE_BYTES - within).min(data.len() - done);
-            let page = (at / PAGE_BYTES as u64) as u32;
+            let page = (at / PAGE) as u32;
             let piece = &data[done..done + count];
-            let written = match self.frame_to_write(blob, page, within, piece).await {
+            let written = match (self.frame_to_write(blob, page, within, piece, promise)).await {
                 Ok(frame) => self.write_frame(blob, page, frame, within, piece).await,
                 Err(error) => Err(error),
             };
-            match written {
-                Ok(()) => {}
-                Err(error) if error.errno() == Errno::NOSPC && done > 0 => break,
-                Err(error) => {
-                    self.drop_beyond_end(blob, page);
-                    // What was written before stays, and has to get home.
-                    if done > 0 {
-                        blob.mtime.set(Some(Timestamp::now()));
-                        self.note_dirty(blob);
-                    }
-                    return Err(error);
+            if let Err(error) = written {
+                self.drop_beyond_end(blob, page);
+                // What was written before stays, and has to get home.
+                if done > 0 {
+                    blob.mtime.set(Some(Timestamp::now()));
+                    self.note_dirty(blob);
                 }
+                return Err(error);
             }
             done += count;
             if at + count as u64 > blob.size() {
@@ -113,12 +199,12 @@ impl Inner {
         }
         blob.mtime.set(Some(Timestamp::now()));
         self.note_dirty(blob);
-        Ok(done)
+        Ok(())
     }
 
     /// A write into page `page` failed: a frame that it made beyond the end of the blob must not stay.
     fn drop_beyond_end(&self, blob: &Blob, page: u32) {
-        if u64::from(page) * PAGE_BYTES as u64 >= blob.size()
+        if u64::from(page) * PAGE >= blob.size()
             && let Some(frame) = self.cache.find(blob.key(page))
             && !self.cache.is_loading(frame)
             && !(self.cache).has(frame, FrameFlags::JOURNALED | FrameFlags::WRITEBACK)
@@ -165,6 +251,7 @@ impl Inner {
         page: u32,
         within: usize,
         data: &[u8],
+        promise: &mut Promise<'_>,
     ) -> Result<FrameId> {
         let key = blob.key(page);
         loop {
@@ -189,7 +276,7 @@ impl Inner {
                 return Ok(frame);
             }
             // A new page, or one of which nothing is worth reading.
-            if home == 0 {
+            if home == 0 && !promise.take() {
                 self.reserve(1).await?;
             }
             let frame = match self.allocate_frame().await {

@@ -88,7 +88,7 @@ fn what_was_synced_is_there_after_a_crash() {
         .run(|store| async {
             let id = create(store).await?;
             let blob = store.blob(id).await?;
-            assert_eq!(store.write(&blob, 0, &data).await?, data.len());
+            store.write(&blob, 0, &data).await?;
             store.sync(&blob, SyncKind::All).await?;
             Ok(id)
         })
@@ -268,7 +268,7 @@ fn a_full_volume_says_so_and_recovers_after_a_delete() {
         let mut written = 0;
         let error = loop {
             match store.write(&blob, written, &piece).await {
-                Ok(count) => written += count as u64,
+                Ok(()) => written += piece.len() as u64,
                 Err(error) => break error,
             }
         };
@@ -366,6 +366,58 @@ fn readers_that_miss_together_load_a_page_once() {
                 }
                 store.write(&blob, page * 8192, &[7; 100]).await?;
                 assert_eq!(read(page).await?[..100], [7; 100]);
+            }
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+#[test]
+fn a_write_without_space_changes_nothing() {
+    let device = memory(16 << 20);
+    format(&device);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let old = pattern(100_000, 1);
+            store.write(&blob, 0, &old).await?;
+            let free = store.info().await?.free_bytes;
+            let too_much = vec![9; 20 << 20];
+            let error = store.write(&blob, 50_000, &too_much).await.unwrap_err();
+            assert_eq!(error.errno(), Errno::NOSPC);
+            let error = store.append(&blob, &too_much).await.unwrap_err();
+            assert_eq!(error.errno(), Errno::NOSPC);
+            assert_eq!(store.info().await?.free_bytes, free);
+            let mut back = vec![0; 200_000];
+            assert_eq!(store.read(&blob, 0, &mut back).await?, old.len());
+            assert!(back[..old.len()] == old);
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+/// The sum of offset and length wrapped around: the write said that it had succeeded, and had done nothing.
+#[test]
+fn a_write_beyond_the_largest_size_is_efbig() {
+    let device = memory(16 << 20);
+    format(&device);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            store.write(&blob, 0, &pattern(8192, 1)).await?;
+            store.sync(&blob, SyncKind::All).await?;
+            for offset in [u64::MAX - 4095, 16 << 40, u64::MAX & !4095] {
+                let data = [1; 4096];
+                let direct = store.write_direct(&blob, offset, &data).await;
+                let cached = store.write(&blob, offset, &data).await;
+                assert_eq!(direct.unwrap_err().errno(), Errno::FBIG);
+                assert_eq!(cached.unwrap_err().errno(), Errno::FBIG);
             }
             Ok(())
         })

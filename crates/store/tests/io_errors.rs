@@ -45,7 +45,7 @@ fn write(
     id: BlobId,
     offset: u64,
     data: &[u8],
-) -> adit_base::Result<usize> {
+) -> adit_base::Result<()> {
     engine.run(|store| async {
         let blob = store.blob(id).await?;
         store.write(&blob, offset, data).await

@@ -90,18 +90,18 @@ async fn perform(store: &Store, op: &Op, tag: u64, id: BlobId) -> Result<Done> {
             direct,
         } => {
             let data = stamped(tag, *version, range.clone());
-            let count = if *direct {
-                store.write_direct(&blob, range.start, &data).await?
+            if *direct {
+                store.write_direct(&blob, range.start, &data).await?;
             } else {
-                store.write(&blob, range.start, &data).await?
-            };
-            return Ok(Done::Wrote(count as u64));
+                store.write(&blob, range.start, &data).await?;
+            }
+            return Ok(Done::Wrote(data.len() as u64));
         }
         Op::Append { range, version } => {
             let data = stamped(tag, *version, range.clone());
-            let (at, count) = store.append(&blob, &data).await?;
+            let at = store.append(&blob, &data).await?;
             assert_eq!(at, range.start, "an append went somewhere else");
-            return Ok(Done::Wrote(count as u64));
+            return Ok(Done::Wrote(data.len() as u64));
         }
         Op::Read { direct } => {
             let mut content = vec![0; SIZE_MAX as usize * 2];

@@ -168,6 +168,8 @@ pub struct Blob {
     /// Where a sequential reader would go on, and how far ahead to read.
     pub(crate) read_next: Cell<u64>,
     pub(crate) read_ahead_pages: Cell<u32>,
+    /// While a truncation is half way, or when it failed there: where it had begun. Frames may lie up to here.
+    pub(crate) cut_from: Cell<u64>,
     /// The blob was deleted: nothing is written back any more.
     pub(crate) deleted: Cell<bool>,
     /// Place in the order of transactions of its last change.
@@ -211,6 +213,13 @@ impl Blob {
         self.mtime.set(None);
     }
 
+    /// Frames lie below this many bytes.
+    pub(crate) fn frames_end(&self) -> u64 {
+        self.size()
+            .max(self.slot.borrow().size)
+            .max(self.cut_from.get())
+    }
+
     /// Is there something that a sync would have to write?
     pub fn is_dirty(&self) -> bool {
         !self.dirty.borrow().is_empty()
@@ -218,8 +227,7 @@ impl Blob {
             || self.size() != self.slot.borrow().size
     }
 
-    /// A transaction changed the slot. Its size becomes the current one only where the transaction changed
-    /// it: a cached write may be ahead.
+    /// A transaction changed the slot. The current size is another one: a cached write may be ahead.
     pub(crate) fn applied(&self, slot: &Slot) {
         // A tree changes without its slot showing it.
         self.map_hint.set(None);
@@ -288,7 +296,10 @@ impl BlobTable {
         let mut blobs = self.blobs.borrow_mut();
         if blobs.len() >= self.sweep_at.get().max(IDLE_BLOBS) {
             blobs.retain(|_, blob| {
-                Rc::strong_count(blob) > 1 || Arc::strong_count(&blob.shared) > 1 || blob.is_dirty()
+                Rc::strong_count(blob) > 1
+                    || Arc::strong_count(&blob.shared) > 1
+                    || blob.is_dirty()
+                    || blob.cut_from.get() != 0
             });
             self.sweep_at.set(2 * blobs.len().max(IDLE_BLOBS / 2));
         }
@@ -349,6 +360,7 @@ impl Inner {
             goal: Cell::new(0),
             read_next: Cell::new(0),
             read_ahead_pages: Cell::new(0),
+            cut_from: Cell::new(0),
             deleted: Cell::new(false),
             point: Cell::new(self.slot_point(id.slot)),
         });
@@ -413,6 +425,7 @@ impl Inner {
                 }
                 Err(crate::pages::Stop::Fail(error)) => return Err(error),
                 Err(crate::pages::Stop::Miss(page, kind)) => self.load(page, kind).await?,
+                Err(crate::pages::Stop::Busy(_)) => unreachable!("a lookup frees nothing"),
             }
         }
     }

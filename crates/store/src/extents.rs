@@ -271,7 +271,7 @@ pub fn remove(
                 splice(pages, slot, slot_address, &place, index..index + 1, &[head])?;
             } else {
                 let place = reserve(pages, slot, slot_address, start, 1)?;
-                let index = first_index(read(pages, slot, slot_address, &place)?, start);
+                let index = index_of(pages, slot, slot_address, &place, first)?;
                 let tail = first.cut(end..LOGICAL_END);
                 splice(
                     pages,
@@ -373,10 +373,7 @@ pub fn mark_written(
                 extent.logical.into(),
                 parts.len() - replaced.len(),
             )?;
-            let index = first_index(
-                read(pages, slot, slot_address, &place)?,
-                extent.logical.into(),
-            );
+            let index = index_of(pages, slot, slot_address, &place, extent)?;
             replaced = index..index + 1;
         }
         splice(pages, slot, slot_address, &place, replaced, &parts)?;
@@ -470,6 +467,22 @@ fn read<'a>(
 /// The first extent that ends behind `logical`.
 fn first_index(extents: &[RawExtent], logical: u64) -> usize {
     extents.partition_point(|extent| extent.end() <= logical)
+}
+
+/// Where an extent that was found before is now. A leaf out of order may have it nowhere.
+fn index_of(
+    pages: &impl PagesRead,
+    slot: &Slot,
+    slot_address: u64,
+    place: &Place,
+    extent: Extent,
+) -> Result<usize, Stop> {
+    let extents = read(pages, slot, slot_address, place)?;
+    let index = first_index(extents, extent.logical.into());
+    match extents.get(index) {
+        Some(found) if *found == extent.raw() => Ok(index),
+        _ => Err(corrupt(place.page, format_args!("lost {extent:?}"))),
+    }
 }
 
 /// The first extent that ends behind `from`, in whichever leaf it is.

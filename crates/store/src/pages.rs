@@ -13,6 +13,8 @@ use adit_base::Error;
 pub enum Stop {
     /// This device page has to be loaded, then the closure runs again.
     Miss(u64, PageKind),
+    /// Somebody loads this page, which is to be freed or made anew: wait for that, then run again.
+    Busy(u64),
     /// The operation fails.
     Fail(Error),
 }

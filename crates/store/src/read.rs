@@ -243,48 +243,31 @@ impl Inner {
         Ok(())
     }
 
-    /// Before pages `[from, to)` are freed: drops their frames, but for those with live bytes, which redo
-    /// records may name. Answers these, ascending. They go after each transaction that frees some
-    /// ([`Inner::drop_freed`]): a checkpoint or a commit in between still has to write what they hold.
-    /// The caller holds `lock` and `map_lock` exclusively.
-    pub(crate) async fn drop_frames(self: &Rc<Self>, blob: &Blob, from: u32, to: u32) -> Vec<u32> {
-        let mut live = Vec::new();
-        for page in self.cached_pages(blob, from, to) {
-            while let Some(frame) = self.cache.find(blob.key(page)) {
-                if self.cache.is_loading(frame) {
-                    self.frame_settled.wait().await;
-                    continue;
-                }
-                if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
-                    self.unreserve(1);
-                }
-                if self.cache.has(frame, FrameFlags::JOURNALED) {
-                    live.push(page);
-                    self.cache.clear(frame, FrameFlags::DIRTY);
-                    self.cache.set_dirty_granules(frame, 0);
-                    break;
-                }
-                self.cache.remove(frame);
-            }
-        }
-        live
+    /// May redo records name pages of `[from, to)`?
+    pub(crate) fn any_live(&self, blob: &Blob, from: u32, to: u32) -> bool {
+        (self.cached_pages(blob, from, to).into_iter())
+            .filter_map(|page| self.cache.find(blob.key(page)))
+            .any(|frame| self.cache.has(frame, FrameFlags::JOURNALED))
     }
 
-    /// Right after the transaction that freed the pages below `to`: drops their frames among `live`, too.
-    pub(crate) fn drop_freed(&self, blob: &Blob, live: &mut Vec<u32>, to: u32) {
-        let freed = live.partition_point(|page| *page < to);
-        for page in live.drain(..freed) {
-            if let Some(frame) = self.cache.find(blob.key(page)) {
-                self.journal.remove_freed(self, frame);
+    /// Right after the transaction that freed pages `[from, to)`: drops their frames. The caller holds `lock` and
+    /// `map_lock` exclusively, so that none of them is being loaded or written back.
+    pub(crate) fn drop_frames(&self, blob: &Blob, from: u32, to: u32) {
+        for page in self.cached_pages(blob, from, to) {
+            let Some(frame) = self.cache.find(blob.key(page)) else {
+                continue;
+            };
+            if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
+                self.unreserve(1);
             }
+            self.journal.remove_freed(self, frame);
         }
     }
 
     /// Pages of `[from, to)` that have a frame, ascending.
     fn cached_pages(&self, blob: &Blob, from: u32, to: u32) -> Vec<u32> {
-        // Frames lie within the blob's size, the one that is current or the one of the slot.
-        let size = blob.size().max(blob.slot.borrow().size);
-        let to = u64::from(to).min(size.div_ceil(PAGE_BYTES as u64)) as u32;
+        let end = blob.frames_end().div_ceil(PAGE_BYTES as u64);
+        let to = u64::from(to).min(end) as u32;
         // A huge range has far fewer frames than pages: then ask the cache, not each page.
         let few = u64::from(to.saturating_sub(from)) <= 2 * u64::from(self.cache.counts().used);
         if few {

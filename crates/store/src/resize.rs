@@ -1,8 +1,9 @@
 //! Changing a blob's extent: truncation, preallocation, punching holes, zeroing ranges, deletion.
 //!
-//! All of it happens with `map_lock` and `lock` held exclusively and the blob's dirty data written back (so no
-//! page is between states), in transactions of bounded size: a crash between two of them leaves a blob whose
-//! pages beyond its end, or whose slot without a name, are freed when it is deleted.
+//! All of it happens with `map_lock` and `lock` held exclusively, so that no page is between states, in
+//! transactions of bounded size: a crash between two of them leaves a blob whose pages beyond its end, or whose
+//! slot without a name, are freed when it is deleted. Frames go right after the transaction that freed their pages:
+//! an operation that fails has lost nothing.
 
 use crate::blob::{BLOB_BYTES_MAX, Blob, BlobId};
 use crate::extents::{self, Extent, Mapping};
@@ -18,7 +19,7 @@ use std::rc::Rc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Extents that one transaction adds or removes.
-const EXTENTS_PER_TRANSACTION: usize = 32;
+const EXTENTS_PER_TRANSACTION: usize = 16;
 
 /// Does preallocation move the end of the blob?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,8 @@ pub enum AllocateMode {
 }
 
 impl Store {
-    /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind.
+    /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind. As durable as
+    /// any write: by the next sync of the blob.
     pub async fn resize(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         if size > BLOB_BYTES_MAX {
             return Err(Error::with(
@@ -41,50 +43,19 @@ impl Store {
         let inner = &self.0;
         let _map = blob.map_lock.write().await;
         let _exclusive = blob.lock.write().await;
+        inner.writable()?;
         let untouched = blob.slot.borrow().allocated_pages == 0 && blob.slot.borrow().size == size;
         if untouched && blob.size() == size && blob.dirty.borrow().is_empty() {
             return Ok(()); // as when a new file is truncated
         }
-        let shrinks = size < blob.size();
-        if !shrinks {
-            inner.write_back(blob, false).await?;
-        }
-        let (from, to) = (size.div_ceil(PAGE) as u32, u32::MAX);
-        let mut live = if shrinks {
-            inner.drop_frames(blob, from, to).await
+        if size <= blob.size() {
+            inner.cut(blob, size).await?;
         } else {
-            Vec::new()
-        };
-        let journaled = !live.is_empty();
-        if shrinks {
-            blob.shared.set_size(size);
-            inner.zero_tail(blob, size).await?;
-            if !blob.dirty.borrow().is_empty() {
-                inner.write_back(blob, false).await?;
+            if blob.cut_from.get() != 0 {
+                inner.cut(blob, blob.size()).await?;
             }
-        }
-        let now = Timestamp::now();
-        let mut resume = Some(from);
-        while let Some(start) = resume {
-            resume = self
-                .transact_freeing(|txn| {
-                    let mut slot = txn.slot(blob.id)?;
-                    slot.size = size;
-                    slot.valid_size = slot.valid_size.min(size);
-                    stamp(&mut slot, now);
-                    let left = free_range(
-                        txn,
-                        blob.id,
-                        &mut slot,
-                        u64::from(start)..u64::from(to) + 1,
-                        journaled,
-                    )?;
-                    txn.put(blob.id, slot)?;
-                    Ok(left)
-                })
-                .await?;
-            inner.drop_freed(blob, &mut live, resume.unwrap_or(to));
-            blob.shared.set_size(size);
+            inner.write_back(blob, false).await?;
+            inner.grow_slot(blob, size).await?;
         }
         blob.mtime.set(None);
         blob.point.set(inner.journal.point());
@@ -106,14 +77,7 @@ impl Store {
         inner.write_back(blob, false).await?;
         inner.allocate_locked(blob, &range).await?;
         if mode == AllocateMode::Extend && range.end > blob.size() {
-            self.transact(|txn| {
-                let mut slot = txn.slot(blob.id)?;
-                slot.size = slot.size.max(range.end);
-                stamp(&mut slot, Timestamp::now());
-                txn.put(blob.id, slot)
-            })
-            .await?;
-            blob.shared.set_size(blob.size().max(range.end));
+            inner.grow_slot(blob, range.end).await?;
         }
         blob.point.set(inner.journal.point());
         Ok(())
@@ -137,12 +101,21 @@ impl Store {
         range: Range<u64>,
         mode: AllocateMode,
     ) -> Result<()> {
-        self.punch(
-            blob,
-            range.start..range.end.min(blob.size().max(range.start + 1)),
-        )
-        .await?;
-        self.allocate(blob, range, mode).await
+        check_range(&range)?;
+        let inner = &self.0;
+        let _map = blob.map_lock.write().await;
+        let _exclusive = blob.lock.write().await;
+        inner.write_back(blob, false).await?;
+        // First what may fail for lack of space.
+        inner.allocate_locked(blob, &range).await?;
+        inner.zero_locked(blob, &range).await?;
+        if mode == AllocateMode::Extend && range.end > blob.size() {
+            inner.grow_slot(blob, range.end).await?;
+        }
+        blob.mtime.set(Some(Timestamp::now()));
+        inner.note_dirty(blob);
+        blob.point.set(inner.journal.point());
+        Ok(())
     }
 
     /// Deletes a blob that nothing refers to: its data, then its slot. After a crash in between, whoever
@@ -152,13 +125,11 @@ impl Store {
         let inner = &self.0;
         let _map = blob.map_lock.write().await;
         let _exclusive = blob.lock.write().await;
-        blob.deleted.set(true);
-        blob.dirty.borrow_mut().clear();
-        blob.mtime.set(None);
-        let mut live = inner.drop_frames(&blob, 0, u32::MAX).await;
-        let journaled = !live.is_empty();
+        inner.writable()?;
+        let end = blob.frames_end();
+        let journaled = inner.any_live(&blob, 0, u32::MAX);
         let mut resume = Some(0);
-        while resume.is_some() {
+        while let Some(start) = resume {
             resume = self
                 .transact_freeing(|txn| {
                     let mut slot = txn.slot(id)?;
@@ -187,10 +158,15 @@ impl Store {
                     Ok(None)
                 })
                 .await?;
-            inner.drop_freed(&blob, &mut live, resume.unwrap_or(u32::MAX));
+            // Its slot may get another blob, whose pages an old handle's lock-free reads must not find.
+            blob.shared.set_size(0);
+            blob.cut_from.set(end);
+            inner.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
         }
-        // Its slot may get another blob, whose pages an old handle's lock-free reads must not find.
-        blob.shared.set_size(0);
+        blob.deleted.set(true);
+        blob.dirty.borrow_mut().clear();
+        blob.mtime.set(None);
+        blob.cut_from.set(0);
         inner.blobs.remove(id.slot);
         Ok(())
     }
@@ -237,7 +213,133 @@ fn free_range(
     Ok(resume)
 }
 
+/// Makes mapped pages of the range unwritten, a bounded number of extents; answers where to go on.
+fn mark_some_unwritten(
+    txn: &mut Transaction<'_>,
+    id: BlobId,
+    slot: &mut Slot,
+    range: Range<u64>,
+) -> Result<u64, Stop> {
+    let mut page = range.start;
+    for _ in 0..EXTENTS_PER_TRANSACTION {
+        if page >= range.end {
+            break;
+        }
+        page = match extents::lookup(txn, slot, id.slot, page as u32)? {
+            Mapping::Hole { pages } => page + u64::from(pages.max(1)),
+            Mapping::Extent(extent) => {
+                let part = extent.cut(page..range.end);
+                if !part.unwritten {
+                    let pages = page..part.end();
+                    extents::remove(txn, slot, id.slot, pages, usize::MAX, &mut Vec::new())?;
+                    let unwritten = Extent {
+                        unwritten: true,
+                        ..part
+                    };
+                    extents::insert(txn, slot, id.slot, unwritten)?;
+                }
+                part.end()
+            }
+        };
+    }
+    Ok(page)
+}
+
 impl Inner {
+    /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty before it stays so:
+    /// nothing has to be written, and a device that fails keeps no data from going. Both locks are held.
+    async fn cut(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        let end = blob.frames_end();
+        let from = size.div_ceil(PAGE) as u32;
+        let journaled = self.any_live(blob, from, u32::MAX);
+        let now = Timestamp::now();
+        let mut resume = Some(from);
+        while let Some(start) = resume {
+            resume = Store(self.clone())
+                .transact_freeing(|txn| {
+                    let mut slot = txn.slot(blob.id)?;
+                    // Smaller where data that it would cover isn't home yet.
+                    slot.size = slot.size.min(size);
+                    slot.valid_size = slot.valid_size.min(size);
+                    stamp(&mut slot, now);
+                    let range = u64::from(start)..u64::from(u32::MAX) + 1;
+                    let left = free_range(txn, blob.id, &mut slot, range, journaled)?;
+                    txn.put(blob.id, slot)?;
+                    Ok(left)
+                })
+                .await?;
+            blob.shared.set_size(size);
+            blob.cut_from.set(end);
+            self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));
+        }
+        self.zero_tail(blob, size).await?;
+        blob.cut_from.set(0);
+        Ok(())
+    }
+
+    /// Moves the end of a blob of which nothing is dirty to `size`, behind its present one. Both locks are held.
+    async fn grow_slot(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        self.check_write(blob, size, 0)?;
+        Store(self.clone())
+            .transact(|txn| {
+                let mut slot = txn.slot(blob.id)?;
+                slot.size = slot.size.max(size);
+                stamp(&mut slot, Timestamp::now());
+                txn.put(blob.id, slot)
+            })
+            .await?;
+        blob.shared.set_size(blob.size().max(size));
+        Ok(())
+    }
+
+    /// Makes the allocated range read as zeroes. Nothing is dirty, both locks are held.
+    async fn zero_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        self.zero_edges(blob, range).await?;
+        // Behind the valid size nothing is read.
+        let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
+        let (first, last) = (
+            range.start.div_ceil(PAGE),
+            (range.end / PAGE).min(valid_pages),
+        );
+        if last <= first {
+            return Ok(());
+        }
+        // What is forgotten about them must not include that redo records name them.
+        if self.any_live(blob, first as u32, last as u32) {
+            self.checkpoint_all().await?;
+        }
+        self.mark_unwritten(blob, first, last).await?;
+        self.drop_frames(blob, first as u32, last as u32);
+        Ok(())
+    }
+
+    /// Makes the mapped pages of `[from, to)` unwritten. The `map_lock` is held exclusively.
+    pub(crate) async fn mark_unwritten(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        from: u64,
+        to: u64,
+    ) -> Result<()> {
+        let mut page = from;
+        while page < to {
+            page = match self.map(blob, page as u32).await? {
+                Mapping::Hole { pages } => page + u64::from(pages.max(1)),
+                Mapping::Extent(extent) if extent.unwritten => extent.end(),
+                Mapping::Extent(_) => {
+                    Store(self.clone())
+                        .transact_freeing(|txn| {
+                            let mut slot = txn.slot(blob.id)?;
+                            let next = mark_some_unwritten(txn, blob.id, &mut slot, page..to)?;
+                            txn.put(blob.id, slot)?;
+                            Ok(next)
+                        })
+                        .await?
+                }
+            };
+        }
+        Ok(())
+    }
+
     /// Zeroes what the cache holds of the last page behind `size`. (On the device the valid size does it.)
     async fn zero_tail(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
         let within = (size % PAGE) as usize;
@@ -343,21 +445,13 @@ impl Inner {
 
     async fn punch_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
         self.writable()?;
-        let end = range.end;
-        let (first, last) = (range.start.div_ceil(PAGE), end / PAGE);
-        // The edges stay, as zeroes.
-        let head_end = (first * PAGE).min(end);
-        self.zero_bytes(blob, range.start, head_end).await?;
-        if last >= first {
-            self.zero_bytes(blob, (last * PAGE).max(range.start), end)
-                .await?;
-        }
+        let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
+        self.zero_edges(blob, range).await?;
         self.write_back(blob, false).await?;
         if last <= first {
             return Ok(());
         }
-        let mut live = self.drop_frames(blob, first as u32, last as u32).await;
-        let journaled = !live.is_empty();
+        let journaled = self.any_live(blob, first as u32, last as u32);
         let store = Store(self.clone());
         let mut resume = Some(first as u32);
         while let Some(start) = resume {
@@ -371,7 +465,19 @@ impl Inner {
                     Ok(left)
                 })
                 .await?;
-            self.drop_freed(blob, &mut live, resume.unwrap_or(last as u32));
+            self.drop_frames(blob, start, resume.unwrap_or(last as u32));
+        }
+        Ok(())
+    }
+
+    /// Writes zeroes to the part of a range that lies in pages of which other parts stay.
+    async fn zero_edges(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
+        let head_end = (first * PAGE).min(range.end);
+        self.zero_bytes(blob, range.start, head_end).await?;
+        if last >= first {
+            let tail = (last * PAGE).max(range.start);
+            self.zero_bytes(blob, tail, range.end).await?;
         }
         Ok(())
     }

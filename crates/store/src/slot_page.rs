@@ -6,7 +6,12 @@
 //! Invariants: a page `SlotsWithRoom` has a sector whose kind byte is 0, a page `SlotsFull` has none;
 //! a free slot is all zeroes. Not here: what is in a slot, and its checksum.
 
-use crate::format::{PageKind, SLOTS_PER_PAGE, Slot};
+use crate::blob::BLOB_BYTES_MAX;
+use crate::format::{
+    BlobKind, MAP_EXTENT_TREE, MAP_INLINE, MAP_NAME_TREE, PageKind, SLOT_PAYLOAD_BYTES,
+    SLOTS_PER_PAGE, Slot,
+};
+use crate::node::DEPTH_MAX;
 use crate::page_view::corrupt;
 use crate::pages::{Pages, PagesRead, Stop};
 use crate::space::{PageState, Run, Space};
@@ -22,6 +27,51 @@ pub const fn slot_place(address: u64) -> (u64, usize) {
         address / SLOTS_PER_PAGE,
         (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES,
     )
+}
+
+/// A sentence for each field that can't be.
+pub(crate) fn absurdities(slot: &Slot) -> Vec<String> {
+    let mut found = Vec::new();
+    let kind = BlobKind::from_u8(slot.kind);
+    if kind.is_none() {
+        found.push(format!("unknown kind {}", slot.kind));
+    }
+    if slot.generation == 0 {
+        found.push("generation 0".into());
+    }
+    if slot.size > BLOB_BYTES_MAX {
+        found.push(format!("a size of {} bytes", slot.size));
+    }
+    if slot.valid_size > slot.size {
+        found.push(format!(
+            "{} of its {} bytes are valid",
+            slot.valid_size, slot.size
+        ));
+    }
+    for (name, nanoseconds) in [
+        ("access", slot.atime_ns),
+        ("modification", slot.mtime_ns),
+        ("change", slot.ctime_ns),
+        ("creation", slot.btime_ns),
+    ] {
+        if nanoseconds >= 1_000_000_000 {
+            found.push(format!("{nanoseconds} nanoseconds in its time of {name}"));
+        }
+    }
+    let is_tree = matches!(slot.map_kind, MAP_EXTENT_TREE | MAP_NAME_TREE);
+    if slot.map_kind > MAP_INLINE {
+        found.push(format!("unknown kind of map {}", slot.map_kind));
+    }
+    if usize::from(slot.map_depth) > DEPTH_MAX || (!is_tree && slot.map_depth != 0) {
+        found.push(format!("a map of depth {}", slot.map_depth));
+    }
+    if slot.map_kind == MAP_NAME_TREE && kind != Some(BlobKind::Directory) {
+        found.push("names, and it is no directory".into());
+    }
+    if slot.map_kind == MAP_INLINE && usize::from(slot.map_count) > SLOT_PAYLOAD_BYTES {
+        found.push(format!("{} bytes of content in the slot", slot.map_count));
+    }
+    found
 }
 
 impl Space {

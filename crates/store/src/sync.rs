@@ -31,7 +31,7 @@ use crate::pages::Stop;
 use crate::read::Source;
 use crate::space::Run;
 use crate::transaction::Transaction;
-use crate::volume::{Inner, Store};
+use crate::volume::{Inner, Rare, Store};
 use crate::write::granules;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -512,6 +512,9 @@ impl Inner {
         while (home.iter().filter(|piece| piece.changes_map())).count() > PIECES_PER_TRANSACTION {
             self.map_some(blob, home).await?;
         }
+        if valid_size > blob.slot.borrow().valid_size {
+            self.cover_gap(blob, journal, home, valid_size).await?;
+        }
         let slot = *blob.slot.borrow();
         let changes = !journal.is_empty()
             || home.iter().any(Piece::changes_map)
@@ -534,7 +537,6 @@ impl Inner {
                     for taken in journal {
                         new_pages += self.journal_page(txn, blob, &mut slot, *taken, size, goal)?;
                     }
-                    cover_gap(txn, blob, &mut slot, journal, home, valid_size)?;
                     slot.size = slot.size.max(size);
                     slot.valid_size = slot.valid_size.max(valid_size);
                     if let Some(time) = mtime {
@@ -568,6 +570,32 @@ impl Inner {
             }
         }
         self.unreserve(new_pages);
+        Ok(())
+    }
+
+    /// Pages between the old valid size and the new one that are mapped but were not written become unwritten:
+    /// what is on the device there is not the blob's. Before the valid size moves, so in as many transactions as
+    /// it takes.
+    async fn cover_gap(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        journal: &[Taken],
+        home: &[Piece],
+        valid_size: u64,
+    ) -> Result<()> {
+        let mut written: SmallVec<[(u32, u32); 8]> = SmallVec::new();
+        written.extend(journal.iter().map(|taken| (taken.page, 1)));
+        written.extend(home.iter().map(|piece| (piece.page, piece.pages)));
+        written.sort_unstable();
+        let mut next = blob.slot.borrow().valid_size.div_ceil(PAGE);
+        for (page, pages) in written {
+            if u64::from(page) > next {
+                let gap: Rare<'_, _> = Box::pin(self.mark_unwritten(blob, next, page.into()));
+                gap.await?;
+            }
+            next = next.max(u64::from(page) + u64::from(pages));
+        }
+        debug_assert!(next >= valid_size.div_ceil(PAGE));
         Ok(())
     }
 
@@ -725,78 +753,4 @@ fn map_piece(
         extents::mark_written(txn, slot, address, range)?;
     }
     Ok(0)
-}
-
-/// Pages between the old valid size and the new one that are mapped but were not written become unwritten:
-/// what is on the device there is not the blob's.
-fn cover_gap(
-    txn: &mut Transaction<'_>,
-    blob: &Blob,
-    slot: &mut Slot,
-    journal: &[Taken],
-    home: &[Piece],
-    valid_size: u64,
-) -> Result<(), Stop> {
-    if valid_size <= slot.valid_size {
-        return Ok(());
-    }
-    let mut written: SmallVec<[(u64, u64); 8]> = SmallVec::new();
-    written.extend(
-        journal
-            .iter()
-            .map(|taken| (u64::from(taken.page), u64::from(taken.page) + 1)),
-    );
-    written.extend(
-        home.iter()
-            .map(|piece| (u64::from(piece.page), u64::from(piece.page + piece.pages))),
-    );
-    written.sort_unstable();
-    let mut next = slot.valid_size.div_ceil(PAGE);
-    for (from, to) in written {
-        if from > next {
-            mark_unwritten(txn, blob, slot, next, from)?;
-        }
-        next = next.max(to);
-    }
-    Ok(())
-}
-
-/// Makes the mapped pages of `[from, to)` unwritten.
-pub(crate) fn mark_unwritten(
-    txn: &mut Transaction<'_>,
-    blob: &Blob,
-    slot: &mut Slot,
-    from: u64,
-    to: u64,
-) -> Result<(), Stop> {
-    let mut page = from;
-    while page < to {
-        match extents::lookup(txn, slot, blob.id.slot, page as u32)? {
-            Mapping::Hole { pages } => page += u64::from(pages.max(1)),
-            Mapping::Extent(extent) => {
-                let skip = page as u32 - extent.logical;
-                let pages = u64::from(extent.pages - skip).min(to - page) as u32;
-                if !extent.unwritten {
-                    let mut runs = Vec::new();
-                    extents::remove(
-                        txn,
-                        slot,
-                        blob.id.slot,
-                        page..page + u64::from(pages),
-                        usize::MAX,
-                        &mut runs,
-                    )?;
-                    let unwritten = Extent {
-                        logical: page as u32,
-                        pages,
-                        physical: extent.physical + u64::from(skip),
-                        unwritten: true,
-                    };
-                    extents::insert(txn, slot, blob.id.slot, unwritten)?;
-                }
-                page += u64::from(pages);
-            }
-        }
-    }
-    Ok(())
 }

@@ -91,6 +91,7 @@ impl MemoryPages {
             match outcome {
                 Ok(_) => unreachable!(),
                 Err(Stop::Fail(error)) => return Err(error),
+                Err(Stop::Busy(page)) => unreachable!("nobody loads page {page}"),
                 Err(Stop::Miss(page, _)) => {
                     assert!(
                         self.absent.borrow_mut().remove(&page),

@@ -12,6 +12,7 @@ use crate::blob::{Blob, BlobId};
 use crate::cache::{FrameFlags, FrameId, FrameKey};
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage};
 use crate::pages::{Pages, PagesRead, Stop};
+use crate::slot_page::absurdities;
 use crate::space::{Mark, PageState, Run};
 use crate::volume::{Inner, RESERVE_PAGES};
 use adit_base::hash::HashKey;
@@ -123,6 +124,10 @@ fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result
             format!("slot {address} (page {page}) is damaged: run `adit check`"),
         )
         .into());
+    }
+    if let Some(what) = absurdities(slot).first() {
+        let what = format!("use slot {address} (page {page}) with {what}: run `adit check`");
+        return Err(Error::with(Errno::UCLEAN, what).into());
     }
     if let Some(frame) = frame {
         inner.cache.set_verified_slot(frame, index);
@@ -399,6 +404,7 @@ impl<'s> Transaction<'s> {
             if *journaled
                 && run.pages == 1
                 && let Some(frame) = cache.find(FrameKey::meta(run.page))
+                && !cache.is_loading(frame)
             {
                 journal.remove_freed(inner, frame);
             }
@@ -462,7 +468,7 @@ impl Pages for Transaction<'_> {
         assert!(self.position(page).is_none(), "page {page} is fresh twice");
         if let Some(old) = inner.cache.find(FrameKey::meta(page)) {
             if inner.cache.is_loading(old) {
-                return Err(Stop::Miss(page, kind)); // waits for who still looks for its earlier life
+                return Err(Stop::Busy(page));
             }
             // Left from an earlier life of the page, freed and durable since.
             inner.cache.remove(old);
@@ -497,6 +503,10 @@ impl Pages for Transaction<'_> {
     }
 
     fn free_page(&mut self, page: u64) -> Result<(), Stop> {
+        let frame = self.inner.cache.find(FrameKey::meta(page));
+        if frame.is_some_and(|frame| self.inner.cache.is_loading(frame)) {
+            return Err(Stop::Busy(page));
+        }
         // Its records name it until the tail has passed them.
         self.free_run(Run { page, pages: 1 }, true)
     }

@@ -165,6 +165,7 @@ impl Store {
                 Ok(value) => return Ok(value),
                 Err(Stop::Fail(error)) => return Err(error),
                 Err(Stop::Miss(page, kind)) => self.0.load(page, kind).await?,
+                Err(Stop::Busy(page)) => self.0.load_ended(page).await,
             }
         }
     }
@@ -279,6 +280,7 @@ impl Inner {
                     transaction.abort(taken);
                     match stop {
                         Stop::Miss(page, kind) => self.load(page, kind).await?,
+                        Stop::Busy(page) => self.load_ended(page).await,
                         Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
                             reclaimed = true;
                             if !self.reclaim_pending().await? {
@@ -333,6 +335,14 @@ impl Inner {
         Box::pin(self.load_page(page, kind))
     }
 
+    /// Waits while somebody loads a metadata page.
+    async fn load_ended(&self, page: u64) {
+        let key = FrameKey::meta(page);
+        while (self.cache.find(key)).is_some_and(|frame| self.cache.is_loading(frame)) {
+            self.frame_settled.wait().await;
+        }
+    }
+
     async fn load_page(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
         if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
             return Err(Error::with(
@@ -340,13 +350,10 @@ impl Inner {
                 format!("follow metadata to page {page}, which can't hold {kind:?}"),
             ));
         }
+        self.load_ended(page).await;
         let key = FrameKey::meta(page);
-        loop {
-            match self.cache.find(key) {
-                Some(frame) if self.cache.is_loading(frame) => self.frame_settled.wait().await,
-                Some(_) => return Ok(()),
-                None => break,
-            }
+        if self.cache.find(key).is_some() {
+            return Ok(());
         }
         let frame = self.allocate_frame().await?;
         if self.cache.find(key).is_some() {

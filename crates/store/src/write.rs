@@ -151,13 +151,16 @@ impl Inner {
         if blob.deleted.get() {
             return Err(Error::with(Errno::STALE, "write to a deleted blob"));
         }
-        offset
-            .checked_add(len)
-            .filter(|end| *end <= BLOB_BYTES_MAX)
-            .ok_or_else(|| {
-                let what = format!("write beyond {BLOB_BYTES_MAX} bytes, the most that a file has");
-                Error::with(Errno::FBIG, what)
-            })
+        let end = offset.saturating_add(len);
+        if end > BLOB_BYTES_MAX {
+            let what = format!("write beyond {BLOB_BYTES_MAX} bytes, the most that a file has");
+            return Err(Error::with(Errno::FBIG, what));
+        }
+        if end > blob.size() && blob.cut_from.get() != 0 {
+            let what = "extend a file whose truncation failed half way: truncate it again";
+            return Err(Error::with(Errno::IO, what));
+        }
+        Ok(end)
     }
 
     /// The caller holds `blob.lock` exclusively.
@@ -323,11 +326,11 @@ impl Inner {
         }
     }
 
-    /// Makes a writer wait for write-back when a third of the cache is dirty. Not while it holds a blob's
+    /// Makes a writer wait when a third of the cache is dirty or in write-back. Not while it holds a blob's
     /// lock: write-back takes the `map_lock`s, which come first.
     async fn throttle(self: &Rc<Self>) {
         let counts = self.cache.counts();
-        if counts.dirty <= counts.limit / 3 {
+        if counts.dirty + counts.writeback <= counts.limit / 3 {
             return;
         }
         let write_back: Rare<'_, _> = Box::pin(async {

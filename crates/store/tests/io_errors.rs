@@ -6,9 +6,11 @@ use adit_base::random::Prng;
 use adit_base::{Errno, PAGE_BYTES};
 use adit_block::{FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
+use adit_store::format::Slot;
 use adit_store::{AllocateMode, BlobId, Store, SyncKind};
 use rig::{
-    Bytes, PAGE, assert_clean, close, create, cut, drop_dead, formatted, open, pattern, try_open,
+    Bytes, PAGE, assert_clean, close, create, cut, drop_dead, formatted, open, pattern, slot_of,
+    try_open,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -527,4 +529,143 @@ fn a_writer_does_not_hear_of_another_files_failed_write_back() {
     sync(&engine, bad).unwrap();
     assert!(read(&engine, good).unwrap() == pattern(5000, 4));
     close(engine);
+}
+
+/// Truncation threw away what was dirty and published the new size before the first step that can fail.
+#[test]
+fn a_truncation_or_deletion_that_fails_has_lost_nothing() {
+    let device = formatted(VOLUME_BYTES);
+    let engine = open(&device);
+    let id = new_blob(&engine, 10_000, 1);
+    write(&engine, id, 10_000, &pattern(90_000, 2)).unwrap();
+    let content = read(&engine, id).unwrap();
+    device.inject(io_error(FaultOn::Write).within(RING).times(1));
+    let other = engine.run(|store| async { create(store).await }).unwrap();
+    assert_eq!(errno(sync(&engine, other)), Errno::IO);
+    for size in [0, 5_000, 50_000, 200_000] {
+        let result = engine.run(|store| async {
+            let blob = store.blob(id).await?;
+            store.resize(&blob, size).await
+        });
+        assert_eq!(errno(result), Errno::ROFS);
+        assert!(read(&engine, id).unwrap() == content, "{size}");
+    }
+    let result = engine.run(|store| async { store.delete(id).await });
+    assert_eq!(errno(result), Errno::ROFS);
+    assert!(read(&engine, id).unwrap() == content);
+    drop_dead(engine);
+}
+
+/// The second attempt saw the new size and found nothing to cut off: frames of freed pages stayed, and the pages were
+/// given out again while redo records still named them.
+#[test]
+fn a_truncation_that_failed_half_way_is_finished_by_the_next_one() {
+    let device = formatted(VOLUME_BYTES);
+    let engine = open(&device);
+    let id = engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            for page in 0..1500 {
+                store
+                    .write(&blob, page * 2 * PAGE, &pattern(4096, page))
+                    .await?;
+            }
+            Ok(id)
+        })
+        .unwrap();
+    close(engine);
+    let engine = open(&device);
+    let resize = |size| {
+        engine.run(|store| async {
+            let blob = store.blob(id).await?;
+            store.resize(&blob, size).await
+        })
+    };
+    // Only the first leaf of the map is in memory, and some data behind it.
+    let mut back = [0; 4096];
+    for page in [0, 2, 4, 200] {
+        engine
+            .run(|store| async {
+                let blob = store.blob(id).await?;
+                store.read(&blob, page * PAGE, &mut back).await
+            })
+            .unwrap();
+    }
+    write(&engine, id, 3 * PAGE, &pattern(100, 7)).unwrap();
+    device.inject(io_error(FaultOn::Read).within(DATA));
+    assert_eq!(errno(resize(PAGE)), Errno::IO);
+    device.clear_faults();
+    // What is left of it must not come to light.
+    assert_eq!(errno(write(&engine, id, 300 * PAGE, b"x")), Errno::IO);
+    assert_eq!(read(&engine, id).unwrap(), pattern(4096, 0));
+    resize(PAGE).unwrap();
+    resize(1000 * PAGE).unwrap();
+    let back = read(&engine, id).unwrap();
+    assert_eq!(back.len() as u64, 1000 * PAGE);
+    assert!(back[..4096] == pattern(4096, 0));
+    assert!(back[4096..].iter().all(|byte| *byte == 0));
+    assert_eq!(slot_of(&engine, id).allocated_pages, 1);
+    let device = cut(&device, engine);
+    let engine = open(&device);
+    assert_clean(&engine);
+    close(engine);
+}
+
+#[test]
+fn zeroing_a_range_without_space_for_it_changes_nothing() {
+    let device = formatted(VOLUME_BYTES);
+    let engine = open(&device);
+    let id = new_blob(&engine, 100_000, 1);
+    let result = engine.run(|store| async {
+        let blob = store.blob(id).await?;
+        (store.zero_range(&blob, 0..1 << 30, AllocateMode::Extend)).await
+    });
+    assert_eq!(errno(result), Errno::NOSPC);
+    assert!(read(&engine, id).unwrap() == pattern(100_000, 1));
+    let mut expected = pattern(100_000, 1);
+    for (from, to) in [(10, 20), (5_000, 30_000), (8192, 12288), (99_000, 100_000)] {
+        expected[from..to].fill(0);
+        engine
+            .run(|store| async {
+                let blob = store.blob(id).await?;
+                let range = from as u64..to as u64;
+                (store.zero_range(&blob, range, AllocateMode::KeepSize)).await?;
+                // Live bytes in its pages, for the next one.
+                store.write(&blob, 40_000, &[from as u8; 10]).await?;
+                store.append(&blob, b"x").await?;
+                store.sync(&blob, SyncKind::Data).await?;
+                store.resize(&blob, 100_000).await
+            })
+            .unwrap();
+        expected[40_000..40_010].fill(from as u8);
+        assert!(read(&engine, id).unwrap() == expected, "{from}..{to}");
+    }
+    let device = cut(&device, engine);
+    let engine = open(&device);
+    // The last truncation was not synced.
+    assert!(read(&engine, id).unwrap()[..100_000] == expected);
+    assert_clean(&engine);
+    close(engine);
+}
+
+#[test]
+fn slots_with_fields_that_cannot_be_are_refused() {
+    let device = formatted(VOLUME_BYTES);
+    let engine = open(&device);
+    let id = new_blob(&engine, 50_000, 1);
+    close(engine);
+    let damages: [fn(&mut Slot); 4] = [
+        |slot| slot.size = u64::MAX / 2,
+        |slot| slot.valid_size = slot.size + 1,
+        |slot| slot.map_kind = 77,
+        |slot| slot.map_depth = 200,
+    ];
+    for damage in damages {
+        let device = Bytes::of(&device).forge_slot(id.slot, damage).device();
+        let engine = open(&device);
+        assert_eq!(errno(read(&engine, id)), Errno::UCLEAN);
+        assert_eq!(errno(write(&engine, id, 0, b"x")), Errno::UCLEAN);
+        drop_dead(engine);
+    }
 }

@@ -5,8 +5,8 @@ mod rig;
 use adit_base::Result;
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::sync::join_all;
-use adit_store::{MkfsOptions, SyncKind};
-use rig::{close, create, format_as, open, pattern};
+use adit_store::{AllocateMode, MkfsOptions, SyncKind, XattrMode};
+use rig::{PAGE, assert_clean, close, create, drop_dead, format_as, formatted, open, pattern};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -86,4 +86,87 @@ fn commits_back_to_back_do_not_keep_a_checkpoint_waiting() {
         })
         .unwrap();
     close(engine);
+}
+
+/// What a jump of the valid size left behind was made unwritten in one transaction, however many extents it had:
+/// the journal's buffers overflowed, and that panicked.
+#[test]
+fn the_last_page_of_a_fragmented_preallocation_can_be_written_first() {
+    const HOLES: u64 = 30_000;
+    let device = formatted(512 << 20);
+    let engine = open(&device);
+    let id = engine
+        .run(|store| async {
+            let sieve = create(store).await?;
+            let blob = store.blob(sieve).await?;
+            let rest = store.info().await?.free_bytes - (3 << 20);
+            store.allocate(&blob, 0..rest, AllocateMode::Extend).await?;
+            for hole in 0..HOLES {
+                let start = hole * 2 * PAGE;
+                store.punch(&blob, start..start + PAGE).await?;
+            }
+            store.checkpoint().await?;
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let end = (HOLES - 500) * PAGE;
+            store.allocate(&blob, 0..end, AllocateMode::Extend).await?;
+            store.write(&blob, end - 10, b"the end...").await?;
+            store.sync(&blob, SyncKind::Data).await?;
+            Ok(id)
+        })
+        .unwrap();
+    drop_dead(engine);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let blob = store.blob(id).await?;
+            let mut back = vec![1; 1 << 20];
+            assert_eq!(store.read(&blob, 0, &mut back).await?, back.len());
+            assert!(back.iter().all(|byte| *byte == 0));
+            let mut back = [0; 10];
+            store.read(&blob, blob.size() - 10, &mut back).await?;
+            assert_eq!(&back, b"the end...");
+            Ok(())
+        })
+        .unwrap();
+    assert_clean(&engine);
+    close(engine);
+}
+
+/// The check had asked for the page of attributes of a blob that was deleted before the page came: the page's frame
+/// was taken away under the load, which panicked.
+#[test]
+fn a_blob_can_be_deleted_while_the_check_looks_at_it() {
+    let device = slow(64 << 20, 0);
+    let engine = open(&device);
+    let ids = engine
+        .run(|store| async {
+            let mut ids = Vec::new();
+            for index in 0..40 {
+                let id = create(store).await?;
+                let value = vec![1; 500 + index];
+                (store.xattr_set(id, b"user.large", &value, XattrMode::Any)).await?;
+                ids.push(id);
+            }
+            Ok(ids)
+        })
+        .unwrap();
+    close(engine);
+    device.inject(FaultRule::new(
+        FaultOn::Read,
+        FaultEffect::Delay { polls: 3 },
+    ));
+    for id in ids {
+        let engine = open(&device);
+        engine
+            .run(|store| async {
+                let check = async { store.check(&mut |_, _| {}).await.map(drop) };
+                let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                    [Box::pin(check), Box::pin(store.delete(id))];
+                let mut results = join_all(both).await.into_iter().skip(1);
+                results.next().unwrap()
+            })
+            .unwrap();
+        close(engine);
+    }
 }

@@ -37,6 +37,8 @@ pub struct Counts {
     pub used: u32,
     /// With DIRTY.
     pub dirty: u32,
+    /// With WRITEBACK.
+    pub writeback: u32,
     /// With JOURNALED.
     pub journaled: u32,
     /// Could be evicted, apart from pins.
@@ -320,6 +322,12 @@ impl Cache {
         let (dirty, journaled) = (FrameFlags::DIRTY, FrameFlags::JOURNALED);
         let counts = &mut self.counts;
         step(&mut counts.dirty, has(before, dirty), has(after, dirty));
+        let writeback = FrameFlags::WRITEBACK;
+        step(
+            &mut counts.writeback,
+            has(before, writeback),
+            has(after, writeback),
+        );
         step(
             &mut counts.journaled,
             has(before, journaled),

@@ -5,15 +5,13 @@
 //! that no damage makes the walk longer than the volume has pages.
 
 use super::{Checker, damage};
-use crate::blob::{BLOB_BYTES_MAX, BlobId};
+use crate::blob::BlobId;
 use crate::extents::{self, Found};
-use crate::format::{
-    BlobKind, MAP_EXTENT_TREE, MAP_EXTENTS, MAP_INLINE, MAP_NAME_TREE, PageKind,
-    SLOT_PAYLOAD_BYTES, SLOTS_PER_PAGE, Slot,
-};
+use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
 use crate::iterate::{SlotContent, slots_of};
 use crate::node::{DEPTH_MAX, Tree};
 use crate::pages::{PagesRead, Stop};
+use crate::slot_page::absurdities;
 use crate::space::{PageState, Run};
 use crate::transaction::View;
 use crate::xattr;
@@ -45,51 +43,6 @@ struct Subject<'a> {
     pages: u64,
     /// Part of its map could not be read, so `pages` means nothing.
     incomplete: bool,
-}
-
-/// A sentence for each field that can't be.
-fn absurdities(slot: &Slot) -> Vec<String> {
-    let mut found = Vec::new();
-    let kind = BlobKind::from_u8(slot.kind);
-    if kind.is_none() {
-        found.push(format!("unknown kind {}", slot.kind));
-    }
-    if slot.generation == 0 {
-        found.push("generation 0".into());
-    }
-    if slot.size > BLOB_BYTES_MAX {
-        found.push(format!("a size of {} bytes", slot.size));
-    }
-    if slot.valid_size > slot.size {
-        found.push(format!(
-            "{} of its {} bytes are valid",
-            slot.valid_size, slot.size
-        ));
-    }
-    for (name, nanoseconds) in [
-        ("access", slot.atime_ns),
-        ("modification", slot.mtime_ns),
-        ("change", slot.ctime_ns),
-        ("creation", slot.btime_ns),
-    ] {
-        if nanoseconds >= 1_000_000_000 {
-            found.push(format!("{nanoseconds} nanoseconds in its time of {name}"));
-        }
-    }
-    let is_tree = matches!(slot.map_kind, MAP_EXTENT_TREE | MAP_NAME_TREE);
-    if slot.map_kind > MAP_INLINE {
-        found.push(format!("unknown kind of map {}", slot.map_kind));
-    }
-    if usize::from(slot.map_depth) > DEPTH_MAX || (!is_tree && slot.map_depth != 0) {
-        found.push(format!("a map of depth {}", slot.map_depth));
-    }
-    if slot.map_kind == MAP_NAME_TREE && kind != Some(BlobKind::Directory) {
-        found.push("names, and it is no directory".into());
-    }
-    if slot.map_kind == MAP_INLINE && usize::from(slot.map_count) > SLOT_PAYLOAD_BYTES {
-        found.push(format!("{} bytes of content in the slot", slot.map_count));
-    }
-    found
 }
 
 impl Checker<'_> {

@@ -532,3 +532,29 @@ fn every_damage_is_reported_and_stops_no_operation_with_a_panic() {
         Errno::UCLEAN
     );
 }
+
+/// An extent was found, its full leaf split for more room, and then it was in neither half: a panic, reached with an
+/// image whose checksums are right.
+#[test]
+fn an_extent_that_a_split_loses_in_a_leaf_out_of_order_is_an_error() {
+    let mut blob = Blob::new();
+    for page in 0..LEAF_MAX as u32 {
+        blob.insert(page * 10, 1, 10_000 + u64::from(page) * 20, true)
+            .unwrap();
+    }
+    let leaf = locate(&blob.pages, &blob.slot, ADDRESS, 0).unwrap().page;
+    let far = Extent {
+        logical: 5000,
+        pages: 9,
+        physical: 800_000,
+        unwritten: true,
+    };
+    let extents = &mut view_mut::<ExtentLeaf>(blob.pages.corrupt_page(leaf)).extents;
+    extents[LEAF_MAX / 2] = far.raw();
+    let marked = blob.transact(|pages, slot| mark_written(pages, slot, ADDRESS, 5003..5004));
+    assert_eq!(errno(marked), Errno::UCLEAN);
+    let removed = blob.transact(|pages, slot| {
+        remove(pages, slot, ADDRESS, 5003..5004, 3, &mut Vec::new()).map(drop)
+    });
+    assert_eq!(errno(removed), Errno::UCLEAN);
+}

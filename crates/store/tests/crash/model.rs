@@ -93,15 +93,17 @@ impl Model {
         self.changes.push(Change::Write { range, version });
     }
 
-    /// The size was changed, or may have been.
+    /// The size was changed, or may have been. A commit alone makes it durable where the store changes the size at
+    /// once: when it grows, or is cut off from what certainly was longer. Else it comes with the data before it.
     pub(crate) fn resized(&mut self, size: u64, done: bool) {
+        let at_once = size >= self.size() || size <= self.sizes.start;
         let zeroed = size.min(self.size())..u64::MAX;
         self.changes.push(Change::Zero { range: zeroed });
         self.saw_size(size);
         self.transacted_size = None;
         if done {
             self.current.resize(size as usize, 0);
-            self.transacted_size = Some(size);
+            self.transacted_size = at_once.then_some(size);
         }
     }
 

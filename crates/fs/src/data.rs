@@ -13,6 +13,7 @@ use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_store::{AllocateMode, Blob, SyncKind};
 use std::io::{IoSlice, IoSliceMut};
+use std::pin::Pin;
 use std::rc::Rc;
 
 /// Reading.
@@ -152,13 +153,17 @@ impl Fs {
 
     /// What SYNC and DSYNC ask for after each write.
     async fn written(&self, file: &OpenFile, inode: &Inode) -> Result<()> {
-        if file.flags().contains(OpenFlags::SYNC) {
-            self.sync_inode(file, inode, SyncKind::All).await
+        let kind = if file.flags().contains(OpenFlags::SYNC) {
+            SyncKind::All
         } else if file.flags().contains(OpenFlags::DSYNC) {
-            self.sync_inode(file, inode, SyncKind::Data).await
+            SyncKind::Data
         } else {
-            Ok(())
-        }
+            return Ok(());
+        };
+        // Boxed, so that writes without it are small futures.
+        let sync: Pin<Box<dyn Future<Output = Result<()>> + '_>> =
+            Box::pin(self.sync_inode(file, inode, kind));
+        sync.await
     }
 
     /// Sets the size; what is new reads as zeroes.

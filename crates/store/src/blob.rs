@@ -411,10 +411,12 @@ impl Inner {
             return Ok(mapping);
         }
         loop {
-            let slot = *blob.slot.borrow();
-            let view = crate::transaction::View::new(self);
-            let mapping = crate::extents::lookup(&view, &slot, blob.id.slot, page);
-            match mapping.and_then(|mapping| self.within_volume(mapping)) {
+            let mapping = {
+                let view = crate::transaction::View::new(self);
+                crate::extents::lookup(&view, &blob.slot.borrow(), blob.id.slot, page)
+                    .and_then(|mapping| self.within_volume(mapping))
+            };
+            match mapping {
                 Ok(mapping) => {
                     let first = match mapping {
                         Mapping::Extent(extent) => extent.logical,

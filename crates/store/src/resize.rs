@@ -493,8 +493,8 @@ impl Inner {
         if !cached && matches!(self.map(blob, page).await?, Mapping::Hole { .. }) {
             return Ok(());
         }
-        let zeroes = [0; PAGE_BYTES];
-        let zeroes = &zeroes[..(to - from) as usize];
+        static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+        let zeroes = &ZEROES[..(to - from) as usize];
         self.write_locked(blob, from, zeroes, &mut Promise::none(self))
             .await
     }

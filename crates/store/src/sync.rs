@@ -68,6 +68,23 @@ struct Taken {
     granules: u64,
 }
 
+/// What a slot says of its blob's size; a copy of the slot itself would be moved with each future.
+#[derive(Clone, Copy)]
+struct SlotSizes {
+    size: u64,
+    valid_size: u64,
+}
+
+impl SlotSizes {
+    fn of(blob: &Blob) -> SlotSizes {
+        let slot = blob.slot.borrow();
+        SlotSizes {
+            size: slot.size,
+            valid_size: slot.valid_size,
+        }
+    }
+}
+
 type TakenPages = SmallVec<[Taken; 8]>;
 
 /// A run of dirty pages on its way home.
@@ -274,19 +291,19 @@ impl Inner {
         size: u64,
         times: bool,
     ) -> Result<()> {
-        let slot = *blob.slot.borrow();
+        let slot = SlotSizes::of(blob);
         let mtime = blob.mtime.get();
         if pages.is_empty() && size == slot.size && !(times && mtime.is_some()) {
             return Ok(());
         }
-        let valid_size = new_valid_size(&slot, &pages, size);
+        let valid_size = new_valid_size(slot, &pages, size);
         if valid_size > slot.valid_size
-            && let Err(error) = self.cover_tail(blob, &slot, &mut pages).await
+            && let Err(error) = self.cover_tail(blob, slot, &mut pages).await
         {
             self.redirty(blob, &pages, &[]);
             return Err(error);
         }
-        let (journal, mut home) = match self.plan(blob, &slot, &pages, size).await {
+        let (journal, mut home) = match self.plan(blob, slot, &pages, size).await {
             Ok(plan) => plan,
             Err(error) => {
                 self.redirty(blob, &pages, &[]);
@@ -314,7 +331,7 @@ impl Inner {
     async fn cover_tail(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
-        slot: &Slot,
+        slot: SlotSizes,
         pages: &mut TakenPages,
     ) -> Result<()> {
         let tail = (slot.valid_size / PAGE) as u32;
@@ -340,7 +357,7 @@ impl Inner {
     async fn plan(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
-        slot: &Slot,
+        slot: SlotSizes,
         pages: &[Taken],
         size: u64,
     ) -> Result<(TakenPages, Pieces)> {
@@ -372,7 +389,11 @@ impl Inner {
             self.checkpoint().await?;
             return Box::pin(self.plan(blob, slot, pages, size)).await;
         }
-        Ok((journal, self.take_homes(blob, &home).await?))
+        if home.is_empty() {
+            return Ok((journal, Pieces::new()));
+        }
+        let homes: Rare<'_, _> = Box::pin(self.take_homes(blob, &home));
+        Ok((journal, homes.await?))
     }
 
     /// Finds or takes a place for each page that goes home.
@@ -515,7 +536,7 @@ impl Inner {
         if valid_size > blob.slot.borrow().valid_size {
             self.cover_gap(blob, journal, home, valid_size).await?;
         }
-        let slot = *blob.slot.borrow();
+        let slot = SlotSizes::of(blob);
         let changes = !journal.is_empty()
             || home.iter().any(Piece::changes_map)
             || size != slot.size
@@ -722,7 +743,7 @@ fn first_clean(pages: &[Taken]) -> u64 {
 }
 
 /// The valid size once `pages` are on the device.
-fn new_valid_size(slot: &Slot, pages: &[Taken], size: u64) -> u64 {
+fn new_valid_size(slot: SlotSizes, pages: &[Taken], size: u64) -> u64 {
     slot.valid_size.max(first_clean(pages).min(size))
 }
 

@@ -269,27 +269,31 @@ impl Inner {
         let mut reclaimed = false;
         loop {
             self.admit().await?;
-            let mut transaction = Transaction::new(self, freeing);
-            let taken = self.space.borrow_mut().mark();
-            match f(&mut transaction) {
-                Ok(value) => {
-                    transaction.apply(taken);
-                    return Ok(value);
-                }
-                Err(stop) => {
-                    transaction.abort(taken);
-                    match stop {
-                        Stop::Miss(page, kind) => self.load(page, kind).await?,
-                        Stop::Busy(page) => self.load_ended(page).await,
-                        Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
-                            reclaimed = true;
-                            if !self.reclaim_pending().await? {
-                                return Err(error);
-                            }
-                        }
-                        Stop::Fail(error) => return Err(error),
+            // In a block of its own: it must not live across what is awaited.
+            let stop = {
+                let mut transaction = Transaction::new(self, freeing);
+                let taken = self.space.borrow_mut().mark();
+                match f(&mut transaction) {
+                    Ok(value) => {
+                        transaction.apply(taken);
+                        return Ok(value);
+                    }
+                    Err(stop) => {
+                        transaction.abort(taken);
+                        stop
                     }
                 }
+            };
+            match stop {
+                Stop::Miss(page, kind) => self.load(page, kind).await?,
+                Stop::Busy(page) => self.load_ended(page).await,
+                Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
+                    reclaimed = true;
+                    if !self.reclaim_pending().await? {
+                        return Err(error);
+                    }
+                }
+                Stop::Fail(error) => return Err(error),
             }
         }
     }

@@ -412,7 +412,7 @@ fn a_write_beyond_the_largest_size_is_efbig() {
             let blob = store.blob(id).await?;
             store.write(&blob, 0, &pattern(8192, 1)).await?;
             store.sync(&blob, SyncKind::All).await?;
-            for offset in [u64::MAX - 4095, 16 << 40, u64::MAX & !4095] {
+            for offset in [u64::MAX - 4095, 16 << 40, !4095] {
                 let data = [1; 4096];
                 let direct = store.write_direct(&blob, offset, &data).await;
                 let cached = store.write(&blob, offset, &data).await;

@@ -1,0 +1,183 @@
+//! The keeper, timers, and work that no caller waits for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_base::Error;
+use adit_block::{Buffer, Request};
+
+use crate::common::{LIMIT, memory, slow_memory, start, start_with, within, write_read};
+
+#[test]
+fn an_idle_keeper_never_wakes() {
+    within(LIMIT, || {
+        let engine = start(memory());
+        drop(engine.spawn(|state| write_read(state, 1, 1)));
+        while engine
+            .run(|state| async {
+                state
+                    .reactor
+                    .submit(Request::flush(0))
+                    .await
+                    .result
+                    .map_err(Error::from)
+            })
+            .is_err()
+        {}
+        thread::sleep(Duration::from_millis(50));
+        let before = engine.keeper_wakeups();
+        for _ in 0..1000 {
+            engine.run(|state| write_read(state, 1, 1)).expect("io");
+        }
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(engine.keeper_wakeups() - before, 0);
+    });
+}
+
+#[test]
+fn the_keeper_runs_background_work_without_any_caller() {
+    within(LIMIT, || {
+        for device in [memory(), slow_memory(200)] {
+            let engine = start(device);
+            let done = Arc::new(AtomicU64::new(0));
+            let seen = done.clone();
+            engine
+                .run(|state| async move {
+                    // A task of the worker may refer to its state by a shared pointer of its own.
+                    let reactor = state.reactor.clone();
+                    state.reactor.spawn_local(async move {
+                        for page in 0..10 {
+                            let write = Request::write(page * 4096, Buffer::zeroed(4096), 0);
+                            reactor.submit(write).await.result.expect("io");
+                            reactor.yield_now().await;
+                            done.fetch_add(1, Ordering::SeqCst);
+                        }
+                    });
+                    Ok(())
+                })
+                .expect("runs");
+            while seen.load(Ordering::SeqCst) < 10 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+}
+
+#[test]
+fn timers_fire_for_callers_and_for_background_tasks() {
+    within(LIMIT, || {
+        for keeper in [true, false] {
+            let engine = start_with(memory(), 8, keeper);
+            let began = Instant::now();
+            engine
+                .run(|state| async move {
+                    state.reactor.sleep(Duration::from_millis(20)).await;
+                    Ok(())
+                })
+                .expect("runs");
+            let took = began.elapsed();
+            assert!(
+                took >= Duration::from_millis(20) && took < Duration::from_secs(5),
+                "{took:?}"
+            );
+        }
+        let engine = start(memory());
+        let rang = Arc::new(AtomicU64::new(0));
+        let seen = rang.clone();
+        engine
+            .run(|state| async move {
+                for ms in [30, 10, 20] {
+                    let (reactor, rang) = (state.reactor.clone(), rang.clone());
+                    state.reactor.spawn_local(async move {
+                        reactor.sleep(Duration::from_millis(ms)).await;
+                        rang.fetch_add(1, Ordering::SeqCst);
+                    });
+                }
+                Ok(())
+            })
+            .expect("runs");
+        while seen.load(Ordering::SeqCst) < 3 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+#[test]
+fn timers_fire_while_callers_keep_the_worker_busy() {
+    within(LIMIT, || {
+        let engine = start(memory());
+        let rang = Arc::new(AtomicU64::new(0));
+        let seen = rang.clone();
+        engine
+            .run(|state| async move {
+                let reactor = state.reactor.clone();
+                state.reactor.spawn_local(async move {
+                    for _ in 0..20 {
+                        reactor.sleep(Duration::from_millis(1)).await;
+                        rang.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+                Ok(())
+            })
+            .expect("runs");
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while seen.load(Ordering::SeqCst) < 20 {
+                        engine.run(|_| async { Ok(()) }).expect("runs");
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn sleeping_callers_guard_each_others_timers_without_a_keeper() {
+    within(LIMIT, || {
+        let engine = start_with(memory(), 8, false);
+        thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    for turn in 0..60u64 {
+                        let us = 50 + (thread * 977 + turn * 331) % 2000;
+                        let began = Instant::now();
+                        engine
+                            .run(|state| async move {
+                                state.reactor.sleep(Duration::from_micros(us)).await;
+                                Ok(())
+                            })
+                            .expect("runs");
+                        assert!(began.elapsed() >= Duration::from_micros(us));
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_background_task_that_never_ends_delays_neither_callers_nor_the_end() {
+    within(LIMIT, || {
+        let engine = start(memory());
+        engine
+            .run(|state| async move {
+                let reactor = state.reactor.clone();
+                state.reactor.spawn_local(async move {
+                    loop {
+                        reactor.yield_now().await;
+                    }
+                });
+                Ok(())
+            })
+            .expect("runs");
+        for _ in 0..2000 {
+            engine.run(|_| async { Ok(()) }).expect("runs");
+        }
+        engine.run(|state| write_read(state, 1, 1)).expect("io");
+        engine.shutdown(|_| async { Ok(()) }).expect("ends");
+    });
+}

@@ -1,0 +1,225 @@
+//! Blocking calls: operations of one thread and of many.
+
+use std::thread;
+
+use adit_base::{Errno, Error, Result};
+use adit_block::Request;
+use adit_reactor::sync::join_all;
+
+use crate::common::{
+    LIMIT, State, block_on, memory, slow_memory, start, start_with, within, write_read,
+};
+
+#[test]
+fn an_operation_runs_to_its_end_on_the_callers_thread() {
+    let engine = start(memory());
+    let text = String::from("borrowed by the operation");
+    let len = engine.run(|state| {
+        let text = &text;
+        async move {
+            state.count.set(state.count.get() + 1);
+            Ok(text.len() as u64 + state.count.get())
+        }
+    });
+    assert_eq!(len.expect("runs"), 26);
+    let error: Result<()> = engine.run(|_| async { Err(Error::new(Errno::NOENT)) });
+    assert_eq!(error.expect_err("its own error").errno(), Errno::NOENT);
+}
+
+#[test]
+fn an_operation_does_io_on_inline_and_on_polled_devices() {
+    for device in [memory(), slow_memory(50)] {
+        let engine = start(device);
+        engine.run(|state| write_read(state, 3, 9)).expect("io");
+    }
+}
+
+#[test]
+fn a_full_queue_makes_requests_wait_and_loses_none() {
+    within(LIMIT, || {
+        let engine = start_with(slow_memory(20), 2, true);
+        let done = engine.run(|state| async move {
+            let requests = (0..50).map(|page| write_read(state, page, page as u8));
+            join_all(requests)
+                .await
+                .into_iter()
+                .collect::<Result<Vec<()>>>()
+        });
+        assert_eq!(done.expect("io").len(), 50);
+    });
+}
+
+#[test]
+fn many_threads_lose_no_operation_and_no_wake_up() {
+    for (device, turns) in [(memory(), 3000u64), (slow_memory(5), 200)] {
+        within(LIMIT, move || {
+            let engine = start(device);
+            thread::scope(|scope| {
+                for thread in 0..6u64 {
+                    let engine = &engine;
+                    scope.spawn(move || {
+                        for turn in 0..turns {
+                            let page = thread * 8 + turn % 8;
+                            let operation = move |state: &'_ State| {
+                                // The borrow checker wants one type for all arms, so one future with branches.
+                                let state: *const State = state;
+                                async move {
+                                    // SAFETY: the engine outlives the operation.
+                                    let state = unsafe { &*state };
+                                    match turn % 4 {
+                                        0 => write_read(state, page, turn as u8).await?,
+                                        1 => {
+                                            let _guard = state.lock.write().await;
+                                            let before = state.count.get();
+                                            state.reactor.yield_now().await;
+                                            if turn % 8 == 1 {
+                                                write_read(state, page, turn as u8).await?;
+                                            }
+                                            assert_eq!(state.count.get(), before);
+                                            state.count.set(before + 1);
+                                        }
+                                        2 => drop(state.lock.read().await),
+                                        _ => {}
+                                    }
+                                    Ok(())
+                                }
+                            };
+                            engine.run(operation).expect("runs");
+                        }
+                    });
+                }
+            });
+            let count = engine.run(|state| async { Ok(state.count.get()) });
+            assert_eq!(count.expect("runs"), 6 * turns / 4);
+            engine.shutdown(|_| async { Ok(()) }).expect("ends");
+        });
+    }
+}
+
+#[test]
+fn short_operations_of_many_threads_are_all_counted() {
+    within(LIMIT, || {
+        let engine = start_with(memory(), 8, false);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        engine
+                            .run(|state| async {
+                                state.count.set(state.count.get() + 1);
+                                Ok(())
+                            })
+                            .expect("runs");
+                    }
+                });
+            }
+        });
+        let count = engine.run(|state| async { Ok(state.count.get()) });
+        assert_eq!(count.expect("runs"), 160_000);
+    });
+}
+
+#[test]
+fn threads_that_wait_for_each_other_in_pairs_never_sleep_for_ever() {
+    within(LIMIT, || {
+        // No keeper: whoever leaves must wake who is able to go on.
+        let engine = start_with(memory(), 8, false);
+        thread::scope(|scope| {
+            for side in 0..2u64 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    for _ in 0..5000 {
+                        engine
+                            .run(|state| async move {
+                                while state.count.get() % 2 != side {
+                                    state.event.wait().await;
+                                }
+                                state.count.set(state.count.get() + 1);
+                                state.event.notify_all();
+                                Ok(())
+                            })
+                            .expect("runs");
+                    }
+                });
+            }
+        });
+        let count = engine.run(|state| async { Ok(state.count.get()) });
+        assert_eq!(count.expect("runs"), 10_000);
+    });
+}
+
+#[test]
+fn a_call_inside_a_call_is_a_deadlock_that_is_refused() {
+    let engine = start(memory());
+    let inner = engine.run(|_| {
+        let engine = &engine;
+        async move {
+            Ok(engine
+                .run(|_| async { Ok(()) })
+                .expect_err("refused")
+                .errno())
+        }
+    });
+    assert_eq!(inner.expect("runs"), Errno::DEADLK);
+    engine
+        .run(|_| async { Ok(()) })
+        .expect("and nothing is broken");
+}
+
+#[test]
+fn files_work_from_many_threads_with_either_engine() {
+    use adit_block::{FileDevice, FileEngine, FileOptions};
+    for file_engine in [FileEngine::Sync, FileEngine::IoUring] {
+        let name = format!("reactor-{file_engine:?}-{}.adit", std::process::id());
+        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_file(&path);
+        let options = FileOptions {
+            engine: file_engine,
+            ..FileOptions::default()
+        };
+        let device = match FileDevice::create(&path, 1 << 20, &options) {
+            Ok(device) => device,
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                continue;
+            }
+        };
+        within(LIMIT, move || {
+            let engine = start_with(device, 4, true);
+            thread::scope(|scope| {
+                for thread in 0..6u64 {
+                    let engine = &engine;
+                    scope.spawn(move || {
+                        for turn in 0..60u64 {
+                            let work = move |state: &'static State| async move {
+                                let both = [
+                                    write_read(state, thread, turn as u8),
+                                    write_read(state, 8 + thread, 1),
+                                ];
+                                join_all(both).await.into_iter().collect::<Result<()>>()
+                            };
+                            match turn % 3 {
+                                0 => block_on(engine.spawn(work)).expect("io"),
+                                1 => engine
+                                    .run(|state| write_read(state, thread, turn as u8))
+                                    .expect("io"),
+                                _ => engine.spawn(work).wait().expect("io"),
+                            }
+                        }
+                    });
+                }
+            });
+            engine
+                .shutdown(|state| async {
+                    state
+                        .reactor
+                        .submit(Request::flush(0))
+                        .await
+                        .result
+                        .map_err(Error::from)
+                })
+                .expect("ends");
+        });
+        let _ = std::fs::remove_file(&path);
+    }
+}

@@ -1,0 +1,9 @@
+//! What callers, handles and the keeper promise, on devices that execute inline and on ones that complete later.
+
+mod background;
+mod calls;
+mod common;
+mod ending;
+mod failures;
+mod handles;
+mod sync;

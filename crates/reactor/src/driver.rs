@@ -12,6 +12,7 @@
 //! argument). After a panic nothing more is submitted and no operation is polled; when no request is under way any more (their memory may
 //! be a caller's), everybody gets EIO.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,12 +45,26 @@ const COLLECT_NS: u64 = 1_000_000;
 pub(crate) enum Purpose<'n> {
     /// A blocking call's operation.
     Caller(&'n Node),
-    /// A handle's operation, polled by an executor; `arm` tells the keeper about what is left.
-    Handle { cell: &'n OwnedCell, arm: bool },
+    /// A handle's operation, polled by an executor or by hand.
+    Handle {
+        cell: &'n OwnedCell,
+        /// Whether its owner comes again for what is left, so that the keeper needn't know. Void once somebody else relied on this driver.
+        returns: Cell<bool>,
+    },
     /// Just what is ready.
     Glance,
     /// Everything there is.
     Keeper,
+}
+
+/// What somebody who looks in needs of a holder that is in the way.
+pub(crate) enum Need {
+    /// Nothing: it comes again.
+    None,
+    /// That it names a driver for what it leaves, even if it polls by hand.
+    Driver,
+    /// That, or if there is no holder, a look into the inbox.
+    Look,
 }
 
 /// Why a driver released the lock, and what it does now.
@@ -476,6 +491,7 @@ impl Core {
         let mut polled = 0u32;
         loop {
             if self.lock.take_knock() {
+                purpose.take_over();
                 self.take_in(reactor);
             }
             if let Some(what) = reactor.take_broken() {
@@ -560,7 +576,7 @@ impl Core {
                     reactor.set_guard(node, next_ns);
                     *deadline = Some(next_ns);
                 }
-                _ if unguarded && may_arm && self.keeper.is_enabled() => {
+                _ if unguarded && self.keeper.is_enabled() => {
                     after.wake_keeper |= self.keeper.arm();
                 }
                 _ if unguarded => {
@@ -649,12 +665,12 @@ impl Core {
         }
     }
 
-    /// Drives without blocking for the device, if the worker is free.
-    pub(crate) fn help(&self, purpose: &Purpose<'_>, must_look: bool) {
-        let mut holding = if must_look {
-            self.lock.knock()
-        } else {
-            self.lock.try_acquire()
+    /// Drives without blocking for the device, if the worker is free. If not, the holder is told to look around where that is needed.
+    pub(crate) fn help(&self, purpose: &Purpose<'_>, need: Need) {
+        let mut holding = match need {
+            Need::None => self.lock.try_acquire(),
+            Need::Driver => self.lock.try_acquire() || self.lock.knock(),
+            Need::Look => self.lock.knock(),
         };
         while holding {
             match self.drive(purpose) {
@@ -671,7 +687,7 @@ impl Core {
     pub(crate) unsafe fn hand_in(&self, cell: ptr::NonNull<OwnedCell>) {
         // SAFETY: valid until the worker gave up its reference, by the caller's word.
         unsafe { self.inbox.push(cell.as_ptr().cast::<Message>()) };
-        self.help(&Purpose::Glance, true);
+        self.help(&Purpose::Glance, Need::Look);
     }
 
     /// Ends the worker: its own tasks, then what `drop_state` drops, then its queue and device. Nobody else may be driving for long.
@@ -759,9 +775,17 @@ impl Purpose<'_> {
         }
     }
 
-    /// Whether the keeper gets what this driver leaves.
+    /// Somebody knocked: what that was about is this driver's now, and not for its owner to come back to at leisure.
+    fn take_over(&self) {
+        if let Purpose::Handle { returns, .. } = self {
+            returns.set(false);
+        }
+    }
+
+    /// Whether the keeper gets the work that this driver leaves. Not if that is only what an owner who polls by hand will come back for;
+    /// once its operation is done, it won't.
     fn may_arm(&self) -> bool {
-        !matches!(self, Purpose::Handle { arm: false, .. })
+        !matches!(self, Purpose::Handle { cell, returns } if returns.get() && !cell.is_done())
     }
 
     /// Whoever may block for the device says so.

@@ -3,6 +3,7 @@
 //! A handle only looks at an operation. Polling it drives the worker if that is free, so an executor without any thread of ours makes
 //! progress by polling; the waker is called by whichever driver finishes the operation. Dropping it cancels nothing.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use std::task::{Context, Poll};
 
 use adit_base::{Errno, Error, Result};
 
-use crate::driver::{Core, Inside, Purpose, forked};
+use crate::driver::{Core, Inside, Need, Purpose, forked};
 use crate::owned::OwnedCell;
 use crate::task::TaskKind;
 
@@ -84,10 +85,11 @@ impl<T: Send + 'static> Handle<T> {
 
     /// Drives the worker if it is free, without blocking for the device's completions; the result, if the operation is done.
     ///
-    /// For callers that poll in a loop: what is left is not handed to the keeper before the handle is dropped (or polled as a future).
+    /// For callers that poll in a loop: while the operation isn't done, what it waits for is theirs, and the keeper isn't woken for it. They
+    /// poll until it is done, or drop the handle, or await it. What others rely on never waits for the next poll.
     pub fn poll_once(&mut self) -> Option<Result<T>> {
         self.take().or_else(|| {
-            self.help(false);
+            self.help(true);
             self.take()
         })
     }
@@ -126,13 +128,16 @@ impl<T: Send + 'static> Handle<T> {
         }
     }
 
-    fn help(&self, arm: bool) {
+    /// Drives if the worker is free; `returns`: the caller comes again until the operation is done.
+    fn help(&self, returns: bool) {
         if let Inner::Running { host, cell } = &self.inner
             && let Ok(_inside) = Inside::enter()
         {
             // SAFETY: the handle's reference keeps it valid.
             let cell = unsafe { cell.as_ref() };
-            host.core().help(&Purpose::Handle { cell, arm }, false);
+            let need = if returns { Need::None } else { Need::Driver };
+            let returns = Cell::new(returns);
+            host.core().help(&Purpose::Handle { cell, returns }, need);
         }
     }
 }
@@ -157,7 +162,7 @@ impl<T: Send + 'static> Future for Handle<T> {
             // SAFETY: the handle's reference keeps it valid.
             unsafe { cell.as_ref() }.set_waker(context.waker());
         }
-        self.help(true);
+        self.help(false);
         self.take().map_or(Poll::Pending, Poll::Ready)
     }
 }
@@ -173,7 +178,7 @@ impl<T> Drop for Handle<T> {
                 && let Ok(_inside) = Inside::enter()
             {
                 // Whoever polled it by hand so far no longer does: somebody must.
-                host.core().help(&Purpose::Glance, true);
+                host.core().help(&Purpose::Glance, Need::Look);
             }
         }
         self.release();

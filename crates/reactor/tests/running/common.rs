@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_base::Result;
-use adit_block::{Buffer, Device, Latency, MemoryConfig, MemoryDevice, Request};
+use adit_block::{
+    Buffer, Capabilities, Completion, Device, Doorbell, Geometry, Latency, MemoryConfig,
+    MemoryDevice, Operation, Queue, Request, Submission,
+};
 use adit_reactor::sync::{Event, RwLock};
 use adit_reactor::{Engine, EngineOptions, Reactor};
 
@@ -128,5 +131,89 @@ pub(crate) fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
         while parker.1.load(Ordering::SeqCst) == before {
             thread::park();
         }
+    }
+}
+
+/// A slow memory whose flushes are executed by the driving thread, which first calls `on_flush`; everything else completes later.
+pub(crate) struct Mixed<F> {
+    pub(crate) inner: Arc<dyn Device>,
+    pub(crate) on_flush: F,
+}
+
+impl<F: Fn() + Send + Sync + 'static> Mixed<F> {
+    pub(crate) fn device(us: u32, on_flush: F) -> Arc<dyn Device> {
+        let inner = slow_memory(us);
+        Arc::new(Mixed { inner, on_flush })
+    }
+}
+
+impl<F: Fn() + Send + Sync> Device for Mixed<F> {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(MixedQueue(self.inner.open_queue(depth)?)))
+    }
+    fn execute(&self, request: Request) -> Completion {
+        (self.on_flush)();
+        self.inner.execute(request)
+    }
+}
+
+struct MixedQueue(Box<dyn Queue>);
+
+impl Queue for MixedQueue {
+    fn submit(&mut self, request: Request) -> Submission {
+        match request.operation {
+            Operation::Flush => Submission::Inline(request),
+            _ => self.0.submit(request),
+        }
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        self.0.poll(done)
+    }
+    fn in_flight(&self) -> usize {
+        self.0.in_flight()
+    }
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.0.doorbell()
+    }
+}
+
+/// A waker that calls a function.
+pub(crate) struct CallWaker<F>(pub(crate) F);
+
+impl<F: Fn() + Send + Sync> Wake for CallWaker<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+/// Polls once.
+pub(crate) fn poll<F: Future + Unpin>(
+    future: &mut F,
+    woken: impl Fn() + Send + Sync + 'static,
+) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::new(CallWaker(woken)));
+    Pin::new(future).poll(&mut Context::from_waker(&waker))
+}
+
+/// Whether this is an engine's own thread.
+pub(crate) fn is_keeper() -> bool {
+    thread::current().name() == Some("adit-keeper")
+}
+
+/// Waits until it is true, but not for ever.
+pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+    let limit = Instant::now() + LIMIT / 2;
+    while !condition() {
+        assert!(Instant::now() < limit, "never: {what}");
+        thread::sleep(Duration::from_millis(1));
     }
 }

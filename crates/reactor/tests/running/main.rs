@@ -6,4 +6,5 @@ mod common;
 mod ending;
 mod failures;
 mod handles;
+mod left_behind;
 mod sync;

@@ -67,7 +67,8 @@ impl<T: Send + 'static> Operation<T> {
     }
 
     /// Calls `done` once with the result, in whichever thread completes the operation, possibly this
-    /// one before the call returns. It must neither block nor use Adit (`EDEADLK`).
+    /// one before the call returns. It must neither block nor call Adit, other than by dropping what it
+    /// has of it: the thread has its own work, and others may wait for that.
     pub fn on_complete(self, done: impl FnOnce(Result<T>) + Send + 'static) {
         let callback = Arc::new(Callback {
             turn: AtomicU8::new(IDLE),

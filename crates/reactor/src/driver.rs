@@ -7,7 +7,8 @@
 //!   └─ lock held ─► inbox   │  │           ├─ Collect ─► release, Doorbell::wait, come back
 //!        └─► wait ── DRIVE ─┘  └───────────┴─ Wait ────► release, spin ≤ 20 µs, sleep
 //! ```
-//! Invariants: no system call, no device, no foreign code under the lock (`After` and `Left` carry it out). A driver whose operation is done
+//! Invariants: no system call, no device, no foreign code under the lock (`After` and `Left` carry it out), and no foreign waker while a
+//! request, a wait for the device or the duty to drive is this thread's (it pauses by `Breathe` for them). A driver whose operation is done
 //! polls at most [`FOREIGN_MAX`] others before it goes. Whoever releases the lock with work left names a successor first (`lock.rs` has the
 //! argument). After a panic nothing more is submitted and no operation is polled; when no request is under way any more (their memory may
 //! be a caller's), everybody gets EIO.
@@ -471,7 +472,8 @@ impl Core {
         }
     }
 
-    /// Drives, with the lock; returns without it, after everything owed was paid.
+    /// Drives, with the lock; returns without it, after everything owed was paid. Foreign wakers were called only if the thread then had
+    /// nothing in hand that others wait for, and wasn't one to be named as a driver: they may call us.
     pub(crate) fn drive(&self, purpose: &Purpose<'_>) -> Left {
         let abort = AbortOnUnwind;
         let mut after = After::default();
@@ -528,7 +530,13 @@ impl Core {
                     left = purpose.collect(self, reactor);
                 }
             }
-            let left = left.unwrap_or(if done { Left::Done } else { purpose.idle() });
+            let mut left = left.unwrap_or(if done { Left::Done } else { purpose.idle() });
+            let owes_wakers = !after.wakers.is_empty() || reactor.owes_wakers();
+            if owes_wakers && !matches!(left, Left::Done | Left::Breathe) {
+                // A waker may call us, or take its time: others must not depend on this thread meanwhile.
+                self.take_back(reactor, purpose, left);
+                left = Left::Breathe;
+            }
             if let Some(left) = self.leave(reactor, purpose, left, after) {
                 return left;
             }
@@ -594,12 +602,17 @@ impl Core {
             return Some(left);
         }
         purpose.arrive(self, reactor);
+        self.take_back(reactor, purpose, left);
+        None
+    }
+
+    /// The driver doesn't leave after all, or not for this.
+    fn take_back(&self, reactor: &Reactor, purpose: &Purpose<'_>, left: Left) {
         match left {
             Left::Execute(_, request) => reactor.put_back_request(request),
             Left::Collect(..) => purpose.collects(self).store(false, Ordering::Relaxed),
             _ => {}
         }
-        None
     }
 
     /// Takes in what came from outside.

@@ -614,6 +614,11 @@ impl Reactor {
         !after.sleepers.is_empty() || !after.wakers.is_empty()
     }
 
+    /// Whether tasks of other executors are to be woken.
+    pub(crate) fn owes_wakers(&self) -> bool {
+        !self.after.borrow().wakers.is_empty()
+    }
+
     /// Runs the timers that are due; says whether there were any.
     pub(crate) fn fire_timers(&self) -> bool {
         if self.timers.borrow().next_ns() == u64::MAX && self.guard.get().is_null() {

@@ -1,14 +1,11 @@
 //! Handles: as futures, polled by hand, waited for, dropped.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use adit_reactor::{Engine, Handle};
+use adit_reactor::Handle;
 
-use crate::common::{LIMIT, State, block_on, memory, slow_memory, start, within, write_read};
+use crate::common::{LIMIT, block_on, memory, slow_memory, start, within, write_read};
 
 #[test]
 fn handles_complete_on_an_executor_that_knows_nothing_of_us() {
@@ -88,40 +85,5 @@ fn handles_and_callers_mix_from_many_threads() {
                 });
             }
         });
-    });
-}
-
-#[test]
-fn a_waker_may_call_the_engine_and_even_drop_the_last_reference_to_it() {
-    struct Caller(std::sync::Mutex<Option<Arc<Engine<State>>>>, AtomicU64);
-    impl Wake for Caller {
-        fn wake(self: Arc<Self>) {
-            let engine = self.0.lock().expect("not poisoned").take();
-            if let Some(engine) = engine {
-                let ran = engine.run(|_| async { Ok(7) });
-                drop(engine);
-                self.1.store(ran.expect("runs"), Ordering::SeqCst);
-            }
-        }
-    }
-    within(LIMIT, || {
-        let engine = start(slow_memory(3000));
-        let caller = Arc::new(Caller(
-            std::sync::Mutex::new(Some(engine.clone())),
-            AtomicU64::new(0),
-        ));
-        let mut handle = Box::pin(engine.spawn(|state| write_read(state, 1, 1)));
-        let waker = Waker::from(caller.clone());
-        assert!(
-            handle
-                .as_mut()
-                .poll(&mut Context::from_waker(&waker))
-                .is_pending()
-        );
-        drop(handle);
-        drop(engine);
-        while caller.1.load(Ordering::SeqCst) == 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
     });
 }

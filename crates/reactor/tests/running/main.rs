@@ -8,3 +8,4 @@ mod failures;
 mod handles;
 mod left_behind;
 mod sync;
+mod wakers;

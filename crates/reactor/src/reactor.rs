@@ -1,7 +1,8 @@
 //! The worker's local services: tasks, requests, timers, and the list of threads that wait.
 //!
 //! Everything here is touched under the worker's lock only, through `&self`: cells, no atomics. No borrow of a cell is held while code of an
-//! operation (or a driver's `submit`) runs. It makes no system call: what needs one is noted in [`After`] and done after the release.
+//! operation runs; the device's queue, which knows nothing of us, is called with its own cell borrowed, and what it panics is caught. No
+//! system call is made here: what needs one is noted in [`After`] and done after the release.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -364,14 +365,25 @@ impl Reactor {
 
     /// Gives a request to the queue; false when it was full and the request waits again. After the end or a panic nothing is submitted.
     fn start(&self, request: Request) -> bool {
-        if !self.is_usable() {
+        if !self.is_usable() || self.broken.get() {
             return true;
         }
-        let mut queue = self.queue.borrow_mut();
-        let Some(queue) = queue.as_mut() else {
-            return true;
+        let submitted = {
+            let mut queue = self.queue.borrow_mut();
+            let Some(queue) = queue.as_mut() else {
+                return true;
+            };
+            catch_unwind(AssertUnwindSafe(|| queue.submit(request)))
         };
-        match queue.submit(request) {
+        let submission = match submitted {
+            Ok(submission) => submission,
+            Err(panic) => {
+                // The request is lost. What is in flight may still be collected.
+                self.break_down(&*panic);
+                return true;
+            }
+        };
+        match submission {
             Submission::Accepted => {
                 self.in_flight.set(self.in_flight.get() + 1);
                 self.unrung.set(true);
@@ -452,7 +464,9 @@ impl Reactor {
             }
         }
         let any = !completions.is_empty();
-        self.in_flight.set(self.in_flight.get() - completions.len());
+        // A queue that panicked may have kept a request that wasn't counted.
+        let left = self.in_flight.get().saturating_sub(completions.len());
+        self.in_flight.set(left);
         for completion in completions.drain(..) {
             self.deliver(completion);
         }

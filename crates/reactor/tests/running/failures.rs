@@ -5,7 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use adit_base::{Errno, Result};
-use adit_block::{Device, MemoryConfig, MemoryDevice, Request};
+use adit_block::{
+    Capabilities, Completion, Device, Doorbell, Geometry, MemoryConfig, MemoryDevice, Queue,
+    Request, Submission,
+};
+use adit_reactor::sync::join_all;
 
 use crate::common::{LIMIT, block_on, memory, slow_memory, start, within, write_read};
 
@@ -74,16 +78,16 @@ impl Device for Buggy {
     fn name(&self) -> String {
         self.0.name()
     }
-    fn geometry(&self) -> adit_block::Geometry {
+    fn geometry(&self) -> Geometry {
         self.0.geometry()
     }
-    fn capabilities(&self) -> adit_block::Capabilities {
+    fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
-    fn open_queue(&self, depth: u32) -> Result<Box<dyn adit_block::Queue>> {
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {
         self.0.open_queue(depth)
     }
-    fn execute(&self, _request: Request) -> adit_block::Completion {
+    fn execute(&self, _request: Request) -> Completion {
         panic!("a bug of the driver");
     }
 }
@@ -103,5 +107,74 @@ fn a_panic_of_the_device_poisons_and_hangs_nobody() {
             }
         });
         assert!(engine.poisoned());
+    });
+}
+
+/// A queue that panics in its nth `submit`.
+struct Fragile {
+    inner: Box<dyn Queue>,
+    submits_left: u32,
+}
+
+impl Queue for Fragile {
+    fn submit(&mut self, request: Request) -> Submission {
+        self.submits_left -= 1;
+        assert!(self.submits_left > 0, "a bug of the queue");
+        self.inner.submit(request)
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        self.inner.poll(done)
+    }
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.inner.doorbell()
+    }
+}
+
+/// A slow device with such a queue, which takes one request at a time.
+struct FragileDevice {
+    inner: Arc<dyn Device>,
+    submits: u32,
+}
+
+impl Device for FragileDevice {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn open_queue(&self, _depth: u32) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(Fragile {
+            inner: self.inner.open_queue(1)?,
+            submits_left: self.submits,
+        }))
+    }
+    fn execute(&self, request: Request) -> Completion {
+        self.inner.execute(request)
+    }
+}
+
+/// A request that finds the queue full is submitted again by whoever collects a completion, outside of any operation's poll. A panic of the
+/// queue was caught there only in `poll`, so that one in `submit` ended the process instead of poisoning the volume.
+#[test]
+fn a_panic_of_the_queue_poisons_whoever_submits() {
+    within(LIMIT, || {
+        // The first is taken, the second finds the queue full; the third is the second one's next try.
+        for submits in 1..=3 {
+            let inner = slow_memory(500);
+            let engine = start(Arc::new(FragileDevice { inner, submits }));
+            let failed = engine.run(|state| async move {
+                let both = [write_read(state, 1, 1), write_read(state, 2, 2)];
+                join_all(both).await.into_iter().collect::<Result<()>>()
+            });
+            assert_eq!(failed.expect_err("poisoned").errno(), Errno::IO);
+            assert!(engine.poisoned());
+        }
     });
 }

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use adit_base::clock::monotonic_ns;
@@ -106,7 +106,6 @@ pub(crate) struct Core {
     cores: u32,
     fork_generation: u32,
     pub(crate) keeper: Keeper,
-    pub(crate) itself: Weak<Core>,
 }
 
 // SAFETY: `reactor` and what it leads to are touched under the lock only; see `reactor()`.
@@ -172,7 +171,7 @@ impl Core {
         let queue = device.open_queue(options.queue_depth)?;
         let pool = Arc::new(CellPool::new());
         let reactor = Rc::new(Reactor::new(device, queue, pool.clone()));
-        Ok(Arc::new_cyclic(|itself| Core {
+        let core = Arc::new(Core {
             lock: DriverLock::new(),
             inbox: Inbox::new(),
             arrived: Mutex::default(),
@@ -188,8 +187,9 @@ impl Core {
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
             fork_generation: fork::generation(),
             keeper: Keeper::new(options.keeper),
-            itself: itself.clone(),
-        }))
+        });
+        core.keeper.start(&core)?;
+        Ok(core)
     }
 
     /// The reactor.
@@ -667,7 +667,7 @@ impl Core {
             futex::wake(*state);
         }
         if after.wake_keeper {
-            self.keeper.wake(self);
+            self.keeper.wake();
         }
         if !after.wakers.is_empty() {
             let _suspended = Inside::suspend();

@@ -70,7 +70,8 @@ impl<S> StatePointer<S> {
 }
 
 impl<S: 'static> Engine<S> {
-    /// Opens a queue on the device and builds the worker's state by driving `make` to its end on this thread.
+    /// Opens a queue on the device, starts the keeper (EAGAIN where there can be no more threads), and builds the worker's state by driving
+    /// `make` to its end on this thread.
     pub fn start<F, Fut>(
         device: Arc<dyn Device>,
         options: EngineOptions,

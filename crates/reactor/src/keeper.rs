@@ -1,12 +1,15 @@
 //! The keeper: one thread that drives the worker when nobody else does.
 //!
-//! It is started when it is first needed and sleeps without a deadline unless timers are pending. Its word is IDLE (awake, or about to look),
-//! ARMED (told to look) or SLEEPING. Arming is one exchange; only the one that finds SLEEPING (or no thread yet) owes a system call, so an
-//! already armed keeper costs nothing. It is armed under the worker's lock and woken after the release.
+//! It is started with the worker, so that a worker that can't have one fails to start rather than leave work lying one day, and sleeps
+//! without a deadline unless timers are pending. Its word is IDLE (awake, or about to look), ARMED (told to look) or SLEEPING. Arming is one
+//! exchange; only the one that finds SLEEPING owes a system call, so an already armed keeper costs nothing. It is armed under the worker's
+//! lock and woken after the release.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, ThreadId};
+
+use adit_base::{Error, Result};
 
 use crate::driver::{Core, Left, Purpose};
 use crate::futex;
@@ -24,7 +27,6 @@ pub(crate) struct Keeper {
     word: AtomicU32,
     /// Until when it sleeps at most. Written under the lock.
     wakes_at_ns: AtomicU64,
-    started: AtomicBool,
     stopping: AtomicBool,
     wakeups: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -36,49 +38,36 @@ impl Keeper {
             enabled,
             word: AtomicU32::new(IDLE),
             wakes_at_ns: AtomicU64::new(u64::MAX),
-            started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             wakeups: AtomicU64::new(0),
             thread: Mutex::new(None),
         }
     }
 
-    /// Whether there is one, or will be when it is needed.
+    /// Starts the thread, unless there is to be none.
+    pub(crate) fn start(&self, core: &Arc<Core>) -> Result<()> {
+        if self.enabled {
+            let started = spawn_without_signals(core.clone());
+            let started =
+                started.map_err(|error| Error::from(error).context("start the keeper"))?;
+            *self.thread.lock().unwrap_or_else(|held| held.into_inner()) = Some(started);
+        }
+        Ok(())
+    }
+
+    /// Whether there is one.
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled
     }
 
     /// Tells it to look; true if the caller has to `wake` it after the release. Under the lock.
     pub(crate) fn arm(&self) -> bool {
-        if !self.enabled {
-            return false;
-        }
-        let before = self.word.swap(ARMED, Ordering::AcqRel);
-        before == SLEEPING || (before == IDLE && !self.started.load(Ordering::Acquire))
+        self.enabled && self.word.swap(ARMED, Ordering::AcqRel) == SLEEPING
     }
 
-    /// Wakes it, or starts it.
-    pub(crate) fn wake(&self, core: &Core) {
-        if self.started.load(Ordering::Acquire) {
-            futex::wake(&self.word);
-            return;
-        }
-        let mut thread = self.thread.lock().unwrap_or_else(|held| held.into_inner());
-        if self.stopping.load(Ordering::Acquire) || self.started.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let Some(core) = core.itself.upgrade() else {
-            return;
-        };
-        match spawn_without_signals(core) {
-            Ok(started) => *thread = Some(started),
-            Err(error) => {
-                // The next arming tries again; until then callers make progress only together with their own operations.
-                tracing::warn!(%error, "could not start the keeper");
-                self.word.store(IDLE, Ordering::Release);
-                self.started.store(false, Ordering::Release);
-            }
-        }
+    /// Wakes it.
+    pub(crate) fn wake(&self) {
+        futex::wake(&self.word);
     }
 
     /// Until when it sleeps at most; `u64::MAX` is for ever (or it is awake).
@@ -164,11 +153,14 @@ fn spawn_without_signals(core: Arc<Core>) -> std::io::Result<JoinHandle<()>> {
 
 fn keep(core: &Core) {
     let keeper = &core.keeper;
-    // What was armed is looked at now.
-    keeper.word.swap(IDLE, Ordering::AcqRel);
-    while !keeper.is_stopping() {
+    let mut deadline_ns = None;
+    loop {
+        keeper.sleep(deadline_ns);
+        if keeper.is_stopping() {
+            return;
+        }
+        deadline_ns = None;
         let mut holding = core.compete(TRIES_MAX);
-        let mut deadline_ns = None;
         while holding {
             match core.drive(&Purpose::Keeper) {
                 Left::Wait(deadline) => {
@@ -179,6 +171,5 @@ fn keep(core: &Core) {
                 left => holding = core.away(left, None),
             }
         }
-        keeper.sleep(deadline_ns);
     }
 }

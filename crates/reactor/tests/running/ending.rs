@@ -97,3 +97,50 @@ fn a_forked_child_gets_ebadf_and_the_parent_goes_on() {
     assert_eq!(status, 0);
     engine.run(|state| write_read(state, 2, 2)).expect("io");
 }
+
+/// The keeper was started when it was first needed. Where that failed (no more threads) there was a warning and no driver for what was
+/// left: an operation awaited as a future never ended, and nothing was written back.
+#[test]
+fn an_engine_that_can_have_no_keeper_does_not_start() {
+    const IN_CHILD: &str = "ADIT_TEST_WITHOUT_THREADS";
+    if std::env::var_os(IN_CHILD).is_none() {
+        // In a process of its own, whose room for threads can be taken away.
+        let name = "ending::an_engine_that_can_have_no_keeper_does_not_start";
+        let program = std::env::current_exe().expect("this test");
+        let mut child = std::process::Command::new(program);
+        child.args(["--exact", name, "--test-threads=1"]);
+        let ended = child.env(IN_CHILD, "1").output().expect("runs");
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(
+            ended.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+        return;
+    }
+    let device = memory();
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("proc");
+    let pages: u64 = statm
+        .split(' ')
+        .next()
+        .expect("sizes")
+        .parse()
+        .expect("a number");
+    // Enough for an engine, too little for a thread's stack.
+    let bytes = pages * 4096 + (1 << 20);
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    // SAFETY: limits this process only, which is made for it.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    let options = EngineOptions::default();
+    let started = Engine::start(device.clone(), options.clone(), |_| async { Ok(()) });
+    assert_eq!(started.err().expect("fails").errno(), Errno::AGAIN);
+    assert_eq!(Arc::strong_count(&device), 1);
+    let options = EngineOptions {
+        keeper: false,
+        ..options
+    };
+    let engine = Engine::start(device, options, |_| async { Ok(()) }).expect("needs no thread");
+    engine.run(|()| async { Ok(()) }).expect("runs");
+}

@@ -809,8 +809,16 @@ impl Purpose<'_> {
         }
     }
 
+    /// Waiting for the device, if that is this driver's to do.
     fn collect(&self, core: &Core, reactor: &Reactor) -> Option<Left> {
         if !matches!(self, Purpose::Caller(_) | Purpose::Keeper) {
+            return None;
+        }
+        if let Purpose::Caller(node) = self
+            && core.keeper_collects.load(Ordering::Acquire)
+            && !reactor.waits_for_device(node)
+        {
+            // What it waits for is another thread's to do, which couldn't wake it from there. The keeper sees to the device.
             return None;
         }
         let doorbell = reactor.doorbell()?;

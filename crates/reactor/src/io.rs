@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use adit_block::Completion;
 
 use crate::reactor::Reactor;
+use crate::task::TaskId;
 
 enum Slot {
     Free,
@@ -25,33 +26,64 @@ enum Slot {
 /// All slots; recycled, so that a request in the steady state allocates nothing.
 #[derive(Default)]
 pub(crate) struct SlotTable {
-    slots: Vec<(u32, Slot)>,
+    slots: Vec<Entry>,
     free: Vec<u32>,
+}
+
+struct Entry {
+    generation: u32,
+    /// The device's queue has it, or had it.
+    queued: bool,
+    slot: Slot,
 }
 
 impl SlotTable {
     /// A slot for a request; the result is its token.
     pub(crate) fn insert(&mut self) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((1, Slot::Free));
+            self.slots.push(Entry {
+                generation: 1,
+                queued: false,
+                slot: Slot::Free,
+            });
             self.free.reserve(self.slots.len());
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests")
         });
-        let (generation, slot) = &mut self.slots[index as usize];
-        *slot = Slot::Waiting(None);
-        u64::from(index) | u64::from(*generation) << 32
+        let entry = &mut self.slots[index as usize];
+        entry.slot = Slot::Waiting(None);
+        u64::from(index) | u64::from(entry.generation) << 32
+    }
+
+    /// The device's queue took this request.
+    pub(crate) fn set_queued(&mut self, token: u64) {
+        if let Some(entry) = self.entry(token) {
+            entry.queued = true;
+        }
+    }
+
+    /// Whether a task for which `is_meant` is true waits for a request that is in the device's queue.
+    pub(crate) fn any_queued(&self, mut is_meant: impl FnMut(TaskId) -> bool) -> bool {
+        self.slots.iter().any(|entry| match &entry.slot {
+            Slot::Waiting(Some(waker)) if entry.queued => is_meant(TaskId::of(waker)),
+            _ => false,
+        })
+    }
+
+    fn entry(&mut self, token: u64) -> Option<&mut Entry> {
+        let entry = self.slots.get_mut(token as u32 as usize)?;
+        (entry.generation == (token >> 32) as u32).then_some(entry)
     }
 
     fn slot(&mut self, token: u64) -> Option<&mut Slot> {
-        let (generation, slot) = self.slots.get_mut(token as u32 as usize)?;
-        (*generation == (token >> 32) as u32).then_some(slot)
+        self.entry(token).map(|entry| &mut entry.slot)
     }
 
     fn remove(&mut self, token: u64) -> Slot {
-        let (generation, slot) = &mut self.slots[token as u32 as usize];
-        *generation = generation.checked_add(1).unwrap_or(1);
+        let entry = &mut self.slots[token as u32 as usize];
+        entry.generation = entry.generation.checked_add(1).unwrap_or(1);
+        entry.queued = false;
         self.free.push(token as u32);
-        mem::replace(slot, Slot::Free)
+        mem::replace(&mut entry.slot, Slot::Free)
     }
 
     /// Files a completion under its token; says who waits.

@@ -20,7 +20,7 @@ use adit_base::{Error, Result};
 use crate::lock::{Message, MessageKind};
 use crate::node::Stage;
 use crate::reactor::Reactor;
-use crate::task::{Polled, Task, TaskKind, TaskVtable};
+use crate::task::{Polled, Task, TaskId, TaskKind, TaskVtable};
 
 /// Operations up to this size need no allocation.
 const INLINE_BYTES: usize = 2048;
@@ -151,6 +151,14 @@ impl OwnedCell {
     /// The same for an operation of this worker. Under the lock.
     pub(crate) fn set_local_waiter(&self, waker: &Waker) {
         self.local_waiter.set(Some(waker.clone()));
+    }
+
+    /// Which operation of this worker waits for this one. Under the lock.
+    pub(crate) fn local_waiter(&self) -> Option<TaskId> {
+        let waiter = self.local_waiter.take();
+        let id = waiter.as_ref().map(TaskId::of);
+        self.local_waiter.set(waiter);
+        id
     }
 
     /// The result, if it is done and wasn't taken. For the handle.

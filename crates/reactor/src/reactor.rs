@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::io::{SlotTable, Submit};
 use crate::node::{BUSY, DONE, DRIVE, Node, SLEEPING, UNLISTED};
-use crate::owned::CellPool;
+use crate::owned::{CellPool, OwnedCell};
 use crate::task::{self, Polled, Task, TaskId, TaskKind, TaskTable};
 use crate::timer::{Sleep, Timers};
 
@@ -368,6 +368,7 @@ impl Reactor {
         if !self.is_usable() || self.broken.get() {
             return true;
         }
+        let token = request.token;
         let submitted = {
             let mut queue = self.queue.borrow_mut();
             let Some(queue) = queue.as_mut() else {
@@ -386,6 +387,7 @@ impl Reactor {
         match submission {
             Submission::Accepted => {
                 self.in_flight.set(self.in_flight.get() + 1);
+                self.slots.borrow_mut().set_queued(token);
                 self.unrung.set(true);
             }
             Submission::Inline(request) => {
@@ -475,6 +477,27 @@ impl Reactor {
             self.retry_overflow();
         }
         any
+    }
+
+    /// Whether the device's queue has a request that this thread's operation waits for, itself or (in `Handle::wait`) in another's place.
+    pub(crate) fn waits_for_device(&self, own: &Node) -> bool {
+        let data = own.task().data;
+        let mut tasks = self.tasks.borrow_mut();
+        let Some((own, _)) = tasks.find(|task| task.data == data) else {
+            return false;
+        };
+        self.slots.borrow().any_queued(|id| {
+            let spawned = |task: &Task| task.vtable.kind == TaskKind::Spawned;
+            // SAFETY: a spawned task's data is its cell, valid while it is in the table.
+            let cell = |task: Task| unsafe { &*task.data.cast::<OwnedCell>() };
+            id == own
+                || tasks
+                    .get(id)
+                    .filter(spawned)
+                    .map(cell)
+                    .and_then(OwnedCell::local_waiter)
+                    == Some(own)
+        })
     }
 
     /// There may be room in the queue again.

@@ -23,6 +23,11 @@ impl TaskId {
     /// No task: generations start at 1.
     pub(crate) const NONE: TaskId = TaskId(0);
 
+    /// The task that a waker of ours is for.
+    pub(crate) fn of(waker: &Waker) -> TaskId {
+        TaskId(waker.data().addr())
+    }
+
     const fn new(index: u32, generation: u32) -> Self {
         TaskId(index as usize | (generation as usize) << 32)
     }

@@ -2,6 +2,7 @@
 
 mod background;
 mod calls;
+mod collecting;
 mod common;
 mod ending;
 mod failures;

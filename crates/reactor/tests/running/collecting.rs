@@ -1,0 +1,147 @@
+//! Who waits for the device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use adit_base::Result;
+use adit_block::{
+    Capabilities, Completion, Device, Doorbell, Geometry, Queue, Request, Submission,
+};
+use adit_reactor::{Engine, Handle};
+
+use crate::common::{LIMIT, State, is_keeper, slow_memory, start, until, within, write_read};
+
+/// A device that the keeper waits for without an end until it may go on; counts who waits.
+struct Held {
+    inner: Arc<dyn Device>,
+    bell: Arc<HeldBell>,
+}
+
+struct HeldBell {
+    inner: std::sync::OnceLock<Arc<dyn Doorbell>>,
+    keeper_may_go_on: AtomicBool,
+    keeper_waits: AtomicUsize,
+    caller_waits: AtomicUsize,
+}
+
+struct HeldQueue(Box<dyn Queue>, Arc<HeldBell>);
+
+impl Device for Held {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {
+        let queue = self.inner.open_queue(depth)?;
+        let _ = self.bell.inner.set(queue.doorbell());
+        Ok(Box::new(HeldQueue(queue, self.bell.clone())))
+    }
+    fn execute(&self, request: Request) -> Completion {
+        self.inner.execute(request)
+    }
+}
+
+impl Queue for HeldQueue {
+    fn submit(&mut self, request: Request) -> Submission {
+        self.0.submit(request)
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        self.0.poll(done)
+    }
+    fn in_flight(&self) -> usize {
+        self.0.in_flight()
+    }
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.1.clone()
+    }
+}
+
+impl Doorbell for HeldBell {
+    fn ring(&self) -> Result<()> {
+        Ok(())
+    }
+    fn wait(&self, timeout: Option<Duration>) {
+        if is_keeper() {
+            self.keeper_waits.fetch_add(1, Ordering::SeqCst);
+            until("the keeper goes on", || {
+                self.keeper_may_go_on.load(Ordering::SeqCst)
+            });
+        } else {
+            self.caller_waits.fetch_add(1, Ordering::SeqCst);
+            self.inner.get().expect("a queue").wait(timeout);
+        }
+    }
+}
+
+/// An engine whose keeper waits for the device on behalf of an operation that nobody waits for.
+fn with_keeper_at_the_device() -> (Arc<Engine<State>>, Arc<HeldBell>, Handle<()>) {
+    let bell = Arc::new(HeldBell {
+        inner: std::sync::OnceLock::new(),
+        keeper_may_go_on: AtomicBool::new(false),
+        keeper_waits: AtomicUsize::new(0),
+        caller_waits: AtomicUsize::new(0),
+    });
+    let engine = start(Arc::new(Held {
+        inner: slow_memory(2000),
+        bell: bell.clone(),
+    }));
+    let background = engine.spawn(|state| write_read(state, 9, 9));
+    until("the keeper waits", || {
+        bell.keeper_waits.load(Ordering::SeqCst) > 0
+    });
+    (engine, bell, background)
+}
+
+/// A caller that waited for another operation went to wait for the device, beside the keeper, whenever anything was in flight. Nobody can
+/// wake a thread there: when the other operation was done, the caller returned only with the next completion, or after a millisecond.
+#[test]
+fn a_caller_that_waits_for_another_operation_leaves_the_device_to_the_keeper() {
+    within(LIMIT, || {
+        let (engine, bell, background) = with_keeper_at_the_device();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                engine.run(|state| async {
+                    state.count.set(1);
+                    state.event.wait().await;
+                    Ok(())
+                })
+            });
+            let is_waiting = || {
+                let count = engine.run(|state| async { Ok(state.count.get()) });
+                count.expect("runs") == 1
+            };
+            until("the caller waits", is_waiting);
+            thread::sleep(Duration::from_millis(10));
+            let notified = engine.run(|state| async {
+                state.event.notify_all();
+                Ok(())
+            });
+            notified.expect("runs");
+            waiting.join().expect("no panic").expect("runs");
+        });
+        assert_eq!(bell.caller_waits.load(Ordering::SeqCst), 0);
+        bell.keeper_may_go_on.store(true, Ordering::SeqCst);
+        background.wait().expect("io");
+    });
+}
+
+/// Who waits for a request of its own collects it itself: a detour over the keeper would cost two wake-ups.
+#[test]
+fn a_caller_that_waits_for_its_own_request_does_not_need_the_keeper() {
+    within(LIMIT, || {
+        let (engine, bell, background) = with_keeper_at_the_device();
+        engine.run(|state| write_read(state, 1, 1)).expect("io");
+        let handle = engine.spawn(|state| write_read(state, 2, 2));
+        handle.wait().expect("io");
+        background.wait().expect("io");
+        assert!(bell.caller_waits.load(Ordering::SeqCst) > 0);
+        bell.keeper_may_go_on.store(true, Ordering::SeqCst);
+    });
+}

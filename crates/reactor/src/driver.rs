@@ -520,7 +520,11 @@ impl Core {
                 if reactor.in_flight.get() > 0 && !collecting && reactor.collect() {
                     continue;
                 }
-                if usable {
+                let owes_wakers = !after.wakers.is_empty() || reactor.owes_wakers();
+                if owes_wakers && (purpose.may_wait() || reactor.has_requests()) {
+                    // A waker may call us, or take its time: others must not depend on this thread meanwhile.
+                    left = Some(Left::Breathe);
+                } else if usable {
                     left = self.next_step(reactor, purpose);
                     if left.is_none() && (reactor.resume_yielded() || reactor.fire_timers()) {
                         continue;
@@ -530,13 +534,7 @@ impl Core {
                     left = purpose.collect(self, reactor);
                 }
             }
-            let mut left = left.unwrap_or(if done { Left::Done } else { purpose.idle() });
-            let owes_wakers = !after.wakers.is_empty() || reactor.owes_wakers();
-            if owes_wakers && !matches!(left, Left::Done | Left::Breathe) {
-                // A waker may call us, or take its time: others must not depend on this thread meanwhile.
-                self.take_back(reactor, purpose, left);
-                left = Left::Breathe;
-            }
+            let left = left.unwrap_or(if done { Left::Done } else { purpose.idle() });
             if let Some(left) = self.leave(reactor, purpose, left, after) {
                 return left;
             }
@@ -602,17 +600,12 @@ impl Core {
             return Some(left);
         }
         purpose.arrive(self, reactor);
-        self.take_back(reactor, purpose, left);
-        None
-    }
-
-    /// The driver doesn't leave after all, or not for this.
-    fn take_back(&self, reactor: &Reactor, purpose: &Purpose<'_>, left: Left) {
         match left {
             Left::Execute(_, request) => reactor.put_back_request(request),
             Left::Collect(..) => purpose.collects(self).store(false, Ordering::Relaxed),
             _ => {}
         }
+        None
     }
 
     /// Takes in what came from outside.
@@ -809,9 +802,14 @@ impl Purpose<'_> {
         }
     }
 
+    /// Whether it waits when there is nothing else to do.
+    fn may_wait(&self) -> bool {
+        matches!(self, Purpose::Caller(_) | Purpose::Keeper)
+    }
+
     /// Waiting for the device, if that is this driver's to do.
     fn collect(&self, core: &Core, reactor: &Reactor) -> Option<Left> {
-        if !matches!(self, Purpose::Caller(_) | Purpose::Keeper) {
+        if !self.may_wait() {
             return None;
         }
         if let Purpose::Caller(node) = self

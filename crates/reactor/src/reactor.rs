@@ -1,8 +1,9 @@
 //! The worker's local services: tasks, requests, timers, and the list of threads that wait.
 //!
 //! Everything here is touched under the worker's lock only, through `&self`: cells, no atomics. No borrow of a cell is held while code of an
-//! operation runs; the device's queue, which knows nothing of us, is called with its own cell borrowed, and what it panics is caught. No
-//! system call is made here: what needs one is noted in [`After`] and done after the release.
+//! operation runs; the device's queue, which knows nothing of us, is called with its own cell borrowed, and its panics are caught (those of
+//! a `submit` by an operation with the operation's). No system call is made here: what needs one is noted in [`After`] and done after the
+//! release.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -365,26 +366,15 @@ impl Reactor {
 
     /// Gives a request to the queue; false when it was full and the request waits again. After the end or a panic nothing is submitted.
     fn start(&self, request: Request) -> bool {
-        if !self.is_usable() || self.broken.get() {
+        if !self.is_usable() {
             return true;
         }
+        let mut queue = self.queue.borrow_mut();
+        let Some(queue) = queue.as_mut() else {
+            return true;
+        };
         let token = request.token;
-        let submitted = {
-            let mut queue = self.queue.borrow_mut();
-            let Some(queue) = queue.as_mut() else {
-                return true;
-            };
-            catch_unwind(AssertUnwindSafe(|| queue.submit(request)))
-        };
-        let submission = match submitted {
-            Ok(submission) => submission,
-            Err(panic) => {
-                // The request is lost. What is in flight may still be collected.
-                self.break_down(&*panic);
-                return true;
-            }
-        };
-        match submission {
+        match queue.submit(request) {
             Submission::Accepted => {
                 self.in_flight.set(self.in_flight.get() + 1);
                 self.slots.borrow_mut().set_queued(token);
@@ -429,6 +419,11 @@ impl Reactor {
             }
         }
         requests.pop_front().map(|(_, request)| request)
+    }
+
+    /// Whether requests wait for a thread to execute them.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.to_execute.borrow().is_empty()
     }
 
     /// The thread that took it is needed here first.
@@ -505,8 +500,11 @@ impl Reactor {
         loop {
             let next = self.overflow.borrow_mut().pop_front();
             let Some(request) = next else { return };
-            if !self.start(request) {
-                return;
+            match catch_unwind(AssertUnwindSafe(|| self.start(request))) {
+                Ok(true) => {}
+                Ok(false) => return,
+                // The request is lost. What is in flight may still be collected.
+                Err(panic) => return self.break_down(&*panic),
             }
         }
     }

@@ -15,7 +15,9 @@ use crate::journal::Journal;
 use crate::owned_cache::OwnedCache;
 use crate::recovery::{RawIo, recover};
 use crate::space::{Space, SpaceGeometry};
-use crate::superblock::{JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature};
+use crate::superblock::{
+    JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
+};
 use crate::sync::SyncKind;
 use crate::volume::{FRAMES_PER_TRANSACTION, Inner, Store, StoreOptions};
 use adit_base::hash::HashKey;
@@ -208,6 +210,9 @@ impl Store {
     pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
         let io = raw_io(&reactor)?;
         let (mut superblock, alone) = io.superblock().await?;
+        if !options.read_only {
+            verify_writable(&superblock)?;
+        }
         let volume = VolumeId(superblock.volume_id);
         let name = u128::from_le_bytes(volume.0);
         let abandoned = Abandoned::find(name).unwrap_or_else(|error| {
@@ -216,7 +221,8 @@ impl Store {
         });
         let mut abandoned = current(abandoned, &superblock, options.read_only);
         if options.read_only {
-            if superblock.state & STATE_CLEAN == 0 || !abandoned.is_empty() {
+            // Alone, a clean one may be older than the volume: the journal tells, to who recovers.
+            if superblock.state & STATE_CLEAN == 0 || alone || !abandoned.is_empty() {
                 return Err(Error::with(
                     Errno::ROFS,
                     "the volume was not closed and needs recovery: open it for writing once",

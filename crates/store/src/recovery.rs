@@ -102,7 +102,9 @@ impl RawIo {
         if device_bytes < 2 * PAGE_BYTES as u64 {
             return Err(Error::with(
                 Errno::INVAL,
-                format!("not an Adit volume: the device has only {device_bytes} bytes"),
+                format!(
+                    "not an Adit volume: {device_bytes} bytes hold none (make one with `adit mkfs`)"
+                ),
             ));
         }
         let pages = self.read(SUPERBLOCK_PAGES[0], 2).await?;

@@ -14,6 +14,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Features that this implementation knows.
 pub(crate) const FEATURES_KNOWN: u64 = 0;
+/// Those that only writers have to know.
+const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 /// Fewest pages of a journal ring.
 pub(crate) const JOURNAL_PAGES_MIN: u64 = 1024;
 /// Most pages of a journal ring (4 GiB).
@@ -86,16 +88,8 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
     if superblock.magic != SUPERBLOCK_MAGIC {
         return Ok(Judgement::NotOurs);
     }
-    if superblock.version > FORMAT_VERSION {
-        return Err(Error::with(
-            Errno::OPNOTSUPP,
-            format!(
-                "the volume has format version {}, this program knows up to {FORMAT_VERSION}: use a newer adit",
-                superblock.version
-            ),
-        ));
-    }
-    if superblock.algorithm != u32::from(ALGORITHM_CRC32C) {
+    let too_new = superblock.version > FORMAT_VERSION;
+    if superblock.algorithm != u32::from(ALGORITHM_CRC32C) && !too_new {
         return Ok(Judgement::Damaged("unknown checksum algorithm"));
     }
     let crc = VolumeId(superblock.volume_id).checksum(
@@ -103,8 +97,18 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
         &bytes[..PAGE_BYTES],
         CRC_OFFSET,
     );
-    if crc != superblock.crc {
+    // Only what verifies is believed to be newer: a flipped bit must not hide the other superblock.
+    if crc != superblock.crc && superblock.algorithm == u32::from(ALGORITHM_CRC32C) {
         return Ok(Judgement::Damaged("checksum does not match"));
+    }
+    if too_new {
+        return Err(Error::with(
+            Errno::OPNOTSUPP,
+            format!(
+                "the volume has format version {}, this program knows up to {FORMAT_VERSION}: use a newer adit",
+                superblock.version
+            ),
+        ));
     }
     if superblock.sequence % 2 != index as u64 {
         return Ok(Judgement::Damaged("written to the other's place"));
@@ -181,6 +185,18 @@ pub(crate) fn check(pages: [&[u8]; 2], current: &Superblock) -> [Option<String>;
             })
         }
     })
+}
+
+/// EROFS when only a newer program may write to the volume.
+pub(crate) fn verify_writable(superblock: &Superblock) -> Result<()> {
+    let unknown = superblock.features_read_only & !FEATURES_READ_ONLY_KNOWN;
+    if unknown == 0 {
+        return Ok(());
+    }
+    Err(Error::with(
+        Errno::ROFS,
+        format!("only a newer adit can write to the volume: it uses features {unknown:#x}"),
+    ))
 }
 
 fn verify_layout(superblock: &Superblock, device_bytes: u64) -> Result<()> {
@@ -261,6 +277,10 @@ mod tests {
         let mut torn = new.clone();
         torn.0[600] ^= 1;
         assert_eq!(choose([&old.0, &torn.0], BYTES).unwrap().sequence, 4);
+        // A flipped bit in the version was taken for a newer format, and the good superblock not looked at.
+        let mut flipped = new.clone();
+        flipped.0[std::mem::offset_of!(Superblock, version) + 1] ^= 4;
+        assert_eq!(choose([&old.0, &flipped.0], BYTES).unwrap().sequence, 4);
         let mut both = old.clone();
         both.0[20] ^= 1;
         assert_eq!(

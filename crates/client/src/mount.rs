@@ -20,6 +20,7 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, StoreOptions, foreign_signature};
 use std::future::Future;
+use std::io::Read;
 use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.
@@ -78,7 +79,7 @@ fn create_image(address: &str, options: &MkfsOptions) -> Result<bool> {
 fn format(address: &str, options: &MkfsOptions) -> Result<()> {
     let device = open_device(address, &DeviceOptions::default())?;
     if !options.force {
-        refuse_content(&*device)?;
+        refuse_content(address, &*device)?;
     }
     let mut volume_bytes = None;
     if let Some(size_bytes) = options.size_bytes {
@@ -115,25 +116,37 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
 const DEFAULT_CLUSTER_BYTES: u32 = 64 * 1024;
 
 /// Fails when the device's first MiB isn't empty, naming what it holds if that is known.
-fn refuse_content(device: &dyn Device) -> Result<()> {
-    let size_bytes = usize::try_from(device.geometry().size_bytes).unwrap_or(usize::MAX);
-    let len_bytes = size_bytes.min(UNTOUCHED_BYTES) / PAGE_BYTES * PAGE_BYTES;
-    if len_bytes == 0 {
-        return Ok(());
-    }
-    let completion = device.execute(Request::read(0, Buffer::zeroed(len_bytes), 0));
-    completion.result?;
-    let content = completion.request.buffers[0].as_slice();
+fn refuse_content(address: &str, device: &dyn Device) -> Result<()> {
+    let content = first_bytes(address, device)?;
     if content.iter().all(|&byte| byte == 0) {
         return Ok(());
     }
-    let found = match foreign_signature(&content[..PAGE_BYTES]) {
+    let found = match foreign_signature(&content[..content.len().min(PAGE_BYTES)]) {
         Some(found) => found,
         None if content.starts_with(&SUPERBLOCK_MAGIC) => "an Adit volume",
         None => "data",
     };
-    let what = format!("overwrite {} unasked: it holds {found}", device.name());
+    let what = format!("it holds {found}, which is not overwritten unasked");
     Err(Error::with(Errno::EXIST, what))
+}
+
+fn first_bytes(address: &str, device: &dyn Device) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    if std::fs::metadata(address).is_ok_and(|metadata| metadata.is_file()) {
+        // As a file: what isn't whole blocks of a device is somebody's content too.
+        let file = std::fs::File::open(address)?;
+        file.take(UNTOUCHED_BYTES as u64)
+            .read_to_end(&mut content)?;
+        return Ok(content);
+    }
+    let size_bytes = usize::try_from(device.geometry().size_bytes).unwrap_or(usize::MAX);
+    let len_bytes = size_bytes.min(UNTOUCHED_BYTES) / PAGE_BYTES * PAGE_BYTES;
+    if len_bytes > 0 {
+        let completion = device.execute(Request::read(0, Buffer::zeroed(len_bytes), 0));
+        completion.result?;
+        content.extend_from_slice(completion.request.buffers[0].as_slice());
+    }
+    Ok(content)
 }
 
 impl Mounted {

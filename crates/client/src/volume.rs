@@ -74,7 +74,12 @@ impl Default for VolumeOptions {
 /// Says which volume it was, unless the error does that already.
 #[cold]
 fn naming(error: Error, verb: &str, address: &str) -> Error {
-    match error.what().contains(address) {
+    // "VERB ADDRESS" or "VERB ADDRESS: …"; a short address may occur anywhere in the words.
+    let said = error.what().split_once(' ').is_some_and(|(_, rest)| {
+        rest.strip_prefix(address)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    });
+    match said {
         true => error,
         false => error.context(format_args!("{verb} {address}")),
     }

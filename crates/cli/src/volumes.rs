@@ -30,6 +30,10 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
         Errno::EXIST if !arguments.force => {
             Error::with(Errno::EXIST, format!("{} (--force does)", error.what()))
         }
+        Errno::NOENT if arguments.size.is_none() => Error::with(
+            Errno::NOENT,
+            format!("{} (--size creates it)", error.what()),
+        ),
         _ => error,
     })
 }

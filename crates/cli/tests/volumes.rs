@@ -48,7 +48,11 @@ fn mkfs_does_not_overwrite_what_is_there_unless_forced() {
 #[test]
 fn mkfs_without_a_file_or_a_size_says_what_is_missing() {
     let place = Place::new();
-    assert!(place.fails(1, &["mkfs", "v.adit"]).contains("ENOENT"));
+    let errors = place.fails(1, &["mkfs", "v.adit"]);
+    assert!(
+        errors.contains("v.adit (--size creates it)") && errors.contains("ENOENT"),
+        "{errors}"
+    );
     assert!(!place.path("v.adit").exists());
     place.fails(2, &["mkfs", "v.adit", "--size", "many"]);
     place.fails(1, &["mkfs", "v.adit", "--size", "64K"]);
@@ -77,37 +81,6 @@ fn a_foreign_file_system_is_named() {
         let errors = place.fails(1, command);
         assert!(errors.contains("ext2/3/4"), "{errors}");
     }
-}
-
-#[test]
-fn what_is_no_volume_is_refused_with_a_reason() {
-    let place = Place::with_volume();
-    assert!(place.fails(1, &["ls", "nothing.adit"]).contains("ENOENT"));
-    place.write("zeroes", vec![0; 8 << 20]);
-    place.write("text", "hello");
-    place.write("noise", noise(1, 8 << 20));
-    place.write("empty", "");
-    for name in ["zeroes", "text", "noise", "empty"] {
-        let errors = place.fails(1, &["info", name]);
-        assert!(
-            errors.starts_with("adit: ") && errors.contains(name),
-            "{errors}"
-        );
-    }
-    assert_eq!(std::fs::read(place.path("text")).expect("there"), b"hello");
-    place.fails(1, &["ls", "."]);
-}
-
-#[test]
-fn a_truncated_image_is_refused_with_a_reason() {
-    let place = Place::with_volume();
-    let image = std::fs::File::options()
-        .write(true)
-        .open(place.path("v.adit"))
-        .expect("open");
-    image.set_len(100 << 20).expect("set");
-    let errors = place.fails(1, &["ls", "v.adit"]);
-    assert!(errors.contains("truncated"), "{errors}");
 }
 
 #[test]
@@ -174,7 +147,7 @@ fn a_volume_in_use_is_refused_by_the_name_of_the_process() {
         .expect("it has begun");
     let errors = place.fails(1, &["mkdir", "v.adit", "/d"]);
     assert!(
-        errors.contains("EBUSY") && errors.contains(&holder.id().to_string()),
+        errors.contains("EBUSY") && errors.contains(&format!("adit (pid {})", holder.id())),
         "{errors}"
     );
     assert!(

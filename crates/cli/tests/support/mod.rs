@@ -3,7 +3,12 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// No command of a test takes longer.
+const LIMIT: Duration = Duration::from_secs(20);
 
 pub struct Place {
     directory: tempfile::TempDir,
@@ -36,8 +41,35 @@ impl Place {
         command
     }
 
+    /// Runs it. It must end in time, and without a panic.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().expect("the binary runs")
+        self.end(self.command(arguments))
+    }
+
+    pub fn end(&self, mut command: Command) -> Output {
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let pid = child.id() as libc::pid_t;
+        let (ended, watched) = mpsc::channel::<()>();
+        let watcher = std::thread::spawn(move || {
+            let late = watched.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout);
+            if late {
+                // SAFETY: plain system call on a child that is not yet waited for to its end.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+            late
+        });
+        let output = child.wait_with_output().expect("it ends");
+        drop(ended);
+        let late = watcher.join().expect("no panic");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!late, "{command:?} hangs: {errors}");
+        assert!(!errors.contains("panicked"), "{command:?}: {errors}");
+        output
     }
 
     /// Runs it, expects success and answers what it printed.

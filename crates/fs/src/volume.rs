@@ -41,6 +41,12 @@ impl std::fmt::Debug for Fs {
     }
 }
 
+impl Drop for Fs {
+    fn drop(&mut self) {
+        self.store.abandon();
+    }
+}
+
 impl Fs {
     /// Makes the root and the orphan directory of a fresh volume, and mounts it.
     pub async fn format(store: Store) -> Result<Fs> {

@@ -153,6 +153,12 @@ impl Store {
         self.0.options.read_only
     }
 
+    /// Leaves the volume to its next opening. For who drops it: after a panic, the operations that were under way
+    /// keep it from being freed.
+    pub fn abandon(&self) {
+        self.0.frames.abandon();
+    }
+
     /// Is the volume being closed? Background work of the layer above ends then.
     pub fn is_closing(&self) -> bool {
         self.0.closing.get()

@@ -103,6 +103,13 @@ impl Frames {
         self.mapping.delete()
     }
 
+    /// Nobody changes anything in it any more, so it may be salvaged, even if this process lives on.
+    pub fn abandon(&self) {
+        if self.mapping.is_ours() {
+            self.mapping.header().pid.store(0, Ordering::Release);
+        }
+    }
+
     /// All frames as one piece of memory, for `Device::register_memory`.
     pub fn memory(&self) -> (*const u8, usize) {
         self.mapping.memory()

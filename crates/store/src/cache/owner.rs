@@ -563,10 +563,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        // Pinned frames may keep the mapping alive in this process, but what is in it doesn't change any more: it may be salvaged.
-        let mapping = self.frames.mapping();
-        if mapping.is_ours() {
-            mapping.header().pid.store(0, Ordering::Release);
-        }
+        // Pinned frames may keep the mapping alive in this process.
+        self.frames.abandon();
     }
 }

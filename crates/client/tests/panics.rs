@@ -1,0 +1,148 @@
+//! A panic inside of an operation, which only a bug can be: EIO from then on for everybody, nobody hangs, nothing
+//! aborts, and the next opening finds all that was accepted.
+//!
+//! The bug is a progress function of `check`, which is called while the volume is driven.
+
+use adit::{Errno, FlockOperation, MkfsOptions, OpenOptions, Volume};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn within(test: impl FnOnce() + Send + 'static) {
+    let (done, waiting) = mpsc::channel();
+    let runner = std::thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    if waiting.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("it hangs");
+    }
+    runner.join().expect("no panic gets out");
+}
+
+fn image() -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let address = directory
+        .path()
+        .join("v.adit")
+        .to_str()
+        .expect("text")
+        .to_owned();
+    let options = MkfsOptions {
+        size_bytes: Some(64 << 20),
+        ..MkfsOptions::default()
+    };
+    Volume::mkfs(&address, &options).expect("formatted");
+    (directory, address)
+}
+
+/// After a panic nothing is dropped any more, so the cache in shared memory went on to look as if it was in use: who
+/// opened the volume again in the same process lost what was accepted and not yet synced.
+#[test]
+fn a_panic_while_driving_is_eio_for_everybody_and_the_next_opening_finds_everything() {
+    within(|| {
+        let (_directory, address) = image();
+        let volume = Volume::open(&address).expect("opened");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = volume.open_file("/synced", &options).expect("created");
+        file.write_at(&[1; 100_000], 0).expect("written");
+        file.sync_all().expect("synced");
+        let logs = [0, 1].map(|number| {
+            let log = volume.open_file(format!("/log{number}"), &options);
+            (log.expect("created"), AtomicU64::new(0))
+        });
+        file.flock(FlockOperation::Exclusive { wait: false })
+            .expect("free");
+
+        let failed = |errno: Errno| assert_eq!(errno, Errno::IO);
+        let (begun, waiting) = mpsc::channel();
+        std::thread::scope(|scope| {
+            // They wait for what won't come.
+            for _ in 0..3 {
+                let other = volume.open_file("/synced", &options).expect("opened");
+                let begun = begun.clone();
+                scope.spawn(move || {
+                    begun.send(()).expect("somebody listens");
+                    let waited = other.flock(FlockOperation::Exclusive { wait: true });
+                    failed(waited.expect_err("poisoned").errno());
+                });
+            }
+            for _ in 0..3 {
+                waiting.recv().expect("they begin");
+            }
+            // These are at it all the time.
+            for (log, accepted) in &logs {
+                scope.spawn(move || {
+                    loop {
+                        if let Err(error) = log.append(&[3; 64]) {
+                            return failed(error.errno());
+                        }
+                        accepted.fetch_add(64, Ordering::Relaxed);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let error = volume
+                .check_with(|done, _| assert!(done < 3, "injected"))
+                .expect_err("poisoned");
+            failed(error.errno());
+            assert!(error.to_string().contains("injected"), "{error}");
+        });
+
+        assert!(volume.is_poisoned());
+        failed(file.write_at(b"x", 0).expect_err("poisoned").errno());
+        failed(file.sync_all().expect_err("poisoned").errno());
+        failed(file.sync_data_async().wait().expect_err("poisoned").errno());
+        failed(volume.metadata("/synced").expect_err("poisoned").errno());
+        failed(volume.create_dir("/d").expect_err("poisoned").errno());
+        // What is cached may still be read.
+        let mut start = [0; 10];
+        match file.read_at(&mut start, 0) {
+            Ok(_) => assert_eq!(start, [1; 10]),
+            Err(error) => failed(error.errno()),
+        }
+        let accepted = logs.map(|(_, accepted)| accepted.into_inner());
+        drop(file);
+        failed(volume.close().expect_err("poisoned").errno());
+
+        let volume = Volume::open(&address).expect("let go of, and recovered");
+        let problems = volume.check().expect("checked").problems;
+        assert!(problems.is_empty(), "{problems:?}");
+        assert!(volume.read("/synced").expect("read") == [1; 100_000]);
+        for (number, accepted) in accepted.into_iter().enumerate() {
+            let log = volume.read(format!("/log{number}")).expect("read");
+            assert!(log.len() as u64 >= accepted, "{} of {accepted}", log.len());
+            assert!(log.iter().all(|&byte| byte == 3));
+        }
+        volume.close().expect("closed");
+    });
+}
+
+#[test]
+fn a_callback_that_panics_takes_nobody_with_it() {
+    within(|| {
+        let (_directory, address) = image();
+        let volume = Volume::open(&address).expect("opened");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = volume.open_file("/f", &options).expect("created");
+        file.write_at(&[1; 100_000], 0).expect("written");
+        file.sync_all().expect("synced");
+        for _ in 0..20 {
+            let sync = file.sync_all_async();
+            // It may run here, or in whoever drives.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                sync.on_complete(|_| panic!("a callback's bug"));
+            }));
+            let _ = file.write_at(&[1; 100], 0);
+            let _ = file.sync_all();
+        }
+        drop(file);
+        let _ = volume.close();
+        let volume = Volume::open(&address).expect("let go of");
+        assert!(volume.read("/f").expect("read") == [1; 100_000]);
+    });
+}

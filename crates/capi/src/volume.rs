@@ -108,10 +108,8 @@ pub unsafe extern "C" fn adit_close_volume(volume: *mut VolumeHandle) -> c_int {
         // SAFETY: promised by adit.h.
         let open = unsafe { handle(volume)? };
         if open.volume.handles() > 1 {
-            return Err(Error::with(
-                Errno::BUSY,
-                "close a volume of which something is still open",
-            ));
+            // EBUSY, or EBADF in a forked child.
+            return open.volume.clone().close();
         }
         // SAFETY: it came from `give`, and by adit.h this is the last use of it.
         unsafe { Box::from_raw(volume) }.volume.close()

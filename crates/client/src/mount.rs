@@ -196,11 +196,13 @@ impl Mounted {
         self.engine.as_ref().expect("taken only at the end")
     }
 
+    /// Is this the copy in a forked child?
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
     /// Makes everything durable and ends the engine.
     pub(crate) fn close(mut self) -> Result<()> {
-        if self.generation != fork::generation() {
-            return Err(Error::new(Errno::BADF)); // and `drop` leaks it
-        }
         match self.engine.take() {
             Some(engine) => engine.shutdown(|fs| fs.unmount()),
             None => Ok(()),
@@ -238,7 +240,7 @@ impl Mounted {
 
     /// Closes a file that nothing uses any more; called by whichever thread dropped it.
     pub(crate) fn close_file(&self, open: Arc<OpenFile>) {
-        if self.generation != fork::generation() {
+        if self.is_inherited() {
             return;
         }
         let closed = self.engine().run(|fs| fs.close(&open));
@@ -272,7 +274,7 @@ impl Drop for Mounted {
         let Some(engine) = self.engine.take() else {
             return;
         };
-        if self.generation != fork::generation() {
+        if self.is_inherited() {
             std::mem::forget(engine);
             return;
         }

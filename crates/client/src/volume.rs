@@ -123,6 +123,12 @@ impl Volume {
     /// then the last of them closes it. After any other error it is closed nevertheless, and the next
     /// open recovers it.
     pub fn close(self) -> Result<()> {
+        if self.mounted.is_inherited() {
+            return Err(Error::with(
+                Errno::BADF,
+                "close a volume in a forked process",
+            ));
+        }
         match Arc::try_unwrap(self.mounted) {
             Ok(mounted) => mounted.close(),
             Err(_) => Err(Error::with(

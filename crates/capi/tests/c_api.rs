@@ -3,7 +3,7 @@
 mod support;
 
 use std::process::Command;
-use support::{build_c, root, run, scratch};
+use support::{build_c, outcome, root, run, scratch};
 
 #[test]
 fn every_function_does_from_c_what_the_header_says() {
@@ -13,6 +13,29 @@ fn every_function_does_from_c_what_the_header_says() {
     build_c(&source, &program);
     let output = run(Command::new(&program).arg(folder.path().join("volume.adit")));
     assert!(output.contains("claims hold"), "{output}");
+}
+
+#[test]
+fn a_process_may_fork_exec_and_popen_while_a_volume_is_open() {
+    let folder = scratch();
+    let program = folder.path().join("fork_test");
+    build_c(&root().join("crates/capi/tests/c/fork_test.c"), &program);
+    let output = outcome(Command::new(&program).arg(folder.path().join("volume.adit")));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success() && printed.contains("claims hold"),
+        "{}: {printed}{errors}",
+        output.status
+    );
+    // Each child that misused its parent's volume is told once.
+    let lines: Vec<_> = errors.lines().collect();
+    assert_eq!(lines.len(), 11, "{errors}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.starts_with("adit: a forked process can't use"))
+    );
 }
 
 #[test]

@@ -4,9 +4,12 @@
 //! is built here from the same sources and with the same flags as by `cargo xtask plugin`, over the libadit.a
 //! that cargo built with this test.
 
+#[path = "../../client/tests/support/failing.rs"]
+mod failing;
 mod support;
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -198,4 +201,102 @@ fn a_killed_fillsync_keeps_every_acknowledged_key() {
 #[test]
 fn a_killed_fill_without_sync_keeps_every_acknowledged_key_on_the_same_boot() {
     killed_fills_keep_every_acknowledged_key("nosync");
+}
+
+/// Waits for a program that fails; its output, and what it said.
+fn fails_with_words(command: &mut Command) -> (Vec<u8>, String) {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let pid = child.id() as libc::pid_t;
+    let (ended, watched) = std::sync::mpsc::channel::<()>();
+    let watcher = std::thread::spawn(move || {
+        let late = watched
+            .recv_timeout(Duration::from_secs(20))
+            .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout);
+        if late {
+            // SAFETY: plain system call on a child of ours that nobody has waited for to its end.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        late
+    });
+    let output = child.wait_with_output().expect("it ends");
+    drop(ended);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!watcher.join().expect("no panic"), "it hangs: {words}");
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(!words.contains("panicked"), "{words}");
+    (output.stdout, words)
+}
+
+#[test]
+fn rocksdb_and_another_process_refuse_each_other_by_name() {
+    let folder = scratch();
+    let image = folder.path().join("r.adit");
+    mkfs(&image, 1 << 30);
+    let mut holder = with_plugin(built().join("kill_test"))
+        .args(["write", text(&image), "sync", "0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program was built");
+    let mut number = [0; 8];
+    let pipe = holder.stdout.as_mut().expect("it is piped");
+    pipe.read_exact(&mut number).expect("it puts keys");
+    let read_only = adit::VolumeOptions {
+        read_only: true,
+        ..Default::default()
+    };
+    for options in [adit::VolumeOptions::default(), read_only] {
+        let error = adit::Volume::open_with(text(&image), &options).expect_err("in use");
+        let words = format!(
+            "{}: in use by kill_test (pid {})",
+            text(&image),
+            holder.id()
+        );
+        assert!(error.to_string().contains(&words), "{error}");
+        assert_eq!(error.errno(), adit::Errno::BUSY);
+    }
+    holder.kill().expect("it is our child");
+    holder.wait().expect("it is our child");
+
+    let volume = adit::Volume::open(text(&image)).expect("its holder is dead");
+    let (_, words) = fails_with_words(with_plugin(built().join("kill_test")).args([
+        "write",
+        text(&image),
+        "sync",
+        "0",
+    ]));
+    let own = format!("(pid {})", std::process::id());
+    assert!(
+        words.contains("in use by") && words.contains(&own) && words.contains("EBUSY"),
+        "{words}"
+    );
+    volume.close().expect("closed");
+    check(&image, "after both");
+}
+
+#[test]
+fn a_device_that_stops_writing_ends_rocksdb_with_words_and_loses_no_key() {
+    let folder = scratch();
+    let image = folder.path().join("r.adit");
+    mkfs(&image, 64 << 20);
+    // The beginning of the volume is good: it opens and works, until tables get behind that.
+    let bad = failing::Failing::Writes(failing::GROUPS.start + (4 << 20), u32::MAX);
+    let filter = failing::Filter::new(bad, libc::EIO);
+    let mut command = with_plugin(built().join("kill_test"));
+    command.args(["write", text(&image), "nosync", "0"]);
+    // SAFETY: two system calls.
+    unsafe { command.pre_exec(move || filter.install()) };
+    let (numbers, words) = fails_with_words(&mut command);
+    assert!(words.contains("put: IO error"), "{words}");
+    check(&image, "after the device failed");
+    let acknowledged = numbers.len() / 8;
+    assert!(acknowledged > 0);
+    run(with_plugin(built().join("kill_test")).args([
+        "verify",
+        text(&image),
+        &acknowledged.to_string(),
+    ]));
 }

@@ -4,7 +4,10 @@ use adit::{
     AllocateFlags, Errno, File, FileCursor, FileKind, FlockOperation, OpenOptions, ReadRequest,
     RenameFlags, Volume,
 };
+use std::ffi::OsStr;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 fn volume() -> Volume {
     Volume::open("mem:64M").expect("a volume in memory")
@@ -450,4 +453,88 @@ fn wrong_arguments_get_the_errno_that_linux_gives() {
     ));
     assert_eq!(file.read_at(&mut [0], u64::MAX).unwrap_or(0), 0);
     assert_eq!(errno(volume.rename("/", "/x")), Errno::BUSY);
+}
+
+#[test]
+fn names_may_be_any_bytes_up_to_their_limit_and_say_enametoolong_beyond() {
+    let volume = volume();
+    let at = |name: &[u8]| std::path::PathBuf::from(OsStr::from_bytes(name));
+    let (longest, longer) = ("n".repeat(255), "n".repeat(256));
+    volume.create_dir(&longest).expect("fits");
+    let file = create(&volume, &format!("{longest}/{longest}"));
+    // Each operation that takes a name, with one that is too long; nothing comes of it.
+    let long = Path::new(&longer);
+    let below = Path::new(&longest).join(&longer);
+    for path in [long, &below, &long.join("x")] {
+        let read = OpenOptions::new().read(true).clone();
+        assert_eq!(errno(volume.open_file(path, &read)), Errno::NAMETOOLONG);
+        let make = OpenOptions::new().write(true).create(true).clone();
+        assert_eq!(errno(volume.open_file(path, &make)), Errno::NAMETOOLONG);
+        assert_eq!(errno(volume.create_dir(path)), Errno::NAMETOOLONG);
+        assert_eq!(errno(volume.metadata(path)), Errno::NAMETOOLONG);
+        assert_eq!(errno(volume.rename(&longest, path)), Errno::NAMETOOLONG);
+        assert_eq!(errno(volume.rename(path, "/x")), Errno::NAMETOOLONG);
+        let existing = Path::new(&longest).join(&longest);
+        assert_eq!(errno(volume.hard_link(existing, path)), Errno::NAMETOOLONG);
+        assert_eq!(errno(volume.remove_file(path)), Errno::NAMETOOLONG);
+        assert_eq!(errno(volume.remove_dir(path)), Errno::NAMETOOLONG);
+        assert_eq!(errno(volume.truncate(path, 0)), Errno::NAMETOOLONG);
+        assert_eq!(errno(volume.read_dir(path).map(drop)), Errno::NAMETOOLONG);
+    }
+    assert_eq!(errno(file.set_xattr("x".repeat(256), "v")), Errno::RANGE);
+    file.set_xattr("x".repeat(255), "v").expect("fits");
+
+    // A path has 4095 bytes, however many names; deeper is a matter of more than one step.
+    let deep = format!("/{longest}{}", "/.".repeat(1919));
+    assert_eq!(deep.len(), 4094);
+    assert!(volume.metadata(&deep).expect("fits").is_dir());
+    volume.metadata(format!("{deep}/")).expect("fits");
+    assert_eq!(
+        errno(volume.metadata(format!("{deep}//"))),
+        Errno::NAMETOOLONG
+    );
+
+    // `.` and `..` are there, and can be neither made nor removed nor moved.
+    volume.create_dir("/d").expect("made");
+    let inode = |path: &str| volume.metadata(path).expect("there").inode();
+    assert_eq!(inode("/d/."), inode("/d"));
+    assert_eq!(inode("/d/.."), inode("/"));
+    assert_eq!(inode("/../../d"), inode("/d"));
+    assert_eq!(inode("//d///"), inode("/d"));
+    assert_eq!(errno(volume.create_dir("/d/.")), Errno::EXIST);
+    assert_eq!(errno(volume.create_dir("/d/..")), Errno::EXIST);
+    assert_eq!(errno(volume.remove_dir("/d/.")), Errno::INVAL);
+    assert_eq!(errno(volume.remove_dir("/d/..")), Errno::NOTEMPTY);
+    assert_eq!(errno(volume.remove_file("/d/.")), Errno::ISDIR);
+    assert_eq!(errno(volume.rename("/d/.", "/e")), Errno::BUSY);
+    assert_eq!(errno(volume.rename("/d", "/x/..")), Errno::NOENT);
+
+    // Nothing, and what no name can hold.
+    assert_eq!(errno(volume.metadata("")), Errno::NOENT);
+    assert_eq!(errno(volume.create_dir("")), Errno::NOENT);
+    assert_eq!(errno(volume.rename("/d", "")), Errno::NOENT);
+    assert_eq!(errno(volume.metadata("/a\0b")), Errno::INVAL);
+    assert_eq!(errno(volume.create_dir("/a\0b")), Errno::INVAL);
+
+    // Everything else comes back as it was.
+    let odd: [&[u8]; 5] = [
+        b"\xff\xfe",
+        b"\n",
+        b"\x1b[31m",
+        "\u{e4}\u{308}".as_bytes(),
+        b"a\\ b",
+    ];
+    volume.create_dir("/odd").expect("made");
+    for name in odd {
+        let path = at(b"/odd").join(at(name));
+        volume.write(&path, name).expect("written");
+        assert_eq!(volume.read(&path).expect("read"), name);
+    }
+    let entries = volume.read_dir("/odd").expect("listed");
+    let mut found: Vec<_> = entries.map(|entry| entry.expect("read").name).collect();
+    found.sort();
+    let mut expected = odd.map(Box::from);
+    expected.sort();
+    assert_eq!(found, expected);
+    volume.remove_dir_all("/odd").expect("removed");
 }

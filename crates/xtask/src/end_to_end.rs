@@ -4,7 +4,8 @@
 //! run, because each builds on what the one before left in the image.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::counts::Counts;
 use crate::plugin::Profile;
@@ -12,6 +13,9 @@ use crate::process::{self, Outcome, Scratch};
 
 /// Keys that db_bench writes: enough for several memtable flushes and a compaction.
 const KEYS: u64 = 50_000;
+
+/// How long a program may take to begin.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Stage {
     adit: PathBuf,
@@ -28,6 +32,7 @@ const CHECKS: &[Check] = &[
     ("names can be changed", change_names),
     ("db_bench runs on the image", db_bench_fills_and_reads),
     ("the database lies inside the image", database_is_inside),
+    ("a volume in use is refused by its user's name", in_use),
     ("nothing leaks to the host", nothing_leaks),
     ("check is clean at the end", check),
 ];
@@ -69,7 +74,7 @@ impl Stage {
         self.folder.join(name).to_string_lossy().into_owned()
     }
 
-    fn db_bench(&self, benchmarks: &str) -> Outcome<String> {
+    fn db_bench(&self, benchmarks: &str, keys: u64) -> Command {
         let mut command = Command::new("db_bench");
         command
             .current_dir(&self.folder)
@@ -77,8 +82,8 @@ impl Stage {
             .arg(format!("--fs_uri=adit://{}", self.image()))
             .arg("--db=/db")
             .arg(format!("--benchmarks={benchmarks}"))
-            .arg(format!("--num={KEYS}"));
-        process::read(&mut command)
+            .arg(format!("--num={keys}"));
+        command
     }
 }
 
@@ -137,7 +142,8 @@ fn change_names(stage: &Stage) -> Outcome {
 }
 
 fn db_bench_fills_and_reads(stage: &Stage) -> Outcome {
-    let output = stage.db_bench("fillrandom,overwrite,readrandom,compact,readseq")?;
+    let benchmarks = "fillrandom,overwrite,readrandom,compact,readseq";
+    let output = process::read(&mut stage.db_bench(benchmarks, KEYS))?;
     for name in ["fillrandom", "overwrite", "readrandom", "readseq"] {
         expect(output.lines().any(|line| line.starts_with(name)), || {
             format!("db_bench did not report {name}:\n{output}")
@@ -154,6 +160,41 @@ fn database_is_inside(stage: &Stage) -> Outcome {
         })?;
     }
     Ok(())
+}
+
+/// While db_bench has it, and not any more when db_bench was killed.
+fn in_use(stage: &Stage) -> Outcome {
+    let mut holder = stage
+        .db_bench("fillsync", u64::from(u32::MAX))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("could not run db_bench: {error}"))?;
+    let begin = Instant::now();
+    while !has_open(holder.id(), &stage.image) && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // From opening to locking is a moment.
+    std::thread::sleep(Duration::from_millis(200));
+    let refused = stage.adit(&["ls", stage.image()]);
+    let killed = holder.kill().and_then(|()| holder.wait());
+    killed.map_err(|error| format!("could not kill db_bench: {error}"))?;
+    let words = format!("in use by db_bench (pid {})", holder.id());
+    match refused {
+        Ok(listing) => return Err(format!("ls printed:\n{listing}")),
+        Err(complaint) => expect(complaint.contains(&words), || complaint)?,
+    }
+    stage.adit(&["ls", stage.image()])?;
+    check(stage)
+}
+
+/// Whether a process has a file open.
+fn has_open(pid: u32, path: &Path) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut entries| {
+        entries.any(|entry| {
+            entry.is_ok_and(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path))
+        })
+    })
 }
 
 fn nothing_leaks(stage: &Stage) -> Outcome {

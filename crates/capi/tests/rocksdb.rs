@@ -279,6 +279,9 @@ fn rocksdb_and_another_process_refuse_each_other_by_name() {
 
 #[test]
 fn a_device_that_stops_writing_ends_rocksdb_with_words_and_loses_no_key() {
+    if !failing::Filter::works() {
+        return;
+    }
     let folder = scratch();
     let image = folder.path().join("r.adit");
     mkfs(&image, 64 << 20);

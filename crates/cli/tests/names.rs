@@ -2,6 +2,12 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use support::Place;
 
 fn lines(text: &str) -> Vec<&str> {
@@ -114,4 +120,69 @@ fn names_of_255_bytes_work_and_longer_ones_say_so() {
             .fails(1, &["mkdir", "v.adit", &longer])
             .contains("ENAMETOOLONG")
     );
+}
+
+/// What a command prints on a terminal.
+fn on_a_terminal(place: &Place, arguments: &[&str]) -> Vec<u8> {
+    let (mut ours, mut theirs) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: two places for descriptors; nothing else is asked for.
+    let made = unsafe { libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast()) };
+    assert_eq!(made, 0, "a terminal");
+    // SAFETY: fresh descriptors that nobody else has.
+    let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+    let mut command = place.command(arguments);
+    let mut child = command.stdout(theirs).spawn().expect("it runs");
+    drop(command);
+    assert!(child.wait().expect("it ends").success());
+    let mut printed = Vec::new();
+    // The end of a terminal is EIO.
+    let _ = ours.read_to_end(&mut printed);
+    printed
+}
+
+#[test]
+fn names_of_any_bytes_are_listed_as_they_are_and_escaped_on_a_terminal() {
+    let place = Place::with_volume();
+    let odd: [&[u8]; 4] = [b"\x1b[2J", b"a\nb", b"\xff\xfe", b"plain"];
+    let address = place.path("v.adit");
+    let volume = adit::Volume::open(address.to_str().expect("text")).expect("opened");
+    for name in odd {
+        let path = Path::new("/").join(OsStr::from_bytes(name));
+        volume.write(path, name).expect("written");
+    }
+    volume.close().expect("closed");
+    let listed = place.run(&["ls", "v.adit"]).stdout;
+    assert_eq!(listed, b"\x1b[2J\na\nb\nplain\n\xff\xfe\n");
+    for arguments in [
+        &["ls", "v.adit"][..],
+        &["ls", "-l", "v.adit"],
+        &["du", "v.adit"],
+    ] {
+        let shown = on_a_terminal(&place, arguments);
+        assert!(!shown.contains(&0x1b), "{arguments:?}");
+        let shown = String::from_utf8(shown).expect("a terminal gets text");
+        if arguments[0] == "ls" {
+            assert!(shown.contains("\\u{1b}[2J\r\n"), "{shown}");
+            assert!(shown.contains("a\\nb\r\n"), "{shown}");
+            assert!(shown.contains("\u{fffd}\u{fffd}\r\n"), "{shown}");
+        }
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&place.ok(&["ls", "--json", "v.adit"])).expect("JSON");
+    assert_eq!(json.as_array().map(Vec::len), Some(odd.len()));
+    // They can be used, and come out as they went in.
+    let mut cat = place.command(&["cat", "v.adit"]);
+    cat.arg(OsStr::from_bytes(odd[2]));
+    assert_eq!(place.end(cat).stdout, odd[2]);
+    place.ok(&["get", "v.adit", "/", "out"]);
+    for name in odd {
+        let path = place.path("out").join(OsStr::from_bytes(name));
+        assert_eq!(std::fs::read(path).expect("there"), name);
+    }
+    let mut missing = place.command(&["cat", "v.adit"]);
+    missing.arg(OsStr::from_bytes(b"none\x1b\xff"));
+    let output = place.end(missing);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!output.stderr.contains(&0x1b));
 }

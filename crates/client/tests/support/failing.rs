@@ -5,6 +5,7 @@
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W};
 use std::ops::Range;
+use std::os::unix::process::CommandExt;
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,19 @@ impl Filter {
         }
         program.push(allow);
         Filter(program)
+    }
+
+    /// Whether this system has filters.
+    pub fn works() -> bool {
+        let filter = Filter::new(Failing::Reads(0, 0), libc::EIO);
+        let mut command = std::process::Command::new("true");
+        // SAFETY: two system calls.
+        unsafe { command.pre_exec(move || filter.install()) };
+        let works = command.status().is_ok();
+        if !works {
+            eprintln!("skipped: no seccomp here");
+        }
+        works
     }
 
     /// From now on, in all threads of this process. Async-signal-safe.

@@ -7,6 +7,7 @@ const VOLUME_BYTES: u64 = 24 << 20;
 /// Directory leaves, slot pages and maps that hold no file any more may stay until they are needed.
 const METADATA_BYTES: u64 = 256 << 10;
 
+#[track_caller]
 fn errno<T>(result: adit::Result<T>) -> Errno {
     match result {
         Ok(_) => panic!("it succeeds"),
@@ -55,13 +56,17 @@ fn unchanged(volume: &Volume, before: &Seen) {
     }
 }
 
-/// Takes the last page, by files beside the directories that are watched.
+/// Takes the last page, by a file that is not watched. A sync gives back what was kept for maps, so it goes on.
 fn fill(volume: &Volume) {
     let file = create(volume, "/fill").expect("created before");
-    for len in [1 << 20, 64 << 10, 4096] {
-        while file.append(&vec![7; len]).is_ok() {}
+    let mut before = u64::MAX;
+    while file.len() != before {
+        before = file.len();
+        for len in [1 << 20, 64 << 10, 4096] {
+            while file.append(&vec![7; len]).is_ok() {}
+        }
+        file.sync_all().expect("what was accepted has its place");
     }
-    file.sync_all().expect("what was accepted has its place");
 }
 
 /// Repeats an operation until it is always refused: the slots and leaves that exist have room for some. Says which worked.
@@ -118,13 +123,7 @@ fn everything_that_allocates_says_so(volume: &Volume) {
     let page = [3; 4096];
     let pages = [3; 3 * 4096];
     assert_eq!(errno(file.write_at(&page, 8192)), Errno::NOSPC);
-    // One that begins where there are pages: those may have it, and nothing else.
     assert_eq!(errno(file.write_at(&pages, 100)), Errno::NOSPC);
-    let content = volume.read("/d/file").expect("read");
-    assert!(content.len() == 1 << 20 && content[..100] == [1; 100]);
-    assert!(content[8192..].iter().all(|&byte| byte == 0));
-    file.write_at(&[1; 5000], 0).expect("overwritten");
-    file.write_at(&[0; 3192], 5000).expect("overwritten");
     assert_eq!(errno(file.append(&page)), Errno::NOSPC);
     assert_eq!(errno(direct.write_at(&page, 4096)), Errno::NOSPC);
     let flags = AllocateFlags::empty();

@@ -50,7 +50,7 @@ fn refused(place: &Place, image: &str, words: &[&str]) {
         };
         assert_eq!(code, 1, "{command:?}: {said}");
         assert!(
-            said.contains(&format!("could not open {image}")),
+            said.contains(&format!("open {image}")),
             "{command:?}: {said}"
         );
         for word in words {
@@ -117,11 +117,7 @@ fn an_image_is_named_however_short_its_name() {
         .open(place.path("v"))
         .expect("open");
     image.set_len(1 << 20).expect("set");
-    assert!(
-        place
-            .fails(1, &["ls", "v"])
-            .starts_with("adit: could not open v: ")
-    );
+    assert!(place.fails(1, &["ls", "v"]).starts_with("adit: open v: "));
 }
 
 #[test]
@@ -153,7 +149,7 @@ fn an_image_without_permission_says_so() {
         let errors = errors(&output);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
         assert!(
-            errors.contains("could not open v.adit: Permission denied (EACCES)"),
+            errors.contains("open v.adit: Permission denied (EACCES)"),
             "{arguments:?}: {errors}"
         );
     }
@@ -304,7 +300,7 @@ impl Sample {
                     "{what}: {path} has other content"
                 );
                 assert!(errors.starts_with("adit: "), "{what}, {path}: {errors}");
-                if errors.contains("could not open v.adit") {
+                if errors.contains("open v.adit") {
                     return readable;
                 }
                 from += 1;
@@ -445,7 +441,7 @@ fn one_superblock_is_enough_and_never_means_an_older_volume() {
                 let check = sample.place.run(&["check", "v.adit"]);
                 let said = String::from_utf8_lossy(&check.stdout);
                 if check.status.code() == Some(3) {
-                    assert!(said.contains("could not open v.adit"), "{what}: {said}");
+                    assert!(said.contains("open v.adit"), "{what}: {said}");
                     refusals[page] += 1;
                 } else {
                     assert!(check.status.success(), "{what}: {said}");

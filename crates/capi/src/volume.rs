@@ -6,7 +6,7 @@ use crate::types::{
     AditStatFs, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING, VOLUME_NO_SURVIVAL,
     VOLUME_READ_ONLY, VOLUME_SYNC,
 };
-use adit::{Errno, Error, IoEngine, Result, Volume, VolumeOptions};
+use adit::{IoEngine, Result, Volume, VolumeOptions};
 use std::ffi::{c_char, c_int};
 
 /// Behind `adit_volume *`.

@@ -344,7 +344,7 @@ impl Drop for Sample {
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            crc >> 1 ^ (crc & 1) * 0x82f6_3b78
+            (crc >> 1) ^ ((crc & 1) * 0x82f6_3b78)
         })
     })
 }

@@ -94,69 +94,7 @@ pub enum FlockOperation {
 }
 
 /// What an inode is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(u8)]
-pub enum FileKind {
-    /// A blob without a name.
-    Blob = 1,
-    /// A regular file.
-    File = 2,
-    /// A directory.
-    Directory = 3,
-    /// A symbolic link.
-    Symlink = 4,
-    /// A named pipe.
-    Fifo = 5,
-    /// A socket.
-    Socket = 6,
-    /// A character device.
-    CharDevice = 7,
-    /// A block device.
-    BlockDevice = 8,
-}
-
-impl FileKind {
-    /// The `S_IFMT` bits of `st_mode`.
-    pub const fn mode_bits(self) -> u32 {
-        match self {
-            FileKind::Blob | FileKind::File => libc::S_IFREG,
-            FileKind::Directory => libc::S_IFDIR,
-            FileKind::Symlink => libc::S_IFLNK,
-            FileKind::Fifo => libc::S_IFIFO,
-            FileKind::Socket => libc::S_IFSOCK,
-            FileKind::CharDevice => libc::S_IFCHR,
-            FileKind::BlockDevice => libc::S_IFBLK,
-        }
-    }
-
-    /// The kind with the number that slots and directory entries carry.
-    pub const fn from_u8(number: u8) -> Option<FileKind> {
-        Some(match number {
-            1 => FileKind::Blob,
-            2 => FileKind::File,
-            3 => FileKind::Directory,
-            4 => FileKind::Symlink,
-            5 => FileKind::Fifo,
-            6 => FileKind::Socket,
-            7 => FileKind::CharDevice,
-            8 => FileKind::BlockDevice,
-            _ => return None,
-        })
-    }
-
-    /// The `d_type` of `readdir`.
-    pub const fn dirent_type(self) -> u8 {
-        match self {
-            FileKind::Blob | FileKind::File => libc::DT_REG,
-            FileKind::Directory => libc::DT_DIR,
-            FileKind::Symlink => libc::DT_LNK,
-            FileKind::Fifo => libc::DT_FIFO,
-            FileKind::Socket => libc::DT_SOCK,
-            FileKind::CharDevice => libc::DT_CHR,
-            FileKind::BlockDevice => libc::DT_BLK,
-        }
-    }
-}
+pub use adit_store::format::BlobKind as FileKind;
 
 /// Attributes of an inode, as `struct stat` has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -257,8 +257,8 @@ pub const SLOT_PAYLOAD_BYTES: usize = 304;
 /// Extents that fit into a slot.
 pub const SLOT_EXTENTS: usize = SLOT_PAYLOAD_BYTES / 16;
 
-/// What a slot describes. 0 is a free slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a slot describes, and what a directory entry says that it names. 0 is a free slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum BlobKind {
     /// A blob without a name.
@@ -281,20 +281,31 @@ pub enum BlobKind {
 
 impl BlobKind {
     /// The kind with this number.
-    pub fn from_u8(number: u8) -> Option<BlobKind> {
-        use BlobKind::*;
-        [
-            Blob,
-            File,
-            Directory,
-            Symlink,
-            Fifo,
-            Socket,
-            CharDevice,
-            BlockDevice,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == number)
+    pub const fn from_u8(number: u8) -> Option<BlobKind> {
+        Some(match number {
+            1 => BlobKind::Blob,
+            2 => BlobKind::File,
+            3 => BlobKind::Directory,
+            4 => BlobKind::Symlink,
+            5 => BlobKind::Fifo,
+            6 => BlobKind::Socket,
+            7 => BlobKind::CharDevice,
+            8 => BlobKind::BlockDevice,
+            _ => return None,
+        })
+    }
+
+    /// The `S_IFMT` bits of the mode.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            BlobKind::Blob | BlobKind::File => libc::S_IFREG,
+            BlobKind::Directory => libc::S_IFDIR,
+            BlobKind::Symlink => libc::S_IFLNK,
+            BlobKind::Fifo => libc::S_IFIFO,
+            BlobKind::Socket => libc::S_IFSOCK,
+            BlobKind::CharDevice => libc::S_IFCHR,
+            BlobKind::BlockDevice => libc::S_IFBLK,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Hashing of names (keyed, so that nobody can choose colliding names) and of numbers (not keyed).
 
 use siphasher::sip::SipHasher24;
-use std::hash::Hasher;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// The key of a volume's name hash; random at mkfs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,27 @@ pub const fn mix64(mut x: u64) -> u64 {
     x ^ (x >> 33)
 }
 
+/// Hashes numbers that nobody chooses to collide, like slot addresses, with [`mix64`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NumberHasher(u64);
+
+/// For a `HashMap` by such numbers.
+pub type BuildNumberHasher = BuildHasherDefault<NumberHasher>;
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, number: u64) {
+        self.0 = mix64(self.0 ^ number);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +61,15 @@ mod tests {
         let input: Vec<u8> = (0..15).collect();
         assert_eq!(name_hash(&key, &input), 0xa129_ca61_49be_45e5 >> 1);
         assert_eq!(name_hash(&key, &input) >> 63, 0);
+    }
+
+    #[test]
+    fn numbers_are_hashed_by_all_that_they_consist_of() {
+        use std::hash::BuildHasher;
+        let hash = |number: (u64, u64)| BuildNumberHasher::default().hash_one(number);
+        assert_ne!(hash((1, 2)), hash((3, 2)));
+        assert_ne!(hash((1, 2)), hash((1, 3)));
+        assert_eq!(BuildNumberHasher::default().hash_one(7u64), mix64(7));
     }
 
     #[test]

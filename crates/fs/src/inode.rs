@@ -5,14 +5,13 @@
 
 use crate::FlockOperation;
 use crate::types::FileKind;
-use adit_base::hash::mix64;
+use adit_base::hash::BuildNumberHasher;
 use adit_base::{Errno, Result};
 use adit_reactor::sync::Event;
 use adit_store::{Blob, BlobId, Point};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 /// An open inode.
@@ -49,26 +48,8 @@ impl Inode {
     }
 }
 
-/// Hashes slot addresses, which are trusted and unique.
-#[derive(Default)]
-pub(crate) struct SlotHasher(u64);
-
-impl Hasher for SlotHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = mix64(self.0 ^ u64::from(*byte));
-        }
-    }
-    fn write_u64(&mut self, number: u64) {
-        self.0 = mix64(number);
-    }
-}
-
 /// Open inodes by slot address.
-pub(crate) type InodeTable = HashMap<u64, Rc<Inode>, BuildHasherDefault<SlotHasher>>;
+pub(crate) type InodeTable = HashMap<u64, Rc<Inode>, BuildNumberHasher>;
 
 /// The `flock` locks of an inode. Owners are ids of descriptors.
 #[derive(Default)]

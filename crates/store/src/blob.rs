@@ -12,6 +12,7 @@ use crate::extents::Mapping;
 use crate::format::{BlobKind, Slot};
 use crate::volume::{Inner, Store};
 use adit_base::clock::Timestamp;
+use adit_base::hash::BuildNumberHasher;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
 use adit_block::Buffer;
 use adit_reactor::sync::RwLock;
@@ -245,38 +246,9 @@ impl Blob {
 /// Blobs in memory, by slot address.
 #[derive(Default)]
 pub(crate) struct BlobTable {
-    blobs: RefCell<HashMap<u64, Rc<Blob>, SlotHasher>>,
+    blobs: RefCell<HashMap<u64, Rc<Blob>, BuildNumberHasher>>,
     /// At this many entries the next insertion looks for unused ones.
     sweep_at: Cell<usize>,
-}
-
-/// Slot addresses spread by multiplication.
-#[derive(Default, Clone)]
-pub(crate) struct SlotHasher;
-
-/// The hasher's state.
-#[derive(Default)]
-pub(crate) struct SlotHash(u64);
-
-impl std::hash::BuildHasher for SlotHasher {
-    type Hasher = SlotHash;
-    fn build_hasher(&self) -> SlotHash {
-        SlotHash(0)
-    }
-}
-
-impl std::hash::Hasher for SlotHash {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte) ^ self.0);
-        }
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = adit_base::hash::mix64(value);
-    }
 }
 
 /// Blobs kept in memory although nobody uses them.

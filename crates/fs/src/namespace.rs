@@ -296,48 +296,38 @@ impl Fs {
         let now = Timestamp::now();
         // The file whose data is home.
         let mut written = None;
-        let mut freeing = false;
         loop {
-            let mut replaces = false;
-            let attempt = |transaction: &mut Transaction<'_>| {
-                let plan = Plan::make(transaction, self, from, to, flags)?;
-                replaces = matches!(plan.step, Step::Replace(_));
-                match plan.step {
-                    Step::Nothing => Ok(Outcome::Nothing),
-                    Step::Move => {
-                        plan.move_name(transaction, now)?;
-                        Ok(Outcome::Renamed(plan.source, None, Dropped::Kept))
-                    }
-                    Step::Exchange(other) => {
-                        plan.exchange(transaction, other, now)?;
-                        Ok(Outcome::Renamed(plan.source, Some(other), Dropped::Kept))
-                    }
-                    Step::Replace(old) => {
-                        if written != Some(plan.source.0)
-                            && plan.source.1 == FileKind::File
-                            && let Some(blob) = self.store.blob_resident(plan.source.0)
-                            && blob.is_dirty()
-                        {
-                            return Ok(Outcome::WriteHome(plan.source.0, blob));
+            let outcome = self
+                .store
+                .transact(|transaction| {
+                    let plan = Plan::make(transaction, self, from, to, flags)?;
+                    match plan.step {
+                        Step::Nothing => Ok(Outcome::Nothing),
+                        Step::Move => {
+                            plan.move_name(transaction, now)?;
+                            Ok(Outcome::Renamed(plan.source, None, Dropped::Kept))
                         }
-                        plan.replace(transaction, old, now)?;
-                        let dropped = self.drop_name(transaction, old.0, old.1, now)?;
-                        Ok(Outcome::Renamed(plan.source, None, dropped))
+                        Step::Exchange(other) => {
+                            plan.exchange(transaction, other, now)?;
+                            Ok(Outcome::Renamed(plan.source, Some(other), Dropped::Kept))
+                        }
+                        Step::Replace(old) => {
+                            if written != Some(plan.source.0)
+                                && plan.source.1 == FileKind::File
+                                && let Some(blob) = self.store.blob_resident(plan.source.0)
+                                && blob.is_dirty()
+                            {
+                                return Ok(Outcome::WriteHome(plan.source.0, blob));
+                            }
+                            // What it replaces is deleted, and nothing else of a rename frees anything.
+                            transaction.use_reserve();
+                            plan.replace(transaction, old, now)?;
+                            let dropped = self.drop_name(transaction, old.0, old.1, now)?;
+                            Ok(Outcome::Renamed(plan.source, None, dropped))
+                        }
                     }
-                }
-            };
-            let outcome = match freeing {
-                false => self.store.transact(attempt).await,
-                true => self.store.transact_freeing(attempt).await,
-            };
-            let outcome = match outcome {
-                // Only what deletes something may take from what is kept back for that, and for cached writes.
-                Err(error) if error.errno() == Errno::NOSPC && replaces && !freeing => {
-                    freeing = true;
-                    continue;
-                }
-                outcome => outcome?,
-            };
+                })
+                .await?;
             match outcome {
                 Outcome::Nothing => return Ok(()),
                 Outcome::WriteHome(id, blob) => {

@@ -163,3 +163,61 @@ fn a_write_that_finds_no_space_takes_nothing_from_others() {
     assert!(volume.get("/file").unwrap() == stored);
     volume.close(&file).unwrap();
 }
+
+/// A rename passed for an operation that frees space. So moving thousands of names into another directory took the
+/// pages kept for deleting, and then those promised to cached writes: an fsync of accepted data was ENOSPC.
+#[test]
+fn renames_take_neither_what_is_promised_to_writes_nor_what_deleting_needs() {
+    const NAMES: u32 = 2500;
+    let volume = small();
+    volume.mkdir("/from").unwrap();
+    volume.mkdir("/to").unwrap();
+    volume.put("/linked", b"x").unwrap();
+    let name = |directory: &str, number: u32| format!("/{directory}/{number:0>200}");
+    for number in 0..NAMES {
+        volume.link("/linked", &name("from", number)).unwrap();
+    }
+    volume.put("/room", &stamped(1, 0, 200 << 10)).unwrap();
+    volume.sync().unwrap();
+    let files = fill(&volume);
+    volume.unlink("/room").unwrap();
+    volume.sync().unwrap();
+    let file = volume.open("/promised", CREATE).unwrap();
+    let mut promised = 0;
+    while volume
+        .write(&file, promised * 4096, &stamped(2, promised * 4096, 4096))
+        .is_ok()
+    {
+        promised += 1;
+    }
+    assert!(promised > 20, "{promised} pages");
+    let moved = (0..NAMES)
+        .take_while(|number| {
+            let moved = volume.rename(&name("from", *number), &name("to", *number));
+            assert!(matches!(moved, Ok(()) | Err(Errno::NOSPC)));
+            moved.is_ok()
+        })
+        .count() as u32;
+    assert!(moved < NAMES);
+    volume.fsync(&file).unwrap();
+    assert!(volume.get("/promised").unwrap() == stamped(2, 0, promised as usize * 4096));
+    assert_eq!(volume.check(), [""; 0]);
+    // Where it needs no page, it works: in place, exchanging, replacing.
+    volume
+        .rename_with("/promised", "/linked", RenameFlags::EXCHANGE)
+        .unwrap();
+    volume
+        .rename("/promised", &name("from", NAMES - 1))
+        .unwrap();
+    volume.rename("/linked", "/fill0").unwrap();
+    assert!(volume.get("/fill0").unwrap() == stamped(2, 0, promised as usize * 4096));
+    for number in 0..moved {
+        volume.unlink(&name("to", number)).unwrap();
+    }
+    for number in 0..files {
+        volume.unlink(&format!("/fill{number}")).unwrap();
+    }
+    assert_eq!(volume.check(), [""; 0]);
+    volume.close(&file).unwrap();
+    assert_eq!(volume.check(), [""; 0]);
+}

@@ -185,6 +185,11 @@ impl<'s> Transaction<'s> {
         }
     }
 
+    /// From here on it counts as one that frees space: see [`crate::Store::transact_freeing`].
+    pub fn use_reserve(&mut self) {
+        self.freeing = true;
+    }
+
     /// The slot of a blob as this transaction sees it; ESTALE when it is gone.
     pub fn slot(&self, id: BlobId) -> Result<Slot, Stop> {
         self.slot_ref(id).copied()

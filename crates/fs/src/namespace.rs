@@ -150,6 +150,7 @@ impl Fs {
         now: Timestamp,
     ) -> Result<Dropped, Stop> {
         let mut slot = transaction.slot(id)?;
+        resolve::expect_kind(&slot, kind)?;
         touch_changed(&mut slot, now);
         if kind != FileKind::Directory && slot.links > 1 {
             slot.links -= 1;
@@ -270,6 +271,7 @@ impl Fs {
                     return Err(Errno::PERM.into());
                 }
                 edit(transaction, id, |_, slot| {
+                    resolve::expect_kind(slot, kind)?;
                     if slot.links >= LINKS_MAX {
                         return Err(Errno::MLINK.into());
                     }
@@ -620,6 +622,7 @@ fn arrive(
 ) -> Result<(), Stop> {
     let moved = inode.1 == FileKind::Directory && old_parent != new_parent;
     edit(transaction, inode.0, |_, slot| {
+        resolve::expect_kind(slot, inode.1)?;
         touch_changed(slot, now);
         if moved {
             slot.parent = new_parent.slot;

@@ -155,6 +155,7 @@ impl Fs {
     /// Keeps an inode in memory until [`Fs::release`]. Called right behind the closure that saw its slot,
     /// without an await between them, so that the inode can't be gone.
     pub(crate) fn acquire(&self, id: BlobId, kind: FileKind, slot: &Slot) -> Result<Rc<Inode>> {
+        resolve::expect_kind(slot, kind)?;
         let mut inodes = self.inodes.borrow_mut();
         if let Some(inode) = inodes.get(&id.slot)
             && inode.id == id

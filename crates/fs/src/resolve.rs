@@ -84,6 +84,16 @@ pub(crate) fn kind_of(slot: &Slot) -> Result<FileKind, Error> {
         .ok_or_else(|| Error::with(Errno::UCLEAN, "read a slot: unknown kind"))
 }
 
+/// Refuses an inode that is not what the directory entry that led to it says.
+pub(crate) fn expect_kind(slot: &Slot, kind: FileKind) -> Result<(), Error> {
+    let found = kind_of(slot)?;
+    if found != kind {
+        let what = format!("follow a directory entry: it says {kind:?} of a {found:?}");
+        return Err(Error::with(Errno::UCLEAN, what));
+    }
+    Ok(())
+}
+
 /// The slot of a directory that is to be searched; ENOTDIR when it is something else.
 pub(crate) fn directory(pages: &impl Slots, id: BlobId) -> Result<&Slot, Stop> {
     let slot = pages.slot_of(id)?;

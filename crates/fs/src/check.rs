@@ -174,6 +174,10 @@ impl Fs {
                 }
             };
             for (id, kind) in found {
+                // Left behind by one that is gone: see `orphans.rs`.
+                if let Ok(false) = orphans.exists(id, kind).await {
+                    continue;
+                }
                 walk.report.orphans += 1;
                 walk.name(id, kind, true, "an orphan");
             }

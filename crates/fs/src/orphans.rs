@@ -2,12 +2,16 @@
 //!
 //! An inode enters it in the transaction that removes its last name, and leaves it after its data is
 //! gone; so after a crash everything in it is to be deleted. Names in it are slot addresses in hexadecimal.
+//!
+//! Deleting takes several transactions, the last of which removes the entry. So an entry may be left whose inode is
+//! gone, and whose slot has another inode: generations tell. What an entry names without being an inode that lost
+//! its names (`links` is 0) is damage, and is left alone.
 
 use crate::names::{self, Name};
 use crate::resolve;
 use crate::types::FileKind;
 use adit_base::hash::HashKey;
-use adit_base::{Errno, Result};
+use adit_base::{Errno, Error, Result};
 use adit_store::pages::Stop;
 use adit_store::{BlobId, Store, Transaction};
 
@@ -44,60 +48,76 @@ impl Orphans {
             generation: id.generation,
             kind: kind as u8,
         };
-        names::insert(transaction, &mut slot, self.directory.slot, &name, target)?;
+        let owner = self.directory.slot;
+        match names::insert(transaction, &mut slot, owner, &name, target) {
+            // Of an orphan that had the slot before, is gone, and left its entry behind.
+            Err(Stop::Fail(error)) if error.errno() == Errno::EXIST => {
+                names::replace(transaction, &slot, owner, &name, target)?;
+            }
+            inserted => inserted?,
+        }
         transaction.put(self.directory, slot)
     }
 
-    fn remove(&self, transaction: &mut Transaction<'_>, slot: u64) -> Result<(), Stop> {
-        let name = name_of(slot);
+    /// Removes the entry of an orphan, not that of another one in the same slot.
+    fn remove(&self, transaction: &mut Transaction<'_>, id: BlobId) -> Result<(), Stop> {
+        let name = name_of(id.slot);
         let name = Name::new(&self.hash_key, &name);
         let mut slot = *resolve::directory(transaction, self.directory)?;
-        match names::remove(transaction, &mut slot, self.directory.slot, &name) {
-            Ok(_) => transaction.put(self.directory, slot),
-            Err(Stop::Fail(error)) if error.errno() == Errno::NOENT => Ok(()),
-            Err(stop) => Err(stop),
+        match names::lookup(transaction, &slot, self.directory.slot, &name)? {
+            Some(target) if resolve::id_of(target) == id => {
+                names::remove(transaction, &mut slot, self.directory.slot, &name)?;
+                transaction.put(self.directory, slot)
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// Does an entry name an orphan? Not if it is gone; EUCLEAN if it is something else, which nobody may delete.
+    pub(crate) async fn exists(&self, id: BlobId, kind: FileKind) -> Result<bool> {
+        let slot = match self.store.view(|view| view.slot(id)).await {
+            Err(error) if error.errno() == Errno::STALE => return Ok(false),
+            slot => slot?,
+        };
+        resolve::expect_kind(&slot, kind)?;
+        if slot.links != 0 {
+            let what = "delete an orphan: it has a name (run `adit check`)";
+            return Err(Error::with(Errno::UCLEAN, what));
+        }
+        Ok(true)
     }
 
     /// Deletes an orphan that nobody has open. What fails stays an orphan until the next mount.
     pub(crate) async fn reclaim(&self, id: BlobId, kind: FileKind) {
         if let Err(error) = self.delete(id, kind).await {
-            tracing::warn!(inode = id.slot, %error, "an unlinked inode could not be deleted; the next mount tries again");
+            tracing::warn!(inode = id.slot, %error, "an unlinked inode was not deleted; the next mount tries again");
         }
     }
 
     async fn delete(&self, id: BlobId, kind: FileKind) -> Result<()> {
-        let mut destroyed = false;
-        if kind == FileKind::Directory {
-            destroyed = self
-                .store
-                .transact_freeing(|transaction| {
-                    let slot = transaction.slot(id)?;
-                    if slot.allocated_pages != 0 || slot.xattr_page != 0 {
-                        return Ok(false);
-                    }
-                    transaction.destroy(id)?;
-                    self.remove(transaction, id.slot)?;
-                    Ok(true)
-                })
-                .await
-                .or_else(|error| match error.errno() {
-                    Errno::STALE => Ok(false),
-                    _ => Err(error),
-                })?;
-        }
-        if !destroyed {
-            match self.store.delete(id).await {
-                Ok(()) => (),
-                // Deleted before a crash that came before the entry was removed.
-                Err(error) if error.errno() == Errno::STALE => (),
-                Err(error) => return Err(error),
+        // If it is gone: deleted before a crash, or an error, that came before the entry was removed.
+        if self.exists(id, kind).await? {
+            let destroyed = kind == FileKind::Directory
+                && self
+                    .store
+                    .transact_freeing(|transaction| {
+                        let slot = transaction.slot(id)?;
+                        if slot.allocated_pages != 0 || slot.xattr_page != 0 {
+                            return Ok(false);
+                        }
+                        transaction.destroy(id)?;
+                        self.remove(transaction, id)?;
+                        Ok(true)
+                    })
+                    .await?;
+            if destroyed {
+                return Ok(());
             }
-            self.store
-                .transact_freeing(|transaction| self.remove(transaction, id.slot))
-                .await?;
+            self.store.delete(id).await?;
         }
-        Ok(())
+        self.store
+            .transact_freeing(|transaction| self.remove(transaction, id))
+            .await
     }
 
     /// Up to `max` orphans from key `from` on, and where to go on.

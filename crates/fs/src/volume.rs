@@ -109,6 +109,13 @@ impl Fs {
                 .map_err(|error| error.context("mount the file system"))?;
         }
         if !fs.store.is_read_only() {
+            // What the orphan directory lists is deleted: it had better be no directory with a name.
+            let above = fs.store.view(|view| Ok(view.slot(orphans)?.parent)).await?;
+            if orphans.slot == root.slot || above != orphans.slot {
+                let what =
+                    "mount the file system: another directory is said to be that of its orphans";
+                return Err(Error::with(Errno::UCLEAN, what));
+            }
             fs.reclaim_orphans().await?;
         }
         Ok(fs)

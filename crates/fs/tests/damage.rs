@@ -118,3 +118,101 @@ fn an_entry_of_another_kind_than_its_inode_opens_and_deletes_nothing() {
     assert_eq!(volume.list("/d").len(), 5);
 }
 
+/// Mounting deletes what the orphan directory names, and the state page says which one that is. One that said the
+/// root, or any other directory, lost what was in it.
+#[test]
+fn a_mount_with_another_directory_for_its_orphans_is_refused_and_deletes_nothing() {
+    for path in ["/", "/d"] {
+        let device = memory(64 << 20);
+        let volume = Volume::format(device.clone(), 16 << 20);
+        let hidden = orphans(&volume);
+        volume.mkdir("/d").unwrap();
+        volume.put("/d/f", b"content").unwrap();
+        volume.put("/f", b"content").unwrap();
+        let taken = id_of(&volume, path);
+        transact(&volume, |transaction| transaction.set_orphans(taken));
+        volume.unmount();
+        let refused = Volume::try_mount(device.clone(), 16 << 20, true).map(drop);
+        assert_eq!(refused.unwrap_err().errno(), Errno::UCLEAN, "{path}");
+        repair(device.clone(), hidden);
+        let volume = Volume::mount(device, 16 << 20);
+        assert_eq!(volume.get("/d/f").unwrap(), b"content");
+        assert_eq!(volume.get("/f").unwrap(), b"content");
+        assert_eq!(volume.check(), [""; 0]);
+    }
+}
+
+fn repair(device: std::sync::Arc<dyn adit_block::Device>, orphans: BlobId) {
+    let options = adit_reactor::EngineOptions {
+        queue_depth: 64,
+        keeper: true,
+        name: "test".into(),
+    };
+    let engine = adit_reactor::Engine::start(device, options, |reactor| async move {
+        adit_store::Store::open(reactor, &common::options(16 << 20)).await
+    })
+    .unwrap();
+    let set =
+        engine.run(|store| store.transact(move |transaction| transaction.set_orphans(orphans)));
+    set.unwrap();
+    engine.shutdown(|store| store.close()).unwrap();
+}
+
+/// One stray entry in the orphan directory, and mounting deleted a file that had a name.
+#[test]
+fn a_file_with_a_name_is_not_deleted_because_the_orphan_directory_lists_it() {
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 16 << 20);
+    volume.mkdir("/d").unwrap();
+    volume.put("/live", b"content").unwrap();
+    for (victim, kind) in [
+        ("/live", FileKind::File),
+        ("/live", FileKind::Directory),
+        ("/d", FileKind::Directory),
+        ("/d", FileKind::File),
+    ] {
+        volume.put("/orphan", b"content").unwrap();
+        let orphan = volume.open("/orphan", RO).unwrap().blob_id();
+        volume.unlink("/orphan").unwrap();
+        let victim = id_of(&volume, victim);
+        damage(&volume, orphans(&volume), |leaf, places| {
+            let name = format!("{:016x}", orphan.slot);
+            let at = place_of(leaf, places, name.as_bytes());
+            point_at(leaf, at, victim, kind);
+        });
+    }
+    volume.unmount();
+    let volume = Volume::mount(device, 16 << 20);
+    assert_eq!(volume.get("/live").unwrap(), b"content");
+    assert_eq!(volume.list("/"), ["d", "live"]);
+    assert_eq!(volume.stat("/d").unwrap().links, 2);
+    volume.touch("/d/f").unwrap();
+    assert_ne!(volume.run(|fs| fs.check_names()).unwrap().problems, [""; 0]);
+}
+
+/// Deleting an orphan takes two transactions, its slot and then its entry. Where the second one failed, the entry
+/// stayed and named a slot that somebody else got; when that one became an orphan too, its unlink was EEXIST.
+#[test]
+fn an_entry_that_outlived_its_orphan_is_in_nobodys_way() {
+    let volume = Volume::fresh();
+    volume.put("/f", b"first").unwrap();
+    let first = volume.open("/f", RW).unwrap();
+    volume.unlink("/f").unwrap();
+    // The first transaction; the second never comes.
+    volume.run(|fs| fs.store().delete(first.blob_id())).unwrap();
+    volume.put("/f", b"second").unwrap();
+    let second = volume.open("/f", RW).unwrap();
+    assert_eq!(second.blob_id().slot, first.blob_id().slot);
+    assert_eq!(volume.check(), [""; 0]);
+    volume.unlink("/f").unwrap();
+    // Who still deletes the first leaves the entry of the second.
+    volume.close(&first).unwrap();
+    assert_eq!(volume.run(|fs| fs.check_names()).unwrap().orphans, 1);
+    assert_eq!(volume.check(), [""; 0]);
+    let mut content = [0; 6];
+    volume.read(&second, 0, &mut content).unwrap();
+    assert_eq!(&content, b"second");
+    volume.close(&second).unwrap();
+    assert_eq!(volume.run(|fs| fs.check_names()).unwrap().orphans, 0);
+    assert_eq!(volume.check(), [""; 0]);
+}

@@ -152,9 +152,6 @@ impl Fs {
                     seen.subdirectories += 1;
                 }
             }
-            if !entries.is_sorted_by(|a, b| a.0 < b.0) {
-                walk.problem(format!("{path}: its entries are out of order"));
-            }
             match next {
                 Some(next) => from = next,
                 None => return Ok(()),

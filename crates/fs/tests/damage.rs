@@ -71,6 +71,53 @@ fn point_at(leaf: &mut [u8; 4096], at: usize, id: BlobId, kind: FileKind) {
     leaf[at + KIND] = kind as u8;
 }
 
+/// An entry of length 0 passed for one, and `adit check`, which hashes each name, fell over it.
+#[test]
+fn an_entry_without_a_name_is_reported() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    volume.touch("/d/file").unwrap();
+    damage(&volume, id_of(&volume, "/d"), |leaf, places| {
+        leaf[places[0] + NAME_LEN] = 0;
+    });
+    let report = volume.run(|fs| fs.check_names()).unwrap();
+    assert!(
+        report.problems.iter().any(|what| what.starts_with("/d/")),
+        "{:?}",
+        report.problems
+    );
+    assert_eq!(volume.entries("/d", 4096), Err(Errno::UCLEAN));
+}
+
+/// The cookie of the last entry is where the next call goes on. One that was lower than those before it sent the
+/// reader back, for ever.
+#[test]
+fn reading_a_directory_with_keys_out_of_order_ends() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    for name in ["/d/a", "/d/b", "/d/c"] {
+        volume.touch(name).unwrap();
+    }
+    damage(&volume, id_of(&volume, "/d"), |leaf, places| {
+        leaf[places[2]..places[2] + 8].copy_from_slice(&16u64.to_le_bytes());
+    });
+    let directory = volume.open("/d", RO).unwrap();
+    let (mut cookie, mut rounds) = (0, 0);
+    let end = loop {
+        let mut entries = Vec::new();
+        let read = volume.run(|fs| fs.read_directory(&directory, cookie, 4096, &mut entries));
+        match (read, entries.last()) {
+            (Err(errno), _) => break Some(errno),
+            (Ok(()), None) => break None,
+            (Ok(()), Some(last)) => cookie = last.cookie,
+        }
+        rounds += 1;
+        assert!(rounds < 100, "it goes on and on");
+    };
+    assert_eq!(end, Some(Errno::UCLEAN));
+    assert_ne!(volume.run(|fs| fs.check_names()).unwrap().problems, [""; 0]);
+}
+
 /// What an entry said about its inode was believed. So the name of a directory, marked as a file's, opened the
 /// directory as a file, to be written over; and removing a name that led to a blob deleted the blob.
 #[test]

@@ -92,16 +92,19 @@ impl<'a> Leaf<'a> {
         self.count
     }
 
-    /// Where the entry lies; the whole entry is inside the page.
+    /// Where the entry lies; the whole entry is inside the page, and its name isn't empty.
     fn offset(&self, index: usize) -> Result<usize, Error> {
         let at = u16_at(self.bytes, PAGE_HEADER_BYTES + index * OFFSET_BYTES);
-        if at < self.heap
-            || at + ENTRY_BYTES > PAGE_BYTES
-            || at + ENTRY_BYTES + usize::from(self.bytes[at + ENTRY_BYTES - 1]) > PAGE_BYTES
-        {
+        if at < self.heap || at + ENTRY_BYTES > PAGE_BYTES {
             return Err(corrupt(self.page, "an entry lies outside of it"));
         }
-        Ok(at)
+        match usize::from(self.bytes[at + ENTRY_BYTES - 1]) {
+            0 => Err(corrupt(self.page, "an entry has no name")),
+            name_len if at + ENTRY_BYTES + name_len > PAGE_BYTES => {
+                Err(corrupt(self.page, "a name ends outside of it"))
+            }
+            _ => Ok(at),
+        }
     }
 
     pub(super) fn key(&self, index: usize) -> Result<u64, Error> {

@@ -30,6 +30,9 @@ const RANK_MASK: u64 = (1 << RANK_BITS) - 1;
 /// Lower keys are never used by names: they are the cookies of `.` and `..`.
 pub(crate) const KEY_MIN: u64 = 1 << RANK_BITS;
 
+/// Cookies are an `off_t`.
+const KEY_MAX: u64 = i64::MAX as u64;
+
 /// A name and its hash, computed once per operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
@@ -54,7 +57,7 @@ impl<'a> Name<'a> {
             "callers check the length"
         );
         Name {
-            hash: (hash & !RANK_MASK & i64::MAX as u64).max(KEY_MIN),
+            hash: (hash & !RANK_MASK & KEY_MAX).max(KEY_MIN),
             bytes,
         }
     }
@@ -262,8 +265,15 @@ pub(crate) fn read_leaf(
     };
     let path = tree.descend(pages, from)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;
+    let mut least = from;
     for index in leaf.lower_bound(from)?..leaf.count() {
         let entry = leaf.entry(index)?;
+        // Who reads goes on behind the last key: one out of place would lead back, or too far.
+        let beyond = path.upper.is_some_and(|upper| entry.key >= upper);
+        if entry.key < least || beyond || entry.key > KEY_MAX {
+            return Err(leaf::corrupt(path.leaf, "its keys are out of order").into());
+        }
+        least = entry.key + 1;
         if !each(entry.key, entry.name, entry.target) {
             return Ok(Some(entry.key));
         }

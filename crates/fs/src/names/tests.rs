@@ -315,3 +315,69 @@ fn a_full_volume_leaves_the_directory_as_it_was() {
     }
     assert!(directory.pages.is_empty());
 }
+
+/// Reads the whole directory, or to the first error.
+fn read(directory: &mut Directory) -> Result<usize, Errno> {
+    let (slot, mut from, mut count) = (directory.slot, 0, 0);
+    loop {
+        let mut here = 0;
+        let next = directory.pages.transact(|pages| {
+            here = 0;
+            read_leaf(pages, &slot, OWNER, from, |_, _, _| {
+                here += 1;
+                true
+            })
+        });
+        count += here;
+        assert!(count < 10_000, "it goes on and on");
+        match next.map_err(|error| error.errno())? {
+            Some(next) => from = next,
+            None => return Ok(count),
+        }
+    }
+}
+
+/// Readers believed what a leaf says about order and bounds, and a cookie out of them led anywhere: back to what
+/// was read before, or over what was not.
+#[test]
+fn a_leaf_with_keys_out_of_order_or_bounds_is_an_error() {
+    let mut directory = Directory::new(1000);
+    for number in 0..160 {
+        let bytes = name_bytes(number);
+        directory
+            .insert(&Name::new(&KEY, &bytes), target(7))
+            .expect("it fits");
+    }
+    assert_eq!(read(&mut directory), Ok(160));
+    let header = adit_store::page_view::header;
+    let mut leaves: Vec<u64> = directory.pages.numbers().collect();
+    leaves.retain(|page| {
+        let page = directory.pages.corrupt_page(*page);
+        header(page).kind == PageKind::NameLeaf as u8
+    });
+    assert!(leaves.len() > 3);
+    for page in leaves {
+        let whole = directory.pages.corrupt_page(page).clone();
+        let count = usize::from(header(&whole).count);
+        let place = |index: usize| {
+            let at = 32 + 2 * index;
+            usize::from(u16::from_le_bytes([whole.0[at], whole.0[at + 1]]))
+        };
+        let key = |index: usize| {
+            let at = place(index);
+            u64::from_le_bytes(whole.0[at..at + 8].try_into().expect("8 bytes"))
+        };
+        // Before its range, behind it, as the one before it, and with no name at all.
+        for bad in [0, u64::MAX, key(count - 2)] {
+            let at = place(count - 1);
+            let bytes = &mut directory.pages.corrupt_page(page).0;
+            bytes[at..at + 8].copy_from_slice(&bad.to_le_bytes());
+            assert_eq!(read(&mut directory), Err(Errno::UCLEAN), "{bad}");
+            *directory.pages.corrupt_page(page) = whole.clone();
+        }
+        directory.pages.corrupt_page(page).0[place(0) + 21] = 0;
+        assert_eq!(read(&mut directory), Err(Errno::UCLEAN));
+        *directory.pages.corrupt_page(page) = whole.clone();
+    }
+    assert_eq!(read(&mut directory), Ok(160));
+}

@@ -20,7 +20,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// Its content; directories have none.
     pub(crate) blob: Option<Rc<Blob>>,
-    /// Descriptors, and operations that need it to stay.
+    /// Descriptors, and operations that are about to make or remove one. Others may be in flight when it gets to 0:
+    /// then the blob is in use, see [`Blob::is_idle`].
     pub(crate) opens: Cell<u32>,
     /// It has no name any more.
     pub(crate) unlinked: Cell<bool>,

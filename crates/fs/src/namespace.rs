@@ -162,7 +162,7 @@ impl Fs {
         let empty = slot.allocated_pages == 0
             && slot.xattr_page == 0
             && slot.size == 0
-            && resident.is_none_or(|blob| blob.size() == 0 && !blob.is_dirty());
+            && resident.is_none_or(|blob| blob.size() == 0 && !blob.is_dirty() && blob.is_idle());
         if empty && !open {
             transaction.destroy(id)?;
             return Ok(Dropped::Destroyed);

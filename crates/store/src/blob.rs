@@ -228,6 +228,22 @@ impl Blob {
             || self.size() != self.slot.borrow().size
     }
 
+    /// Is somebody taking it to the device, or changing where it is? Then what is not dirty may still not be there.
+    pub fn is_writing_back(&self) -> bool {
+        self.map_lock.is_locked()
+    }
+
+    /// Has nobody but the caller, who has it once, a handle on it, and is no truncation half way? Otherwise an operation
+    /// may be in flight that goes on with this blob, whatever became of its names and descriptors, or frames be left.
+    pub fn is_idle(self: &Rc<Self>) -> bool {
+        // One is the table's.
+        let known = 2 + usize::from(self.in_dirty_list.get());
+        Rc::strong_count(self) <= known
+            && !self.lock.is_locked()
+            && !self.map_lock.is_locked()
+            && self.cut_from.get() == 0
+    }
+
     /// A transaction changed the slot. The current size is another one: a cached write may be ahead.
     pub(crate) fn applied(&self, slot: &Slot) {
         // A tree changes without its slot showing it.
@@ -262,6 +278,16 @@ impl BlobTable {
 
     pub(crate) fn remove(&self, slot: u64) {
         self.blobs.borrow_mut().remove(&slot);
+    }
+
+    /// Its slot was freed, and may get another blob: who still has it must not write any more.
+    pub(crate) fn destroyed(&self, id: BlobId) {
+        if let Some(blob) = self.resident(id.slot)
+            && blob.id == id
+        {
+            blob.deleted.set(true);
+            self.remove(id.slot);
+        }
     }
 
     fn insert(&self, blob: Rc<Blob>) {

@@ -162,6 +162,7 @@ pub struct Transaction<'s> {
     shadows: SmallVec<[Shadow; 12]>,
     /// Blobs whose slots were changed.
     slots: SmallVec<[BlobId; 4]>,
+    destroyed: SmallVec<[BlobId; 1]>,
     frees: SmallVec<[(Run, bool); 4]>,
     journaled: SmallVec<[(FrameId, u64, u64); 4]>,
 }
@@ -180,6 +181,7 @@ impl<'s> Transaction<'s> {
             freeing,
             shadows: SmallVec::new(),
             slots: SmallVec::new(),
+            destroyed: SmallVec::new(),
             frees: SmallVec::new(),
             journaled: SmallVec::new(),
         }
@@ -272,6 +274,7 @@ impl<'s> Transaction<'s> {
         if !self.slots.contains(&id) {
             self.slots.push(id);
         }
+        self.destroyed.push(id);
         Ok(())
     }
 
@@ -370,6 +373,9 @@ impl<'s> Transaction<'s> {
                 blob.applied(slot);
                 changed.push(blob);
             }
+        }
+        for id in &self.destroyed {
+            inner.blobs.destroyed(*id);
         }
         inner.space.borrow_mut().keep(taken);
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();

@@ -1,0 +1,78 @@
+//! Operations that overlap on one worker: suspended at a known place while another one runs.
+
+mod common;
+
+use adit_base::Errno;
+use adit_base::clock::Timestamp;
+use adit_block::{Latency, MemoryConfig, MemoryDevice};
+use adit_fs::*;
+use adit_reactor::sync::join_all;
+use common::*;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// Polls once; the result, if it is done.
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| {
+        Poll::Ready(match future.as_mut().poll(context) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// How long a write of a [`slow`] device takes.
+const WRITE: Duration = Duration::from_millis(60);
+
+fn slow() -> Arc<MemoryDevice> {
+    MemoryDevice::new(MemoryConfig {
+        latency: Some(Latency {
+            read_us: 0,
+            write_us: WRITE.as_micros() as u32,
+            flush_us: 0,
+            bytes_per_us: 0,
+        }),
+        ..MemoryConfig::default()
+    })
+    .unwrap()
+}
+
+/// A write that waited for room in the cache while its empty file was closed and unlinked went on in a slot that was
+/// another file's by then: that file got its bytes.
+#[test]
+fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
+    let volume = Volume::format(memory(64 << 20), 8 << 20);
+    let big = volume.open("/big", CREATE).unwrap();
+    let file = volume.open("/f", CREATE).unwrap();
+    let (written, slots) = volume
+        .run(async |fs: &Fs| {
+            for at in 0..3 {
+                fs.write(&big, at << 20, &stamped(1, at << 20, 1 << 20))
+                    .await?;
+            }
+            let data = stamped(2, 0, 8192);
+            let mut write = pin!(fs.write(&file, 0, &data));
+            // More than a third of the cache is dirty.
+            assert!(poll_once(write.as_mut()).await.is_none());
+            fs.close(&file).await?;
+            fs.unlink(b"/f").await?;
+            let other = fs.open(b"/g", CREATE, 0o644).await?;
+            let written = write.await.map_err(|error| error.errno());
+            fs.write(&other, 4000, &[1]).await?;
+            fs.close(&other).await?;
+            Ok((written, (file.blob_id().slot, other.blob_id().slot)))
+        })
+        .unwrap();
+    assert_eq!(slots.0, slots.1, "the slot is used again");
+    assert_eq!(written, Err(Errno::STALE));
+    let mut expected = vec![0; 4001];
+    expected[4000] = 1;
+    assert!(volume.get("/g").unwrap() == expected);
+    volume.sync().unwrap();
+    assert!(volume.get("/g").unwrap() == expected);
+    assert_eq!(volume.check(), [""; 0]);
+}
+

@@ -317,7 +317,7 @@ impl Fs {
                             if written != Some(plan.source.0)
                                 && plan.source.1 == FileKind::File
                                 && let Some(blob) = self.store.blob_resident(plan.source.0)
-                                && blob.is_dirty()
+                                && (blob.is_dirty() || blob.is_writing_back())
                             {
                                 return Ok(Outcome::WriteHome(plan.source.0, blob));
                             }

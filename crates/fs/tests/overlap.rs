@@ -76,3 +76,28 @@ fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
+/// Renaming over a file first writes the source's data home; but where a write-back had it in its hands already, and
+/// the time was set since, the source looked clean, and the name could become durable before the data.
+#[test]
+fn a_rename_over_a_file_waits_for_the_data_that_is_being_written() {
+    let volume = Volume::format(slow(), 16 << 20);
+    volume.put("/old", b"old").unwrap();
+    let file = volume.open("/new", CREATE).unwrap();
+    volume.write(&file, 0, &stamped(1, 0, 65536)).unwrap();
+    volume.sync().unwrap();
+    volume.run(|fs| fs.store().checkpoint()).unwrap();
+    volume.write(&file, 0, &stamped(2, 0, 65536)).unwrap();
+    let took = volume
+        .run(async |fs: &Fs| {
+            let started = Instant::now();
+            fs.sync_range(&file, 0, 65536).await?;
+            fs.store().reactor().yield_now().await;
+            fs.fset_times(&file, SetTime::Now, SetTime::Now).await?;
+            fs.rename(b"/new", b"/old", RenameFlags::empty()).await?;
+            Ok(started.elapsed())
+        })
+        .unwrap();
+    assert!(took >= WRITE, "{took:?}");
+    assert!(volume.get("/old").unwrap() == stamped(2, 0, 65536));
+}
+

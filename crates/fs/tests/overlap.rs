@@ -76,6 +76,53 @@ fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
+/// A write-back noted the time of the last write, then waited for a page of the map; the time that somebody set
+/// meanwhile was overwritten with what it had noted.
+#[test]
+fn a_time_set_during_an_fsync_stays() {
+    let volume = Volume::format(memory(64 << 20), 8 << 20);
+    let big = volume.open("/big", CREATE).unwrap();
+    for at in 0..20 {
+        volume
+            .write(&big, at << 20, &stamped(1, at << 20, 1 << 20))
+            .unwrap();
+    }
+    // So many extents that they are in a page of their own.
+    let file = volume.open("/f", CREATE).unwrap();
+    for number in 0..40 {
+        volume.write(&file, number * 8192, &[1; 4096]).unwrap();
+        volume.write(&big, 0, &[1; 4096]).unwrap();
+        volume.fsync(&file).unwrap();
+    }
+    volume.sync().unwrap();
+    volume.run(|fs| fs.store().checkpoint()).unwrap();
+    let time = Timestamp {
+        seconds: 77,
+        nanoseconds: 7,
+    };
+    let results = volume
+        .run(async |fs: &Fs| {
+            fs.append(&file, &[2; 100]).await?;
+            // What is clean leaves the cache: the slot, and the leaf of the map.
+            let mut buffer = vec![0; 1 << 20];
+            for at in 0..40 {
+                fs.read(&big, (at % 20) << 20, &mut buffer).await?;
+            }
+            let set = async { fs.fset_times(&file, SetTime::Omit, SetTime::To(time)).await };
+            let both: [Pin<Box<dyn Future<Output = adit_base::Result<()>>>>; 2] =
+                [Box::pin(fs.fsync(&file)), Box::pin(set)];
+            Ok(join_all(both)
+                .await
+                .into_iter()
+                .all(|result| result.is_ok()))
+        })
+        .unwrap();
+    assert!(results);
+    assert_eq!(volume.stat("/f").unwrap().modified, time);
+    volume.fsync(&file).unwrap();
+    assert_eq!(volume.stat("/f").unwrap().modified, time);
+}
+
 /// Renaming over a file first writes the source's data home; but where a write-back had it in its hands already, and
 /// the time was set since, the source looked clean, and the name could become durable before the data.
 #[test]

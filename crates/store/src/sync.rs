@@ -546,9 +546,10 @@ impl Inner {
         if changes {
             let store = Store(self.clone());
             let goal = self.goal(blob);
-            let mtime = blob.mtime.get();
+            let mut mtime = None;
             new_pages = store
                 .transact_freeing(|txn| {
+                    mtime = blob.mtime.get(); // an explicit time set while this waited has taken it back
                     let mut slot = txn.slot(blob.id)?;
                     let mut new_pages = 0;
                     let address = blob.id.slot;

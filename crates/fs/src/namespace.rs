@@ -497,6 +497,9 @@ impl<'p> Plan<'p> {
                 Step::Exchange(other)
             }
             Some(other) => {
+                if is_directory(other) && is_inside(transaction, fs, old.parent, other.0)? {
+                    return Err(Errno::NOTEMPTY.into());
+                }
                 match (is_directory(source), is_directory(other)) {
                     (true, false) => return Err(Errno::NOTDIR.into()),
                     (false, true) => return Err(Errno::ISDIR.into()),

@@ -225,10 +225,10 @@ impl Fs {
                     let found = resolve::find(view, &place)?;
                     if creating {
                         match (&place.last, &found) {
+                            (Last::Name(_), _) if place.slash => return Err(Errno::ISDIR.into()),
                             (_, Some(_)) if flags.contains(OpenFlags::EXCLUSIVE) => {
                                 return Err(Errno::EXIST.into());
                             }
-                            (Last::Name(_), None) if place.slash => return Err(Errno::ISDIR.into()),
                             (Last::Name(name), None) => return Ok(Err((place.parent, *name))),
                             _ => (),
                         }
@@ -314,8 +314,12 @@ impl Fs {
         if resolve::kind_of(&slot)? != FileKind::Blob {
             return Err(missing());
         }
-        let inode = self.acquire(id, FileKind::Blob, &slot)?;
-        Ok(self.descriptor(inode, flags))
+        match self.acquire(id, FileKind::Blob, &slot) {
+            Ok(inode) => Ok(self.descriptor(inode, flags)),
+            // It is being deleted.
+            Err(error) if error.errno() == Errno::STALE => Err(missing()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Deletes a blob without a name; EBUSY while it is open, ENOENT when there is none of that id.

@@ -40,7 +40,15 @@ fn open_answers_as_linux_does() {
     assert_eq!(open("/d", RW), Errno::ISDIR);
     assert_eq!(open("/d", OpenFlags::CREATE), Errno::ISDIR);
     assert_eq!(open("/", CREATE), Errno::ISDIR);
-    assert_eq!(open("/new/", CREATE), Errno::ISDIR);
+    assert_eq!(open("/", excl), Errno::EXIST);
+    // A slash at the end asks for a directory, which open doesn't make, whatever is there.
+    for path in ["/new/", "/f/", "/d/"] {
+        for flags in [CREATE, OpenFlags::CREATE, excl] {
+            assert_eq!(open(path, flags), Errno::ISDIR, "{path}");
+        }
+    }
+    assert_eq!(open("/x/y/", CREATE), Errno::NOENT);
+    assert_eq!(open("/f/y/", CREATE), Errno::NOTDIR);
     assert_eq!(
         open("/d", OpenFlags::CREATE | OpenFlags::DIRECTORY),
         Errno::INVAL
@@ -238,6 +246,13 @@ fn rename_refuses_what_linux_refuses() {
     assert_eq!(volume.rename("/d", "/d/e/x"), Err(Errno::INVAL));
     assert_eq!(volume.rename("/d", "/d/x"), Err(Errno::INVAL));
     assert_eq!(volume.rename("/d/e", "/d"), Err(Errno::NOTEMPTY));
+    // Onto a directory that it is in, directly or not.
+    volume.touch("/d/e/g").unwrap();
+    assert_eq!(volume.rename("/d/e/g", "/d/e"), Err(Errno::NOTEMPTY));
+    assert_eq!(volume.rename("/d/e/g", "/d"), Err(Errno::NOTEMPTY));
+    assert_eq!(volume.rename("/d/e/g", "/d/"), Err(Errno::NOTDIR));
+    assert_eq!(volume.rename("/d/e/x", "/d"), Err(Errno::NOENT));
+    volume.unlink("/d/e/g").unwrap();
     assert_eq!(volume.rename("/", "/y"), Err(Errno::BUSY));
     assert_eq!(volume.rename("/d/.", "/y"), Err(Errno::BUSY));
     assert_eq!(volume.rename("/d/..", "/y"), Err(Errno::BUSY));

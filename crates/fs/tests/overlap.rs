@@ -148,3 +148,26 @@ fn a_rename_over_a_file_waits_for_the_data_that_is_being_written() {
     assert!(volume.get("/old").unwrap() == stamped(2, 0, 65536));
 }
 
+/// A blob is there until it is deleted, and then it is ENOENT; in between it was ESTALE.
+#[test]
+fn a_blob_that_is_being_deleted_cannot_be_opened() {
+    let volume = Volume::format(slow(), 16 << 20);
+    let id = volume.run(|fs| fs.create_blob()).unwrap();
+    let file = volume.run(|fs| fs.open_blob(id, RW)).unwrap();
+    volume.write(&file, 0, &stamped(1, 0, 65536)).unwrap();
+    let opened = volume
+        .run(async |fs: &Fs| {
+            fs.sync_range(&file, 0, 65536).await?;
+            fs.store().reactor().yield_now().await;
+            fs.close(&file).await?;
+            let mut delete = pin!(fs.delete_blob(id));
+            // The write-back goes first.
+            assert!(poll_once(delete.as_mut()).await.is_none());
+            let opened = fs.open_blob(id, RO).await.map(drop);
+            delete.await?;
+            Ok(opened.map_err(|error| error.errno()))
+        })
+        .unwrap();
+    assert_eq!(opened, Err(Errno::NOENT));
+    assert_eq!(volume.check(), [""; 0]);
+}

@@ -1,9 +1,10 @@
 //! Operations on the content of open files: thin, since blobs do the work. What is added here: the rules
 //! of descriptors (modes, APPEND, DIRECT, SYNC), several pieces of memory, and fsync's promise for names.
 //!
-//! Life of an fsync: the blob's data, size and map become durable ([`Store::sync`]); then the transactions
-//! that gave the inode its names ([`Store::commit_to`], free when that was the same journal write); then
-//! errors of earlier write-back are reported, once to each descriptor.
+//! Life of an fsync: the blob's data, size, map and attributes become durable ([`Store::sync`]), and with them its
+//! names, since every transaction that gives or takes one changes the inode's slot; then the last transaction that moved
+//! a directory ([`Store::commit_to`], free when that was the same journal write); then errors of earlier write-back are
+//! reported, once to each descriptor.
 
 use crate::inode::Inode;
 use crate::open::OpenFile;
@@ -233,8 +234,7 @@ impl Fs {
                 // Seen even when this very sync failed, so that one error isn't reported twice.
                 let reported = blob.shared.check_error(file.error_seen());
                 synced?;
-                let named = inode.named.get().max(self.moved.get());
-                self.store.commit_to(named).await?;
+                self.store.commit_to(self.moved.get()).await?;
                 reported
             }
             None => self.store.commit().await,

@@ -8,7 +8,7 @@ use crate::types::FileKind;
 use adit_base::hash::BuildNumberHasher;
 use adit_base::{Errno, Result};
 use adit_reactor::sync::Event;
-use adit_store::{Blob, BlobId, Point};
+use adit_store::{Blob, BlobId};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,20 +25,17 @@ pub(crate) struct Inode {
     pub(crate) opens: Cell<u32>,
     /// It has no name any more.
     pub(crate) unlinked: Cell<bool>,
-    /// Where the last transaction that changed its names is at the latest.
-    pub(crate) named: Cell<Point>,
     pub(crate) locks: Locks,
 }
 
 impl Inode {
-    pub(crate) fn new(id: BlobId, kind: FileKind, blob: Option<Rc<Blob>>, named: Point) -> Inode {
+    pub(crate) fn new(id: BlobId, kind: FileKind, blob: Option<Rc<Blob>>) -> Inode {
         Inode {
             id,
             kind,
             blob,
             opens: Cell::new(0),
             unlinked: Cell::new(false),
-            named: Cell::new(named),
             locks: Locks::default(),
         }
     }

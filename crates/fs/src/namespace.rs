@@ -27,9 +27,17 @@ pub(crate) enum Dropped {
     Orphaned(BlobId, FileKind),
 }
 
-/// Sets the time of a change of attributes.
+/// Sets the time of a change of attributes: to a later one than before, even within a tick of the clock, so that each
+/// change of an inode's names changes its slot (an fsync goes by when that was).
 pub(crate) fn touch_changed(slot: &mut Slot, now: Timestamp) {
+    let before = (slot.ctime, slot.ctime_ns);
     (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);
+    if slot.ctime == before.0 && slot.ctime_ns <= before.1 {
+        slot.ctime_ns = before.1 + 1;
+        if slot.ctime_ns == 1_000_000_000 {
+            (slot.ctime, slot.ctime_ns) = (slot.ctime + 1, 0);
+        }
+    }
 }
 
 /// Sets the times of a change of content.
@@ -185,17 +193,6 @@ impl Fs {
         self.orphans().reclaim(id, kind).await;
     }
 
-    /// Notes that the names of an inode changed, for a later fsync of it. Called without an await after
-    /// the transaction.
-    fn note_named(&self, id: BlobId, kind: FileKind) {
-        let point = self.store.commit_point();
-        if kind == FileKind::Directory {
-            self.moved.set(point);
-        } else if let Some(inode) = self.inodes.borrow().get(&id.slot) {
-            inode.named.set(point);
-        }
-    }
-
     /// Removes a name of something that is not a directory.
     pub async fn unlink(&self, path: &[u8]) -> Result<()> {
         let now = Timestamp::now();
@@ -255,8 +252,7 @@ impl Fs {
     /// Gives an inode another name.
     pub async fn link(&self, existing: &[u8], path: &[u8]) -> Result<()> {
         let now = Timestamp::now();
-        let id = self
-            .store
+        self.store
             .transact(|transaction| {
                 let (id, kind) = resolve::existing(transaction, &self.base, existing)?;
                 let place = resolve::resolve(transaction, &self.base, path)?;
@@ -282,12 +278,9 @@ impl Fs {
                 edit_directory(transaction, place.parent, now, |transaction, directory| {
                     let entry = target(id, kind);
                     names::insert(transaction, directory, place.parent.slot, &name, entry)
-                })?;
-                Ok(id)
+                })
             })
-            .await?;
-        self.note_named(id, FileKind::File);
-        Ok(())
+            .await
     }
 
     /// Renames. A target is replaced atomically; a file's data is home before it replaces another.
@@ -307,11 +300,11 @@ impl Fs {
                         Step::Nothing => Ok(Outcome::Nothing),
                         Step::Move => {
                             plan.move_name(transaction, now)?;
-                            Ok(Outcome::Renamed(plan.source, None, Dropped::Kept))
+                            Ok(Outcome::Renamed(plan.moves_directory(), Dropped::Kept))
                         }
                         Step::Exchange(other) => {
                             plan.exchange(transaction, other, now)?;
-                            Ok(Outcome::Renamed(plan.source, Some(other), Dropped::Kept))
+                            Ok(Outcome::Renamed(plan.moves_directory(), Dropped::Kept))
                         }
                         Step::Replace(old) => {
                             if written != Some(plan.source.0)
@@ -325,7 +318,7 @@ impl Fs {
                             transaction.use_reserve();
                             plan.replace(transaction, old, now)?;
                             let dropped = self.drop_name(transaction, old.0, old.1, now)?;
-                            Ok(Outcome::Renamed(plan.source, None, dropped))
+                            Ok(Outcome::Renamed(plan.moves_directory(), dropped))
                         }
                     }
                 })
@@ -336,10 +329,9 @@ impl Fs {
                     self.store.sync(&blob, SyncKind::Data).await?;
                     written = Some(id);
                 }
-                Outcome::Renamed((id, kind), other, dropped) => {
-                    self.note_named(id, kind);
-                    if let Some((id, kind)) = other {
-                        self.note_named(id, kind);
+                Outcome::Renamed(directory, dropped) => {
+                    if directory {
+                        self.moved.set(self.store.commit_point());
                     }
                     self.after_drop(dropped).await;
                     return Ok(());
@@ -445,8 +437,8 @@ enum Outcome {
     Nothing,
     /// Write this blob home, then try again.
     WriteHome(BlobId, std::rc::Rc<adit_store::Blob>),
-    /// The inodes that have other names now, and what became of the replaced one.
-    Renamed((BlobId, FileKind), Option<(BlobId, FileKind)>, Dropped),
+    /// Is a directory somewhere else now, and what became of the replaced inode?
+    Renamed(bool, Dropped),
 }
 
 impl<'p> Plan<'p> {
@@ -522,6 +514,13 @@ impl<'p> Plan<'p> {
             new_name,
             step,
         })
+    }
+
+    /// Does it change the paths of what is in a directory?
+    fn moves_directory(&self) -> bool {
+        let is_directory = |inode: (BlobId, FileKind)| inode.1 == FileKind::Directory;
+        is_directory(self.source)
+            || matches!(self.step, Step::Exchange(other) if is_directory(other))
     }
 
     /// Changes the entry in the new parent, the attributes of the source, and then the old parent.

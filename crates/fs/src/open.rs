@@ -172,7 +172,7 @@ impl Fs {
             FileKind::Symlink => return Err(Errno::LOOP.into()),
             _ => return Err(Errno::OPNOTSUPP.into()),
         };
-        let inode = Rc::new(Inode::new(id, kind, blob, self.store.commit_point()));
+        let inode = Rc::new(Inode::new(id, kind, blob));
         inode.opens.set(1);
         inodes.insert(id.slot, inode.clone());
         Ok(inode)

@@ -3,6 +3,8 @@
 mod common;
 
 use adit_block::{IoCounts, MemoryDevice};
+use adit_fs::*;
+use adit_reactor::sync::join_all;
 use common::*;
 use std::sync::Arc;
 
@@ -117,8 +119,87 @@ fn names_are_made_without_io_until_somebody_syncs() {
     assert!(counts.flushes + counts.fua_writes <= 2, "{counts:?}");
 }
 
+/// The first fsync of a descriptor made all names durable that anybody had changed, since when the file's own had
+/// changed was not known.
 #[test]
-fn fsyncs_that_arrive_together_share_their_flushes() {
+fn an_fsync_of_what_is_durable_asks_nothing_whatever_others_did() {
+    let (device, volume) = volume();
+    volume.put("/f", &stamped(1, 0, 8192)).unwrap();
+    volume.sync().unwrap();
+    volume.run(|fs| fs.store().checkpoint()).unwrap();
+    for number in 0..20 {
+        volume.touch(&format!("/other{number}")).unwrap();
+    }
+    let counts = cost(&device, || {
+        let file = volume.open("/f", RW).unwrap();
+        volume.fsync(&file).unwrap();
+        volume.fdatasync(&file).unwrap();
+        volume.close(&file).unwrap();
+    });
+    assert_eq!(counts, IoCounts::default());
+    // Its own names are another matter.
+    volume.rename("/f", "/g").unwrap();
+    let counts = cost(&device, || {
+        let file = volume.open("/g", RW).unwrap();
+        volume.fsync(&file).unwrap();
+        volume.close(&file).unwrap();
+    });
+    assert_eq!((counts.writes, counts.fua_writes), (1, 1));
+}
+
+/// When the names of a file changed last is read from its slot; a second rename within a tick of the clock must
+/// change the slot too, or an fsync would take it for durable.
+#[test]
+fn a_second_rename_within_a_tick_is_made_durable_by_an_fsync() {
+    const FILES: u32 = 100;
+    let (device, volume) = volume();
+    for number in 0..FILES {
+        volume.touch(&format!("/a{number}")).unwrap();
+    }
+    volume.unmount();
+    // Now no file is in memory.
+    let volume = Volume::mount(device.clone(), 32 << 20);
+    for number in 0..FILES {
+        let [a, b, c] = ["a", "b", "c"].map(|name| format!("/{name}{number}"));
+        volume.rename(&a, &b).unwrap();
+        volume.sync().unwrap();
+        let counts = cost(&device, || {
+            volume.rename(&b, &c).unwrap();
+            let file = volume.open(&c, RO).unwrap();
+            volume.fsync(&file).unwrap();
+            volume.close(&file).unwrap();
+        });
+        assert_eq!(counts.fua_writes, 1, "file {number}: {counts:?}");
+    }
+}
+
+/// Eight appends and their fdatasyncs, which all find the journal idle or its first write on the way: one of them
+/// commits alone, since it doesn't know of the others, and all others share one commit behind it.
+#[test]
+fn fsyncs_of_one_worker_that_arrive_together_share_two_commits() {
+    let (device, volume) = volume();
+    let files: Vec<_> = (0..8)
+        .map(|number| volume.open(&format!("/{number}"), CREATE).unwrap())
+        .collect();
+    volume.sync().unwrap();
+    for file in &files {
+        volume.append(file, &[1; 100]).unwrap();
+    }
+    let counts = cost(&device, || {
+        let synced: Answer<()> = volume.run(async |fs: &Fs| {
+            let syncs = files.iter().map(|file| fs.fdatasync(file));
+            join_all(syncs).await.into_iter().collect()
+        });
+        synced.unwrap();
+    });
+    assert_eq!(
+        (counts.writes, counts.fua_writes, counts.flushes),
+        (2, 2, 0)
+    );
+}
+
+#[test]
+fn fsyncs_of_threads_that_arrive_together_share_two_commits() {
     let device = MemoryDevice::new(adit_block::MemoryConfig {
         size_bytes: 64 << 20,
         volatile_cache: true,
@@ -136,19 +217,25 @@ fn fsyncs_that_arrive_together_share_their_flushes() {
         .map(|number| volume.open(&format!("/{number}"), CREATE).unwrap())
         .collect();
     volume.sync().unwrap();
-    for file in &files {
-        volume.append(file, &[1; 100]).unwrap();
-    }
-    let barrier = std::sync::Barrier::new(8);
-    let counts = cost(&device, || {
-        std::thread::scope(|scope| {
-            for file in &files {
-                scope.spawn(|| {
-                    barrier.wait();
-                    volume.fdatasync(file).unwrap();
-                });
-            }
+    // Two when all threads arrive before the first commit is done, which a busy machine's scheduler may prevent
+    // in a round: then who is late needs one more.
+    let mut best = u64::MAX;
+    for round in 0..5 {
+        for file in &files {
+            volume.append(file, &[round; 100]).unwrap();
+        }
+        let barrier = std::sync::Barrier::new(files.len());
+        let counts = cost(&device, || {
+            std::thread::scope(|scope| {
+                for file in &files {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        volume.fdatasync(file).unwrap();
+                    });
+                }
+            });
         });
-    });
-    assert!(counts.flushes + counts.fua_writes <= 4, "{counts:?}");
+        best = best.min(counts.flushes + counts.fua_writes);
+    }
+    assert!(best <= 2, "{best} commits for {} fdatasyncs", files.len());
 }

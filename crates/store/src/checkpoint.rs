@@ -157,6 +157,10 @@ impl Inner {
                     next += 1; // freed meanwhile
                     continue;
                 };
+                if !self.cache.has(frame, FrameFlags::JOURNALED) {
+                    next += 1; // freed and written again meanwhile: it may not even have a place
+                    continue;
+                }
                 let home = self.cache.home(frame);
                 if buffers.is_empty() {
                     first = home;

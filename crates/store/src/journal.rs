@@ -412,6 +412,10 @@ impl Journal {
             let Some(frame) = cache.find(key) else {
                 continue;
             };
+            // The page was freed, and written again: what was sealed has gone with its frame.
+            if !cache.has(frame, FrameFlags::JOURNALED) {
+                continue;
+            }
             let first = cache.first_lsn(frame);
             if first == 0 {
                 live.push(key);

@@ -49,6 +49,10 @@ impl Store {
             return Ok(()); // as when a new file is truncated
         }
         if size <= blob.size() {
+            if size > blob.slot.borrow().size {
+                // What goes may be all that says, to who takes over from a dead process, that the blob is so large.
+                inner.write_back(blob, false).await?;
+            }
             inner.cut(blob, size).await?;
         } else {
             if blob.cut_from.get() != 0 {
@@ -247,7 +251,7 @@ fn mark_some_unwritten(
 
 impl Inner {
     /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty before it stays so:
-    /// nothing has to be written, and a device that fails keeps no data from going. Both locks are held.
+    /// here nothing has to be written, and a device that fails keeps no data from going. Both locks are held.
     async fn cut(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
         let end = blob.frames_end();
         let from = size.div_ceil(PAGE) as u32;

@@ -85,8 +85,10 @@ pub struct Superblock {
     pub hash_key: [u64; 2],
     /// Label, UTF-8, padded with zeroes.
     pub label: [u8; 64],
+    /// Random, and new with each opening that takes nothing over: what a dead process left in memory has the same.
+    pub opening: u64,
     /// Zero; room for encryption, snapshots and what else comes.
-    pub reserved: [u8; 1024],
+    pub reserved: [u8; 1016],
 }
 
 /// [`Superblock::state`]: nothing to replay.

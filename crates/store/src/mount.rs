@@ -280,26 +280,13 @@ impl Store {
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
     async fn take_over(&self, abandoned: Vec<Abandoned>) -> Result<()> {
         for mut dead in abandoned {
-            dead.finish_applying()?;
-            let mut page = Box::new([0; PAGE_BYTES]);
-            let mut pages = 0;
-            for data in dead.dirty() {
-                let id = BlobId {
-                    slot: data.slot_address,
-                    generation: data.generation,
-                };
-                let blob = match self.blob(id).await {
-                    Ok(blob) => blob,
-                    Err(error) if error.errno() == Errno::STALE => continue, // deleted since
-                    Err(error) => return Err(error),
-                };
-                dead.read(data.frame, &mut page)?;
-                let end = (data.end_bytes as usize).min(PAGE_BYTES);
-                self.write(&blob, data.page.saturating_mul(PAGE), &page[..end])
-                    .await
-                    .map_err(|error| error.context("write what a dead process had accepted"))?;
-                pages += 1;
-            }
+            let path = dead.path().display().to_string();
+            let written = self.write_again(&mut dead).await;
+            let pages = written.map_err(|error| {
+                error.context(format_args!(
+                    "write again what a dead process left in {path}"
+                ))
+            })?;
             self.sync_all().await?;
             if pages > 0 {
                 tracing::info!(
@@ -320,6 +307,30 @@ impl Store {
             written?;
         }
         Ok(())
+    }
+
+    /// Writes a dead process's dirty pages into the cache; answers how many.
+    async fn write_again(&self, dead: &mut Abandoned) -> Result<u64> {
+        dead.finish_applying()?;
+        let mut page = Box::new([0; PAGE_BYTES]);
+        let mut pages = 0;
+        for data in dead.dirty() {
+            let id = BlobId {
+                slot: data.slot_address,
+                generation: data.generation,
+            };
+            let blob = match self.blob(id).await {
+                Ok(blob) => blob,
+                Err(error) if error.errno() == Errno::STALE => continue, // deleted since
+                Err(error) => return Err(error),
+            };
+            dead.read(data.frame, &mut page)?;
+            let end = (data.end_bytes as usize).min(PAGE_BYTES);
+            self.write(&blob, data.page.saturating_mul(PAGE), &page[..end])
+                .await?;
+            pages += 1;
+        }
+        Ok(pages)
     }
 
     /// Takes everything home and marks the volume clean. The store is not to be used afterwards.
@@ -360,13 +371,18 @@ impl Store {
     }
 }
 
-/// Which of the mappings count: that of the superblock's epoch and, while an earlier opening's taking over
-/// was cut short, those before it. Any other describes a volume as it was before it was opened since (by somebody
-/// who couldn't read the mapping, say): its data is older than what is on the device. It is deleted.
+/// Which of the mappings count: that of the superblock's epoch, unless it was closed, and, while an earlier opening's
+/// taking over was cut short, those before it. Any other of the same `opening` describes the volume as it was before: its
+/// data is older than what is on the device, and it is deleted. One of another opening is not used either, but
+/// left alone: it may be that of a copy of this volume.
 fn current(abandoned: Vec<Abandoned>, superblock: &Superblock, keep: bool) -> Vec<Abandoned> {
     let taking_over = superblock.state & STATE_TAKING_OVER != 0;
+    let closed = superblock.state & STATE_CLEAN != 0;
+    let ours = |dead: &Abandoned| dead.opening() == superblock.opening;
     let counts = |dead: &Abandoned| {
-        dead.epoch() == superblock.epoch || taking_over && dead.epoch() < superblock.epoch
+        ours(dead)
+            && (dead.epoch() == superblock.epoch && !closed
+                || taking_over && dead.epoch() < superblock.epoch)
     };
     let (current, others): (Vec<_>, Vec<_>) = abandoned.into_iter().partition(counts);
     for other in others {
@@ -377,7 +393,8 @@ fn current(abandoned: Vec<Abandoned>, superblock: &Superblock, keep: bool) -> Ve
             "not of the volume's last opening: it is not used"
         );
         // One of a later epoch belongs to a newer copy of this image.
-        if epoch < superblock.epoch
+        if ours(&other)
+            && epoch <= superblock.epoch
             && !keep
             && let Err(error) = other.delete()
         {
@@ -396,8 +413,10 @@ fn build(
     let volume = VolumeId(superblock.volume_id);
     let layout = Layout::new(superblock.volume_pages, superblock.journal_pages);
     let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
-    let shared = (options.survive_process_death && !options.read_only)
-        .then(|| SharedName::new(u128::from_le_bytes(volume.0), superblock.epoch));
+    let shared = (options.survive_process_death && !options.read_only).then(|| SharedName {
+        opening: superblock.opening,
+        ..SharedName::new(u128::from_le_bytes(volume.0), superblock.epoch)
+    });
     let cache = Cache::new(&CacheOptions { frames_max, shared })?;
     let survives_process_death = match cache.placement() {
         CachePlacement::Shared(_) => true,

@@ -19,9 +19,10 @@
 //! is idempotent and may be interrupted anywhere. The new tail and the new epoch are written in one
 //! superblock, so pages beyond an old hole never join on.
 
-use crate::cache::Abandoned;
+use crate::cache::{Abandoned, META_SPACE};
 use crate::format::{
-    JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, SUPERBLOCK_PAGES, Superblock, VolumeId,
+    JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_PAGES,
+    Superblock, VolumeId,
 };
 use crate::journal::encode_page;
 use crate::record::{self, Change};
@@ -339,6 +340,9 @@ pub(crate) async fn recover(
     superblock.epoch += 1;
     superblock.tail = end;
     superblock.state = state;
+    if state & STATE_TAKING_OVER == 0 {
+        superblock.opening = adit_base::random::os_random_u64();
+    }
     io.write_superblock(superblock).await?;
     Ok(recovered)
 }
@@ -374,12 +378,14 @@ async fn salvage(
     let volume = VolumeId(superblock.volume_id);
     let ring_pages = superblock.journal_pages;
     let ring_end = superblock.tail + ring_pages;
-    dead.finish_applying()?;
+    let path = dead.path().display().to_string();
+    let say = |error: Error| error.context(format_args!("use what a dead process left in {path}"));
+    dead.finish_applying().map_err(say)?;
     let mut page = Box::new([0; PAGE_BYTES]);
     type NumberedPage = (u64, Box<[u8; PAGE_BYTES]>);
     let (mut transaction, mut payload): (Vec<NumberedPage>, Vec<u8>) = Default::default();
     for sealed in dead.journal_buffers() {
-        dead.read(sealed.frame, &mut page)?;
+        dead.read(sealed.frame, &mut page).map_err(say)?;
         let header = record::verify_page(&volume, ring_pages, sealed.lsn % ring_pages, &page[..]);
         let Some(header) =
             header.filter(|header| header.epoch == superblock.epoch && header.lsn == sealed.lsn)
@@ -413,16 +419,14 @@ async fn salvage(
     let mut encoder = record::Encoder::new(&mut next_page);
     for frame in &pending {
         let mut content = Page::zeroed();
-        dead.read(frame.frame, &mut content.0)?;
-        if frame.home >= superblock.volume_pages {
-            return Err(Error::with(
-                Errno::UCLEAN,
-                format!(
-                    "{}: a frame names page {}",
-                    dead.path().display(),
-                    frame.home
-                ),
-            ));
+        dead.read(frame.frame, &mut content.0).map_err(say)?;
+        // Superblocks and ring are nobody's frames, and a metadata page is where its key says.
+        let state_page = JOURNAL_FIRST_PAGE + ring_pages;
+        if !(state_page..superblock.volume_pages).contains(&frame.home)
+            || frame.key.space == META_SPACE && frame.key.page != frame.home
+        {
+            let what = format!("a frame names page {}", frame.home);
+            return Err(say(Error::with(Errno::UCLEAN, what)));
         }
         encode_page(
             &mut encoder,

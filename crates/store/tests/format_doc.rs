@@ -43,6 +43,7 @@ fn from_code() -> BTreeMap<String, Vec<(usize, usize, String)>> {
         created_seconds,
         hash_key,
         label,
+        opening,
         reserved
     });
     structure!(JournalHeader {

@@ -59,7 +59,8 @@ pub struct CacheHeader {
     pub journal_pages: AtomicU64,
     /// LSN of the next journal page; the caller's.
     pub next_lsn: AtomicU64,
-    unused: [u8; 2048 - 120],
+    pub(super) opening: AtomicU64,
+    unused: [u8; 2048 - 128],
     /// For the caller.
     pub room: [AtomicU64; 256],
 }
@@ -74,6 +75,8 @@ pub struct SharedName {
     pub volume_id: u128,
     /// Distinguishes the volume's openings; the name must be free.
     pub epoch: u64,
+    /// Distinguishes them from those of copies of the volume.
+    pub opening: u64,
     /// Where it is made: a tmpfs, normally `/dev/shm`.
     pub directory: PathBuf,
 }
@@ -84,6 +87,7 @@ impl SharedName {
         SharedName {
             volume_id,
             epoch,
+            opening: 0,
             directory: PathBuf::from("/dev/shm"),
         }
     }
@@ -442,6 +446,7 @@ impl CacheHeader {
         set(&self.volume_id[0], volume_id as u64);
         set(&self.volume_id[1], (volume_id >> 64) as u64);
         set(&self.epoch, epoch);
+        set(&self.opening, name.map_or(0, |name| name.opening));
         set(&self.meta_offset, META_OFFSET as u64);
         set(&self.memory_offset, layout.memory_offset as u64);
         self.frames.store(layout.frames, Ordering::Relaxed);

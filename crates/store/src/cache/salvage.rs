@@ -166,6 +166,11 @@ impl Abandoned {
         self.header.epoch
     }
 
+    /// The [`SharedName::opening`](super::SharedName) under which it was made.
+    pub fn opening(&self) -> u64 {
+        self.header.opening
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -348,6 +353,7 @@ struct Header {
     journal_first_page: u64,
     journal_pages: u64,
     next_lsn: u64,
+    opening: u64,
     room: Box<[u64; 256]>,
 }
 
@@ -387,6 +393,7 @@ impl Header {
             journal_first_page: wide(offset_of!(CacheHeader, journal_first_page)),
             journal_pages: wide(offset_of!(CacheHeader, journal_pages)),
             next_lsn: wide(offset_of!(CacheHeader, next_lsn)),
+            opening: wide(offset_of!(CacheHeader, opening)),
             room,
         })
     }

@@ -378,6 +378,19 @@ impl<'s> Transaction<'s> {
             inner.blobs.destroyed(*id);
         }
         inner.space.borrow_mut().keep(taken);
+        // Before the map that makes them readable: should the process die in between, they count all the same, and
+        // nothing refers to them.
+        for (frame, home, mask) in &self.journaled {
+            let before = cache.pending(*frame);
+            cache.set_home(*frame, *home);
+            cache.set_kind(*frame, PageKind::Data as u8);
+            cache.set_pending(*frame, before | *mask);
+            cache.set(*frame, FrameFlags::JOURNALED);
+            journal.count_open(*mask & !before);
+            if before == 0 {
+                journal.join_open(cache.key(*frame), false);
+            }
+        }
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
         for shadow in &self.shadows {
             journal.save_image(inner, shadow.target, shadow.page);
@@ -397,17 +410,6 @@ impl<'s> Transaction<'s> {
                 journal.join_open(FrameKey::meta(shadow.page), false);
             }
         });
-        for (frame, home, mask) in &self.journaled {
-            let before = cache.pending(*frame);
-            cache.set_home(*frame, *home);
-            cache.set_kind(*frame, PageKind::Data as u8);
-            cache.set_pending(*frame, before | *mask);
-            cache.set(*frame, FrameFlags::JOURNALED);
-            journal.count_open(*mask & !before);
-            if before == 0 {
-                journal.join_open(cache.key(*frame), false);
-            }
-        }
         for blob in changed {
             blob.point.set(journal.point());
         }

@@ -1,0 +1,213 @@
+//! What put and get must not touch, and that one thing that can't be copied stops nothing else.
+
+mod support;
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use support::{Place, noise, tree};
+
+fn pipe(path: &Path) {
+    let mode = rustix::fs::Mode::from(0o644);
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).expect("made");
+}
+
+/// Runs it to its end, which must come soon.
+fn soon(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut child = place
+        .command(arguments)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let begin = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if begin.elapsed() > Duration::from_secs(60) {
+            child.kill().expect("killed");
+            panic!("adit {arguments:?} waits for somebody");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().expect("ended");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), errors)
+}
+
+/// `get` opened its target with O_TRUNC before it looked what that is: `adit get v.adit /f v.adit`, or
+/// `adit get v.adit / .` with a file of the image's name in the volume, emptied the image it read from.
+#[test]
+fn get_refuses_to_overwrite_the_image_it_reads_from() {
+    let place = Place::with_volume();
+    place.write("tree/v.adit", "of the image's name");
+    place.write("tree/z", "goes on");
+    place.ok(&["put", "v.adit", "tree/v.adit", "tree/z", "/"]);
+
+    std::os::unix::fs::symlink("v.adit", place.path("link")).expect("made");
+    std::fs::hard_link(place.path("v.adit"), place.path("other name")).expect("made");
+    for name in ["v.adit", "./link", "other name"] {
+        let errors = place.fails(1, &["get", "v.adit", "/z", name]);
+        assert!(
+            errors.contains("it is the image of this volume"),
+            "{errors}"
+        );
+    }
+    let errors = place.fails(1, &["get", "v.adit", "/", "."]);
+    assert!(errors.contains("v.adit: it is the image"), "{errors}");
+    assert_eq!(std::fs::read(place.path("z")).expect("read"), b"goes on");
+
+    place.ok(&["check", "v.adit"]);
+    assert_eq!(place.ok(&["cat", "v.adit", "/z"]), "goes on");
+}
+
+/// `put` of the directory in which the image lies read the image while it wrote to it.
+#[test]
+fn put_leaves_out_the_image_it_writes_to() {
+    let place = Place::with_volume();
+    place.write("a", "1");
+    place.write("z", "2");
+    let errors = place.fails(1, &["put", "v.adit", ".", "/"]);
+    assert!(errors.contains("v.adit: it is the image"), "{errors}");
+    assert_eq!(place.ok(&["ls", "v.adit", "/"]), "a\nz\n");
+    assert_eq!(place.ok(&["cat", "v.adit", "/a", "/z"]), "12");
+    place.fails(1, &["put", "v.adit", "v.adit", "/copy"]);
+    assert_eq!(place.ok(&["ls", "v.adit", "/"]), "a\nz\n");
+}
+
+/// Opening a pipe to write to it waits for its reader, which never came.
+#[test]
+fn get_waits_for_no_pipe_and_writes_only_to_files() {
+    let place = Place::with_volume();
+    place.write("f", "1");
+    place.ok(&["put", "v.adit", "f", "/"]);
+    pipe(&place.path("pipe"));
+    let (code, errors) = soon(&place, &["get", "v.adit", "/f", "pipe"]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("pipe: neither a file"), "{errors}");
+    let kind = std::fs::metadata(place.path("pipe")).expect("there");
+    assert!(kind.file_type().is_fifo());
+
+    // With a reader the pipe can be opened, and is refused all the same.
+    let reader = rustix::fs::open(
+        place.path("pipe"),
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK,
+        rustix::fs::Mode::empty(),
+    )
+    .expect("opened");
+    let (code, errors) = soon(&place, &["get", "v.adit", "/f", "pipe"]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("pipe: neither a file"), "{errors}");
+    drop(reader);
+
+    let errors = place.fails(1, &["get", "v.adit", "/f", "/dev/null"]);
+    assert!(errors.contains("/dev/null: neither a file"), "{errors}");
+}
+
+#[test]
+fn get_replaces_the_whole_content_of_a_longer_file() {
+    let place = Place::with_volume();
+    place.write("f", "short");
+    place.ok(&["put", "v.adit", "f", "/"]);
+    place.write("out", noise(1, 300_000));
+    place.ok(&["get", "v.adit", "/f", "out"]);
+    assert_eq!(std::fs::read(place.path("out")).expect("read"), b"short");
+}
+
+/// The first error of an argument ended the command: `adit put v.adit a missing b /` copied nothing at
+/// all, and of `adit put v.adit taken b /`, where `taken` is a directory in the volume, `b` was left out.
+#[test]
+fn one_argument_that_cannot_be_copied_stops_no_other() {
+    let place = Place::with_volume();
+    place.write("a", "1");
+    place.write("taken", "no room for me");
+    place.write("b", "2");
+    place.ok(&["mkdir", "v.adit", "/taken"]);
+    let errors = place.fails(1, &["put", "v.adit", "a", "missing", "taken", "b", "/"]);
+    assert!(errors.contains("missing"), "{errors}");
+    assert!(errors.contains("taken"), "{errors}");
+    assert_eq!(place.ok(&["cat", "v.adit", "/a", "/b"]), "12");
+}
+
+/// A file where a directory has to go ended the copy of the whole tree, in both directions.
+#[test]
+fn a_name_that_is_taken_stops_only_what_is_below_it() {
+    let place = Place::with_volume();
+    place.write("tree/a", "1");
+    place.write("tree/clash/below", "2");
+    place.write("tree/z/deep", "3");
+    place.write("taken", "in the way");
+    place.ok(&["mkdir", "v.adit", "/tree"]);
+    place.ok(&["put", "v.adit", "taken", "/tree/clash"]);
+    let errors = place.fails(1, &["put", "v.adit", "tree", "/"]);
+    assert!(errors.contains("tree/clash"), "{errors}");
+    let all = ["cat", "v.adit", "/tree/a", "/tree/clash", "/tree/z/deep"];
+    assert_eq!(place.ok(&all), "1in the way3");
+
+    // And out again: a file here where the volume has a directory.
+    place.write("into/z", "in the way");
+    let errors = place.fails(1, &["get", "v.adit", "/tree/z", "into"]);
+    assert!(errors.contains("into/z"), "{errors}");
+    std::fs::create_dir(place.path("into/tree")).expect("made");
+    place.write("into/tree/z", "in the way");
+    let errors = place.fails(1, &["get", "v.adit", "/tree", "into"]);
+    assert!(errors.contains("into/tree/z"), "{errors}");
+    let read = |name: &str| std::fs::read_to_string(place.path(name)).expect("read");
+    assert_eq!(read("into/tree/a"), "1");
+    assert_eq!(read("into/tree/clash"), "in the way");
+    assert_eq!(read("into/tree/z"), "in the way");
+}
+
+/// A directory's mode was set before the directory was opened to set its times: without `r` in the mode
+/// only root could do that, and everybody else's `get` ended there.
+#[test]
+fn a_directory_that_its_owner_may_not_read_comes_out_with_its_mode_and_time() {
+    let place = Place::with_volume();
+    place.write("tree/secret/f", "1");
+    place.write("tree/z/f", "2");
+    place.ok(&["put", "v.adit", "tree", "/"]);
+    let then = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_007);
+    let image = place.path("v.adit");
+    let volume = adit::Volume::open(image.to_str().expect("text")).expect("opened");
+    volume
+        .set_times("/tree/secret", None, Some(then))
+        .expect("set");
+    volume.set_mode("/tree/secret", 0o300).expect("set");
+    volume.close().expect("closed");
+
+    let mut get = place.command(&["get", "v.adit", "/tree", "copy"]);
+    // SAFETY: the closure makes two system calls and nothing else.
+    unsafe {
+        get.pre_exec(|| {
+            // Root that permissions apply to, from the next exec on. Who isn't root fails here, and needs nothing.
+            for capability in [CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH] {
+                libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
+            }
+            Ok(())
+        });
+    }
+    let output = get.output().expect("the binary runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let secret = std::fs::metadata(place.path("copy/secret")).expect("there");
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(secret.mode() & 0o777, 0o300);
+    assert_eq!(secret.modified().expect("known"), then);
+    std::fs::set_permissions(
+        place.path("copy/secret"),
+        std::fs::Permissions::from_mode(0o700),
+    )
+    .expect("set");
+    assert_eq!(tree(&place.path("tree")), tree(&place.path("copy")));
+}
+
+const CAP_DAC_OVERRIDE: libc::c_ulong = 1;
+const CAP_DAC_READ_SEARCH: libc::c_ulong = 2;
+
+/// One file that could not be read with EIO counted as a failure of everything and ended the copy.
+#[test]
+fn a_bad_sector_below_one_file_stops_no_other() {
+    let place = Place::with_volume();
+    place.write("b", "2");
+    // A regular file whose first page can't be read.
+    let errors = place.fails(1, &["put", "v.adit", "/proc/self/mem", "b", "/"]);
+    assert!(errors.contains("/proc/self/mem"), "{errors}");
+    assert_eq!(place.ok(&["cat", "v.adit", "/b"]), "2");
+}

@@ -240,8 +240,9 @@ fn short(value: f64) -> String {
 mod tests {
     use super::{Results, System, db_bench_line};
 
-    const LINE: &str =
-        "fillsync     :      80.125 micros/op 12480 ops/sec 8.0 seconds 100 operations";
+    // What is in parentheses is the range of its keys.
+    const LINE: &str = "fillsync     :      80.125 micros/op 12480 ops/sec 8.013 seconds \
+                        100000 operations;    1.4 MB/s (100 ops)";
 
     #[test]
     fn db_bench_lines_are_read_and_others_are_not() {

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::target::{Access, Name, Target, TargetFile, while_doing};
 
@@ -35,8 +36,21 @@ impl KernelTarget {
         if access == Access::Direct {
             flags |= OFlags::DIRECT;
         }
-        let fd = rustix::fs::openat(&self.directory, name.relative(), flags, Mode::from(0o644))?;
+        let fd = rustix::fs::openat(&self.directory, name.relative(), flags, Mode::from(0o644))
+            .map_err(|errno| self.refusal(access, errno))?;
         Ok(KernelFile(fd))
+    }
+
+    /// A file system without direct IO (tmpfs before Linux 6.6, some overlays and network file systems)
+    /// says EINVAL. It can't do the job then; doing it through its cache would be another job.
+    fn refusal(&self, access: Access, errno: Errno) -> io::Error {
+        match (access, errno) {
+            (Access::Direct, Errno::INVAL) => io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("{} has no direct IO here", self.label),
+            ),
+            _ => errno.into(),
+        }
     }
 }
 
@@ -159,4 +173,21 @@ pub(crate) fn whole(done_bytes: usize, wanted_bytes: usize) -> io::Result<()> {
         io::ErrorKind::UnexpectedEof,
         format!("only {done_bytes} of {wanted_bytes} bytes were transferred"),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KernelTarget;
+    use crate::target::Access;
+    use rustix::io::Errno;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn no_direct_io_is_something_it_cannot_do_and_other_errors_are_errors() {
+        let kernel = KernelTarget::new(std::path::Path::new("/")).unwrap();
+        let kind = |access, errno| kernel.refusal(access, errno).kind();
+        assert_eq!(kind(Access::Direct, Errno::INVAL), ErrorKind::Unsupported);
+        assert_eq!(kind(Access::Cached, Errno::INVAL), ErrorKind::InvalidInput);
+        assert_eq!(kind(Access::Direct, Errno::NOENT), ErrorKind::NotFound);
+    }
 }

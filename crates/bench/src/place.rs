@@ -10,6 +10,7 @@ use crate::target::while_doing;
 /// A temporary folder inside another.
 pub(crate) struct Place {
     folder: TempDir,
+    parent: PathBuf,
 }
 
 impl Place {
@@ -23,7 +24,8 @@ impl Place {
                     error,
                 )
             })?;
-        Ok(Place { folder })
+        let parent = parent.to_owned();
+        Ok(Place { folder, parent })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -34,9 +36,18 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// Bytes that a user may still write there.
-    pub(crate) fn available_bytes(&self) -> io::Result<u64> {
+    /// Fails when a user may not write that much there any more.
+    pub(crate) fn need(&self, needed_bytes: u64) -> io::Result<()> {
         let statvfs = rustix::fs::statvfs(self.folder.path())?;
-        Ok(statvfs.f_bavail * statvfs.f_frsize)
+        let available_bytes = statvfs.f_bavail.saturating_mul(statvfs.f_frsize);
+        if available_bytes >= needed_bytes {
+            return Ok(());
+        }
+        let (needed, there) = (needed_bytes.div_ceil(1 << 20), available_bytes >> 20);
+        let parent = self.parent.display();
+        Err(io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!("{parent} has {there} MiB left, {needed} MiB are needed"),
+        ))
     }
 }

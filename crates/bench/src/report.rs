@@ -46,6 +46,8 @@ pub struct Block {
     pub rounds: usize,
     /// The rows, in the order of the jobs.
     pub rows: Vec<Row>,
+    /// What rows or cells are missing for: what a system can't do here.
+    pub omitted: Vec<String>,
 }
 
 /// One kind of operation.
@@ -82,7 +84,8 @@ pub struct Cell {
     pub timed: u64,
     /// Bytes read from devices for each byte that was asked for (read rows only).
     pub device_bytes_per_byte: Option<f64>,
-    /// Memory of the process after the row, its cache included, the kernel's cache not.
+    /// Memory of the process after the row, its cache included, the kernel's cache not. Only
+    /// where one system has a process to itself: [`measure_one`](crate::measure_one).
     pub resident_bytes: Option<u64>,
     /// Rate by the kernel's rate.
     pub to_kernel: Option<f64>,
@@ -98,6 +101,9 @@ pub(crate) const ADIT: &str = "adit";
 pub(crate) struct Collector {
     systems: Vec<String>,
     rows: Vec<Gathered>,
+    omitted: Vec<String>,
+    /// The process's memory is that of its only system.
+    alone: bool,
 }
 
 struct Gathered {
@@ -108,10 +114,19 @@ struct Gathered {
 }
 
 impl Collector {
-    pub(crate) fn new(systems: impl Iterator<Item = String>) -> Collector {
+    pub(crate) fn new(systems: impl Iterator<Item = String>, alone: bool) -> Collector {
         Collector {
             systems: systems.collect(),
             rows: Vec::new(),
+            omitted: Vec::new(),
+            alone,
+        }
+    }
+
+    /// Notes what a system can't do; once is enough.
+    pub(crate) fn omit(&mut self, what: String) {
+        if !self.omitted.contains(&what) {
+            self.omitted.push(what);
         }
     }
 
@@ -130,7 +145,9 @@ impl Collector {
                 }
             };
             self.rows[index].samples[system].push(sample);
-            self.rows[index].resident_bytes[system] = resources::resident_bytes();
+            if self.alone {
+                self.rows[index].resident_bytes[system] = resources::resident_bytes();
+            }
         }
     }
 
@@ -149,6 +166,7 @@ impl Collector {
                 .into_iter()
                 .map(|row| row.finish(&systems))
                 .collect(),
+            omitted: self.omitted,
         }
     }
 }

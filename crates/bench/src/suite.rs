@@ -41,28 +41,41 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str, f64)) -> io::Result
     };
     let sizes = Sizes::new(options);
     let place = Place::inside(&against)?;
-    let available_bytes = place.available_bytes()?;
-    let needed_bytes = sizes.disk_bytes(options.volume.is_none());
-    if available_bytes < needed_bytes {
-        let (needed, there) = (needed_bytes.div_ceil(MIB), available_bytes / MIB);
-        return Err(io::Error::new(
-            io::ErrorKind::StorageFull,
-            format!(
-                "{} has {there} MiB left, {needed} MiB are needed",
-                against.display()
-            ),
-        ));
-    }
+    place.need(sizes.disk_bytes(options.volume.is_none()))?;
     let disk = on_disk(options, &sizes, &place, &mut |what, done| {
         progress(what, done * 0.65);
     })?;
     let memory = in_memory(&sizes, &mut |what, done| {
         progress(what, 0.65 + done * 0.35);
-    })?;
-    let notes = notes(options, &disk);
+    });
+    let environment = Environment::here(format!("in {}", against.display()));
+    finish(options, environment, disk, memory)
+}
+
+/// The report. What was measured on the disk is told even if there was no memory for the rest.
+fn finish(
+    options: &Options,
+    environment: Environment,
+    disk: Block,
+    memory: io::Result<Block>,
+) -> io::Result<Report> {
+    let mut notes = notes(options, &disk);
+    let mut blocks = vec![disk];
+    match memory {
+        Ok(memory) => {
+            notes.push(
+                "In memory: tmpfs promises nothing (its fsync does nothing), Adit does the same work \
+                 there as on a disk. The block shows what the software costs when the device is free."
+                    .to_owned(),
+            );
+            blocks.push(memory);
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
+        Err(error) => notes.push(format!("There is no block about memory: {error}.")),
+    }
     Ok(Report {
-        environment: Environment::here(format!("in {}", against.display())),
-        blocks: vec![disk, memory],
+        environment,
+        blocks,
         notes,
     })
 }
@@ -180,8 +193,11 @@ fn on_disk(
 fn in_memory(sizes: &Sizes, progress: &mut dyn FnMut(&str, f64)) -> io::Result<Block> {
     let address = format!("mem:{}M", sizes.image_bytes / MIB);
     let adit = AditTarget::open(&address, sizes.cache_bytes, "")?;
-    // tmpfs is the kernel's counterpart, where there is one.
-    let tmpfs = Place::inside(Path::new("/dev/shm")).ok();
+    // tmpfs is the kernel's counterpart, where there is one with room (a container's often has 64 MiB).
+    let (tmpfs, omitted) = match memory_place(sizes.image_bytes) {
+        Ok(place) => (Some(place), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
     let kernel = match &tmpfs {
         Some(place) => Some(KernelTarget::new(place.path())?),
         None => None,
@@ -194,9 +210,17 @@ fn in_memory(sizes: &Sizes, progress: &mut dyn FnMut(&str, f64)) -> io::Result<B
     let block = schedule::run(&plan, &systems, progress);
     drop(systems);
     let closed = adit.close();
-    let block = block?;
+    let mut block = block?;
     closed?;
+    block.omitted.extend(omitted);
     Ok(block)
+}
+
+/// A place on tmpfs with this much room.
+fn memory_place(needed_bytes: u64) -> io::Result<Place> {
+    let place = Place::inside(Path::new("/dev/shm"))?;
+    place.need(needed_bytes)?;
+    Ok(place)
 }
 
 impl Sizes {
@@ -206,6 +230,7 @@ impl Sizes {
             jobs: &self.jobs,
             shape: &self.shape,
             rounds: self.rounds,
+            alone: false,
             time_max: self.time_max,
         }
     }
@@ -256,11 +281,6 @@ fn notes(options: &Options, disk: &Block) -> Vec<String> {
              system it lies in: give Adit the block device itself to save that."
         ));
     }
-    notes.push(
-        "In memory: tmpfs promises nothing (its fsync does nothing), Adit does the same work \
-         there as on a disk. The block shows what the software costs when the device is free."
-            .to_owned(),
-    );
     notes
 }
 
@@ -303,6 +323,7 @@ pub fn measure_one(
         jobs: &measure.jobs,
         shape: &measure.shape,
         rounds: measure.rounds,
+        alone: true,
         time_max: Duration::MAX,
     };
     let (block, place) = match system {
@@ -344,5 +365,48 @@ impl Measure {
             _ => self.shape.direct_bytes,
         });
         of_jobs.max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Options, finish, memory_place};
+    use crate::report::{Block, Environment};
+    use std::io;
+
+    fn block(title: &str) -> Block {
+        Block {
+            title: title.to_owned(),
+            rounds: 1,
+            rows: Vec::new(),
+            omitted: Vec::new(),
+        }
+    }
+
+    /// After minutes on the disk, a full /dev/shm ended the benchmark without a word about them.
+    #[test]
+    fn a_failure_in_memory_leaves_the_report_about_the_disk() {
+        let finish = |memory| {
+            let here = Environment::here("here".to_owned());
+            finish(&Options::default(), here, block("disk"), memory)
+        };
+        let report = finish(Err(io::ErrorKind::StorageFull.into())).unwrap();
+        assert_eq!(report.blocks.len(), 1);
+        let last = report.notes.last().unwrap();
+        assert!(last.contains("no block about memory"), "{last}");
+
+        let report = finish(Ok(block("memory"))).unwrap();
+        assert_eq!(report.blocks.len(), 2);
+        let interrupted = finish(Err(io::ErrorKind::Interrupted.into()));
+        assert_eq!(interrupted.unwrap_err().kind(), io::ErrorKind::Interrupted);
+    }
+
+    #[test]
+    fn a_place_in_memory_without_room_is_refused_with_both_numbers() {
+        let Err(error) = memory_place(u64::MAX) else {
+            panic!("no memory is that large");
+        };
+        // Or there is none at all.
+        assert!(error.to_string().contains("/dev/shm"), "{error}");
     }
 }

@@ -41,6 +41,9 @@ impl fmt::Display for Block {
         for row in &self.rows {
             row.fmt(f)?;
         }
+        for what in &self.omitted {
+            writeln!(f, "Left out: {what}")?;
+        }
         Ok(())
     }
 }

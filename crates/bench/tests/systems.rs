@@ -51,6 +51,7 @@ fn assert_sane(report: &Report, rows: usize) {
         let cell = &row.cells[0];
         assert_eq!(cell.rounds.len(), 2, "{}", row.title);
         assert!(cell.operations_per_second > 0.0, "{}", row.title);
+        assert!(cell.resident_bytes.is_some(), "{}", row.title);
         assert!(cell.p50_us <= cell.p99_us && cell.p99_us <= cell.p999_us);
     }
     assert!(report.to_string().contains("append 100 B + fdatasync"));

@@ -30,12 +30,12 @@ impl Volume {
 
     /// Iterates over all blobs that are not files or directories, in the order of their slots.
     pub fn blobs(&self) -> Blobs {
-        Blobs::from(self, 0)
+        Blobs::from(self, Some(0))
     }
 
     /// As [`blobs`](Self::blobs), continuing behind this one.
     pub fn blobs_after(&self, id: BlobId) -> Blobs {
-        Blobs::from(self, id.slot + 1)
+        Blobs::from(self, id.slot.checked_add(1))
     }
 }
 
@@ -44,26 +44,31 @@ impl Volume {
 pub struct Blobs {
     volume: Volume,
     batch: std::vec::IntoIter<BlobId>,
+    /// Blobs to fetch next: one at first, for who asks for no more than the next one, then ever more.
+    batch_len: usize,
     /// Slots below were looked at.
     next_slot: u64,
     ended: bool,
 }
 
-/// Blobs fetched at once.
-const BATCH: usize = 256;
+/// Most blobs fetched at once.
+const BATCH_MAX: usize = 256;
 
 impl Blobs {
-    fn from(volume: &Volume, next_slot: u64) -> Blobs {
+    /// From a slot on; None is behind the last one that there can be.
+    fn from(volume: &Volume, next_slot: Option<u64>) -> Blobs {
         Blobs {
             volume: volume.clone(),
             batch: Vec::new().into_iter(),
-            next_slot,
-            ended: false,
+            batch_len: 1,
+            next_slot: next_slot.unwrap_or(u64::MAX),
+            ended: next_slot.is_none(),
         }
     }
 
     fn fetch(&mut self) -> Result<Vec<BlobId>> {
-        let (from, mut batch) = (self.next_slot, Vec::with_capacity(BATCH));
+        let (from, len) = (self.next_slot, self.batch_len);
+        let mut batch = Vec::with_capacity(len);
         self.volume.mounted.run(|fs| {
             let batch = &mut batch;
             async move {
@@ -71,7 +76,7 @@ impl Blobs {
                     if slot.kind == FileKind::Blob as u8 {
                         batch.push(id);
                     }
-                    match batch.len() < BATCH {
+                    match batch.len() < len {
                         true => Ok(()),
                         false => Err(Error::new(Errno::CANCELED)),
                     }
@@ -83,8 +88,9 @@ impl Blobs {
             }
         })?;
         if let Some(last) = batch.last() {
-            self.next_slot = last.slot + 1;
+            self.next_slot = last.slot.saturating_add(1);
         }
+        self.batch_len = (2 * len).min(BATCH_MAX);
         Ok(batch)
     }
 }
@@ -110,6 +116,36 @@ impl Iterator for Blobs {
                     return Some(Err(error));
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BATCH_MAX, BlobId, Volume};
+
+    /// `adit_blob_next` asks for one blob at a time, and 256 were collected for each; and behind the id of the
+    /// last slot that a number can name it began again.
+    #[test]
+    fn the_next_blob_alone_is_fetched_alone() {
+        let volume = Volume::open("mem:64M").expect("opened");
+        let mut made: Vec<_> = (0..3 * BATCH_MAX)
+            .map(|_| volume.create_blob().expect("made"))
+            .collect();
+        made.sort_unstable_by_key(|id| id.slot);
+        let mut blobs = volume.blobs_after(made[0]);
+        assert_eq!(blobs.next().expect("another").expect("read"), made[1]);
+        assert_eq!(blobs.batch.len(), 0);
+        let rest: Vec<_> = blobs.by_ref().map(|id| id.expect("read")).collect();
+        assert_eq!(rest, made[2..]);
+        assert_eq!(blobs.batch_len, BATCH_MAX);
+
+        for slot in [u64::MAX, u64::MAX - 1, u64::MAX / 2] {
+            let behind = BlobId {
+                slot,
+                generation: 1,
+            };
+            assert!(volume.blobs_after(behind).next().is_none(), "{slot}");
         }
     }
 }

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use adit_base::PAGE_BYTES;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 /// What a buffer's memory belongs to.
 ///
@@ -80,14 +80,27 @@ impl Buffer {
         }
     }
 
-    /// Fresh zeroed page-aligned memory of its own, outside every pool.
+    /// Fresh zeroed page-aligned memory of its own, outside every pool. For lengths that we choose: it panics at 4 GiB and aborts
+    /// without memory; see [`Buffer::try_zeroed`].
     pub fn zeroed(len_bytes: usize) -> Buffer {
-        let len = u32::try_from(len_bytes).expect("a buffer is smaller than 4 GiB");
-        let layout = Layout::from_size_align(len_bytes.max(1), PAGE_BYTES).expect("a valid layout");
+        match Buffer::try_zeroed(len_bytes) {
+            Ok(buffer) => buffer,
+            Err(error) if error.errno() == Errno::NOMEM => {
+                std::alloc::handle_alloc_error(zeroed_layout(len_bytes))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// As [`Buffer::zeroed`], for lengths that somebody else chooses: ENOMEM, and EINVAL from 4 GiB on.
+    pub fn try_zeroed(len_bytes: usize) -> Result<Buffer> {
+        let fail = |errno| Error::with(errno, format!("get a buffer of {len_bytes} bytes"));
+        let len = u32::try_from(len_bytes).map_err(|_| fail(Errno::INVAL))?;
+        let layout = zeroed_layout(len_bytes);
         // SAFETY: the layout's size is not zero.
         let start = unsafe { std::alloc::alloc_zeroed(layout) };
         if start.is_null() {
-            std::alloc::handle_alloc_error(layout);
+            return Err(fail(Errno::NOMEM));
         }
         let owner = HeapMemory {
             start,
@@ -95,7 +108,7 @@ impl Buffer {
             references: AtomicU32::new(1),
         };
         // SAFETY: the memory lives as long as its HeapMemory, which the buffer's Arc holds; its count starts with this reference.
-        unsafe { Buffer::from_parts(start, len, Arc::new(owner), 0) }
+        Ok(unsafe { Buffer::from_parts(start, len, Arc::new(owner), 0) })
     }
 
     /// A copy of bytes in fresh memory of its own.
@@ -208,6 +221,10 @@ impl fmt::Debug for Buffer {
     }
 }
 
+fn zeroed_layout(len_bytes: usize) -> Layout {
+    Layout::from_size_align(len_bytes.max(1), PAGE_BYTES).expect("less than 4 GiB, a power of two")
+}
+
 /// Memory of [`Buffer::zeroed`].
 struct HeapMemory {
     start: *mut u8,
@@ -254,6 +271,15 @@ mod tests {
         assert!(buffer.try_mut().is_none());
         drop(part);
         assert!(buffer.try_mut().is_some());
+    }
+
+    #[test]
+    fn a_length_that_no_buffer_has_is_an_error_before_memory_is_asked_for() {
+        for len_bytes in [1 << 32, usize::MAX] {
+            let error = Buffer::try_zeroed(len_bytes).expect_err("too long");
+            assert_eq!(error.errno(), Errno::INVAL);
+        }
+        assert!(Buffer::try_zeroed(0).expect("nothing").is_empty());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 
 use crate::{Buffer, BufferOwner};
 
@@ -52,6 +52,8 @@ pub struct PoolUsage {
 /// A bounded pool of buffers; see the file header.
 pub struct BufferPool {
     limit_bytes: usize,
+    /// Of the process that made it.
+    generation: u32,
     /// Pieces of each class that trimming leaves.
     keep: [usize; CLASSES],
     slots: Box<[Slot]>,
@@ -91,6 +93,7 @@ impl BufferPool {
         }
         let pool = BufferPool {
             limit_bytes: config.limit_bytes,
+            generation: fork::generation(),
             keep,
             slots: (0..slots).map(|_| Slot::default()).collect(),
             lists: Mutex::default(),
@@ -219,7 +222,10 @@ unsafe impl BufferOwner for BufferPool {
     fn release(&self, index: u32) {
         let slot = &self.slots[index as usize];
         // AcqRel: what every holder did to the memory happens before its next use.
-        if slot.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // In a forked child a thread that isn't there may hold the lock for ever.
+        if slot.references.fetch_sub(1, Ordering::AcqRel) == 1
+            && self.generation == fork::generation()
+        {
             let class = slot.class.load(Ordering::Relaxed) as usize;
             self.lists().put(class, index);
         }

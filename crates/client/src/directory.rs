@@ -37,6 +37,11 @@ impl ReadDir {
         self.ended = false;
     }
 
+    /// Whether this is a forked child of the process that opened it: there is nothing to be read in it.
+    pub fn is_inherited(&self) -> bool {
+        self.directory.is_inherited()
+    }
+
     fn fetch(&mut self) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         let (open, cookie) = (self.directory.open(), self.cookie);
@@ -59,6 +64,11 @@ impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.is_inherited() && !self.ended {
+            self.ended = true;
+            self.batch = Vec::new().into_iter();
+            return Some(Err(Error::new(Errno::BADF)));
+        }
         loop {
             for entry in self.batch.by_ref() {
                 if matches!(&*entry.name, b"." | b"..") {

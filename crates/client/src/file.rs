@@ -398,8 +398,14 @@ impl File {
     }
 
     #[inline]
+    /// Whether this is a forked child of the process that opened it: then everything answers `EBADF`, and
+    /// dropping it frees memory and no more.
+    pub fn is_inherited(&self) -> bool {
+        self.descriptor.generation != fork::generation()
+    }
+
     fn alive(&self) -> Result<&Descriptor> {
-        if self.descriptor.generation != fork::generation() {
+        if self.is_inherited() {
             return Err(Error::new(Errno::BADF));
         }
         Ok(&self.descriptor)

@@ -12,8 +12,8 @@ use crate::operation::Operation;
 use crate::volume::{IoEngine, MkfsOptions, VolumeOptions};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::{
-    Buffer, BufferPool, Device, DeviceOptions, FileEngine, POOLED_BYTES_MAX, PoolConfig, Request,
-    open_device,
+    Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions,
+    POOLED_BYTES_MAX, PoolConfig, Request, open_device,
 };
 use adit_fs::{Fs, OpenFile};
 use adit_reactor::{Engine, EngineOptions};
@@ -59,20 +59,18 @@ fn create_image(address: &str, options: &MkfsOptions) -> Result<bool> {
     let Some(size_bytes) = options.size_bytes else {
         return Ok(false);
     };
-    match std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(address)
-    {
-        Ok(image) => match image.set_len(size_bytes) {
-            Ok(()) => Ok(true),
-            Err(error) => {
-                let _ = std::fs::remove_file(address);
-                Err(Error::from(error))
-            }
-        },
-        // It is there already, or is no path at all: opening the device tells.
-        Err(_) => Ok(false),
+    if address.is_empty() {
+        return Ok(false); // opening the device says so
+    }
+    // The device that formats is opened like any other, so this one goes at once.
+    let unprobed = FileOptions {
+        engine: FileEngine::Sync,
+        ..FileOptions::default()
+    };
+    match FileDevice::create(address, size_bytes, &unprobed) {
+        Ok(_) => Ok(true),
+        Err(error) if error.errno() == Errno::EXIST => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -252,8 +250,11 @@ impl Mounted {
     }
 
     pub(crate) fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
+        if self.is_inherited() {
+            return Err(Error::new(Errno::BADF)); // the pool's lock may be held for ever
+        }
         if len_bytes > POOLED_BYTES_MAX {
-            return Ok(Buffer::zeroed(len_bytes));
+            return Buffer::try_zeroed(len_bytes);
         }
         let pool = match self.pool.get() {
             Some(pool) => pool,

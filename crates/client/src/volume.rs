@@ -143,6 +143,12 @@ impl Volume {
         self.mounted.address()
     }
 
+    /// Whether this is a forked child of the process that opened it: then everything answers `EBADF`, and
+    /// dropping it frees memory and no more.
+    pub fn is_inherited(&self) -> bool {
+        self.mounted.is_inherited()
+    }
+
     /// Number of handles (clones, open files, unfinished asynchronous operations) that keep the volume
     /// open, this one included. [`close`](Self::close) works at 1.
     pub fn handles(&self) -> usize {
@@ -205,7 +211,9 @@ impl Volume {
         self.mounted.run(move |fs| fs.store().grow(size_bytes))
     }
 
-    /// Memory for asynchronous and direct IO, aligned to 4096; `ENOMEM` at the pool's bound.
+    /// Memory for asynchronous and direct IO, aligned to 4096. Up to 1 MiB it comes from a pool, and is
+    /// not cleared: `ENOMEM` at its bound of 64 MiB. More is fetched from the system: `ENOMEM` when that
+    /// has none, `EINVAL` from 4 GiB on.
     pub fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
         self.mounted.buffer(len_bytes)
     }

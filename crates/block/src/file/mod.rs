@@ -133,7 +133,8 @@ impl FileDevice {
         FileDevice::from_file(file, path, direct, options)
     }
 
-    /// Creates an image of zeroes; EEXIST if there is something of that name. The name itself is made durable.
+    /// Creates an image of zeroes that only its owner may read; EEXIST if there is something of that name. The name itself is made
+    /// durable. After a failure there is no file.
     pub fn create(
         path: impl AsRef<Path>,
         size_bytes: u64,
@@ -150,12 +151,17 @@ impl FileDevice {
             .mode(0o600)
             .open(path)
             .map_err(fail)?;
-        file.set_len(size_bytes)
+        let made = file
+            .set_len(size_bytes)
             .and_then(|()| file.sync_all())
             .and_then(|()| File::open(parent(path)).and_then(|directory| directory.sync_all()))
-            .map_err(fail)?;
+            .map_err(fail);
         drop(file);
-        FileDevice::open(path, options)
+        let opened = made.and_then(|()| FileDevice::open(path, options));
+        if opened.is_err() {
+            let _ = std::fs::remove_file(path);
+        }
+        opened
     }
 
     fn from_file(

@@ -3,9 +3,10 @@
  *
  * CONVENTIONS
  *
- * Results    A function returns a value >= 0, or a negative errno (-ENOENT, -ENOSPC ...). errno itself
- *            is never touched. Byte counts are int64_t; everything else is int, 0 meaning done.
- *            adit_error_message() says in words what failed in the last failed call of this thread.
+ * Results    A function returns a value >= 0, or a negative errno (-ENOENT, -ENOSPC ...). The value of errno
+ *            after a call is unspecified. Byte counts are int64_t; everything else is int, 0 meaning done.
+ *            adit_error_message() says in words what failed in the last failed call of this thread; a failed
+ *            operation that adit_op_wait or adit_op_poll told of, or request of adit_pread_many, counts as one.
  *            What a failed call would have returned through a pointer is left as it was.
  * Units      Every length, size and offset is in bytes. Positions are explicit: a file has no current
  *            offset, so there is no lseek; adit_append() writes at the end.
@@ -109,8 +110,8 @@ int adit_mkfs(const char *address, const adit_mkfs_options *options);
 typedef struct adit_open_options {
     uint32_t struct_bytes;
     uint32_t flags;       /* ADIT_VOLUME_... */
-    uint64_t cache_bytes; /* bound of the page cache; default: chosen by the size of memory */
-    uint32_t queue_depth; /* requests in flight at the device; default: chosen by the device */
+    uint64_t cache_bytes; /* bound of the page cache; default: 256 MiB */
+    uint32_t queue_depth; /* requests in flight at the device; default: 128 */
     uint32_t reserved;
 } adit_open_options;
 
@@ -258,7 +259,9 @@ typedef struct adit_buffer {
 int64_t adit_pread_borrow(adit_file *file, size_t len, uint64_t offset, adit_buffer *buffer);
 
 /* Memory of one's own, aligned to 4096 and fit for DMA: adit_pread and adit_pwrite with ADIT_O_DIRECT
- * move data between it and the device without a copy. -ENOMEM at the bound of what a volume lends. */
+ * move data between it and the device without a copy. Up to 1 MiB it comes from a pool of 64 MiB, and is not
+ * cleared: -ENOMEM while all of that is lent. More is fetched from the system: -ENOMEM when that has none,
+ * -EINVAL from 4 GiB on. */
 int adit_buffer_allocate(adit_volume *volume, size_t len, adit_buffer *buffer);
 
 void adit_buffer_release(adit_buffer *buffer);
@@ -271,7 +274,7 @@ void adit_buffer_release(adit_buffer *buffer);
  *          operation (possibly the submitting one, before the call returns). It must not block or call Adit.
  *   op     gets a handle to poll or wait for, to be released.
  * The result is what the blocking twin returns (of adit_append_submit: the offset). A submission that returns an
- * error calls nothing. */
+ * error calls nothing. 4 GiB or more can't be written or appended at once so: -EINVAL. */
 
 typedef void (*adit_done)(void *context, int64_t result);
 
@@ -287,7 +290,7 @@ int adit_fdatasync_submit(adit_file *file, adit_done done, void *context, adit_o
 /* 1 and *result if the operation is done, else 0 after making what progress is possible without waiting. */
 int adit_op_poll(adit_op *op, int64_t *result);
 
-/* Waits for the result, and returns it. */
+/* Waits for the result, and returns it; again and again if asked. */
 int64_t adit_op_wait(adit_op *op);
 
 /* Forgets the handle; the operation goes on. */

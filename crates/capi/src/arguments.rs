@@ -40,6 +40,16 @@ pub(crate) unsafe fn take<T>(pointer: *mut T) -> Result<Box<T>> {
     Ok(unsafe { Box::from_raw(pointer) })
 }
 
+/// Frees what a handle stood for. In a forked child that is all that happens: EBADF.
+pub(crate) unsafe fn close<T>(pointer: *mut T, is_inherited: impl Fn(&T) -> bool) -> Result<()> {
+    // SAFETY: as for this function.
+    let object = unsafe { take(pointer)? };
+    match is_inherited(&object) {
+        true => Err(Error::new(Errno::BADF)),
+        false => Ok(()),
+    }
+}
+
 /// A place for a result: checked before the operation, written after it.
 pub(crate) struct Out<T>(*mut T);
 

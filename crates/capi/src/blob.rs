@@ -1,6 +1,6 @@
 //! Blobs: create, open, read, write, resize, sync, delete, attributes, iterate.
 
-use crate::arguments::{bytes, bytes_mut, handle, invalid, out, take, text};
+use crate::arguments::{bytes, bytes_mut, close, handle, invalid, out, text};
 use crate::file::size;
 use crate::result::{guard, guard_int, guard_unit};
 use crate::types::AditBlobId;
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn adit_blob_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_blob_close(pointer: *mut BlobHandle) -> c_int {
     // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { take(pointer) }.map(drop))
+    guard_unit(|| unsafe { close(pointer, |handle| handle.blob.is_inherited()) })
 }
 
 #[unsafe(no_mangle)]

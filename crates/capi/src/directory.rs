@@ -1,10 +1,10 @@
 //! Reading directories.
 
-use crate::arguments::{handle, handle_mut, out, path, take};
+use crate::arguments::{close, handle, handle_mut, out, path};
 use crate::result::{guard_int, guard_unit};
 use crate::types::{AditDirent, dirent_type};
 use crate::volume::VolumeHandle;
-use adit::ReadDir;
+use adit::{Errno, Error, ReadDir};
 use std::ffi::{c_char, c_int};
 
 /// Behind `adit_dir *`.
@@ -60,7 +60,11 @@ pub unsafe extern "C" fn adit_readdir(dir: *mut DirectoryHandle, entry: *mut Adi
 pub unsafe extern "C" fn adit_seekdir(dir: *mut DirectoryHandle, cookie: u64) -> c_int {
     guard_unit(|| {
         // SAFETY: promised by adit.h.
-        unsafe { handle_mut(dir)? }.entries.seek(cookie);
+        let dir = unsafe { handle_mut(dir)? };
+        if dir.entries.is_inherited() {
+            return Err(Error::new(Errno::BADF));
+        }
+        dir.entries.seek(cookie);
         Ok(())
     })
 }
@@ -68,5 +72,5 @@ pub unsafe extern "C" fn adit_seekdir(dir: *mut DirectoryHandle, cookie: u64) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_closedir(dir: *mut DirectoryHandle) -> c_int {
     // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { take(dir) }.map(drop))
+    guard_unit(|| unsafe { close(dir, |handle| handle.entries.is_inherited()) })
 }

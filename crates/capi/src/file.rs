@@ -1,9 +1,9 @@
 //! Open files: reading, writing, syncing, space, attributes, locks.
 
 use crate::arguments::{
-    bytes, bytes_mut, check_flags, handle, invalid, out, path, take, with_slices, with_slices_mut,
+    bytes, bytes_mut, check_flags, close, handle, invalid, out, path, with_slices, with_slices_mut,
 };
-use crate::result::{guard, guard_unit, negative};
+use crate::result::{failed, guard, guard_unit};
 use crate::types::{
     AditReadRequest, AditStat, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE,
     LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_SHARED, LOCK_UNLOCK, O_APPEND, O_CREAT, O_DIRECT,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn adit_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_close(pointer: *mut FileHandle) -> c_int {
     // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { take(pointer) }.map(drop))
+    guard_unit(|| unsafe { close(pointer, |handle| handle.file.is_inherited()) })
 }
 
 // ---------------------------------------------------------------------------------------- reading
@@ -136,10 +136,10 @@ pub unsafe extern "C" fn adit_pread_many(
             reads.push(ReadRequest::new(request.offset, memory));
         }
         file.read_many(&mut reads)?;
-        for (request, read) in given.iter_mut().zip(&reads) {
-            request.result = match &read.result {
-                Ok(got) => *got as i64,
-                Err(error) => negative(error),
+        for (request, read) in given.iter_mut().zip(reads) {
+            request.result = match read.result {
+                Ok(got) => got as i64,
+                Err(error) => failed(error),
             };
         }
         Ok(())

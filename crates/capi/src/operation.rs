@@ -2,7 +2,7 @@
 
 use crate::arguments::{Out, bytes, bytes_mut, handle, handle_mut, invalid, out};
 use crate::file::FileHandle;
-use crate::result::{guard, guard_int, guard_unit, negative};
+use crate::result::{failed, guard, guard_int, guard_unit, negative};
 use adit::{Buffer, Operation, Result};
 use std::ffi::{c_int, c_void};
 
@@ -20,22 +20,19 @@ enum Running {
 }
 
 impl Running {
-    fn poll(&mut self) -> Option<i64> {
+    fn poll(&mut self) -> Option<Result<i64>> {
         Some(match self {
-            Running::Read(operation) => to_number(operation.poll_once()?, |len| len as i64),
-            Running::Append(operation) => to_number(operation.poll_once()?, |at| at as i64),
-            Running::Plain(operation, success) => {
-                let success = *success;
-                to_number(operation.poll_once()?, |()| success)
-            }
+            Running::Read(operation) => operation.poll_once()?.map(|len| len as i64),
+            Running::Append(operation) => operation.poll_once()?.map(|at| at as i64),
+            Running::Plain(operation, success) => operation.poll_once()?.map(|()| *success),
         })
     }
 
-    fn wait(self) -> i64 {
+    fn wait(self) -> Result<i64> {
         match self {
-            Running::Read(operation) => to_number(operation.wait(), |len| len as i64),
-            Running::Append(operation) => to_number(operation.wait(), |at| at as i64),
-            Running::Plain(operation, success) => to_number(operation.wait(), |()| success),
+            Running::Read(operation) => operation.wait().map(|len| len as i64),
+            Running::Append(operation) => operation.wait().map(|at| at as i64),
+            Running::Plain(operation, success) => operation.wait().map(|()| success),
         }
     }
 
@@ -65,7 +62,7 @@ fn to_number<T>(result: Result<T>, success: impl FnOnce(T) -> i64) -> i64 {
 pub struct OperationHandle {
     /// None when `result` is there.
     running: Option<Running>,
-    result: i64,
+    result: Result<i64>,
 }
 
 /// The context of a callback, on its way to whichever thread completes.
@@ -100,7 +97,7 @@ impl Telling {
             }),
             Telling::Handle(op) => op.give(OperationHandle {
                 running: Some(running),
-                result: 0,
+                result: Ok(0),
             }),
         }
     }
@@ -221,7 +218,8 @@ pub unsafe extern "C" fn adit_op_poll(op: *mut OperationHandle, result: *mut i64
             }
             op.running = None;
         }
-        place.put(op.result);
+        // What failed is the operation, not this call: its words are kept all the same.
+        place.put(op.result.clone().unwrap_or_else(failed));
         Ok(1)
     })
 }
@@ -234,7 +232,7 @@ pub unsafe extern "C" fn adit_op_wait(op: *mut OperationHandle) -> i64 {
         if let Some(running) = op.running.take() {
             op.result = running.wait();
         }
-        Ok(op.result)
+        op.result.clone()
     })
 }
 

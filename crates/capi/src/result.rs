@@ -52,8 +52,9 @@ pub(crate) fn negative(error: &Error) -> i64 {
     -i64::from(error.errno().raw_os_error())
 }
 
+/// The result of an error, whose words are kept.
 #[cold]
-fn failed(error: Error) -> i64 {
+pub(crate) fn failed(error: Error) -> i64 {
     let result = negative(&error);
     // At the exit of a thread its variables may be gone; then the number has to do.
     let _ = LAST_ERROR.try_with(|last| {

@@ -1,6 +1,6 @@
 //! Volumes: make, open, close, and what concerns all of one.
 
-use crate::arguments::{check_flags, handle, invalid, options, out, text};
+use crate::arguments::{check_flags, close, handle, invalid, options, out, text};
 use crate::result::{guard_int, guard_unit};
 use crate::types::{
     AditStatFs, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING, VOLUME_NO_SURVIVAL,
@@ -107,6 +107,10 @@ pub unsafe extern "C" fn adit_close_volume(volume: *mut VolumeHandle) -> c_int {
     guard_unit(|| {
         // SAFETY: promised by adit.h.
         let open = unsafe { handle(volume)? };
+        if open.volume.is_inherited() {
+            // SAFETY: promised by adit.h.
+            return unsafe { close(volume, |_| true) };
+        }
         if open.volume.handles() > 1 {
             // EBUSY, or EBADF in a forked child.
             return open.volume.clone().close();

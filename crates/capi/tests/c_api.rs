@@ -55,3 +55,13 @@ fn the_c_examples_run() {
         assert!(!output.is_empty(), "{} is silent", source.display());
     }
 }
+
+#[test]
+fn the_conventions_hold_for_errors_children_and_impossible_lengths() {
+    let folder = scratch();
+    let program = folder.path().join("conventions_test");
+    let source = root().join("crates/capi/tests/c/conventions_test.c");
+    build_c(&source, &program);
+    let output = run(&mut Command::new(&program));
+    assert!(output.contains("claims hold"), "{output}");
+}

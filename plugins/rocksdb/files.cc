@@ -78,7 +78,7 @@ IOStatus RandomAccessFile::MultiRead(rocksdb::FSReadRequest* requests, size_t co
       rocksdb::FSReadRequest& request = requests[begin + i];
       const int64_t got = batch[i].result;
       request.result = Slice(request.scratch, got > 0 ? static_cast<size_t>(got) : 0);
-      request.status = ToStatus(got, handle_.path());
+      request.status = PartToStatus(got, handle_.path());
     }
   }
   return IOStatus::OK();

@@ -17,12 +17,8 @@ std::string Message(int error) {
   return *message != '\0' ? std::string(message) : std::string(strerror(error));
 }
 
-}  // namespace
-
-IOStatus Failure(int64_t result, const std::string& path) {
-  const int error = static_cast<int>(-result);
-  const std::string message = Message(error);
-  switch (error) {
+IOStatus Failure(int64_t result, const std::string& path, const std::string& message) {
+  switch (-result) {
     case ENOENT:
       return IOStatus::PathNotFound(path, message);
     case ENOSPC:
@@ -42,6 +38,17 @@ IOStatus Failure(int64_t result, const std::string& path) {
     default:
       return IOStatus::IOError(path, message);
   }
+}
+
+}  // namespace
+
+IOStatus Failure(int64_t result, const std::string& path) {
+  return Failure(result, path, Message(static_cast<int>(-result)));
+}
+
+IOStatus PartToStatus(int64_t result, const std::string& path) {
+  if (result >= 0) return IOStatus::OK();
+  return Failure(result, path, strerror(static_cast<int>(-result)));
 }
 
 IOStatus LookupFailure(int64_t result, const std::string& path) {

@@ -14,7 +14,10 @@ namespace adit_rocksdb {
 // The IOStatus of a failed call: `result` is negative, `path` is what the caller worked on.
 rocksdb::IOStatus Failure(int64_t result, const std::string& path);
 
-// As above, where RocksDB's contract is to say NotFound for whatever cannot be there
+// The IOStatus of one of the requests of a call: there may be several failures, so that the words are strerror's.
+rocksdb::IOStatus PartToStatus(int64_t result, const std::string& path);
+
+// As Failure, where RocksDB's contract is to say NotFound for whatever cannot be there
 // (FileExists, GetChildren), rather than an IOError with the sub-code kPathNotFound.
 rocksdb::IOStatus LookupFailure(int64_t result, const std::string& path);
 

@@ -12,24 +12,34 @@ namespace adit_rocksdb {
 
 namespace {
 
-// What was handed out. Constructed when the library is loaded and destroyed at exit after the program's own
-// statics, which may hold the last reference to a file system (db_bench's do).
+// One open volume. `handle` outlives the Volume that owned it when files of a DB that was never closed keep it open.
+struct Entry {
+  adit_volume* handle = nullptr;
+  const Volume* owner = nullptr;  // who closes it
+  std::weak_ptr<Volume> volume;   // the owner, unless it is going
+};
+
+// What is open. Invariant: a handle is opened, closed and changes its owner under the mutex, so that whoever opens a
+// volume finds it open, and shares or inherits it, or finds it closed; never on the way.
 class Registry {
  public:
-  ~Registry() {
-    for (auto& entry : volumes_) {
-      if (auto volume = entry.second.lock()) adit_syncfs(volume->handle());
-    }
-  }
-
   std::shared_ptr<Volume> Open(const std::string& address, std::string* error);
+  int Close(const Volume* owner);
+  void SyncAll();
 
  private:
   std::mutex mutex_;
-  std::map<std::string, std::weak_ptr<Volume>> volumes_;
+  std::map<std::string, Entry> volumes_;
 };
 
-Registry registry;
+// Never destroyed: statics of others may hold the last reference to a volume for longer than ours live.
+Registry& registry = *new Registry;
+
+// Constructed when the library is loaded, and destroyed at exit after the program's own statics, which may hold
+// the last reference to a file system (db_bench's do).
+const struct AtExit {
+  ~AtExit() { registry.SyncAll(); }
+} at_exit;
 
 // Two spellings of one path are one volume; mem:SIZE and what doesn't exist stay as they are.
 std::string Canonical(const std::string& address) {
@@ -37,35 +47,77 @@ std::string Canonical(const std::string& address) {
   return realpath(address.c_str(), resolved) != nullptr ? std::string(resolved) : address;
 }
 
-// "64M" in bytes. 0, which means the default, for what isn't a size.
-uint64_t ParseSize(const char* text) {
-  char* end = nullptr;
-  const uint64_t number = strtoull(text, &end, 10);
-  switch (*end) {
-    case 'k': case 'K': return number << 10;
-    case 'm': case 'M': return number << 20;
-    case 'g': case 'G': return number << 30;
-    case '\0': return number;
-    default: return 0;
+// Reads "64M" as bytes. False for what isn't a size: nobody should get another bound than was meant.
+bool ParseSize(const char* text, uint64_t* bytes) {
+  uint64_t number = 0;
+  const char* at = text;
+  for (; *at >= '0' && *at <= '9'; ++at) {
+    if (__builtin_mul_overflow(number, 10u, &number)) return false;
+    if (__builtin_add_overflow(number, static_cast<uint64_t>(*at - '0'), &number)) return false;
   }
+  if (at == text || number == 0) return false;
+  unsigned shift = 0;
+  switch (*at) {
+    case '\0': break;
+    case 'k': case 'K': shift = 10; break;
+    case 'm': case 'M': shift = 20; break;
+    case 'g': case 'G': shift = 30; break;
+    case 't': case 'T': shift = 40; break;
+    default: return false;
+  }
+  if (shift != 0 && *++at != '\0') return false;
+  *bytes = number << shift;
+  return *bytes >> shift == number;
 }
 
 std::shared_ptr<Volume> Registry::Open(const std::string& address, std::string* error) {
   const std::string canonical = Canonical(address);
-  std::lock_guard<std::mutex> guard(mutex_);
-  auto& known = volumes_[canonical];
-  if (auto volume = known.lock()) return volume;
   adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
-  if (const char* cache = getenv("ADIT_CACHE")) options.cache_bytes = ParseSize(cache);
-  adit_volume* handle = nullptr;
-  const int result = adit_open_volume(canonical.c_str(), &options, &handle);
-  if (result < 0) {
-    *error = adit_error_message();
+  const char* cache = getenv("ADIT_CACHE");
+  if (cache != nullptr && *cache != '\0' && !ParseSize(cache, &options.cache_bytes)) {
+    *error = "ADIT_CACHE=" + std::string(cache) + " is not a size like 64M";
     return nullptr;
   }
-  auto volume = std::make_shared<Volume>(handle, canonical);
-  known = volume;
+  std::lock_guard<std::mutex> guard(mutex_);
+  const auto found = volumes_.find(canonical);
+  Entry entry;
+  if (found != volumes_.end()) {
+    if (auto volume = found->second.volume.lock()) return volume;
+    // Its owner is going, and will find that it needn't close it; or is gone, and couldn't.
+    entry = found->second;
+  } else {
+    const int result = adit_open_volume(canonical.c_str(), &options, &entry.handle);
+    if (result < 0) {
+      *error = adit_error_message();
+      return nullptr;
+    }
+  }
+  auto volume = std::make_shared<Volume>(entry.handle, canonical);
+  entry.owner = volume.get();
+  entry.volume = volume;
+  volumes_[canonical] = entry;
   return volume;
+}
+
+// What the owner of a handle does at its end.
+int Registry::Close(const Volume* owner) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  const auto found = volumes_.find(owner->address());
+  if (found == volumes_.end() || found->second.owner != owner) return 0;
+  const int result = adit_close_volume(found->second.handle);
+  if (result != -EBUSY) {
+    volumes_.erase(found);
+    return result;
+  }
+  // Files of a DB that was never closed keep the volume open, until somebody opens it again, or for ever; their
+  // data need not wait.
+  found->second.owner = nullptr;
+  return adit_syncfs(found->second.handle);
+}
+
+void Registry::SyncAll() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& entry : volumes_) adit_syncfs(entry.second.handle);
 }
 
 }  // namespace
@@ -77,9 +129,7 @@ Volume::Volume(adit_volume* handle, std::string address)
 }
 
 Volume::~Volume() {
-  int result = adit_close_volume(handle_);
-  // Files of a DB that was never closed keep the volume open, for ever; their data need not wait.
-  if (result == -EBUSY) result = adit_syncfs(handle_);
+  const int result = registry.Close(this);
   if (result < 0) {
     fprintf(stderr, "adit: closing %s: %s\n", address_.c_str(), adit_error_message());
   }

@@ -3,11 +3,13 @@
 //   plugin_test ADDRESS      the volume must be formatted and empty, of 1 GiB or more
 //
 // Exit status 0 and "N claims hold", or the first claim that doesn't.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rocksdb/convenience.h"
@@ -335,6 +337,91 @@ void ErrorsAreWhatRocksDBTellsApart(FileSystem* fs) {
   OK(fs->DeleteFile("/file", kIO, nullptr));
 }
 
+// A failed read of MultiRead or ReadAsync had the words of whatever had failed before it in the same thread.
+void FailedReadsHaveTheirOwnWords(FileSystem* fs) {
+  OK(fs->CreateDir("/unreadable", kIO, nullptr));
+  std::unique_ptr<FSRandomAccessFile> file;
+  OK(fs->NewRandomAccessFile("/unreadable", kFile, &file, nullptr));
+  const auto words_are_right = [](const Status& status) {
+    const std::string words = status.ToString();
+    return !status.ok() && words.find("irectory") != std::string::npos && words.find("/none") == std::string::npos;
+  };
+  char scratch[20];
+  FSReadRequest requests[2];
+  for (size_t i = 0; i < 2; ++i) {
+    requests[i].offset = 0;
+    requests[i].len = 10;
+    requests[i].scratch = scratch + 10 * i;
+  }
+  HOLDS(!fs->DeleteFile("/none", kIO, nullptr).ok());
+  OK(file->MultiRead(requests, 2, kIO, nullptr));
+  HOLDS(words_are_right(requests[0].status));
+  HOLDS(words_are_right(requests[1].status));
+
+  Status seen;
+  void* handle = nullptr;
+  IOHandleDeleter deleter;
+  OK(file->ReadAsync(
+      requests[0], kIO, [&](const FSReadRequest& done, void*) { seen = done.status; }, nullptr, &handle, &deleter,
+      nullptr));
+  HOLDS(!fs->DeleteFile("/none", kIO, nullptr).ok());
+  std::vector<void*> handles{handle};
+  OK(fs->Poll(handles, 1));
+  HOLDS(words_are_right(seen));
+  deleter(handle);
+  file.reset();
+  OK(fs->DeleteDir("/unreadable", kIO, nullptr));
+}
+
+// What isn't a size was taken for its beginning, for 2^64 - 1 GiB, or for the default.
+void TheCacheIsBoundedAsWasSaidOrNotAtAll(const std::string& uri) {
+  std::shared_ptr<FileSystem> fs;
+  for (const char* wrong : {"64Mfoo", "-1G", "1X", " 64M", "64 M", "M", "0", "99999999999999999999", "99999999T"}) {
+    setenv("ADIT_CACHE", wrong, 1);
+    const Status status = FileSystem::CreateFromString(ConfigOptions(), uri, &fs);
+    HOLDS(!status.ok() && status.ToString().find("ADIT_CACHE") != std::string::npos);
+  }
+  for (const char* right : {"64M", "65536k", "67108864", "1G", ""}) {
+    setenv("ADIT_CACHE", right, 1);
+    OK(FileSystem::CreateFromString(ConfigOptions(), uri, &fs));
+    fs.reset();
+  }
+  unsetenv("ADIT_CACHE");
+}
+
+// Opening failed with EBUSY while another thread's last reference was closing the volume.
+void AVolumeIsReopenedWhileItCloses(const std::string& uri) {
+  std::atomic<int> failures{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int turn = 0; turn < 25; ++turn) {
+        std::shared_ptr<FileSystem> fs;
+        const Status status = FileSystem::CreateFromString(ConfigOptions(), uri, &fs);
+        if (!status.ok() && failures++ == 0) fprintf(stderr, "%s\n", status.ToString().c_str());
+        if (status.ok() && !fs->FileExists("/", kIO, nullptr).ok()) ++failures;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  HOLDS(failures == 0);
+}
+
+// A volume that an open file kept open could never be opened again by this process.
+void AVolumeThatCouldNotBeClosedIsFoundAgain(const std::string& uri) {
+  std::shared_ptr<FileSystem> fs;
+  OK(FileSystem::CreateFromString(ConfigOptions(), uri, &fs));
+  std::unique_ptr<FSWritableFile> file;
+  OK(fs->NewWritableFile("/forgotten", kFile, &file, nullptr));
+  OK(file->Append("kept", kIO, nullptr));
+  fs.reset();
+  OK(FileSystem::CreateFromString(ConfigOptions(), uri, &fs));
+  HOLDS(Contents(fs.get(), "/forgotten") == "kept");
+  file.reset();
+  OK(fs->DeleteFile("/forgotten", kIO, nullptr));
+  fs.reset();
+}
+
 void ALockIsHeldOnceAndFreedByUnlock(FileSystem* fs, FileSystem* second) {
   FileLock* lock = nullptr;
   FileLock* other = nullptr;
@@ -433,6 +520,16 @@ void TwoDatabasesReopenAndAreCheckpointed(Env* env) {
     HOLDS(count == 10000);
     OK(one->VerifyChecksum());
   }
+  Options mapped = options;
+  mapped.allow_mmap_reads = true;
+  mapped.allow_mmap_writes = true;
+  {
+    auto two = Open(mapped, "/two");
+    Fill(two.get(), 5000, 6000, padding + "b");
+    OK(two->Flush(FlushOptions()));
+    Expect(two.get(), 0, 6000, padding + "b");
+    OK(two->VerifyChecksum());
+  }
   Options direct = options;
   direct.use_direct_reads = true;
   direct.use_direct_io_for_flush_and_compaction = true;
@@ -460,6 +557,9 @@ int main(int argc, char** argv) {
   const std::string uri = std::string("adit://") + argv[1];
   std::shared_ptr<FileSystem> fs;
   HOLDS(!FileSystem::CreateFromString(ConfigOptions(), "adit:///no/such/volume", &fs).ok());
+  TheCacheIsBoundedAsWasSaidOrNotAtAll(uri);
+  AVolumeIsReopenedWhileItCloses(uri);
+  AVolumeThatCouldNotBeClosedIsFoundAgain(uri);
   OK(FileSystem::CreateFromString(ConfigOptions(), uri, &fs));
   {
     std::shared_ptr<FileSystem> second;
@@ -472,6 +572,7 @@ int main(int argc, char** argv) {
     DirectFilesAreCoherentWithTheCache(fs.get());
     NamesBehave(fs.get());
     ErrorsAreWhatRocksDBTellsApart(fs.get());
+    FailedReadsHaveTheirOwnWords(fs.get());
     ALockIsHeldOnceAndFreedByUnlock(fs.get(), second.get());
     NoSpaceIsToldAndSpaceComesBack(fs.get());
   }

@@ -112,7 +112,7 @@ pub unsafe extern "C" fn adit_close_volume(volume: *mut VolumeHandle) -> c_int {
             return unsafe { close(volume, |_| true) };
         }
         if open.volume.handles() > 1 {
-            // EBUSY, or EBADF in a forked child.
+            // EBUSY, with its words.
             return open.volume.clone().close();
         }
         // SAFETY: it came from `give`, and by adit.h this is the last use of it.

@@ -233,10 +233,12 @@ impl Inner {
                 blob.dirty.borrow_mut().push(page);
                 cache.set(frame, FrameFlags::DIRTY);
             }
-            cache.set_extent_in_file(frame, blob.id.generation, (within + data.len()) as u32);
             if let Some(current) = cache.write(frame, |bytes| {
                 bytes[within..within + data.len()].copy_from_slice(data)
             }) {
+                // Last: should the process die before, there is nothing of this write, not its length without it.
+                let end = (within + data.len()) as u32;
+                cache.set_extent_in_file(current, blob.id.generation, end);
                 let dirty = cache.dirty_granules(current) | granules(within, within + data.len());
                 cache.set_dirty_granules(current, dirty);
                 return Ok(());

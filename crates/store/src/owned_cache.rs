@@ -48,6 +48,12 @@ impl OwnedCache {
         self.get().find(key)
     }
 
+    /// Begins to fetch the page's frame and its bytes at `offset` from memory.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: FrameKey, offset: usize) {
+        self.get().prefetch(key, offset);
+    }
+
     pub(crate) fn flags(&self, frame: FrameId) -> FrameFlags {
         self.get().flags(frame)
     }

@@ -65,6 +65,7 @@ impl PagesRead for View<'_> {
 }
 
 fn resident(inner: &Inner, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+    inner.cache.prefetch(FrameKey::meta(page), 0);
     match inner.cache.find(FrameKey::meta(page)) {
         Some(frame) if !inner.cache.is_loading(frame) => {
             if inner.cache.kind(frame) != kind as u8 {
@@ -103,6 +104,7 @@ fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result
     if page < layout.first_group || page >= layout.volume_pages {
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
     }
+    inner.cache.prefetch(FrameKey::meta(page), offset);
     // What is in a page that was a slot page once means nothing: it may be as it was before its slots were freed.
     let state = inner.space.borrow().page_state(pages, page)?;
     if !matches!(state, PageState::SlotsWithRoom | PageState::SlotsFull) {

@@ -23,6 +23,7 @@ use adit_store::format::{MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
 use adit_store::node::{Path, Tree};
 use adit_store::pages::{Pages, PagesRead, Stop};
 use leaf::{Fit, Found, Leaf};
+use std::ops::Range;
 
 /// Low bits of a key that tell names of equal hash apart.
 const RANK_BITS: u32 = 4;
@@ -112,6 +113,11 @@ fn leaf_at(pages: &impl PagesRead, number: u64, owner: u64) -> Result<Leaf<'_>, 
     )?)
 }
 
+/// Keys that a leaf may have.
+fn keys(path: &Path) -> Range<u64> {
+    path.lower..path.upper.unwrap_or(KEY_MAX.max(path.lower))
+}
+
 /// Finds a name.
 pub(crate) fn lookup(
     pages: &impl PagesRead,
@@ -122,11 +128,13 @@ pub(crate) fn lookup(
     let Some(tree) = tree_of(slot, owner) else {
         return Ok(None);
     };
-    let number = tree.descend(pages, name.hash)?.leaf;
-    Ok(match leaf_at(pages, number, owner)?.find(name)? {
-        Found::Entry(_, entry) => Some(entry.target),
-        Found::Place(..) => None,
-    })
+    let path = tree.descend(pages, name.hash)?;
+    Ok(
+        match leaf_at(pages, path.leaf, owner)?.find(name, &keys(&path))? {
+            Found::Entry(_, entry) => Some(entry.target),
+            Found::Place(..) => None,
+        },
+    )
 }
 
 /// Is there no name?
@@ -162,7 +170,7 @@ pub(crate) fn insert(
     loop {
         let path = tree.descend(pages, name.hash)?;
         let leaf = leaf_at(pages, path.leaf, owner)?;
-        let (index, key) = match leaf.find(name)? {
+        let (index, key) = match leaf.find(name, &keys(&path))? {
             Found::Entry(..) => return Err(Errno::EXIST.into()),
             Found::Place(index, Some(key)) => (index, key),
             Found::Place(_, None) => return Err(Errno::NOSPC.into()),
@@ -214,7 +222,7 @@ pub(crate) fn remove(
     let mut tree = tree_of(slot, owner).ok_or(Stop::from(Errno::NOENT))?;
     let path = tree.descend(pages, name.hash)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;
-    let Found::Entry(index, entry) = leaf.find(name)? else {
+    let Found::Entry(index, entry) = leaf.find(name, &keys(&path))? else {
         return Err(Errno::NOENT.into());
     };
     let target = entry.target;
@@ -241,12 +249,17 @@ pub(crate) fn replace(
     target: Target,
 ) -> Result<Target, Stop> {
     let tree = tree_of(slot, owner).ok_or(Stop::from(Errno::NOENT))?;
-    let number = tree.descend(pages, name.hash)?.leaf;
-    let Found::Entry(index, entry) = leaf_at(pages, number, owner)?.find(name)? else {
+    let path = tree.descend(pages, name.hash)?;
+    let leaf = leaf_at(pages, path.leaf, owner)?;
+    let Found::Entry(index, entry) = leaf.find(name, &keys(&path))? else {
         return Err(Errno::NOENT.into());
     };
     let old = entry.target;
-    leaf::replace(pages.page_mut(number, PageKind::NameLeaf)?, index, target);
+    leaf::replace(
+        pages.page_mut(path.leaf, PageKind::NameLeaf)?,
+        index,
+        target,
+    );
     Ok(old)
 }
 
@@ -266,7 +279,7 @@ pub(crate) fn read_leaf(
     let path = tree.descend(pages, from)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;
     let mut least = from;
-    for index in leaf.lower_bound(from)?..leaf.count() {
+    for index in leaf.lower_bound(from, &keys(&path))?..leaf.count() {
         let entry = leaf.entry(index)?;
         // Who reads goes on behind the last key: one out of place would lead back, or too far.
         let beyond = path.upper.is_some_and(|upper| entry.key >= upper);

@@ -52,7 +52,16 @@ impl Index {
         &self.heads[(line << GROUP_PAGES_LOG2) | place]
     }
 
-    /// The owner's search: the first frame of the chain with this key that `accept`s.
+    /// Begins to fetch what a search for the page reads, and the page's bytes at `offset`: in a large cache each is a
+    /// line of memory to wait for, and so they come side by side.
+    #[inline]
+    pub(super) fn prefetch(&self, mapping: &Mapping, key: FrameKey, offset: usize) {
+        if let Some(frame) = self.head(key).load(Ordering::Relaxed).checked_sub(1) {
+            mapping.prefetch(frame, offset);
+        }
+    }
+
+    /// The owner's search: the first frame of the chain with this key.
     #[inline]
     pub(super) fn find(&self, mapping: &Mapping, key: FrameKey) -> Option<u32> {
         let mut link = self.head(key).load(Ordering::Relaxed);

@@ -312,7 +312,7 @@ impl Mapping {
         }
     }
 
-    /// Starts fetching a frame's bytes into this processor's cache.
+    /// Starts fetching a frame's numbers and its bytes at `offset` into this processor's cache.
     #[inline]
     pub(super) fn prefetch(&self, frame: u32, offset: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -321,6 +321,7 @@ impl Mapping {
             let start = self.page(frame).cast::<i8>().wrapping_add(offset);
             // SAFETY: a prefetch may name any address; part of every x86-64 processor.
             unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self.meta(frame)).cast());
                 _mm_prefetch::<_MM_HINT_T0>(start);
                 _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64));
             }

@@ -136,6 +136,13 @@ impl Cache {
         Some(FrameId(frame))
     }
 
+    /// Begins to fetch the page's frame and its bytes at `offset` from memory.
+    #[inline]
+    pub fn prefetch(&self, key: FrameKey, offset: usize) {
+        let frames = &self.frames;
+        frames.index.prefetch(frames.mapping(), key, offset);
+    }
+
     /// Is this frame still the one that holds that page? (It may have been replaced while its write-back was in flight.)
     pub fn is_current(&self, id: FrameId, key: FrameKey) -> bool {
         self.flags(id).contains(FrameFlags::INDEXED) && self.key(id) == key

@@ -7,6 +7,7 @@ pub mod clock;
 mod error;
 pub mod fork;
 pub mod hash;
+pub mod memory;
 pub mod random;
 pub mod size;
 

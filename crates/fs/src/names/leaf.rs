@@ -13,6 +13,7 @@
 //! outside the page is EUCLEAN. This file knows nothing of trees and of other pages.
 
 use super::{Name, RANK_MASK, Target};
+use adit_base::memory::prefetch;
 use adit_base::{Errno, Error, PAGE_BYTES};
 use adit_store::format::{PAGE_HEADER_BYTES, Page, PageKind};
 use adit_store::page_view::{header, header_mut};
@@ -20,6 +21,8 @@ use std::ops::Range;
 
 /// Bytes of an entry in front of its name.
 const ENTRY_BYTES: usize = 22;
+/// Entries on each side of the first guess among which the wanted one mostly is.
+const NEAR: usize = 5;
 /// Guesses by proportion before a search halves what is left.
 const GUESSES_MAX: u32 = 5;
 /// Bytes of an entry's offset.
@@ -140,6 +143,17 @@ impl<'a> Leaf<'a> {
     pub(super) fn lower_bound(&self, key: u64, range: &Range<u64>) -> Result<usize, Error> {
         let (mut low, mut high) = (0, self.count);
         let Range { mut start, mut end } = *range;
+        // All that the guesses will look at, side by side.
+        let width = (end - start) >> 16;
+        if self.count > 2 * NEAR && width > 0 {
+            let above = (key.saturating_sub(start) >> 16).min(width - 1);
+            let near = (above * self.count as u64 / width) as usize;
+            let near = near.saturating_sub(NEAR)..(near + NEAR).min(self.count);
+            for index in near {
+                let at = u16_at(self.bytes, PAGE_HEADER_BYTES + index * OFFSET_BYTES);
+                prefetch(self.bytes.as_ptr().wrapping_add(at));
+            }
+        }
         for guess in 0.. {
             if low >= high {
                 break;

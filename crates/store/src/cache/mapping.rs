@@ -14,6 +14,7 @@
 
 use super::PageBytes;
 use super::frames::FrameMeta;
+use adit_base::memory::prefetch;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -315,19 +316,10 @@ impl Mapping {
     /// Starts fetching a frame's numbers and its bytes at `offset` into this processor's cache.
     #[inline]
     pub(super) fn prefetch(&self, frame: u32, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let start = self.page(frame).cast::<i8>().wrapping_add(offset);
-            // SAFETY: a prefetch may name any address; part of every x86-64 processor.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self.meta(frame)).cast());
-                _mm_prefetch::<_MM_HINT_T0>(start);
-                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64));
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (frame, offset);
+        let start = self.page(frame).cast::<u8>().wrapping_add(offset);
+        prefetch(std::ptr::from_ref(self.meta(frame)).cast());
+        prefetch(start);
+        prefetch(start.wrapping_add(64));
     }
 
     /// All frames as one piece of memory, for registration with a device.

@@ -40,9 +40,9 @@ impl Inner {
         });
     }
 
-    /// Runs checkpoints until everything sealed when this was called is home and the tail has passed it.
+    /// Runs checkpoints until everything applied when this was called is home and the tail has passed it.
     pub(crate) async fn checkpoint_all(self: &Rc<Self>) -> Result<()> {
-        let target = self.journal.next();
+        let target = self.journal.point().0;
         loop {
             self.checkpoint().await?;
             // What was waited for may have begun long before.

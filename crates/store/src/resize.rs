@@ -167,11 +167,9 @@ impl Store {
             blob.cut_from.set(end);
             inner.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
         }
-        blob.deleted.set(true);
         blob.dirty.borrow_mut().clear();
         blob.mtime.set(None);
         blob.cut_from.set(0);
-        inner.blobs.remove(id.slot);
         Ok(())
     }
 }

@@ -65,9 +65,13 @@ impl Store {
         let offset = blob.size();
         let mut promise = inner.promise(blob, offset, data).await?;
         let mut at = offset;
-        for piece in data {
-            inner.write_locked(blob, at, piece, &mut promise).await?;
-            at += piece.len() as u64;
+        for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
+            if inner.is_crowded() {
+                // As `throttle`, but under the lock: what others write back is let be. An error is fsync's to tell.
+                let _ = inner.write_back_all().await;
+            }
+            inner.write_locked(blob, at, part, &mut promise).await?;
+            at += part.len() as u64;
         }
         Ok(offset)
     }
@@ -328,11 +332,16 @@ impl Inner {
         }
     }
 
-    /// Makes a writer wait when a third of the cache is dirty or in write-back. Not while it holds a blob's
+    /// Is a third of the cache dirty or in write-back?
+    fn is_crowded(&self) -> bool {
+        let counts = self.cache.counts();
+        counts.dirty + counts.writeback > counts.limit / 3
+    }
+
+    /// Makes a writer wait when the cache is crowded. Not while it holds a blob's
     /// lock: write-back takes the `map_lock`s, which come first.
     async fn throttle(self: &Rc<Self>) {
-        let counts = self.cache.counts();
-        if counts.dirty + counts.writeback <= counts.limit / 3 {
+        if !self.is_crowded() {
             return;
         }
         let write_back: Rare<'_, _> = Box::pin(async {

@@ -170,3 +170,24 @@ fn a_blob_can_be_deleted_while_the_check_looks_at_it() {
         close(engine);
     }
 }
+
+/// It filled the cache with dirty pages until nothing was left to write them back with, and answered ENOMEM.
+#[test]
+fn one_append_may_be_larger_than_the_cache() {
+    let device = formatted(128 << 20);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let data = pattern(60 << 20, 1);
+            assert_eq!(store.append(&blob, &data).await?, 0);
+            store.sync(&blob, SyncKind::Data).await?;
+            let mut back = vec![0; data.len()];
+            store.read(&blob, 0, &mut back).await?;
+            assert!(back == data);
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}

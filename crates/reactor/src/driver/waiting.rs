@@ -12,6 +12,15 @@ use crate::node::{DONE, DRIVE, Node, SLEEPING, WAITING};
 const SPIN_NS: u64 = 20_000;
 
 impl Core {
+    /// Told to drive: takes the lock from the holder that named us. False: somebody else was faster.
+    fn succeed(&self, node: &Node) -> bool {
+        self.await_release();
+        // Only then knock: a holder that we don't get past sees us waiting and names a successor anew. DONE stays.
+        let back =
+            (node.state).compare_exchange(DRIVE, WAITING, Ordering::AcqRel, Ordering::Acquire);
+        back.is_ok() && self.lock.knock()
+    }
+
     /// Waits, without the lock, until told to drive (true: with the lock) or done (false).
     pub(super) fn wait(&self, node: &Node, mut deadline_ns: Option<u64>) -> bool {
         let spinning = Spinning::enter(self);
@@ -25,15 +34,7 @@ impl Core {
             match node.state.load(Ordering::Acquire) {
                 DONE => return false,
                 DRIVE => {
-                    self.await_release();
-                    // Only then knock: a holder that we don't get past sees us waiting and names a successor anew. DONE stays.
-                    let back = node.state.compare_exchange(
-                        DRIVE,
-                        WAITING,
-                        Ordering::AcqRel,
-                        Ordering::Acquire,
-                    );
-                    if back.is_ok() && self.lock.knock() {
+                    if self.succeed(node) {
                         return true;
                     }
                     continue;
@@ -52,14 +53,7 @@ impl Core {
             match node.state.load(Ordering::Acquire) {
                 DONE => return false,
                 DRIVE => {
-                    self.await_release();
-                    let back = node.state.compare_exchange(
-                        DRIVE,
-                        WAITING,
-                        Ordering::AcqRel,
-                        Ordering::Acquire,
-                    );
-                    if back.is_ok() && self.lock.knock() {
+                    if self.succeed(node) {
                         return true;
                     }
                 }

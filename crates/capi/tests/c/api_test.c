@@ -7,6 +7,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "adit.h"
+#include "claims.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -16,29 +17,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static int claims;
-
-#define HOLDS(condition)                                                                  \
-    do {                                                                                  \
-        ++claims;                                                                         \
-        if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: does not hold: %s (last error: %s)\n", __FILE__, __LINE__, \
-                    #condition, adit_error_message());                                    \
-            exit(1);                                                                      \
-        }                                                                                 \
-    } while (0)
-
-#define IS(call, expected)                                                                \
-    do {                                                                                  \
-        const long long got_ = (call);                                                    \
-        ++claims;                                                                         \
-        if (got_ != (long long)(expected)) {                                              \
-            fprintf(stderr, "%s:%d: %s is %lld, not %s (last error: %s)\n", __FILE__, __LINE__, \
-                    #call, got_, #expected, adit_error_message());                        \
-            exit(1);                                                                      \
-        }                                                                                 \
-    } while (0)
 
 static adit_file *must_open(adit_volume *volume, const char *path, unsigned flags)
 {

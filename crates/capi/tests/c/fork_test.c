@@ -9,6 +9,7 @@
  */
 #define _GNU_SOURCE
 #include "adit.h"
+#include "claims.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,20 +23,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static atomic_int claims;
-
-#define IS(call, expected)                                                                \
-    do {                                                                                  \
-        const long long got_ = (call);                                                    \
-        ++claims;                                                                         \
-        if (got_ != (long long)(expected)) {                                              \
-            fprintf(stderr, "%s:%d: %s is %lld, not %s (last error: %s)\n", __FILE__, __LINE__, \
-                    #call, got_, #expected, adit_error_message());                        \
-            _exit(1);                                                                     \
-        }                                                                                 \
-    } while (0)
-#define HOLDS(condition) IS(!!(condition), 1)
 
 static const char *self, *address;
 static adit_volume *volume;

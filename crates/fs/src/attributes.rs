@@ -89,6 +89,7 @@ impl Fs {
         self.store
             .view(|view| {
                 let (id, _) = resolve::existing(view, &self.base, path)?;
+                view.prefetch(id);
                 Ok(match self.store.blob_resident(id) {
                     Some(blob) => stat_of(id, &blob.attributes())?,
                     None => stat_of(id, view.slot_ref(id)?)?,

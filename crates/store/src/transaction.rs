@@ -41,6 +41,12 @@ impl<'s> View<'s> {
         slot_of(self.inner, self, id)
     }
 
+    /// Begins to fetch a blob's slot into this processor's cache.
+    pub fn prefetch(&self, id: BlobId) {
+        let (page, offset) = place(id.slot);
+        self.inner.cache.prefetch(FrameKey::meta(page), offset);
+    }
+
     /// Whatever blob lives at a slot address.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
         let slot = slot_at(self.inner, self, address)?;

@@ -278,6 +278,7 @@ pub(crate) fn read_leaf(
     };
     let path = tree.descend(pages, from)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;
+    leaf.prefetch();
     let mut least = from;
     for index in leaf.lower_bound(from, &keys(&path))?..leaf.count() {
         let entry = leaf.entry(index)?;

@@ -210,6 +210,21 @@ impl Volume {
         Ok(entries)
     }
 
+    /// Number of entries, `.` and `..` included, read in batches of about `max_bytes`.
+    pub fn count(&self, path: &str, max_bytes: usize) -> Answer<usize> {
+        let directory = self.open(path, OpenFlags::DIRECTORY)?;
+        let (mut batch, mut count, mut cookie): (Vec<DirEntry>, _, _) = (Vec::new(), 0, 0);
+        loop {
+            batch.clear();
+            self.run(|fs| fs.read_directory(&directory, cookie, max_bytes, &mut batch))?;
+            let Some(last) = batch.last() else { break };
+            cookie = last.cookie;
+            count += batch.len();
+        }
+        self.close(&directory)?;
+        Ok(count)
+    }
+
     /// Names of a directory, sorted, without `.` and `..`.
     pub fn list(&self, path: &str) -> Vec<String> {
         let mut names: Vec<String> = self

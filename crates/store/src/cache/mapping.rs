@@ -313,13 +313,15 @@ impl Mapping {
         }
     }
 
-    /// Starts fetching a frame's numbers and its bytes at `offset` into this processor's cache.
+    /// Starts fetching a frame's numbers and its bytes at `offset` into this processor's cache: three lines, which is
+    /// the head of a slot, and of a directory page with the offsets of all its entries.
     #[inline]
     pub(super) fn prefetch(&self, frame: u32, offset: usize) {
         let start = self.page(frame).cast::<u8>().wrapping_add(offset);
+        for line in 0..3 {
+            prefetch(start.wrapping_add(line * 64));
+        }
         prefetch(std::ptr::from_ref(self.meta(frame)).cast());
-        prefetch(start);
-        prefetch(start.wrapping_add(64));
     }
 
     /// All frames as one piece of memory, for registration with a device.

@@ -320,25 +320,25 @@ impl File {
     /// The value of an extended attribute; `ENODATA` when there is none.
     pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let name = name.as_ref();
-        self.run(|fs, open| fs.xattr_get(open, name))
+        self.run(|fs, open| fs.fxattr_get(open, name))
     }
 
     /// Sets an extended attribute. Names have 1 to 255 bytes; all of a file's attributes share a page:
     /// `ENOSPC` when they don't fit.
     pub fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (name, value) = (name.as_ref(), value.as_ref());
-        self.run(|fs, open| fs.xattr_set(open, name, value, XattrMode::Any))
+        self.run(|fs, open| fs.fxattr_set(open, name, value, XattrMode::Any))
     }
 
     /// Removes an extended attribute; `ENODATA` when there is none.
     pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
         let name = name.as_ref();
-        self.run(|fs, open| fs.xattr_remove(open, name))
+        self.run(|fs, open| fs.fxattr_remove(open, name))
     }
 
     /// Names of the extended attributes.
     pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
-        self.run(|fs, open| fs.xattr_list(open))
+        self.run(|fs, open| fs.fxattr_list(open))
     }
 }
 

@@ -63,8 +63,8 @@ pub use adit_base::size::{format_size, parse_size};
 pub use adit_base::{Errno, Error, Result};
 pub use adit_block::Buffer;
 pub use adit_fs::{
-    AllocateFlags, BlobId, CheckReport, DirEntry, FileKind, FlockOperation, RenameFlags, SetTime,
-    Stat, StatFs,
+    Access, AllocateFlags, BlobId, CheckReport, Credentials, DirEntry, FileKind, FlockOperation,
+    RenameFlags, SetTime, Stat, StatFs,
 };
 pub use adit_store::VolumeInfo;
 pub use blob::Blobs;

@@ -9,9 +9,11 @@ use crate::open_options::OpenOptions;
 use crate::operation::Operation;
 use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
-use adit_fs::{FileKind, OpenFlags, RenameFlags, SetTime};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use adit_fs::{Access, At, Credentials, FileKind, Follow, OpenFlags, RenameFlags, SetTime};
+use adit_store::XattrMode;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// The path's bytes.
@@ -34,12 +36,24 @@ fn naming_two(error: Error, verb: &str, from: &Path, to: &Path) -> Error {
     ))
 }
 
+impl Volume {
+    /// A path from the root, followed by whoever this handle acts for.
+    pub(crate) fn at<'p>(&'p self, path: &'p Path) -> At<'p> {
+        root(&self.who, path)
+    }
+}
+
+/// A path from the root.
+fn root<'p>(who: &'p Credentials, path: &'p Path) -> At<'p> {
+    At::root(who, bytes(path))
+}
+
 /// Files.
 impl Volume {
     /// Opens a file, or a directory for reading.
     pub fn open_file(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let (path, flags, mode) = (path.as_ref(), options.flags(), options.create_mode());
-        match self.mounted.run(|fs| fs.open(bytes(path), flags, mode)) {
+        match self.mounted.run(|fs| fs.open(self.at(path), flags, mode)) {
             Ok(open) => Ok(File::new(self.mounted.clone(), open)),
             Err(error) => Err(naming(error, "open", path)),
         }
@@ -53,9 +67,9 @@ impl Volume {
     ) -> Operation<File> {
         let path = path.as_ref().to_owned();
         let (flags, mode) = (options.flags(), options.create_mode());
-        let mounted = self.mounted.clone();
+        let (mounted, who) = (self.mounted.clone(), self.who.clone());
         self.mounted.spawn(move |fs| async move {
-            match fs.open(bytes(&path), flags, mode).await {
+            match fs.open(root(&who, &path), flags, mode).await {
                 Ok(open) => Ok(File::new(mounted, open)),
                 Err(error) => Err(naming(error, "open", &path)),
             }
@@ -91,14 +105,14 @@ impl Volume {
     pub fn truncate(&self, path: impl AsRef<Path>, size_bytes: u64) -> Result<()> {
         let path = path.as_ref();
         self.mounted
-            .run(|fs| fs.truncate(bytes(path), size_bytes))
+            .run(|fs| fs.truncate(self.at(path), size_bytes))
             .map_err(|error| naming(error, "truncate", path))
     }
 
-    /// Attributes of what the path names.
+    /// Attributes of what the path leads to.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         let path = path.as_ref();
-        match self.mounted.run(|fs| fs.stat(bytes(path))) {
+        match self.mounted.run(|fs| fs.stat(self.at(path), Follow::Yes)) {
             Ok(stat) => Ok(Metadata::new(stat)),
             Err(error) => Err(naming(error, "stat", path)),
         }
@@ -106,9 +120,9 @@ impl Volume {
 
     /// As [`metadata`](Self::metadata), without blocking.
     pub fn metadata_async(&self, path: impl AsRef<Path>) -> Operation<Metadata> {
-        let path = path.as_ref().to_owned();
+        let (path, who) = (path.as_ref().to_owned(), self.who.clone());
         self.mounted.spawn(move |fs| async move {
-            match fs.stat(bytes(&path)).await {
+            match fs.stat(root(&who, &path), Follow::Yes).await {
                 Ok(stat) => Ok(Metadata::new(stat)),
                 Err(error) => Err(naming(error, "stat", &path)),
             }
@@ -118,7 +132,7 @@ impl Volume {
     /// Does the path name something?
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         let path = path.as_ref();
-        match self.mounted.run(|fs| fs.stat(bytes(path))) {
+        match self.mounted.run(|fs| fs.stat(self.at(path), Follow::Yes)) {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => Ok(false),
             Err(error) => Err(naming(error, "stat", path)),
@@ -129,15 +143,15 @@ impl Volume {
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.mounted
-            .run(|fs| fs.unlink(bytes(path)))
+            .run(|fs| fs.unlink(self.at(path)))
             .map_err(|error| naming(error, "remove", path))
     }
 
     /// As [`remove_file`](Self::remove_file), without blocking.
     pub fn remove_file_async(&self, path: impl AsRef<Path>) -> Operation<()> {
-        let path = path.as_ref().to_owned();
+        let (path, who) = (path.as_ref().to_owned(), self.who.clone());
         self.mounted.spawn(move |fs| async move {
-            let done = fs.unlink(bytes(&path)).await;
+            let done = fs.unlink(root(&who, &path)).await;
             done.map_err(|error| naming(error, "remove", &path))
         })
     }
@@ -156,16 +170,17 @@ impl Volume {
     ) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         self.mounted
-            .run(|fs| fs.rename(bytes(from), bytes(to), flags))
+            .run(|fs| fs.rename(self.at(from), self.at(to), flags))
             .map_err(|error| naming_two(error, "rename", from, to))
     }
 
     /// As [`rename`](Self::rename), without blocking.
     pub fn rename_async(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<()> {
         let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
+        let who = self.who.clone();
         self.mounted.spawn(move |fs| async move {
             let done = fs
-                .rename(bytes(&from), bytes(&to), RenameFlags::empty())
+                .rename(root(&who, &from), root(&who, &to), RenameFlags::empty())
                 .await;
             done.map_err(|error| naming_two(error, "rename", &from, &to))
         })
@@ -175,7 +190,8 @@ impl Volume {
     pub fn hard_link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let (existing, path) = (existing.as_ref(), path.as_ref());
         self.mounted
-            .run(|fs| fs.link(bytes(existing), bytes(path)))
+            .run(|fs| fs.link(self.at(existing), Follow::No, self.at(path)))
+            .map(drop)
             .map_err(|error| naming_two(error, "link", existing, path))
     }
 }
@@ -191,7 +207,8 @@ impl Volume {
     pub fn create_dir_with(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let path = path.as_ref();
         self.mounted
-            .run(|fs| fs.mkdir(bytes(path), mode))
+            .run(|fs| fs.mkdir(self.at(path), mode))
+            .map(drop)
             .map_err(|error| naming(error, "make directory", path))
     }
 
@@ -229,7 +246,7 @@ impl Volume {
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.mounted
-            .run(|fs| fs.rmdir(bytes(path)))
+            .run(|fs| fs.rmdir(self.at(path)))
             .map_err(|error| naming(error, "remove directory", path))
     }
 
@@ -267,7 +284,7 @@ impl Volume {
         let path = path.as_ref();
         match self
             .mounted
-            .run(|fs| fs.open(bytes(path), OpenFlags::DIRECTORY, 0))
+            .run(|fs| fs.open(self.at(path), OpenFlags::DIRECTORY, 0))
         {
             Ok(open) => Ok(ReadDir::new(File::new(self.mounted.clone(), open), cookie)),
             Err(error) => Err(naming(error, "read directory", path)),
@@ -277,11 +294,11 @@ impl Volume {
 
 /// Attributes.
 impl Volume {
-    /// Sets the permission bits. They are kept, not enforced.
+    /// Sets the permission bits.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         let path = path.as_ref();
         self.mounted
-            .run(|fs| fs.set_mode(bytes(path), mode))
+            .run(|fs| fs.set_mode(self.at(path), Follow::Yes, mode))
             .map_err(|error| naming(error, "change the mode of", path))
     }
 
@@ -294,7 +311,7 @@ impl Volume {
     ) -> Result<()> {
         let path = path.as_ref();
         self.mounted
-            .run(|fs| fs.set_owner(bytes(path), uid, gid))
+            .run(|fs| fs.set_owner(self.at(path), Follow::Yes, uid, gid))
             .map_err(|error| naming(error, "change the owner of", path))
     }
 
@@ -307,8 +324,128 @@ impl Volume {
     ) -> Result<()> {
         let path = path.as_ref();
         self.mounted
-            .run(|fs| fs.set_times(bytes(path), set_time(accessed), set_time(modified)))
+            .run(|fs| {
+                let (accessed, modified) = (set_time(accessed), set_time(modified));
+                fs.set_times(self.at(path), Follow::Yes, accessed, modified)
+            })
             .map_err(|error| naming(error, "change the times of", path))
+    }
+}
+
+/// Symbolic links, special files and rights.
+impl Volume {
+    /// Attributes of what the path names: of a symbolic link itself.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        let path = path.as_ref();
+        match self.mounted.run(|fs| fs.stat(self.at(path), Follow::No)) {
+            Ok(stat) => Ok(Metadata::new(stat)),
+            Err(error) => Err(naming(error, "stat", path)),
+        }
+    }
+
+    /// Makes a symbolic link at `path` that says `target`.
+    pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
+        let (target, path) = (target.as_ref(), path.as_ref());
+        self.mounted
+            .run(|fs| fs.symlink(bytes(target), self.at(path)))
+            .map(drop)
+            .map_err(|error| naming(error, "make symbolic link", path))
+    }
+
+    /// What a symbolic link says.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let path = path.as_ref();
+        match self.mounted.run(|fs| fs.read_link(self.at(path))) {
+            Ok(target) => Ok(PathBuf::from(OsString::from_vec(target))),
+            Err(error) => Err(naming(error, "read symbolic link", path)),
+        }
+    }
+
+    /// Makes a pipe, socket or device node, or an empty file. `device` is its number as in `st_rdev`. Such nodes are kept
+    /// and shown, and can't be opened.
+    pub fn make_node(
+        &self,
+        path: impl AsRef<Path>,
+        kind: FileKind,
+        mode: u32,
+        device: u64,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.mknod(self.at(path), kind, mode, device))
+            .map(drop)
+            .map_err(|error| naming(error, "make node", path))
+    }
+
+    /// May whoever this handle acts for do that? `EACCES`, or `EROFS` for writing to a read-only volume.
+    pub fn access(&self, path: impl AsRef<Path>, wanted: Access) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.access(self.at(path), Follow::Yes, wanted))
+            .map_err(|error| naming(error, "access", path))
+    }
+
+    /// Sets owner and group of what the path names, a symbolic link itself; `None` leaves it.
+    pub fn set_symlink_owner(
+        &self,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.set_owner(self.at(path), Follow::No, uid, gid))
+            .map_err(|error| naming(error, "change the owner of", path))
+    }
+
+    /// Sets the times of what the path names, a symbolic link itself.
+    pub fn set_symlink_times(
+        &self,
+        path: impl AsRef<Path>,
+        accessed: SetTime,
+        modified: SetTime,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.set_times(self.at(path), Follow::No, accessed, modified))
+            .map_err(|error| naming(error, "change the times of", path))
+    }
+
+    /// Value of an extended attribute of what the path names (a symbolic link itself); `ENODATA` when there is none.
+    pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let (path, name) = (path.as_ref(), name.as_ref());
+        self.mounted
+            .run(|fs| fs.xattr_get(self.at(path), Follow::No, name))
+            .map_err(|error| naming(error, "read an extended attribute of", path))
+    }
+
+    /// Sets an extended attribute of what the path names (a symbolic link itself).
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        let (path, name, value) = (path.as_ref(), name.as_ref(), value.as_ref());
+        self.mounted
+            .run(|fs| fs.xattr_set(self.at(path), Follow::No, name, value, XattrMode::Any))
+            .map_err(|error| naming(error, "set an extended attribute of", path))
+    }
+
+    /// Removes an extended attribute of what the path names (a symbolic link itself); `ENODATA` when there is none.
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<()> {
+        let (path, name) = (path.as_ref(), name.as_ref());
+        self.mounted
+            .run(|fs| fs.xattr_remove(self.at(path), Follow::No, name))
+            .map_err(|error| naming(error, "remove an extended attribute of", path))
+    }
+
+    /// Names of the extended attributes of what the path names (a symbolic link itself).
+    pub fn xattr_names(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.xattr_list(self.at(path), Follow::No))
+            .map_err(|error| naming(error, "list the extended attributes of", path))
     }
 }
 

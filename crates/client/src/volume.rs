@@ -7,7 +7,7 @@ use crate::mount::{self, Mounted};
 use crate::operation::Operation;
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
-use adit_fs::{CheckReport, StatFs};
+use adit_fs::{CheckReport, Credentials, StatFs};
 use adit_store::VolumeInfo;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +90,8 @@ fn naming(error: Error, verb: &str, address: &str) -> Error {
 #[derive(Clone)]
 pub struct Volume {
     pub(crate) mounted: Arc<Mounted>,
+    /// Who asks.
+    pub(crate) who: Arc<Credentials>,
 }
 
 impl Volume {
@@ -116,7 +118,18 @@ impl Volume {
             Mounted::open(address, options).map_err(|error| naming(error, "open", address))?;
         Ok(Volume {
             mounted: Arc::new(mounted),
+            who: Arc::new(Credentials::process()),
         })
+    }
+
+    /// The same volume, on behalf of somebody: what is done with names obeys permission bits, and what is made is
+    /// theirs. A volume as it was opened acts for the process's effective user and group, whom nothing is refused: who
+    /// can open the device can do anything with it.
+    pub fn on_behalf_of(&self, who: Credentials) -> Volume {
+        Volume {
+            mounted: self.mounted.clone(),
+            who: Arc::new(who),
+        }
     }
 
     /// Makes everything durable and closes. `EBUSY` while other clones, or files of it, are there:

@@ -8,12 +8,12 @@ use crate::volume::Fs;
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, PAGE_BYTES, Result};
 use adit_store::format::Slot;
-use adit_store::{BlobId, XattrMode};
+use adit_store::{Blob, BlobId};
 
 /// Permission bits of a mode.
 pub(crate) const PERMISSIONS: u32 = 0o7777;
 
-fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
+pub(crate) fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
     let kind = resolve::kind_of(slot)?;
     let time = |seconds, nanoseconds| Timestamp {
         seconds,
@@ -67,28 +67,55 @@ impl Change {
         }
     }
 
-    fn apply(&self, slot: &mut Slot, now: Timestamp) {
+    fn is_nothing(&self) -> bool {
+        matches!(self, Change::Times(SetTime::Omit, SetTime::Omit))
+    }
+
+    fn apply(&self, who: &Credentials, slot: &mut Slot, now: Timestamp) -> Result<(), Errno> {
         match *self {
-            Change::Mode(mode) => slot.mode = (slot.mode & !PERMISSIONS) | (mode & PERMISSIONS),
+            Change::Mode(mode) => {
+                who.check_owner(slot)?;
+                let mode = who.mode_to_set(slot, mode);
+                slot.mode = (slot.mode & !PERMISSIONS) | (mode & PERMISSIONS);
+            }
             Change::Owner(uid, gid) => {
+                who.check_owner_change(slot, uid, gid)?;
+                slot.mode &= !who.dropped_by_owner_change(slot);
                 slot.uid = uid.unwrap_or(slot.uid);
                 slot.gid = gid.unwrap_or(slot.gid);
             }
             Change::Times(accessed, modified) => {
+                // Who may write may say that it happened now, and nothing else.
+                match (accessed, modified) {
+                    (SetTime::Now, SetTime::Now) if !who.owns(slot) => {
+                        who.check_access(slot, Access::WRITE)?;
+                    }
+                    _ => who.check_owner(slot)?,
+                }
                 set_time(accessed, now, &mut slot.atime, &mut slot.atime_ns);
                 set_time(modified, now, &mut slot.mtime, &mut slot.mtime_ns);
             }
         }
         touch_changed(slot, now);
+        Ok(())
     }
 }
 
+/// Is a read to change the time of access? Linux's rule for `relatime`.
+fn is_access_due(slot: &Slot, now: Timestamp) -> bool {
+    const DAY_SECONDS: i64 = 24 * 60 * 60;
+    let accessed = (slot.atime, slot.atime_ns);
+    accessed <= (slot.mtime, slot.mtime_ns)
+        || accessed <= (slot.ctime, slot.ctime_ns)
+        || now.seconds.saturating_sub(slot.atime) >= DAY_SECONDS
+}
+
 impl Fs {
-    /// Attributes of the inode of that name (of a symbolic link itself).
-    pub async fn stat(&self, path: &[u8]) -> Result<Stat> {
+    /// Attributes of an inode.
+    pub async fn stat(&self, at: At<'_>, follow: Follow) -> Result<Stat> {
         self.store
             .view(|view| {
-                let (id, _) = resolve::existing(view, &self.base, path)?;
+                let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                 view.prefetch(id);
                 Ok(match self.store.blob_resident(id) {
                     Some(blob) => stat_of(id, &blob.attributes())?,
@@ -110,60 +137,88 @@ impl Fs {
         }
     }
 
-    async fn change_path(&self, path: &[u8], change: Change) -> Result<()> {
+    /// May they? EACCES; EROFS for writing to what is read-only.
+    pub async fn access(&self, at: At<'_>, follow: Follow, wanted: Access) -> Result<()> {
+        let read_only = self.store.is_read_only();
+        self.store
+            .view(|view| {
+                let (id, kind) = resolve::existing(view, &self.base, at, follow)?;
+                let kept = matches!(
+                    kind,
+                    FileKind::File | FileKind::Directory | FileKind::Symlink
+                );
+                if wanted.contains(Access::WRITE) && read_only && kept {
+                    return Err(Errno::ROFS.into());
+                }
+                Ok(at.who.check_access(view.slot_ref(id)?, wanted)?)
+            })
+            .await
+    }
+
+    async fn change(&self, at: At<'_>, follow: Follow, change: Change) -> Result<()> {
         change.check()?;
+        if change.is_nothing() {
+            return Ok(());
+        }
         let now = Timestamp::now();
         let id = self
             .store
             .transact(|transaction| {
-                let (id, _) = resolve::existing(transaction, &self.base, path)?;
+                let (id, kind) = resolve::existing(transaction, &self.base, at, follow)?;
+                if kind == FileKind::Symlink && matches!(change, Change::Mode(_)) {
+                    return Err(Errno::OPNOTSUPP.into());
+                }
                 let mut slot = transaction.slot(id)?;
-                change.apply(&mut slot, now);
+                change.apply(at.who, &mut slot, now)?;
                 transaction.put(id, slot)?;
                 Ok(id)
             })
             .await?;
-        self.forget_pending_time(id, change);
+        if let Change::Times(accessed, modified) = change
+            && let Some(blob) = self.store.blob_resident(id)
+        {
+            // Explicit times win over those of cached reads and writes before.
+            if accessed != SetTime::Omit {
+                blob.forget_accessed();
+            }
+            if modified != SetTime::Omit {
+                blob.forget_modified();
+            }
+        }
         Ok(())
     }
 
     async fn change_file(&self, file: &OpenFile, change: Change) -> Result<()> {
-        change.check()?;
-        let id = self.inode(file)?.id;
-        let now = Timestamp::now();
-        self.store
-            .transact(|transaction| {
-                let mut slot = transaction.slot(id)?;
-                change.apply(&mut slot, now);
-                transaction.put(id, slot)
-            })
-            .await?;
-        self.forget_pending_time(id, change);
-        Ok(())
+        let id = self.usable(file)?.id;
+        self.change(At::inode(file.who(), id), Follow::No, change)
+            .await
     }
 
-    /// An explicit modification time wins over that of cached writes before it.
-    fn forget_pending_time(&self, id: BlobId, change: Change) {
-        if let Change::Times(_, SetTime::Now | SetTime::To(_)) = change
-            && let Some(blob) = self.store.blob_resident(id)
-        {
-            blob.forget_modified();
-        }
+    /// Sets the permission bits; EOPNOTSUPP for a symbolic link.
+    pub async fn set_mode(&self, at: At<'_>, follow: Follow, mode: u32) -> Result<()> {
+        self.change(at, follow, Change::Mode(mode)).await
     }
 
-    /// Sets the permission bits.
-    pub async fn set_mode(&self, path: &[u8], mode: u32) -> Result<()> {
-        self.change_path(path, Change::Mode(mode)).await
+    /// Sets owner and group; None leaves it. The set-ID bits of what is no directory go.
+    pub async fn set_owner(
+        &self,
+        at: At<'_>,
+        follow: Follow,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        self.change(at, follow, Change::Owner(uid, gid)).await
     }
 
-    /// Sets owner and group; None leaves it.
-    pub async fn set_owner(&self, path: &[u8], uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.change_path(path, Change::Owner(uid, gid)).await
-    }
-
-    /// Sets access and modification time.
-    pub async fn set_times(&self, path: &[u8], accessed: SetTime, modified: SetTime) -> Result<()> {
-        self.change_path(path, Change::Times(accessed, modified))
+    /// Sets access and modification time. Both to now: whoever may write; else the owner.
+    pub async fn set_times(
+        &self,
+        at: At<'_>,
+        follow: Follow,
+        accessed: SetTime,
+        modified: SetTime,
+    ) -> Result<()> {
+        self.change(at, follow, Change::Times(accessed, modified))
             .await
     }
 
@@ -193,30 +248,62 @@ impl Fs {
             .await
     }
 
-    /// Reads an extended attribute; ENODATA when there is none.
-    pub async fn xattr_get(&self, file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
-        self.store.xattr_get(self.inode(file)?.id, name).await
+    /// Takes the set-ID bits from a file that is about to be written to or cut, if those who do it lose them.
+    pub(crate) async fn drop_set_ids(&self, who: &Credentials, blob: &Blob) -> Result<()> {
+        if who.privileged || blob.with_slot(|slot| who.dropped_by_write(slot)) == 0 {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        self.store
+            .transact(|transaction| {
+                let mut slot = transaction.slot(blob.id)?;
+                slot.mode &= !who.dropped_by_write(&slot);
+                touch_changed(&mut slot, now);
+                transaction.put(blob.id, slot)
+            })
+            .await
     }
 
-    /// Sets an extended attribute; `mode` says whether it may, must or must not exist.
-    pub async fn xattr_set(
-        &self,
-        file: &OpenFile,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        let id = self.inode(file)?.id;
-        self.store.xattr_set(id, name, value, mode).await
+    /// Is there, for this inode, something for [`Fs::note_read`] to do?
+    pub(crate) fn wants_access_time(&self, slot: &Slot) -> bool {
+        self.access_times.get() == AccessTimes::Relative
+            && !self.store.is_read_only()
+            && is_access_due(slot, Timestamp::now())
     }
 
-    /// Removes an extended attribute; ENODATA when there is none.
-    pub async fn xattr_remove(&self, file: &OpenFile, name: &[u8]) -> Result<()> {
-        self.store.xattr_remove(self.inode(file)?.id, name).await
+    /// A file was read: its time of access changes with the next write-back.
+    pub(crate) fn note_read(&self, blob: &std::rc::Rc<Blob>) {
+        blob.shared.set_access_due(false);
+        let now = Timestamp::now();
+        if is_access_due(&blob.attributes(), now) {
+            self.store.note_accessed(blob, now);
+        }
     }
 
-    /// Names of the extended attributes.
-    pub async fn xattr_list(&self, file: &OpenFile) -> Result<Vec<Vec<u8>>> {
-        self.store.xattr_list(self.inode(file)?.id).await
+    /// The names of a directory, or the target of a symbolic link, were read.
+    pub(crate) async fn note_access(&self, id: BlobId) -> Result<()> {
+        if self.access_times.get() == AccessTimes::Never || self.store.is_read_only() {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        let due = (self.store)
+            .view(|view| Ok(is_access_due(view.slot_ref(id)?, now)))
+            .await?;
+        if !due {
+            return Ok(());
+        }
+        let noted = self
+            .store
+            .transact(|transaction| {
+                let mut slot = transaction.slot(id)?;
+                (slot.atime, slot.atime_ns) = (now.seconds, now.nanoseconds);
+                transaction.put(id, slot)
+            })
+            .await;
+        // It was read all the same.
+        if let Err(error) = noted {
+            tracing::debug!(inode = id.slot, %error, "the time of access was not changed");
+        }
+        Ok(())
     }
 }

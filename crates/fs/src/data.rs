@@ -8,6 +8,7 @@
 
 use crate::inode::Inode;
 use crate::open::OpenFile;
+use crate::resolve;
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::{Errno, Error, Result};
@@ -32,6 +33,9 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
+        if file.access_is_due(&blob.shared) {
+            self.note_read(blob);
+        }
         if file.flags().contains(OpenFlags::DIRECT) {
             self.store.read_direct(blob, offset, buffer).await
         } else {
@@ -72,6 +76,9 @@ impl Fs {
         len_bytes: usize,
     ) -> Result<Buffer> {
         let blob = self.readable(file)?;
+        if file.access_is_due(&blob.shared) {
+            self.note_read(&blob);
+        }
         self.store.read_borrowed(&blob, offset, len_bytes).await
     }
 }
@@ -85,7 +92,7 @@ impl Fs {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append(file, data).await.map(drop);
         }
-        let inode = self.writable(file)?;
+        let inode = self.writing(file).await?;
         let blob = inode.content()?;
         self.write_blob(file, blob, offset, data).await?;
         self.written(file, &inode).await
@@ -115,7 +122,7 @@ impl Fs {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append_vectored(file, data).await.map(drop);
         }
-        let inode = self.writable(file)?;
+        let inode = self.writing(file).await?;
         let blob = inode.content()?;
         if file.flags().contains(OpenFlags::DIRECT) {
             self.write_pieces(blob, offset, data).await?;
@@ -141,7 +148,7 @@ impl Fs {
 
     /// As [`Fs::append`], from several pieces of memory.
     pub async fn append_vectored(&self, file: &OpenFile, data: &[IoSlice<'_>]) -> Result<u64> {
-        let inode = self.writable(file)?;
+        let inode = self.writing(file).await?;
         let blob = inode.content()?;
         // Through the cache with DIRECT too: new pages go that way in any case.
         let offset = self.store.append_vectored(blob, data).await?;
@@ -152,8 +159,25 @@ impl Fs {
         Ok(offset)
     }
 
-    /// What SYNC and DSYNC ask for after each write.
+    /// The inode of a descriptor that is about to be written to.
+    async fn writing(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+        let inode = self.writable(file)?;
+        if !file.who().privileged
+            && let Some(blob) = &inode.blob
+        {
+            // Boxed, so that writes without it are small futures.
+            let drop: Pin<Box<dyn Future<Output = Result<()>> + '_>> =
+                Box::pin(self.drop_set_ids(file.who(), blob));
+            drop.await?;
+        }
+        Ok(inode)
+    }
+
+    /// What writing changes besides content, and what SYNC and DSYNC ask for after each write.
     async fn written(&self, file: &OpenFile, inode: &Inode) -> Result<()> {
+        if let Some(blob) = &inode.blob {
+            self.content_changed(blob);
+        }
         let kind = if file.flags().contains(OpenFlags::SYNC) {
             SyncKind::All
         } else if file.flags().contains(OpenFlags::DSYNC) {
@@ -169,20 +193,56 @@ impl Fs {
 
     /// Sets the size; what is new reads as zeroes.
     pub async fn ftruncate(&self, file: &OpenFile, size_bytes: u64) -> Result<()> {
+        let inode = self.usable(file)?;
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
-        let inode = self.inode(file)?;
-        self.store.resize(inode.content()?, size_bytes).await?;
+        self.cut(file.who(), inode.content()?, size_bytes).await?;
         self.written(file, &inode).await
     }
 
-    /// Sets the size of the file of that name.
-    pub async fn truncate(&self, path: &[u8], size_bytes: u64) -> Result<()> {
-        let file = self.open(path, OpenFlags::WRITE_ONLY, 0).await?;
-        let result = self.ftruncate(&file, size_bytes).await;
-        self.close(&file).await?;
+    /// Sets the size of a file.
+    pub async fn truncate(&self, at: At<'_>, size_bytes: u64) -> Result<()> {
+        let inode = self
+            .store
+            .view(|view| {
+                let (id, kind) = resolve::existing(view, &self.base, at, Follow::Yes)?;
+                let slot = view.slot_ref(id)?;
+                match kind {
+                    FileKind::Directory => return Err(Errno::ISDIR.into()),
+                    FileKind::File | FileKind::Blob => (),
+                    _ => return Err(Errno::INVAL.into()),
+                }
+                at.who.check_access(slot, Access::WRITE)?;
+                Ok(self.acquire(id, kind, slot)?)
+            })
+            .await?;
+        let result = match inode.content() {
+            Ok(blob) => self.cut(at.who, blob, size_bytes).await,
+            Err(error) => Err(error),
+        };
+        self.release(inode).await;
         result
+    }
+
+    /// Sets the size for somebody who may.
+    pub(crate) async fn cut(
+        &self,
+        who: &Credentials,
+        blob: &Rc<Blob>,
+        size_bytes: u64,
+    ) -> Result<()> {
+        self.drop_set_ids(who, blob).await?;
+        self.store.resize(blob, size_bytes).await?;
+        self.content_changed(blob);
+        Ok(())
+    }
+
+    /// The next read changes the time of access again.
+    fn content_changed(&self, blob: &Blob) {
+        if self.access_times.get() == AccessTimes::Relative {
+            blob.shared.set_access_due(true);
+        }
     }
 
     /// fallocate: allocates the range (with KEEP_SIZE beyond the end, else the file grows to its end),
@@ -194,7 +254,7 @@ impl Fs {
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        let inode = self.writable(file)?;
+        let inode = self.writing(file).await?;
         let blob = match inode.blob.as_ref() {
             Some(blob) => blob,
             None => return Err(Errno::NODEV.into()),
@@ -244,20 +304,20 @@ impl Fs {
     /// Content, size, attributes and the names by which the file can be reached become durable. A
     /// directory: all earlier operations on its names.
     pub async fn fsync(&self, file: &OpenFile) -> Result<()> {
-        let inode = self.inode(file)?;
+        let inode = self.usable(file)?;
         self.sync_inode(file, &inode, SyncKind::All).await
     }
 
     /// As [`Fs::fsync`], without what is not needed to read the content back.
     pub async fn fdatasync(&self, file: &OpenFile) -> Result<()> {
-        let inode = self.inode(file)?;
+        let inode = self.usable(file)?;
         self.sync_inode(file, &inode, SyncKind::Data).await
     }
 
     /// Starts writing the file's dirty data home, in the background; promises nothing. All of it: the range is
     /// a hint that isn't used yet.
     pub async fn sync_range(&self, file: &OpenFile, _offset: u64, _len_bytes: u64) -> Result<()> {
-        let inode = self.inode(file)?;
+        let inode = self.usable(file)?;
         if let Some(blob) = &inode.blob {
             self.store.start_write_back(blob);
         }

@@ -1,21 +1,26 @@
 //! POSIX on blobs: inodes, directories, locks.
 //!
 //! Start at `volume.rs` (what a mounted file system is and how it comes and goes), then `open.rs`
-//! (descriptors and inodes in memory), `resolve.rs` (paths), `namespace.rs` (operations on names),
-//! `data.rs` (operations on content) and `names.rs` (how a directory lies on the device).
-//! Permissions are not checked here: an embedded volume belongs to its process.
+//! (descriptors and inodes in memory), `resolve.rs` (paths), `permission.rs` (who may do what), `namespace.rs` and
+//! `rename.rs` (operations on names), `data.rs` (operations on content), `attributes.rs`, `xattrs.rs` and `names.rs`
+//! (how a directory lies on the device).
 
 mod attributes;
 mod check;
 mod data;
+mod directory;
 mod inode;
 mod names;
 mod namespace;
 mod open;
 mod orphans;
+mod permission;
+mod rename;
 mod resolve;
+mod symlink;
 mod types;
 mod volume;
+mod xattrs;
 
 pub use adit_store::{BlobId, Store, XattrMode};
 pub use check::CheckReport;

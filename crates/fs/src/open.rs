@@ -1,13 +1,15 @@
 //! Descriptors: opening, closing, and the way from an [`OpenFile`] to its inode.
 
 use crate::inode::Inode;
-use crate::resolve::{self, Last};
+use crate::namespace::New;
+use crate::resolve::{self, Goal, Last};
 use crate::types::*;
-use crate::volume::Fs;
+use crate::volume::{Fs, fresh_slot};
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_store::format::Slot;
 use adit_store::{Blob, BlobId, BlobShared};
+use bumpalo::Bump;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +23,7 @@ pub struct OpenFile {
     flags: OpenFlags,
     kind: FileKind,
     blob: BlobId,
+    who: Credentials,
     shared: Option<Arc<BlobShared>>,
     /// Where in the sequence of the blob's IO errors this descriptor is.
     error_seen: AtomicU64,
@@ -36,6 +39,11 @@ impl OpenFile {
     /// What it is.
     pub fn kind(&self) -> FileKind {
         self.kind
+    }
+
+    /// Who opened it.
+    pub fn who(&self) -> &Credentials {
+        &self.who
     }
 
     /// The blob that holds it.
@@ -62,7 +70,13 @@ impl OpenFile {
         let usable = self.flags.readable()
             && !self.flags.contains(OpenFlags::DIRECT)
             && !self.closed.load(Ordering::Relaxed);
-        self.shared.as_deref().filter(|_| usable)
+        let shared = self.shared.as_deref().filter(|_| usable)?;
+        (!self.access_is_due(shared)).then_some(shared)
+    }
+
+    /// Does a read change the time of access?
+    pub(crate) fn access_is_due(&self, shared: &BlobShared) -> bool {
+        shared.access_due() && !self.flags.contains(OpenFlags::NOATIME)
     }
 
     /// A cached read without the worker, short at the end of the file; None when the worker is
@@ -127,11 +141,47 @@ impl Descriptors {
     }
 }
 
+/// May they open an inode in this way?
+fn check_open(
+    who: &Credentials,
+    slot: &Slot,
+    kind: FileKind,
+    flags: OpenFlags,
+) -> Result<(), Errno> {
+    if flags.contains(OpenFlags::PATH) {
+        return Ok(());
+    }
+    let mut wanted = Access::empty();
+    wanted.set(Access::READ, flags.readable());
+    let writes = flags.writable() || flags.contains(OpenFlags::TRUNCATE);
+    wanted.set(Access::WRITE, writes);
+    match kind {
+        FileKind::Symlink => return Err(Errno::LOOP),
+        FileKind::Directory if writes => return Err(Errno::ISDIR),
+        _ => who.check_access(slot, wanted)?,
+    }
+    if flags.contains(OpenFlags::NOATIME) {
+        who.check_owner(slot)?;
+    }
+    match kind {
+        FileKind::File | FileKind::Directory | FileKind::Blob => Ok(()),
+        _ => Err(Errno::NXIO),
+    }
+}
+
 impl Fs {
     /// The inode of a descriptor; EBADF when it was closed.
     pub(crate) fn inode(&self, file: &OpenFile) -> Result<Rc<Inode>> {
         let descriptors = self.descriptors.borrow();
         descriptors.get(file).cloned().ok_or(Errno::BADF.into())
+    }
+
+    /// The inode of a descriptor that is more than a handle on it; else EBADF.
+    pub(crate) fn usable(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+        match file.flags.contains(OpenFlags::PATH) {
+            true => Err(Errno::BADF.into()),
+            false => self.inode(file),
+        }
     }
 
     /// The content of a descriptor that was opened for reading.
@@ -160,17 +210,19 @@ impl Fs {
         if let Some(inode) = inodes.get(&id.slot)
             && inode.id == id
         {
-            if inode.unlinked.get() {
+            // An orphan lives while somebody has it open; a blob without a name is being deleted.
+            if inode.unlinked.get() && kind == FileKind::Blob {
                 return Err(Errno::STALE.into());
             }
             inode.opens.set(inode.opens.get() + 1);
             return Ok(inode.clone());
         }
+        if slot.links == 0 {
+            return Err(Errno::STALE.into());
+        }
         let blob = match kind {
-            FileKind::Directory => None,
             FileKind::File | FileKind::Blob => Some(self.store.blob_from_slot(id, slot)),
-            FileKind::Symlink => return Err(Errno::LOOP.into()),
-            _ => return Err(Errno::OPNOTSUPP.into()),
+            _ => None,
         };
         let inode = Rc::new(Inode::new(id, kind, blob));
         inode.opens.set(1);
@@ -194,8 +246,18 @@ impl Fs {
     }
 
     /// Makes a descriptor of an acquired inode.
-    pub(crate) fn descriptor(&self, inode: Rc<Inode>, flags: OpenFlags) -> Arc<OpenFile> {
-        let shared = inode.blob.as_ref().map(|blob| blob.shared.clone());
+    pub(crate) fn descriptor(
+        &self,
+        inode: Rc<Inode>,
+        flags: OpenFlags,
+        who: &Credentials,
+    ) -> Arc<OpenFile> {
+        let shared = inode.blob.as_ref().map(|blob| {
+            if blob.with_slot(|slot| self.wants_access_time(slot)) {
+                blob.shared.set_access_due(true);
+            }
+            blob.shared.clone()
+        });
         let error_seen = shared.as_ref().map_or(0, |shared| shared.error_sequence());
         let (kind, blob) = (inode.kind, inode.id);
         let (id, index) = self.descriptors.borrow_mut().add(inode);
@@ -205,75 +267,84 @@ impl Fs {
             flags,
             kind,
             blob,
+            who: who.clone(),
             shared,
             error_seen: AtomicU64::new(error_seen),
             closed: AtomicBool::new(false),
         })
     }
 
-    /// Opens a file or directory. `mode` holds the permission bits of a file that is created.
-    pub async fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>> {
-        let creating = flags.contains(OpenFlags::CREATE);
+    /// Opens a file or directory. `mode` holds the permission bits of a file that is created. What is neither can be
+    /// opened with [`OpenFlags::PATH`] only, else ENXIO: what pipes, sockets and devices do is not done here.
+    pub async fn open(&self, at: At<'_>, flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>> {
+        let creating = flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::PATH);
         if creating && flags.contains(OpenFlags::DIRECTORY) {
             return Err(Errno::INVAL.into());
         }
+        let follow = match flags.contains(OpenFlags::NOFOLLOW) {
+            true => Follow::No,
+            false => Follow::Yes,
+        };
+        let goal = match creating {
+            true if flags.contains(OpenFlags::EXCLUSIVE) => Goal::File(Follow::No),
+            true => Goal::File(follow),
+            false => Goal::Inode(follow),
+        };
+        let texts = Bump::new();
         loop {
             let found = self
                 .store
                 .view(|view| {
-                    let place = resolve::resolve(view, &self.base, path)?;
-                    let found = resolve::find(view, &place)?;
-                    if creating {
-                        match (&place.last, &found) {
-                            (Last::Name(_), _) if place.slash => return Err(Errno::ISDIR.into()),
-                            (_, Some(_)) if flags.contains(OpenFlags::EXCLUSIVE) => {
-                                return Err(Errno::EXIST.into());
-                            }
-                            (Last::Name(name), None) => return Ok(Err((place.parent, *name))),
-                            _ => (),
-                        }
+                    let place = resolve::resolve(view, &self.base, &texts, at, goal)?;
+                    let Some((id, kind)) = place.found else {
+                        return match place.last {
+                            Last::Name(name) if creating => Ok(Err((place.parent, name))),
+                            _ => Err(Errno::NOENT.into()),
+                        };
+                    };
+                    if creating && flags.contains(OpenFlags::EXCLUSIVE) {
+                        return Err(Errno::EXIST.into());
                     }
-                    let (id, kind) = found.ok_or(adit_store::pages::Stop::from(Errno::NOENT))?;
-                    match kind {
-                        FileKind::Directory if creating || flags.writable() => {
-                            Err(Errno::ISDIR.into())
-                        }
-                        FileKind::Symlink => Err(Errno::LOOP.into()),
-                        // The last thing the closure does: it isn't run again.
-                        FileKind::Directory => {
-                            Ok(Ok(self.acquire(id, kind, view.slot_ref(id)?)?))
-                        }
-                        _ if place.slash || flags.contains(OpenFlags::DIRECTORY) => {
-                            Err(Errno::NOTDIR.into())
-                        }
-                        _ => Ok(Ok(self.acquire(id, kind, view.slot_ref(id)?)?)),
+                    let is_directory = kind == FileKind::Directory;
+                    if creating && is_directory {
+                        return Err(Errno::ISDIR.into());
                     }
+                    if (place.slash || flags.contains(OpenFlags::DIRECTORY)) && !is_directory {
+                        return Err(Errno::NOTDIR.into());
+                    }
+                    let slot = view.slot_ref(id)?;
+                    check_open(at.who, slot, kind, flags)?;
+                    // The last thing the closure does: it isn't run again.
+                    Ok(Ok(self.acquire(id, kind, slot)?))
                 })
                 .await?;
             let (inode, created) = match found {
                 Ok(inode) => (inode, false),
-                Err((parent, name)) => match self.create(parent, &name, FileKind::File, mode).await
-                {
-                    Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
-                    // Another one was faster.
-                    Err(error)
-                        if error.errno() == Errno::EXIST
-                            && !flags.contains(OpenFlags::EXCLUSIVE) =>
-                    {
-                        continue;
+                Err((parent, name)) => {
+                    let made = self.create(at.who, parent, &name, New::File, mode).await;
+                    match made {
+                        Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
+                        // Another one was faster.
+                        Err(error)
+                            if error.errno() == Errno::EXIST
+                                && !flags.contains(OpenFlags::EXCLUSIVE) =>
+                        {
+                            continue;
+                        }
+                        Err(error) => return Err(error),
                     }
-                    Err(error) => return Err(error),
-                },
+                }
             };
-            if !created
-                && flags.contains(OpenFlags::TRUNCATE)
+            let cut = !created && flags.contains(OpenFlags::TRUNCATE);
+            if cut
+                && !flags.contains(OpenFlags::PATH)
                 && let Some(blob) = &inode.blob
-                && let Err(error) = self.store.resize(blob, 0).await
+                && let Err(error) = self.cut(at.who, blob, 0).await
             {
                 self.release(inode).await;
                 return Err(error);
             }
-            return Ok(self.descriptor(inode, flags));
+            return Ok(self.descriptor(inode, flags, at.who));
         }
     }
 
@@ -297,7 +368,9 @@ impl Fs {
 
     /// Makes a blob without a name, of size 0.
     pub async fn create_blob(&self) -> Result<BlobId> {
-        let slot = self.new_slot(FileKind::Blob, 0o600);
+        let mut slot = fresh_slot(FileKind::Blob, 0o600);
+        let who = Credentials::process();
+        (slot.uid, slot.gid) = (who.uid, who.gid);
         self.store
             .transact(|transaction| transaction.create(slot))
             .await
@@ -315,7 +388,7 @@ impl Fs {
             return Err(missing());
         }
         match self.acquire(id, FileKind::Blob, &slot) {
-            Ok(inode) => Ok(self.descriptor(inode, flags)),
+            Ok(inode) => Ok(self.descriptor(inode, flags, &Credentials::process())),
             // It is being deleted.
             Err(error) if error.errno() == Errno::STALE => Err(missing()),
             Err(error) => Err(error),

@@ -97,7 +97,7 @@ impl Orphans {
     async fn delete(&self, id: BlobId, kind: FileKind) -> Result<()> {
         // If it is gone: deleted before a crash, or an error, that came before the entry was removed.
         if self.exists(id, kind).await? {
-            let destroyed = kind == FileKind::Directory
+            let destroyed = !matches!(kind, FileKind::File | FileKind::Blob)
                 && self
                     .store
                     .transact_freeing(|transaction| {

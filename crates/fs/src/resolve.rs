@@ -1,17 +1,20 @@
 //! From a path to an inode: synchronous and restartable, so one closure resolves a whole path against
 //! one state of the namespace.
 //!
-//! Rules are those of path_resolution(7), without permissions and without following symbolic links:
-//! one in the middle of a path is ELOOP; at the end it is the link itself. What the last component is
+//! Rules are those of path_resolution(7): each directory on the way must be searchable by who follows the path,
+//! symbolic links are followed up to [`LINKS_FOLLOWED_MAX`] of them. What the last component is
 //! ([`Last`]) is left to the operation, since each has its own errno for `.`, `..` and a trailing slash.
 
 use crate::names::{self, Name, Target};
-use crate::{FileKind, NAME_BYTES_MAX, PATH_BYTES_MAX};
+use crate::{
+    At, Credentials, FileKind, Follow, LINKS_FOLLOWED_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, symlink,
+};
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Error};
 use adit_store::format::Slot;
 use adit_store::pages::{PagesRead, Stop};
 use adit_store::{BlobId, Transaction, View};
+use bumpalo::Bump;
 
 /// Pages and slots, as both views and transactions give them.
 pub(crate) trait Slots: PagesRead {
@@ -42,11 +45,11 @@ impl Slots for Transaction<'_> {
 /// The last component of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Last<'p> {
-    /// A name, to be looked up in the parent.
+    /// A name.
     Name(Name<'p>),
     /// Nothing but slashes: the root.
     Root,
-    /// `.`
+    /// `.`, or no path at all.
     Dot,
     /// `..`
     DotDot,
@@ -55,12 +58,37 @@ pub(crate) enum Last<'p> {
 /// Where a path leads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'p> {
-    /// The directory that holds the last component; for `Root` and `Dot` the directory itself.
+    pub(crate) who: &'p Credentials,
+    /// The directory that holds the last component; for `Root` and `Dot` what is meant itself.
     pub(crate) parent: BlobId,
     /// Last component.
     pub(crate) last: Last<'p>,
     /// The path ends with a slash.
     pub(crate) slash: bool,
+    /// The inode there; None: there is no such name.
+    pub(crate) found: Option<(BlobId, FileKind)>,
+}
+
+impl Place<'_> {
+    /// The inode there, which must be a directory if the path ends with a slash.
+    pub(crate) fn existing(&self) -> Result<(BlobId, FileKind), Errno> {
+        match self.found {
+            None => Err(Errno::NOENT),
+            Some((_, kind)) if self.slash && kind != FileKind::Directory => Err(Errno::NOTDIR),
+            Some(found) => Ok(found),
+        }
+    }
+}
+
+/// What a path is followed for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Goal {
+    /// The inode; with a slash behind it, a symbolic link is followed in any case.
+    Inode(Follow),
+    /// The inode, or the place for a new file: a slash behind the name is EISDIR.
+    File(Follow),
+    /// The name, whatever it stands for.
+    Entry,
 }
 
 /// Where paths begin and how names are hashed.
@@ -102,71 +130,117 @@ pub(crate) fn directory(pages: &impl Slots, id: BlobId) -> Result<&Slot, Stop> {
         FileKind::Directory => {
             Err(Error::with(Errno::UCLEAN, "read a directory: it holds no names").into())
         }
-        FileKind::Symlink => Err(Errno::LOOP.into()),
         _ => Err(Errno::NOTDIR.into()),
     }
 }
 
-/// Walks to the last component of `path`; whether its parent is a directory, [`find`] says. An unknown inode in a directory is EUCLEAN.
+/// The first component of a path that doesn't begin with a slash, and what is behind it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().position(|byte| *byte == b'/');
+    path.split_at(end.unwrap_or(path.len()))
+}
+
+fn without_slashes(path: &[u8]) -> &[u8] {
+    let start = path.iter().position(|byte| *byte != b'/');
+    &path[start.unwrap_or(path.len())..]
+}
+
+/// Follows a path. `texts` keeps what symbolic links say.
 pub(crate) fn resolve<'p>(
     pages: &impl Slots,
     base: &Base,
-    path: &'p [u8],
+    texts: &'p Bump,
+    at: At<'p>,
+    goal: Goal,
 ) -> Result<Place<'p>, Stop> {
+    let mut directory = at.start.unwrap_or(base.root);
+    let place = |parent, last, slash, found| Place {
+        who: at.who,
+        parent,
+        last,
+        slash,
+        found,
+    };
+    let Some(mut path) = at.path else {
+        let kind = kind_of(pages.slot_of(directory)?)?;
+        return Ok(place(directory, Last::Dot, false, Some((directory, kind))));
+    };
     if path.is_empty() {
         return Err(Errno::NOENT.into());
     }
     if path.len() > PATH_BYTES_MAX {
         return Err(Errno::NAMETOOLONG.into());
     }
-    let slash = path.last() == Some(&b'/');
-    let mut components = path
-        .split(|byte| *byte == b'/')
-        .filter(|component| !component.is_empty())
-        .peekable();
-    let mut parent = base.root;
-    while let Some(component) = components.next() {
-        let last = match component {
-            b"." => Last::Dot,
-            b".." => Last::DotDot,
-            name if name.len() > NAME_BYTES_MAX => return Err(Errno::NAMETOOLONG.into()),
-            name if name.contains(&0) => return Err(Errno::INVAL.into()),
-            name => Last::Name(Name::new(&base.hash_key, name)),
-        };
-        let place = Place {
-            parent,
-            last,
-            slash,
-        };
-        if components.peek().is_none() {
-            return Ok(place);
-        }
-        (parent, _) = find(pages, &place)?.ok_or(Stop::from(Errno::NOENT))?;
+    if path.contains(&0) {
+        return Err(Errno::INVAL.into());
     }
-    Ok(Place {
-        parent,
-        last: Last::Root,
-        slash,
-    })
+    let mut followed = 0;
+    loop {
+        if path.starts_with(b"/") {
+            directory = base.root;
+            path = without_slashes(path);
+            if path.is_empty() {
+                let found = Some((directory, FileKind::Directory));
+                return Ok(place(directory, Last::Root, true, found));
+            }
+        }
+        // The components up to the last one, or to a symbolic link.
+        loop {
+            let (component, behind) = split(path);
+            let rest = without_slashes(behind);
+            let (is_last, slash) = (rest.is_empty(), !behind.is_empty());
+            let slot = self::directory(pages, directory)?;
+            at.who.check_search(slot)?;
+            let last = match component {
+                b"." => Last::Dot,
+                b".." => Last::DotDot,
+                name if name.len() > NAME_BYTES_MAX => return Err(Errno::NAMETOOLONG.into()),
+                _ if is_last && slash && matches!(goal, Goal::File(_)) => {
+                    return Err(Errno::ISDIR.into());
+                }
+                name => Last::Name(Name::new(&base.hash_key, name)),
+            };
+            let found = find(pages, directory, slot, &last)?;
+            let follow = match goal {
+                _ if !is_last => true,
+                Goal::Entry => false,
+                Goal::Inode(follow) | Goal::File(follow) => slash || follow == Follow::Yes,
+            };
+            match found {
+                Some((id, FileKind::Symlink)) if follow => {
+                    followed += 1;
+                    if followed > LINKS_FOLLOWED_MAX {
+                        return Err(Errno::LOOP.into());
+                    }
+                    let mut text = symlink::target(pages, id)?;
+                    text.extend_from_slice(behind);
+                    path = texts.alloc_slice_copy(&text);
+                    break;
+                }
+                found if is_last => return Ok(place(directory, last, slash, found)),
+                Some((id, _)) => (directory, path) = (id, rest),
+                None => return Err(Errno::NOENT.into()),
+            }
+        }
+    }
 }
 
-/// The inode at a place and its kind; None when the name does not exist.
-pub(crate) fn find(
+/// The inode of a name in a directory, and its kind; None when there is none.
+fn find(
     pages: &impl Slots,
-    place: &Place<'_>,
+    directory: BlobId,
+    slot: &Slot,
+    last: &Last<'_>,
 ) -> Result<Option<(BlobId, FileKind)>, Stop> {
-    let slot = directory(pages, place.parent)?;
-    match &place.last {
-        Last::Root | Last::Dot => Ok(Some((place.parent, FileKind::Directory))),
-        Last::DotDot if slot.parent == place.parent.slot => {
-            Ok(Some((place.parent, FileKind::Directory)))
-        }
-        Last::DotDot => {
-            let (id, _) = pages.inode_at(slot.parent)?;
-            Ok(Some((id, FileKind::Directory)))
-        }
+    let itself = Some((directory, FileKind::Directory));
+    match last {
+        Last::Root | Last::Dot => Ok(itself),
+        Last::DotDot if slot.parent == directory.slot => Ok(itself),
+        // It isn't known any more what lies above a directory that was removed.
+        Last::DotDot if slot.links == 0 => Ok(None),
+        Last::DotDot => Ok(Some((pages.inode_at(slot.parent)?.0, FileKind::Directory))),
         Last::Name(name) => {
-            let Some(target) = names::lookup(pages, slot, place.parent.slot, name)? else {
+            let Some(target) = names::lookup(pages, slot, directory.slot, name)? else {
                 return Ok(None);
             };
             let kind = FileKind::from_u8(target.kind)
@@ -176,21 +250,13 @@ pub(crate) fn find(
     }
 }
 
-/// Resolves a path to an existing inode.
+/// The inode that a path leads to.
 pub(crate) fn existing(
     pages: &impl Slots,
     base: &Base,
-    path: &[u8],
+    at: At<'_>,
+    follow: Follow,
 ) -> Result<(BlobId, FileKind), Stop> {
-    let place = resolve(pages, base, path)?;
-    let (id, kind) = find(pages, &place)?.ok_or(Stop::from(Errno::NOENT))?;
-    if place.slash && kind != FileKind::Directory {
-        let errno = if kind == FileKind::Symlink {
-            Errno::LOOP
-        } else {
-            Errno::NOTDIR
-        };
-        return Err(errno.into());
-    }
-    Ok((id, kind))
+    let texts = Bump::new();
+    Ok(resolve(pages, base, &texts, at, Goal::Inode(follow))?.existing()?)
 }

@@ -4,6 +4,7 @@
 //! Nothing here is an on-device layout.
 
 use adit_base::clock::Timestamp;
+use adit_store::BlobId;
 use bitflags::bitflags;
 
 bitflags! {
@@ -30,8 +31,11 @@ bitflags! {
         const SYNC = libc::O_SYNC as u32;
         /// Fail unless it is a directory.
         const DIRECTORY = libc::O_DIRECTORY as u32;
-        /// Accepted; access times are not kept per read.
+        /// Reading doesn't change the time of access. Only for the owner, else EPERM.
         const NOATIME = libc::O_NOATIME as u32;
+        /// No right to the content is asked for, and none is had: a handle on an inode of any kind, a symbolic link with
+        /// [`OpenFlags::NOFOLLOW`]. It keeps the inode.
+        const PATH = libc::O_PATH as u32;
         /// Fail with ELOOP when the last component is a symbolic link.
         const NOFOLLOW = libc::O_NOFOLLOW as u32;
     }
@@ -41,6 +45,7 @@ impl OpenFlags {
     /// May the descriptor read?
     pub const fn readable(self) -> bool {
         self.bits() & libc::O_ACCMODE as u32 != libc::O_WRONLY as u32
+            && !self.contains(OpenFlags::PATH)
     }
 
     /// May the descriptor write?
@@ -48,7 +53,7 @@ impl OpenFlags {
         matches!(
             (self.bits() & libc::O_ACCMODE as u32) as i32,
             libc::O_WRONLY | libc::O_RDWR
-        )
+        ) && !self.contains(OpenFlags::PATH)
     }
 }
 
@@ -74,6 +79,101 @@ bitflags! {
         /// The range reads as zeroes and stays allocated.
         const ZERO_RANGE = libc::FALLOC_FL_ZERO_RANGE as u32;
     }
+}
+
+bitflags! {
+    /// What somebody wants to do with an inode; the values of Linux's `R_OK`, `W_OK` and `X_OK`. None: does it exist?
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Access: u32 {
+        /// Read its content, or the names in a directory.
+        const READ = libc::R_OK as u32;
+        /// Write its content, or add and remove names in a directory.
+        const WRITE = libc::W_OK as u32;
+        /// Execute it, or look up names in a directory.
+        const EXECUTE = libc::X_OK as u32;
+    }
+}
+
+/// Who asks. What they make belongs to them, and they may do what the permission bits say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Box<[u32]>,
+    /// Permission bits don't bind them (the capabilities of Linux's superuser, all or none).
+    pub privileged: bool,
+}
+
+impl Credentials {
+    /// A user; number 0 is privileged.
+    pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+        Credentials {
+            uid,
+            gid,
+            groups: groups.into(),
+            privileged: uid == 0,
+        }
+    }
+
+    /// The effective user and group of this process, privileged: who can open a volume's device can do anything with it.
+    pub fn process() -> Credentials {
+        // SAFETY: neither call has preconditions or fails.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        Credentials {
+            privileged: true,
+            ..Credentials::user(uid, gid, &[])
+        }
+    }
+}
+
+/// A path, where it begins, and who follows it.
+#[derive(Clone, Copy, Debug)]
+pub struct At<'p> {
+    pub(crate) who: &'p Credentials,
+    pub(crate) start: Option<BlobId>,
+    pub(crate) path: Option<&'p [u8]>,
+}
+
+impl<'p> At<'p> {
+    /// A path from the root, with or without a leading slash.
+    pub fn root(who: &'p Credentials, path: &'p [u8]) -> At<'p> {
+        At {
+            who,
+            start: None,
+            path: Some(path),
+        }
+    }
+
+    /// A path from a directory; from the root if it begins with a slash.
+    pub fn inside(who: &'p Credentials, directory: BlobId, path: &'p [u8]) -> At<'p> {
+        At {
+            who,
+            start: Some(directory),
+            path: Some(path),
+        }
+    }
+
+    /// An inode itself, whether or not it has a name.
+    pub fn inode(who: &'p Credentials, id: BlobId) -> At<'p> {
+        At {
+            who,
+            start: Some(id),
+            path: None,
+        }
+    }
+}
+
+/// What becomes of a symbolic link that is a path's last component. (Those before it are always followed, and so is one
+/// with a slash behind it.)
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Follow {
+    /// What it leads to is meant.
+    Yes,
+    /// It is meant itself.
+    No,
 }
 
 /// What `flock` does.
@@ -121,7 +221,7 @@ pub struct Stat {
     pub allocated_bytes: u64,
     /// Preferred IO size.
     pub io_bytes: u32,
-    /// Last access; set by explicit calls only.
+    /// Last access; see [`AccessTimes`].
     pub accessed: Timestamp,
     /// Last change of the content.
     pub modified: Timestamp,
@@ -176,6 +276,20 @@ pub enum SetTime {
     To(Timestamp),
 }
 
+/// When reading changes an inode's time of access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AccessTimes {
+    /// Never.
+    #[default]
+    Never,
+    /// When it isn't later than the last change, or is a day old: the rule of Linux's `relatime`.
+    Relative,
+}
+
+/// Most symbolic links followed on the way along one path.
+pub const LINKS_FOLLOWED_MAX: u32 = 40;
+/// Longest target of a symbolic link.
+pub const TARGET_BYTES_MAX: usize = PATH_BYTES_MAX;
 /// Longest name of a directory entry.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path, as `PATH_MAX` without the NUL.

@@ -20,10 +20,8 @@ use zerocopy::FromZeros;
 /// Orphans that mounting deletes before it returns; the rest is done in the background.
 const ORPHANS_AT_MOUNT: usize = 64;
 
-/// A mounted file system: the worker state of `Engine<Fs>`. Paths are bytes; relative ones begin at
-/// the root. Every operation takes effect completely or not at all, unless it says otherwise.
-///
-/// Files are owned by the process's effective user and group; modes are kept, not enforced.
+/// A mounted file system: the worker state of `Engine<Fs>`. Every operation takes effect completely or not at all,
+/// unless it says otherwise, and obeys the permissions of whoever asks ([`At`], [`OpenFile::who`](crate::OpenFile::who)).
 pub struct Fs {
     pub(crate) store: Store,
     pub(crate) base: Base,
@@ -32,7 +30,7 @@ pub struct Fs {
     pub(crate) descriptors: RefCell<Descriptors>,
     /// The last transaction that renamed a directory: it changed the paths of any number of inodes.
     pub(crate) moved: Cell<Point>,
-    owner: (u32, u32),
+    pub(crate) access_times: Cell<AccessTimes>,
 }
 
 impl std::fmt::Debug for Fs {
@@ -57,8 +55,9 @@ impl Fs {
                 "make a file system: there is one on the volume",
             ));
         }
-        let owner = process_owner();
-        let mut slot = fresh_slot(FileKind::Directory, 0o755, owner);
+        let owner = Credentials::process();
+        let mut slot = fresh_slot(FileKind::Directory, 0o755);
+        (slot.uid, slot.gid) = (owner.uid, owner.gid);
         slot.links = 2;
         names::initialize(&mut slot);
         store
@@ -99,7 +98,7 @@ impl Fs {
             inodes: RefCell::default(),
             descriptors: RefCell::new(Descriptors::new()),
             moved: Cell::new(store.commit_point()),
-            owner: process_owner(),
+            access_times: Cell::default(),
             store,
         };
         for id in [root, orphans] {
@@ -188,9 +187,9 @@ impl Fs {
         self.base.root
     }
 
-    /// The slot of a new inode.
-    pub(crate) fn new_slot(&self, kind: FileKind, mode: u32) -> Slot {
-        fresh_slot(kind, mode, self.owner)
+    /// When reading changes times of access; never, unless this says otherwise. Concerns files that are opened later.
+    pub fn set_access_times(&self, policy: AccessTimes) {
+        self.access_times.set(policy);
     }
 
     /// Makes everything durable and marks the volume clean. Open files become useless.
@@ -220,18 +219,13 @@ impl Fs {
     }
 }
 
-fn process_owner() -> (u32, u32) {
-    // SAFETY: neither call has preconditions or fails.
-    unsafe { (libc::geteuid(), libc::getegid()) }
-}
-
-fn fresh_slot(kind: FileKind, mode: u32, (uid, gid): (u32, u32)) -> Slot {
+/// The slot of a new inode that belongs to user and group 0.
+pub(crate) fn fresh_slot(kind: FileKind, mode: u32) -> Slot {
     let now = Timestamp::now();
     let mut slot = Slot::new_zeroed();
     slot.kind = kind as u8;
     slot.links = 1;
     slot.mode = kind.mode_bits() | (mode & PERMISSIONS);
-    (slot.uid, slot.gid) = (uid, gid);
     (slot.atime, slot.atime_ns) = (now.seconds, now.nanoseconds);
     (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
     (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);

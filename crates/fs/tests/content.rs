@@ -136,7 +136,7 @@ fn truncation_cuts_and_extends_with_zeroes() {
     volume.write(&file, 0, &content).unwrap();
     volume.fsync(&file).unwrap();
     volume.run(|fs| fs.ftruncate(&file, 50_001)).unwrap();
-    volume.run(|fs| fs.truncate(b"/f", 80_000)).unwrap();
+    volume.run(|fs| fs.truncate(at("/f"), 80_000)).unwrap();
     let read = volume.get("/f").unwrap();
     assert!(read[..50_001] == content[..50_001]);
     assert!(read.len() == 80_000 && read[50_001..].iter().all(|byte| *byte == 0));
@@ -144,7 +144,7 @@ fn truncation_cuts_and_extends_with_zeroes() {
         volume.run(|fs| fs.ftruncate(&file, u64::MAX)),
         Err(Errno::FBIG)
     );
-    assert_eq!(volume.run(|fs| fs.truncate(b"/", 0)), Err(Errno::ISDIR));
+    assert_eq!(volume.run(|fs| fs.truncate(at("/"), 0)), Err(Errno::ISDIR));
     assert_eq!(volume.write(&file, u64::MAX - 1, b"xyz"), Err(Errno::FBIG));
     assert_eq!(volume.check(), [""; 0]);
 }
@@ -256,26 +256,26 @@ fn extended_attributes_are_kept_with_the_file() {
     let volume = Volume::format(device.clone(), 16 << 20);
     let file = volume.open("/f", CREATE).unwrap();
     let set = |name: &'static [u8], value: &'static [u8], mode| {
-        volume.run(|fs| fs.xattr_set(&file, name, value, mode))
+        volume.run(|fs| fs.fxattr_set(&file, name, value, mode))
     };
     set(b"user.a", b"1", XattrMode::Create).unwrap();
     assert_eq!(set(b"user.a", b"2", XattrMode::Create), Err(Errno::EXIST));
     assert_eq!(set(b"user.b", b"2", XattrMode::Replace), Err(Errno::NODATA));
     set(b"user.b", b"two", XattrMode::Any).unwrap();
-    volume.run(|fs| fs.xattr_remove(&file, b"user.a")).unwrap();
+    volume.run(|fs| fs.fxattr_remove(&file, b"user.a")).unwrap();
     volume.fsync(&file).unwrap();
     volume.unmount();
     let volume = Volume::mount(device, 16 << 20);
     let file = volume.open("/f", RO).unwrap();
     assert_eq!(
-        volume.run(|fs| fs.xattr_get(&file, b"user.b")).unwrap(),
+        volume.run(|fs| fs.fxattr_get(&file, b"user.b")).unwrap(),
         b"two"
     );
     assert_eq!(
-        volume.run(|fs| fs.xattr_get(&file, b"user.a")),
+        volume.run(|fs| fs.fxattr_get(&file, b"user.a")),
         Err(Errno::NODATA)
     );
-    assert_eq!(volume.run(|fs| fs.xattr_list(&file)).unwrap(), [b"user.b"]);
+    assert_eq!(volume.run(|fs| fs.fxattr_list(&file)).unwrap(), [b"user.b"]);
     volume.close(&file).unwrap();
     volume.unlink("/f").unwrap();
     assert_eq!(volume.check(), [""; 0]);

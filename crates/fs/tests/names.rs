@@ -487,7 +487,14 @@ fn times_change_as_posix_says() {
     };
     volume.write(&file, 0, b"y").unwrap();
     volume
-        .run(|fs| fs.set_times(b"/d/g", SetTime::To(time), SetTime::To(time)))
+        .run(|fs| {
+            fs.set_times(
+                at("/d/g"),
+                Follow::Yes,
+                SetTime::To(time),
+                SetTime::To(time),
+            )
+        })
         .unwrap();
     let stat = volume.stat("/d/g").unwrap();
     assert_eq!((stat.accessed, stat.modified), (time, time));
@@ -496,11 +503,11 @@ fn times_change_as_posix_says() {
         nanoseconds: 1_000_000_000,
     };
     assert_eq!(
-        volume.run(|fs| fs.set_times(b"/d/g", SetTime::To(bad), SetTime::Omit)),
+        volume.run(|fs| fs.set_times(at("/d/g"), Follow::Yes, SetTime::To(bad), SetTime::Omit)),
         Err(Errno::INVAL)
     );
     volume
-        .run(|fs| fs.set_owner(b"/d/g", Some(7), None))
+        .run(|fs| fs.set_owner(at("/d/g"), Follow::Yes, Some(7), None))
         .unwrap();
     assert_eq!(volume.stat("/d/g").unwrap().uid, 7);
     volume.fsync(&file).unwrap();

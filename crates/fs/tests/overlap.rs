@@ -58,8 +58,8 @@ fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
             // More than a third of the cache is dirty.
             assert!(poll_once(write.as_mut()).await.is_none());
             fs.close(&file).await?;
-            fs.unlink(b"/f").await?;
-            let other = fs.open(b"/g", CREATE, 0o644).await?;
+            fs.unlink(at("/f")).await?;
+            let other = fs.open(at("/g"), CREATE, 0o644).await?;
             let written = write.await.map_err(|error| error.errno());
             fs.write(&other, 4000, &[1]).await?;
             fs.close(&other).await?;
@@ -140,7 +140,8 @@ fn a_rename_over_a_file_waits_for_the_data_that_is_being_written() {
             fs.sync_range(&file, 0, 65536).await?;
             fs.store().reactor().yield_now().await;
             fs.fset_times(&file, SetTime::Now, SetTime::Now).await?;
-            fs.rename(b"/new", b"/old", RenameFlags::empty()).await?;
+            fs.rename(at("/new"), at("/old"), RenameFlags::empty())
+                .await?;
             Ok(started.elapsed())
         })
         .unwrap();

@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Names a blob for ever: no other blob of the volume ever has the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -40,6 +40,8 @@ pub struct BlobShared {
     id: BlobId,
     size: AtomicU64,
     frames: FramesHandle,
+    /// The next read is one that changes the time of access; for the layer above, which asks and sets.
+    access_due: AtomicBool,
     /// Counts write-back errors, so that each descriptor reports each once.
     errors: AtomicU64,
     last_errno: AtomicI32,
@@ -114,6 +116,17 @@ impl BlobShared {
         Some(buffer.slice(within..within + len))
     }
 
+    /// Is the next read one that changes the time of access?
+    #[inline]
+    pub fn access_due(&self) -> bool {
+        self.access_due.load(Ordering::Relaxed)
+    }
+
+    /// Says so.
+    pub fn set_access_due(&self, due: bool) {
+        self.access_due.store(due, Ordering::Relaxed);
+    }
+
     /// Write-back errors so far.
     pub fn error_sequence(&self) -> u64 {
         self.errors.load(Ordering::Acquire)
@@ -157,6 +170,8 @@ pub struct Blob {
     pub(crate) map_lock: RwLock,
     /// Pages that became dirty; entries may be stale or doubled, the frames' flags decide.
     pub(crate) dirty: RefCell<Vec<u32>>,
+    /// Access time newer than the slot's.
+    pub(crate) atime: Cell<Option<Timestamp>>,
     /// Modification time newer than the slot's.
     pub(crate) mtime: Cell<Option<Timestamp>>,
     pub(crate) in_dirty_list: Cell<bool>,
@@ -206,7 +221,20 @@ impl Blob {
             (slot.ctime, slot.ctime_ns) =
                 (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
         }
+        if let Some(time) = self.atime.get() {
+            (slot.atime, slot.atime_ns) = (time.seconds, time.nanoseconds);
+        }
         slot
+    }
+
+    /// The slot as last applied: without the size and times that cached reads and writes have changed.
+    pub fn with_slot<T>(&self, look: impl FnOnce(&Slot) -> T) -> T {
+        look(&self.slot.borrow())
+    }
+
+    /// Forgets the access time of cached reads: an explicit one, applied by a transaction, wins.
+    pub fn forget_accessed(&self) {
+        self.atime.set(None);
     }
 
     /// Forgets the modification time of cached writes: an explicit one, applied by a transaction, wins.
@@ -224,8 +252,13 @@ impl Blob {
     /// Is there something that a sync would have to write?
     pub fn is_dirty(&self) -> bool {
         !self.dirty.borrow().is_empty()
-            || self.mtime.get().is_some()
+            || self.has_new_times()
             || self.size() != self.slot.borrow().size
+    }
+
+    /// Did cached reads and writes change its times?
+    pub(crate) fn has_new_times(&self) -> bool {
+        self.mtime.get().is_some() || self.atime.get().is_some()
     }
 
     /// Is somebody taking it to the device, or changing where it is? Then what is not dirty may still not be there.
@@ -323,6 +356,12 @@ impl Store {
             .unwrap_or_else(|| self.0.adopt(id, slot)))
     }
 
+    /// It was read at that time: the slot has it after the next write-back.
+    pub fn note_accessed(&self, blob: &Rc<Blob>, time: Timestamp) {
+        blob.atime.set(Some(time));
+        self.0.note_dirty(blob);
+    }
+
     /// The blob if it is in memory.
     pub fn blob_resident(&self, id: BlobId) -> Option<Rc<Blob>> {
         self.0.blobs.resident(id.slot).filter(|blob| blob.id == id)
@@ -343,6 +382,7 @@ impl Inner {
                 id,
                 size: AtomicU64::new(slot.size),
                 frames: FramesHandle(self.frames.clone()),
+                access_due: AtomicBool::new(false),
                 errors: AtomicU64::new(0),
                 last_errno: AtomicI32::new(0),
             }),
@@ -350,6 +390,7 @@ impl Inner {
             lock: RwLock::new(),
             map_lock: RwLock::new(),
             dirty: RefCell::default(),
+            atime: Cell::new(None),
             mtime: Cell::new(None),
             in_dirty_list: Cell::new(false),
             // It may have been in memory before: what was written then may not be flushed.

@@ -43,4 +43,4 @@ pub use superblock::foreign_signature;
 pub use sync::SyncKind;
 pub use transaction::{Transaction, View};
 pub use volume::{Store, StoreOptions, VolumeInfo};
-pub use xattr::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode};
+pub use xattr::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};

@@ -292,8 +292,7 @@ impl Inner {
         times: bool,
     ) -> Result<()> {
         let slot = SlotSizes::of(blob);
-        let mtime = blob.mtime.get();
-        if pages.is_empty() && size == slot.size && !(times && mtime.is_some()) {
+        if pages.is_empty() && size == slot.size && !(times && blob.has_new_times()) {
             return Ok(());
         }
         let valid_size = new_valid_size(slot, &pages, size);
@@ -541,15 +540,16 @@ impl Inner {
             || home.iter().any(Piece::changes_map)
             || size != slot.size
             || valid_size != slot.valid_size
-            || (times && blob.mtime.get().is_some());
+            || (times && blob.has_new_times());
         let mut new_pages = 0;
         if changes {
             let store = Store(self.clone());
             let goal = self.goal(blob);
-            let mut mtime = None;
+            let (mut atime, mut mtime) = (None, None);
             new_pages = store
                 .transact_freeing(|txn| {
-                    mtime = blob.mtime.get(); // an explicit time set while this waited has taken it back
+                    // Explicit times set while this waited have taken them back.
+                    (atime, mtime) = (blob.atime.get(), blob.mtime.get());
                     let mut slot = txn.slot(blob.id)?;
                     let mut new_pages = 0;
                     let address = blob.id.slot;
@@ -561,6 +561,9 @@ impl Inner {
                     }
                     slot.size = slot.size.max(size);
                     slot.valid_size = slot.valid_size.max(valid_size);
+                    if let Some(time) = atime {
+                        (slot.atime, slot.atime_ns) = (time.seconds, time.nanoseconds);
+                    }
                     if let Some(time) = mtime {
                         (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
                         (slot.ctime, slot.ctime_ns) =
@@ -571,6 +574,9 @@ impl Inner {
                 })
                 .await?;
             blob.point.set(self.journal.point());
+            if blob.atime.get() == atime {
+                blob.atime.set(None);
+            }
             if blob.mtime.get() == mtime {
                 blob.mtime.set(None);
             }

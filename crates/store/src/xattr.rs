@@ -135,33 +135,19 @@ impl Store {
     /// The value of an extended attribute; ENODATA when there is none of that name.
     pub async fn xattr_get(&self, id: BlobId, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
-        self.view(|view| {
-            let slot = view.slot(id)?;
-            if slot.xattr_page == 0 {
-                return Err(missing().into());
-            }
-            let page = view.page(slot.xattr_page, PageKind::Xattrs)?;
-            let entries = entries(slot.xattr_page, page, id.slot)?;
-            match entries.iter().find(|entry| entry.name == name) {
-                Some(entry) => Ok(entry.value.to_vec()),
-                None => Err(missing().into()),
-            }
-        })
-        .await
+        let value = self
+            .view(|view| {
+                let value = xattr_value(view, view.slot_ref(id)?, id, name)?;
+                Ok(value.map(<[u8]>::to_vec))
+            })
+            .await?;
+        value.ok_or_else(missing)
     }
 
     /// The names of a blob's extended attributes, in no particular order.
     pub async fn xattr_list(&self, id: BlobId) -> Result<Vec<Vec<u8>>> {
-        self.view(|view| {
-            let slot = view.slot(id)?;
-            if slot.xattr_page == 0 {
-                return Ok(Vec::new());
-            }
-            let page = view.page(slot.xattr_page, PageKind::Xattrs)?;
-            let entries = entries(slot.xattr_page, page, id.slot)?;
-            Ok(entries.iter().map(|entry| entry.name.to_vec()).collect())
-        })
-        .await
+        self.view(|view| xattr_names(view, view.slot_ref(id)?, id))
+            .await
     }
 
     /// Sets an extended attribute. ENOSPC when it doesn't fit into the [`XATTR_BYTES_MAX`] bytes that a blob's
@@ -174,84 +160,132 @@ impl Store {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        check_name(name)?;
-        if value.len() > usize::from(u16::MAX) {
-            let what = "the value of an extended attribute has at most 64 KiB";
-            return Err(error(Errno::TOOBIG, what));
-        }
-        let len = ENTRY_BYTES + name.len() + value.len();
-        let now = Timestamp::now();
-        // A refusal is a value of the closure: as its error, "no room" would make the store look for more.
-        self.transact(|txn| {
-            let mut slot = txn.slot(id)?;
-            let found = match slot.xattr_page {
-                0 => Found {
-                    place: None,
-                    count: 0,
-                    end: PAGE_HEADER_BYTES,
-                },
-                _ => find(txn, &slot, id, name)?,
-            };
-            match (&found.place, mode) {
-                (Some(_), XattrMode::Create) => {
-                    let what = "the extended attribute exists";
-                    return Ok(Err(error(Errno::EXIST, what)));
-                }
-                (None, XattrMode::Replace) => return Ok(Err(missing())),
-                _ => {}
-            }
-            let replaced = found.place.as_ref().map_or(0, |place| place.len());
-            if found.end - replaced + len > PAGE_BYTES {
-                let what = "the extended attributes of a file have 4064 bytes in total";
-                return Ok(Err(error(Errno::NOSPC, what)));
-            }
-            if slot.xattr_page == 0 {
-                let page = txn.allocate_page(slot_place(id.slot).0)?;
-                let content = txn.fresh_page(page, PageKind::Xattrs)?;
-                begin(content, PageKind::Xattrs, 0, id.slot);
-                slot.xattr_page = page;
-                slot.allocated_pages += 1;
-            }
-            let page = txn.page_mut(slot.xattr_page, PageKind::Xattrs)?;
-            let end = cut(page, &found) + len;
-            let entry = &mut page.0[end - len..end];
-            entry[..2].copy_from_slice(&(value.len() as u16).to_le_bytes());
-            entry[2] = name.len() as u8;
-            entry[3] = 0;
-            entry[ENTRY_BYTES..][..name.len()].copy_from_slice(name);
-            entry[ENTRY_BYTES + name.len()..].copy_from_slice(value);
-            let head = header_mut(page);
-            head.used_bytes = (end - PAGE_HEADER_BYTES) as u16;
-            head.count += 1;
-            put_changed(txn, id, slot, now)?;
-            Ok(Ok(()))
-        })
-        .await?
+        self.transact(|transaction| transaction.xattr_set(id, name, value, mode))
+            .await?
     }
 
     /// Removes an extended attribute; ENODATA when there is none of that name.
     pub async fn xattr_remove(&self, id: BlobId, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        let now = Timestamp::now();
-        self.transact_freeing(|txn| {
-            let mut slot = txn.slot(id)?;
-            if slot.xattr_page == 0 {
-                return Err(missing().into());
+        let removed = self
+            .transact_freeing(|transaction| transaction.xattr_remove(id, name))
+            .await?;
+        match removed {
+            true => Ok(()),
+            false => Err(missing()),
+        }
+    }
+}
+
+/// The value of an extended attribute, given the slot of its blob.
+pub fn xattr_value<'p>(
+    pages: &'p impl PagesRead,
+    slot: &Slot,
+    id: BlobId,
+    name: &[u8],
+) -> Result<Option<&'p [u8]>, Stop> {
+    if slot.xattr_page == 0 {
+        return Ok(None);
+    }
+    let page = pages.page(slot.xattr_page, PageKind::Xattrs)?;
+    let entries = entries(slot.xattr_page, page, id.slot)?;
+    Ok(entries
+        .iter()
+        .find(|entry| entry.name == name)
+        .map(|entry| entry.value))
+}
+
+/// The names of a blob's extended attributes, given its slot, in no particular order.
+pub fn xattr_names(pages: &impl PagesRead, slot: &Slot, id: BlobId) -> Result<Vec<Vec<u8>>, Stop> {
+    if slot.xattr_page == 0 {
+        return Ok(Vec::new());
+    }
+    let page = pages.page(slot.xattr_page, PageKind::Xattrs)?;
+    let entries = entries(slot.xattr_page, page, id.slot)?;
+    Ok(entries.iter().map(|entry| entry.name.to_vec()).collect())
+}
+
+impl Transaction<'_> {
+    /// As [`Store::xattr_set`], with other changes. A refusal is a value, after which nothing was staged: as the
+    /// closure's error, "no room" would make the store look for more.
+    pub fn xattr_set(
+        &mut self,
+        id: BlobId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<Result<()>, Stop> {
+        if let Err(refusal) = check_name(name) {
+            return Ok(Err(refusal));
+        }
+        if value.len() > usize::from(u16::MAX) {
+            let what = "the value of an extended attribute has at most 64 KiB";
+            return Ok(Err(error(Errno::TOOBIG, what)));
+        }
+        let len = ENTRY_BYTES + name.len() + value.len();
+        let mut slot = self.slot(id)?;
+        let found = match slot.xattr_page {
+            0 => Found {
+                place: None,
+                count: 0,
+                end: PAGE_HEADER_BYTES,
+            },
+            _ => find(self, &slot, id, name)?,
+        };
+        match (&found.place, mode) {
+            (Some(_), XattrMode::Create) => {
+                let what = "the extended attribute exists";
+                return Ok(Err(error(Errno::EXIST, what)));
             }
-            let found = find(txn, &slot, id, name)?;
-            if found.place.is_none() {
-                return Err(missing().into());
-            }
-            if found.count == 1 {
-                txn.free_page(slot.xattr_page)?;
-                slot.xattr_page = 0;
-                slot.allocated_pages = slot.allocated_pages.saturating_sub(1);
-            } else {
-                cut(txn.page_mut(slot.xattr_page, PageKind::Xattrs)?, &found);
-            }
-            put_changed(txn, id, slot, now)
-        })
-        .await
+            (None, XattrMode::Replace) => return Ok(Err(missing())),
+            _ => {}
+        }
+        let replaced = found.place.as_ref().map_or(0, |place| place.len());
+        if found.end - replaced + len > PAGE_BYTES {
+            let what = "the extended attributes of a file have 4064 bytes in total";
+            return Ok(Err(error(Errno::NOSPC, what)));
+        }
+        if slot.xattr_page == 0 {
+            let page = self.allocate_page(slot_place(id.slot).0)?;
+            let content = self.fresh_page(page, PageKind::Xattrs)?;
+            begin(content, PageKind::Xattrs, 0, id.slot);
+            slot.xattr_page = page;
+            slot.allocated_pages += 1;
+        }
+        let page = self.page_mut(slot.xattr_page, PageKind::Xattrs)?;
+        let end = cut(page, &found) + len;
+        let entry = &mut page.0[end - len..end];
+        entry[..2].copy_from_slice(&(value.len() as u16).to_le_bytes());
+        entry[2] = name.len() as u8;
+        entry[3] = 0;
+        entry[ENTRY_BYTES..][..name.len()].copy_from_slice(name);
+        entry[ENTRY_BYTES + name.len()..].copy_from_slice(value);
+        let head = header_mut(page);
+        head.used_bytes = (end - PAGE_HEADER_BYTES) as u16;
+        head.count += 1;
+        put_changed(self, id, slot, Timestamp::now())?;
+        Ok(Ok(()))
+    }
+
+    /// As [`Store::xattr_remove`], with other changes; false: there is none of that name.
+    pub fn xattr_remove(&mut self, id: BlobId, name: &[u8]) -> Result<bool, Stop> {
+        let mut slot = self.slot(id)?;
+        if slot.xattr_page == 0 {
+            return Ok(false);
+        }
+        let found = find(self, &slot, id, name)?;
+        if found.place.is_none() {
+            return Ok(false);
+        }
+        if found.count == 1 {
+            self.free_page(slot.xattr_page)?;
+            slot.xattr_page = 0;
+            slot.allocated_pages = slot.allocated_pages.saturating_sub(1);
+        } else {
+            cut(self.page_mut(slot.xattr_page, PageKind::Xattrs)?, &found);
+        }
+        put_changed(self, id, slot, Timestamp::now())?;
+        Ok(true)
     }
 }
 

@@ -12,13 +12,21 @@ use adit_fs::*;
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::{MkfsOptions, Store, StoreOptions, mkfs};
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 pub type Answer<T> = Result<T, Errno>;
 
 pub const RW: OpenFlags = OpenFlags::READ_WRITE;
 pub const RO: OpenFlags = OpenFlags::empty();
 pub const CREATE: OpenFlags = OpenFlags::CREATE.union(OpenFlags::READ_WRITE);
+
+/// Who asks, if a test says nothing else.
+pub static SELF: LazyLock<Credentials> = LazyLock::new(Credentials::process);
+
+/// A path from the root.
+pub fn at(path: &str) -> At<'_> {
+    At::root(&SELF, path.as_bytes())
+}
 
 /// A mounted file system.
 pub struct Volume {
@@ -105,7 +113,7 @@ impl Volume {
     }
 
     pub fn open(&self, path: &str, flags: OpenFlags) -> Answer<Arc<OpenFile>> {
-        self.run(|fs| fs.open(path.as_bytes(), flags, 0o644))
+        self.run(|fs| fs.open(at(path), flags, 0o644))
     }
 
     pub fn close(&self, file: &OpenFile) -> Answer<()> {
@@ -157,23 +165,24 @@ impl Volume {
     }
 
     pub fn stat(&self, path: &str) -> Answer<Stat> {
-        self.run(|fs| fs.stat(path.as_bytes()))
+        self.run(|fs| fs.stat(at(path), Follow::No))
     }
 
     pub fn mkdir(&self, path: &str) -> Answer<()> {
-        self.run(|fs| fs.mkdir(path.as_bytes(), 0o755))
+        self.run(|fs| fs.mkdir(at(path), 0o755)).map(drop)
     }
 
     pub fn rmdir(&self, path: &str) -> Answer<()> {
-        self.run(|fs| fs.rmdir(path.as_bytes()))
+        self.run(|fs| fs.rmdir(at(path)))
     }
 
     pub fn unlink(&self, path: &str) -> Answer<()> {
-        self.run(|fs| fs.unlink(path.as_bytes()))
+        self.run(|fs| fs.unlink(at(path)))
     }
 
     pub fn link(&self, existing: &str, path: &str) -> Answer<()> {
-        self.run(|fs| fs.link(existing.as_bytes(), path.as_bytes()))
+        self.run(|fs| fs.link(at(existing), Follow::No, at(path)))
+            .map(drop)
     }
 
     pub fn rename(&self, from: &str, to: &str) -> Answer<()> {
@@ -181,7 +190,7 @@ impl Volume {
     }
 
     pub fn rename_with(&self, from: &str, to: &str, flags: RenameFlags) -> Answer<()> {
-        self.run(|fs| fs.rename(from.as_bytes(), to.as_bytes(), flags))
+        self.run(|fs| fs.rename(at(from), at(to), flags))
     }
 
     pub fn sync(&self) -> Answer<()> {

@@ -1,0 +1,363 @@
+//! Renaming: one transaction, after the source's data went home if it replaces a file.
+
+use crate::names::{self, Name};
+use crate::namespace::{
+    Dropped, check_remove, edit, edit_directory, name_or, target, touch_changed,
+};
+use crate::orphans;
+use crate::resolve::{self, Goal, Place};
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Error, Result};
+use adit_store::pages::Stop;
+use adit_store::{BlobId, SyncKind, Transaction};
+use bumpalo::Bump;
+
+impl Fs {
+    /// Renames. A target is replaced atomically; a file's data is home before it replaces another.
+    pub async fn rename(&self, from: At<'_>, to: At<'_>, flags: RenameFlags) -> Result<()> {
+        if RenameFlags::from_bits(flags.bits()).is_none() || flags == RenameFlags::all() {
+            return Err(Errno::INVAL.into());
+        }
+        let now = Timestamp::now();
+        // The file whose data is home.
+        let mut written = None;
+        loop {
+            let outcome = self
+                .store
+                .transact(|transaction| {
+                    let texts = Bump::new();
+                    let plan = Plan::make(transaction, self, &texts, (from, to), flags)?;
+                    match plan.step {
+                        Step::Nothing => Ok(Outcome::Nothing),
+                        Step::Move => {
+                            plan.move_name(transaction, now)?;
+                            Ok(Outcome::Renamed(plan.moves_directory(), Dropped::Kept))
+                        }
+                        Step::Exchange(other) => {
+                            plan.exchange(transaction, other, now)?;
+                            Ok(Outcome::Renamed(plan.moves_directory(), Dropped::Kept))
+                        }
+                        Step::Replace(old) => {
+                            if written != Some(plan.source.0)
+                                && plan.source.1 == FileKind::File
+                                && let Some(blob) = self.store.blob_resident(plan.source.0)
+                                && (blob.is_dirty() || blob.is_writing_back())
+                            {
+                                return Ok(Outcome::WriteHome(plan.source.0, blob));
+                            }
+                            // What it replaces is deleted, and nothing else of a rename frees anything.
+                            transaction.use_reserve();
+                            plan.replace(transaction, old, now)?;
+                            let dropped = self.drop_name(transaction, old.0, old.1, now)?;
+                            Ok(Outcome::Renamed(plan.moves_directory(), dropped))
+                        }
+                    }
+                })
+                .await?;
+            match outcome {
+                Outcome::Nothing => return Ok(()),
+                Outcome::WriteHome(id, blob) => {
+                    self.store.sync(&blob, SyncKind::Data).await?;
+                    written = Some(id);
+                }
+                Outcome::Renamed(directory, dropped) => {
+                    if directory {
+                        self.moved.set(self.store.commit_point());
+                    }
+                    self.after_drop(dropped).await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// What a rename comes to.
+enum Step {
+    /// Both names are of the same inode.
+    Nothing,
+    Move,
+    Replace((BlobId, FileKind)),
+    Exchange((BlobId, FileKind)),
+}
+
+/// A rename whose rules were checked against one state of the namespace.
+struct Plan<'p> {
+    source: (BlobId, FileKind),
+    old_parent: BlobId,
+    old_name: Name<'p>,
+    new_parent: BlobId,
+    new_name: Name<'p>,
+    step: Step,
+}
+
+enum Outcome {
+    Nothing,
+    /// Write this blob home, then try again.
+    WriteHome(BlobId, std::rc::Rc<adit_store::Blob>),
+    /// Is a directory somewhere else now, and what became of the replaced inode?
+    Renamed(bool, Dropped),
+}
+
+impl<'p> Plan<'p> {
+    fn make(
+        transaction: &Transaction<'_>,
+        fs: &Fs,
+        texts: &'p Bump,
+        (from, to): (At<'p>, At<'p>),
+        flags: RenameFlags,
+    ) -> Result<Plan<'p>, Stop> {
+        let old = resolve::resolve(transaction, &fs.base, texts, from, Goal::Entry)?;
+        let new = resolve::resolve(transaction, &fs.base, texts, to, Goal::Entry)?;
+        let old_name = name_or(&old, Errno::BUSY)?;
+        let no_replace = flags.contains(RenameFlags::NO_REPLACE);
+        let new_name = name_or(
+            &new,
+            if no_replace {
+                Errno::EXIST
+            } else {
+                Errno::BUSY
+            },
+        )?;
+        let source = old.found.ok_or(Errno::NOENT)?;
+        let other = new.found;
+        let is_directory = |inode: (BlobId, FileKind)| inode.1 == FileKind::Directory;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        match other {
+            Some(_) if no_replace => return Err(Errno::EXIST.into()),
+            None if exchange => return Err(Errno::NOENT.into()),
+            _ => (),
+        }
+        let slash_needs_directory = old.slash || (new.slash && !exchange);
+        if (slash_needs_directory && !is_directory(source))
+            || (exchange && new.slash && !other.is_some_and(is_directory))
+        {
+            return Err(Errno::NOTDIR.into());
+        }
+        if is_directory(source) && is_inside(transaction, fs, new.parent, source.0)? {
+            return Err(Errno::INVAL.into());
+        }
+        if let Some(other) = other
+            && is_directory(other)
+            && other.0 != source.0
+            && is_inside(transaction, fs, old.parent, other.0)?
+        {
+            return Err(match exchange {
+                true => Errno::INVAL.into(),
+                false => Errno::NOTEMPTY.into(),
+            });
+        }
+        if other.is_none_or(|other| other.0 != source.0) {
+            Plan::check_permissions(transaction, &old, &new, source, exchange)?;
+        }
+        let step = match other {
+            None => Step::Move,
+            Some(other) if other.0 == source.0 => Step::Nothing,
+            Some(other) if exchange => Step::Exchange(other),
+            Some(other) => {
+                match (is_directory(source), is_directory(other)) {
+                    (true, false) => return Err(Errno::NOTDIR.into()),
+                    (false, true) => return Err(Errno::ISDIR.into()),
+                    (true, true) => {
+                        let slot = resolve::directory(transaction, other.0)?;
+                        if !names::is_empty(transaction, slot, other.0.slot)? {
+                            return Err(Errno::NOTEMPTY.into());
+                        }
+                    }
+                    (false, false) => (),
+                }
+                Step::Replace(other)
+            }
+        };
+        Ok(Plan {
+            source,
+            old_parent: old.parent,
+            old_name,
+            new_parent: new.parent,
+            new_name,
+            step,
+        })
+    }
+
+    /// May the names go and come, and `..` of directories be changed?
+    fn check_permissions(
+        transaction: &Transaction<'_>,
+        old: &Place<'_>,
+        new: &Place<'_>,
+        source: (BlobId, FileKind),
+        exchange: bool,
+    ) -> Result<(), Stop> {
+        check_remove(transaction, old, source.0)?;
+        match new.found {
+            Some(other) => check_remove(transaction, new, other.0)?,
+            None => (new.who).check_add(resolve::directory(transaction, new.parent)?)?,
+        }
+        if old.parent == new.parent {
+            return Ok(());
+        }
+        for (id, kind) in [Some(source), new.found.filter(|_| exchange)]
+            .into_iter()
+            .flatten()
+        {
+            if kind == FileKind::Directory {
+                (old.who).check_access(transaction.slot_ref(id)?, Access::WRITE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does it change the paths of what is in a directory?
+    fn moves_directory(&self) -> bool {
+        let is_directory = |inode: (BlobId, FileKind)| inode.1 == FileKind::Directory;
+        is_directory(self.source)
+            || matches!(self.step, Step::Exchange(other) if is_directory(other))
+    }
+
+    /// Changes the entry in the new parent, the attributes of the source, and then the old parent.
+    fn move_name(&self, transaction: &mut Transaction<'_>, now: Timestamp) -> Result<(), Stop> {
+        let entry = target(self.source.0, self.source.1);
+        edit_directory(
+            transaction,
+            self.new_parent,
+            now,
+            |transaction, directory| {
+                names::insert(
+                    transaction,
+                    directory,
+                    self.new_parent.slot,
+                    &self.new_name,
+                    entry,
+                )
+            },
+        )?;
+        self.leave(transaction, now)
+    }
+
+    fn replace(
+        &self,
+        transaction: &mut Transaction<'_>,
+        old: (BlobId, FileKind),
+        now: Timestamp,
+    ) -> Result<(), Stop> {
+        let entry = target(self.source.0, self.source.1);
+        edit_directory(
+            transaction,
+            self.new_parent,
+            now,
+            |transaction, directory| {
+                // The replaced directory's `..` is gone.
+                directory.links -= u32::from(old.1 == FileKind::Directory).min(directory.links);
+                names::replace(
+                    transaction,
+                    directory,
+                    self.new_parent.slot,
+                    &self.new_name,
+                    entry,
+                )
+            },
+        )?;
+        self.leave(transaction, now)
+    }
+
+    /// Removes the old name of what has its new one already.
+    fn leave(&self, transaction: &mut Transaction<'_>, now: Timestamp) -> Result<(), Stop> {
+        edit_directory(
+            transaction,
+            self.old_parent,
+            now,
+            |transaction, directory| {
+                names::remove(transaction, directory, self.old_parent.slot, &self.old_name)
+            },
+        )?;
+        arrive(
+            transaction,
+            self.source,
+            self.old_parent,
+            self.new_parent,
+            now,
+        )
+    }
+
+    fn exchange(
+        &self,
+        transaction: &mut Transaction<'_>,
+        other: (BlobId, FileKind),
+        now: Timestamp,
+    ) -> Result<(), Stop> {
+        for (parent, name, inode) in [
+            (self.new_parent, &self.new_name, self.source),
+            (self.old_parent, &self.old_name, other),
+        ] {
+            let entry = target(inode.0, inode.1);
+            edit_directory(transaction, parent, now, |transaction, directory| {
+                names::replace(transaction, directory, parent.slot, name, entry)
+            })?;
+        }
+        arrive(
+            transaction,
+            self.source,
+            self.old_parent,
+            self.new_parent,
+            now,
+        )?;
+        arrive(transaction, other, self.new_parent, self.old_parent, now)
+    }
+}
+
+/// Adjusts a renamed inode and the link counts of its parents.
+fn arrive(
+    transaction: &mut Transaction<'_>,
+    inode: (BlobId, FileKind),
+    old_parent: BlobId,
+    new_parent: BlobId,
+    now: Timestamp,
+) -> Result<(), Stop> {
+    let moved = inode.1 == FileKind::Directory && old_parent != new_parent;
+    edit(transaction, inode.0, |_, slot| {
+        resolve::expect_kind(slot, inode.1)?;
+        touch_changed(slot, now);
+        if moved {
+            slot.parent = new_parent.slot;
+        }
+        Ok(())
+    })?;
+    if moved {
+        edit(transaction, old_parent, |_, slot| {
+            slot.links = slot.links.saturating_sub(1);
+            Ok(())
+        })?;
+        edit(transaction, new_parent, |_, slot| {
+            slot.links += 1;
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Is `directory` the directory `ancestor` or below it?
+fn is_inside(
+    transaction: &Transaction<'_>,
+    fs: &Fs,
+    directory: BlobId,
+    ancestor: BlobId,
+) -> Result<bool, Stop> {
+    let mut at = directory;
+    // Bounded, since a damaged volume may have a loop of parents.
+    for _ in 0..orphans::DEPTH_MAX {
+        if at == ancestor {
+            return Ok(true);
+        }
+        if at == fs.base.root {
+            return Ok(false);
+        }
+        let slot = resolve::directory(transaction, at)?;
+        at = transaction.slot_at(slot.parent)?.0;
+    }
+    Err(Error::with(
+        Errno::UCLEAN,
+        "walk up to the root: the directories form a loop",
+    )
+    .into())
+}

@@ -12,8 +12,9 @@
 //!    is durable (`flushed_tail`).
 //! 3. A page that is freed meanwhile goes home all the same, as what it was (`Journal::remove_freed`): the
 //!    transaction that frees it comes after X and may be lost.
-//! 4. A data page with live bytes goes home as it is: newer unsynced bytes in it are data, which may reach
-//!    the device at any time. It stays live until the tail has moved.
+//! 4. A data page with live bytes goes home as it is while no transaction after X changed it, else as its image
+//!    when the first one did: unsynced bytes in it are data, which may reach the device at any time, but those of a
+//!    transaction may be part of an atomic write. It stays live until the tail has moved.
 
 use crate::cache::{FrameFlags, FrameKey};
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
@@ -168,16 +169,11 @@ impl Inner {
                     break;
                 }
                 next += 1;
-                buffers.push(if self.cache.kind(frame) == PageKind::Data as u8 {
-                    self.cache.buffer(frame)
-                } else {
-                    match self.journal.take_image(home) {
-                        Some(image) => self.home_buffer(home, image.kind, &image.page)?,
-                        None => {
-                            let kind = self.cache.kind(frame);
-                            self.home_buffer(home, kind, self.cache.page(frame))?
-                        }
-                    }
+                let kind = self.cache.kind(frame);
+                buffers.push(match self.journal.take_image(home) {
+                    Some(image) => self.home_buffer(home, image.kind, &image.page)?,
+                    None if kind == PageKind::Data as u8 => self.cache.buffer(frame),
+                    None => self.home_buffer(home, kind, self.cache.page(frame))?,
                 });
             }
             if buffers.is_empty() {

@@ -98,6 +98,9 @@ pub(crate) struct Image {
     orphan: bool,
 }
 
+/// Payload bytes of a page of data that is journaled whole: itself and its record's header.
+const DATA_PAGE_BYTES: usize = PAGE_BYTES + 16;
+
 /// A worker's part of the journal.
 pub(crate) struct Journal {
     pub(crate) ring: Arc<Ring>,
@@ -195,9 +198,14 @@ impl Journal {
         self.next() - self.flushed_tail()
     }
 
-    /// Is the open transaction so large that it has to be committed before another operation?
-    pub(crate) fn open_is_full(&self) -> bool {
-        self.open_bytes.get() > self.open_bytes_max
+    /// Pages of data, each journaled whole, that one transaction may carry beside its metadata.
+    pub(crate) fn data_pages_max(&self) -> usize {
+        self.open_bytes_max / DATA_PAGE_BYTES
+    }
+
+    /// May an operation that journals so many pages of data join the open transaction?
+    pub(crate) fn open_has_room(&self, data_pages: usize) -> bool {
+        self.open_bytes.get() + data_pages * DATA_PAGE_BYTES <= self.open_bytes_max
     }
 
     pub(crate) fn open_is_empty(&self) -> bool {
@@ -277,7 +285,7 @@ impl Journal {
         {
             let (home, kind) = (cache.home(frame), cache.kind(frame));
             let changed = cache.pending(frame) != 0 || cache.last_lsn(frame) >= images.lsn;
-            if kind == PageKind::Data as u8 || !changed {
+            if !changed {
                 let image = images.pages.entry(home).or_insert_with(|| Image {
                     kind,
                     page: Box::new(cache.page(frame).clone()),

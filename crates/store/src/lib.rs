@@ -3,6 +3,7 @@
 //! Start at `volume.rs` (what a mounted store is), then `transaction.rs` (how it changes),
 //! `sync.rs` (how data gets home) and `recovery.rs` (how it comes back).
 
+mod atomic;
 pub mod blob;
 pub mod cache;
 mod check;
@@ -34,6 +35,7 @@ mod volume;
 mod write;
 mod xattr;
 
+pub use atomic::AtomicRange;
 pub use blob::{BLOB_BYTES_MAX, Blob, BlobId, BlobShared};
 pub use check::{CheckReport, Problem};
 pub use journal::Point;

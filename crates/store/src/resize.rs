@@ -392,7 +392,12 @@ impl Inner {
         result
     }
 
-    async fn fill_holes(self: &Rc<Self>, blob: &Rc<Blob>, first: u64, last: u64) -> Result<()> {
+    pub(crate) async fn fill_holes(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        first: u64,
+        last: u64,
+    ) -> Result<()> {
         let store = Store(self.clone());
         let mut page = first;
         while page < last {

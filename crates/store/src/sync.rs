@@ -53,7 +53,7 @@ const JOURNAL_DATA_BYTES_MAX: u32 = 8 << 10;
 /// Most pages that do, since each may be journaled whole.
 const JOURNAL_DATA_PAGES_MAX: usize = 8;
 /// Pieces that one transaction maps; each may change a leaf, its neighbour and a group's map.
-const PIECES_PER_TRANSACTION: usize = 16;
+pub(crate) const PIECES_PER_TRANSACTION: usize = 16;
 /// Most pages of one write home.
 const HOME_PAGES_MAX: usize = 128;
 /// Dirty pages that one plan covers; more take several rounds.
@@ -62,21 +62,21 @@ const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A page that a write-back has taken on.
 #[derive(Clone, Copy)]
-struct Taken {
-    page: u32,
+pub(crate) struct Taken {
+    pub(crate) page: u32,
     /// Its granules that were dirty.
-    granules: u64,
+    pub(crate) granules: u64,
 }
 
 /// What a slot says of its blob's size; a copy of the slot itself would be moved with each future.
 #[derive(Clone, Copy)]
-struct SlotSizes {
+pub(crate) struct SlotSizes {
     size: u64,
-    valid_size: u64,
+    pub(crate) valid_size: u64,
 }
 
 impl SlotSizes {
-    fn of(blob: &Blob) -> SlotSizes {
+    pub(crate) fn of(blob: &Blob) -> SlotSizes {
         let slot = blob.slot.borrow();
         SlotSizes {
             size: slot.size,
@@ -85,10 +85,10 @@ impl SlotSizes {
     }
 }
 
-type TakenPages = SmallVec<[Taken; 8]>;
+pub(crate) type TakenPages = SmallVec<[Taken; 8]>;
 
 /// A run of dirty pages on its way home.
-struct Piece {
+pub(crate) struct Piece {
     page: u32,
     pages: u32,
     home: u64,
@@ -604,7 +604,7 @@ impl Inner {
     /// Pages between the old valid size and the new one that are mapped but were not written become unwritten:
     /// what is on the device there is not the blob's. Before the valid size moves, so in as many transactions as
     /// it takes.
-    async fn cover_gap(
+    pub(crate) async fn cover_gap(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
         journal: &[Taken],
@@ -658,7 +658,7 @@ impl Inner {
     }
 
     /// Stages one page that goes through the journal; returns how many new pages it took.
-    fn journal_page(
+    pub(crate) fn journal_page(
         &self,
         txn: &mut Transaction<'_>,
         blob: &Blob,
@@ -750,7 +750,7 @@ fn first_clean(pages: &[Taken]) -> u64 {
 }
 
 /// The valid size once `pages` are on the device.
-fn new_valid_size(slot: SlotSizes, pages: &[Taken], size: u64) -> u64 {
+pub(crate) fn new_valid_size(slot: SlotSizes, pages: &[Taken], size: u64) -> u64 {
     slot.valid_size.max(first_clean(pages).min(size))
 }
 

@@ -9,7 +9,7 @@
 //! `apply` can't fail; what the closure did to the allocator is rolled back by [`Transaction::abort`].
 
 use crate::blob::{Blob, BlobId};
-use crate::cache::{FrameFlags, FrameId, FrameKey};
+use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE};
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage};
 use crate::pages::{Pages, PagesRead, Stop};
 use crate::slot_page::absurdities;
@@ -176,10 +176,18 @@ pub struct Transaction<'s> {
 }
 
 struct Shadow {
-    page: u64,
+    key: FrameKey,
     target: FrameId,
     shadow: FrameId,
-    fresh: bool,
+    /// The target was made for this transaction.
+    new: bool,
+}
+
+impl Shadow {
+    /// A metadata page of which nothing at home counts.
+    fn is_fresh(&self) -> bool {
+        self.new && self.key.space == META_SPACE
+    }
 }
 
 impl<'s> Transaction<'s> {
@@ -361,8 +369,48 @@ impl<'s> Transaction<'s> {
         self.journaled.push((frame, home, mask));
     }
 
+    /// Stages a page of data; none cached: one of zeroes, as which it reads. The answer is for
+    /// [`Transaction::data_mut`]. What is changed goes through the journal to the frame's home.
+    pub(crate) fn stage_data(&mut self, key: FrameKey) -> Result<usize, Stop> {
+        let cache = &self.inner.cache;
+        let found = cache.find(key);
+        let target = match found {
+            Some(frame) => frame,
+            None => {
+                let frame = cache.allocate().ok_or_else(no_frames)?;
+                cache.insert_zeroed(frame, key, PageKind::Data as u8);
+                frame
+            }
+        };
+        self.push_shadow(key, target, found.is_none())
+    }
+
+    /// A staged page of data.
+    pub(crate) fn data_mut(&mut self, index: usize) -> &mut Page {
+        // SAFETY: as in `page_mut`.
+        unsafe { &mut *self.inner.cache.page_ptr(self.shadows[index].shadow) }
+    }
+
+    fn push_shadow(&mut self, key: FrameKey, target: FrameId, new: bool) -> Result<usize, Stop> {
+        let cache = &self.inner.cache;
+        let Some(shadow) = cache.shadow(target) else {
+            if new {
+                cache.remove(target);
+            }
+            return Err(no_frames());
+        };
+        self.shadows.push(Shadow {
+            key,
+            target,
+            shadow,
+            new,
+        });
+        Ok(self.shadows.len() - 1)
+    }
+
     fn position(&self, page: u64) -> Option<usize> {
-        self.shadows.iter().position(|shadow| shadow.page == page)
+        let key = FrameKey::meta(page);
+        self.shadows.iter().position(|shadow| shadow.key == key)
     }
 
     /// Makes what was staged visible. Nothing here can fail or wait.
@@ -389,6 +437,7 @@ impl<'s> Transaction<'s> {
         // Before the map that makes them readable: should the process die in between, they count all the same, and
         // nothing refers to them.
         for (frame, home, mask) in &self.journaled {
+            journal.save_image(inner, *frame, *home);
             let before = cache.pending(*frame);
             cache.set_home(*frame, *home);
             cache.set_kind(*frame, PageKind::Data as u8);
@@ -401,11 +450,11 @@ impl<'s> Transaction<'s> {
         }
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
         for shadow in &self.shadows {
-            journal.save_image(inner, shadow.target, shadow.page);
-            if shadow.fresh {
+            journal.save_image(inner, shadow.target, cache.home(shadow.target));
+            if shadow.is_fresh() {
                 // Before anything refers to it: what a salvage would make of it alone is harmless.
                 cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
-                journal.join_open(FrameKey::meta(shadow.page), true);
+                journal.join_open(shadow.key, true);
             }
             edits.push((shadow.target, shadow.shadow));
         }
@@ -415,7 +464,7 @@ impl<'s> Transaction<'s> {
             journal.count_open(applied.changed & !applied.was_pending);
             let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);
             if applied.changed != 0 && !listed {
-                journal.join_open(FrameKey::meta(shadow.page), false);
+                journal.join_open(shadow.key, false);
             }
         });
         for blob in changed {
@@ -442,7 +491,7 @@ impl<'s> Transaction<'s> {
         inner.space.borrow_mut().rollback(taken);
         for shadow in &self.shadows {
             inner.cache.free_raw(shadow.shadow);
-            if shadow.fresh {
+            if shadow.new {
                 inner.cache.remove(shadow.target);
             }
         }
@@ -469,14 +518,7 @@ impl Pages for Transaction<'_> {
                     .cache
                     .find(FrameKey::meta(page))
                     .ok_or(Stop::Miss(page, kind))?;
-                let shadow = inner.cache.shadow(target).ok_or_else(no_frames)?;
-                self.shadows.push(Shadow {
-                    page,
-                    target,
-                    shadow,
-                    fresh: false,
-                });
-                self.shadows.len() - 1
+                self.push_shadow(FrameKey::meta(page), target, false)?
             }
         };
         // SAFETY: the shadow belongs to this transaction alone, and `&mut self` is held for as long
@@ -499,18 +541,9 @@ impl Pages for Transaction<'_> {
             .cache
             .insert_zeroed(target, FrameKey::meta(page), kind as u8);
         inner.cache.set_home(target, page);
-        let Some(shadow) = inner.cache.shadow(target) else {
-            inner.cache.remove(target);
-            return Err(no_frames());
-        };
-        self.shadows.push(Shadow {
-            page,
-            target,
-            shadow,
-            fresh: true,
-        });
+        let index = self.push_shadow(FrameKey::meta(page), target, true)?;
         // SAFETY: as in `page_mut`.
-        let content = unsafe { &mut *inner.cache.page_ptr(shadow) };
+        let content = unsafe { &mut *inner.cache.page_ptr(self.shadows[index].shadow) };
         if kind.has_header() {
             content.0[4] = ALGORITHM_CRC32C;
             content.0[5] = kind as u8;

@@ -183,7 +183,7 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.0.transact(false, f).await
+        self.0.transact(false, 0, f).await
     }
 
     /// As [`Store::transact`], for what frees space: may use the pages kept back for that.
@@ -191,7 +191,7 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.0.transact(true, f).await
+        self.0.transact(true, 0, f).await
     }
 
     /// The volume-state page.
@@ -267,14 +267,16 @@ impl Inner {
         self.frame_settled.notify_all();
     }
 
-    async fn transact<T>(
+    /// As [`Store::transact`]; `data_pages`: pages of data that it stages.
+    pub(crate) async fn transact<T>(
         self: &Rc<Self>,
         freeing: bool,
+        data_pages: usize,
         mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
         let mut reclaimed = false;
         loop {
-            self.admit().await?;
+            self.admit(data_pages).await?;
             // In a block of its own: it must not live across what is awaited.
             let stop = {
                 let mut transaction = Transaction::new(self, freeing);
@@ -304,17 +306,22 @@ impl Inner {
         }
     }
 
-    /// Waits until the open transaction and the cache have room for one more operation.
-    pub(crate) async fn admit(self: &Rc<Self>) -> Result<()> {
-        self.writable()?;
-        if self.journal.open_is_full() {
-            let commit: Rare<'_, _> = Box::pin(self.commit());
-            commit.await?;
+    /// Waits until the open transaction and the cache have room for one more operation, which journals `data_pages`
+    /// pages of data.
+    async fn admit(self: &Rc<Self>, data_pages: usize) -> Result<()> {
+        // A page of data takes a shadow and a frame, which may be a clean one that its operation pins.
+        let frames = FRAMES_PER_TRANSACTION + 2 * data_pages;
+        loop {
+            self.writable()?;
+            if !self.journal.open_has_room(data_pages) {
+                let commit: Rare<'_, _> = Box::pin(self.commit());
+                commit.await?;
+            } else if self.cache.available() < frames {
+                self.reclaim_frames(frames).await?;
+            } else {
+                return Ok(());
+            }
         }
-        if self.cache.available() < FRAMES_PER_TRANSACTION {
-            self.reclaim_frames(FRAMES_PER_TRANSACTION).await?;
-        }
-        Ok(())
     }
 
     /// Makes pending frees usable: before ENOSPC. Says whether anything may have been gained.

@@ -340,7 +340,7 @@ impl Inner {
 
     /// Makes a writer wait when the cache is crowded. Not while it holds a blob's
     /// lock: write-back takes the `map_lock`s, which come first.
-    async fn throttle(self: &Rc<Self>) {
+    pub(crate) async fn throttle(self: &Rc<Self>) {
         if !self.is_crowded() {
             return;
         }

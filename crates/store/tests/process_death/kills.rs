@@ -4,7 +4,7 @@ use crate::child::{self, Child, Place, Role, create_image, open_image, replay};
 use crate::crash::model::Model;
 use crate::moment::{Mappings, VOLUME_BYTES, format, options, unprotected, volume_id};
 use crate::rig::{assert_clean, close, drop_dead};
-use crate::world::{Op, World, content};
+use crate::world::{Op, World, content, pieces};
 use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_store::{BlobId, StoreOptions};
@@ -155,6 +155,17 @@ fn without_protection(
                 let at = known(&mut models, blob);
                 let count = if done { range.1 - range.0 } else { 0 };
                 models[at].wrote(range.0..range.1, version, count);
+            }
+            Op::Atomic {
+                blob,
+                version,
+                range,
+            } => {
+                let at = known(&mut models, blob);
+                for piece in pieces(range) {
+                    let count = if done { piece.end - piece.start } else { 0 };
+                    models[at].wrote(piece, version, count);
+                }
             }
             Op::Resize { blob, size } => {
                 let at = known(&mut models, blob);

@@ -28,6 +28,12 @@ pub(crate) enum Op {
         version: u64,
         range: (u64, u64),
     },
+    /// The [`pieces`] of a range, all of them or none.
+    Atomic {
+        blob: u64,
+        version: u64,
+        range: (u64, u64),
+    },
     Resize {
         blob: u64,
         size: u64,
@@ -60,6 +66,11 @@ impl Op {
                 version,
                 range,
             } => [2, blob, version, range.0, range.1],
+            Op::Atomic {
+                blob,
+                version,
+                range,
+            } => [9, blob, version, range.0, range.1],
             Op::Resize { blob, size } => [3, blob, size, 0, 0],
             Op::Punch { blob, range } => [4, blob, range.0, range.1, 0],
             Op::Delete { blob } => [5, blob, 0, 0, 0],
@@ -92,6 +103,11 @@ impl Op {
             6 => Op::Sync { blob },
             7 => Op::Commit,
             8 => Op::Checkpoint,
+            9 => Op::Atomic {
+                blob,
+                version: a,
+                range: (b, c),
+            },
             _ => panic!("no operation has the number {code}"),
         }
     }
@@ -102,6 +118,13 @@ impl Op {
             _ => Some(self.numbers()[1]),
         }
     }
+}
+
+/// What an atomic write of a range writes: parts with gaps between them.
+pub(crate) fn pieces(range: (u64, u64)) -> impl Iterator<Item = Range<u64>> {
+    (range.0..range.1)
+        .step_by(6000)
+        .map(move |start| start..range.1.min(start + 3000))
 }
 
 /// A blob as it has to be.
@@ -200,7 +223,16 @@ impl World {
                     range: (start, (start + len).min(SIZE_MAX)),
                 }
             }
-            65..=74 => {
+            65..=69 => {
+                let start = random.below(size + 10_000).min(SIZE_MAX - 1);
+                let end = (start + 1 + random.below(80_000)).min(SIZE_MAX);
+                Op::Atomic {
+                    blob,
+                    version,
+                    range: (start, end),
+                }
+            }
+            70..=74 => {
                 let size = match random.below(4) {
                     0 => 0,
                     1 => size + random.below(20_000),
@@ -243,7 +275,9 @@ impl World {
 
     /// It was acknowledged.
     pub(crate) fn acknowledged(&mut self, op: Op, created: Option<BlobId>) {
-        if let Op::Write { version, .. } | Op::Append { version, .. } = op {
+        if let Op::Write { version, .. } | Op::Append { version, .. } | Op::Atomic { version, .. } =
+            op
+        {
             self.next_version = self.next_version.max(version);
         }
         match op {
@@ -277,6 +311,15 @@ impl World {
                 known.content[start..end].copy_from_slice(&bytes);
                 known.history.push((range, version));
             }
+            Op::Atomic {
+                blob,
+                version,
+                range,
+            } => {
+                let known = self.known(blob);
+                known.content = known.after(version, range);
+                known.history.push((range, version));
+            }
             Op::Resize { blob, size } => self.known(blob).content.resize(size as usize, 0),
             Op::Punch { blob, range } => {
                 let content = &mut self.known(blob).content;
@@ -308,7 +351,10 @@ impl World {
         engine: &Arc<Engine<Store>>,
         in_flight: Option<Op>,
     ) -> Result<(), String> {
-        if let Some(Op::Write { version, .. } | Op::Append { version, .. }) = in_flight {
+        if let Some(
+            Op::Write { version, .. } | Op::Append { version, .. } | Op::Atomic { version, .. },
+        ) = in_flight
+        {
             self.next_version = self.next_version.max(version);
         }
         for blob in std::mem::take(&mut self.blobs) {
@@ -336,7 +382,12 @@ impl World {
                 )
             })?;
             let mut blob = blob;
-            if let Some(Op::Write { range, version, .. } | Op::Append { range, version, .. }) = op {
+            if let Some(
+                Op::Write { range, version, .. }
+                | Op::Append { range, version, .. }
+                | Op::Atomic { range, version, .. },
+            ) = op
+            {
                 blob.history.push((range, version));
             }
             blob.content = found;
@@ -419,6 +470,13 @@ async fn perform_on(store: &Store, op: Op, known: &Known) -> Result<()> {
             let at = store.append(&blob, &data).await?;
             assert_eq!(at, range.0, "an append went somewhere else");
         }
+        Op::Atomic { version, range, .. } => {
+            let data: Vec<_> = pieces(range)
+                .map(|piece| (piece.start, stamped(known.tag, version, piece)))
+                .collect();
+            let ranges: Vec<_> = data.iter().map(|(at, data)| (*at, &data[..])).collect();
+            store.write_atomic(&blob, &ranges).await?;
+        }
         Op::Resize { size, .. } => store.resize(&blob, size).await?,
         Op::Punch { range, .. } => store.punch(&blob, range.0..range.1).await?,
         _ => store.sync(&blob, SyncKind::Data).await?,
@@ -446,6 +504,12 @@ impl Known {
                 self.same(found, 0..range.0)?;
                 self.same(found, range.1..old.max(now))?;
                 self.prefix(found, version, range.0..range.1)
+            }
+            Some(Op::Atomic { version, range, .. }) => {
+                if found == self.content || found == self.after(version, range) {
+                    return Ok(());
+                }
+                Err(format!("of {now} bytes, neither all new nor all old"))
             }
             Some(Op::Resize { size, .. }) if size < old => {
                 sized(now, size..=old)?;
@@ -483,6 +547,17 @@ impl Known {
                 self.same(found, 0..old)
             }
         }
+    }
+
+    /// The content after an atomic write.
+    fn after(&self, version: u64, range: (u64, u64)) -> Vec<u8> {
+        let mut content = self.content.clone();
+        for piece in pieces(range) {
+            let (start, end) = (piece.start as usize, piece.end as usize);
+            content.resize(content.len().max(end), 0);
+            content[start..end].copy_from_slice(&stamped(self.tag, version, piece));
+        }
+        content
     }
 
     fn byte(&self, at: u64) -> u8 {

@@ -40,6 +40,7 @@
  *   power cut without those      names are as they were after some prefix of the operations on them; never
  *                                garbage, never another file's bytes
  *   adit_rename                  is atomic, also over a target and across directories
+ *   adit_pwrite_atomic           all of its ranges or none, after a power cut too
  *   a write failed later         each file handle open then gets the error once, from its next fsync; the data
  *                                stays in memory and is tried again
  *
@@ -184,6 +185,25 @@ int64_t adit_pwritev(adit_file *file, const struct iovec *vector, int count, uin
 /* Writes at the end; atomic with respect to other appends. *offset (may be NULL) gets where. */
 int64_t adit_append(adit_file *file, const void *data, size_t len, uint64_t *offset);
 int64_t adit_appendv(adit_file *file, const struct iovec *vector, int count, unsigned flags, uint64_t *offset);
+
+/* Writes count ranges, later ones over earlier ones: all of them or none, whatever fails or dies in between. Without
+ * ADIT_WRITE_DSYNC the next fdatasync makes it durable; with it, that is part of the call, nothing is left for a
+ * following one to do, and when only that part fails, what was written is seen but may be lost, as a whole. What was
+ * written to the file before becomes durable at the latest with it. Readers that overlap in time see each page of 4096
+ * bytes before or after it, but perhaps not all pages alike.
+ * -E2BIG: more than adit_atomic_write_max, or more than 16 separate holes or preallocated places before the end
+ * of the file; -EINVAL: the file was opened with ADIT_O_APPEND. After both, and -ENOSPC, nothing has changed. */
+typedef struct adit_write_range {
+    uint64_t offset;
+    const void *data;
+    size_t len;
+} adit_write_range;
+
+int adit_pwrite_atomic(adit_file *file, const adit_write_range *ranges, size_t count, unsigned flags);
+
+/* Most bytes that one adit_pwrite_atomic may change, each page of 4096 bytes that it touches counted as a whole:
+ * some 250 KiB to 1 MiB, by the size of the journal. */
+int64_t adit_atomic_write_max(adit_file *file);
 
 /* Several reads of one file that overlap in time; their memory must not overlap. */
 typedef struct adit_read_request {

@@ -112,6 +112,16 @@ pub(crate) unsafe fn bytes<'a, T>(data: *const T, len: usize) -> Result<&'a [u8]
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
+/// An array to read from.
+pub(crate) unsafe fn items<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
+    check_memory(first.is_null(), count.saturating_mul(size_of::<T>()))?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: checked for NULL and length; the caller says that it may be read during the call.
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
+}
+
 /// Memory to write to.
 #[inline]
 pub(crate) unsafe fn bytes_mut<'a, T>(data: *mut T, len: usize) -> Result<&'a mut [u8]> {

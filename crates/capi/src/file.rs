@@ -1,13 +1,15 @@
 //! Open files: reading, writing, syncing, space, attributes, locks.
 
 use crate::arguments::{
-    bytes, bytes_mut, check_flags, close, handle, invalid, out, path, with_slices, with_slices_mut,
+    bytes, bytes_mut, check_flags, close, handle, invalid, items, out, path, with_slices,
+    with_slices_mut,
 };
 use crate::result::{failed, guard, guard_unit};
 use crate::types::{
-    AditReadRequest, AditStat, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE,
-    LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_SHARED, LOCK_UNLOCK, O_APPEND, O_CREAT, O_DIRECT,
-    O_DIRECTORY, O_DSYNC, O_EXCL, O_RDWR, O_SYNC, O_TRUNC, O_WRONLY, WRITE_DSYNC,
+    AditReadRequest, AditStat, AditWriteRange, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE,
+    FALLOC_ZERO_RANGE, LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_SHARED, LOCK_UNLOCK, O_APPEND,
+    O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_RDWR, O_SYNC, O_TRUNC, O_WRONLY,
+    WRITE_DSYNC,
 };
 use crate::volume::VolumeHandle;
 use adit::{AllocateFlags, File, FlockOperation, OpenOptions, ReadRequest, Result};
@@ -228,6 +230,36 @@ pub unsafe extern "C" fn adit_appendv(
         }
         Ok(len as i64)
     })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_pwrite_atomic(
+    pointer: *mut FileHandle,
+    ranges: *const AditWriteRange,
+    count: usize,
+    flags: c_uint,
+) -> c_int {
+    guard_unit(|| {
+        check_flags(flags, WRITE_DSYNC)?;
+        // SAFETY: promised by adit.h.
+        let (file, given) = unsafe { (file(pointer)?, items(ranges, count)?) };
+        let mut pieces = Vec::with_capacity(count);
+        for range in given {
+            // SAFETY: promised by adit.h.
+            pieces.push((range.offset, unsafe { bytes(range.data, range.len)? }));
+        }
+        if flags & WRITE_DSYNC != 0 {
+            file.write_atomic_and_sync(&pieces)
+        } else {
+            file.write_atomic(&pieces)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_atomic_write_max(pointer: *mut FileHandle) -> i64 {
+    // SAFETY: promised by adit.h.
+    guard(|| Ok(unsafe { file(pointer)? }.atomic_write_max()? as i64))
 }
 
 fn sync_if(file: &File, flags: u32) -> Result<()> {

@@ -78,6 +78,14 @@ pub const RENAME_EXCHANGE: u32 = 0x2;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+pub struct AditWriteRange {
+    pub offset: u64,
+    pub data: *const c_void,
+    pub len: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct AditReadRequest {
     pub offset: u64,
     pub data: *mut c_void,
@@ -224,6 +232,7 @@ mod tests {
         structure!(AditStatFs, "adit_statfs", total_bytes "total_bytes", free_bytes "free_bytes",
             available_bytes "available_bytes", page_bytes "page_bytes", name_max_bytes "name_max_bytes",
             volume_id "volume_id", reserved "reserved");
+        structure!(AditWriteRange, "adit_write_range", offset "offset", data "data", len "len");
         structure!(AditReadRequest, "adit_read_request", offset "offset", data "data", len "len", result "result");
         structure!(AditStat, "adit_stat", ino "ino", generation "generation", size_bytes "size_bytes",
             allocated_bytes "allocated_bytes", mode "mode", nlink "nlink", uid "uid", gid "gid",

@@ -217,6 +217,29 @@ impl File {
         self.run(|fs, open| fs.append_vectored(open, data))
     }
 
+    /// Writes ranges (offset and data), later ones over earlier ones: all of them or none, whatever fails or dies in between. The next sync
+    /// makes it durable, with one device write; what was written to the file before becomes durable at the latest with it.
+    ///
+    /// `E2BIG` when it is more than [`atomic_write_max`](Self::atomic_write_max), or goes to more than 16 separate holes or preallocated
+    /// places before the end of the file; `EINVAL` for a file opened to append. After an error nothing has changed.
+    ///
+    /// Readers that overlap in time see each page of 4096 bytes before or after it, but perhaps not all pages alike.
+    pub fn write_atomic(&self, ranges: &[(u64, &[u8])]) -> Result<()> {
+        self.run(|fs, open| fs.write_atomic(open, ranges, false))
+    }
+
+    /// As [`write_atomic`](Self::write_atomic) with a [`sync_data`](Self::sync_data) at its end, in one. When that fails, what was written
+    /// is seen, but may be lost, as a whole.
+    pub fn write_atomic_and_sync(&self, ranges: &[(u64, &[u8])]) -> Result<()> {
+        self.run(|fs, open| fs.write_atomic(open, ranges, true))
+    }
+
+    /// Most bytes that one [`write_atomic`](Self::write_atomic) may change, each page of 4096 bytes that it touches counted as a whole. It
+    /// depends on the size of the journal: some 250 KiB to 1 MiB.
+    pub fn atomic_write_max(&self) -> Result<u64> {
+        self.run(|fs, _| async { Ok(fs.atomic_bytes_max()) })
+    }
+
     /// As [`write_at`](Self::write_at), without blocking. Clone the buffer to keep it.
     pub fn write_at_async(&self, data: Buffer, offset: u64) -> Operation<()> {
         self.spawn(move |fs, open| async move { fs.write(&open, offset, data.as_slice()).await })

@@ -32,6 +32,7 @@
 //! | [`File::sync_all`], [`File::sync_data`] returned `Ok` | data, size and the names by which the file can be reached survive a power cut |
 //! | [`File::sync_all`] of a directory, [`Volume::sync`] | all earlier operations on its names; on everything |
 //! | [`Volume::rename`] | atomic, also over a target and across directories |
+//! | [`File::write_atomic`] | all of its ranges or none, after a power cut too |
 //! | a power cut without any of these | the names are as they were after some prefix of the operations on them; no garbage, no other file's bytes |
 //! | an IO error while data was written back | each descriptor open then gets it once, from its next sync; the data stays in memory and is tried again |
 //!

@@ -542,3 +542,27 @@ fn names_may_be_any_bytes_up_to_their_limit_and_say_enametoolong_beyond() {
     assert_eq!(found, expected);
     volume.remove_dir_all("/odd").expect("removed");
 }
+
+#[test]
+fn an_atomic_write_changes_all_of_its_ranges_or_none() {
+    let volume = volume();
+    let file = create(&volume, "/f");
+    let max = file.atomic_write_max().expect("known");
+    assert!(max >= 200_000 && max.is_multiple_of(4096));
+    file.write_atomic(&[(0, b"one"), (100_000, b"two")])
+        .expect("written");
+    file.write_atomic_and_sync(&[(1, b"xx"), (2, b"y")])
+        .expect("written");
+    assert_eq!(file.len(), 100_003);
+    let content = volume.read("/f").expect("read");
+    assert_eq!(
+        (&content[..4], &content[100_000..]),
+        (&b"oxy\0"[..], &b"two"[..])
+    );
+    let most = vec![7; max as usize];
+    let refused = file.write_atomic(&[(0, b"old"), (1 << 20, &most)]);
+    assert_eq!(errno(refused), Errno::TOOBIG);
+    assert!(volume.read("/f").expect("read") == content);
+    file.write_atomic(&[(1 << 20, &most)]).expect("written");
+    assert!(volume.read("/f").expect("read")[1 << 20..] == most);
+}

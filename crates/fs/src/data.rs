@@ -11,9 +11,9 @@ use crate::open::OpenFile;
 use crate::resolve;
 use crate::types::*;
 use crate::volume::Fs;
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
-use adit_store::{AllocateMode, Blob, SyncKind};
+use adit_store::{AllocateMode, AtomicRange, Blob, SyncKind};
 use std::io::{IoSlice, IoSliceMut};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -157,6 +157,33 @@ impl Fs {
         }
         self.written(file, &inode).await?;
         Ok(offset)
+    }
+
+    /// Writes all ranges, later ones over earlier ones, or none of them, whatever fails or dies; `durable`: and ends with an
+    /// fdatasync. Else the next one makes all of it durable. What was written to the file before becomes durable with it. E2BIG beyond
+    /// [`Fs::atomic_bytes_max`] or over many separate holes (see [`Store::write_atomic`](adit_store::Store::write_atomic)), with nothing
+    /// changed; EINVAL for a file opened with APPEND. With DIRECT it goes through the cache all the same.
+    pub async fn write_atomic(
+        &self,
+        file: &OpenFile,
+        ranges: &[AtomicRange<'_>],
+        durable: bool,
+    ) -> Result<()> {
+        if file.flags().contains(OpenFlags::APPEND) {
+            let what = "write at offsets of a file that was opened to append";
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        let inode = self.writing(file).await?;
+        self.store.write_atomic(inode.content()?, ranges).await?;
+        if durable {
+            self.sync_inode(file, &inode, SyncKind::Data).await?;
+        }
+        self.written(file, &inode).await
+    }
+
+    /// Bytes that one [`Fs::write_atomic`] may change at most, counting each page of 4096 that it touches as a whole.
+    pub fn atomic_bytes_max(&self) -> u64 {
+        (self.store.atomic_pages_max() * PAGE_BYTES) as u64
     }
 
     /// The inode of a descriptor that is about to be written to.

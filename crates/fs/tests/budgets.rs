@@ -48,6 +48,29 @@ fn a_small_append_and_fdatasync_is_one_write_and_one_flush() {
 }
 
 #[test]
+fn a_durable_atomic_write_is_one_write_and_one_flush_and_leaves_nothing_to_a_sync() {
+    let (device, volume) = volume();
+    let file = volume.open("/f", CREATE).unwrap();
+    volume.write(&file, 0, &stamped(1, 0, 1 << 20)).unwrap();
+    volume.fsync(&file).unwrap();
+    volume.sync().unwrap();
+    let data = stamped(2, 0, 4096);
+    for round in 0..50 {
+        let ranges = [0, 9, 100].map(|page| ((page + round) * 4096, &data[..]));
+        let write = |durable| volume.run(|fs| fs.write_atomic(&file, &ranges, durable));
+        let counts = cost(&device, || write(true).unwrap());
+        at_most(counts, 1, 1, &format!("round {round}"));
+        let counts = cost(&device, || volume.fdatasync(&file).unwrap());
+        assert_eq!(counts, IoCounts::default(), "round {round}");
+        let counts = cost(&device, || {
+            write(false).unwrap();
+            volume.fdatasync(&file).unwrap();
+        });
+        at_most(counts, 1, 1, &format!("round {round}, two calls"));
+    }
+}
+
+#[test]
 fn a_new_file_of_a_page_and_fsync_is_two_writes_and_two_flushes() {
     let (device, volume) = volume();
     for round in 0..50 {

@@ -3,6 +3,7 @@
 mod common;
 
 use adit_base::Errno;
+use adit_base::clock::Timestamp;
 use adit_fs::*;
 use common::*;
 use std::io::{IoSlice, IoSliceMut};
@@ -278,5 +279,34 @@ fn extended_attributes_are_kept_with_the_file() {
     assert_eq!(volume.run(|fs| fs.fxattr_list(&file)).unwrap(), [b"user.b"]);
     volume.close(&file).unwrap();
     volume.unlink("/f").unwrap();
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn an_atomic_write_keeps_the_rules_of_descriptors() {
+    let volume = Volume::fresh();
+    let file = volume.open("/f", CREATE).unwrap();
+    volume.write(&file, 0, &[1; 20_000]).unwrap();
+    volume.fsync(&file).unwrap();
+    let old = SetTime::To(Timestamp {
+        seconds: 1,
+        nanoseconds: 2,
+    });
+    (volume.run(|fs| fs.fset_times(&file, old, old))).unwrap();
+    let before = volume.stat("/f").unwrap();
+    let ranges: [(u64, &[u8]); 2] = [(4000, &[2; 200]), (30_000, &[3; 10])];
+    let write = |file, durable| volume.run(|fs| fs.write_atomic(file, &ranges, durable));
+    write(&file, true).unwrap();
+    let mut expected = vec![1; 20_000];
+    expected[4000..4200].fill(2);
+    expected.resize(30_000, 0);
+    expected.extend([3; 10]);
+    assert!(volume.get("/f").unwrap() == expected);
+    let after = volume.stat("/f").unwrap();
+    assert!(after.modified > before.modified && after.changed >= before.changed);
+    let append = volume.open("/f", CREATE | OpenFlags::APPEND).unwrap();
+    assert_eq!(write(&append, false).unwrap_err(), Errno::INVAL);
+    let read_only = volume.open("/f", OpenFlags::empty()).unwrap();
+    assert_eq!(write(&read_only, false).unwrap_err(), Errno::BADF);
     assert_eq!(volume.check(), [""; 0]);
 }

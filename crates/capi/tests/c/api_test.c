@@ -123,6 +123,59 @@ static void open_flags_mean_what_they_say(adit_volume *volume)
     IS(adit_unlink(volume, "/flags"), 0);
 }
 
+static void an_atomic_write_changes_all_of_its_ranges_or_none(adit_volume *volume)
+{
+    static char large[8192];
+    char back[4];
+    adit_write_range ranges[3] = { { 0, "one", 3 }, { 100000, "two", 3 }, { 100001, "o", 1 } };
+    adit_file *file = must_open(volume, "/atomic", ADIT_O_RDWR | ADIT_O_CREAT);
+    const int64_t max = adit_atomic_write_max(file);
+    char *most = calloc(1, (size_t)max);
+
+    HOLDS(max >= 200000 && max % 4096 == 0 && most != NULL);
+    IS(adit_pwrite_atomic(file, ranges, 3, ADIT_WRITE_DSYNC), 0);
+    IS(adit_file_size(file), 100003);
+    IS(adit_pread(file, back, 4, 0), 4);
+    HOLDS(memcmp(back, "one", 4) == 0);
+    IS(adit_pread(file, back, 4, 100000), 3);
+    HOLDS(memcmp(back, "too", 3) == 0);
+    IS(adit_fdatasync(file), 0);
+
+    /* The first one's page is one too many. */
+    ranges[0].data = "old";
+    ranges[1].offset = 1 << 20;
+    ranges[1].data = most;
+    ranges[1].len = (size_t)max;
+    IS(adit_pwrite_atomic(file, ranges, 2, 0), -E2BIG);
+    IS(adit_file_size(file), 100003);
+    IS(adit_pread(file, back, 3, 0), 3);
+    HOLDS(memcmp(back, "one", 3) == 0);
+    IS(adit_pwrite_atomic(file, ranges + 1, 1, 0), 0);
+    IS(adit_file_size(file), (1 << 20) + max);
+    free(most);
+
+    ranges[1].data = large;
+    ranges[1].len = sizeof(large);
+    ranges[2].data = NULL;
+    IS(adit_pwrite_atomic(file, ranges, 3, 0), -EINVAL);
+    ranges[2].len = 0;
+    IS(adit_pwrite_atomic(file, ranges, 3, 0), 0);
+    IS(adit_pwrite_atomic(file, ranges, 3, 0x80), -EINVAL);
+    IS(adit_pwrite_atomic(file, NULL, 0, 0), 0);
+    IS(adit_pwrite_atomic(file, NULL, 1, 0), -EINVAL);
+    IS(adit_pwrite_atomic(file, ranges, (size_t)-1, 0), -EINVAL);
+    IS(adit_pwrite_atomic(NULL, ranges, 3, 0), -EINVAL);
+    IS(adit_atomic_write_max(NULL), -EINVAL);
+    IS(adit_close(file), 0);
+    file = must_open(volume, "/atomic", ADIT_O_RDWR | ADIT_O_APPEND);
+    IS(adit_pwrite_atomic(file, ranges, 2, 0), -EINVAL);
+    IS(adit_close(file), 0);
+    file = must_open(volume, "/atomic", ADIT_O_RDONLY);
+    IS(adit_pwrite_atomic(file, ranges, 2, 0), -EBADF);
+    IS(adit_close(file), 0);
+    IS(adit_unlink(volume, "/atomic"), 0);
+}
+
 static void data_is_read_as_it_was_written(adit_volume *volume)
 {
     char data[10000];
@@ -636,6 +689,7 @@ int main(int argc, char **argv)
     volume = volumes_are_made_and_opened(argv[1]);
     a_volume_is_open_once(volume, argv[1]);
     open_flags_mean_what_they_say(volume);
+    an_atomic_write_changes_all_of_its_ranges_or_none(volume);
     data_is_read_as_it_was_written(volume);
     space_is_given_and_taken(volume);
     direct_files_pass_the_cache_coherently(volume);

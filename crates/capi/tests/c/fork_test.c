@@ -62,6 +62,7 @@ static int status_of(pid_t child)
 static void misuse_everything(void)
 {
     char bytes[8];
+    const adit_write_range range = { 0, "child!", 6 };
     adit_stat stat;
     adit_statfs statfs;
     adit_file *other = NULL;
@@ -72,6 +73,8 @@ static void misuse_everything(void)
     IS(adit_pread(file, bytes, 6, 0), -EBADF);
     IS(adit_pwrite(file, "child!", 6, 0), -EBADF);
     IS(adit_append(file, "child!", 6, NULL), -EBADF);
+    IS(adit_pwrite_atomic(file, &range, 1, 0), -EBADF);
+    IS(adit_atomic_write_max(file), -EBADF);
     IS(adit_fsync(file), -EBADF);
     IS(adit_ftruncate(file, 0), -EBADF);
     IS(adit_fstat(file, &stat), -EBADF);

@@ -139,6 +139,16 @@ pub(crate) enum Command {
   adit bench --against /mnt/xfs       image and competitor in another file system
   adit bench --volume /dev/nvme0n1p3 --against /mnt/ext4")]
     Bench(Bench),
+    /// Mount a volume on a directory, for tools that know nothing of Adit
+    #[command(
+        after_help = "A mount goes through the kernel, with a switch of threads for each request: it is for administration, not the
+fast path. It ends with `umount DIR` or a SIGTERM to its process; when that is killed, nothing that was written is
+lost, and the volume can be mounted again.
+
+Example:
+  adit mount db.adit /mnt && ls /mnt && umount /mnt"
+    )]
+    Mount(Mount),
     /// Print completions for a shell
     #[command(after_help = "Example:
   adit completions bash > ~/.local/share/bash-completion/completions/adit")]
@@ -147,6 +157,26 @@ pub(crate) enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Args)]
+pub(crate) struct Mount {
+    /// Image file or block device
+    pub(crate) volume: String,
+    /// Where to
+    pub(crate) directory: PathBuf,
+    /// Refuse changes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Other users may use it too, as far as permission bits let them
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+    /// Stay until it is unmounted, instead of going on in the background
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Reading never changes times of access (else the rule of `relatime` does)
+    #[arg(long)]
+    pub(crate) noatime: bool,
 }
 
 #[derive(Args)]

@@ -4,6 +4,7 @@
 //! found problems. What is on stdout is data; everything else goes to stderr.
 
 mod arguments;
+mod mount;
 mod names;
 mod output;
 mod progress;
@@ -63,6 +64,7 @@ fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<O
         Command::Put(arguments) => return transfer::put(&arguments, options),
         Command::Get(arguments) => return transfer::get(&arguments, options),
         Command::Bench(arguments) => volumes::bench(arguments)?,
+        Command::Mount(arguments) => mount::mount(&arguments, options)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "adit", &mut text);

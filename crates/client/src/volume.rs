@@ -173,6 +173,17 @@ impl Volume {
         self.mounted.poisoned()
     }
 
+    /// Runs one operation of the file system itself. For Adit's own adapters (the mount); no part of the interface.
+    #[doc(hidden)]
+    pub fn run<'a, T, F, Fut>(&'a self, operation: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a adit_fs::Fs) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        self.mounted.run(operation)
+    }
+
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
         self.mounted.run(|fs| fs.syncfs())

@@ -212,7 +212,8 @@ impl Blob {
         self.shared.size()
     }
 
-    /// The slot with size and modification time as `write` left them.
+    /// The slot with size, times and pages as reads and writes left them; the pages are an estimate while data waits to be
+    /// written home.
     pub fn attributes(&self) -> Slot {
         let mut slot = *self.slot.borrow();
         slot.size = self.size();
@@ -224,6 +225,10 @@ impl Blob {
         if let Some(time) = self.atime.get() {
             (slot.atime, slot.atime_ns) = (time.seconds, time.nanoseconds);
         }
+        // A file that has content without having its pages yet would look like a hole to who copies it.
+        let waiting = self.dirty.borrow().len() as u64;
+        let pages = slot.size.div_ceil(PAGE_BYTES as u64);
+        slot.allocated_pages = slot.allocated_pages.max(waiting.min(pages));
         slot
     }
 

@@ -25,7 +25,8 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("adit-capi", &["adit"]),
     ("adit-bench", &["adit"]),
-    ("adit-cli", &["adit", "adit-bench"]),
+    ("adit-fuse", &["adit-base", "adit-fs", "adit"]),
+    ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),
     ("xtask", &[]),
 ];
 

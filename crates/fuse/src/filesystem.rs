@@ -1,0 +1,848 @@
+//! The kernel's requests as operations of the file system.
+//!
+//! Every request is answered by the thread that took it; an operation that waits for the device holds up that thread
+//! alone. Names come without slashes, inodes by number ([`Nodes`]), open files by handle ([`Handles`]). The kernel has checked
+//! permissions; who asks decides only whom things belong to.
+
+use crate::GONE;
+use crate::convert::{attributes, errno, file_type, kind_of_mode, set_time};
+use crate::handles::Handles;
+use crate::nodes::Nodes;
+use adit::{Errno, Error, Result, Volume};
+use adit_fs::{
+    AllocateFlags, At, BlobId, Credentials, DirEntry, FileKind, Follow, Fs, OpenFile, Stat,
+    XattrMode,
+};
+use fuser::*;
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+/// Names and attributes that the kernel was told of stay true until it changes them itself.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Most bytes in a request to read or write.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Requests that the kernel may have under way without somebody waiting for each (read-ahead, write-back).
+const BACKGROUND_MAX: u16 = 64;
+/// Names read from a directory at once, in bytes.
+const LISTING_BYTES: usize = 16 << 10;
+/// The kernel's number of the root.
+const ROOT: u64 = 1;
+
+/// A mounted volume; gone when it is closed.
+pub(crate) struct Shared {
+    mounted: RwLock<Option<Mounted>>,
+}
+
+/// The volume, and what the kernel has of it.
+struct Mounted {
+    volume: Volume,
+    root: BlobId,
+    nodes: Nodes,
+    handles: Handles,
+}
+
+impl Shared {
+    pub(crate) fn new(volume: Volume) -> Result<Shared> {
+        let root = volume.run(|fs| async { Ok(fs.root()) })?;
+        Ok(Shared {
+            mounted: RwLock::new(Some(Mounted {
+                volume,
+                root,
+                nodes: Nodes::default(),
+                handles: Handles::default(),
+            })),
+        })
+    }
+
+    /// The volume's address.
+    pub(crate) fn address(&self) -> String {
+        self.with(|mounted| Ok(mounted.volume.address().to_owned()))
+            .unwrap_or_default()
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&Mounted) -> Result<T>) -> Result<T> {
+        let mounted = self.mounted.read().unwrap_or_else(PoisonError::into_inner);
+        f(mounted.as_ref().ok_or(Error::new(GONE))?)
+    }
+
+    /// Closes what is open, and the volume, after the requests under way.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let taken = {
+            let mut mounted = self.mounted.write().unwrap_or_else(PoisonError::into_inner);
+            mounted.take()
+        };
+        let Some(mounted) = taken else { return Ok(()) };
+        let open = mounted.handles.take_all().into_iter();
+        for file in open.chain(mounted.nodes.take_kept()) {
+            mounted.close(&file);
+        }
+        mounted.volume.close()
+    }
+}
+
+impl Mounted {
+    /// Runs one operation of the file system.
+    fn run<'a, T, F, Fut>(&'a self, operation: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a Fs) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        self.volume.run(operation)
+    }
+
+    /// The inode of a number.
+    fn id(&self, ino: INodeNo) -> Result<BlobId> {
+        match ino.0 {
+            ROOT => Ok(self.root),
+            number => Ok(self.nodes.get(number).ok_or(Errno::STALE)?),
+        }
+    }
+
+    /// The kernel's number of an inode.
+    fn number(&self, inode: u64) -> INodeNo {
+        INodeNo(if inode == self.root.slot { ROOT } else { inode })
+    }
+
+    fn file(&self, handle: FileHandle) -> Result<Arc<OpenFile>> {
+        Ok(self.handles.get(handle).ok_or(Errno::BADF)?)
+    }
+
+    fn attributes(&self, stat: &Stat) -> FileAttr {
+        attributes(self.number(stat.inode), stat)
+    }
+
+    fn stat(&self, who: &Credentials, id: BlobId) -> Result<Stat> {
+        self.run(|fs| fs.stat(At::inode(who, id), Follow::No))
+    }
+
+    /// What the kernel is told of an inode that it looked up or had made.
+    fn remember(&self, stat: &Stat) -> (FileAttr, Generation) {
+        let id = BlobId {
+            slot: stat.inode,
+            generation: stat.generation,
+        };
+        if let Some(gone) = self.nodes.remember(id) {
+            self.close(&gone);
+        }
+        (self.attributes(stat), Generation(stat.generation.into()))
+    }
+
+    fn close(&self, file: &OpenFile) {
+        if let Err(error) = self.run(|fs| fs.close(file)) {
+            tracing::warn!(%error, "closing a file");
+        }
+    }
+
+    /// Does what may take a name from an inode, and keeps that inode for as long as the kernel may ask for it.
+    fn removing<T>(&self, victim: At<'_>, remove: impl FnOnce() -> Result<T>) -> Result<T> {
+        let handle = adit_fs::OpenFlags::PATH | adit_fs::OpenFlags::NOFOLLOW;
+        let Ok(file) = self.run(|fs| fs.open(victim, handle, 0)) else {
+            return remove();
+        };
+        let done = remove();
+        let orphaned = self
+            .run(|fs| fs.fstat(&file))
+            .is_ok_and(|stat| stat.links == 0);
+        let unneeded = match orphaned {
+            true => self.nodes.keep(file),
+            false => Some(file),
+        };
+        if let Some(file) = unneeded {
+            self.close(&file);
+        }
+        done
+    }
+}
+
+/// Who asks. The kernel has decided that they may.
+fn who(request: &Request) -> Credentials {
+    Credentials {
+        privileged: true,
+        ..Credentials::user(request.uid(), request.gid(), &[])
+    }
+}
+
+/// How a file is opened here: what the kernel does itself is left out. (It goes past its own cache for O_DIRECT, and says
+/// where to write for O_APPEND.)
+fn open_flags(flags: i32) -> adit_fs::OpenFlags {
+    use adit_fs::OpenFlags as Flags;
+    let kept = Flags::WRITE_ONLY
+        | Flags::READ_WRITE
+        | Flags::CREATE
+        | Flags::EXCLUSIVE
+        | Flags::TRUNCATE
+        | Flags::SYNC
+        | Flags::NOATIME;
+    Flags::from_bits_truncate(flags as u32) & kept
+}
+
+/// Pages that the kernel has of a file stay true when it is opened again.
+const OPENED: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE;
+
+macro_rules! answer {
+    ($reply:ident, $result:expr, $value:pat => $done:expr) => {
+        match $result {
+            Ok($value) => $done,
+            Err(error) => $reply.error(errno(&error)),
+        }
+    };
+}
+
+/// What the kernel talks to.
+pub(crate) struct Filesystem(pub(crate) Arc<Shared>);
+
+impl Filesystem {
+    fn with<T>(&self, f: impl FnOnce(&Mounted) -> Result<T>) -> Result<T> {
+        self.0.with(f)
+    }
+
+    /// Makes something in a directory, and remembers it.
+    fn entry(&self, reply: ReplyEntry, make: impl FnOnce(&Mounted) -> Result<Stat>) {
+        let made = self.with(|mounted| Ok(mounted.remember(&make(mounted)?)));
+        answer!(reply, made, (attr, generation) => reply.entry(&FOREVER, &attr, generation));
+    }
+}
+
+impl fuser::Filesystem for Filesystem {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_NO_EXPORT_SUPPORT;
+        for flag in wanted.iter() {
+            // An older kernel does without.
+            let _ = config.add_capabilities(flag);
+        }
+        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let who = who(request);
+        let found = self.with(|mounted| {
+            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            match mounted.run(|fs| fs.stat(at, Follow::No)) {
+                Ok(stat) => Ok(Some(mounted.remember(&stat))),
+                Err(error) if error.errno() == Errno::NOENT => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        match found {
+            Ok(Some((attr, generation))) => reply.entry(&FOREVER, &attr, generation),
+            // Number 0: the kernel remembers that there is nothing.
+            Ok(None) => reply.entry(&FOREVER, &nothing(), Generation(0)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, lookups: u64) {
+        let _ = self.with(|mounted| {
+            if let Some(file) = mounted.nodes.forget(ino.0, lookups) {
+                mounted.close(&file);
+            }
+            Ok(())
+        });
+    }
+
+    fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let found = self.with(|mounted| {
+            let stat = mounted.stat(&who(request), mounted.id(ino)?)?;
+            Ok(mounted.attributes(&stat))
+        });
+        answer!(reply, found, attr => reply.attr(&FOREVER, &attr));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let who = who(request);
+        let (accessed, modified) = (set_time(accessed), set_time(modified));
+        let done = self.with(|mounted| {
+            let at = At::inode(&who, mounted.id(ino)?);
+            if let Some(size) = size {
+                match handle.and_then(|handle| mounted.handles.get(handle)) {
+                    Some(file) => mounted.run(|fs| fs.ftruncate(&file, size))?,
+                    None => mounted.run(|fs| fs.truncate(at, size))?,
+                }
+            }
+            if uid.is_some() || gid.is_some() {
+                mounted.run(|fs| fs.set_owner(at, Follow::No, uid, gid))?;
+            }
+            if let Some(mode) = mode {
+                mounted.run(|fs| fs.set_mode(at, Follow::No, mode))?;
+            }
+            mounted.run(|fs| fs.set_times(at, Follow::No, accessed, modified))?;
+            let stat = mounted.run(|fs| fs.stat(at, Follow::No))?;
+            Ok(mounted.attributes(&stat))
+        });
+        answer!(reply, done, attr => reply.attr(&FOREVER, &attr));
+    }
+
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        let who = who(request);
+        let read = self.with(|mounted| {
+            let at = At::inode(&who, mounted.id(ino)?);
+            mounted.run(|fs| fs.read_link(at))
+        });
+        answer!(reply, read, target => reply.data(&target));
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let who = who(request);
+        self.entry(reply, |mounted| {
+            let kind = kind_of_mode(mode).ok_or(Errno::INVAL)?;
+            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            mounted.run(|fs| fs.mknod(at, kind, mode, device.into()))
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        let who = who(request);
+        self.entry(reply, |mounted| {
+            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            mounted.run(|fs| fs.mkdir(at, mode))
+        });
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let who = who(request);
+        self.entry(reply, |mounted| {
+            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let target = target.as_os_str().as_bytes();
+            mounted.run(|fs| fs.symlink(target, at))
+        });
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let who = who(request);
+        self.entry(reply, |mounted| {
+            let existing = At::inode(&who, mounted.id(ino)?);
+            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            mounted.run(|fs| fs.link(existing, Follow::No, at))
+        });
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let who = who(request);
+        let done = self.with(|mounted| {
+            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            mounted.removing(at, || mounted.run(|fs| fs.unlink(at)))
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let who = who(request);
+        let done = self.with(|mounted| {
+            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            mounted.removing(at, || mounted.run(|fs| fs.rmdir(at)))
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let who = who(request);
+        let done = self.with(|mounted| {
+            let from = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let to = At::inside(&who, mounted.id(new_parent)?, new_name.as_bytes());
+            let flags = adit_fs::RenameFlags::from_bits(flags.bits()).ok_or(Errno::INVAL)?;
+            mounted.removing(to, || mounted.run(|fs| fs.rename(from, to, flags)))
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let who = who(request);
+        let opened = self.with(|mounted| {
+            let at = At::inode(&who, mounted.id(ino)?);
+            let file = mounted.run(|fs| fs.open(at, open_flags(flags.0), 0))?;
+            Ok(mounted.handles.add(file))
+        });
+        answer!(reply, opened, handle => reply.opened(handle, OPENED));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let who = who(request);
+        let created = self.with(|mounted| {
+            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            // What the name stands for now is what the kernel will have open, a symbolic link not.
+            let flags =
+                open_flags(flags) | adit_fs::OpenFlags::CREATE | adit_fs::OpenFlags::NOFOLLOW;
+            let file = mounted.run(|fs| fs.open(at, flags, mode))?;
+            let stat = mounted.run(|fs| fs.fstat(&file))?;
+            let (attr, generation) = mounted.remember(&stat);
+            Ok((attr, generation, mounted.handles.add(file)))
+        });
+        answer!(reply, created, (attr, generation, handle) => {
+            reply.created(&FOREVER, &attr, generation, handle, OPENED);
+        });
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        thread_local! {
+            static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            let len = size.min(REQUEST_BYTES_MAX) as usize;
+            if buffer.len() < len {
+                buffer.resize(len, 0);
+            }
+            let buffer = &mut buffer[..len];
+            let read = self.with(|mounted| {
+                let file = mounted.file(handle)?;
+                match file.try_read(offset, buffer) {
+                    Some(count) => Ok(count),
+                    None => mounted.run(|fs| fs.read(&file, offset, &mut *buffer)),
+                }
+            });
+            answer!(reply, read, count => reply.data(&buffer[..count]));
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let done = self.with(|mounted| {
+            let file = mounted.file(handle)?;
+            mounted.run(|fs| fs.write(&file, offset, data))
+        });
+        answer!(reply, done, () => reply.written(data.len() as u32));
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // There is nothing to do at each close, and after this the kernel doesn't ask again.
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.release_handle(handle, reply);
+    }
+
+    fn fsync(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.with(|mounted| {
+            let file = mounted.file(handle)?;
+            match data_only {
+                true => mounted.run(|fs| fs.fdatasync(&file)),
+                false => mounted.run(|fs| fs.fsync(&file)),
+            }
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let who = who(request);
+        let opened = self.with(|mounted| {
+            let at = At::inode(&who, mounted.id(ino)?);
+            let flags = adit_fs::OpenFlags::DIRECTORY;
+            let file = mounted.run(|fs| fs.open(at, flags, 0))?;
+            Ok(mounted.handles.add(file))
+        });
+        answer!(reply, opened, handle => reply.opened(handle, FopenFlags::empty()));
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.with(|mounted| {
+            let directory = mounted.file(handle)?;
+            let mut from = offset;
+            loop {
+                let batch = mounted.list(&directory, from)?;
+                let Some(last) = batch.last() else {
+                    return Ok(());
+                };
+                from = last.cookie;
+                for entry in &batch {
+                    let (ino, name) = (mounted.number(entry.inode), OsStr::from_bytes(&entry.name));
+                    if reply.add(ino, entry.cookie, file_type(entry.kind), name) {
+                        return Ok(());
+                    }
+                }
+            }
+        });
+        answer!(reply, listed, () => reply.ok());
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let who = who(request);
+        let listed = self.with(|mounted| {
+            let directory = mounted.file(handle)?;
+            let mut from = offset;
+            loop {
+                let batch = mounted.list(&directory, from)?;
+                let Some(last) = batch.last() else {
+                    return Ok(());
+                };
+                from = last.cookie;
+                for entry in &batch {
+                    let at = At::inside(&who, directory.blob_id(), &entry.name);
+                    let stat = match mounted.run(|fs| fs.stat(at, Follow::No)) {
+                        Ok(stat) => stat,
+                        // It went while the directory was read.
+                        Err(error) if error.errno() == Errno::NOENT => continue,
+                        Err(error) => return Err(error),
+                    };
+                    // The kernel doesn't count these two as looked up.
+                    let counted = !matches!(&*entry.name, b"." | b"..");
+                    let (attr, generation) = match counted {
+                        true => mounted.remember(&stat),
+                        false => (mounted.attributes(&stat), Generation(0)),
+                    };
+                    let name = OsStr::from_bytes(&entry.name);
+                    if reply.add(attr.ino, entry.cookie, name, &FOREVER, &attr, generation) {
+                        if counted && let Some(file) = mounted.nodes.forget(stat.inode, 1) {
+                            mounted.close(&file);
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+        });
+        answer!(reply, listed, () => reply.ok());
+    }
+
+    fn releasedir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.release_handle(handle, reply);
+    }
+
+    fn fsyncdir(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fsync(request, ino, handle, data_only, reply);
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let found = self.with(|mounted| mounted.run(|fs| fs.statfs()));
+        answer!(reply, found, space => {
+            let block = space.block_bytes;
+            let blocks = |bytes: u64| bytes / u64::from(block);
+            reply.statfs(
+                blocks(space.total_bytes),
+                blocks(space.free_bytes),
+                blocks(space.free_bytes),
+                space.inodes + space.free_inodes,
+                space.free_inodes,
+                block,
+                space.name_bytes_max,
+                block,
+            );
+        });
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let who = who(request);
+        let done = self.with(|mounted| {
+            let mode = match flags {
+                0 => XattrMode::Any,
+                libc::XATTR_CREATE => XattrMode::Create,
+                libc::XATTR_REPLACE => XattrMode::Replace,
+                _ => return Err(Errno::INVAL.into()),
+            };
+            let at = At::inode(&who, mounted.id(ino)?);
+            mounted.run(|fs| fs.xattr_set(at, Follow::No, name.as_bytes(), value, mode))
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn getxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        let who = who(request);
+        let found = self.with(|mounted| {
+            let at = At::inode(&who, mounted.id(ino)?);
+            mounted.run(|fs| fs.xattr_get(at, Follow::No, name.as_bytes()))
+        });
+        answer!(reply, found, value => answer_xattr(reply, size, &value));
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let who = who(request);
+        let listed = self.with(|mounted| {
+            let at = At::inode(&who, mounted.id(ino)?);
+            mounted.run(|fs| fs.xattr_list(at, Follow::No))
+        });
+        answer!(reply, listed, names => {
+            let mut list = Vec::new();
+            for name in names {
+                list.extend(name);
+                list.push(0);
+            }
+            answer_xattr(reply, size, &list);
+        });
+    }
+
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let who = who(request);
+        let done = self.with(|mounted| {
+            let at = At::inode(&who, mounted.id(ino)?);
+            mounted.run(|fs| fs.xattr_remove(at, Follow::No, name.as_bytes()))
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.with(|mounted| {
+            let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
+            let file = mounted.file(handle)?;
+            mounted.run(|fs| fs.allocate(&file, flags, offset, len))
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    // The kernel does these itself, or says that there is no such thing; asked once each, or seldom.
+
+    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn bmap(&self, _: &Request, _: INodeNo, _: u32, _: u64, reply: ReplyBmap) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        _: u32,
+        _: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(fuser::Errno::ENOTTY);
+    }
+
+    fn poll(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: PollNotifier,
+        _: PollEvents,
+        _: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+}
+
+impl Filesystem {
+    fn release_handle(&self, handle: FileHandle, reply: ReplyEmpty) {
+        let done = self.with(|mounted| {
+            let file = mounted.handles.remove(handle).ok_or(Errno::BADF)?;
+            mounted.run(|fs| fs.close(&file))
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+}
+
+impl Mounted {
+    /// Entries of a directory behind a cookie; none at its end.
+    fn list(&self, directory: &OpenFile, from: u64) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.run(|fs| fs.read_directory(directory, from, LISTING_BYTES, &mut entries))?;
+        Ok(entries)
+    }
+}
+
+/// An attribute's value, or its length if that is what the kernel wants to know.
+fn answer_xattr(reply: ReplyXattr, size: u32, value: &[u8]) {
+    match size {
+        0 => reply.size(value.len() as u32),
+        size if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}
+
+/// The attributes of a name that there isn't.
+fn nothing() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: SystemTime::UNIX_EPOCH,
+        mtime: SystemTime::UNIX_EPOCH,
+        ctime: SystemTime::UNIX_EPOCH,
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: file_type(FileKind::File),
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}

@@ -117,12 +117,20 @@ impl Fs {
             .view(|view| {
                 let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                 view.prefetch(id);
-                Ok(match self.store.blob_resident(id) {
-                    Some(blob) => stat_of(id, &blob.attributes())?,
-                    None => stat_of(id, view.slot_ref(id)?)?,
-                })
+                match self.store.blob_resident(id) {
+                    Some(blob) => Ok(stat_of(id, &blob.attributes())?),
+                    None => Ok(stat_of(id, view.slot_ref(id)?)?),
+                }
             })
             .await
+    }
+
+    /// Attributes of an inode whose slot was just seen: cached reads and writes may be ahead of it.
+    pub(crate) fn stat_now(&self, id: BlobId, slot: &Slot) -> Result<Stat> {
+        match self.store.blob_resident(id) {
+            Some(blob) => stat_of(id, &blob.attributes()),
+            None => stat_of(id, slot),
+        }
     }
 
     /// Attributes of an open file.

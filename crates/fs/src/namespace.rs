@@ -359,7 +359,7 @@ impl Fs {
                 Ok((id, transaction.slot(id)?))
             })
             .await
-            .and_then(|(id, slot)| stat_of(id, &slot))
+            .and_then(|(id, slot)| self.stat_now(id, &slot))
     }
 }
 

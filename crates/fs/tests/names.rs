@@ -594,3 +594,15 @@ fn everything_is_there_after_a_clean_unmount() {
     );
     assert_eq!(volume.check(), [""; 0]);
 }
+
+/// `link` answered with the attributes that the device had, without the size that writes had reached: who believed it (the
+/// kernel, of a mount) saw an empty file.
+#[test]
+fn link_answers_with_the_size_that_writes_have_reached() {
+    let volume = Volume::fresh();
+    volume.put("/f", b"written, not yet home").unwrap();
+    let stat = volume
+        .run(|fs| fs.link(at("/f"), Follow::No, at("/g")))
+        .unwrap();
+    assert_eq!((stat.size_bytes, stat.links), (21, 2));
+}

@@ -262,6 +262,29 @@ int64_t adit_file_size(adit_file *file);
 /* flock(2): advisory, owned by this handle, released when it is closed. */
 int adit_flock(adit_file *file, int operation);
 
+#define ADIT_LOCK_POSIX 16 /* or-ed: whose lock it is says owner, and not the handle */
+
+/* fcntl(2)'s lock of a range of bytes: advisory, and nothing to do with adit_flock. */
+typedef struct adit_range_lock {
+    uint64_t offset;   /* wherever the file ends */
+    uint64_t len;      /* 0: to the end of the file, however it grows */
+    uint64_t owner;    /* with ADIT_LOCK_POSIX: tells owners apart */
+    int32_t pid;       /* with ADIT_LOCK_POSIX: told to who asks what blocks him; else -1 there */
+    int32_t operation; /* ADIT_LOCK_... */
+} adit_range_lock;
+
+/* Locks or unlocks, in place of what the owner has locked in the range. -EAGAIN instead of waiting if so asked;
+ * -EDEADLK: POSIX owners would wait for each other in a circle; -EBADF: the handle can't read (shared) or write
+ * (exclusive); -EINVAL, -EOVERFLOW: a range beyond 2^63 - 1; -ENOLCK: more than 4096 locks. A handle's locks are
+ * released when it is closed. */
+int adit_lock_range(adit_file *file, const adit_range_lock *lock);
+
+/* 1 and in *blocker a lock that is in the way of this one, or 0. */
+int adit_test_lock(adit_file *file, const adit_range_lock *lock, adit_range_lock *blocker);
+
+/* Releases all locks of a POSIX owner on the file, which closing a handle does not: it knows no owners. */
+int adit_release_locks(adit_file *file, uint64_t owner);
+
 /* ------------------------------------------------------------------------------------------------ buffers */
 
 /* Memory that is Adit's as long as the caller holds it; the structure itself is the caller's. It may be moved,

@@ -4,15 +4,18 @@ use crate::arguments::{
     bytes, bytes_mut, check_flags, close, handle, invalid, items, out, path, with_slices,
     with_slices_mut,
 };
-use crate::result::{failed, guard, guard_unit};
+use crate::result::{failed, guard, guard_int, guard_unit};
 use crate::types::{
-    AditReadRequest, AditStat, AditWriteRange, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE,
-    FALLOC_ZERO_RANGE, LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_SHARED, LOCK_UNLOCK, O_APPEND,
-    O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_RDWR, O_SYNC, O_TRUNC, O_WRONLY,
+    AditRangeLock, AditReadRequest, AditStat, AditWriteRange, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE,
+    FALLOC_ZERO_RANGE, LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_POSIX, LOCK_SHARED, LOCK_UNLOCK,
+    O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_RDWR, O_SYNC, O_TRUNC, O_WRONLY,
     WRITE_DSYNC,
 };
 use crate::volume::VolumeHandle;
-use adit::{AllocateFlags, File, FlockOperation, OpenOptions, ReadRequest, Result};
+use adit::{
+    AllocateFlags, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ReadRequest,
+    Result,
+};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -364,4 +367,89 @@ pub unsafe extern "C" fn adit_flock(pointer: *mut FileHandle, operation: c_int) 
         // SAFETY: promised by adit.h.
         unsafe { file(pointer)? }.flock(operation)
     })
+}
+
+/// What a range lock asks for: the lock (None: to unlock), whose, and whether to wait.
+fn range_lock(given: &AditRangeLock) -> Result<(Option<LockMode>, LockOwner, bool)> {
+    let mode = match given.operation & !(LOCK_NONBLOCKING | LOCK_POSIX) {
+        LOCK_SHARED => Some(LockMode::Shared),
+        LOCK_EXCLUSIVE => Some(LockMode::Exclusive),
+        LOCK_UNLOCK => None,
+        _ => return Err(invalid("lock a range in a way that has no meaning")),
+    };
+    let owner = match given.operation & LOCK_POSIX {
+        0 => LockOwner::Descriptor,
+        _ => LockOwner::Posix {
+            id: given.owner,
+            pid: given.pid,
+        },
+    };
+    Ok((mode, owner, given.operation & LOCK_NONBLOCKING == 0))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_lock_range(
+    pointer: *mut FileHandle,
+    lock: *const AditRangeLock,
+) -> c_int {
+    guard_unit(|| {
+        // SAFETY: promised by adit.h.
+        let (file, given) = unsafe { (file(pointer)?, handle(lock)?) };
+        let (mode, owner, wait) = range_lock(given)?;
+        let (offset, len_bytes) = (given.offset, given.len);
+        let Some(mode) = mode else {
+            return file.unlock_range(owner, offset, len_bytes);
+        };
+        let lock = RangeLock {
+            owner,
+            mode,
+            offset,
+            len_bytes,
+        };
+        file.lock_range(&lock, wait)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_test_lock(
+    pointer: *mut FileHandle,
+    lock: *const AditRangeLock,
+    blocker: *mut AditRangeLock,
+) -> c_int {
+    guard_int(|| {
+        // SAFETY: promised by adit.h.
+        let (file, given, blocker) = unsafe { (file(pointer)?, handle(lock)?, out(blocker)?) };
+        let (mode, owner, _) = range_lock(given)?;
+        let lock = RangeLock {
+            owner,
+            mode: mode.ok_or_else(|| invalid("ask what is in the way of unlocking"))?,
+            offset: given.offset,
+            len_bytes: given.len,
+        };
+        let Some(found) = file.test_lock(&lock)? else {
+            return Ok(0);
+        };
+        let (posix, owner, pid) = match found.owner {
+            LockOwner::Descriptor => (0, 0, -1),
+            LockOwner::Posix { id, pid } => (LOCK_POSIX, id, pid),
+        };
+        let mode = match found.mode {
+            LockMode::Shared => LOCK_SHARED,
+            LockMode::Exclusive => LOCK_EXCLUSIVE,
+        };
+        blocker.put(AditRangeLock {
+            offset: found.offset,
+            len: found.len_bytes,
+            owner,
+            pid,
+            operation: mode | posix,
+        });
+        Ok(1)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_release_locks(pointer: *mut FileHandle, owner: u64) -> c_int {
+    // SAFETY: promised by adit.h.
+    guard_unit(|| unsafe { file(pointer)? }.release_locks(owner))
 }

@@ -72,6 +72,7 @@ pub const LOCK_SHARED: i32 = 1;
 pub const LOCK_EXCLUSIVE: i32 = 2;
 pub const LOCK_NONBLOCKING: i32 = 4;
 pub const LOCK_UNLOCK: i32 = 8;
+pub const LOCK_POSIX: i32 = 16;
 
 pub const RENAME_NOREPLACE: u32 = 0x1;
 pub const RENAME_EXCHANGE: u32 = 0x2;
@@ -91,6 +92,16 @@ pub struct AditReadRequest {
     pub data: *mut c_void,
     pub len: usize,
     pub result: i64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AditRangeLock {
+    pub offset: u64,
+    pub len: u64,
+    pub owner: u64,
+    pub pid: i32,
+    pub operation: i32,
 }
 
 #[repr(C)]
@@ -234,6 +245,8 @@ mod tests {
             volume_id "volume_id", reserved "reserved");
         structure!(AditWriteRange, "adit_write_range", offset "offset", data "data", len "len");
         structure!(AditReadRequest, "adit_read_request", offset "offset", data "data", len "len", result "result");
+        structure!(AditRangeLock, "adit_range_lock", offset "offset", len "len", owner "owner", pid "pid",
+            operation "operation");
         structure!(AditStat, "adit_stat", ino "ino", generation "generation", size_bytes "size_bytes",
             allocated_bytes "allocated_bytes", mode "mode", nlink "nlink", uid "uid", gid "gid",
             atime "atime", mtime "mtime", ctime "ctime", btime "btime", reserved "reserved");
@@ -274,7 +287,13 @@ mod tests {
             FALLOC_PUNCH_HOLE,
             FALLOC_ZERO_RANGE
         );
-        numbers!(LOCK_SHARED, LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_UNLOCK);
+        numbers!(
+            LOCK_SHARED,
+            LOCK_EXCLUSIVE,
+            LOCK_NONBLOCKING,
+            LOCK_UNLOCK,
+            LOCK_POSIX
+        );
         numbers!(RENAME_NOREPLACE, RENAME_EXCHANGE);
         for (kind, name) in [
             (FileKind::File, "FILE"),

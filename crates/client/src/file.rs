@@ -10,7 +10,9 @@ use crate::names::set_time;
 use crate::operation::Operation;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::Buffer;
-use adit_fs::{AllocateFlags, BlobId, FlockOperation, Fs, OpenFile, OpenFlags};
+use adit_fs::{
+    AllocateFlags, BlobId, FlockOperation, Fs, LockOwner, OpenFile, OpenFlags, RangeLock,
+};
 use adit_reactor::sync::join_all;
 use adit_store::XattrMode;
 use std::future::Future;
@@ -318,6 +320,30 @@ impl File {
     /// waiting if so asked.
     pub fn flock(&self, operation: FlockOperation) -> Result<()> {
         self.run(|fs, open| fs.flock(open, operation))
+    }
+
+    /// fcntl(2)'s lock of a range of bytes: advisory, in place of what its owner has locked there. When another
+    /// owner's lock is in the way: `EAGAIN`, or waiting, with `EDEADLK` when POSIX owners would wait for each
+    /// other in a circle. `EBADF` for a mode that the file wasn't opened for, `EINVAL` or `EOVERFLOW` for a range beyond
+    /// 2^63 - 1, `ENOLCK` beyond 4096 locks of a file.
+    pub fn lock_range(&self, lock: &RangeLock, wait: bool) -> Result<()> {
+        self.run(|fs, open| fs.lock_range(open, lock, wait))
+    }
+
+    /// Gives back what the owner has locked in a range; a length of 0 means to the end. What is owned by this handle
+    /// is given back when it is closed.
+    pub fn unlock_range(&self, owner: LockOwner, offset: u64, len_bytes: u64) -> Result<()> {
+        self.run(|fs, open| fs.unlock_range(open, owner, offset, len_bytes))
+    }
+
+    /// A lock that [`lock_range`](Self::lock_range) would have to wait for; `None` if it wouldn't.
+    pub fn test_lock(&self, lock: &RangeLock) -> Result<Option<RangeLock>> {
+        self.run(|fs, open| fs.test_lock(open, lock))
+    }
+
+    /// Gives back all locks that a POSIX owner has on the file. Dropping a handle doesn't: it knows no owners.
+    pub fn release_locks(&self, owner_id: u64) -> Result<()> {
+        self.run(|fs, open| fs.release_locks(open, owner_id))
     }
 
     /// Sets the permission bits. They are kept, not enforced.

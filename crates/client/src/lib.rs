@@ -65,7 +65,7 @@ pub use adit_base::{Errno, Error, Result};
 pub use adit_block::Buffer;
 pub use adit_fs::{
     Access, AllocateFlags, BlobId, CheckReport, Credentials, DirEntry, FileKind, FlockOperation,
-    RenameFlags, SetTime, Stat, StatFs,
+    LockMode, LockOwner, RangeLock, RenameFlags, SetTime, Stat, StatFs,
 };
 pub use adit_store::VolumeInfo;
 pub use blob::Blobs;

@@ -1,8 +1,8 @@
 //! Files, directories and blobs through the public interface, on a volume in memory.
 
 use adit::{
-    AllocateFlags, Errno, File, FileCursor, FileKind, FlockOperation, OpenOptions, ReadRequest,
-    RenameFlags, Volume,
+    AllocateFlags, Errno, File, FileCursor, FileKind, FlockOperation, LockMode, LockOwner,
+    OpenOptions, RangeLock, ReadRequest, RenameFlags, Volume,
 };
 use std::ffi::OsStr;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
@@ -334,6 +334,36 @@ fn locks_exclude_other_handles_until_they_are_closed() {
         let waiter = scope.spawn(|| other.flock(FlockOperation::Exclusive { wait: true }));
         std::thread::sleep(std::time::Duration::from_millis(20));
         drop(one);
+        waiter.join().expect("no panic").expect("got it");
+    });
+}
+
+#[test]
+fn range_locks_exclude_other_owners_where_they_overlap() {
+    let volume = volume();
+    let (one, other) = (create(&volume, "/f"), create(&volume, "/f"));
+    let lock = |owner, offset, len_bytes| RangeLock {
+        owner,
+        mode: LockMode::Exclusive,
+        offset,
+        len_bytes,
+    };
+    let posix = LockOwner::Posix { id: 5, pid: 55 };
+    let (left, right) = (lock(LockOwner::Descriptor, 0, 10), lock(posix, 10, 0));
+    one.lock_range(&left, false).expect("free");
+    one.lock_range(&right, false).expect("free");
+    assert_eq!(errno(other.lock_range(&left, false)), Errno::AGAIN);
+    let all = lock(LockOwner::Descriptor, 5, 0);
+    assert_eq!(other.test_lock(&all).expect("asked"), Some(left));
+    one.unlock_range(LockOwner::Descriptor, 0, 0)
+        .expect("given back");
+    assert_eq!(other.test_lock(&all).expect("asked"), Some(right));
+    drop(one);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.lock_range(&all, true));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        create(&volume, "/f").release_locks(5).expect("given back");
         waiter.join().expect("no panic").expect("got it");
     });
 }

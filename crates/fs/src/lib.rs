@@ -2,14 +2,15 @@
 //!
 //! Start at `volume.rs` (what a mounted file system is and how it comes and goes), then `open.rs`
 //! (descriptors and inodes in memory), `resolve.rs` (paths), `permission.rs` (who may do what), `namespace.rs` and
-//! `rename.rs` (operations on names), `data.rs` (operations on content), `attributes.rs`, `xattrs.rs` and `names.rs`
-//! (how a directory lies on the device).
+//! `rename.rs` (operations on names), `data.rs` (operations on content), `locks.rs` (advisory locks), `attributes.rs`,
+//! `xattrs.rs` and `names.rs` (how a directory lies on the device).
 
 mod attributes;
 mod check;
 mod data;
 mod directory;
 mod inode;
+mod locks;
 mod names;
 mod namespace;
 mod open;
@@ -24,6 +25,7 @@ mod xattrs;
 
 pub use adit_store::{BlobId, Store, XattrMode};
 pub use check::CheckReport;
+pub use locks::LOCKS_MAX;
 pub use open::OpenFile;
 pub use types::*;
 pub use volume::Fs;

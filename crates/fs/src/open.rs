@@ -31,6 +31,11 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
+    /// Tells descriptors apart.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// How it was opened.
     pub fn flags(&self) -> OpenFlags {
         self.flags
@@ -348,22 +353,14 @@ impl Fs {
         }
     }
 
-    /// Closes: flock locks go, an unlinked file's data too when it was the last descriptor. Does not sync.
+    /// Closes: its locks go, an unlinked file's data too when it was the last descriptor. Does not sync.
     pub async fn close(&self, file: &OpenFile) -> Result<()> {
         let taken = self.descriptors.borrow_mut().take(file);
         let inode = taken.ok_or(Error::new(Errno::BADF))?;
         file.closed.store(true, Ordering::Relaxed);
-        inode.locks.release(file.id);
-        inode.locks.wake();
+        inode.locks.close(file.id);
         self.release(inode).await;
         Ok(())
-    }
-
-    /// Takes or gives back the advisory lock of the whole file; owned by the descriptor.
-    pub async fn flock(&self, file: &OpenFile, operation: FlockOperation) -> Result<()> {
-        let inode = self.inode(file)?;
-        let still_open = || self.descriptors.borrow().get(file).is_some();
-        inode.locks.operate(file.id, operation, still_open).await
     }
 
     /// Makes a blob without a name, of size 0.

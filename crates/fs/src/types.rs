@@ -193,6 +193,42 @@ pub enum FlockOperation {
     Unlock,
 }
 
+/// With whom a lock may be held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockMode {
+    /// With other sharers.
+    Shared,
+    /// With nobody.
+    Exclusive,
+}
+
+/// Whose a lock of a byte range is. Different owners exclude each other, of whichever kind they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockOwner {
+    /// The descriptor's (`F_OFD_SETLK`): closing it gives the lock back.
+    Descriptor,
+    /// A process's (`F_SETLK`), or whatever else the caller has ids for.
+    Posix {
+        /// Tells owners apart.
+        id: u64,
+        /// Told to who asks what blocks him, and not used otherwise.
+        pid: i32,
+    },
+}
+
+/// A lock of a range of bytes, as fcntl(2) has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RangeLock {
+    /// Whose it is.
+    pub owner: LockOwner,
+    /// With whom it may be held.
+    pub mode: LockMode,
+    /// First byte, wherever the file ends.
+    pub offset: u64,
+    /// Bytes; 0: to the end of the file, however it grows.
+    pub len_bytes: u64,
+}
+
 /// What an inode is.
 pub use adit_store::format::BlobKind as FileKind;
 

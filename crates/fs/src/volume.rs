@@ -5,6 +5,7 @@
 
 use crate::attributes::PERMISSIONS;
 use crate::inode::InodeTable;
+use crate::locks::Waits;
 use crate::names;
 use crate::open::Descriptors;
 use crate::orphans::Orphans;
@@ -28,6 +29,8 @@ pub struct Fs {
     orphans: BlobId,
     pub(crate) inodes: RefCell<InodeTable>,
     pub(crate) descriptors: RefCell<Descriptors>,
+    /// Who waits for locks of byte ranges.
+    pub(crate) waits: Waits,
     /// The last transaction that renamed a directory: it changed the paths of any number of inodes.
     pub(crate) moved: Cell<Point>,
     pub(crate) access_times: Cell<AccessTimes>,
@@ -97,6 +100,7 @@ impl Fs {
             orphans,
             inodes: RefCell::default(),
             descriptors: RefCell::new(Descriptors::new()),
+            waits: Waits::default(),
             moved: Cell::new(store.commit_point()),
             access_times: Cell::default(),
             store,

@@ -534,6 +534,45 @@ static void locks_keep_handles_apart(adit_volume *volume)
     IS(adit_unlink(volume, "/lock"), 0);
 }
 
+static void range_locks_keep_owners_apart(adit_volume *volume)
+{
+    adit_file *one = must_open(volume, "/lock", ADIT_O_RDWR | ADIT_O_CREAT);
+    adit_file *two = must_open(volume, "/lock", ADIT_O_RDONLY);
+    const int now = ADIT_LOCK_NONBLOCKING;
+    const adit_range_lock head = {0, 10, 0, 0, ADIT_LOCK_EXCLUSIVE | now};
+    const adit_range_lock rest = {10, 0, 7, 77, ADIT_LOCK_SHARED | ADIT_LOCK_POSIX};
+    adit_range_lock all = {0, 0, 0, 0, ADIT_LOCK_SHARED | now}, blocker;
+    IS(adit_lock_range(one, &head), 0);
+    IS(adit_lock_range(one, &rest), 0);
+    IS(adit_lock_range(two, &all), -EAGAIN);
+    IS(adit_test_lock(two, &all, &blocker), 1);
+    HOLDS(blocker.offset == 0 && blocker.len == 10 && blocker.pid == -1);
+    HOLDS(blocker.operation == ADIT_LOCK_EXCLUSIVE);
+    all.operation = ADIT_LOCK_UNLOCK;
+    IS(adit_lock_range(one, &all), 0);
+    all.operation = ADIT_LOCK_EXCLUSIVE | now;
+    IS(adit_lock_range(two, &all), -EBADF);
+    IS(adit_test_lock(two, &all, &blocker), 1);
+    HOLDS(blocker.offset == 10 && blocker.len == 0 && blocker.owner == 7 && blocker.pid == 77);
+    HOLDS(blocker.operation == (ADIT_LOCK_SHARED | ADIT_LOCK_POSIX));
+    IS(adit_release_locks(two, 7), 0);
+    IS(adit_test_lock(two, &all, &blocker), 0);
+    IS(adit_lock_range(one, &all), 0);
+    IS(adit_close(one), 0);
+    IS(adit_test_lock(two, &all, &blocker), 0);
+    all.operation = 3;
+    IS(adit_lock_range(two, &all), -EINVAL);
+    all.operation = ADIT_LOCK_UNLOCK;
+    IS(adit_test_lock(two, &all, &blocker), -EINVAL);
+    all.offset = UINT64_MAX;
+    IS(adit_lock_range(two, &all), -EINVAL);
+    IS(adit_lock_range(two, NULL), -EINVAL);
+    IS(adit_test_lock(two, NULL, &blocker), -EINVAL);
+    IS(adit_release_locks(NULL, 7), -EINVAL);
+    IS(adit_close(two), 0);
+    IS(adit_unlink(volume, "/lock"), 0);
+}
+
 static void blobs_behave(adit_volume *volume)
 {
     adit_blob_id a, b, found = {0, 0};
@@ -697,6 +736,7 @@ int main(int argc, char **argv)
     submitted_operations_complete(volume);
     names_behave(volume);
     locks_keep_handles_apart(volume);
+    range_locks_keep_owners_apart(volume);
     blobs_behave(volume);
     threads_share_a_handle(volume);
     a_forked_child_has_no_volume(volume);

@@ -26,7 +26,7 @@ pub use address::{DeviceOptions, open_device};
 pub use buffer::{Buffer, BufferOwner};
 pub use device::{Device, Doorbell, IdleDoorbell, Queue};
 pub use fault::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image};
-pub use file::{FileDevice, FileEngine, FileOptions};
+pub use file::{FileDevice, FileEngine, FileOptions, lock_holder};
 pub use memory::{IoCounts, Latency, MemoryConfig, MemoryDevice};
 pub use pool::{BufferPool, POOLED_BYTES_MAX, PoolConfig, PoolUsage};
 pub use request::{Buffers, Capabilities, Completion, Geometry, Operation, Request, Submission};

@@ -122,6 +122,7 @@ typedef struct adit_open_options {
 #define ADIT_VOLUME_IO_URING 0x2u    /* force this way of reaching a file; default: whichever a probe finds faster */
 #define ADIT_VOLUME_SYNC 0x4u        /* likewise: pread and pwrite by the calling thread */
 #define ADIT_VOLUME_NO_SURVIVAL 0x8u /* don't keep unwritten data in shared memory: it dies with the process */
+#define ADIT_VOLUME_NO_INSPECTION 0x10u /* no thread that lets `adit ls` and the like look at the open volume */
 
 /* Opens a volume for this process, recovering it if its last user did not close it. options may be NULL.
  * -EBUSY: another process has it open (the message names it), or this one has. */

@@ -38,6 +38,7 @@ pub const VOLUME_READ_ONLY: u32 = 0x1;
 pub const VOLUME_IO_URING: u32 = 0x2;
 pub const VOLUME_SYNC: u32 = 0x4;
 pub const VOLUME_NO_SURVIVAL: u32 = 0x8;
+pub const VOLUME_NO_INSPECTION: u32 = 0x10;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]

@@ -3,8 +3,8 @@
 use crate::arguments::{check_flags, close, handle, invalid, options, out, text};
 use crate::result::{guard_int, guard_unit};
 use crate::types::{
-    AditStatFs, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING, VOLUME_NO_SURVIVAL,
-    VOLUME_READ_ONLY, VOLUME_SYNC,
+    AditStatFs, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING, VOLUME_NO_INSPECTION,
+    VOLUME_NO_SURVIVAL, VOLUME_READ_ONLY, VOLUME_SYNC,
 };
 use adit::{IoEngine, Result, Volume, VolumeOptions};
 use std::ffi::{c_char, c_int};
@@ -62,12 +62,17 @@ pub unsafe extern "C" fn adit_mkfs(
 }
 
 fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
-    let known = VOLUME_READ_ONLY | VOLUME_IO_URING | VOLUME_SYNC | VOLUME_NO_SURVIVAL;
+    let known = VOLUME_READ_ONLY
+        | VOLUME_IO_URING
+        | VOLUME_SYNC
+        | VOLUME_NO_SURVIVAL
+        | VOLUME_NO_INSPECTION;
     check_flags(given.flags, known)?;
     let has = |flag| given.flags & flag != 0;
     let mut chosen = VolumeOptions {
         read_only: has(VOLUME_READ_ONLY),
         survive_process_death: !has(VOLUME_NO_SURVIVAL),
+        inspectable: !has(VOLUME_NO_INSPECTION),
         engine: match (has(VOLUME_IO_URING), has(VOLUME_SYNC)) {
             (false, false) => IoEngine::Probe,
             (true, false) => IoEngine::IoUring,

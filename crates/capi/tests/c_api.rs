@@ -2,7 +2,9 @@
 
 mod support;
 
-use std::process::Command;
+use adit::{Errno, Inspector, VolumeOptions};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use support::{build_c, outcome, root, run, scratch};
 
 #[test]
@@ -64,4 +66,51 @@ fn the_conventions_hold_for_errors_children_and_impossible_lengths() {
     build_c(&source, &program);
     let output = run(&mut Command::new(&program));
     assert!(output.contains("claims hold"), "{output}");
+}
+
+/// `held_test` with a volume open, and what somebody sees who looks at it. Then it ends by itself.
+fn look_at_held(flags: &str) -> adit::Result<Vec<(Vec<u8>, u64)>> {
+    let folder = scratch();
+    let program = folder.path().join("held_test");
+    build_c(&root().join("crates/capi/tests/c/held_test.c"), &program);
+    let address = folder.path().join("volume.adit");
+    let mut child = Command::new(&program)
+        .arg(&address)
+        .arg(flags)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut line = String::new();
+    let read = BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line);
+    assert_eq!((read.ok(), line.as_str()), (Some(6), "ready\n"));
+    let look = || {
+        let volume = Inspector::open(address.to_str().expect("text"), &VolumeOptions::default())?;
+        assert_eq!(volume.owner().and_then(|owner| owner.pid), Some(child.id()));
+        assert_eq!(volume.open_descriptors()?.len(), 1);
+        let entries = volume.read_dir("/", true).map(|entry| {
+            let entry = entry?;
+            Ok((
+                entry.name.into_vec(),
+                entry.metadata.map_or(0, |metadata| metadata.len()),
+            ))
+        });
+        entries.collect()
+    };
+    let seen = look();
+    drop(child.stdin.take());
+    assert!(child.wait().expect("ended").success());
+    seen
+}
+
+#[test]
+fn a_volume_that_a_c_program_has_open_can_be_looked_at() {
+    let entries = look_at_held("0").expect("seen");
+    assert_eq!(entries, [(b"log".to_vec(), 5)]);
+}
+
+#[test]
+fn a_volume_opened_without_inspection_is_busy() {
+    let refused = look_at_held("0x10").expect_err("refused");
+    assert_eq!(refused.errno(), Errno::BUSY);
 }

@@ -1,6 +1,6 @@
 //! The command line, as types. What each command does is in the modules named after them.
 
-use adit::{IoEngine, Volume, VolumeOptions};
+use adit::{Inspector, IoEngine, Volume, VolumeOptions};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -8,6 +8,8 @@ use std::path::PathBuf;
 ///
 /// VOLUME is the path of an image file or of a block device. PATHs begin at the root of the volume, with or
 /// without a leading slash.
+///
+/// While a process has a volume open, ls, stat, du, df, info and lsof ask that process; other commands are refused.
 #[derive(Parser)]
 #[command(
     name = "adit",
@@ -77,7 +79,12 @@ impl VolumeArguments {
         Volume::open_with(address, &self.options())
     }
 
-    /// Opens a volume to be looked at: for reading only, so that several can do that at once and nothing
+    /// A volume to be looked at, through the process that has it open if there is one.
+    pub(crate) fn inspect(&self, address: &str) -> adit::Result<Inspector> {
+        Inspector::open(address, &self.options())
+    }
+
+    /// Opens a volume whose content is read: for reading only, so that several can do that at once and nothing
     /// is written, unless it has to be recovered first.
     pub(crate) fn open_to_read(&self, address: &str) -> adit::Result<Volume> {
         let mut options = self.options();
@@ -97,7 +104,7 @@ pub(crate) enum Command {
   adit mkfs db.adit --size 4G         creates the image file (sparse)
   adit mkfs /dev/nvme0n1 --force      overwrites what is there")]
     Mkfs(Mkfs),
-    /// Show sizes, parameters and counters of a volume
+    /// Show sizes, parameters and counters of a volume, and who has it open
     Info(Info),
     /// Check that the volume is consistent; exit code 3 if it is not
     Check(Info),
@@ -111,6 +118,10 @@ pub(crate) enum Command {
     Cat(Cat),
     /// Show how much space directories take
     Du(Du),
+    /// Show how much space the volume has left
+    Df(Info),
+    /// Show which files the process that has the volume open has open
+    Lsof(Lsof),
     /// Remove files, or trees with -r
     Rm(Rm),
     /// Make directories
@@ -253,6 +264,17 @@ pub(crate) struct Du {
     /// Only the total
     #[arg(long, short)]
     pub(crate) summarize: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Lsof {
+    pub(crate) volume: String,
+    /// With their names, for which the whole tree is searched
+    #[arg(long, short)]
+    pub(crate) paths: bool,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,

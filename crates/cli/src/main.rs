@@ -4,6 +4,7 @@
 //! found problems. What is on stdout is data; everything else goes to stderr.
 
 mod arguments;
+mod lsof;
 mod mount;
 mod names;
 mod output;
@@ -56,6 +57,8 @@ fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<O
         Command::Stat(arguments) => read::stat(&arguments, options)?,
         Command::Cat(arguments) => read::cat(&arguments, options)?,
         Command::Du(arguments) => read::du(&arguments, options)?,
+        Command::Df(arguments) => volumes::df(&arguments, options)?,
+        Command::Lsof(arguments) => lsof::lsof(&arguments, options)?,
         Command::Rm(arguments) => names::rm(&arguments, options)?,
         Command::Mkdir(arguments) => names::mkdir(&arguments, options)?,
         Command::Rmdir(arguments) => names::rmdir(&arguments, options)?,

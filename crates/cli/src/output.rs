@@ -1,6 +1,6 @@
 //! How values are shown: JSON objects, and lines for people.
 
-use adit::{FileKind, Metadata, Stat};
+use adit::{Errno, FileKind, Inspector, Metadata, Owner, Stat};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -51,10 +51,41 @@ impl<'a> FileLine<'a> {
     }
 }
 
+/// The process that has a volume open.
+#[derive(Serialize)]
+pub(crate) struct OwnerLine {
+    /// None: it has no number in this pid namespace.
+    pid: Option<u32>,
+    command: String,
+}
+
+impl From<Owner> for OwnerLine {
+    fn from(owner: Owner) -> Self {
+        OwnerLine {
+            pid: owner.pid,
+            command: owner.command,
+        }
+    }
+}
+
+impl std::fmt::Display for OwnerLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "{pid} {}", plain(&self.command)),
+            None => write!(f, "a process of another container"),
+        }
+    }
+}
+
 /// Writes a value as JSON and ends the line.
 pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> adit::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
     Ok(writeln!(out)?)
+}
+
+/// Is it gone because the owner of an open volume goes on working?
+pub(crate) fn vanished(volume: &Inspector, error: &adit::Error) -> bool {
+    matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && volume.owner().is_some()
 }
 
 /// Text without control characters, which a name may hold and a terminal would obey.

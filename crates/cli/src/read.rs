@@ -2,7 +2,7 @@
 
 use crate::arguments::{Cat, Du, Ls, Paths, VolumeArguments};
 use crate::output::{self, FileLine, kind_name, mode_text};
-use adit::{FileKind, Metadata, OpenOptions, Volume};
+use adit::{FileKind, Inspector, Metadata, OpenOptions};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -14,52 +14,38 @@ use std::path::{Path, PathBuf};
 const CHUNK_BYTES: usize = 1 << 20;
 
 pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> {
-    let volume = options.open_to_read(&arguments.volume)?;
+    let volume = options.inspect(&arguments.volume)?;
     let metadata = volume.metadata(&arguments.path)?;
-    // (name to show, its attributes when somebody looks at them)
-    let mut entries: Vec<(OsString, FileKind)> = Vec::new();
+    // Attributes only when somebody looks at them.
+    let attributes = arguments.json || arguments.long;
+    let mut entries: Vec<(OsString, FileKind, Option<Metadata>)> = Vec::new();
     if metadata.is_dir() {
-        for entry in volume.read_dir(&arguments.path)? {
+        for entry in volume.read_dir(&arguments.path, attributes) {
             let entry = entry?;
-            entries.push((OsString::from_vec(entry.name.into_vec()), entry.kind));
+            let name = OsString::from_vec(entry.name.into_vec());
+            entries.push((name, entry.kind, entry.metadata));
         }
-        entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        entries.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
     } else {
-        entries.push((arguments.path.clone().into_os_string(), metadata.kind()));
+        let name = arguments.path.clone().into_os_string();
+        entries.push((name, metadata.kind(), Some(metadata.clone())));
     }
-    let directory = if metadata.is_dir() {
-        arguments.path.as_path()
-    } else {
-        Path::new("")
+    let known = || {
+        let all = entries.iter();
+        all.filter_map(|(name, _, metadata)| Some((name, metadata.as_ref()?)))
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if arguments.json {
-        let mut lines = Vec::with_capacity(entries.len());
-        for (name, _) in &entries {
-            lines.push(FileLine::new(
-                Path::new(name),
-                &volume.metadata(directory.join(name))?,
-            ));
-        }
-        output::json(&mut out, &lines)?;
+        let lines = known().map(|(name, metadata)| FileLine::new(Path::new(name), metadata));
+        output::json(&mut out, &lines.collect::<Vec<_>>())?;
     } else if arguments.long {
-        let mut all = Vec::with_capacity(entries.len());
-        for (name, _) in entries {
-            let metadata = volume.metadata(directory.join(&name))?;
-            all.push((name, metadata));
-        }
-        let width = all
-            .iter()
-            .map(|(_, metadata)| metadata.len())
-            .max()
-            .unwrap_or(0)
-            .to_string()
-            .len();
-        for (name, metadata) in &all {
+        let longest = known().map(|(_, metadata)| metadata.len()).max();
+        let width = longest.unwrap_or(0).to_string().len();
+        for (name, metadata) in known() {
             long_line(&mut out, name, metadata, width)?;
         }
     } else {
-        for (name, kind) in &entries {
+        for (name, kind, _) in &entries {
             out.write_all(&output::name(name))?;
             out.write_all(if *kind == FileKind::Directory && metadata.is_dir() {
                 b"/\n"
@@ -95,11 +81,11 @@ fn long_line(
 }
 
 pub(crate) fn stat(arguments: &Paths, options: &VolumeArguments) -> adit::Result<()> {
-    let volume = options.open_to_read(&arguments.volume)?;
+    let volume = options.inspect(&arguments.volume)?;
     let mut out = std::io::stdout().lock();
     let mut lines = Vec::new();
     for path in &arguments.paths {
-        let metadata = volume.metadata(path)?;
+        let metadata = volume.symlink_metadata(path)?;
         if arguments.json {
             lines.push(FileLine::new(path, &metadata));
             continue;
@@ -170,7 +156,7 @@ struct Usage {
 }
 
 pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<()> {
-    let volume = options.open_to_read(&arguments.volume)?;
+    let volume = options.inspect(&arguments.volume)?;
     let mut usages = Vec::new();
     usage(&volume, &arguments.path, &mut |path, bytes| {
         usages.push(Usage {
@@ -200,7 +186,7 @@ pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<()> 
 }
 
 /// Tells each directory's own and lower space, deepest first; an inode with several names counts once.
-fn usage(volume: &Volume, top: &Path, found: &mut impl FnMut(&Path, u64)) -> adit::Result<()> {
+fn usage(volume: &Inspector, top: &Path, found: &mut impl FnMut(&Path, u64)) -> adit::Result<()> {
     struct Level {
         path: PathBuf,
         bytes: u64,
@@ -217,24 +203,30 @@ fn usage(volume: &Volume, top: &Path, found: &mut impl FnMut(&Path, u64)) -> adi
         if !metadata.is_dir() {
             return Ok(level);
         }
-        for entry in volume.read_dir(&level.path)? {
+        for entry in volume.read_dir(&level.path, true) {
             let entry = entry?;
-            let child = level.path.join(OsStr::from_bytes(&entry.name));
             if entry.kind == FileKind::Directory {
-                level.below.push(child);
+                level
+                    .below
+                    .push(level.path.join(OsStr::from_bytes(&entry.name)));
                 continue;
             }
-            let metadata = volume.metadata(&child)?;
-            if metadata.links() < 2 || seen.insert(metadata.inode()) {
-                level.bytes += metadata.allocated_bytes();
-            }
+            let metadata = entry.metadata.as_ref();
+            let metadata =
+                metadata.filter(|metadata| metadata.links() < 2 || seen.insert(metadata.inode()));
+            level.bytes += metadata.map_or(0, Metadata::allocated_bytes);
         }
         Ok(level)
     };
     let mut levels = vec![open(top.to_owned())?];
     while let Some(level) = levels.last_mut() {
         if let Some(below) = level.below.pop() {
-            levels.push(open(below)?);
+            match open(below) {
+                Ok(level) => levels.push(level),
+                // Its owner has removed it meanwhile.
+                Err(error) if output::vanished(volume, &error) => (),
+                Err(error) => return Err(error),
+            }
             continue;
         }
         let (path, bytes) = (std::mem::take(&mut level.path), level.bytes);

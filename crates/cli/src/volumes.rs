@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::arguments::{Bench, Grow, Info, Mkfs, VolumeArguments};
-use crate::output;
+use crate::output::{self, OwnerLine};
 use crate::progress::Progress;
 use adit::{CheckReport, Errno, Error, MkfsOptions, Volume, format_size};
 use serde::Serialize;
@@ -51,11 +51,12 @@ struct InfoLine {
     cluster_bytes: u64,
     blobs: u64,
     epoch: u64,
+    open_by: Option<OwnerLine>,
     failure: Option<String>,
 }
 
 pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<()> {
-    let volume = options.open_to_read(&arguments.volume)?;
+    let volume = options.inspect(&arguments.volume)?;
     let info = volume.info()?;
     let created = Duration::from_secs(info.created_seconds.max(0).unsigned_abs());
     let line = InfoLine {
@@ -74,6 +75,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         cluster_bytes: info.cluster_bytes,
         blobs: info.blobs,
         epoch: info.epoch,
+        open_by: volume.owner().map(OwnerLine::from),
         failure: info.failure,
     };
     let mut out = std::io::stdout().lock();
@@ -102,8 +104,56 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         line.blobs
     )?;
     writeln!(out, "  epoch     {}", line.epoch)?;
+    if let Some(owner) = &line.open_by {
+        writeln!(out, "  open by   {owner}")?;
+    }
     if let Some(failure) = &line.failure {
-        writeln!(out, "  READ-ONLY since: {failure}")?;
+        writeln!(out, "  READ-ONLY since: {}", output::plain(failure))?;
+    }
+    volume.close()
+}
+
+#[derive(Serialize)]
+struct SpaceLine<'a> {
+    address: &'a str,
+    total_bytes: u64,
+    used_bytes: u64,
+    free_bytes: u64,
+    inodes: u64,
+    free_inodes: u64,
+}
+
+pub(crate) fn df(arguments: &Info, options: &VolumeArguments) -> adit::Result<()> {
+    let volume = options.inspect(&arguments.volume)?;
+    let space = volume.statfs()?;
+    let line = SpaceLine {
+        address: volume.address(),
+        total_bytes: space.total_bytes,
+        used_bytes: space.total_bytes.saturating_sub(space.free_bytes),
+        free_bytes: space.free_bytes,
+        inodes: space.inodes,
+        free_inodes: space.free_inodes,
+    };
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        output::json(&mut out, &line)?;
+    } else {
+        // Rounded up, as df does: nothing less than full is shown as such at the other end.
+        let used = line.used_bytes as f64 * 100.0 / line.total_bytes.max(1) as f64;
+        writeln!(
+            out,
+            "      size       used       free   use      inodes  volume"
+        )?;
+        writeln!(
+            out,
+            "{:>10} {:>10} {:>10} {:>4}% {:>11}  {}",
+            format_size(line.total_bytes),
+            format_size(line.used_bytes),
+            format_size(line.free_bytes),
+            used.ceil(),
+            line.inodes,
+            output::plain(line.address)
+        )?;
     }
     volume.close()
 }

@@ -56,7 +56,7 @@ impl ReadDir {
 }
 
 /// Can it be the name of something in a directory?
-fn is_name(name: &[u8]) -> bool {
+pub(crate) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && !name.iter().any(|&byte| matches!(byte, b'/' | 0))
 }
 

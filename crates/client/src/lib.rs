@@ -39,6 +39,11 @@
 //! A process that ends without [`Volume::close`] loses nothing: the next open recovers. (With
 //! [`VolumeOptions::survive_process_death`] off, it may lose what was written since the last sync.)
 //!
+//! # Looking at a volume in use
+//!
+//! A volume is open for writing in one process at a time. Other processes of the same user, and of root, may look at it meanwhile:
+//! names, attributes, space, what is open ([`Inspector`]). [`VolumeOptions::inspectable`] turns that off.
+//!
 //! # Threads, futures, fork
 //!
 //! Everything here is `Send + Sync`. A call blocks until it is done; reads of cached data take no lock.
@@ -53,6 +58,7 @@ mod blob;
 mod cursor;
 mod directory;
 mod file;
+mod inspect;
 mod metadata;
 mod mount;
 mod names;
@@ -65,13 +71,14 @@ pub use adit_base::{Errno, Error, Result};
 pub use adit_block::Buffer;
 pub use adit_fs::{
     Access, AllocateFlags, BlobId, CheckReport, Credentials, DirEntry, FileKind, FlockOperation,
-    LockMode, LockOwner, RangeLock, RenameFlags, SetTime, Stat, StatFs,
+    LockMode, LockOwner, OpenDescriptor, OpenFlags, RangeLock, RenameFlags, SetTime, Stat, StatFs,
 };
 pub use adit_store::VolumeInfo;
 pub use blob::Blobs;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::{File, ReadRequest};
+pub use inspect::{InspectedDir, InspectedEntry, Inspector, Owner};
 pub use metadata::Metadata;
 pub use open_options::OpenOptions;
 pub use operation::Operation;

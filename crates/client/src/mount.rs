@@ -8,6 +8,7 @@
 //! Invariants: the file system is reached only through [`Mounted::run`] and [`Mounted::spawn`]. In a
 //! forked child nothing of a volume is touched, not even to free it.
 
+use crate::inspect::Server;
 use crate::operation::Operation;
 use crate::volume::{IoEngine, MkfsOptions, VolumeOptions};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
@@ -27,6 +28,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Mounted {
     /// Always there, except while `drop` or `close` takes it away.
     engine: Option<Arc<Engine<Fs>>>,
+    /// Answers those who only look.
+    server: Option<Server>,
     address: String,
     /// Memory for asynchronous and direct IO; made when first asked for.
     pool: OnceLock<Arc<BufferPool>>,
@@ -182,15 +185,24 @@ impl Mounted {
                 Fs::mount(Store::open(reactor, &store_options).await?).await
             }
         })?;
+        let server = match options.inspectable && !options.read_only && !in_memory {
+            true => Server::start(address, engine.clone())
+                .inspect_err(
+                    |error| tracing::warn!(%address, %error, "nobody can look at the open volume"),
+                )
+                .ok(),
+            false => None,
+        };
         Ok(Mounted {
             engine: Some(engine),
+            server,
             address: address.to_owned(),
             pool: OnceLock::new(),
             generation: fork::generation(),
         })
     }
 
-    fn engine(&self) -> &Arc<Engine<Fs>> {
+    pub(crate) fn engine(&self) -> &Arc<Engine<Fs>> {
         self.engine.as_ref().expect("taken only at the end")
     }
 
@@ -202,7 +214,7 @@ impl Mounted {
     /// Makes everything durable and ends the engine.
     pub(crate) fn close(mut self) -> Result<()> {
         match self.engine.take() {
-            Some(engine) => engine.shutdown(|fs| fs.unmount()),
+            Some(engine) => end(&engine, self.server.take()),
             None => Ok(()),
         }
     }
@@ -275,8 +287,9 @@ impl Drop for Mounted {
         let Some(engine) = self.engine.take() else {
             return;
         };
+        let server = self.server.take();
         if self.is_inherited() {
-            std::mem::forget(engine);
+            std::mem::forget((engine, server));
             return;
         }
         let address = std::mem::take(&mut self.address);
@@ -285,14 +298,31 @@ impl Drop for Mounted {
                 tracing::error!(%address, %error, "the volume was not closed well; the next open recovers it");
             }
         };
+        server.iter().for_each(Server::stop);
         match engine.shutdown(|fs| fs.unmount()) {
             // The last handle went inside an operation: it can't wait for itself.
             Err(error) if error.errno() == Errno::DEADLK => {
-                elsewhere(move || report(engine.shutdown(|fs| fs.unmount())));
+                elsewhere(move || report(end(&engine, server)));
             }
-            done => report(done),
+            done => {
+                if let Some(server) = server {
+                    server.join();
+                }
+                report(done);
+            }
         }
     }
+}
+
+/// Sends onlookers away, makes everything durable and ends the engine.
+fn end(engine: &Engine<Fs>, server: Option<Server>) -> Result<()> {
+    server.iter().for_each(Server::stop);
+    let ended = engine.shutdown(|fs| fs.unmount());
+    // Only now: what it was doing may have waited for the thread that we are on.
+    if let Some(server) = server {
+        server.join();
+    }
+    ended
 }
 
 /// Does on a thread of its own what can't be done inside an operation. Without a thread it isn't done:

@@ -56,6 +56,9 @@ pub struct VolumeOptions {
     pub queue_depth: u32,
     /// Dirty data is written home after about this time.
     pub writeback_interval: Duration,
+    /// Other processes of the same user, and of root, may look at the volume while it is open for writing here
+    /// ([`Inspector`](crate::Inspector)): a thread waits for them.
+    pub inspectable: bool,
 }
 
 impl Default for VolumeOptions {
@@ -67,6 +70,7 @@ impl Default for VolumeOptions {
             survive_process_death: true,
             queue_depth: 128,
             writeback_interval: Duration::from_secs(5),
+            inspectable: true,
         }
     }
 }

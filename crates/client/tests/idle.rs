@@ -3,13 +3,13 @@
 use adit::{MkfsOptions, Volume, VolumeOptions};
 use std::time::Duration;
 
-/// How often the keepers of this process have gone to sleep, and how many clock ticks all its threads have run.
+/// How often Adit's threads in this process have gone to sleep, and how many clock ticks all its threads have run.
 fn activity() -> (u64, u64) {
     let (mut sleeps, mut ticks) = (0, 0);
     for task in std::fs::read_dir("/proc/self/task").expect("Linux") {
         let task = task.expect("a thread").path();
         let read = |file: &str| std::fs::read_to_string(task.join(file)).unwrap_or_default();
-        if read("comm").trim() == "adit-keeper" {
+        if read("comm").starts_with("adit-") {
             let status = read("status");
             let line = |line: &&str| line.starts_with("voluntary_ctxt_switches");
             let count = status.lines().find(line).expect("a count");
@@ -66,7 +66,10 @@ fn an_idle_volume_wakes_nobody_once_it_is_clean() {
     assert!(sleeps > 0, "the keeper has worked");
     std::thread::sleep(Duration::from_secs(2));
     let (sleeps_later, ticks_later) = activity();
-    assert_eq!(sleeps_later, sleeps, "the keeper woke up");
+    assert_eq!(
+        sleeps_later, sleeps,
+        "the keeper or the thread for onlookers woke up"
+    );
     assert!(
         ticks_later - ticks <= 2,
         "{} ticks in two seconds",

@@ -10,6 +10,7 @@ mod check;
 mod data;
 mod directory;
 mod inode;
+mod inspect;
 mod locks;
 mod names;
 mod namespace;
@@ -25,6 +26,7 @@ mod xattrs;
 
 pub use adit_store::{BlobId, Store, XattrMode};
 pub use check::CheckReport;
+pub use inspect::{ListedEntry, OpenDescriptor};
 pub use locks::LOCKS_MAX;
 pub use open::OpenFile;
 pub use types::*;

@@ -97,10 +97,16 @@ impl OpenFile {
     }
 }
 
+struct Descriptor {
+    id: u64,
+    inode: Rc<Inode>,
+    flags: OpenFlags,
+}
+
 /// Descriptors of a mounted file system.
 pub(crate) struct Descriptors {
-    /// Id and inode, by index.
-    open: Vec<Option<(u64, Rc<Inode>)>>,
+    /// By index.
+    open: Vec<Option<Descriptor>>,
     free: Vec<u32>,
     next_id: u64,
 }
@@ -115,16 +121,17 @@ impl Descriptors {
         }
     }
 
-    fn add(&mut self, inode: Rc<Inode>) -> (u64, u32) {
+    fn add(&mut self, inode: Rc<Inode>, flags: OpenFlags) -> (u64, u32) {
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
+        let descriptor = Some(Descriptor { id, inode, flags });
         match self.free.pop() {
             Some(index) => {
-                self.open[index as usize] = Some((id, inode));
+                self.open[index as usize] = descriptor;
                 (id, index)
             }
             None => {
-                self.open.push(Some((id, inode)));
+                self.open.push(descriptor);
                 (id, (self.open.len() - 1) as u32)
             }
         }
@@ -132,7 +139,7 @@ impl Descriptors {
 
     fn get(&self, file: &OpenFile) -> Option<&Rc<Inode>> {
         match self.open.get(file.index as usize) {
-            Some(Some((id, inode))) if *id == file.id => Some(inode),
+            Some(Some(descriptor)) if descriptor.id == file.id => Some(&descriptor.inode),
             _ => None,
         }
     }
@@ -142,7 +149,19 @@ impl Descriptors {
         self.free.push(file.index);
         self.open[file.index as usize]
             .take()
-            .map(|(_, inode)| inode)
+            .map(|descriptor| descriptor.inode)
+    }
+
+    /// What is open from an index on, with its index.
+    pub(crate) fn from(
+        &self,
+        index: usize,
+    ) -> impl Iterator<Item = (usize, &Rc<Inode>, OpenFlags)> {
+        let all = self.open.iter().enumerate().skip(index);
+        all.filter_map(|(index, open)| {
+            let descriptor = open.as_ref()?;
+            Some((index, &descriptor.inode, descriptor.flags))
+        })
     }
 }
 
@@ -265,7 +284,7 @@ impl Fs {
         });
         let error_seen = shared.as_ref().map_or(0, |shared| shared.error_sequence());
         let (kind, blob) = (inode.kind, inode.id);
-        let (id, index) = self.descriptors.borrow_mut().add(inode);
+        let (id, index) = self.descriptors.borrow_mut().add(inode, flags);
         Arc::new(OpenFile {
             id,
             index,

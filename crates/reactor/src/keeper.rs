@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, ThreadId};
 
+use adit_base::thread::spawn_without_signals;
 use adit_base::{Error, Result};
 
 use crate::driver::{Core, Left, Purpose};
@@ -47,7 +48,8 @@ impl Keeper {
     /// Starts the thread, unless there is to be none.
     pub(crate) fn start(&self, core: &Arc<Core>) -> Result<()> {
         if self.enabled {
-            let started = spawn_without_signals(core.clone());
+            let core = core.clone();
+            let started = spawn_without_signals("adit-keeper", move || keep(&core));
             let started =
                 started.map_err(|error| Error::from(error).context("start the keeper"))?;
             *self.thread.lock().unwrap_or_else(|held| held.into_inner()) = Some(started);
@@ -131,24 +133,6 @@ impl Keeper {
 /// Whether a thread is the calling one: the last handle may be dropped by a waker that the keeper calls.
 fn is_current(id: ThreadId) -> bool {
     thread::current().id() == id
-}
-
-/// The application's signal handlers are for its own threads.
-fn spawn_without_signals(core: Arc<Core>) -> std::io::Result<JoinHandle<()>> {
-    // SAFETY: plain calls on signal sets of our own; the mask is put back below.
-    let before = unsafe {
-        let mut all = std::mem::zeroed();
-        let mut before = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        before
-    };
-    let spawned = thread::Builder::new()
-        .name("adit-keeper".into())
-        .spawn(move || keep(&core));
-    // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    spawned
 }
 
 fn keep(core: &Core) {

@@ -51,10 +51,15 @@ fn busy(path: &Path, reason: &str) -> Error {
 /// EBUSY for a block device that the kernel didn't let us have exclusively.
 pub(super) fn busy_device(path: &Path) -> Error {
     // Another volume of ours holds its lock too; a mount doesn't.
-    match File::open(path).ok().and_then(|file| holder_pid(&file)) {
+    match lock_holder(path) {
         Some(pid) => busy(path, &format!("in use by {}", named(pid))),
         None => busy(path, "mounted, or part of another device"),
     }
+}
+
+/// The process that has an image or device open, as far as the host shows it: for writing, or one of those that read.
+pub fn lock_holder(path: &Path) -> Option<u32> {
+    holder_pid(&File::open(path).ok()?)
 }
 
 /// The process that holds a lock on this file, as far as /proc shows it.

@@ -30,6 +30,7 @@ use adit_base::{Errno, Error, Result, SECTOR_BYTES};
 use crate::memory::InlineQueue;
 use crate::{Capabilities, Completion, Device, Geometry, Queue, Request};
 use host::HostFacts;
+pub use lock::lock_holder;
 
 /// Who carries requests to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

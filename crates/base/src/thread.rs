@@ -1,0 +1,22 @@
+//! Threads of a library inside somebody else's process.
+
+use std::thread::{self, JoinHandle};
+
+/// Starts a thread that gets no signals: the application's handlers are for its own threads.
+pub fn spawn_without_signals(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    // SAFETY: plain calls on signal sets of our own; the mask is put back below.
+    let before = unsafe {
+        let mut all = std::mem::zeroed();
+        let mut before = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    };
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(work);
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    spawned
+}

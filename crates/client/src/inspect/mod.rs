@@ -1,0 +1,326 @@
+//! Looking at a volume that is open or not: names, attributes, space, what is open.
+//!
+//! | file | what |
+//! |---|---|
+//! | `message.rs` | requests and answers, and their bytes |
+//! | `answer.rs` | what a request is answered with: one function for both ways |
+//! | `session.rs` | the way through the process that has the volume open |
+//! | `server.rs` | that process's side of it |
+//! | `socket.rs` | names of sockets, who is at the other end |
+//!
+//! docs/decisions/0010 has the reasons.
+
+mod answer;
+mod message;
+mod server;
+mod session;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use server::Server;
+pub use session::Owner;
+
+use crate::directory::is_name;
+use crate::metadata::Metadata;
+use crate::names::{bytes, naming};
+use crate::volume::{Volume, VolumeOptions};
+use adit_base::{Errno, Error, Result};
+use adit_fs::{FileKind, ListedEntry, OpenDescriptor, StatFs};
+use adit_store::VolumeInfo;
+use message::{Answer, Request};
+use session::{Lost, Session};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An owner that said goodbye has given its lock back within this time.
+const CLOSING_MAX: Duration = Duration::from_secs(5);
+/// Sessions that end without an answer, until we believe that none will come.
+const SESSIONS_MAX: u32 = 20;
+
+/// A volume that is looked at: opened for reading only, or, while a process has it open, through that process.
+/// Nothing here changes it.
+pub struct Inspector {
+    address: String,
+    options: VolumeOptions,
+    place: Mutex<Place>,
+}
+
+/// Where answers come from.
+enum Place {
+    Ours(Volume),
+    Theirs(Session),
+}
+
+/// An entry of a directory, from [`Inspector::read_dir`].
+#[derive(Clone, Debug)]
+pub struct InspectedEntry {
+    /// Its name, 1 to 255 bytes, without `/` and NUL.
+    pub name: Box<[u8]>,
+    /// What it is.
+    pub kind: FileKind,
+    /// Inode number.
+    pub inode: u64,
+    /// Attributes of the same moment, if they were asked for.
+    pub metadata: Option<Metadata>,
+}
+
+impl Place {
+    fn find(address: &str, options: &VolumeOptions) -> Result<Place> {
+        let read_only = VolumeOptions {
+            read_only: true,
+            ..options.clone()
+        };
+        match Volume::open_with(address, &read_only) {
+            Ok(volume) => Ok(Place::Ours(volume)),
+            // It has to be recovered first.
+            Err(error) if error.errno() == Errno::ROFS && !options.read_only => {
+                Volume::open_with(address, options).map(Place::Ours)
+            }
+            Err(busy) if busy.errno() == Errno::BUSY => match Session::begin(address) {
+                Ok(Some(session)) => Ok(Place::Theirs(session)),
+                Ok(None) => Err(busy),
+                Err(error) => {
+                    let what = format!("{}, which can't be asked: {error}", busy.what());
+                    Err(Error::with(Errno::BUSY, what))
+                }
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As `find`, when the owner has just closed the volume or is about to.
+    fn find_again(address: &str, options: &VolumeOptions) -> Result<Place> {
+        let begin = Instant::now();
+        loop {
+            match Place::find(address, options) {
+                Err(error) if error.errno() == Errno::BUSY && begin.elapsed() < CLOSING_MAX => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                found => return found,
+            }
+        }
+    }
+}
+
+impl Inspector {
+    /// Opens a volume for reading only; if it wasn't closed, it is recovered first, unless `options.read_only`
+    /// forbids that. If a process has it open for writing, that process is asked.
+    ///
+    /// Errors: those of [`Volume::open`]; `EBUSY` when the process that has it open doesn't answer: it belongs to another
+    /// user, is stopped, or was told not to ([`VolumeOptions::inspectable`]).
+    pub fn open(address: &str, options: &VolumeOptions) -> Result<Inspector> {
+        Ok(Inspector {
+            address: address.to_owned(),
+            options: options.clone(),
+            place: Mutex::new(Place::find(address, options)?),
+        })
+    }
+
+    /// The address it was opened with.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The process that has the volume open; None: it is open here, for reading only.
+    pub fn owner(&self) -> Option<Owner> {
+        match &*self.place.lock().unwrap_or_else(PoisonError::into_inner) {
+            Place::Ours(_) => None,
+            Place::Theirs(session) => Some(session.owner().clone()),
+        }
+    }
+
+    /// Closes the volume, if it is open here.
+    pub fn close(self) -> Result<()> {
+        match self
+            .place
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            Place::Ours(volume) => volume.close(),
+            Place::Theirs(_) => Ok(()),
+        }
+    }
+
+    /// Asks. If the owner closes the volume meanwhile, it is looked for again: no request refers to one before it.
+    fn ask(&self, request: &Request) -> Result<Answer> {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..SESSIONS_MAX {
+            match &mut *place {
+                Place::Ours(volume) => return answer::answer(volume.mounted.engine(), request),
+                Place::Theirs(session) => match session.ask(request) {
+                    Ok(Answer::Failed(error)) => return Err(error),
+                    Ok(answer) => return Ok(answer),
+                    Err(Lost::Ended) => *place = Place::find_again(&self.address, &self.options)?,
+                    Err(Lost::Failed(error)) => return Err(error),
+                },
+            }
+        }
+        let what = "ask the process that has the volume open: it ends each session";
+        Err(Error::with(Errno::PIPE, what))
+    }
+
+    /// Attributes of what the path leads to.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        self.stat(path.as_ref(), true)
+    }
+
+    /// As [`metadata`](Self::metadata), but of a symbolic link itself.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        self.stat(path.as_ref(), false)
+    }
+
+    fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
+        let path_bytes = bytes(path).to_vec();
+        match self.ask(&Request::Stat {
+            path: path_bytes,
+            follow,
+        }) {
+            Ok(Answer::Stat(stat)) => Ok(Metadata::new(stat)),
+            Ok(_) => Err(unexpected()),
+            Err(error) => Err(naming(error, "stat", path)),
+        }
+    }
+
+    /// The names in a directory, without `.` and `..`; with their attributes if wanted. What exists during the whole
+    /// reading comes exactly once.
+    pub fn read_dir(&self, path: impl AsRef<Path>, attributes: bool) -> InspectedDir<'_> {
+        InspectedDir {
+            inspector: self,
+            path: path.as_ref().to_owned(),
+            attributes,
+            cookie: 0,
+            batch: Vec::new().into_iter(),
+            ended: false,
+        }
+    }
+
+    /// Sizes, counters and parameters.
+    pub fn info(&self) -> Result<VolumeInfo> {
+        match self.ask(&Request::Info)? {
+            Answer::Info(info) => Ok(info),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Space.
+    pub fn statfs(&self) -> Result<StatFs> {
+        match self.ask(&Request::StatFs)? {
+            Answer::StatFs(statfs) => Ok(statfs),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What the owner has open; nothing when there is none. Descriptors opened or closed meanwhile may be missing.
+    pub fn open_descriptors(&self) -> Result<Vec<OpenDescriptor>> {
+        let mut all: Vec<OpenDescriptor> = Vec::new();
+        loop {
+            let cookie = all.last().map_or(0, |last| last.cookie);
+            match self.ask(&Request::Open { cookie })? {
+                Answer::Open(more) if more.is_empty() => return Ok(all),
+                Answer::Open(more) => {
+                    ascending(cookie, more.iter().map(|descriptor| descriptor.cookie))?;
+                    all.extend(more);
+                }
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Inspector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inspector")
+            .field("address", &self.address)
+            .field("owner", &self.owner())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cold]
+fn unexpected() -> Error {
+    Error::with(
+        Errno::PROTO,
+        "the process that has the volume open answers nonsense",
+    )
+}
+
+/// Whoever goes on behind the last cookie gets to an end only if they grow.
+fn ascending(mut last: u64, cookies: impl Iterator<Item = u64>) -> Result<()> {
+    for cookie in cookies {
+        if cookie <= last {
+            return Err(unexpected());
+        }
+        last = cookie;
+    }
+    Ok(())
+}
+
+/// Iterates over the entries of a directory; made by [`Inspector::read_dir`]. After an error it ends.
+pub struct InspectedDir<'a> {
+    inspector: &'a Inspector,
+    path: PathBuf,
+    attributes: bool,
+    cookie: u64,
+    batch: std::vec::IntoIter<ListedEntry>,
+    ended: bool,
+}
+
+impl InspectedDir<'_> {
+    fn fetch(&self) -> Result<Vec<ListedEntry>> {
+        let request = Request::List {
+            path: bytes(&self.path).to_vec(),
+            cookie: self.cookie,
+            attributes: self.attributes,
+        };
+        let entries = match self.inspector.ask(&request) {
+            Ok(Answer::List(entries)) => entries,
+            Ok(_) => return Err(unexpected()),
+            Err(error) => return Err(naming(error, "read directory", &self.path)),
+        };
+        ascending(
+            self.cookie,
+            entries.iter().map(|listed| listed.entry.cookie),
+        )?;
+        match entries.iter().all(|listed| is_name(&listed.entry.name)) {
+            true => Ok(entries),
+            false => {
+                let what = "an entry of it has an impossible name";
+                let error = Error::with(Errno::UCLEAN, what);
+                Err(naming(error, "read directory", &self.path))
+            }
+        }
+    }
+}
+
+impl Iterator for InspectedDir<'_> {
+    type Item = Result<InspectedEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(ListedEntry { entry, stat }) = self.batch.next() {
+                self.cookie = entry.cookie;
+                return Some(Ok(InspectedEntry {
+                    name: entry.name,
+                    kind: entry.kind,
+                    inode: entry.inode,
+                    metadata: stat.map(Metadata::new),
+                }));
+            }
+            if self.ended {
+                return None;
+            }
+            match self.fetch() {
+                Ok(entries) => {
+                    self.ended = entries.is_empty();
+                    self.batch = entries.into_iter();
+                }
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}

@@ -42,10 +42,10 @@ pub(crate) fn touch_changed(slot: &mut Slot, now: Timestamp) {
     }
 }
 
-/// Sets the times of a change of content.
+/// Sets the times of a change of content: one time for both.
 pub(crate) fn touch_modified(slot: &mut Slot, now: Timestamp) {
-    (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
     touch_changed(slot, now);
+    (slot.mtime, slot.mtime_ns) = (slot.ctime, slot.ctime_ns);
 }
 
 /// Changes a slot as the transaction sees it.

@@ -27,6 +27,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("adit-bench", &["adit"]),
     ("adit-fuse", &["adit-base", "adit-fs", "adit"]),
     ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),
+    ("adit-posix", &["adit-base", "adit-fs", "adit"]),
     ("xtask", &[]),
 ];
 

@@ -152,7 +152,6 @@ fn first_bytes(address: &str, device: &dyn Device) -> Result<Vec<u8>> {
 
 impl Mounted {
     pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<Mounted> {
-        fork::install();
         let in_memory = address.starts_with("mem:");
         let device_options = DeviceOptions {
             engine: match options.engine {
@@ -163,11 +162,23 @@ impl Mounted {
             read_only: options.read_only,
             ..DeviceOptions::default()
         };
+        let device = open_device(address, &device_options)?;
+        Mounted::on_device(device, address, options, in_memory)
+    }
+
+    /// On a device that is open; `fresh`: in memory, to be formatted first.
+    pub(crate) fn on_device(
+        device: Arc<dyn Device>,
+        address: &str,
+        options: &VolumeOptions,
+        fresh: bool,
+    ) -> Result<Mounted> {
+        fork::install();
         let store_options = StoreOptions {
             cache_bytes: options.cache_bytes,
-            read_only: options.read_only && !in_memory,
+            read_only: options.read_only && !fresh,
             // A device in memory dies with the process anyway.
-            survive_process_death: options.survive_process_death && !in_memory,
+            survive_process_death: options.survive_process_death && !fresh,
             writeback_interval: options.writeback_interval,
         };
         let engine_options = EngineOptions {
@@ -175,9 +186,8 @@ impl Mounted {
             keeper: true,
             name: address.to_owned(),
         };
-        let device = open_device(address, &device_options)?;
         let engine = Engine::start(device, engine_options, |reactor| async move {
-            if in_memory {
+            if fresh {
                 let layout = adit_store::MkfsOptions::default();
                 adit_store::mkfs(&reactor, &layout).await?;
                 Fs::format(Store::open(reactor, &store_options).await?).await

@@ -126,6 +126,20 @@ impl Volume {
         })
     }
 
+    /// For tests of what lies above: a volume on any device of `adit-block`, formatted first if it is `fresh`.
+    #[doc(hidden)]
+    pub fn on_device(
+        device: Arc<dyn adit_block::Device>,
+        options: &VolumeOptions,
+        fresh: bool,
+    ) -> Result<Volume> {
+        let mounted = Mounted::on_device(device, "a device", options, fresh)?;
+        Ok(Volume {
+            mounted: Arc::new(mounted),
+            who: Arc::new(Credentials::process()),
+        })
+    }
+
     /// The same volume, on behalf of somebody: what is done with names obeys permission bits, and what is made is
     /// theirs. A volume as it was opened acts for the process's effective user and group, whom nothing is refused: who
     /// can open the device can do anything with it.

@@ -24,6 +24,8 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("adit-capi", &["adit"]),
+    // Its tests cut the power of a device.
+    ("adit-sqlite", &["adit-base", "adit-block", "adit"]),
     ("adit-bench", &["adit"]),
     ("adit-fuse", &["adit-base", "adit-fs", "adit"]),
     ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),

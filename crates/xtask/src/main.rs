@@ -24,7 +24,7 @@ Usage: cargo xtask TASK
 Tasks:
   setup                 Install the Debian packages that are missing (as root; otherwise name them)
   test [--only STEP]    All of CI: setup, formatting, lints, build, unit tests, plugin, end to end
-  plugin [--debug]      Build target/release/libadit_rocksdb.so (or target/debug/...)
+  plugin [--debug]      Build target/release/libadit_rocksdb.so and libadit_sqlite.so (or target/debug/...)
 ";
 
 fn main() -> ExitCode {
@@ -56,6 +56,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn report_built(path: std::path::PathBuf) {
-    println!("built {}", path.display());
+fn report_built(paths: Vec<std::path::PathBuf>) {
+    for path in paths {
+        println!("built {}", path.display());
+    }
 }

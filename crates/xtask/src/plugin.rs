@@ -1,7 +1,7 @@
-//! `cargo xtask plugin`: one C++ compiler command makes `libadit_rocksdb.so`.
+//! `cargo xtask plugin`: one compiler command makes `libadit_rocksdb.so`, another one `libadit_sqlite.so`.
 //!
-//! The library contains `libadit.a`, so that this one file is all that RocksDB has to load. Nothing
-//! of the Rust side is exported from it.
+//! Each library contains `libadit.a`, so that this one file is all that RocksDB or SQLite has to load. Nothing
+//! of the Rust side is exported from it. `libadit_sqlite.a` is for programs that link SQLite and `libadit.a` themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,31 +37,32 @@ impl Profile {
     }
 }
 
-/// Builds `libadit.a` and the plugin over it; returns the plugin's path.
+/// Builds `libadit.a` and the plugins over it; returns their paths.
 ///
 /// The command comes along, for what cargo chooses features by is the set of packages: asked for
 /// `adit-capi` alone, it would compile all layers once more.
-pub(crate) fn build(profile: Profile) -> Outcome<PathBuf> {
+pub(crate) fn build(profile: Profile) -> Outcome<Vec<PathBuf>> {
     process::run(
         process::cargo()
             .args(["build", "--package", "adit-capi", "--package", "adit-cli"])
             .args(profile.cargo_arguments()),
     )?;
-    let plugin = profile.folder().join("libadit_rocksdb.so");
-    process::run(&mut compiler(profile, &plugin)?)?;
-    Ok(plugin)
+    let built = |name| profile.folder().join(name);
+    let rocksdb = built("libadit_rocksdb.so");
+    let sqlite = built("libadit_sqlite.so");
+    let sqlite_archive = built("libadit_sqlite.a");
+    process::run(&mut rocksdb_plugin(profile, &rocksdb)?)?;
+    process::run(&mut sqlite_extension(profile, &sqlite)?)?;
+    archive_of_sqlite(profile, &sqlite_archive)?;
+    Ok(vec![rocksdb, sqlite, sqlite_archive])
 }
 
 /// The whole command. plugins/rocksdb/README.md states it for people without cargo.
-fn compiler(profile: Profile, plugin: &Path) -> Outcome<Command> {
-    let sources = sources()?;
-    let mut command = Command::new("g++");
+fn rocksdb_plugin(profile: Profile, plugin: &Path) -> Outcome<Command> {
+    let mut command = compiler("g++", "-std=c++17");
     command
-        .current_dir(process::workspace_root())
-        .args(["-std=c++17", "-O2", "-g", "-fPIC", "-shared"])
-        .args(["-Wall", "-Wextra", "-Wno-unused-parameter"])
-        .arg("-Icrates/capi/include")
-        .args(sources)
+        .args(["-shared", "-Wno-unused-parameter"])
+        .args(sources("plugins/rocksdb", "cc")?)
         .arg(profile.folder().join("libadit.a"))
         .args(["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
         .args(["-lrocksdb", "-lpthread", "-ldl", "-lm"])
@@ -70,19 +71,60 @@ fn compiler(profile: Profile, plugin: &Path) -> Outcome<Command> {
     Ok(command)
 }
 
-/// The plugin's files, relative to the workspace's root.
-fn sources() -> Outcome<Vec<PathBuf>> {
-    let folder = Path::new("plugins/rocksdb");
-    let complaint = |error| format!("could not list {}: {error}", folder.display());
+/// The whole command. plugins/sqlite/README.md states it for people without cargo.
+fn sqlite_extension(profile: Profile, extension: &Path) -> Outcome<Command> {
+    let mut command = compiler("gcc", "-std=c11");
+    command
+        .arg("-shared")
+        .args(sources("plugins/sqlite", "c")?)
+        .arg(profile.folder().join("libadit.a"))
+        .args(["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
+        .args(["-lpthread", "-ldl", "-lm"])
+        .arg("-o")
+        .arg(extension);
+    Ok(command)
+}
+
+/// The same sources for static linking: they call SQLite by name, and not through the table of an extension.
+fn archive_of_sqlite(profile: Profile, archive: &Path) -> Outcome {
+    let mut objects = Vec::new();
+    for source in sources("plugins/sqlite", "c")? {
+        let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+        let object = profile.folder().join(format!("adit_sqlite_{stem}.o"));
+        let mut command = compiler("gcc", "-std=c11");
+        command.args(["-DSQLITE_CORE", "-c"]).arg(&source);
+        process::run(command.arg("-o").arg(&object))?;
+        objects.push(object);
+    }
+    // `ar` would keep what an archive of an earlier version had.
+    let _ = std::fs::remove_file(archive);
+    process::run(Command::new("ar").arg("crs").arg(archive).args(objects))
+}
+
+fn compiler(program: &str, standard: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .current_dir(process::workspace_root())
+        .args([standard, "-O2", "-g", "-fPIC", "-Wall", "-Wextra"])
+        .arg("-Icrates/capi/include");
+    command
+}
+
+/// A plugin's files, relative to the workspace's root.
+fn sources(folder: &str, wanted: &str) -> Outcome<Vec<PathBuf>> {
+    let complaint = |error| format!("could not list {folder}: {error}");
     let mut sources = Vec::new();
     for entry in std::fs::read_dir(process::workspace_root().join(folder)).map_err(complaint)? {
         let name = PathBuf::from(entry.map_err(complaint)?.file_name());
-        if name.extension().is_some_and(|extension| extension == "cc") {
-            sources.push(folder.join(name));
+        if name
+            .extension()
+            .is_some_and(|extension| extension == wanted)
+        {
+            sources.push(Path::new(folder).join(name));
         }
     }
     if sources.is_empty() {
-        return Err(format!("no C++ sources in {}", folder.display()));
+        return Err(format!("no sources in {folder}"));
     }
     sources.sort();
     Ok(sources)

@@ -7,9 +7,16 @@ use std::process::Command;
 
 use crate::process::{self, Outcome};
 
-/// What `cargo xtask test` uses: the plugin is C++ over RocksDB's headers, and its end-to-end tests
-/// run RocksDB's own `db_bench`.
-pub(crate) const FOR_TESTS: &[&str] = &["g++", "librocksdb-dev", "rocksdb-tools", "libgflags-dev"];
+/// What `cargo xtask test` uses: the plugins are C++ over RocksDB's headers and C over SQLite's, and their tests
+/// run RocksDB's own `db_bench` and SQLite's own shell.
+pub(crate) const FOR_TESTS: &[&str] = &[
+    "g++",
+    "librocksdb-dev",
+    "rocksdb-tools",
+    "libgflags-dev",
+    "sqlite3",
+    "libsqlite3-dev",
+];
 
 /// Checks, installs what is missing as root, and otherwise names it and fails.
 pub(crate) fn run(packages: &[&str]) -> Outcome {

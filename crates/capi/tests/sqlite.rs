@@ -1,0 +1,216 @@
+//! SQLite as it is installed, with the VFS as an extension and linked into a C program. (What databases survive is
+//! tested by `crates/sqlite`.)
+//!
+//! They need gcc and Debian's sqlite3 and libsqlite3-dev, as `cargo xtask setup` installs them. The extension is
+//! built here from the same sources as by `cargo xtask plugin`, over the libadit.a that cargo built with this test.
+
+mod support;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use support::{compiler, library, outcome, root, run, scratch};
+
+fn sources() -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(root().join("plugins/sqlite")).expect("the plugin is there");
+    let mut sources: Vec<_> = folder
+        .map(|entry| entry.expect("a folder can be read").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .collect();
+    sources.sort();
+    sources
+}
+
+const LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
+
+/// The folder of the extension, built once for all tests here.
+fn built() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let folder = scratch();
+        run(compiler(false)
+            .args(["-fPIC", "-shared"])
+            .args(sources())
+            .arg(library("libadit.a"))
+            .args(["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
+            .args(LIBRARIES)
+            .arg("-o")
+            .arg(folder.path().join("libadit_sqlite.so")));
+        folder
+    });
+    folder.path()
+}
+
+fn mkfs(folder: &Path) -> PathBuf {
+    let image = folder.join("v.adit");
+    let options = adit::MkfsOptions {
+        size_bytes: Some(512 << 20),
+        ..Default::default()
+    };
+    let address = image.to_str().expect("the target folder has a plain name");
+    adit::Volume::mkfs(address, &options).expect("a fresh image can be formatted");
+    image
+}
+
+/// The sqlite3 shell with the extension loaded, in an environment of its own, fed with commands.
+fn shell_with(variables: &[(&str, &Path)], folder: &Path, commands: &str) -> Output {
+    let mut shell = Command::new("sqlite3")
+        .arg("-batch")
+        .current_dir(folder)
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("sqlite3 is installed");
+    let extension = built().join("libadit_sqlite");
+    let mut input = format!(".load {}\n.bail on\n", extension.display());
+    for line in commands.lines() {
+        input += line.trim_start(); // a command with a dot begins its line
+        input += "\n";
+    }
+    let mut pipe = shell.stdin.take().expect("it is piped");
+    // It may end before it has read everything.
+    let _ = pipe.write_all(input.as_bytes());
+    drop(pipe);
+    shell.wait_with_output().expect("it ends")
+}
+
+fn shell(folder: &Path, commands: &str) -> Output {
+    shell_with(&[], folder, commands)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_shell_fills_checks_and_vacuums_a_database_in_each_journal_mode() {
+    for mode in ["wal", "delete", "truncate", "persist"] {
+        let folder = scratch();
+        let image = mkfs(folder.path());
+        let commands = format!(
+            ".open file:/app.db?vfs=adit&volume=v.adit
+             .vfsname
+             PRAGMA journal_mode={mode};
+             PRAGMA synchronous=FULL;
+             CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+                 INSERT INTO t SELECT i, 'row ' || i FROM n;
+             PRAGMA integrity_check;
+             DELETE FROM t WHERE a % 3 = 0;
+             VACUUM;
+             CREATE INDEX i ON t (b);
+             PRAGMA integrity_check;
+             .open file:/app.db?vfs=adit&volume=v.adit
+             PRAGMA integrity_check;
+             SELECT count(*), sum(a) FROM t;
+             PRAGMA adit_path;
+             PRAGMA adit_volume;\n"
+        );
+        let output = shell(folder.path(), &commands);
+        let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+        let resolved = image.canonicalize().expect("it is there");
+        let expected = format!(
+            "adit\n{mode}\nok\nok\nok\n66667|3333366667\n/app.db\n{}\n",
+            resolved.display()
+        );
+        assert_eq!(printed, expected, "{errors}");
+        // Nothing lies outside.
+        let outside = std::fs::read_dir(folder.path()).expect("it is ours");
+        assert_eq!(outside.count(), 1);
+        let volume = adit::Volume::open(image.to_str().expect("plain")).expect("it was closed");
+        let report = volume.check().expect("a volume can be checked");
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+}
+
+#[test]
+fn a_database_moves_in_with_backup_and_out_again() {
+    let folder = scratch();
+    mkfs(folder.path());
+    let output = shell(
+        folder.path(),
+        ".open before.db
+         CREATE TABLE t (a); INSERT INTO t VALUES (1), (2), (3);
+         .open file:/app.db?vfs=adit&volume=v.adit
+         .restore before.db
+         INSERT INTO t VALUES (4);
+         .backup after.db
+         .open after.db
+         SELECT sum(a) FROM t;
+         .vfsname\n",
+    );
+    assert_eq!(
+        text(&output.stdout),
+        "10\nunix\n",
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn the_environment_names_a_volume_for_names_that_say_none() {
+    let folder = scratch();
+    let image = mkfs(folder.path());
+    let commands = ".open file:app.db?vfs=adit\nCREATE TABLE t (a);\nPRAGMA database_list;";
+    let variables = [
+        ("ADIT_VOLUME", image.as_path()),
+        ("ADIT_CACHE", Path::new("16M")),
+    ];
+    let output = shell_with(&variables, folder.path(), commands);
+    let resolved = image.canonicalize().expect("it is there");
+    let expected = format!("0|main|{}//app.db\n", resolved.display());
+    assert_eq!(text(&output.stdout), expected);
+    let variables = [
+        ("ADIT_VOLUME", image.as_path()),
+        ("ADIT_CACHE", Path::new("16Z")),
+    ];
+    let output = shell_with(&variables, folder.path(), commands);
+    assert!(text(&output.stderr).contains("ADIT_CACHE is not a size"));
+}
+
+#[test]
+fn what_cannot_be_opened_is_said_in_words() {
+    let folder = scratch();
+    let image = mkfs(folder.path());
+    let refused = |name: &str, words: &str| {
+        let output = shell(folder.path(), &format!(".open {name}\nSELECT 1;\n"));
+        let errors = text(&output.stderr);
+        assert!(errors.contains(words), "{name}: {errors}");
+        assert!(!errors.contains("panicked"), "{name}: {errors}");
+    };
+    refused("file:/app.db?vfs=adit", "in which volume?");
+    refused(
+        "file:/app.db?vfs=adit&volume=none.adit",
+        "open none.adit: No such file",
+    );
+    std::fs::write(folder.path().join("junk"), vec![1; 1 << 20]).expect("written");
+    refused("file:/app.db?vfs=adit&volume=junk", "junk");
+    let held = adit::Volume::open(image.to_str().expect("plain")).expect("it is free");
+    let words = format!("(pid {})", std::process::id());
+    refused("file:/app.db?vfs=adit&volume=v.adit", &words);
+    held.close().expect("nothing is open");
+}
+
+#[test]
+fn a_c_program_registers_the_vfs_itself_and_forks() {
+    let folder = scratch();
+    let image = mkfs(folder.path());
+    let program = folder.path().join("static_test");
+    run(compiler(false)
+        .args(["-DSQLITE_CORE", "-I"])
+        .arg(root().join("plugins/sqlite"))
+        .arg(root().join("plugins/sqlite/tests/static_test.c"))
+        .args(sources())
+        .arg(library("libadit.a"))
+        .args(["-lsqlite3"])
+        .args(LIBRARIES)
+        .arg("-o")
+        .arg(&program));
+    let output = outcome(Command::new(&program).arg(&image));
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(printed.contains("claims hold"), "{printed}{errors}");
+    assert!(errors.contains("in use by static_test"), "{errors}");
+}

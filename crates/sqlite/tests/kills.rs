@@ -1,0 +1,141 @@
+//! A process that commits is killed (SIGKILL) at random moments, in each journal mode.
+//!
+//! The process is this test program itself, started again to run the one test that writes. It tells each commit on
+//! its standard error, as 8 bytes.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+use support::{Mode, ask, check, connect, variable};
+
+/// Kills in each mode. `ADIT_KILLS` makes it more.
+const KILLS: u64 = 3;
+/// Rows of a transaction.
+const ROWS: u64 = 3;
+
+/// What a row holds besides its number.
+fn payload(number: u64, row: u64) -> Vec<u8> {
+    let len = (number * 37 + row * 1009) % 5000;
+    (0..len).map(|at| (number + row * 7 + at) as u8).collect()
+}
+
+/// Not a test of its own, unless it is started by one.
+#[test]
+fn commits_until_it_is_killed() {
+    let Ok(task) = std::env::var("ADIT_COMMIT_TO") else {
+        return;
+    };
+    let (mode, image) = task.split_once(' ').expect("mode and image");
+    let mut connection = connect(image, "/app.db", Mode::named(mode)).expect("it opens");
+    connection
+        .execute_batch("CREATE TABLE IF NOT EXISTS rows (number INTEGER, row INTEGER, data BLOB)")
+        .expect("a table");
+    let mut number = 1 + ask::<i64>(&connection, "SELECT ifnull(max(number), 0) FROM rows") as u64;
+    loop {
+        let transaction = connection.transaction().expect("begun");
+        for row in 0..ROWS {
+            let data = payload(number, row);
+            transaction
+                .execute(
+                    "INSERT INTO rows VALUES (?, ?, ?)",
+                    (number as i64, row as i64, data),
+                )
+                .expect("inserted");
+        }
+        transaction.commit().expect("committed");
+        std::io::stderr()
+            .write_all(&number.to_ne_bytes())
+            .expect("told");
+        number += 1;
+    }
+}
+
+fn killed_again_and_again(mode: Mode) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
+    let image = folder.path().join("v.adit");
+    let image = image.to_str().expect("the target folder has a plain name");
+    let options = adit::MkfsOptions {
+        size_bytes: Some(512 << 20),
+        ..Default::default()
+    };
+    adit::Volume::mkfs(image, &options).expect("a fresh image");
+    let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
+    let mut random = adit_base::random::Prng::new(now.as_nanos() as u64);
+    let mut acknowledged = 0;
+    for kill in 0..variable("ADIT_KILLS", KILLS) {
+        let mut writer = Command::new(std::env::current_exe().expect("we run"))
+            .args(["--exact", "commits_until_it_is_killed", "--nocapture"])
+            .env("ADIT_COMMIT_TO", format!("{mode:?} {image}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut pipe = writer.stderr.take().expect("it is piped");
+        let reader = std::thread::spawn(move || {
+            let mut told = Vec::new();
+            pipe.read_to_end(&mut told).expect("a pipe can be read");
+            told
+        });
+        let moment = Duration::from_millis(100 + random.below(600));
+        std::thread::sleep(moment);
+        writer.kill().expect("it is our child");
+        let status = writer.wait().expect("it is our child");
+        let told = reader.join().expect("the reader doesn't panic");
+        let when = format!("{mode:?}, kill {kill} after {moment:?}");
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(9),
+            "{when}: ended by itself: {}",
+            String::from_utf8_lossy(&told)
+        );
+        if let Some(last) = told.chunks_exact(8).last() {
+            acknowledged = u64::from_ne_bytes(last.try_into().expect("8 bytes"));
+        }
+        if acknowledged == 0 {
+            continue; // killed before it began
+        }
+        let connection = connect(image, "/app.db", mode).expect("a killed volume opens");
+        check(&connection, &when);
+        let mut query = connection
+            .prepare("SELECT number, row, data FROM rows ORDER BY number, row")
+            .expect("the table is there");
+        let mut rows = query.query([]).expect("it can be read");
+        let mut found = 0;
+        while let Some(row) = rows.next().expect("it can be read") {
+            let expected = (1 + found / ROWS, found % ROWS);
+            let number = |column| row.get::<_, i64>(column).unwrap() as u64;
+            let (number, index) = (number(0), number(1));
+            assert_eq!((number, index), expected, "{when}");
+            assert!(
+                row.get::<_, Vec<u8>>(2).unwrap() == payload(number, index),
+                "{when}"
+            );
+            found += 1;
+        }
+        assert_eq!(found % ROWS, 0, "{when}: part of a transaction");
+        let committed = found / ROWS;
+        assert!(
+            (acknowledged..=acknowledged + 1).contains(&committed),
+            "{when}: {committed} of {acknowledged} acknowledged transactions"
+        );
+        acknowledged = committed;
+    }
+    assert!(acknowledged > 0, "no process lived long enough to commit");
+}
+
+#[test]
+fn a_killed_writer_loses_no_commit_in_wal_mode() {
+    killed_again_and_again(Mode::Wal);
+}
+
+#[test]
+fn a_killed_writer_loses_no_commit_with_a_rollback_journal() {
+    killed_again_and_again(Mode::Delete);
+}
+
+#[test]
+fn a_killed_writer_loses_no_commit_with_batch_atomic_writes() {
+    killed_again_and_again(Mode::Batch);
+}

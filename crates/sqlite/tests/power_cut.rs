@@ -1,0 +1,182 @@
+//! Power cuts at random requests of a device under a database that is being written, in each journal mode.
+//!
+//! A life: transactions on a device with a volatile cache until its power fails in the middle of a request. What such a
+//! device may have kept is opened again: the database must be as it was after some transaction, whole, and not before
+//! the last one that was acknowledged; then the next life goes on from there. What "as it was" means says a database in
+//! memory that gets the same transactions.
+//!
+//! A failure names mode and seed; `ADIT_SEED=n` replays it, `ADIT_CUTS=n` does more.
+
+mod support;
+
+use adit_base::random::Prng;
+use adit_block::{FaultConfig, FaultDevice};
+use rusqlite::Connection;
+use std::sync::Arc;
+use support::{Mode, ask, check, connect, variable};
+
+const CUTS: u64 = 6;
+const LIVES: u64 = 3;
+
+const SCHEMA: &str = "CREATE TABLE rows (id INTEGER PRIMARY KEY, number INTEGER, data BLOB);
+    CREATE INDEX numbers ON rows (number);
+    CREATE TABLE last (number INTEGER);
+    INSERT INTO last VALUES (0);";
+
+/// The statements of a transaction, the same for every database that gets it. Every eighth is too large for a batch.
+fn transaction(number: u64, seed: u64) -> String {
+    let mut random = Prng::new(seed ^ (number << 20));
+    let mut sql = String::from("BEGIN;");
+    for _ in 0..=random.below(4) {
+        let len = match random.below(8) {
+            0 => random.below(60_000),
+            _ => random.below(3000),
+        };
+        let byte = random.below(256);
+        sql += &format!(
+            "INSERT INTO rows (number, data) VALUES ({number}, CAST(replace(hex(zeroblob({})), '0', '{byte:02x}') AS BLOB));",
+            len / 2 + 1
+        );
+    }
+    if random.below(4) == 0 {
+        sql += &format!("DELETE FROM rows WHERE id % 7 = {};", random.below(7));
+    }
+    if number % 8 == 7 {
+        sql += "INSERT INTO rows (number, data) VALUES (-1, zeroblob(1500000));";
+        sql += &format!("UPDATE rows SET data = data || 'x' WHERE number < {number};");
+        sql += "DELETE FROM rows WHERE number = -1;";
+    }
+    sql + &format!("UPDATE last SET number = {number}; COMMIT;")
+}
+
+/// All that is in a database.
+fn content(connection: &Connection) -> Vec<(i64, i64, Vec<u8>)> {
+    let mut query = connection
+        .prepare("SELECT id, number, CAST(data AS BLOB) FROM rows ORDER BY id")
+        .expect("the table is there");
+    let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let rows = rows.expect("it can be read");
+    rows.map(|row| row.expect("a row")).collect()
+}
+
+/// A volume on a device, lent to SQLite.
+struct Stage {
+    volume: adit::Volume,
+    lent: adit_sqlite::Lent,
+}
+
+impl Stage {
+    fn new(device: Arc<FaultDevice>, address: &str, fresh: bool) -> adit::Result<Stage> {
+        let options = adit::VolumeOptions {
+            cache_bytes: 16 << 20,
+            survive_process_death: false,
+            ..Default::default()
+        };
+        let volume = adit::Volume::on_device(device, &options, fresh)?;
+        let lent = adit_sqlite::lend(address, &volume)?;
+        Ok(Stage { volume, lent })
+    }
+
+    /// Whatever the device says.
+    fn end(self) {
+        self.lent.take_back().expect("its databases are closed");
+        let _ = self.volume.close();
+    }
+}
+
+fn live_and_die(mode: Mode, seed: u64) {
+    let name = format!("{mode:?}-{seed}");
+    let mut random = Prng::new(seed);
+    let config = FaultConfig {
+        seed,
+        queued: random.below(2) == 0,
+        ..FaultConfig::default()
+    };
+    let mut device = FaultDevice::new(config);
+    let model = Connection::open_in_memory().expect("memory");
+    model.execute_batch(SCHEMA).expect("a schema");
+    let stage = Stage::new(device.clone(), &name, true).expect("a fresh volume");
+    let connection = connect(&name, "/app.db", mode).expect("a fresh database");
+    connection.execute_batch(SCHEMA).expect("a schema");
+    drop(connection);
+    stage.end();
+    let mut done = 0;
+    for life in 0..LIVES {
+        let when = format!("{name}, life {life}, {done} transactions before it");
+        let stage = Stage::new(device.clone(), &name, false);
+        let stage = stage.unwrap_or_else(|error| panic!("{when}: {error}"));
+        let connection = connect(&name, "/app.db", mode);
+        let connection = connection.unwrap_or_else(|error| panic!("{when}: {error}"));
+        device.cut_after(random.below(150));
+        let mut in_flight = done;
+        while !device.is_cut() {
+            in_flight = done + 1;
+            if connection
+                .execute_batch(&transaction(in_flight, seed))
+                .is_err()
+            {
+                break;
+            }
+            // A request of the keeper's may have been cut after this one returned.
+            done = in_flight;
+            model
+                .execute_batch(&transaction(done, seed))
+                .expect("memory doesn't fail");
+        }
+        assert!(device.is_cut(), "{when}: a transaction failed by itself");
+        drop(connection);
+        stage.end();
+        device = device.reopen(device.power_cut(&mut random));
+
+        let when = format!("{name}, after life {life} of {done} acknowledged transactions");
+        let stage = Stage::new(device.clone(), &name, false);
+        let stage = stage.unwrap_or_else(|error| panic!("{when}: {error}"));
+        let connection = connect(&name, "/app.db", mode);
+        let connection = connection.unwrap_or_else(|error| panic!("{when}: {error}"));
+        check(&connection, &when);
+        let last: i64 = ask(&connection, "SELECT number FROM last");
+        let last = last as u64;
+        assert!(
+            last == done || last == in_flight,
+            "{when}: it is as after {last}"
+        );
+        if last > done {
+            done = last;
+            model
+                .execute_batch(&transaction(done, seed))
+                .expect("memory doesn't fail");
+        }
+        assert!(
+            content(&connection) == content(&model),
+            "{when}: torn, as after {last}"
+        );
+        drop(connection);
+        let report = stage.volume.check().expect("a volume can be checked");
+        assert!(report.problems.is_empty(), "{when}: {:?}", report.problems);
+        stage.end();
+    }
+}
+
+fn every_acknowledged_transaction_survives(mode: Mode) {
+    if std::env::var_os("ADIT_SEED").is_some() {
+        return live_and_die(mode, variable("ADIT_SEED", 0));
+    }
+    for seed in 0..variable("ADIT_CUTS", CUTS) {
+        live_and_die(mode, seed);
+    }
+}
+
+#[test]
+fn a_power_cut_loses_no_commit_and_tears_none_in_wal_mode() {
+    every_acknowledged_transaction_survives(Mode::Wal);
+}
+
+#[test]
+fn a_power_cut_loses_no_commit_and_tears_none_with_a_rollback_journal() {
+    every_acknowledged_transaction_survives(Mode::Delete);
+}
+
+#[test]
+fn a_power_cut_loses_no_commit_and_tears_none_with_batch_atomic_writes() {
+    every_acknowledged_transaction_survives(Mode::Batch);
+}

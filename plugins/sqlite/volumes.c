@@ -1,0 +1,242 @@
+/* The volumes that this process has open, and the databases in them: see vfs.h. */
+#include "vfs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Guards both lists, and what their members say about who uses them. Volumes are opened and closed under it, so that who
+ * opens one finds it open or closed, and never on the way. */
+static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
+static struct volume *volumes;
+static struct database *databases;
+
+/* Perhaps gone: only to be compared. */
+static _Thread_local const struct volume *last_used;
+
+void volume_used(struct volume *volume)
+{
+    last_used = volume;
+}
+
+/* A forked child has none of its parent's volumes: what it opens it opens anew, and is told who has it. */
+static void forget(void)
+{
+    pthread_mutex_init(&registry, NULL);
+    volumes = NULL;
+    databases = NULL;
+}
+
+static void forget_in_children(void)
+{
+    pthread_atfork(NULL, NULL, forget);
+}
+
+static void enter(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, forget_in_children);
+    pthread_mutex_lock(&registry);
+}
+
+static void leave(void)
+{
+    pthread_mutex_unlock(&registry);
+}
+
+/* Reads "64M" as bytes; 0 for what isn't a size. */
+static uint64_t parse_size(const char *text)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    const char *unit;
+    int shift = 0;
+    if (*text < '0' || *text > '9')
+        return 0;
+    errno = 0;
+    const unsigned long long number = strtoull(text, &end, 10);
+    if (errno != 0)
+        return 0;
+    if (*end != '\0') {
+        unit = strchr(units, *end & ~0x20);
+        if (unit == NULL || end[1] != '\0')
+            return 0;
+        shift = 10 * (int)(unit - units + 1);
+    }
+    return number << shift >> shift == number ? (uint64_t)number << shift : 0;
+}
+
+/* The words of an error go to SQLite's log and, since SQLite itself has none for what goes wrong with a volume, to
+ * standard error. */
+int tell(int code, const char *words)
+{
+    sqlite3_log(code, "adit: %s", words);
+    fprintf(stderr, "adit: %s\n", words);
+    return code;
+}
+
+static struct volume *find(const char *address)
+{
+    struct volume *volume = volumes;
+    while (volume != NULL && strcmp(volume->address, address) != 0)
+        volume = volume->next;
+    return volume;
+}
+
+static struct volume *add(const char *address, adit_volume *handle, int lent)
+{
+    struct volume *volume = sqlite3_malloc64(sizeof(*volume));
+    char *copy = sqlite3_mprintf("%s", address);
+    if (volume == NULL || copy == NULL) {
+        sqlite3_free(volume);
+        sqlite3_free(copy);
+        return NULL;
+    }
+    *volume = (struct volume){volumes, copy, handle, 0, lent};
+    volumes = volume;
+    return volume;
+}
+
+static void take_out(struct volume *volume)
+{
+    struct volume **link = &volumes;
+    while (*link != volume && *link != NULL)
+        link = &(*link)->next;
+    if (*link != NULL) /* a forked child has forgotten it */
+        *link = volume->next;
+    sqlite3_free(volume->address);
+    sqlite3_free(volume);
+}
+
+static struct volume *open_volume(const char *address, int *code)
+{
+    adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
+    const char *cache = getenv("ADIT_CACHE");
+    adit_volume *handle;
+    struct volume *volume;
+    int result;
+    if (cache != NULL && *cache != '\0' && (options.cache_bytes = parse_size(cache)) == 0) {
+        *code = tell(SQLITE_CANTOPEN, "ADIT_CACHE is not a size like 64M");
+        return NULL;
+    }
+    result = adit_open_volume(address, &options, &handle);
+    if (result == -EACCES || result == -EROFS || result == -EPERM) {
+        options.flags = ADIT_VOLUME_READ_ONLY;
+        result = adit_open_volume(address, &options, &handle);
+    }
+    if (result < 0) {
+        *code = tell(result == -EBUSY ? SQLITE_BUSY : SQLITE_CANTOPEN, adit_error_message());
+        return NULL;
+    }
+    volume = add(address, handle, 0);
+    if (volume == NULL) {
+        adit_close_volume(handle);
+        *code = SQLITE_NOMEM;
+    }
+    return volume;
+}
+
+struct volume *volume_acquire(const char *address, int *code)
+{
+    struct volume *volume;
+    enter();
+    volume = find(address);
+    if (volume == NULL)
+        volume = open_volume(address, code);
+    if (volume != NULL)
+        ++volume->files;
+    leave();
+    return volume;
+}
+
+struct volume *volume_acquire_any(int *code)
+{
+    const char *address = getenv("ADIT_VOLUME");
+    struct volume *volume;
+    enter();
+    for (volume = volumes; volume != NULL && volume != last_used; volume = volume->next)
+        continue;
+    if (volume == NULL)
+        volume = volumes;
+    if (volume != NULL)
+        ++volume->files;
+    leave();
+    if (volume == NULL && address != NULL && *address != '\0')
+        return volume_acquire(address, code);
+    if (volume == NULL)
+        *code = tell(SQLITE_CANTOPEN, "a temporary file: no volume is open, and ADIT_VOLUME names none");
+    return volume;
+}
+
+void volume_release(struct volume *volume)
+{
+    enter();
+    if (--volume->files == 0 && !volume->lent) {
+        const int result = adit_close_volume(volume->handle);
+        if (result < 0 && result != -EBADF) /* a forked child's is nothing to close */
+            tell(SQLITE_IOERR_CLOSE, adit_error_message());
+        take_out(volume);
+    }
+    leave();
+}
+
+int sqlite3_adit_lend_volume(const char *address, adit_volume *handle)
+{
+    struct volume *volume;
+    int code = SQLITE_OK;
+    enter();
+    volume = find(address);
+    if (handle != NULL) {
+        if (volume != NULL)
+            code = SQLITE_MISUSE;
+        else if (add(address, handle, 1) == NULL)
+            code = SQLITE_NOMEM;
+    } else if (volume == NULL || !volume->lent) {
+        code = SQLITE_MISUSE;
+    } else if (volume->files > 0) {
+        code = SQLITE_BUSY;
+    } else {
+        take_out(volume);
+    }
+    leave();
+    return code;
+}
+
+struct database *database_acquire(struct volume *volume, const adit_stat *stat)
+{
+    struct database *database;
+    enter();
+    for (database = databases; database != NULL; database = database->next) {
+        if (database->volume == volume && database->ino == stat->ino && database->generation == stat->generation)
+            break;
+    }
+    if (database == NULL && (database = sqlite3_malloc64(sizeof(*database))) != NULL) {
+        memset(database, 0, sizeof(*database));
+        database->next = databases;
+        database->volume = volume;
+        database->ino = stat->ino;
+        database->generation = stat->generation;
+        pthread_mutex_init(&database->mutex, NULL);
+        databases = database;
+    }
+    if (database != NULL)
+        ++database->connections;
+    leave();
+    return database;
+}
+
+void database_release(struct database *database)
+{
+    struct database **link = &databases;
+    enter();
+    if (--database->connections == 0) {
+        while (*link != database && *link != NULL)
+            link = &(*link)->next;
+        if (*link != NULL)
+            *link = database->next;
+        pthread_mutex_destroy(&database->mutex);
+        sqlite3_free(database);
+    }
+    leave();
+}

@@ -154,9 +154,9 @@ fn a_batch_needs_no_journal_and_one_that_is_too_large_gets_one() {
     let fill = "CREATE TABLE t (a); INSERT INTO t VALUES (1);";
     let journal = || stage.names().contains(&"app.db-journal".to_owned());
     let connection = stage.connect(Mode::Batch);
-    // A journal that is once made stays, so that it can be seen.
+    // A journal that is once made stays, so that it can be seen; and it isn't made because SQLite's cache is full.
     connection
-        .execute_batch("PRAGMA journal_mode=PERSIST")
+        .execute_batch("PRAGMA journal_mode=PERSIST; PRAGMA cache_size=-16000")
         .expect("set");
     connection
         .execute_batch(fill)
@@ -283,6 +283,46 @@ fn a_connection_for_reading_reads_and_does_not_write() {
     drop(writer);
     drop(reader);
     stage.end();
+}
+
+#[test]
+fn a_database_in_a_read_only_volume_can_be_read() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
+    let image = folder.path().join("v.adit");
+    let image = image.to_str().expect("a plain name");
+    let options = adit::MkfsOptions {
+        size_bytes: Some(64 << 20),
+        ..Default::default()
+    };
+    adit::Volume::mkfs(image, &options).expect("a fresh image");
+    for mode in [Mode::Wal, Mode::Delete] {
+        let path = format!("/{mode:?}.db");
+        let writer = connect(image, &path, mode).expect("it opens");
+        writer
+            .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+            .expect("written");
+    }
+    let options = adit::VolumeOptions {
+        read_only: true,
+        ..Default::default()
+    };
+    let volume = adit::Volume::open_with(image, &options).expect("nobody has it");
+    let lent = adit_sqlite::lend("frozen", &volume).expect("a name of its own");
+    for mode in [Mode::Wal, Mode::Delete] {
+        // In WAL mode SQLite makes a WAL, unless it is told that nobody writes.
+        let name = uri("frozen", &format!("/{mode:?}.db"), mode);
+        let immutable = if mode == Mode::Wal { "1" } else { "0" };
+        let name = format!("{name}&immutable={immutable}");
+        let reader = Connection::open(name).expect("it opens");
+        check(&reader, "read-only");
+        let refused = reader
+            .execute_batch("INSERT INTO t VALUES (2)")
+            .expect_err("only reads");
+        assert_eq!(code(refused), ErrorCode::ReadOnly, "{mode:?}");
+        assert_eq!(ask::<i64>(&reader, "SELECT sum(a) FROM t"), 1);
+    }
+    lent.take_back().expect("nothing is open");
+    volume.close().expect("nothing is open");
 }
 
 #[test]

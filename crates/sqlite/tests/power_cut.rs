@@ -21,10 +21,22 @@ const LIVES: u64 = 3;
 const SCHEMA: &str = "CREATE TABLE rows (id INTEGER PRIMARY KEY, number INTEGER, data BLOB);
     CREATE INDEX numbers ON rows (number);
     CREATE TABLE last (number INTEGER);
-    INSERT INTO last VALUES (0);";
+    INSERT INTO last VALUES (0);
+    CREATE TABLE pages (id INTEGER PRIMARY KEY, number INTEGER, data BLOB);
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)
+        INSERT INTO pages SELECT i, 0, zeroblob(3000) FROM n;";
 
-/// The statements of a transaction, the same for every database that gets it. Every eighth is too large for a batch.
-fn transaction(number: u64, seed: u64) -> String {
+/// What is done to a database.
+#[derive(Clone, Copy)]
+struct Script {
+    mode: Mode,
+    seed: u64,
+    /// Of so many transactions one is too large for a batch.
+    large: u64,
+}
+
+/// The statements of a transaction, the same for every database that gets it.
+fn transaction(number: u64, Script { seed, large, .. }: Script) -> String {
     let mut random = Prng::new(seed ^ (number << 20));
     let mut sql = String::from("BEGIN;");
     for _ in 0..=random.below(4) {
@@ -41,10 +53,8 @@ fn transaction(number: u64, seed: u64) -> String {
     if random.below(4) == 0 {
         sql += &format!("DELETE FROM rows WHERE id % 7 = {};", random.below(7));
     }
-    if number % 8 == 7 {
-        sql += "INSERT INTO rows (number, data) VALUES (-1, zeroblob(1500000));";
-        sql += &format!("UPDATE rows SET data = data || 'x' WHERE number < {number};");
-        sql += "DELETE FROM rows WHERE number = -1;";
+    if number % large == large - 1 {
+        sql += &format!("UPDATE pages SET number = {number};");
     }
     sql + &format!("UPDATE last SET number = {number}; COMMIT;")
 }
@@ -52,8 +62,11 @@ fn transaction(number: u64, seed: u64) -> String {
 /// All that is in a database.
 fn content(connection: &Connection) -> Vec<(i64, i64, Vec<u8>)> {
     let mut query = connection
-        .prepare("SELECT id, number, CAST(data AS BLOB) FROM rows ORDER BY id")
-        .expect("the table is there");
+        .prepare(
+            "SELECT id, number, CAST(data AS BLOB) FROM rows
+             UNION ALL SELECT -id, number, data FROM pages ORDER BY id",
+        )
+        .expect("the tables are there");
     let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
     let rows = rows.expect("it can be read");
     rows.map(|row| row.expect("a row")).collect()
@@ -84,8 +97,9 @@ impl Stage {
     }
 }
 
-fn live_and_die(mode: Mode, seed: u64) {
-    let name = format!("{mode:?}-{seed}");
+fn live_and_die(script: Script) {
+    let Script { mode, seed, large } = script;
+    let name = format!("{mode:?}-{seed}-{large}");
     let mut random = Prng::new(seed);
     let config = FaultConfig {
         seed,
@@ -107,12 +121,18 @@ fn live_and_die(mode: Mode, seed: u64) {
         let stage = stage.unwrap_or_else(|error| panic!("{when}: {error}"));
         let connection = connect(&name, "/app.db", mode);
         let connection = connection.unwrap_or_else(|error| panic!("{when}: {error}"));
+        if random.below(3) > 0 {
+            // Else a large transaction doesn't get as far as a batch: it is written with a journal before it ends.
+            connection
+                .execute_batch("PRAGMA cache_size = -16000")
+                .expect("set");
+        }
         device.cut_after(random.below(150));
         let mut in_flight = done;
         while !device.is_cut() {
             in_flight = done + 1;
             if connection
-                .execute_batch(&transaction(in_flight, seed))
+                .execute_batch(&transaction(in_flight, script))
                 .is_err()
             {
                 break;
@@ -120,7 +140,7 @@ fn live_and_die(mode: Mode, seed: u64) {
             // A request of the keeper's may have been cut after this one returned.
             done = in_flight;
             model
-                .execute_batch(&transaction(done, seed))
+                .execute_batch(&transaction(done, script))
                 .expect("memory doesn't fail");
         }
         assert!(device.is_cut(), "{when}: a transaction failed by itself");
@@ -143,7 +163,7 @@ fn live_and_die(mode: Mode, seed: u64) {
         if last > done {
             done = last;
             model
-                .execute_batch(&transaction(done, seed))
+                .execute_batch(&transaction(done, script))
                 .expect("memory doesn't fail");
         }
         assert!(
@@ -157,26 +177,35 @@ fn live_and_die(mode: Mode, seed: u64) {
     }
 }
 
-fn every_acknowledged_transaction_survives(mode: Mode) {
-    if std::env::var_os("ADIT_SEED").is_some() {
-        return live_and_die(mode, variable("ADIT_SEED", 0));
-    }
-    for seed in 0..variable("ADIT_CUTS", CUTS) {
-        live_and_die(mode, seed);
+fn every_acknowledged_transaction_survives(mode: Mode, large: u64) {
+    let seeds = match std::env::var_os("ADIT_SEED") {
+        Some(_) => variable("ADIT_SEED", 0)..=variable("ADIT_SEED", 0),
+        None => 1..=variable("ADIT_CUTS", CUTS),
+    };
+    for seed in seeds {
+        live_and_die(Script { mode, seed, large });
     }
 }
 
 #[test]
 fn a_power_cut_loses_no_commit_and_tears_none_in_wal_mode() {
-    every_acknowledged_transaction_survives(Mode::Wal);
+    every_acknowledged_transaction_survives(Mode::Wal, 8);
 }
 
 #[test]
 fn a_power_cut_loses_no_commit_and_tears_none_with_a_rollback_journal() {
-    every_acknowledged_transaction_survives(Mode::Delete);
+    every_acknowledged_transaction_survives(Mode::Delete, 8);
 }
 
 #[test]
 fn a_power_cut_loses_no_commit_and_tears_none_with_batch_atomic_writes() {
-    every_acknowledged_transaction_survives(Mode::Batch);
+    every_acknowledged_transaction_survives(Mode::Batch, 8);
+}
+
+// SQLite falls back from a batch that is too large to the journal that it kept in memory. It creates the file then, but
+// doesn't sync it: it did that before, when there was no file. A power cut while the database's pages were synced left some of
+// them new, and no journal to undo them with. The VFS syncs that journal itself.
+#[test]
+fn a_power_cut_tears_no_transaction_that_was_too_large_for_a_batch() {
+    every_acknowledged_transaction_survives(Mode::Batch, 1);
 }

@@ -152,6 +152,7 @@ fn first_bytes(address: &str, device: &dyn Device) -> Result<Vec<u8>> {
 
 impl Mounted {
     pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<Mounted> {
+        fork::install(); // before there is a descriptor to close in children
         let in_memory = address.starts_with("mem:");
         let device_options = DeviceOptions {
             engine: match options.engine {
@@ -195,7 +196,7 @@ impl Mounted {
                 Fs::mount(Store::open(reactor, &store_options).await?).await
             }
         })?;
-        let server = match options.inspectable && !options.read_only && !in_memory {
+        let server = match options.inspectable && !options.read_only && !fresh {
             true => Server::start(address, engine.clone())
                 .inspect_err(
                     |error| tracing::warn!(%address, %error, "nobody can look at the open volume"),

@@ -54,6 +54,8 @@ fn what_was_written_is_there_after_closing_and_opening() {
             .errno(),
         Errno::ROFS
     );
+    let writing = volume.open_file("/d/f", OpenOptions::new().read(true).write(true));
+    assert_eq!(writing.expect_err("read-only").errno(), Errno::ROFS);
     volume.close().expect("closed");
 }
 

@@ -338,6 +338,9 @@ impl Fs {
                     }
                     let slot = view.slot_ref(id)?;
                     check_open(at.who, slot, kind, flags)?;
+                    if flags.writable() && kind == FileKind::File && self.store.is_read_only() {
+                        return Err(Errno::ROFS.into());
+                    }
                     // The last thing the closure does: it isn't run again.
                     Ok(Ok(self.acquire(id, kind, slot)?))
                 })

@@ -15,7 +15,7 @@ int file_failed(struct file *file, int64_t result, int code)
     else if (result == -EUCLEAN)
         code = SQLITE_IOERR_CORRUPTFS;
 #endif
-    sqlite3_log(code, "adit: %s: %s", file->path != NULL ? file->path : "a temporary file", adit_error_message());
+    sqlite3_log(code, "adit: %s: %s", file->path, adit_error_message());
     return code;
 }
 
@@ -24,10 +24,12 @@ static int file_close(sqlite3_file *base)
     struct file *file = (struct file *)base;
     file_shm_unmap(base, 0);
     batch_drop(file);
-    if (file->database != NULL)
-        database_release(file->database);
     adit_close(file->handle); /* nothing to lose: SQLite has synced what it needs */
-    volume_release(file->volume);
+    if (file->forks == forks()) {
+        if (file->database != NULL)
+            database_release(file->database);
+        volume_release(file->volume);
+    }
     sqlite3_free(file->path);
     memset(file, 0, sizeof(*file));
     return SQLITE_OK;
@@ -109,7 +111,7 @@ static int size_hint(struct file *file, sqlite3_int64 hint)
 static int has_moved(const struct file *file)
 {
     adit_stat here, there;
-    return file->path == NULL || adit_fstat(file->handle, &here) < 0 ||
+    return adit_fstat(file->handle, &here) < 0 ||
            adit_stat_path(file->volume->handle, file->path, &there) < 0 || here.ino != there.ino ||
            here.generation != there.generation;
 }

@@ -26,14 +26,12 @@ static int set(struct file *file, int operation, uint64_t offset, uint64_t len)
 
 static int lock_shared(struct file *file)
 {
-    int code = set(file, ADIT_LOCK_SHARED, PENDING, 1);
-    if (code == SQLITE_OK) {
-        const int unlocked =
-            (code = set(file, ADIT_LOCK_SHARED, READERS, READERS_BYTES), set(file, ADIT_LOCK_UNLOCK, PENDING, 1));
-        if (code == SQLITE_OK)
-            code = unlocked;
-    }
-    return code;
+    int unlocked, code = set(file, ADIT_LOCK_SHARED, PENDING, 1);
+    if (code != SQLITE_OK)
+        return code;
+    code = set(file, ADIT_LOCK_SHARED, READERS, READERS_BYTES);
+    unlocked = set(file, ADIT_LOCK_UNLOCK, PENDING, 1);
+    return code != SQLITE_OK ? code : unlocked;
 }
 
 int file_lock(sqlite3_file *base, int level)

@@ -13,7 +13,7 @@ int file_shm_map(sqlite3_file *base, int region, int bytes, int extend, void vol
     struct database *database = file->database;
     int code = SQLITE_OK;
     *memory = NULL;
-    if (database == NULL)
+    if (database == NULL || file->forks != forks())
         return SQLITE_IOERR_SHMMAP;
     pthread_mutex_lock(&database->mutex);
     if (!file->shm_mapped) {
@@ -90,7 +90,7 @@ int file_shm_lock(sqlite3_file *base, int first, int count, int flags)
     struct file *file = (struct file *)base;
     const uint16_t bits = (uint16_t)((1u << (first + count)) - (1u << first));
     int code = SQLITE_OK;
-    if (!file->shm_mapped)
+    if (!file->shm_mapped || file->forks != forks())
         return SQLITE_IOERR_SHMLOCK;
     volume_used(file->volume);
     pthread_mutex_lock(&file->database->mutex);
@@ -108,7 +108,7 @@ void file_shm_barrier(sqlite3_file *base)
 {
     struct file *file = (struct file *)base;
     atomic_thread_fence(memory_order_seq_cst);
-    if (file->database != NULL) {
+    if (file->database != NULL && file->forks == forks()) {
         pthread_mutex_lock(&file->database->mutex);
         pthread_mutex_unlock(&file->database->mutex);
     }
@@ -120,7 +120,7 @@ int file_shm_unmap(sqlite3_file *base, int delete_it)
     struct file *file = (struct file *)base;
     struct database *database = file->database;
     (void)delete_it;
-    if (!file->shm_mapped)
+    if (!file->shm_mapped || file->forks != forks())
         return SQLITE_OK;
     pthread_mutex_lock(&database->mutex);
     give_back(file, database->locks, 0, SQLITE_SHM_NLOCK);

@@ -143,6 +143,7 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
     int code;
     (void)vfs;
     memset(file, 0, sizeof(*file));
+    file->forks = forks();
     code = open_named(file, name, &flags);
     file->powersafe_overwrite = 1;
     if (code == SQLITE_OK && (flags & SQLITE_OPEN_MAIN_DB)) {

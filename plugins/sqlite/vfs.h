@@ -73,6 +73,9 @@ void volume_release(struct volume *volume);
 /* Says what went wrong; returns the code. */
 int tell(int code, const char *words);
 
+/* How often this process and its ancestors forked since the VFS was there: what was opened before is not ours. */
+unsigned forks(void);
+
 /* The database that an open file is. NULL without memory. */
 struct database *database_acquire(struct volume *volume, const adit_stat *stat);
 void database_release(struct database *database);
@@ -93,7 +96,8 @@ struct file {
     adit_file *handle;
     struct volume *volume;
     struct database *database; /* of a main database only */
-    char *path;                /* in the volume; NULL if it has no name */
+    char *path;                /* in the volume */
+    unsigned forks;            /* when it was opened */
     int level;                 /* SQLITE_LOCK_... */
     int last_errno;
     int chunk_bytes;

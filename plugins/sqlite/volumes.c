@@ -11,6 +11,7 @@
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
 static struct volume *volumes;
 static struct database *databases;
+static unsigned fork_count;
 
 /* Perhaps gone: only to be compared. */
 static _Thread_local const struct volume *last_used;
@@ -20,9 +21,11 @@ void volume_used(struct volume *volume)
     last_used = volume;
 }
 
-/* A forked child has none of its parent's volumes: what it opens it opens anew, and is told who has it. */
+/* A forked child has none of its parent's volumes: what it opens it opens anew, and is told who has it. Another thread of
+ * the parent may have held any of our locks. */
 static void forget(void)
 {
+    ++fork_count;
     pthread_mutex_init(&registry, NULL);
     volumes = NULL;
     databases = NULL;
@@ -43,6 +46,11 @@ static void enter(void)
 static void leave(void)
 {
     pthread_mutex_unlock(&registry);
+}
+
+unsigned forks(void)
+{
+    return fork_count;
 }
 
 /* Reads "64M" as bytes; 0 for what isn't a size. */
@@ -101,10 +109,9 @@ static struct volume *add(const char *address, adit_volume *handle, int lent)
 static void take_out(struct volume *volume)
 {
     struct volume **link = &volumes;
-    while (*link != volume && *link != NULL)
+    while (*link != volume)
         link = &(*link)->next;
-    if (*link != NULL) /* a forked child has forgotten it */
-        *link = volume->next;
+    *link = volume->next;
     sqlite3_free(volume->address);
     sqlite3_free(volume);
 }
@@ -173,8 +180,7 @@ void volume_release(struct volume *volume)
 {
     enter();
     if (--volume->files == 0 && !volume->lent) {
-        const int result = adit_close_volume(volume->handle);
-        if (result < 0 && result != -EBADF) /* a forked child's is nothing to close */
+        if (adit_close_volume(volume->handle) < 0)
             tell(SQLITE_IOERR_CLOSE, adit_error_message());
         take_out(volume);
     }
@@ -231,10 +237,9 @@ void database_release(struct database *database)
     struct database **link = &databases;
     enter();
     if (--database->connections == 0) {
-        while (*link != database && *link != NULL)
+        while (*link != database)
             link = &(*link)->next;
-        if (*link != NULL)
-            *link = database->next;
+        *link = database->next;
         pthread_mutex_destroy(&database->mutex);
         sqlite3_free(database);
     }

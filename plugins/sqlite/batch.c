@@ -14,22 +14,18 @@
 
 int batch_begin(struct file *file)
 {
+    const int64_t most = adit_atomic_write_max(file->handle);
     batch_drop(file);
     file->batch.open = 1;
+    file->batch.bytes_max = most > 0 ? (size_t)most : 0;
     return SQLITE_OK;
-}
-
-static int is_too_large(struct file *file, size_t len)
-{
-    const int64_t most = adit_atomic_write_max(file->handle);
-    return most < 0 || file->batch.bytes + len > (uint64_t)most;
 }
 
 int batch_write(struct file *file, const void *data, int len, int64_t offset)
 {
     struct batch *batch = &file->batch;
     void *copy;
-    if (is_too_large(file, (size_t)len))
+    if (batch->bytes + (size_t)len > batch->bytes_max)
         return SQLITE_IOERR_WRITE; /* it will be written with a journal */
     if (batch->count == batch->room) {
         const size_t room = batch->room == 0 ? 16 : 2 * batch->room;

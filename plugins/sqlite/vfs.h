@@ -86,7 +86,7 @@ void database_release(struct database *database);
 struct batch {
     adit_write_range *ranges; /* each with memory of its own */
     size_t count, room;
-    size_t bytes;
+    size_t bytes, bytes_max;
     int open;
 };
 

@@ -437,3 +437,59 @@ fn controls_say_where_a_database_lies_and_how_it_is_kept() {
     drop(connection);
     stage.end();
 }
+
+#[test]
+fn a_batch_is_read_before_it_is_committed_and_leaves_nothing_when_rolled_back() {
+    let stage = Stage::new("overlay", "64M");
+    let connection = stage.connect(Mode::Batch);
+    connection
+        .execute_batch("CREATE TABLE t (a)")
+        .expect("a table");
+    let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
+    // SAFETY: the connection is alive, and this operation takes a place for the pointer.
+    let result = unsafe {
+        let argument = (&raw mut file).cast::<c_void>();
+        let operation = ffi::SQLITE_FCNTL_FILE_POINTER;
+        ffi::sqlite3_file_control(connection.handle(), c"main".as_ptr(), operation, argument)
+    };
+    assert_eq!(result, ffi::SQLITE_OK);
+    // SAFETY: an open file has methods, all of them; nobody else uses it now.
+    let methods = unsafe { &*(*file).pMethods };
+    let read = |offset: i64| {
+        let mut bytes = [0_u8; 8];
+        let method = methods.xRead.expect("there");
+        // SAFETY: as above; the memory is ours.
+        let code = unsafe { method(file, bytes.as_mut_ptr().cast(), 8, offset) };
+        (code, bytes)
+    };
+    let write = |offset: i64, bytes: &[u8]| {
+        let method = methods.xWrite.expect("there");
+        let len = bytes.len() as c_int;
+        // SAFETY: as above.
+        let code = unsafe { method(file, bytes.as_ptr().cast(), len, offset) };
+        assert_eq!(code, ffi::SQLITE_OK);
+    };
+    let control = |operation| {
+        let method = methods.xFileControl.expect("there");
+        // SAFETY: as above; these operations take nothing.
+        let code = unsafe { method(file, operation, std::ptr::null_mut()) };
+        assert_eq!(code, ffi::SQLITE_OK);
+    };
+    let size = stage.volume.metadata("/app.db").expect("there").len() as i64;
+    write(size, b"........");
+    control(ffi::SQLITE_FCNTL_BEGIN_ATOMIC_WRITE);
+    write(size + 2, b"ab");
+    write(size + 6, b"wxyz");
+    write(size + 3, b"c");
+    assert_eq!(read(size), (ffi::SQLITE_OK, *b"..ac..wx"));
+    control(ffi::SQLITE_FCNTL_ROLLBACK_ATOMIC_WRITE);
+    assert_eq!(read(size), (ffi::SQLITE_OK, *b"........"));
+    control(ffi::SQLITE_FCNTL_BEGIN_ATOMIC_WRITE);
+    write(size + 2, b"ab");
+    control(ffi::SQLITE_FCNTL_COMMIT_ATOMIC_WRITE);
+    assert_eq!(read(size), (ffi::SQLITE_OK, *b"..ab...."));
+    let beyond = (ffi::SQLITE_IOERR_SHORT_READ, *b"....\0\0\0\0");
+    assert_eq!(read(size + 4), beyond);
+    drop(connection);
+    stage.end();
+}

@@ -1,0 +1,46 @@
+//! What a commit costs at the device.
+
+mod support;
+
+use adit_block::{FaultConfig, FaultDevice};
+use std::time::Duration;
+use support::{Mode, connect};
+
+/// Requests of a small commit: (writes, flushes).
+fn cost(mode: Mode) -> Vec<(u64, u64)> {
+    let device = FaultDevice::new(FaultConfig::default());
+    let options = adit::VolumeOptions {
+        survive_process_death: false,
+        inspectable: false,
+        // Nothing but the commits writes.
+        writeback_interval: Duration::from_secs(1000),
+        ..Default::default()
+    };
+    let name = format!("cost-{mode:?}");
+    let volume = adit::Volume::on_device(device.clone(), &options, true).expect("a volume");
+    let lent = adit_sqlite::lend(&name, &volume).expect("a name of its own");
+    let connection = connect(&name, "/app.db", mode).expect("it opens");
+    connection
+        .execute_batch("CREATE TABLE t (a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (0, 'x')")
+        .expect("a table");
+    let costs = (0..20).map(|_| {
+        let before = device.counts();
+        connection
+            .execute("INSERT INTO t (b) VALUES ('some words')", [])
+            .expect("inserted");
+        let after = device.counts();
+        (after.writes - before.writes, after.flushes - before.flushes)
+    });
+    let costs = costs.collect();
+    drop(connection);
+    lent.take_back().expect("nothing is open");
+    volume.close().expect("nothing is open");
+    costs
+}
+
+#[test]
+fn a_small_commit_is_one_device_write_in_wal_mode_and_as_a_batch() {
+    for mode in [Mode::Wal, Mode::Batch] {
+        assert_eq!(cost(mode), [(1, 0); 20], "{mode:?}");
+    }
+}

@@ -130,9 +130,12 @@ pub(crate) enum Command {
     Rmdir(Cat),
     /// Rename, or move into a directory
     Mv(Mv),
-    /// Give a file another name (a hard link)
+    /// Give a file another name (a hard link), or make a symbolic link with -s
     Ln(Ln),
     /// Copy files and trees into a volume
+    ///
+    /// With kinds, permissions, owners, times, extended attributes, holes and hard links. Symbolic links inside a tree are copied as links;
+    /// LOCAL itself is followed if it is one. A file that is there is replaced, a directory is filled.
     #[command(after_help = "Examples:
   adit put db.adit a.txt /            as /a.txt
   adit put db.adit a.txt /b.txt       as /b.txt
@@ -140,6 +143,10 @@ pub(crate) enum Command {
   adit put db.adit a b c /dir         into the directory /dir")]
     Put(Put),
     /// Copy a file or tree out of a volume
+    ///
+    /// As put. Who isn't root gets all that he may have: what others own becomes his own, and trusted.* and security.* attributes are left
+    /// out. Root gets everything, programs with the set-user-ID bit and devices included: of a volume that you don't trust, get it as
+    /// somebody else.
     #[command(after_help = "Examples:
   adit get db.adit /a.txt .           as ./a.txt
   adit get db.adit / ./all            everything, into the directory ./all")]
@@ -319,8 +326,12 @@ pub(crate) struct Mv {
 #[derive(Args)]
 pub(crate) struct Ln {
     pub(crate) volume: String,
+    /// What the link leads to; with -s it is kept as it is, and need not exist
     pub(crate) existing: PathBuf,
     pub(crate) path: PathBuf,
+    /// Make a symbolic link
+    #[arg(long, short)]
+    pub(crate) symbolic: bool,
 }
 
 #[derive(Args)]
@@ -331,6 +342,8 @@ pub(crate) struct Put {
     pub(crate) local: Vec<PathBuf>,
     /// Where to
     pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) keep: Keep,
 }
 
 #[derive(Args)]
@@ -340,6 +353,19 @@ pub(crate) struct Get {
     pub(crate) path: PathBuf,
     /// Where to
     pub(crate) local: PathBuf,
+    #[command(flatten)]
+    pub(crate) keep: Keep,
+}
+
+/// What a copy keeps.
+#[derive(Args)]
+pub(crate) struct Keep {
+    /// Don't keep owners, nor set-user-ID and set-group-ID bits of others: what is copied is yours
+    #[arg(long)]
+    pub(crate) no_owner: bool,
+    /// Don't keep extended attributes (access control lists and capabilities among them)
+    #[arg(long)]
+    pub(crate) no_xattrs: bool,
 }
 
 #[derive(Args)]

@@ -16,10 +16,10 @@ pub(crate) fn rm(arguments: &Rm, options: &VolumeArguments) -> adit::Result<()> 
 }
 
 fn remove(volume: &Volume, path: &Path, recursive: bool) -> adit::Result<()> {
-    if recursive && volume.metadata(path)?.is_dir() {
-        return volume.remove_dir_all(path);
+    match recursive {
+        true => volume.remove_dir_all(path),
+        false => volume.remove_file(path),
     }
-    volume.remove_file(path)
 }
 
 pub(crate) fn mkdir(arguments: &Mkdir, options: &VolumeArguments) -> adit::Result<()> {
@@ -57,7 +57,10 @@ pub(crate) fn mv(arguments: &Mv, options: &VolumeArguments) -> adit::Result<()> 
 pub(crate) fn ln(arguments: &Ln, options: &VolumeArguments) -> adit::Result<()> {
     let volume = options.open(&arguments.volume)?;
     let path = into_directory(&volume, &arguments.existing, &arguments.path)?;
-    volume.hard_link(&arguments.existing, path)?;
+    match arguments.symbolic {
+        true => volume.symlink(&arguments.existing, path)?,
+        false => volume.hard_link(&arguments.existing, path)?,
+    }
     volume.close()
 }
 
@@ -65,7 +68,8 @@ pub(crate) fn ln(arguments: &Ln, options: &VolumeArguments) -> adit::Result<()> 
 pub(crate) fn into_directory(volume: &Volume, from: &Path, to: &Path) -> adit::Result<PathBuf> {
     let is_directory = match volume.metadata(to) {
         Ok(metadata) => metadata.is_dir(),
-        Err(error) if error.errno() == Errno::NOENT => false,
+        // Also a symbolic link that leads nowhere.
+        Err(error) if matches!(error.errno(), Errno::NOENT | Errno::LOOP) => false,
         Err(error) => return Err(error),
     };
     match (is_directory, from.file_name()) {

@@ -23,6 +23,12 @@ pub(crate) struct FileLine<'a> {
     pub(crate) gid: u32,
     pub(crate) inode: u64,
     pub(crate) generation: u32,
+    /// What a symbolic link says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) target: Option<String>,
+    /// Major and minor number of a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) device: Option<String>,
     pub(crate) accessed: String,
     pub(crate) modified: String,
     pub(crate) changed: String,
@@ -30,7 +36,7 @@ pub(crate) struct FileLine<'a> {
 }
 
 impl<'a> FileLine<'a> {
-    pub(crate) fn new(name: &'a Path, metadata: &Metadata) -> Self {
+    pub(crate) fn new(name: &'a Path, metadata: &Metadata, target: Option<&Path>) -> Self {
         let stat: &Stat = metadata.stat();
         FileLine {
             name: name.to_string_lossy(),
@@ -43,6 +49,8 @@ impl<'a> FileLine<'a> {
             gid: stat.gid,
             inode: stat.inode,
             generation: stat.generation,
+            target: target.map(|target| target.to_string_lossy().into_owned()),
+            device: device(stat),
             accessed: time(metadata.accessed()),
             modified: time(metadata.modified()),
             changed: time(metadata.changed()),
@@ -121,6 +129,12 @@ pub(crate) fn kind_name(kind: FileKind) -> &'static str {
         FileKind::CharDevice => "character device",
         FileKind::BlockDevice => "block device",
     }
+}
+
+/// `8:1`, of a device.
+pub(crate) fn device(stat: &Stat) -> Option<String> {
+    let is_device = matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice);
+    is_device.then(|| format!("{}:{}", libc::major(stat.rdev), libc::minor(stat.rdev)))
 }
 
 /// `drwxr-xr-x`.

@@ -2,7 +2,7 @@
 
 use crate::arguments::{Cat, Du, Ls, Paths, VolumeArguments};
 use crate::output::{self, FileLine, kind_name, mode_text};
-use adit::{FileKind, Inspector, Metadata, OpenOptions};
+use adit::{Errno, FileKind, Inspector, Metadata, OpenOptions};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -15,34 +15,48 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> {
     let volume = options.inspect(&arguments.volume)?;
-    let metadata = volume.metadata(&arguments.path)?;
-    // Attributes only when somebody looks at them.
+    let path = &arguments.path;
+    // Attributes only when somebody looks at them. Who does wants to see a link itself, as with any `ls`.
     let attributes = arguments.json || arguments.long;
+    let mut metadata = volume.symlink_metadata(path)?;
+    if metadata.kind() == FileKind::Symlink && !attributes {
+        metadata = volume.metadata(path).unwrap_or(metadata);
+    }
     let mut entries: Vec<(OsString, FileKind, Option<Metadata>)> = Vec::new();
     if metadata.is_dir() {
-        for entry in volume.read_dir(&arguments.path, attributes) {
+        for entry in volume.read_dir(path, attributes) {
             let entry = entry?;
             let name = OsString::from_vec(entry.name.into_vec());
             entries.push((name, entry.kind, entry.metadata));
         }
         entries.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
     } else {
-        let name = arguments.path.clone().into_os_string();
+        let name = path.clone().into_os_string();
         entries.push((name, metadata.kind(), Some(metadata.clone())));
     }
-    let known = || {
-        let all = entries.iter();
-        all.filter_map(|(name, _, metadata)| Some((name, metadata.as_ref()?)))
-    };
+    let mut known = Vec::new();
+    for (name, _, about) in &entries {
+        let Some(about) = about else { continue };
+        let target = match (attributes, metadata.is_dir()) {
+            (false, _) => None,
+            (true, true) => target(&volume, &path.join(name), about)?,
+            (true, false) => target(&volume, path, about)?,
+        };
+        known.push((name, about, target));
+    }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if arguments.json {
-        let lines = known().map(|(name, metadata)| FileLine::new(Path::new(name), metadata));
+        let lines = known.iter().map(|(name, metadata, target)| {
+            FileLine::new(Path::new(name), metadata, target.as_deref())
+        });
         output::json(&mut out, &lines.collect::<Vec<_>>())?;
     } else if arguments.long {
-        let longest = known().map(|(_, metadata)| metadata.len()).max();
-        let width = longest.unwrap_or(0).to_string().len();
-        for (name, metadata) in known() {
-            long_line(&mut out, name, metadata, width)?;
+        let lengths = known
+            .iter()
+            .map(|(_, metadata, _)| size_text(metadata).len());
+        let width = lengths.max().unwrap_or(0);
+        for (name, metadata, target) in &known {
+            long_line(&mut out, name, metadata, target.as_deref(), width)?;
         }
     } else {
         for (name, kind, _) in &entries {
@@ -59,10 +73,28 @@ pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> 
     volume.close()
 }
 
+/// What a symbolic link says; None for anything else, and for one that its owner has replaced meanwhile.
+fn target(volume: &Inspector, path: &Path, metadata: &Metadata) -> adit::Result<Option<PathBuf>> {
+    if metadata.kind() != FileKind::Symlink {
+        return Ok(None);
+    }
+    match volume.read_link(path) {
+        Ok(target) => Ok(Some(target)),
+        Err(error) if output::vanished(volume, &error) || error.errno() == Errno::INVAL => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Bytes, or which device it is.
+fn size_text(metadata: &Metadata) -> String {
+    output::device(metadata.stat()).unwrap_or_else(|| metadata.len().to_string())
+}
+
 fn long_line(
     out: &mut impl Write,
     name: &OsStr,
     metadata: &Metadata,
+    target: Option<&Path>,
     width: usize,
 ) -> adit::Result<()> {
     let stat = metadata.stat();
@@ -73,10 +105,14 @@ fn long_line(
         stat.links,
         stat.uid,
         stat.gid,
-        stat.size_bytes,
+        size_text(metadata),
         output::time(metadata.modified()),
     )?;
     out.write_all(&output::name(name))?;
+    if let Some(target) = target {
+        out.write_all(b" -> ")?;
+        out.write_all(&output::name(target.as_os_str()))?;
+    }
     Ok(out.write_all(b"\n")?)
 }
 
@@ -86,13 +122,21 @@ pub(crate) fn stat(arguments: &Paths, options: &VolumeArguments) -> adit::Result
     let mut lines = Vec::new();
     for path in &arguments.paths {
         let metadata = volume.symlink_metadata(path)?;
+        let target = target(&volume, path, &metadata)?;
         if arguments.json {
-            lines.push(FileLine::new(path, &metadata));
+            lines.push(FileLine::new(path, &metadata, target.as_deref()));
             continue;
         }
         let stat = metadata.stat();
         writeln!(out, "{}", path.display())?;
         writeln!(out, "  kind       {}", kind_name(stat.kind))?;
+        if let Some(target) = target {
+            let target = target.to_string_lossy();
+            writeln!(out, "  target     {}", output::plain(&target))?;
+        }
+        if let Some(device) = output::device(stat) {
+            writeln!(out, "  device     {device}")?;
+        }
         writeln!(
             out,
             "  size       {} ({} bytes)",
@@ -194,7 +238,7 @@ fn usage(volume: &Inspector, top: &Path, found: &mut impl FnMut(&Path, u64)) -> 
     }
     let mut seen = HashSet::new();
     let mut open = |path: PathBuf| -> adit::Result<Level> {
-        let metadata = volume.metadata(&path)?;
+        let metadata = volume.symlink_metadata(&path)?;
         let mut level = Level {
             bytes: metadata.allocated_bytes(),
             below: Vec::new(),

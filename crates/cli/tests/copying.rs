@@ -82,7 +82,7 @@ fn get_waits_for_no_pipe_and_writes_only_to_files() {
     pipe(&place.path("pipe"));
     let (code, errors) = soon(&place, &["get", "v.adit", "/f", "pipe"]);
     assert_eq!(code, Some(1), "{errors}");
-    assert!(errors.contains("pipe: neither a file"), "{errors}");
+    assert!(errors.contains("pipe: there is a fifo"), "{errors}");
     let kind = std::fs::metadata(place.path("pipe")).expect("there");
     assert!(kind.file_type().is_fifo());
 
@@ -95,11 +95,14 @@ fn get_waits_for_no_pipe_and_writes_only_to_files() {
     .expect("opened");
     let (code, errors) = soon(&place, &["get", "v.adit", "/f", "pipe"]);
     assert_eq!(code, Some(1), "{errors}");
-    assert!(errors.contains("pipe: neither a file"), "{errors}");
+    assert!(errors.contains("pipe: there is a fifo"), "{errors}");
     drop(reader);
 
     let errors = place.fails(1, &["get", "v.adit", "/f", "/dev/null"]);
-    assert!(errors.contains("/dev/null: neither a file"), "{errors}");
+    assert!(
+        errors.contains("/dev/null: there is a character device"),
+        "{errors}"
+    );
 }
 
 #[test]

@@ -90,6 +90,105 @@ fn ls_and_stat_show_what_stat_knows() {
     assert_eq!(lines(&place.ok(&["ls", "v.adit", "/f"])), ["/f"]);
 }
 
+/// A volume in which links lead to `/d` with its file `f`, to nothing, and to themselves.
+fn with_links() -> Place {
+    let place = Place::with_volume();
+    place.write("f", vec![7; 1 << 20]);
+    place.ok(&["mkdir", "v.adit", "/d"]);
+    place.ok(&["put", "v.adit", "f", "/d/f"]);
+    place.ok(&["ln", "-s", "v.adit", "d", "/to d"]);
+    place.ok(&["ln", "-s", "v.adit", "/d/f", "/to f"]);
+    place.ok(&["ln", "-s", "v.adit", "no/where", "/dangling"]);
+    place.ok(&["ln", "-s", "v.adit", "loop", "/loop"]);
+    place
+}
+
+#[test]
+fn links_are_shown_with_their_targets_and_followed_where_ls_and_cat_do() {
+    let place = with_links();
+    let listed = place.ok(&["ls", "v.adit"]);
+    assert_eq!(lines(&listed), ["d/", "dangling", "loop", "to d", "to f"]);
+    let long = place.ok(&["ls", "-l", "v.adit"]);
+    assert!(lines(&long)[1].starts_with("lrwxrwxrwx"), "{long}");
+    for shown in [
+        " dangling -> no/where",
+        " loop -> loop",
+        " to d -> d",
+        " to f -> /d/f",
+    ] {
+        assert!(
+            lines(&long).iter().any(|line| line.ends_with(shown)),
+            "{long}"
+        );
+    }
+    assert!(
+        place
+            .ok(&["stat", "v.adit", "/to d"])
+            .contains("target     d\n")
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&place.ok(&["ls", "--json", "v.adit", "/to f"])).expect("JSON");
+    assert_eq!(json[0]["target"], "/d/f");
+
+    assert_eq!(lines(&place.ok(&["ls", "v.adit", "/to d"])), ["f"]);
+    assert!(
+        place
+            .ok(&["ls", "-l", "v.adit", "/to d"])
+            .ends_with("/to d -> d\n")
+    );
+    assert!(
+        place
+            .ok(&["ls", "-l", "v.adit", "/to d/"])
+            .ends_with(" f\n")
+    );
+    assert_eq!(
+        lines(&place.ok(&["ls", "v.adit", "/dangling"])),
+        ["/dangling"]
+    );
+    assert_eq!(place.ok(&["cat", "v.adit", "/to f"]).len(), 1 << 20);
+    assert!(
+        place
+            .fails(1, &["cat", "v.adit", "/dangling"])
+            .contains("ENOENT")
+    );
+    assert!(
+        place
+            .fails(1, &["cat", "v.adit", "/loop"])
+            .contains("ELOOP")
+    );
+}
+
+/// `rm -r` of a link to a directory removed what was in that directory.
+#[test]
+fn links_themselves_are_removed_moved_linked_and_counted() {
+    let place = with_links();
+    let usage: serde_json::Value =
+        serde_json::from_str(&place.ok(&["du", "--json", "v.adit"])).expect("JSON");
+    let bytes = usage[1]["allocated_bytes"].as_u64().expect("the root");
+    assert!((1 << 20..3 << 19).contains(&bytes), "{bytes}");
+    let usage: serde_json::Value =
+        serde_json::from_str(&place.ok(&["du", "--json", "v.adit", "/to d"])).expect("JSON");
+    assert!(usage[0]["allocated_bytes"].as_u64() < Some(4096), "{usage}");
+
+    place.ok(&["mv", "v.adit", "/dangling", "/to d"]); // into the directory
+    place.ok(&["mv", "v.adit", "/to f", "/loop"]); // over the link
+    place.ok(&["ln", "v.adit", "/loop", "/d/too"]);
+    let long = place.ok(&["ls", "-l", "v.adit", "/d"]);
+    assert!(lines(&long)[0].ends_with(" dangling -> no/where"), "{long}");
+    assert!(lines(&long)[2].ends_with(" too -> /d/f"), "{long}");
+    assert_eq!(lines(&place.ok(&["ls", "v.adit"])), ["d/", "loop", "to d"]);
+    place.ok(&["rm", "-r", "v.adit", "/to d/", "/loop"]);
+    assert_eq!(lines(&place.ok(&["ls", "v.adit"])), ["d/"]);
+    assert_eq!(
+        lines(&place.ok(&["ls", "v.adit", "/d"])),
+        ["dangling", "f", "too"]
+    );
+    place.ok(&["ln", "-s", "v.adit", "/", "/d/up"]);
+    place.ok(&["rm", "-r", "v.adit", "/d"]);
+    assert_eq!(place.ok(&["ls", "v.adit"]), "");
+    place.ok(&["check", "v.adit"]);
+}
+
 #[test]
 fn du_counts_an_inode_with_two_names_once() {
     let place = Place::with_volume();

@@ -66,6 +66,7 @@ mod open_options;
 mod operation;
 mod volume;
 
+pub use adit_base::clock::Timestamp;
 pub use adit_base::size::{format_size, parse_size};
 pub use adit_base::{Errno, Error, Result};
 pub use adit_block::Buffer;

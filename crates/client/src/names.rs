@@ -250,10 +250,15 @@ impl Volume {
             .map_err(|error| naming(error, "remove directory", path))
     }
 
-    /// Removes a directory and everything in it. Not atomic.
+    /// Removes a directory and everything in it, or whatever else is there; of a symbolic link itself. Not atomic.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        // A slash at the end would follow a link.
+        let path = path.as_ref().components().as_path();
+        if !self.symlink_metadata(path)?.is_dir() {
+            return self.remove_file(path);
+        }
         // An explicit stack: how deep a tree is, is decided by whoever made it.
-        let mut pending = vec![(path.as_ref().to_owned(), false)];
+        let mut pending = vec![(path.to_owned(), false)];
         while let Some((directory, emptied)) = pending.pop() {
             if emptied {
                 self.remove_dir(&directory)?;

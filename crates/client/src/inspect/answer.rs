@@ -23,6 +23,9 @@ pub(super) fn answer(engine: &Engine<Fs>, request: &Request) -> Result<Answer> {
                 let at = At::root(who, path);
                 Answer::List(fs.list(at, *cookie, ENTRIES_MAX, *attributes).await?)
             }
+            Request::ReadLink { path } => {
+                Answer::ReadLink(fs.read_link(At::root(who, path)).await?)
+            }
             Request::Info => Answer::Info(fs.store().info().await?),
             Request::StatFs => Answer::StatFs(fs.statfs().await?),
             Request::Open { cookie } => Answer::Open(fs.open_descriptors(*cookie, ENTRIES_MAX)),

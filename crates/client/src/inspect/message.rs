@@ -9,7 +9,7 @@ use adit_fs::{DirEntry, FileKind, ListedEntry, OpenDescriptor, OpenFlags, Stat, 
 use adit_store::VolumeInfo;
 
 /// Changes with every change of a message.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const MAGIC: [u8; 4] = *b"adit";
 
 /// Bound of a request: a path of 4095 bytes and some numbers.
@@ -63,6 +63,10 @@ pub(crate) enum Request {
         cookie: u64,
         attributes: bool,
     },
+    /// What a symbolic link says.
+    ReadLink {
+        path: Vec<u8>,
+    },
     Info,
     StatFs,
     /// Open descriptors behind a cookie.
@@ -77,6 +81,7 @@ pub(crate) enum Answer {
     Failed(Error),
     Stat(Stat),
     List(Vec<ListedEntry>),
+    ReadLink(Vec<u8>),
     Info(VolumeInfo),
     StatFs(StatFs),
     Open(Vec<OpenDescriptor>),
@@ -290,6 +295,7 @@ variants!(Request {
     3 = Info,
     4 = StatFs,
     5 = Open { cookie },
+    6 = ReadLink { path },
 });
 variants!(Answer {
     0 = Failed(error),
@@ -298,4 +304,5 @@ variants!(Answer {
     3 = Info(info),
     4 = StatFs(statfs),
     5 = Open(descriptors),
+    6 = ReadLink(target),
 });

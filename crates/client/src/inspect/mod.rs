@@ -30,6 +30,8 @@ use adit_fs::{FileKind, ListedEntry, OpenDescriptor, StatFs};
 use adit_store::VolumeInfo;
 use message::{Answer, Request};
 use session::{Lost, Session};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -180,6 +182,19 @@ impl Inspector {
             Ok(Answer::Stat(stat)) => Ok(Metadata::new(stat)),
             Ok(_) => Err(unexpected()),
             Err(error) => Err(naming(error, "stat", path)),
+        }
+    }
+
+    /// What a symbolic link says.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let path = path.as_ref();
+        let request = Request::ReadLink {
+            path: bytes(path).to_vec(),
+        };
+        match self.ask(&request) {
+            Ok(Answer::ReadLink(target)) => Ok(PathBuf::from(OsString::from_vec(target))),
+            Ok(_) => Err(unexpected()),
+            Err(error) => Err(naming(error, "read symbolic link", path)),
         }
     }
 

@@ -1,0 +1,411 @@
+//! get: from a volume to the host.
+//!
+//! Whatever the volume says, nothing is written outside of the target: each directory is reached from it, name by name, without following
+//! symbolic links; names can be no more than names; and what is made is made new, never opened.
+
+use super::attributes::Attributes;
+use super::host::{self, Node};
+use super::{Copy, Links, check_replaceable, incomplete, local, resolved, under};
+use crate::Outcome;
+use crate::arguments::{Get, VolumeArguments};
+use adit::{Errno, Error, FileKind, Metadata, OpenOptions, Volume};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Runs of zeroes of this length, and at multiples of it, are left out: the page of a volume, which is there or is a hole.
+const HOLE_BYTES: usize = 4096;
+
+/// Inode in the volume; device and inode at the host.
+type VolumeLinks = Links<u64, (u64, u64)>;
+
+pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Outcome> {
+    let volume = options.open_to_read(&arguments.volume)?;
+    let metadata = volume.metadata(&arguments.path)?;
+    // What the user named is followed if it is a link, on either side.
+    let from = resolved(&volume, &arguments.path);
+    let mut to = arguments.local.clone();
+    match (fs::metadata(&to), arguments.path.file_name()) {
+        (Ok(there), Some(name)) if there.is_dir() => to.push(name),
+        (Ok(_), _) => to = fs::canonicalize(&to).map_err(|error| local(error, "find", &to))?,
+        (Err(_), _) => {}
+    }
+    let total_bytes = match metadata.is_dir() {
+        true => volume_tree_bytes(&volume, &from),
+        false => metadata.len(),
+    };
+    let mut copy = Copy::new(&volume, &arguments.keep, total_bytes);
+    let done = match metadata.is_dir() {
+        true => target_directory(&to).and_then(|root| get_tree(&mut copy, &root, &from, &to)),
+        false => place(&to).and_then(|(directory, name)| {
+            let metadata = volume.symlink_metadata(&from)?;
+            get_node(&mut copy, &directory, name, &metadata, &from, &to).map(drop)
+        }),
+    };
+    if let Err(error) = done {
+        copy.failed(error)?;
+    }
+    let outcome = copy.outcome();
+    volume.close()?;
+    Ok(outcome)
+}
+
+/// The directory in which a path of the host lies, and its name there.
+fn place(path: &Path) -> adit::Result<(Node, &OsStr)> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| {
+        let what = format!("copy to {}: it has no name", path.display());
+        Error::with(Errno::INVAL, what)
+    })?;
+    let directory = Node::named(parent).map_err(|error| local(error, "open", parent))?;
+    Ok((directory, name))
+}
+
+/// The directory into which a tree goes.
+fn target_directory(path: &Path) -> adit::Result<Node> {
+    let made = match place(path) {
+        Ok((directory, name)) => directory.make_directory(name),
+        Err(_) => Node::named(path), // `/` or `..`
+    };
+    made.map_err(|error| local(error, "make directory", path))
+}
+
+/// Bytes of the files below a directory, for the progress bar; what can't be read counts nothing.
+fn volume_tree_bytes(volume: &Volume, top: &Path) -> u64 {
+    let mut bytes = 0;
+    let mut seen = HashSet::new();
+    let mut pending = vec![top.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in volume.read_dir(&directory).into_iter().flatten().flatten() {
+            let path = directory.join(OsStr::from_bytes(&entry.name));
+            match volume.symlink_metadata(&path) {
+                Ok(metadata) if metadata.is_dir() && seen.insert(metadata.inode()) => {
+                    pending.push(path);
+                }
+                Ok(metadata) if metadata.is_file() => bytes += metadata.len(),
+                _ => {}
+            }
+        }
+    }
+    bytes
+}
+
+fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit::Result<()> {
+    let mut links = VolumeLinks::new();
+    // A damaged volume may have a directory inside itself.
+    let mut seen = HashSet::from([copy.volume.symlink_metadata(top)?.inode()]);
+    // Attributes of directories come last: their times change while they are filled, and they may forbid it.
+    let mut directories = Vec::new();
+    let mut pending = vec![PathBuf::new()];
+    while let Some(below) = pending.pop() {
+        let (from, to) = (under(top, &below), under(target, &below));
+        let made = match (below.parent(), below.file_name()) {
+            (Some(parent), Some(name)) => root
+                .descend(parent)
+                .and_then(|parent| parent.make_directory(name)),
+            _ => root.descend(&below),
+        };
+        let directory = match made {
+            Ok(directory) => directory,
+            Err(error) => {
+                copy.failed(local(error, "make directory", &to))?;
+                continue;
+            }
+        };
+        let first_below = pending.len();
+        for name in names(copy, &from) {
+            let name = OsStr::from_bytes(&name);
+            let (from, to, below) = (from.join(name), to.join(name), below.join(name));
+            let metadata = match copy.volume.symlink_metadata(&from) {
+                Ok(metadata) => metadata,
+                Err(error) => {
+                    copy.skip(&error);
+                    continue;
+                }
+            };
+            if metadata.is_dir() {
+                match seen.insert(metadata.inode()) {
+                    true => pending.push(below),
+                    false => {
+                        let what = format!("copy {}: a directory with two names", from.display());
+                        copy.skip(&Error::with(Errno::UCLEAN, what));
+                    }
+                }
+                continue;
+            }
+            let inode = metadata.inode();
+            let first = links
+                .first(&inode, |path| identity(root, path))
+                .map(Path::to_owned);
+            let done = first.map_or(Ok(false), |first| {
+                let size_bytes = metadata.len();
+                make_room(copy, &directory, name, metadata.kind(), &to)?;
+                match link(root, &first, &directory, name) {
+                    Ok(()) => copy.progress.advance(size_bytes),
+                    Err(error) => {
+                        copy.skip(&local(error, "link", &to)); // and copied once more
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            });
+            let done = match done {
+                Ok(false) => get_node(copy, &directory, name, &metadata, &from, &to),
+                Ok(true) => continue,
+                Err(error) => Err(error),
+            };
+            match done {
+                Ok(Some(made)) if metadata.links() > 1 => links.copied(inode, &below, made),
+                Ok(_) => {}
+                Err(error) => copy.failed(error)?,
+            }
+        }
+        // The stack is taken from its end: this way directories are copied in the order of their names.
+        pending[first_below..].reverse();
+        directories.push(below);
+    }
+    while let Some(below) = directories.pop() {
+        let (from, to) = (under(top, &below), under(target, &below));
+        match root.descend(&below) {
+            Ok(directory) => give_attributes(copy, &directory, &from, &to)?,
+            Err(error) => copy.failed(local(error, "set attributes of", &to))?,
+        }
+    }
+    Ok(())
+}
+
+/// Names in a directory of the volume, sorted; what can't be read is named.
+fn names(copy: &mut Copy<'_>, directory: &Path) -> Vec<Box<[u8]>> {
+    let mut names = Vec::new();
+    match copy.volume.read_dir(directory) {
+        Ok(entries) => {
+            for entry in entries {
+                match entry {
+                    Ok(entry) => names.push(entry.name),
+                    // Also EIO: a bad page below one directory says nothing about the others.
+                    Err(error) => {
+                        copy.skip(&error.context(format_args!("read {}", directory.display())));
+                    }
+                }
+            }
+        }
+        Err(error) => copy.skip(&error),
+    }
+    names.sort_unstable();
+    names
+}
+
+/// Which file of the host that is now.
+fn identity(root: &Node, below: &Path) -> Option<(u64, u64)> {
+    let directory = root.descend(below.parent()?).ok()?;
+    let metadata = directory.child(below.file_name()?).ok()?.metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+fn link(root: &Node, first: &Path, directory: &Node, name: &OsStr) -> std::io::Result<()> {
+    let there = root.descend(first.parent().unwrap_or(Path::new("")))?;
+    directory.link(name, &there, first.file_name().unwrap_or_default())
+}
+
+/// Removes what is to be replaced.
+fn make_room(
+    copy: &Copy<'_>,
+    directory: &Node,
+    name: &OsStr,
+    kind: FileKind,
+    to: &Path,
+) -> adit::Result<()> {
+    let there = match directory.child(name).and_then(|there| there.metadata()) {
+        Ok(there) => there,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(local(error, "replace", to)),
+    };
+    copy.judge(&there, to)?;
+    check_replaceable(host::kind(&there), kind, to)?;
+    directory
+        .remove(name)
+        .map_err(|error| local(error, "replace", to))
+}
+
+fn give_attributes(copy: &mut Copy<'_>, node: &Node, from: &Path, to: &Path) -> adit::Result<()> {
+    let (attributes, errors) = Attributes::of_path(copy.volume, copy.keep, from)?;
+    errors.iter().for_each(|error| copy.skip(error));
+    let errors = attributes.give_to_node(node, copy.keep, to);
+    copy.not_kept(errors)
+}
+
+/// Copies anything but a directory; answers what it made, if all of it is there.
+fn get_node(
+    copy: &mut Copy<'_>,
+    directory: &Node,
+    name: &OsStr,
+    metadata: &Metadata,
+    from: &Path,
+    to: &Path,
+) -> adit::Result<Option<(u64, u64)>> {
+    copy.progress.at(from);
+    let (volume, kind) = (copy.volume, metadata.kind());
+    let create = |error| local(error, "create", to);
+    let made = match kind {
+        FileKind::File => {
+            let source = volume.open_file(from, OpenOptions::new().read(true))?;
+            make_room(copy, directory, name, kind, to)?;
+            let made = directory.make_file(name).map_err(create)?;
+            if !get_content(copy, &source, made.file(), from, to)? {
+                return Ok(None);
+            }
+            made
+        }
+        FileKind::Symlink => {
+            let target = volume.read_link(from)?;
+            make_room(copy, directory, name, kind, to)?;
+            directory.make_symlink(&target, name).map_err(create)?
+        }
+        FileKind::Directory | FileKind::Blob => {
+            let what = format!("copy {}: it is no file", from.display());
+            return Err(Error::with(Errno::UCLEAN, what));
+        }
+        _ => {
+            make_room(copy, directory, name, kind, to)?;
+            let made = directory.make_special(name, kind, metadata.stat().rdev);
+            made.map_err(create)?
+        }
+    };
+    give_attributes(copy, &made, from, to)?;
+    let metadata = made.metadata().map_err(create)?;
+    Ok(Some((metadata.dev(), metadata.ino())))
+}
+
+/// Is all of it there? What could not be read is named.
+fn get_content(
+    copy: &mut Copy<'_>,
+    source: &adit::File,
+    target: &fs::File,
+    from: &Path,
+    to: &Path,
+) -> adit::Result<bool> {
+    let write = |error| incomplete(local(error, "write", to), to);
+    let mut offset = 0;
+    loop {
+        let got = match source.read_at(&mut copy.chunk, offset) {
+            Ok(got) => got,
+            // Also EIO: a bad page below one file says nothing about the others.
+            Err(error) => {
+                let error = error.context(format_args!("read {}", from.display()));
+                copy.skip(&incomplete(error, to));
+                return Ok(false);
+            }
+        };
+        if got == 0 {
+            break;
+        }
+        without_holes(&copy.chunk[..got], offset, |data, offset| {
+            target.write_all_at(data, offset).map_err(write)
+        })?;
+        offset += got as u64;
+        copy.progress.advance(got as u64);
+    }
+    target.set_len(offset).map_err(write)?;
+    Ok(true)
+}
+
+/// Calls `write` for the parts of `chunk` that are not holes.
+fn without_holes(
+    chunk: &[u8],
+    offset: u64,
+    mut write: impl FnMut(&[u8], u64) -> adit::Result<()>,
+) -> adit::Result<()> {
+    let mut start = 0;
+    let mut at = 0;
+    while at < chunk.len() {
+        let end = (at + HOLE_BYTES).min(chunk.len());
+        if chunk[at..end].iter().all(|&byte| byte == 0) {
+            if start < at {
+                write(&chunk[start..at], offset + start as u64)?;
+            }
+            start = end;
+        }
+        at = end;
+    }
+    match start < chunk.len() {
+        true => write(&chunk[start..], offset + start as u64),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Keep;
+
+    /// No file system makes two entries of one name, but a hostile volume can have them: a link, and a file or directory that would be
+    /// written through it.
+    #[test]
+    fn a_link_that_came_out_of_the_volume_is_not_followed_when_its_name_comes_again() {
+        let place = tempfile::tempdir().expect("made");
+        let (outside, target) = (place.path().join("outside"), place.path().join("target"));
+        for directory in [&outside, &target] {
+            fs::create_dir(directory).expect("made");
+        }
+        fs::write(outside.join("file"), "mine").expect("written");
+        let volume = Volume::open("mem:64M").expect("opened");
+        volume.symlink(&outside, "/to a directory").expect("made");
+        let victim = outside.join("file");
+        volume.symlink(&victim, "/to a file").expect("made");
+        volume.write("/file", "theirs").expect("written");
+        let keep = Keep {
+            no_owner: false,
+            no_xattrs: false,
+        };
+        let mut copy = Copy::new(&volume, &keep, 0);
+        let root = Node::named(&target).expect("opened");
+        let mut get = |from: &str, name: &str| {
+            let metadata = volume.symlink_metadata(from).expect("there");
+            let to = target.join(name);
+            get_node(
+                &mut copy,
+                &root,
+                OsStr::new(name),
+                &metadata,
+                Path::new(from),
+                &to,
+            )
+        };
+        assert!(matches!(get("/to a file", "f"), Ok(Some(_))));
+        assert_eq!(get("/file", "f").expect_err("taken").errno(), Errno::EXIST);
+        assert!(matches!(get("/to a directory", "d"), Ok(Some(_))));
+        assert!(root.make_directory(OsStr::new("d")).is_err());
+        assert!(root.descend(Path::new("d")).is_err());
+        assert!(link(&root, Path::new("d/file"), &root, OsStr::new("g")).is_err());
+        assert_eq!(fs::read(&victim).expect("there"), b"mine");
+        assert_eq!(fs::read_link(target.join("f")).expect("a link"), victim);
+        volume.close().expect("closed");
+    }
+
+    #[test]
+    fn runs_of_zeroes_are_left_out_and_nothing_else_is() {
+        let mut data = vec![0; 5 * HOLE_BYTES + 10];
+        data[HOLE_BYTES] = 1;
+        data[3 * HOLE_BYTES - 1] = 2;
+        data[5 * HOLE_BYTES + 9] = 3;
+        let mut parts = Vec::new();
+        without_holes(&data, 1000, |part, offset| {
+            parts.push((offset - 1000, part.len()));
+            Ok(())
+        })
+        .expect("nothing fails");
+        assert_eq!(
+            parts,
+            [
+                (HOLE_BYTES as u64, 2 * HOLE_BYTES),
+                (5 * HOLE_BYTES as u64, 10)
+            ]
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Files of the host, by descriptor.
+//!
+//! A [`Node`] is found without following a symbolic link and without opening what it is, so a pipe keeps nobody waiting. The kernel's name for a
+//! descriptor, `/proc/self/fd/N`, leads to exactly that node, whatever its kind and whoever renames it: this is how it is read and changed.
+
+use adit::FileKind;
+use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, Mode, OFlags, SeekFrom};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Something in a file system of the host.
+pub(super) struct Node(File);
+
+impl Node {
+    /// What the user named; symbolic links are followed.
+    pub(super) fn named(path: &Path) -> io::Result<Node> {
+        Node::open(CWD, path.as_os_str(), OFlags::PATH)
+    }
+
+    /// What a directory has under a name; a symbolic link itself.
+    pub(super) fn child(&self, name: &OsStr) -> io::Result<Node> {
+        Node::open(&self.0, name, OFlags::PATH | OFlags::NOFOLLOW)
+    }
+
+    /// A directory below this one; ENOTDIR when something else is on the way, like a symbolic link.
+    pub(super) fn descend(&self, below: &Path) -> io::Result<Node> {
+        let directory = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+        let mut node = Node::open(&self.0, OsStr::new("."), directory)?;
+        for name in below {
+            node = Node::open(&node.0, name, directory)?;
+        }
+        Ok(node)
+    }
+
+    fn open(at: impl std::os::fd::AsFd, path: &OsStr, flags: OFlags) -> io::Result<Node> {
+        let opened = rustix::fs::openat(at, path, flags | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Node(File::from(opened)))
+    }
+
+    /// Makes a directory, or finds it.
+    pub(super) fn make_directory(&self, name: &OsStr) -> io::Result<Node> {
+        // Nobody else's business until its attributes are set.
+        match rustix::fs::mkdirat(&self.0, name, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.descend(Path::new(name)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a file, to be written.
+    pub(super) fn make_file(&self, name: &OsStr) -> io::Result<Node> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Node(File::from(opened)))
+    }
+
+    pub(super) fn make_symlink(&self, target: &Path, name: &OsStr) -> io::Result<Node> {
+        rustix::fs::symlinkat(target, &self.0, name)?;
+        self.made(name, FileKind::Symlink)
+    }
+
+    /// What was just made, unless somebody has put something else in its place.
+    fn made(&self, name: &OsStr, wanted: FileKind) -> io::Result<Node> {
+        let node = self.child(name)?;
+        match kind(&node.metadata()?) == wanted {
+            true => Ok(node),
+            false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+        }
+    }
+
+    pub(super) fn make_special(
+        &self,
+        name: &OsStr,
+        kind: FileKind,
+        device: u64,
+    ) -> io::Result<Node> {
+        let node_type = match kind {
+            FileKind::Fifo => FileType::Fifo,
+            FileKind::Socket => FileType::Socket,
+            FileKind::CharDevice => FileType::CharacterDevice,
+            FileKind::BlockDevice => FileType::BlockDevice,
+            _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        };
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(&self.0, name, node_type, mode, device as Dev)?;
+        self.made(name, kind)
+    }
+
+    /// Gives a file in another directory a name in this one.
+    pub(super) fn link(&self, name: &OsStr, there: &Node, existing: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::linkat(
+            &there.0,
+            existing,
+            &self.0,
+            name,
+            AtFlags::empty(),
+        )?)
+    }
+
+    pub(super) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    pub(super) fn metadata(&self) -> io::Result<Metadata> {
+        self.0.metadata()
+    }
+
+    /// The kernel's name for it.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+
+    /// What was made by [`make_file`](Self::make_file).
+    pub(super) fn file(&self) -> &File {
+        &self.0
+    }
+
+    /// Opens it to be read, so that its time of access stays, if it is one's own or one is root.
+    pub(super) fn open_to_read(&self) -> io::Result<File> {
+        let open = |flags| {
+            let mut options = std::fs::OpenOptions::new();
+            options.read(true).custom_flags(libc::O_NONBLOCK | flags);
+            options.open(self.path())
+        };
+        open(libc::O_NOATIME).or_else(|_| open(0))
+    }
+
+    /// Names in a directory, sorted, without `.` and `..`; and what ended the reading.
+    pub(super) fn names(&self) -> (Vec<OsString>, io::Result<()>) {
+        let mut names = Vec::new();
+        let read = || -> io::Result<()> {
+            for entry in Dir::new(self.open_to_read()?)? {
+                let name = entry?.file_name().to_bytes().to_vec();
+                if !matches!(&name[..], b"." | b"..") {
+                    names.push(OsString::from_vec(name));
+                }
+            }
+            Ok(())
+        };
+        let ended = { read }();
+        names.sort_unstable();
+        (names, ended)
+    }
+
+    pub(super) fn read_link(&self) -> io::Result<PathBuf> {
+        let target = rustix::fs::readlinkat(&self.0, "", Vec::new())?;
+        Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+    }
+}
+
+/// Where a file has data from an offset on, and where that ends; None: only a hole follows.
+pub(super) fn next_data(file: &File, offset: u64) -> io::Result<Option<(u64, u64)>> {
+    use rustix::io::Errno;
+    let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        // It doesn't know what holes are.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((offset, u64::MAX))),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Some((
+        start,
+        rustix::fs::seek(file, SeekFrom::Hole(start))?,
+    )))
+}
+
+pub(super) fn kind(metadata: &Metadata) -> FileKind {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_dir() => FileKind::Directory,
+        () if kind.is_symlink() => FileKind::Symlink,
+        () if kind.is_fifo() => FileKind::Fifo,
+        () if kind.is_socket() => FileKind::Socket,
+        () if kind.is_char_device() => FileKind::CharDevice,
+        () if kind.is_block_device() => FileKind::BlockDevice,
+        () => FileKind::File,
+    }
+}

@@ -1,0 +1,191 @@
+//! put and get: copying files and trees between the host and a volume, with bounded memory.
+//!
+//! | file | what |
+//! |---|---|
+//! | `host.rs` | files of the host, by descriptor |
+//! | `attributes.rs` | mode, owner, times and extended attributes, from either side and to either side |
+//! | `put.rs`, `get.rs` | the two directions |
+//!
+//! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one file. What is there under the same
+//! name and of the same kind is replaced, a directory is filled, anything else is left. What can't be copied or kept (a device without
+//! being root, one unreadable file, a name that is taken by something else) is named and the rest goes on; the command then fails at its
+//! end.
+//!
+//! Invariants: a symbolic link is followed only if the user named it, never one that is found inside a tree, on either side. What is read,
+//! changed or replaced on the host is known by its descriptor, or by that of its directory: names may change their meaning meanwhile. The
+//! image of the volume itself is neither read nor replaced.
+
+mod attributes;
+mod get;
+mod host;
+mod put;
+
+pub(crate) use get::get;
+pub(crate) use put::put;
+
+use crate::Outcome;
+use crate::arguments::Keep;
+use crate::output::kind_name;
+use crate::progress::Progress;
+use adit::{Errno, Error, FileKind, Volume};
+use std::collections::HashMap;
+use std::fs;
+use std::hash::Hash;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes copied at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// What a copy knows beside the two files.
+struct Copy<'a> {
+    volume: &'a Volume,
+    keep: &'a Keep,
+    image: Option<Image>,
+    progress: Progress,
+    chunk: Vec<u8>,
+    failures: usize,
+}
+
+impl<'a> Copy<'a> {
+    fn new(volume: &'a Volume, keep: &'a Keep, total_bytes: u64) -> Copy<'a> {
+        Copy {
+            volume,
+            keep,
+            image: Image::of(volume.address()),
+            progress: Progress::bytes(total_bytes),
+            chunk: vec![0; CHUNK_BYTES],
+            failures: 0,
+        }
+    }
+
+    /// Names what went wrong with one file. What concerns the whole copy ends it.
+    fn failed(&mut self, error: Error) -> adit::Result<()> {
+        if matches!(
+            error.errno(),
+            Errno::NOSPC | Errno::IO | Errno::ROFS | Errno::DQUOT | Errno::BADF
+        ) {
+            return Err(error);
+        }
+        self.skip(&error);
+        Ok(())
+    }
+
+    /// Names the attributes that were not kept. Extended ones have a space of their own to run out of.
+    fn not_kept(&mut self, errors: Vec<Error>) -> adit::Result<()> {
+        for error in errors {
+            match error.errno() {
+                Errno::NOSPC => self.skip(&error),
+                _ => self.failed(error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Names what can't be copied.
+    fn skip(&mut self, error: &Error) {
+        self.progress.complain(&error.to_string());
+        self.failures += 1;
+    }
+
+    /// Refuses to touch the image.
+    fn judge(&self, metadata: &fs::Metadata, path: &Path) -> adit::Result<()> {
+        if self.image.as_ref().is_some_and(|image| image.is(metadata)) {
+            let what = format!("copy {}: it is the image of this volume", path.display());
+            return Err(Error::with(Errno::BUSY, what));
+        }
+        Ok(())
+    }
+
+    fn outcome(self) -> Outcome {
+        match self.failures {
+            0 => Outcome::Done,
+            _ => Outcome::Partly,
+        }
+    }
+}
+
+/// The file or device in which the volume lies, whatever name leads to it.
+struct Image {
+    device: u64,
+    inode: u64,
+}
+
+impl Image {
+    fn of(address: &str) -> Option<Image> {
+        if address.starts_with("mem:") {
+            return None;
+        }
+        let metadata = fs::metadata(address).ok()?;
+        Some(Image {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        })
+    }
+
+    fn is(&self, other: &fs::Metadata) -> bool {
+        (self.device, self.inode) == (other.dev(), other.ino())
+    }
+}
+
+/// Files with several names that were copied: by what they are at the source, under which name they were copied first, and what that named
+/// then (another file of the same name may have replaced it).
+struct Links<Source, Target>(HashMap<Source, (PathBuf, Target)>);
+
+impl<Source: Eq + Hash, Target: PartialEq> Links<Source, Target> {
+    fn new() -> Self {
+        Links(HashMap::new())
+    }
+
+    fn first(
+        &self,
+        source: &Source,
+        is_now: impl FnOnce(&Path) -> Option<Target>,
+    ) -> Option<&Path> {
+        let (path, target) = self.0.get(source)?;
+        (is_now(path).as_ref() == Some(target)).then_some(path)
+    }
+
+    fn copied(&mut self, source: Source, path: &Path, target: Target) {
+        self.0.insert(source, (path.to_owned(), target));
+    }
+}
+
+/// `top`, or what is below it.
+fn under(top: &Path, below: &Path) -> PathBuf {
+    match below.as_os_str().is_empty() {
+        true => top.to_owned(),
+        false => top.join(below),
+    }
+}
+
+/// What the user named, with symbolic links at its end followed.
+fn resolved(volume: &Volume, path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    for _ in 0..40 {
+        match volume.read_link(&path) {
+            Ok(target) => path = path.parent().unwrap_or(Path::new("/")).join(target),
+            Err(_) => break, // not a link, or what the next operation will say
+        }
+    }
+    path
+}
+
+/// What is there may be replaced by something of the same kind only.
+fn check_replaceable(there: FileKind, wanted: FileKind, path: &Path) -> adit::Result<()> {
+    if there == wanted && there != FileKind::Directory {
+        return Ok(());
+    }
+    let (there, path) = (kind_name(there), path.display());
+    let what = format!("copy to {path}: there is a {there} of that name");
+    Err(Error::with(Errno::EXIST, what))
+}
+
+fn local(error: impl Into<std::io::Error>, verb: &str, path: &Path) -> Error {
+    Error::from(error.into()).context(format_args!("{verb} {}", path.display()))
+}
+
+/// Says of an error that it left half of a file behind.
+fn incomplete(error: Error, path: &Path) -> Error {
+    error.context(format_args!("{} is incomplete", path.display()))
+}

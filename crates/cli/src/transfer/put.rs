@@ -1,0 +1,291 @@
+//! put: from the host into a volume.
+
+use super::attributes::Attributes;
+use super::host::{self, Node};
+use super::{Copy, Links, check_replaceable, incomplete, local, resolved, under};
+use crate::Outcome;
+use crate::arguments::{Put, VolumeArguments};
+use adit::{Errno, Error, FileKind, OpenOptions, Volume};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Device and inode at the host; inode and generation in the volume.
+type HostLinks = Links<(u64, u64), (u64, u32)>;
+
+pub(crate) fn put(arguments: &Put, options: &VolumeArguments) -> adit::Result<Outcome> {
+    let mut total_bytes = 0;
+    for path in &arguments.local {
+        total_bytes += tree_bytes(path);
+    }
+    let volume = options.open(&arguments.volume)?;
+    let target_is_directory = match volume.metadata(&arguments.path) {
+        Ok(metadata) => metadata.is_dir(),
+        Err(error) if error.errno() == Errno::NOENT => false,
+        Err(error) => return Err(error),
+    };
+    let needs_directory =
+        arguments.local.len() > 1 || arguments.path.as_os_str().as_bytes().ends_with(b"/");
+    if needs_directory && !target_is_directory {
+        let what = format!(
+            "copy to {}: it is not a directory of the volume",
+            arguments.path.display()
+        );
+        return Err(Error::with(Errno::NOTDIR, what));
+    }
+    let target = resolved(&volume, &arguments.path);
+    let mut copy = Copy::new(&volume, &arguments.keep, total_bytes);
+    let mut links = Links::new();
+    for path in &arguments.local {
+        // `.`, `..` and `/` have no name of their own: their content goes into the target itself.
+        let target = match path.file_name() {
+            Some(name) if target_is_directory => target.join(name),
+            _ => target.clone(),
+        };
+        if let Err(error) = put_tree(&mut copy, &mut links, path, &target) {
+            copy.failed(error)?;
+        }
+    }
+    let outcome = copy.outcome();
+    volume.close()?;
+    Ok(outcome)
+}
+
+/// Bytes of the regular files below a path, for the progress bar; what can't be read counts nothing.
+fn tree_bytes(top: &Path) -> u64 {
+    match fs::metadata(top) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(metadata) if metadata.is_file() => return metadata.len(),
+        _ => return 0,
+    }
+    let mut bytes = 0;
+    let mut pending = vec![top.to_owned()];
+    while let Some(directory) = pending.pop() {
+        let Ok(node) = Node::named(&directory) else {
+            continue;
+        };
+        for name in node.names().0 {
+            match node.child(&name).and_then(|child| child.metadata()) {
+                Ok(metadata) if metadata.is_dir() => pending.push(directory.join(name)),
+                Ok(metadata) if metadata.is_file() => bytes += metadata.len(),
+                _ => {}
+            }
+        }
+    }
+    bytes
+}
+
+/// What it returns concerns `top`, or the whole copy.
+fn put_tree(
+    copy: &mut Copy<'_>,
+    links: &mut HostLinks,
+    top: &Path,
+    target: &Path,
+) -> adit::Result<()> {
+    // What the user named is followed if it is a link; what is found below is not.
+    let root = Node::named(top).map_err(|error| local(error, "read", top))?;
+    let metadata = root.metadata().map_err(|error| local(error, "read", top))?;
+    if !metadata.is_dir() {
+        return put_node(copy, links, &root, top, target);
+    }
+    // Attributes of directories come last: their times change while they are filled, and they may forbid it.
+    let mut directories = Vec::new();
+    let mut pending = vec![PathBuf::new()];
+    while let Some(below) = pending.pop() {
+        let (from, to) = (under(top, &below), under(target, &below));
+        let directory = match root.descend(&below) {
+            Ok(directory) => directory,
+            Err(error) => {
+                copy.skip(&local(error, "read", &from));
+                continue;
+            }
+        };
+        let attributes = attributes(copy, &directory, &from)?;
+        if let Err(error) = make_directory(copy.volume, &to) {
+            copy.failed(error.context(format_args!("copy {}", from.display())))?;
+            continue;
+        }
+        let (names, ended) = directory.names();
+        if let Err(error) = ended {
+            copy.skip(&local(error, "read", &from));
+        }
+        let first_below = pending.len();
+        for name in names {
+            let (from, to) = (from.join(&name), to.join(&name));
+            let child = directory
+                .child(&name)
+                .and_then(|child| Ok((child.metadata()?, child)));
+            match child {
+                Ok((metadata, _)) if metadata.is_dir() => pending.push(below.join(&name)),
+                Ok((_, child)) => {
+                    if let Err(error) = put_node(copy, links, &child, &from, &to) {
+                        copy.failed(error)?;
+                    }
+                }
+                Err(error) => copy.skip(&local(error, "read", &from)),
+            }
+        }
+        // The stack is taken from its end: this way directories are copied in the order of their names.
+        pending[first_below..].reverse();
+        directories.push((to, attributes));
+    }
+    while let Some((to, attributes)) = directories.pop() {
+        let errors = attributes.give_to_path(copy.volume, copy.keep, &to);
+        copy.not_kept(errors)?;
+    }
+    Ok(())
+}
+
+/// What a node has; what could not be read of it is named.
+fn attributes(copy: &mut Copy<'_>, node: &Node, from: &Path) -> adit::Result<Attributes> {
+    let (attributes, errors) = Attributes::of_node(node, copy.keep, from)?;
+    errors.iter().for_each(|error| copy.skip(error));
+    Ok(attributes)
+}
+
+fn make_directory(volume: &Volume, path: &Path) -> adit::Result<()> {
+    match volume.create_dir(path) {
+        Err(error) if error.errno() == Errno::EXIST => {
+            match volume.symlink_metadata(path)?.is_dir() {
+                true => Ok(()),
+                false => Err(error),
+            }
+        }
+        done => done,
+    }
+}
+
+/// Removes what is to be replaced.
+fn make_room(volume: &Volume, path: &Path, kind: FileKind) -> adit::Result<()> {
+    match volume.symlink_metadata(path) {
+        Ok(there) => {
+            check_replaceable(there.kind(), kind, path)?;
+            volume.remove_file(path)
+        }
+        Err(error) if error.errno() == Errno::NOENT => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Which inode that is now.
+fn inode(volume: &Volume, path: &Path) -> Option<(u64, u32)> {
+    let metadata = volume.symlink_metadata(path).ok()?;
+    Some((metadata.inode(), metadata.generation()))
+}
+
+/// Copies anything but a directory.
+fn put_node(
+    copy: &mut Copy<'_>,
+    links: &mut HostLinks,
+    node: &Node,
+    from: &Path,
+    to: &Path,
+) -> adit::Result<()> {
+    copy.progress.at(from);
+    let metadata = node
+        .metadata()
+        .map_err(|error| local(error, "read", from))?;
+    let (volume, kind) = (copy.volume, host::kind(&metadata));
+    let source = (metadata.dev(), metadata.ino());
+    if let Some(first) = links.first(&source, |path| inode(volume, path)) {
+        if first == to {
+            return Ok(()); // named twice
+        }
+        make_room(volume, to, kind)?;
+        match volume.hard_link(first, to) {
+            Ok(()) => {
+                copy.progress.advance(metadata.len());
+                return Ok(());
+            }
+            Err(error) => copy.skip(&error), // and copied once more
+        }
+    }
+    let attributes = attributes(copy, node, from)?;
+    match kind {
+        FileKind::File => {
+            copy.judge(&metadata, from)?;
+            let source = node
+                .open_to_read()
+                .map_err(|error| local(error, "open", from))?;
+            make_room(volume, to, kind)?;
+            if !put_content(copy, &source, from, to)? {
+                return Ok(());
+            }
+        }
+        FileKind::Symlink => {
+            let target = node
+                .read_link()
+                .map_err(|error| local(error, "read", from))?;
+            make_room(volume, to, kind)?;
+            volume.symlink(target, to)?;
+        }
+        _ => {
+            make_room(volume, to, kind)?;
+            volume.make_node(to, kind, 0o600, metadata.rdev())?;
+        }
+    }
+    let errors = attributes.give_to_path(volume, copy.keep, to);
+    copy.not_kept(errors)?;
+    if let (2.., Some(target)) = (metadata.nlink(), inode(volume, to)) {
+        links.copied(source, to, target);
+    }
+    Ok(())
+}
+
+/// Is all of it there? What could not be read is named.
+fn put_content(
+    copy: &mut Copy<'_>,
+    source: &fs::File,
+    from: &Path,
+    to: &Path,
+) -> adit::Result<bool> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let target = copy.volume.open_file(to, &options)?;
+    let size = |file: &fs::File| file.metadata().map(|metadata| metadata.len());
+    let mut at = 0;
+    let read = |error| incomplete(local(error, "read", from), to);
+    let len = loop {
+        let data = match size(source) {
+            // What the kernel makes up while it is read has no size.
+            Ok(0) => Ok(Some((at, u64::MAX))),
+            Ok(_) => host::next_data(source, at),
+            Err(error) => Err(error),
+        };
+        let (start, end) = match data.and_then(|data| Ok((data, size(source)?))) {
+            Ok((Some(range), _)) => range,
+            Ok((None, size)) => break size.max(at),
+            Err(error) => {
+                copy.skip(&read(error));
+                return Ok(false);
+            }
+        };
+        copy.progress.advance(start - at);
+        at = start;
+        let mut ended = false;
+        while at < end && !ended {
+            let wanted = (end - at).min(copy.chunk.len() as u64) as usize;
+            match source.read_at(&mut copy.chunk[..wanted], at) {
+                Ok(got) => {
+                    target
+                        .write_at(&copy.chunk[..got], at)
+                        .map_err(|error| incomplete(error, to))?;
+                    copy.progress.advance(got as u64);
+                    at += got as u64;
+                    ended = got == 0;
+                }
+                // Also EIO: a bad sector below one file says nothing about the others.
+                Err(error) => {
+                    copy.skip(&read(error));
+                    return Ok(false);
+                }
+            }
+        }
+        if ended {
+            break at;
+        }
+    };
+    target.set_len(len).map_err(|error| incomplete(error, to))?;
+    Ok(true)
+}

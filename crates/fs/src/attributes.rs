@@ -164,7 +164,6 @@ impl Fs {
     }
 
     async fn change(&self, at: At<'_>, follow: Follow, change: Change) -> Result<()> {
-        change.check()?;
         if change.is_nothing() {
             return Ok(());
         }
@@ -173,6 +172,7 @@ impl Fs {
             .store
             .transact(|transaction| {
                 let (id, kind) = resolve::existing(transaction, &self.base, at, follow)?;
+                change.check()?;
                 if kind == FileKind::Symlink && matches!(change, Change::Mode(_)) {
                     return Err(Errno::OPNOTSUPP.into());
                 }
@@ -182,6 +182,7 @@ impl Fs {
                 Ok(id)
             })
             .await?;
+        self.note_changed(id);
         if let Change::Times(accessed, modified) = change
             && let Some(blob) = self.store.blob_resident(id)
         {
@@ -277,6 +278,20 @@ impl Fs {
         self.access_times.get() == AccessTimes::Relative
             && !self.store.is_read_only()
             && is_access_due(slot, Timestamp::now())
+    }
+
+    /// Content or attributes have a new time: the next read changes the time of access again.
+    pub(crate) fn note_change(&self, blob: &Blob) {
+        if self.access_times.get() == AccessTimes::Relative {
+            blob.shared.set_access_due(true);
+        }
+    }
+
+    /// As [`Fs::note_change`], of whatever inode.
+    pub(crate) fn note_changed(&self, id: BlobId) {
+        if let Some(blob) = self.store.blob_resident(id) {
+            self.note_change(&blob);
+        }
     }
 
     /// A file was read: its time of access changes with the next write-back.

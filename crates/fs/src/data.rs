@@ -33,7 +33,7 @@ impl Fs {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
-        if file.access_is_due(&blob.shared) {
+        if !buffer.is_empty() && file.access_is_due(&blob.shared) {
             self.note_read(blob);
         }
         if file.flags().contains(OpenFlags::DIRECT) {
@@ -76,7 +76,7 @@ impl Fs {
         len_bytes: usize,
     ) -> Result<Buffer> {
         let blob = self.readable(file)?;
-        if file.access_is_due(&blob.shared) {
+        if len_bytes != 0 && file.access_is_due(&blob.shared) {
             self.note_read(&blob);
         }
         self.store.read_borrowed(&blob, offset, len_bytes).await
@@ -92,7 +92,7 @@ impl Fs {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append(file, data).await.map(drop);
         }
-        let inode = self.writing(file).await?;
+        let inode = self.writing(file, data.is_empty()).await?;
         let blob = inode.content()?;
         self.write_blob(file, blob, offset, data).await?;
         self.written(file, &inode).await
@@ -122,7 +122,7 @@ impl Fs {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append_vectored(file, data).await.map(drop);
         }
-        let inode = self.writing(file).await?;
+        let inode = self.writing(file, is_empty(data)).await?;
         let blob = inode.content()?;
         if file.flags().contains(OpenFlags::DIRECT) {
             self.write_pieces(blob, offset, data).await?;
@@ -148,7 +148,7 @@ impl Fs {
 
     /// As [`Fs::append`], from several pieces of memory.
     pub async fn append_vectored(&self, file: &OpenFile, data: &[IoSlice<'_>]) -> Result<u64> {
-        let inode = self.writing(file).await?;
+        let inode = self.writing(file, is_empty(data)).await?;
         let blob = inode.content()?;
         // Through the cache with DIRECT too: new pages go that way in any case.
         let offset = self.store.append_vectored(blob, data).await?;
@@ -173,7 +173,7 @@ impl Fs {
             let what = "write at offsets of a file that was opened to append";
             return Err(Error::with(Errno::INVAL, what));
         }
-        let inode = self.writing(file).await?;
+        let inode = self.writing(file, ranges.is_empty()).await?;
         self.store.write_atomic(inode.content()?, ranges).await?;
         if durable {
             self.sync_inode(file, &inode, SyncKind::Data).await?;
@@ -186,10 +186,11 @@ impl Fs {
         (self.store.atomic_pages_max() * PAGE_BYTES) as u64
     }
 
-    /// The inode of a descriptor that is about to be written to.
-    async fn writing(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+    /// The inode of a descriptor that is about to be written to; a write of nothing changes nothing.
+    async fn writing(&self, file: &OpenFile, nothing: bool) -> Result<Rc<Inode>> {
         let inode = self.writable(file)?;
-        if !file.who().privileged
+        if !nothing
+            && !file.who().privileged
             && let Some(blob) = &inode.blob
         {
             // Boxed, so that writes without it are small futures.
@@ -203,7 +204,7 @@ impl Fs {
     /// What writing changes besides content, and what SYNC and DSYNC ask for after each write.
     async fn written(&self, file: &OpenFile, inode: &Inode) -> Result<()> {
         if let Some(blob) = &inode.blob {
-            self.content_changed(blob);
+            self.note_change(blob);
         }
         let kind = if file.flags().contains(OpenFlags::SYNC) {
             SyncKind::All
@@ -261,19 +262,13 @@ impl Fs {
     ) -> Result<()> {
         self.drop_set_ids(who, blob).await?;
         self.store.resize(blob, size_bytes).await?;
-        self.content_changed(blob);
+        self.note_change(blob);
         Ok(())
     }
 
-    /// The next read changes the time of access again.
-    fn content_changed(&self, blob: &Blob) {
-        if self.access_times.get() == AccessTimes::Relative {
-            blob.shared.set_access_due(true);
-        }
-    }
-
     /// fallocate: allocates the range (with KEEP_SIZE beyond the end, else the file grows to its end),
-    /// punches a hole (with KEEP_SIZE only) or zeroes it.
+    /// punches a hole (with KEEP_SIZE only) or zeroes it. Other modes, Linux's COLLAPSE_RANGE and INSERT_RANGE among them,
+    /// are EOPNOTSUPP.
     pub async fn allocate(
         &self,
         file: &OpenFile,
@@ -281,17 +276,12 @@ impl Fs {
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        let inode = self.writing(file).await?;
-        let blob = match inode.blob.as_ref() {
-            Some(blob) => blob,
-            None => return Err(Errno::NODEV.into()),
-        };
-        if len_bytes == 0 || AllocateFlags::from_bits(flags.bits()).is_none() {
+        if file.flags().contains(OpenFlags::PATH) {
+            return Err(Errno::BADF.into());
+        }
+        if len_bytes == 0 {
             return Err(Errno::INVAL.into());
         }
-        let end = offset
-            .checked_add(len_bytes)
-            .ok_or(Error::new(Errno::FBIG))?;
         let keep_size = flags.contains(AllocateFlags::KEEP_SIZE);
         let punch = flags.contains(AllocateFlags::PUNCH_HOLE);
         let zero = flags.contains(AllocateFlags::ZERO_RANGE);
@@ -300,16 +290,29 @@ impl Fs {
         } else {
             AllocateMode::Extend
         };
+        let unknown = AllocateFlags::from_bits(flags.bits()).is_none();
+        if unknown || (punch && (zero || !keep_size)) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        self.writable(file)?;
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(Error::new(Errno::FBIG))?;
+        let inode = self.writing(file, false).await?;
+        let blob = inode.content()?;
         let range = offset..end;
         match (punch, zero) {
-            (true, true) => return Err(Errno::OPNOTSUPP.into()),
-            (true, false) if !keep_size => return Err(Errno::OPNOTSUPP.into()),
-            (true, false) => self.store.punch(blob, range).await?,
+            (true, _) => self.store.punch(blob, range).await?,
             (false, true) => self.store.zero_range(blob, range, mode).await?,
             (false, false) => self.store.allocate(blob, range, mode).await?,
         }
         self.written(file, &inode).await
     }
+}
+
+fn is_empty(data: &[IoSlice<'_>]) -> bool {
+    data.iter().all(|piece| piece.is_empty())
 }
 
 /// Durability.

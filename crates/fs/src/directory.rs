@@ -74,6 +74,7 @@ impl Fs {
                 .await?;
             match next {
                 Some(next) if !full => from = next,
+                _ if directory.flags().contains(OpenFlags::NOATIME) => return Ok(()),
                 _ => return self.note_access(id).await,
             }
         }

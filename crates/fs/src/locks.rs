@@ -258,7 +258,7 @@ impl Fs {
     /// Takes or gives back the lock of the whole file; owned by the descriptor. Waiting to convert a
     /// lock gives up the one that is held, as flock(2) says; failing to convert without waiting keeps it.
     pub async fn flock(&self, file: &OpenFile, operation: FlockOperation) -> Result<()> {
-        let inode = self.inode(file)?;
+        let inode = self.usable(file)?;
         let locks = &inode.locks;
         let holder = holder(file, LockOwner::Descriptor);
         let (mode, wait) = match operation {
@@ -291,7 +291,7 @@ impl Fs {
     /// descriptor ends with EBADF. EBADF also if the descriptor can't read (Shared) or write (Exclusive);
     /// EINVAL or EOVERFLOW for a range that no file has; ENOLCK beyond [`LOCKS_MAX`].
     pub async fn lock_range(&self, file: &OpenFile, lock: &RangeLock, wait: bool) -> Result<()> {
-        let inode = self.inode(file)?;
+        let inode = self.usable(file)?;
         let allowed = match lock.mode {
             LockMode::Shared => file.flags().readable(),
             LockMode::Exclusive => file.flags().writable(),
@@ -324,7 +324,7 @@ impl Fs {
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        let inode = self.inode(file)?;
+        let inode = self.usable(file)?;
         let (first, last) = span(offset, len_bytes)?;
         let locks = &inode.locks;
         locks.replace(&locks.ranges, holder(file, owner), None, first, last)
@@ -332,7 +332,7 @@ impl Fs {
 
     /// A lock that keeps this one from being granted, the one that begins first; None if it would be.
     pub async fn test_lock(&self, file: &OpenFile, lock: &RangeLock) -> Result<Option<RangeLock>> {
-        let inode = self.inode(file)?;
+        let inode = self.usable(file)?;
         let blocker = inode.locks.ranges.blocker(&wanted(file, lock)?);
         Ok(blocker.map(|blocker| RangeLock {
             owner: match blocker.holder {

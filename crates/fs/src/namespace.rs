@@ -7,6 +7,7 @@
 
 use crate::attributes::stat_of;
 use crate::names::{self, Name, Target};
+use crate::permission::{SET_GID, SET_UID};
 use crate::resolve::{self, Goal, Last, Place};
 use crate::symlink;
 use crate::types::*;
@@ -22,7 +23,7 @@ use bumpalo::Bump;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Dropped {
     /// It has other names.
-    Kept,
+    Kept(BlobId),
     /// It is gone.
     Destroyed,
     /// It is in the orphan directory.
@@ -114,6 +115,15 @@ impl New<'_> {
         }
     }
 
+    /// A device is, except the whiteout of an overlay: character device 0.
+    fn is_for_the_privileged(self) -> bool {
+        match self {
+            New::Node(FileKind::CharDevice, device) => device != 0,
+            New::Node(kind, _) => kind == FileKind::BlockDevice,
+            _ => false,
+        }
+    }
+
     /// The slot of such an inode in `parent`, as far as the directory's own slot has no say.
     fn slot(self, parent: BlobId, mode: u32) -> Slot {
         let mut slot = fresh_slot(self.kind(), mode);
@@ -149,8 +159,7 @@ impl Fs {
             .transact(|transaction| {
                 edit_directory(transaction, parent, now, |transaction, directory| {
                     who.check_add(directory)?;
-                    let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-                    if is_device && !who.privileged {
+                    if new.is_for_the_privileged() && !who.privileged {
                         return Err(Errno::PERM.into());
                     }
                     let mut slot = fresh;
@@ -194,8 +203,9 @@ impl Fs {
         stat_of(id, &slot)
     }
 
-    /// Makes a directory with these permission bits.
+    /// Makes a directory with these permission bits; set-ID bits it gets from its parent only.
     pub async fn mkdir(&self, at: At<'_>, mode: u32) -> Result<Stat> {
+        let mode = mode & !(SET_UID | SET_GID);
         self.make(at, New::Directory, mode).await
     }
 
@@ -226,7 +236,7 @@ impl Fs {
         if kind != FileKind::Directory && slot.links > 1 {
             slot.links -= 1;
             transaction.put(id, slot)?;
-            return Ok(Dropped::Kept);
+            return Ok(Dropped::Kept(id));
         }
         let open = self.inodes.borrow().contains_key(&id.slot);
         let resident = self.store.blob_resident(id);
@@ -247,8 +257,10 @@ impl Fs {
 
     /// What follows [`Fs::drop_name`] when its transaction was applied.
     pub(crate) async fn after_drop(&self, dropped: Dropped) {
-        let Dropped::Orphaned(id, kind) = dropped else {
-            return;
+        let (id, kind) = match dropped {
+            Dropped::Destroyed => return,
+            Dropped::Kept(id) => return self.note_changed(id),
+            Dropped::Orphaned(id, kind) => (id, kind),
         };
         if let Some(inode) = self.inodes.borrow().get(&id.slot) {
             inode.unlinked.set(true);
@@ -324,7 +336,8 @@ impl Fs {
     /// Gives an inode another name.
     pub async fn link(&self, existing: At<'_>, follow: Follow, at: At<'_>) -> Result<Stat> {
         let now = Timestamp::now();
-        self.store
+        let (id, slot) = self
+            .store
             .transact(|transaction| {
                 let texts = Bump::new();
                 let (id, kind) = resolve::existing(transaction, &self.base, existing, follow)?;
@@ -336,8 +349,11 @@ impl Fs {
                 if place.slash {
                     return Err(Errno::NOENT.into());
                 }
-                at.who
-                    .check_add(resolve::directory(transaction, place.parent)?)?;
+                let directory = resolve::directory(transaction, place.parent)?;
+                if directory.links == 0 {
+                    return Err(Errno::NOENT.into());
+                }
+                at.who.check_add(directory)?;
                 if kind == FileKind::Directory {
                     return Err(Errno::PERM.into());
                 }
@@ -358,8 +374,9 @@ impl Fs {
                 })?;
                 Ok((id, transaction.slot(id)?))
             })
-            .await
-            .and_then(|(id, slot)| self.stat_now(id, &slot))
+            .await?;
+        self.note_changed(id);
+        self.stat_now(id, &slot)
     }
 }
 

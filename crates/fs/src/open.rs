@@ -175,9 +175,11 @@ fn check_open(
     if flags.contains(OpenFlags::PATH) {
         return Ok(());
     }
+    // Both bits: for neither, but whoever may do both.
+    let both = flags.contains(OpenFlags::WRITE_ONLY | OpenFlags::READ_WRITE);
     let mut wanted = Access::empty();
-    wanted.set(Access::READ, flags.readable());
-    let writes = flags.writable() || flags.contains(OpenFlags::TRUNCATE);
+    wanted.set(Access::READ, flags.readable() || both);
+    let writes = flags.writable() || both || flags.contains(OpenFlags::TRUNCATE);
     wanted.set(Access::WRITE, writes);
     match kind {
         FileKind::Symlink => return Err(Errno::LOOP),

@@ -129,7 +129,9 @@ impl Credentials {
         let owner = self.uid == slot.uid;
         let uid_allowed = uid.is_none_or(|uid| owner && uid == slot.uid);
         let gid_allowed = gid.is_none_or(|gid| owner && (gid == slot.gid || self.in_group(gid)));
-        match self.privileged || (uid_allowed && gid_allowed) {
+        // What loses set-ID bits changes its mode, whatever else is left as it is.
+        let mode_allowed = owner || self.dropped_by_owner_change(slot) == 0;
+        match self.privileged || (uid_allowed && gid_allowed && mode_allowed) {
             true => Ok(()),
             false => Err(Errno::PERM),
         }

@@ -33,11 +33,11 @@ impl Fs {
                         Step::Nothing => Ok(Outcome::Nothing),
                         Step::Move => {
                             plan.move_name(transaction, now)?;
-                            Ok(Outcome::Renamed(plan.moves_directory(), Dropped::Kept))
+                            Ok(plan.outcome(Dropped::Kept(plan.source.0)))
                         }
                         Step::Exchange(other) => {
                             plan.exchange(transaction, other, now)?;
-                            Ok(Outcome::Renamed(plan.moves_directory(), Dropped::Kept))
+                            Ok(plan.outcome(Dropped::Kept(other.0)))
                         }
                         Step::Replace(old) => {
                             if written != Some(plan.source.0)
@@ -51,7 +51,7 @@ impl Fs {
                             transaction.use_reserve();
                             plan.replace(transaction, old, now)?;
                             let dropped = self.drop_name(transaction, old.0, old.1, now)?;
-                            Ok(Outcome::Renamed(plan.moves_directory(), dropped))
+                            Ok(plan.outcome(dropped))
                         }
                     }
                 })
@@ -62,11 +62,16 @@ impl Fs {
                     self.store.sync(&blob, SyncKind::Data).await?;
                     written = Some(id);
                 }
-                Outcome::Renamed(directory, dropped) => {
+                Outcome::Renamed {
+                    source,
+                    other,
+                    directory,
+                } => {
                     if directory {
                         self.moved.set(self.store.commit_point());
                     }
-                    self.after_drop(dropped).await;
+                    self.note_changed(source);
+                    self.after_drop(other).await;
                     return Ok(());
                 }
             }
@@ -97,8 +102,13 @@ enum Outcome {
     Nothing,
     /// Write this blob home, then try again.
     WriteHome(BlobId, std::rc::Rc<adit_store::Blob>),
-    /// Is a directory somewhere else now, and what became of the replaced inode?
-    Renamed(bool, Dropped),
+    Renamed {
+        source: BlobId,
+        /// What became of the inode that had the new name.
+        other: Dropped,
+        /// Is a directory somewhere else now?
+        directory: bool,
+    },
 }
 
 impl<'p> Plan<'p> {
@@ -150,23 +160,19 @@ impl<'p> Plan<'p> {
             });
         }
         if other.is_none_or(|other| other.0 != source.0) {
-            Plan::check_permissions(transaction, &old, &new, source, exchange)?;
+            Plan::check_names(transaction, &old, &new, source, exchange)?;
+            Plan::check_parents(transaction, &old, &new, source, exchange)?;
         }
         let step = match other {
             None => Step::Move,
             Some(other) if other.0 == source.0 => Step::Nothing,
             Some(other) if exchange => Step::Exchange(other),
             Some(other) => {
-                match (is_directory(source), is_directory(other)) {
-                    (true, false) => return Err(Errno::NOTDIR.into()),
-                    (false, true) => return Err(Errno::ISDIR.into()),
-                    (true, true) => {
-                        let slot = resolve::directory(transaction, other.0)?;
-                        if !names::is_empty(transaction, slot, other.0.slot)? {
-                            return Err(Errno::NOTEMPTY.into());
-                        }
+                if is_directory(other) {
+                    let slot = resolve::directory(transaction, other.0)?;
+                    if !names::is_empty(transaction, slot, other.0.slot)? {
+                        return Err(Errno::NOTEMPTY.into());
                     }
-                    (false, false) => (),
                 }
                 Step::Replace(other)
             }
@@ -181,8 +187,8 @@ impl<'p> Plan<'p> {
         })
     }
 
-    /// May the names go and come, and `..` of directories be changed?
-    fn check_permissions(
+    /// May the names go and come?
+    fn check_names(
         transaction: &Transaction<'_>,
         old: &Place<'_>,
         new: &Place<'_>,
@@ -194,6 +200,22 @@ impl<'p> Plan<'p> {
             Some(other) => check_remove(transaction, new, other.0)?,
             None => (new.who).check_add(resolve::directory(transaction, new.parent)?)?,
         }
+        let is_directory = |inode: (BlobId, FileKind)| inode.1 == FileKind::Directory;
+        match new.found.filter(|_| !exchange).map(is_directory) {
+            Some(false) if is_directory(source) => Err(Errno::NOTDIR.into()),
+            Some(true) if !is_directory(source) => Err(Errno::ISDIR.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// May `..` of directories be changed?
+    fn check_parents(
+        transaction: &Transaction<'_>,
+        old: &Place<'_>,
+        new: &Place<'_>,
+        source: (BlobId, FileKind),
+        exchange: bool,
+    ) -> Result<(), Stop> {
         if old.parent == new.parent {
             return Ok(());
         }
@@ -206,6 +228,14 @@ impl<'p> Plan<'p> {
             }
         }
         Ok(())
+    }
+
+    fn outcome(&self, other: Dropped) -> Outcome {
+        Outcome::Renamed {
+            source: self.source.0,
+            other,
+            directory: self.moves_directory(),
+        }
     }
 
     /// Does it change the paths of what is in a directory?

@@ -194,10 +194,10 @@ pub(crate) fn resolve<'p>(
             let last = match component {
                 b"." => Last::Dot,
                 b".." => Last::DotDot,
-                name if name.len() > NAME_BYTES_MAX => return Err(Errno::NAMETOOLONG.into()),
                 _ if is_last && slash && matches!(goal, Goal::File(_)) => {
                     return Err(Errno::ISDIR.into());
                 }
+                name if name.len() > NAME_BYTES_MAX => return Err(Errno::NAMETOOLONG.into()),
                 name => Last::Name(Name::new(&base.hash_key, name)),
             };
             let found = find(pages, directory, slot, &last)?;

@@ -44,8 +44,10 @@ bitflags! {
 impl OpenFlags {
     /// May the descriptor read?
     pub const fn readable(self) -> bool {
-        self.bits() & libc::O_ACCMODE as u32 != libc::O_WRONLY as u32
-            && !self.contains(OpenFlags::PATH)
+        matches!(
+            (self.bits() & libc::O_ACCMODE as u32) as i32,
+            libc::O_RDONLY | libc::O_RDWR
+        ) && !self.contains(OpenFlags::PATH)
     }
 
     /// May the descriptor write?
@@ -326,6 +328,8 @@ pub enum AccessTimes {
 pub const LINKS_FOLLOWED_MAX: u32 = 40;
 /// Longest target of a symbolic link.
 pub const TARGET_BYTES_MAX: usize = PATH_BYTES_MAX;
+/// Largest file: 16 TiB less 4 KiB.
+pub const FILE_BYTES_MAX: u64 = adit_store::BLOB_BYTES_MAX;
 /// Longest name of a directory entry.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path, as `PATH_MAX` without the NUL.

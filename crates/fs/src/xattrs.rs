@@ -12,6 +12,9 @@ use adit_store::format::Slot;
 use adit_store::pages::Stop;
 use adit_store::{BlobId, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
 
+/// Longest value that any file system of Linux takes. (Here less fits: what there is for all of an inode's attributes.)
+const XATTR_VALUE_BYTES_MAX: usize = 65_536;
+
 /// Whose attributes they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Namespace {
@@ -26,32 +29,48 @@ enum Namespace {
         /// The list that new inodes in a directory would get.
         default: bool,
     },
+    /// Others of the system's, which there are none of.
+    System,
+    /// None that is known.
+    Unknown,
 }
 
 /// The namespace of a name; a blob without a name has but one, which takes all names.
-fn namespace(kind: u8, name: &[u8]) -> Result<Namespace, Errno> {
-    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-        return Err(Errno::RANGE);
+fn namespace(slot: &Slot, name: &[u8]) -> Namespace {
+    if slot.kind == FileKind::Blob as u8 {
+        return Namespace::User;
     }
-    if kind == FileKind::Blob as u8 {
-        return Ok(Namespace::User);
+    match name {
+        b"system.posix_acl_access" => return Namespace::Acl { default: false },
+        b"system.posix_acl_default" => return Namespace::Acl { default: true },
+        _ => (),
     }
-    let prefixes: [(&[u8], Namespace); 3] = [
+    let prefixes: [(&[u8], Namespace); 4] = [
         (b"user.", Namespace::User),
         (b"trusted.", Namespace::Trusted),
         (b"security.", Namespace::Security),
+        (b"system.", Namespace::System),
     ];
-    for (prefix, namespace) in prefixes {
-        match name.strip_prefix(prefix) {
-            Some([]) => return Err(Errno::INVAL),
-            Some(_) => return Ok(namespace),
-            None => (),
-        }
+    (prefixes.iter())
+        .find(|(prefix, _)| name.starts_with(prefix))
+        .map_or(Namespace::Unknown, |(_, namespace)| *namespace)
+}
+
+/// ERANGE for what can't be a name.
+fn check_length(name: &[u8]) -> Result<(), Errno> {
+    match name.len() {
+        1..=XATTR_NAME_BYTES_MAX => Ok(()),
+        _ => Err(Errno::RANGE),
     }
-    match name {
-        b"system.posix_acl_access" => Ok(Namespace::Acl { default: false }),
-        b"system.posix_acl_default" => Ok(Namespace::Acl { default: true }),
-        _ => Err(Errno::OPNOTSUPP),
+}
+
+/// Can there be an attribute of that name?
+fn check_kept(slot: &Slot, name: &[u8]) -> Result<(), Errno> {
+    let is_prefix = name.iter().position(|byte| *byte == b'.') == Some(name.len() - 1);
+    match namespace(slot, name) {
+        Namespace::System | Namespace::Unknown => Err(Errno::OPNOTSUPP),
+        _ if is_prefix && slot.kind != FileKind::Blob as u8 => Err(Errno::INVAL),
+        _ => Ok(()),
     }
 }
 
@@ -65,30 +84,42 @@ fn takes_user_attributes(slot: &Slot) -> bool {
 
 /// May they read attributes of that name?
 fn check_get(who: &Credentials, slot: &Slot, name: &[u8]) -> Result<(), Errno> {
-    match namespace(slot.kind, name)? {
+    match namespace(slot, name) {
         Namespace::User if !takes_user_attributes(slot) => Err(Errno::NODATA),
-        Namespace::User => who.check_access(slot, Access::READ),
+        Namespace::User | Namespace::Unknown => who.check_access(slot, Access::READ),
         Namespace::Trusted if !who.privileged => Err(Errno::NODATA),
         Namespace::Acl { .. } if slot.kind == FileKind::Symlink as u8 => Err(Errno::OPNOTSUPP),
         _ => Ok(()),
-    }
+    }?;
+    check_kept(slot, name)
 }
 
-/// May they set and remove attributes of that name?
-fn check_set(who: &Credentials, slot: &Slot, name: &[u8]) -> Result<(), Errno> {
+/// What is to become of an attribute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    Set,
+    Remove,
+}
+
+/// May they set or remove attributes of that name?
+fn check_set(who: &Credentials, slot: &Slot, name: &[u8], purpose: Purpose) -> Result<(), Errno> {
     let is_directory = slot.kind == FileKind::Directory as u8;
-    match namespace(slot.kind, name)? {
+    match namespace(slot, name) {
         Namespace::User if !takes_user_attributes(slot) => Err(Errno::PERM),
         Namespace::User if is_directory && slot.mode & STICKY != 0 && !who.owns(slot) => {
             Err(Errno::PERM)
         }
-        Namespace::User => who.check_access(slot, Access::WRITE),
+        Namespace::User | Namespace::Unknown => who.check_access(slot, Access::WRITE),
         Namespace::Trusted | Namespace::Security if !who.privileged => Err(Errno::PERM),
-        Namespace::Trusted | Namespace::Security => Ok(()),
+        Namespace::Trusted | Namespace::Security | Namespace::System => Ok(()),
         Namespace::Acl { .. } if slot.kind == FileKind::Symlink as u8 => Err(Errno::OPNOTSUPP),
-        Namespace::Acl { default: true } if !is_directory => Err(Errno::ACCESS),
+        Namespace::Acl { default: true } if !is_directory => match purpose {
+            Purpose::Set => Err(Errno::ACCESS),
+            Purpose::Remove => Ok(()),
+        },
         Namespace::Acl { .. } => who.check_owner(slot),
-    }
+    }?;
+    check_kept(slot, name)
 }
 
 /// Is there an attribute of that name that they may see?
@@ -106,6 +137,7 @@ fn value_seen_by<'p>(
 impl Fs {
     /// Reads an extended attribute; ENODATA when there is none that they may see.
     pub async fn xattr_get(&self, at: At<'_>, follow: Follow, name: &[u8]) -> Result<Vec<u8>> {
+        check_length(name)?;
         self.store
             .view(|view| {
                 let (id, _) = resolve::existing(view, &self.base, at, follow)?;
@@ -125,27 +157,43 @@ impl Fs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.store
+        check_length(name)?;
+        if value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err(Errno::TOOBIG.into());
+        }
+        let id = self
+            .store
             .transact(|transaction| {
                 let (id, _) = resolve::existing(transaction, &self.base, at, follow)?;
-                check_set(at.who, transaction.slot_ref(id)?, name)?;
-                transaction.xattr_set(id, name, value, mode)
+                check_set(at.who, transaction.slot_ref(id)?, name, Purpose::Set)?;
+                let set = transaction.xattr_set(id, name, value, mode)?;
+                Ok(set.map(|()| id))
             })
-            .await?
+            .await??;
+        self.note_changed(id);
+        Ok(())
     }
 
     /// Removes an extended attribute; ENODATA when there is none.
     pub async fn xattr_remove(&self, at: At<'_>, follow: Follow, name: &[u8]) -> Result<()> {
-        self.store
+        check_length(name)?;
+        let id = self
+            .store
             .transact_freeing(|transaction| {
                 let (id, _) = resolve::existing(transaction, &self.base, at, follow)?;
-                check_set(at.who, transaction.slot_ref(id)?, name)?;
+                let slot = transaction.slot(id)?;
+                check_set(at.who, &slot, name, Purpose::Remove)?;
+                let is_list = matches!(namespace(&slot, name), Namespace::Acl { .. });
                 match transaction.xattr_remove(id, name)? {
-                    true => Ok(()),
+                    true => Ok(id),
+                    // As on Linux: then there is no list, which is what was asked for.
+                    false if is_list => Ok(id),
                     false => Err(Errno::NODATA.into()),
                 }
             })
-            .await
+            .await?;
+        self.note_changed(id);
+        Ok(())
     }
 
     /// Names of the extended attributes that they may see.
@@ -155,10 +203,10 @@ impl Fs {
                 let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                 let slot = view.slot_ref(id)?;
                 let mut names = xattr_names(view, slot, id)?;
-                names.retain(|name| match namespace(slot.kind, name) {
-                    Ok(Namespace::Trusted) => at.who.privileged,
-                    Ok(_) => true,
-                    Err(_) => false,
+                names.retain(|name| match namespace(slot, name) {
+                    Namespace::Trusted => at.who.privileged,
+                    Namespace::System | Namespace::Unknown => false,
+                    _ => true,
                 });
                 Ok(names)
             })
@@ -180,6 +228,10 @@ impl Fs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        check_length(name)?;
+        if value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err(Errno::TOOBIG.into());
+        }
         let id = self.usable(file)?.id;
         self.xattr_set(At::inode(file.who(), id), Follow::No, name, value, mode)
             .await

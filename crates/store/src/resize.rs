@@ -46,7 +46,9 @@ impl Store {
         inner.writable()?;
         let untouched = blob.slot.borrow().allocated_pages == 0 && blob.slot.borrow().size == size;
         if untouched && blob.size() == size && blob.dirty.borrow().is_empty() {
-            return Ok(()); // as when a new file is truncated
+            // An empty file that is cut: its times change, with the next write-back.
+            inner.touch(blob);
+            return Ok(());
         }
         if size <= blob.size() {
             if size > blob.slot.borrow().size {
@@ -83,6 +85,7 @@ impl Store {
         if mode == AllocateMode::Extend && range.end > blob.size() {
             inner.grow_slot(blob, range.end).await?;
         }
+        inner.touch(blob);
         blob.point.set(inner.journal.point());
         Ok(())
     }
@@ -94,6 +97,7 @@ impl Store {
         let _map = blob.map_lock.write().await;
         let _exclusive = blob.lock.write().await;
         inner.punch_locked(blob, &range).await?;
+        inner.touch(blob);
         blob.point.set(inner.journal.point());
         Ok(())
     }
@@ -116,8 +120,7 @@ impl Store {
         if mode == AllocateMode::Extend && range.end > blob.size() {
             inner.grow_slot(blob, range.end).await?;
         }
-        blob.mtime.set(Some(Timestamp::now()));
-        inner.note_dirty(blob);
+        inner.touch(blob);
         blob.point.set(inner.journal.point());
         Ok(())
     }
@@ -248,6 +251,12 @@ fn mark_some_unwritten(
 }
 
 impl Inner {
+    /// It was changed now: the slot has it after the next write-back.
+    fn touch(self: &Rc<Self>, blob: &Rc<Blob>) {
+        blob.mtime.set(Some(Timestamp::now()));
+        self.note_dirty(blob);
+    }
+
     /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty before it stays so:
     /// here nothing has to be written, and a device that fails keeps no data from going. Both locks are held.
     async fn cut(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {

@@ -218,7 +218,7 @@ impl Transaction<'_> {
         if let Err(refusal) = check_name(name) {
             return Ok(Err(refusal));
         }
-        if value.len() > usize::from(u16::MAX) {
+        if value.len() > 1 << 16 {
             let what = "the value of an extended attribute has at most 64 KiB";
             return Ok(Err(error(Errno::TOOBIG, what)));
         }

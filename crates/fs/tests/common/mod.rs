@@ -6,6 +6,9 @@
     reason = "each test file uses a part of it"
 )]
 
+pub mod linux;
+pub mod steps;
+
 use adit_base::Errno;
 use adit_block::{Device, MemoryConfig, MemoryDevice};
 use adit_fs::*;

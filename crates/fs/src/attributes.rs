@@ -296,11 +296,13 @@ impl Fs {
 
     /// A file was read: its time of access changes with the next write-back.
     pub(crate) fn note_read(&self, blob: &std::rc::Rc<Blob>) {
-        blob.shared.set_access_due(false);
         let now = Timestamp::now();
         if is_access_due(&blob.attributes(), now) {
             self.store.note_accessed(blob, now);
         }
+        // Within the tick of the last change, it stays due.
+        blob.shared
+            .set_access_due(is_access_due(&blob.attributes(), now));
     }
 
     /// The names of a directory, or the target of a symbolic link, were read.

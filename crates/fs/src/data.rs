@@ -187,7 +187,7 @@ impl Fs {
     }
 
     /// The inode of a descriptor that is about to be written to; a write of nothing changes nothing.
-    async fn writing(&self, file: &OpenFile, nothing: bool) -> Result<Rc<Inode>> {
+    pub(crate) async fn writing(&self, file: &OpenFile, nothing: bool) -> Result<Rc<Inode>> {
         let inode = self.writable(file)?;
         if !nothing
             && !file.who().privileged
@@ -202,7 +202,7 @@ impl Fs {
     }
 
     /// What writing changes besides content, and what SYNC and DSYNC ask for after each write.
-    async fn written(&self, file: &OpenFile, inode: &Inode) -> Result<()> {
+    pub(crate) async fn written(&self, file: &OpenFile, inode: &Inode) -> Result<()> {
         if let Some(blob) = &inode.blob {
             self.note_change(blob);
         }

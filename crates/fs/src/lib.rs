@@ -7,6 +7,7 @@
 
 mod attributes;
 mod check;
+mod copy;
 mod data;
 mod directory;
 mod inode;

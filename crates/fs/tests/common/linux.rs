@@ -293,6 +293,21 @@ impl Kernel {
                 });
                 return list.map(|list| names_of(&list));
             }
+            Do::Seek(number, offset, data) => {
+                let whence = if data {
+                    libc::SEEK_DATA
+                } else {
+                    libc::SEEK_HOLE
+                };
+                let found = call!(SYS_lseek, self.file(number)?, offset, whence);
+                return found.map(|found| Reply::Number(found as u64));
+            }
+            Do::Copy(from, mut at, to, mut offset, len) => {
+                let (from, to) = (self.file(from)?, self.file(to)?);
+                let (at, offset) = (&raw mut at, &raw mut offset);
+                let copied = call!(SYS_copy_file_range, from, at, to, offset, len, 0);
+                return copied.map(|copied| Reply::Number(copied as u64));
+            }
             Do::FileGet(number, _) => {
                 let file = self.file(number)?;
                 let get = |start: *mut u8| call!(SYS_fgetxattr, file, second, start, 4096usize);

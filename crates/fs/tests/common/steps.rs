@@ -41,6 +41,9 @@ pub enum Do<'a> {
     Remove(&'a str, Follow, &'a str),
     Names(&'a str, Follow),
     FileGet(usize, &'a str),
+    /// Data from there on, or a hole.
+    Seek(usize, u64, bool),
+    Copy(usize, u64, usize, u64, u64),
     FileSet(usize, &'a str, &'a [u8]),
 }
 
@@ -49,6 +52,7 @@ pub enum Do<'a> {
 pub enum Reply {
     Done,
     Bytes(Vec<u8>),
+    Number(u64),
     Names(Vec<String>),
     Node(u32, u32, u64),
 }
@@ -245,6 +249,17 @@ impl Library {
                 on!(path, |fs, at| fs.xattr_remove(at, follow, name.as_bytes())).map(done)
             }
             Do::Names(path, follow) => on!(path, |fs, at| fs.xattr_list(at, follow)).map(names),
+            Do::Seek(number, offset, true) => {
+                file!(number, |fs, file| fs.next_data(file, offset)).map(Reply::Number)
+            }
+            Do::Seek(number, offset, false) => {
+                file!(number, |fs, file| fs.next_hole(file, offset)).map(Reply::Number)
+            }
+            Do::Copy(from, at, to, offset, len) => {
+                let (from, to) = (self.file(from)?, self.file(to)?);
+                let copied = volume.run(|fs| fs.copy_range(from, at, to, offset, len));
+                copied.map(Reply::Number)
+            }
             Do::FileGet(number, name) => {
                 file!(number, |fs, file| fs.fxattr_get(file, name.as_bytes())).map(Reply::Bytes)
             }

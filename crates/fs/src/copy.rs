@@ -1,0 +1,130 @@
+//! Sparse files: where their data is, and copying a range from file to file.
+
+use crate::open::OpenFile;
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::{Errno, Error, Result};
+use adit_store::{Blob, Sought};
+use std::rc::Rc;
+
+/// Bytes that one call copies at most.
+const COPY_BYTES_MAX: u64 = 1 << 30;
+/// Bytes that are copied at once.
+const PIECE_BYTES: u64 = 256 << 10;
+
+impl Fs {
+    /// Where the next data is, from `offset` on: `SEEK_DATA`. ENXIO when there is none up to the end. Preallocated pages
+    /// that nobody wrote to are no data.
+    pub async fn next_data(&self, file: &OpenFile, offset: u64) -> Result<u64> {
+        self.seek(file, offset, Sought::Data).await
+    }
+
+    /// Where the next hole is, from `offset` on: `SEEK_HOLE`. The end of the file counts as one; ENXIO from there on.
+    pub async fn next_hole(&self, file: &OpenFile, offset: u64) -> Result<u64> {
+        self.seek(file, offset, Sought::Hole).await
+    }
+
+    async fn seek(&self, file: &OpenFile, offset: u64, sought: Sought) -> Result<u64> {
+        let inode = self.usable(file)?;
+        self.store.seek(inode.content()?, offset, sought).await
+    }
+
+    /// Copies up to `len_bytes` from one open file to another, or to another place of the same, and answers how many: fewer
+    /// at the end of the source, after [`COPY_BYTES_MAX`], and when an error came after a part. It is no single change: others
+    /// may see a part of it, and a crash may leave one. Holes stay holes where the target has holes.
+    ///
+    /// As copy_file_range(2): EBADF unless readable and writable, and for a target with APPEND; EINVAL when the ranges
+    /// overlap in one file; EFBIG, EOVERFLOW.
+    pub async fn copy_range(
+        &self,
+        source: &OpenFile,
+        source_offset: u64,
+        target: &OpenFile,
+        target_offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        let (from, to) = (self.usable(source)?, self.usable(target)?);
+        let (from, to) = (from.content()?, to.content()?);
+        let target_is_usable =
+            target.flags().writable() && !target.flags().contains(OpenFlags::APPEND);
+        if !source.flags().readable() || !target_is_usable {
+            return Err(Errno::BADF.into());
+        }
+        let fits = |offset: u64| offset.checked_add(len_bytes).ok_or(Errno::OVERFLOW);
+        (fits(source_offset)?, fits(target_offset)?);
+        let left = from.size().saturating_sub(source_offset).min(len_bytes);
+        if target_offset >= FILE_BYTES_MAX {
+            return Err(Errno::FBIG.into());
+        }
+        let len_bytes = left.min(FILE_BYTES_MAX.saturating_sub(target_offset));
+        let overlap =
+            source_offset < target_offset + len_bytes && target_offset < source_offset + len_bytes;
+        if from.id == to.id && overlap {
+            return Err(Error::with(
+                Errno::INVAL,
+                "copy a range to one that overlaps it",
+            ));
+        }
+        if len_bytes == 0 {
+            return Ok(0);
+        }
+        let len_bytes = len_bytes.min(COPY_BYTES_MAX);
+        let target_inode = self.writing(target, false).await?;
+        let mut done = 0;
+        let mut failure = None;
+        while done < len_bytes && failure.is_none() {
+            let (source_at, target_at) = (source_offset + done, target_offset + done);
+            match self
+                .copy_piece(from, source_at, to, target_at, len_bytes - done)
+                .await
+            {
+                // The source became shorter meanwhile.
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) => failure = Some(error),
+            }
+        }
+        if done == 0 {
+            return failure.map_or(Ok(0), Err);
+        }
+        // What was left out in the end is still missing.
+        if to.size() < target_offset + done {
+            self.store.resize(to, target_offset + done).await?;
+        }
+        self.written(target, &target_inode).await?;
+        if source.access_is_due(&from.shared) {
+            self.note_read(from);
+        }
+        Ok(done)
+    }
+
+    /// Copies some bytes, or leaves a hole out that is one in the target too; how many bytes that was.
+    async fn copy_piece(
+        &self,
+        from: &Rc<Blob>,
+        source_offset: u64,
+        to: &Rc<Blob>,
+        target_offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        let hole = (self.hole_at(from, source_offset).await?)
+            .min(self.hole_at(to, target_offset).await?)
+            .min(len_bytes);
+        if hole > 0 {
+            return Ok(hole.min(from.size().saturating_sub(source_offset)));
+        }
+        let mut piece = vec![0; len_bytes.min(PIECE_BYTES) as usize];
+        let got = self.store.read(from, source_offset, &mut piece).await?;
+        self.store.write(to, target_offset, &piece[..got]).await?;
+        Ok(got as u64)
+    }
+
+    /// Bytes of the hole at that place, without end behind the last data.
+    async fn hole_at(&self, blob: &Rc<Blob>, offset: u64) -> Result<u64> {
+        match self.store.seek(blob, offset, Sought::Data).await {
+            Ok(data) => Ok(data - offset),
+            Err(error) if error.errno() == Errno::NXIO => Ok(u64::MAX),
+            Err(error) => Err(error),
+        }
+    }
+}

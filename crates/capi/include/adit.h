@@ -145,6 +145,14 @@ typedef struct adit_statfs {
 
 int adit_volume_statfs(adit_volume *volume, adit_statfs *result);
 
+/* The same volume on behalf of a user: what is done through *user obeys permission bits as Linux does, and what is made
+ * belongs to them. 0 is the superuser, whom little is refused. A volume as adit_open_volume gives it acts for the
+ * process's effective user and group, whom nothing is refused: who can open the device can do anything with it.
+ * groups are the supplementary ones, at most 65536. Close it with adit_close_volume before the volume itself; it may be
+ * closed while files that were opened through it are open, and these go on acting for the user. */
+int adit_on_behalf_of(adit_volume *volume, uint32_t uid, uint32_t gid, const uint32_t *groups, size_t count,
+                      adit_volume **user);
+
 /* Makes everything on the volume durable. */
 int adit_syncfs(adit_volume *volume);
 
@@ -162,8 +170,12 @@ int adit_syncfs(adit_volume *volume);
 #define ADIT_O_DSYNC 0x200u    /* each write is followed by an fdatasync of its own */
 #define ADIT_O_SYNC 0x400u     /* each write is followed by an fsync of its own */
 #define ADIT_O_DIRECTORY 0x800u /* -ENOTDIR if it isn't one; ADIT_O_RDONLY only */
+#define ADIT_O_NOFOLLOW 0x1000u /* -ELOOP if the path ends with a symbolic link; with ADIT_O_PATH, that itself is opened */
+#define ADIT_O_PATH 0x2000u    /* a handle that keeps an inode of any kind, for adit_fstat; all else is -EBADF */
+#define ADIT_O_NOATIME 0x4000u /* reading leaves the access time; -EPERM unless the file is theirs */
 
-/* mode: permission bits of a file that is created, like 0644; they are kept, and not enforced.
+/* mode: permission bits of a file that is created, like 0644; whom they bind: see adit_on_behalf_of.
+ * Pipes, sockets and devices can be opened with ADIT_O_PATH only: -ENXIO.
  * A file whose last name is removed lives on until it is closed. */
 int adit_open(adit_volume *volume, const char *path, unsigned flags, unsigned mode, adit_file **file);
 
@@ -234,6 +246,16 @@ int adit_ftruncate(adit_file *file, uint64_t size);
 
 int adit_fallocate(adit_file *file, unsigned mode, uint64_t offset, uint64_t len);
 
+/* Where the next data, or the next hole, is from offset on, like SEEK_DATA and SEEK_HOLE. What was only allocated is a
+ * hole, and so is the end of the file. -ENXIO at and behind the end, and if no data follows. */
+int64_t adit_next_data(adit_file *file, uint64_t offset);
+int64_t adit_next_hole(adit_file *file, uint64_t offset);
+
+/* Copies up to len bytes within a volume, and returns how many: fewer at the end of the source, after 1 GiB, and if an
+ * error came after a part. Not atomic. Holes are left out. -EINVAL if the two ranges overlap in one file; -EBADF unless
+ * from can read and to can write, and for ADIT_O_APPEND; -EXDEV for files of different volumes. */
+int64_t adit_copy_range(adit_file *from, uint64_t offset, adit_file *to, uint64_t to_offset, uint64_t len);
+
 typedef struct adit_stat {
     uint64_t ino;        /* the same file has the same ino and generation as long as it lives; */
     uint64_t generation; /* no two files ever share both */
@@ -243,11 +265,12 @@ typedef struct adit_stat {
     uint32_t nlink;
     uint32_t uid;
     uint32_t gid;
-    adit_time atime; /* last access; kept only loosely */
+    adit_time atime; /* last access; reading doesn't change it, adit_utimens does */
     adit_time mtime; /* last change of the content */
     adit_time ctime; /* last change of content or attributes */
     adit_time btime; /* creation */
-    uint64_t reserved[4];
+    uint64_t rdev; /* number of a device node */
+    uint64_t reserved[3];
 } adit_stat;
 
 int adit_fstat(adit_file *file, adit_stat *result);
@@ -363,6 +386,10 @@ int adit_rmdir(adit_volume *volume, const char *path);
 #define ADIT_TYPE_FILE 1
 #define ADIT_TYPE_DIRECTORY 2
 #define ADIT_TYPE_SYMLINK 3
+#define ADIT_TYPE_FIFO 4
+#define ADIT_TYPE_SOCKET 5
+#define ADIT_TYPE_CHAR_DEVICE 6
+#define ADIT_TYPE_BLOCK_DEVICE 7
 
 typedef struct adit_dirent {
     uint64_t ino;
@@ -381,6 +408,63 @@ int adit_readdir(adit_dir *dir, adit_dirent *entry);
 /* 0 begins again. */
 int adit_seekdir(adit_dir *dir, uint64_t cookie);
 int adit_closedir(adit_dir *dir);
+
+/* ------------------------------------------------------------------------------------------------ attributes
+ *
+ * With ADIT_NOFOLLOW a path that ends with a symbolic link means the link itself, else what it leads to. Which errno
+ * means what is as in Linux's manual pages of the functions with these names. */
+
+#define ADIT_NOFOLLOW 0x1u
+
+/* As adit_stat_path, of a symbolic link itself. */
+int adit_lstat_path(adit_volume *volume, const char *path, adit_stat *result);
+
+/* A link that says target, 1 to 4095 bytes; whether that leads anywhere is not looked at. */
+int adit_symlink(adit_volume *volume, const char *target, const char *path);
+
+/* What a link says, without a zero at its end. Returns the length needed, and copies if it fits (-ERANGE if not); len 0
+ * only asks. */
+int64_t adit_readlink(adit_volume *volume, const char *path, char *target, size_t len);
+
+/* Makes a pipe, socket, device or empty file: mode has its type (S_IFIFO ...) and permission bits. Such nodes are kept
+ * and shown, and do nothing here. */
+int adit_mknod(adit_volume *volume, const char *path, unsigned mode, uint64_t device);
+
+#define ADIT_X_OK 1u
+#define ADIT_W_OK 2u
+#define ADIT_R_OK 4u
+
+/* -EACCES unless the user of this handle may do all of that; 0 only asks whether it is there. */
+int adit_access(adit_volume *volume, const char *path, unsigned wanted);
+
+int adit_chmod(adit_volume *volume, const char *path, unsigned mode, unsigned flags);
+int adit_fchmod(adit_file *file, unsigned mode);
+
+/* UINT32_MAX leaves the user or group as it is. */
+int adit_chown(adit_volume *volume, const char *path, uint32_t uid, uint32_t gid, unsigned flags);
+int adit_fchown(adit_file *file, uint32_t uid, uint32_t gid);
+
+#define ADIT_TIME_NOW 0x3fffffffu  /* as nanoseconds: the time of the call */
+#define ADIT_TIME_OMIT 0x3ffffffeu /* likewise: leave it */
+
+/* Two times, of the last access and of the last change of the content. NULL: both now. */
+int adit_utimens(adit_volume *volume, const char *path, const adit_time *times, unsigned flags);
+int adit_futimens(adit_file *file, const adit_time *times);
+
+#define ADIT_XATTR_CREATE 0x2u  /* -EEXIST if it is there */
+#define ADIT_XATTR_REPLACE 0x4u /* -ENODATA if it isn't */
+
+/* Extended attributes. Names begin with user., trusted. or security., or are those of access control lists, which are
+ * kept and not obeyed. All those of a file have about 4000 bytes together: -ENOSPC. get and list return the length needed, and
+ * copy if it fits (-ERANGE if not); len 0 only asks. */
+int adit_set_xattr(adit_volume *volume, const char *path, const char *name, const void *value, size_t len, unsigned flags);
+int64_t adit_get_xattr(adit_volume *volume, const char *path, const char *name, void *value, size_t len, unsigned flags);
+int adit_remove_xattr(adit_volume *volume, const char *path, const char *name, unsigned flags);
+int64_t adit_list_xattrs(adit_volume *volume, const char *path, char *names, size_t len, unsigned flags);
+int adit_fset_xattr(adit_file *file, const char *name, const void *value, size_t len, unsigned flags);
+int64_t adit_fget_xattr(adit_file *file, const char *name, void *value, size_t len);
+int adit_fremove_xattr(adit_file *file, const char *name);
+int64_t adit_flist_xattrs(adit_file *file, char *names, size_t len); /* each with its zero */
 
 /* ------------------------------------------------------------------------------------------------ blobs
  *

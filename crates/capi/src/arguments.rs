@@ -235,3 +235,19 @@ pub(crate) fn check_flags(flags: u32, known: u32) -> Result<()> {
     }
     Ok(())
 }
+
+/// Copies a result to where C wants it: its length, or ERANGE.
+pub(crate) unsafe fn answer(value: &[u8], data: *mut u8, len: usize) -> Result<i64> {
+    if len > 0 {
+        // SAFETY: as for this function.
+        let memory = unsafe { bytes_mut(data, len)? };
+        let Some(memory) = memory.get_mut(..value.len()) else {
+            return Err(Error::with(
+                Errno::RANGE,
+                "return a value in so little memory",
+            ));
+        };
+        memory.copy_from_slice(value);
+    }
+    Ok(value.len() as i64)
+}

@@ -1,6 +1,6 @@
 //! Blobs: create, open, read, write, resize, sync, delete, attributes, iterate.
 
-use crate::arguments::{bytes, bytes_mut, close, handle, invalid, out, text};
+use crate::arguments::{answer, bytes, bytes_mut, close, handle, invalid, out, text};
 use crate::file::size;
 use crate::result::{guard, guard_int, guard_unit};
 use crate::types::AditBlobId;
@@ -142,22 +142,6 @@ unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a [u8]> {
         return Err(invalid("name an attribute with other than 1 to 255 bytes"));
     }
     Ok(name)
-}
-
-/// Copies a result to where C wants it: its length, or ERANGE.
-unsafe fn answer(value: &[u8], data: *mut u8, len: usize) -> Result<i64> {
-    if len > 0 {
-        // SAFETY: as for this function.
-        let memory = unsafe { bytes_mut(data, len)? };
-        let Some(memory) = memory.get_mut(..value.len()) else {
-            return Err(Error::with(
-                Errno::RANGE,
-                "return a value in so little memory",
-            ));
-        };
-        memory.copy_from_slice(value);
-    }
-    Ok(value.len() as i64)
 }
 
 #[unsafe(no_mangle)]

@@ -8,8 +8,8 @@ use crate::result::{failed, guard, guard_int, guard_unit};
 use crate::types::{
     AditRangeLock, AditReadRequest, AditStat, AditWriteRange, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE,
     FALLOC_ZERO_RANGE, LOCK_EXCLUSIVE, LOCK_NONBLOCKING, LOCK_POSIX, LOCK_SHARED, LOCK_UNLOCK,
-    O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_RDWR, O_SYNC, O_TRUNC, O_WRONLY,
-    WRITE_DSYNC,
+    O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH,
+    O_RDWR, O_SYNC, O_TRUNC, O_WRONLY, WRITE_DSYNC,
 };
 use crate::volume::VolumeHandle;
 use adit::{
@@ -25,13 +25,14 @@ pub struct FileHandle {
 }
 
 #[inline]
-unsafe fn file<'a>(pointer: *const FileHandle) -> Result<&'a File> {
+pub(crate) unsafe fn file<'a>(pointer: *const FileHandle) -> Result<&'a File> {
     // SAFETY: as for this function.
     Ok(&unsafe { handle(pointer)? }.file)
 }
 
 fn open_options(flags: u32, mode: u32) -> Result<OpenOptions> {
     let others = O_CREAT | O_EXCL | O_TRUNC | O_APPEND | O_DIRECT | O_DSYNC | O_SYNC | O_DIRECTORY;
+    let others = others | O_NOFOLLOW | O_PATH | O_NOATIME;
     check_flags(flags, O_WRONLY | O_RDWR | others)?;
     let has = |flag| flags & flag != 0;
     if has(O_WRONLY) && has(O_RDWR) {
@@ -56,6 +57,9 @@ fn open_options(flags: u32, mode: u32) -> Result<OpenOptions> {
         .dsync(has(O_DSYNC))
         .sync(has(O_SYNC))
         .directory(has(O_DIRECTORY))
+        .no_follow(has(O_NOFOLLOW))
+        .path_only(has(O_PATH))
+        .keep_accessed(has(O_NOATIME))
         .mode(mode);
     Ok(options)
 }

@@ -13,6 +13,7 @@
 #![allow(missing_docs, clippy::missing_safety_doc)]
 
 pub mod arguments;
+pub mod attributes;
 pub mod blob;
 pub mod buffer;
 pub mod directory;

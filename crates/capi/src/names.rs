@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::path::Path;
 
 /// Runs an operation on one name.
-unsafe fn on_name(
+pub(crate) unsafe fn on_name(
     volume: *mut VolumeHandle,
     name: *const c_char,
     body: impl FnOnce(&Volume, &Path) -> Result<()>,

@@ -62,6 +62,16 @@ pub const O_DIRECT: u32 = 0x100;
 pub const O_DSYNC: u32 = 0x200;
 pub const O_SYNC: u32 = 0x400;
 pub const O_DIRECTORY: u32 = 0x800;
+pub const O_NOFOLLOW: u32 = 0x1000;
+pub const O_PATH: u32 = 0x2000;
+pub const O_NOATIME: u32 = 0x4000;
+
+pub const NOFOLLOW: u32 = 0x1;
+pub const XATTR_CREATE: u32 = 0x2;
+pub const XATTR_REPLACE: u32 = 0x4;
+
+pub const TIME_NOW: u32 = 0x3fff_ffff;
+pub const TIME_OMIT: u32 = 0x3fff_fffe;
 
 pub const WRITE_DSYNC: u32 = 0x1;
 
@@ -120,7 +130,8 @@ pub struct AditStat {
     pub mtime: AditTime,
     pub ctime: AditTime,
     pub btime: AditTime,
-    pub reserved: [u64; 4],
+    pub rdev: u64,
+    pub reserved: [u64; 3],
 }
 
 impl From<&Stat> for AditStat {
@@ -147,7 +158,8 @@ impl From<&Stat> for AditStat {
             mtime: time!(stat.modified),
             ctime: time!(stat.changed),
             btime: time!(stat.created),
-            reserved: [0; 4],
+            rdev: stat.rdev,
+            reserved: [0; 3],
         }
     }
 }
@@ -168,7 +180,10 @@ pub(crate) fn dirent_type(kind: FileKind) -> u32 {
         FileKind::File | FileKind::Blob => 1,
         FileKind::Directory => 2,
         FileKind::Symlink => 3,
-        _ => 0,
+        FileKind::Fifo => 4,
+        FileKind::Socket => 5,
+        FileKind::CharDevice => 6,
+        FileKind::BlockDevice => 7,
     }
 }
 

@@ -6,12 +6,24 @@ use crate::types::{
     AditStatFs, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING, VOLUME_NO_INSPECTION,
     VOLUME_NO_SURVIVAL, VOLUME_READ_ONLY, VOLUME_SYNC,
 };
-use adit::{IoEngine, Result, Volume, VolumeOptions};
+use adit::{Credentials, IoEngine, Result, Volume, VolumeOptions};
 use std::ffi::{c_char, c_int};
 
 /// Behind `adit_volume *`.
 pub struct VolumeHandle {
     pub(crate) volume: Volume,
+    /// It acts for somebody on a volume that another handle has opened.
+    on_behalf: bool,
+}
+
+impl VolumeHandle {
+    /// The handle that opens and closes a volume.
+    pub(crate) fn new(volume: Volume) -> VolumeHandle {
+        VolumeHandle {
+            volume,
+            on_behalf: false,
+        }
+    }
 }
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
@@ -20,6 +32,9 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 pub extern "C" fn adit_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
+
+/// Most supplementary groups, as `NGROUPS_MAX` of Linux.
+const GROUPS_MAX: usize = 65_536;
 
 const API_MAJOR: c_int = 0;
 const API_MINOR: c_int = 1;
@@ -100,9 +115,8 @@ pub unsafe extern "C" fn adit_open_volume(
         let volume = out(volume)?;
         // SAFETY: promised by adit.h.
         let (address, given) = unsafe { (address(address_of_volume)?, options(given)?) };
-        volume.give(VolumeHandle {
-            volume: Volume::open_with(address, &volume_options(&given)?)?,
-        });
+        let opened = Volume::open_with(address, &volume_options(&given)?)?;
+        volume.give(VolumeHandle::new(opened));
         Ok(())
     })
 }
@@ -116,12 +130,45 @@ pub unsafe extern "C" fn adit_close_volume(volume: *mut VolumeHandle) -> c_int {
             // SAFETY: promised by adit.h.
             return unsafe { close(volume, |_| true) };
         }
+        if open.on_behalf {
+            // SAFETY: promised by adit.h.
+            return unsafe { close(volume, |_| false) };
+        }
         if open.volume.handles() > 1 {
             // EBUSY, with its words.
             return open.volume.clone().close();
         }
         // SAFETY: it came from `give`, and by adit.h this is the last use of it.
         unsafe { Box::from_raw(volume) }.volume.close()
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_on_behalf_of(
+    volume: *mut VolumeHandle,
+    uid: u32,
+    gid: u32,
+    groups: *const u32,
+    count: usize,
+    result: *mut *mut VolumeHandle,
+) -> c_int {
+    guard_unit(|| {
+        let result = out(result)?;
+        // SAFETY: promised by adit.h.
+        let volume = unsafe { &handle(volume)?.volume };
+        if count > GROUPS_MAX || (groups.is_null() && count > 0) {
+            return Err(invalid("act for somebody with such groups"));
+        }
+        let groups = match count {
+            0 => &[],
+            // SAFETY: checked for NULL and length; the caller says that these are there.
+            _ => unsafe { std::slice::from_raw_parts(groups, count) },
+        };
+        result.give(VolumeHandle {
+            volume: volume.on_behalf_of(Credentials::user(uid, gid, groups)),
+            on_behalf: true,
+        });
+        Ok(())
     })
 }
 

@@ -114,3 +114,12 @@ fn a_volume_opened_without_inspection_is_busy() {
     let refused = look_at_held("0x10").expect_err("refused");
     assert_eq!(refused.errno(), Errno::BUSY);
 }
+
+#[test]
+fn links_rights_times_and_attributes_do_from_c_what_the_header_says() {
+    let folder = scratch();
+    let program = folder.path().join("posix_test");
+    build_c(&root().join("crates/capi/tests/c/posix_test.c"), &program);
+    let output = run(&mut Command::new(&program));
+    assert!(output.contains("claims hold"), "{output}");
+}

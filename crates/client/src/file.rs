@@ -346,7 +346,7 @@ impl File {
         self.run(|fs, open| fs.release_locks(open, owner_id))
     }
 
-    /// Sets the permission bits. They are kept, not enforced.
+    /// Sets the permission bits.
     pub fn set_mode(&self, mode: u32) -> Result<()> {
         self.run(|fs, open| fs.fset_mode(open, mode))
     }
@@ -411,8 +411,13 @@ impl File {
         &self.descriptor.open
     }
 
+    /// The volume that it is on.
+    pub(crate) fn volume_of(&self) -> &Arc<Mounted> {
+        &self.descriptor.mounted
+    }
+
     /// Runs an operation on the open file.
-    fn run<'a, T, F, Fut>(&'a self, op: F) -> Result<T>
+    pub(crate) fn run<'a, T, F, Fut>(&'a self, op: F) -> Result<T>
     where
         T: Send,
         F: FnOnce(&'a Fs, &'a OpenFile) -> Fut + Send,

@@ -54,6 +54,7 @@
 //! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic inside
 //! Adit (a bug) the volume is poisoned: `EIO` from then on, and nothing more is written.
 
+mod attributes;
 mod blob;
 mod cursor;
 mod directory;
@@ -72,9 +73,10 @@ pub use adit_base::{Errno, Error, Result};
 pub use adit_block::Buffer;
 pub use adit_fs::{
     Access, AllocateFlags, BlobId, CheckReport, Credentials, DirEntry, FileKind, FlockOperation,
-    LockMode, LockOwner, OpenDescriptor, OpenFlags, RangeLock, RenameFlags, SetTime, Stat, StatFs,
+    Follow, LockMode, LockOwner, OpenDescriptor, OpenFlags, RangeLock, RenameFlags, SetTime, Stat,
+    StatFs,
 };
-pub use adit_store::VolumeInfo;
+pub use adit_store::{VolumeInfo, XattrMode};
 pub use blob::Blobs;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;

@@ -28,6 +28,9 @@ pub struct OpenOptions {
     sync: bool,
     dsync: bool,
     directory: bool,
+    no_follow: bool,
+    path_only: bool,
+    keep_accessed: bool,
     mode: u32,
 }
 
@@ -51,6 +54,9 @@ impl OpenOptions {
             sync: false,
             dsync: false,
             directory: false,
+            no_follow: false,
+            path_only: false,
+            keep_accessed: false,
             mode: 0o644,
         }
     }
@@ -118,7 +124,27 @@ impl OpenOptions {
         self
     }
 
-    /// Permission bits of a file that is created. They are kept, not enforced.
+    /// `ELOOP` if the last component of the path is a symbolic link (`O_NOFOLLOW`); with
+    /// [`path_only`](Self::path_only), it is opened itself.
+    pub fn no_follow(&mut self, yes: bool) -> &mut Self {
+        self.no_follow = yes;
+        self
+    }
+
+    /// A handle on an inode of any kind that keeps it, tells its attributes, and does nothing else: the rest is `EBADF`
+    /// (`O_PATH`). Needs no rights but those to search the directories of the path.
+    pub fn path_only(&mut self, yes: bool) -> &mut Self {
+        self.path_only = yes;
+        self
+    }
+
+    /// Reading leaves the time of access as it is (`O_NOATIME`); `EPERM` unless the file is theirs.
+    pub fn keep_accessed(&mut self, yes: bool) -> &mut Self {
+        self.keep_accessed = yes;
+        self
+    }
+
+    /// Permission bits of a file that is created.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
@@ -138,6 +164,9 @@ impl OpenOptions {
         flags.set(OpenFlags::SYNC, self.sync);
         flags.set(OpenFlags::DSYNC, self.dsync);
         flags.set(OpenFlags::DIRECTORY, self.directory);
+        flags.set(OpenFlags::NOFOLLOW, self.no_follow);
+        flags.set(OpenFlags::PATH, self.path_only);
+        flags.set(OpenFlags::NOATIME, self.keep_accessed);
         flags
     }
 

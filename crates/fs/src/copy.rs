@@ -50,8 +50,9 @@ impl Fs {
         if !source.flags().readable() || !target_is_usable {
             return Err(Errno::BADF.into());
         }
-        let fits = |offset: u64| offset.checked_add(len_bytes).ok_or(Errno::OVERFLOW);
-        (fits(source_offset)?, fits(target_offset)?);
+        for offset in [source_offset, target_offset] {
+            offset.checked_add(len_bytes).ok_or(Errno::OVERFLOW)?;
+        }
         let left = from.size().saturating_sub(source_offset).min(len_bytes);
         if target_offset >= FILE_BYTES_MAX {
             return Err(Errno::FBIG.into());

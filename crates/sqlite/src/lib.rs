@@ -71,9 +71,7 @@ unsafe impl Sync for Lent {}
 pub fn lend(address: &str, volume: &Volume) -> Result<Lent> {
     let address = CString::new(address)
         .map_err(|_| Error::with(Errno::INVAL, "lend a volume at an address with NUL"))?;
-    let handle = Box::into_raw(Box::new(volume::VolumeHandle {
-        volume: volume.clone(),
-    }));
+    let handle = Box::into_raw(Box::new(volume::VolumeHandle::new(volume.clone())));
     let lent = Lent { address, handle };
     // SAFETY: a string and a handle, which lives until it is taken back.
     let code = unsafe { sqlite3_adit_lend_volume(lent.address.as_ptr(), lent.handle.cast()) };

@@ -1,0 +1,147 @@
+//! Attributes with every choice that there is: symbolic links followed or meant themselves, times to the nanosecond, extended
+//! attributes that must or must not exist; and what only sparse files have. `names.rs` and `file.rs` have the usual cases.
+
+use crate::file::File;
+use crate::names::naming;
+use crate::volume::Volume;
+use adit_base::{Errno, Error, Result};
+use adit_fs::{Follow, SetTime};
+use adit_store::XattrMode;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Of what a path names, or, with [`Follow::Yes`], of what a symbolic link there leads to.
+impl Volume {
+    /// Sets the permission bits. `EOPNOTSUPP` for a symbolic link.
+    pub fn set_mode_of(&self, path: impl AsRef<Path>, follow: Follow, mode: u32) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.set_mode(self.at(path), follow, mode))
+            .map_err(|error| naming(error, "change the mode of", path))
+    }
+
+    /// Sets owner and group; `None` leaves it.
+    pub fn set_owner_of(
+        &self,
+        path: impl AsRef<Path>,
+        follow: Follow,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.set_owner(self.at(path), follow, uid, gid))
+            .map_err(|error| naming(error, "change the owner of", path))
+    }
+
+    /// Sets the times of last access and last change.
+    pub fn set_times_of(
+        &self,
+        path: impl AsRef<Path>,
+        follow: Follow,
+        accessed: SetTime,
+        modified: SetTime,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.set_times(self.at(path), follow, accessed, modified))
+            .map_err(|error| naming(error, "change the times of", path))
+    }
+
+    /// The value of an extended attribute; `ENODATA` when there is none.
+    pub fn xattr_of(
+        &self,
+        path: impl AsRef<Path>,
+        follow: Follow,
+        name: impl AsRef<[u8]>,
+    ) -> Result<Vec<u8>> {
+        let (path, name) = (path.as_ref(), name.as_ref());
+        self.mounted
+            .run(|fs| fs.xattr_get(self.at(path), follow, name))
+            .map_err(|error| naming(error, "read an extended attribute of", path))
+    }
+
+    /// Sets an extended attribute, which may, must or must not exist.
+    pub fn set_xattr_of(
+        &self,
+        path: impl AsRef<Path>,
+        follow: Follow,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let (path, name, value) = (path.as_ref(), name.as_ref(), value.as_ref());
+        self.mounted
+            .run(|fs| fs.xattr_set(self.at(path), follow, name, value, mode))
+            .map_err(|error| naming(error, "set an extended attribute of", path))
+    }
+
+    /// Removes an extended attribute; `ENODATA` when there is none.
+    pub fn remove_xattr_of(
+        &self,
+        path: impl AsRef<Path>,
+        follow: Follow,
+        name: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        let (path, name) = (path.as_ref(), name.as_ref());
+        self.mounted
+            .run(|fs| fs.xattr_remove(self.at(path), follow, name))
+            .map_err(|error| naming(error, "remove an extended attribute of", path))
+    }
+
+    /// Names of the extended attributes.
+    pub fn xattr_names_of(&self, path: impl AsRef<Path>, follow: Follow) -> Result<Vec<Vec<u8>>> {
+        let path = path.as_ref();
+        self.mounted
+            .run(|fs| fs.xattr_list(self.at(path), follow))
+            .map_err(|error| naming(error, "list the extended attributes of", path))
+    }
+}
+
+impl File {
+    /// As [`set_times`](Self::set_times), to the time of the call too.
+    pub fn set_times_to(&self, accessed: SetTime, modified: SetTime) -> Result<()> {
+        self.run(|fs, open| fs.fset_times(open, accessed, modified))
+    }
+
+    /// As [`set_xattr`](Self::set_xattr), for one that may, must or must not exist.
+    pub fn set_xattr_with(
+        &self,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let (name, value) = (name.as_ref(), value.as_ref());
+        self.run(|fs, open| fs.fxattr_set(open, name, value, mode))
+    }
+
+    /// Where the next data is, from `offset` on: `offset` itself, or the beginning of a page. `ENXIO` when none follows.
+    /// Space that was only allocated is no data.
+    pub fn next_data(&self, offset: u64) -> Result<u64> {
+        self.run(|fs, open| fs.next_data(open, offset))
+    }
+
+    /// Where the next hole is, from `offset` on; the end of the file is one. `ENXIO` from there on.
+    pub fn next_hole(&self, offset: u64) -> Result<u64> {
+        self.run(|fs, open| fs.next_hole(open, offset))
+    }
+
+    /// Copies up to `len_bytes` from `offset` on to a place in another file of the volume, or in the same where the two
+    /// ranges don't overlap (`EINVAL`); answers how many bytes: fewer at the end of this file, after 1 GiB, and when an
+    /// error came after a part. Not atomic. Holes are left out. `EXDEV` for a file of another volume; `EBADF` unless this
+    /// one was opened for reading, and the other for writing without [`append`](crate::OpenOptions::append).
+    pub fn copy_range(
+        &self,
+        offset: u64,
+        to: &File,
+        to_offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        if !Arc::ptr_eq(self.volume_of(), to.volume_of()) {
+            let what = "copy to a file of another volume";
+            return Err(Error::with(Errno::XDEV, what));
+        }
+        let target = to.open();
+        self.run(|fs, open| fs.copy_range(open, offset, target, to_offset, len_bytes))
+    }
+}

@@ -107,6 +107,7 @@ fn a_full_volume_says_so_and_deleting_gives_the_space_back() {
     let place = Place::with_volume();
     place.write("large", noise(3, 200 << 20));
     let errors = place.fails(1, &["put", "v.adit", "large", "/"]);
+    assert!(errors.contains("/large is incomplete"), "{errors}");
     assert!(errors.contains("ENOSPC"), "{errors}");
     place.ok(&["check", "v.adit"]);
     place.ok(&["rm", "v.adit", "/large"]);
@@ -117,4 +118,32 @@ fn a_full_volume_says_so_and_deleting_gives_the_space_back() {
         std::fs::read(place.path("fits")).expect("read")
             == std::fs::read(place.path("out")).expect("read")
     );
+}
+
+#[test]
+fn a_put_that_is_killed_leaves_a_sound_volume_and_can_be_repeated() {
+    let place = Place::with_volume();
+    place.write("tree/a", "before");
+    place.write("tree/large", noise(5, 60 << 20));
+    place.write("tree/z/below", "after");
+    let image_bytes = || {
+        let image = std::fs::metadata(place.path("v.adit")).expect("there");
+        image.blocks() * 512
+    };
+    let before = image_bytes();
+    let mut put = place
+        .command(&["put", "--cache-size", "16M", "v.adit", "tree", "/"])
+        .spawn()
+        .expect("the binary runs");
+    // Until a part is there.
+    while put.try_wait().expect("a child").is_none() && image_bytes() < before + (10 << 20) {
+        std::thread::yield_now();
+    }
+    put.kill().expect("killed");
+    put.wait().expect("ended");
+    place.ok(&["check", "v.adit"]);
+    place.ok(&["put", "v.adit", "tree", "/"]);
+    place.ok(&["get", "v.adit", "/tree", "copy"]);
+    assert!(tree(&place.path("tree")) == tree(&place.path("copy")));
+    place.ok(&["check", "v.adit"]);
 }

@@ -315,6 +315,23 @@ fn a_tree_with_everything_comes_out_as_it_went_in() {
 }
 
 #[test]
+fn zeroes_that_were_written_stay_written() {
+    let place = Place::with_volume();
+    place.write("zeroes", vec![0; 1 << 20]);
+    place.ok(&["put", "v.adit", "zeroes", "/"]);
+    let stat = place.ok(&["stat", "--json", "v.adit", "/zeroes"]);
+    let stat: serde_json::Value = serde_json::from_str(&stat).expect("JSON");
+    assert!(
+        stat[0]["allocated_bytes"].as_u64() >= Some(1 << 20),
+        "{stat}"
+    );
+    place.ok(&["get", "v.adit", "/zeroes", "copy"]);
+    let copy = fs::File::open(place.path("copy")).expect("there");
+    let hole = rustix::fs::seek(&copy, rustix::fs::SeekFrom::Hole(0)).expect("sought");
+    assert_eq!(hole, 1 << 20);
+}
+
+#[test]
 fn what_is_there_becomes_what_is_copied() {
     let place = Place::with_volume();
     let path = |name: &str| place.path(name);

@@ -5,7 +5,7 @@
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
-use super::{Copy, Links, check_replaceable, incomplete, local, resolved, under};
+use super::{Copy, Links, check_replaceable, local, resolved, under};
 use crate::Outcome;
 use crate::arguments::{Get, VolumeArguments};
 use adit::{Errno, Error, FileKind, Metadata, OpenOptions, Volume};
@@ -13,11 +13,8 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Runs of zeroes of this length, and at multiples of it, are left out: the page of a volume, which is there or is a hole.
-const HOLE_BYTES: usize = 4096;
 
 /// Inode in the volume; device and inode at the host.
 type VolumeLinks = Links<u64, (u64, u64)>;
@@ -257,7 +254,7 @@ fn get_node(
             let source = volume.open_file(from, OpenOptions::new().read(true))?;
             make_room(copy, directory, name, kind, to)?;
             let made = directory.make_file(name).map_err(create)?;
-            if !get_content(copy, &source, made.file(), from, to)? {
+            if !copy.content((from, &source), (to, made.file()))? {
                 return Ok(None);
             }
             made
@@ -280,63 +277,6 @@ fn get_node(
     give_attributes(copy, &made, from, to)?;
     let metadata = made.metadata().map_err(create)?;
     Ok(Some((metadata.dev(), metadata.ino())))
-}
-
-/// Is all of it there? What could not be read is named.
-fn get_content(
-    copy: &mut Copy<'_>,
-    source: &adit::File,
-    target: &fs::File,
-    from: &Path,
-    to: &Path,
-) -> adit::Result<bool> {
-    let write = |error| incomplete(local(error, "write", to), to);
-    let mut offset = 0;
-    loop {
-        let got = match source.read_at(&mut copy.chunk, offset) {
-            Ok(got) => got,
-            // Also EIO: a bad page below one file says nothing about the others.
-            Err(error) => {
-                let error = error.context(format_args!("read {}", from.display()));
-                copy.skip(&incomplete(error, to));
-                return Ok(false);
-            }
-        };
-        if got == 0 {
-            break;
-        }
-        without_holes(&copy.chunk[..got], offset, |data, offset| {
-            target.write_all_at(data, offset).map_err(write)
-        })?;
-        offset += got as u64;
-        copy.progress.advance(got as u64);
-    }
-    target.set_len(offset).map_err(write)?;
-    Ok(true)
-}
-
-/// Calls `write` for the parts of `chunk` that are not holes.
-fn without_holes(
-    chunk: &[u8],
-    offset: u64,
-    mut write: impl FnMut(&[u8], u64) -> adit::Result<()>,
-) -> adit::Result<()> {
-    let mut start = 0;
-    let mut at = 0;
-    while at < chunk.len() {
-        let end = (at + HOLE_BYTES).min(chunk.len());
-        if chunk[at..end].iter().all(|&byte| byte == 0) {
-            if start < at {
-                write(&chunk[start..at], offset + start as u64)?;
-            }
-            start = end;
-        }
-        at = end;
-    }
-    match start < chunk.len() {
-        true => write(&chunk[start..], offset + start as u64),
-        false => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -386,26 +326,5 @@ mod tests {
         assert_eq!(fs::read(&victim).expect("there"), b"mine");
         assert_eq!(fs::read_link(target.join("f")).expect("a link"), victim);
         volume.close().expect("closed");
-    }
-
-    #[test]
-    fn runs_of_zeroes_are_left_out_and_nothing_else_is() {
-        let mut data = vec![0; 5 * HOLE_BYTES + 10];
-        data[HOLE_BYTES] = 1;
-        data[3 * HOLE_BYTES - 1] = 2;
-        data[5 * HOLE_BYTES + 9] = 3;
-        let mut parts = Vec::new();
-        without_holes(&data, 1000, |part, offset| {
-            parts.push((offset - 1000, part.len()));
-            Ok(())
-        })
-        .expect("nothing fails");
-        assert_eq!(
-            parts,
-            [
-                (HOLE_BYTES as u64, 2 * HOLE_BYTES),
-                (5 * HOLE_BYTES as u64, 10)
-            ]
-        );
     }
 }

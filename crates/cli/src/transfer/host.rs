@@ -4,7 +4,7 @@
 //! descriptor, `/proc/self/fd/N`, leads to exactly that node, whatever its kind and whoever renames it: this is how it is read and changed.
 
 use adit::FileKind;
-use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -150,22 +150,6 @@ impl Node {
         let target = rustix::fs::readlinkat(&self.0, "", Vec::new())?;
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
-}
-
-/// Where a file has data from an offset on, and where that ends; None: only a hole follows.
-pub(super) fn next_data(file: &File, offset: u64) -> io::Result<Option<(u64, u64)>> {
-    use rustix::io::Errno;
-    let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        // It doesn't know what holes are.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((offset, u64::MAX))),
-        Err(error) => return Err(error.into()),
-    };
-    Ok(Some((
-        start,
-        rustix::fs::seek(file, SeekFrom::Hole(start))?,
-    )))
 }
 
 pub(super) fn kind(metadata: &Metadata) -> FileKind {

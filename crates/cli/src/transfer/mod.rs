@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `host.rs` | files of the host, by descriptor |
 //! | `attributes.rs` | mode, owner, times and extended attributes, from either side and to either side |
+//! | `content.rs` | the content of a file, with its holes |
 //! | `put.rs`, `get.rs` | the two directions |
 //!
 //! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one file. What is there under the same
@@ -16,6 +17,7 @@
 //! image of the volume itself is neither read nor replaced.
 
 mod attributes;
+mod content;
 mod get;
 mod host;
 mod put;

@@ -2,13 +2,13 @@
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
-use super::{Copy, Links, check_replaceable, incomplete, local, resolved, under};
+use super::{Copy, Links, check_replaceable, local, resolved, under};
 use crate::Outcome;
 use crate::arguments::{Put, VolumeArguments};
 use adit::{Errno, Error, FileKind, OpenOptions, Volume};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Device and inode at the host; inode and generation in the volume.
@@ -209,7 +209,10 @@ fn put_node(
                 .open_to_read()
                 .map_err(|error| local(error, "open", from))?;
             make_room(volume, to, kind)?;
-            if !put_content(copy, &source, from, to)? {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(0o600);
+            let target = volume.open_file(to, &options)?;
+            if !copy.content((from, &source), (to, &target))? {
                 return Ok(());
             }
         }
@@ -231,61 +234,4 @@ fn put_node(
         links.copied(source, to, target);
     }
     Ok(())
-}
-
-/// Is all of it there? What could not be read is named.
-fn put_content(
-    copy: &mut Copy<'_>,
-    source: &fs::File,
-    from: &Path,
-    to: &Path,
-) -> adit::Result<bool> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let target = copy.volume.open_file(to, &options)?;
-    let size = |file: &fs::File| file.metadata().map(|metadata| metadata.len());
-    let mut at = 0;
-    let read = |error| incomplete(local(error, "read", from), to);
-    let len = loop {
-        let data = match size(source) {
-            // What the kernel makes up while it is read has no size.
-            Ok(0) => Ok(Some((at, u64::MAX))),
-            Ok(_) => host::next_data(source, at),
-            Err(error) => Err(error),
-        };
-        let (start, end) = match data.and_then(|data| Ok((data, size(source)?))) {
-            Ok((Some(range), _)) => range,
-            Ok((None, size)) => break size.max(at),
-            Err(error) => {
-                copy.skip(&read(error));
-                return Ok(false);
-            }
-        };
-        copy.progress.advance(start - at);
-        at = start;
-        let mut ended = false;
-        while at < end && !ended {
-            let wanted = (end - at).min(copy.chunk.len() as u64) as usize;
-            match source.read_at(&mut copy.chunk[..wanted], at) {
-                Ok(got) => {
-                    target
-                        .write_at(&copy.chunk[..got], at)
-                        .map_err(|error| incomplete(error, to))?;
-                    copy.progress.advance(got as u64);
-                    at += got as u64;
-                    ended = got == 0;
-                }
-                // Also EIO: a bad sector below one file says nothing about the others.
-                Err(error) => {
-                    copy.skip(&read(error));
-                    return Ok(false);
-                }
-            }
-        }
-        if ended {
-            break at;
-        }
-    };
-    target.set_len(len).map_err(|error| incomplete(error, to))?;
-    Ok(true)
 }

@@ -260,6 +260,9 @@ impl Fs {
         blob: &Rc<Blob>,
         size_bytes: u64,
     ) -> Result<()> {
+        if size_bytes > adit_store::BLOB_BYTES_MAX {
+            return Err(Errno::FBIG.into());
+        }
         self.drop_set_ids(who, blob).await?;
         self.store.resize(blob, size_bytes).await?;
         self.note_change(blob);

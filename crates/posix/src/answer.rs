@@ -33,16 +33,43 @@ pub(crate) struct Look {
     pub(crate) changed: (i64, u32),
 }
 
-/// Did modification and change time change? None where there was, or is, something else.
-pub(crate) type Touched = Option<(bool, bool)>;
+/// Did modification and change time change? None where that can't be known: there was, or is, something else, or
+/// the time was that of the clock's tick already.
+pub(crate) type Touched = [Option<bool>; 2];
 
-/// Compares two looks at one name.
-pub(crate) fn touched(before: Option<Look>, after: Option<Look>) -> Touched {
-    let (before, after) = (before?, after?);
-    (before.inode == after.inode).then_some((
-        before.modified != after.modified,
-        before.changed != after.changed,
-    ))
+/// Compares two looks at one name, the first one before a call in this tick of the clock.
+fn touched(before: Option<Look>, after: Option<Look>, tick: (i64, u32)) -> Touched {
+    let (Some(before), Some(after)) = (before, after) else {
+        return [None; 2];
+    };
+    let changed = |before, after| match before != after {
+        true => Some(true),
+        false if before >= tick => None,
+        false => Some(false),
+    };
+    match before.inode == after.inode {
+        true => [
+            changed(before.modified, after.modified),
+            changed(before.changed, after.changed),
+        ],
+        false => [None; 2],
+    }
+}
+
+/// Do two answers say nothing that contradicts each other about what was touched?
+pub(crate) fn agree(right: &Outcome, found: &Outcome) -> bool {
+    let agrees = |right: &Option<bool>, found: &Option<bool>| match (right, found) {
+        (Some(right), Some(found)) => right == found,
+        _ => true,
+    };
+    right.0 == found.0
+        && right.1.len() == found.1.len()
+        && (right.1.iter().zip(&found.1)).all(|(right, found)| {
+            right
+                .iter()
+                .zip(found)
+                .all(|(right, found)| agrees(right, found))
+        })
 }
 
 /// What came of a call: the answer or errno, and what became of the names in it and the directories they are in.
@@ -77,13 +104,15 @@ pub(crate) trait Target {
             .filter(|path| !path.is_empty())
             .flat_map(|path| [path.to_owned(), above(path)])
             .collect();
+        let tick = adit_base::clock::Timestamp::now();
+        let tick = (tick.seconds, tick.nanoseconds);
         let before: Vec<_> = names.iter().map(|name| self.look(name)).collect();
         let answer = self.call(who, call);
         let after = names.iter().map(|name| self.look(name));
         let touched = before
             .into_iter()
             .zip(after)
-            .map(|(before, after)| touched(before, after));
+            .map(|(before, after)| touched(before, after, tick));
         let touched = touched.collect();
         (answer, touched)
     }

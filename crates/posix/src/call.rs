@@ -11,6 +11,9 @@ pub(crate) const PEOPLE: [(u32, u32, &[u32]); 4] = [
     (1002, 1002, &[1000]),
 ];
 
+/// Bytes of the largest file.
+const FILE_BYTES_MAX: u64 = (16 << 40) - 4096;
+
 /// Descriptors that a sequence has at most.
 pub(crate) const DESCRIPTORS: usize = 6;
 
@@ -57,6 +60,21 @@ pub(crate) enum Call {
 }
 
 impl Call {
+    /// The open file that it is about.
+    pub(crate) fn descriptor(&self) -> Option<usize> {
+        match self {
+            Call::Close(at)
+            | Call::Read(at, ..)
+            | Call::Write(at, ..)
+            | Call::Ftruncate(at, _)
+            | Call::Allocate(at, ..)
+            | Call::Fsync(at)
+            | Call::Fchmod(at, _)
+            | Call::Fstat(at) => Some(*at),
+            _ => None,
+        }
+    }
+
     /// The paths in it.
     pub(crate) fn paths(&self) -> Vec<&str> {
         match self {
@@ -152,10 +170,8 @@ impl Calls {
 
     fn offset(&mut self) -> u64 {
         match self.below(20) {
-            0 => (16 << 40) - 4096,
-            1 => (16 << 40) - 8192,
-            2 => 5 << 30,
-            3..8 => self.below(40) as u64 * 4096,
+            0 => 5 << 30,
+            1..6 => self.below(40) as u64 * 4096,
             _ => self.below(100_000) as u64,
         }
     }
@@ -163,8 +179,8 @@ impl Calls {
     fn size(&mut self) -> u64 {
         match self.below(12) {
             0 => 0,
-            1 => 17_592_186_040_320,
-            2 => 17_592_186_040_321,
+            1 => FILE_BYTES_MAX,
+            2 => FILE_BYTES_MAX + 1,
             _ => self.offset(),
         }
     }
@@ -248,7 +264,16 @@ impl Calls {
             0..14 => Call::Open(at, self.path(), self.open_flags(), self.mode()),
             14..18 => Call::Close(at),
             18..23 => Call::Read(at, self.offset(), self.below(10_000)),
-            23..31 => Call::Write(at, self.offset(), self.below(10_000), self.below(256) as u8),
+            23..31 => {
+                let len = self.below(10_000);
+                // A write that crosses the end of the largest file is refused here, and cut short by Linux.
+                let offset = match self.below(40) {
+                    0 => FILE_BYTES_MAX - len as u64,
+                    1 => FILE_BYTES_MAX,
+                    _ => self.offset(),
+                };
+                Call::Write(at, offset, len, self.below(256) as u8)
+            }
             31..33 => Call::Truncate(self.path(), self.size()),
             33..35 => Call::Ftruncate(at, self.size()),
             35..38 => {

@@ -111,7 +111,8 @@ fn look(path: &str) -> Option<Look> {
 }
 
 struct Kernel {
-    open: [Option<OwnedFd>; DESCRIPTORS],
+    /// Open files, and who opened them.
+    open: [Option<(OwnedFd, usize)>; DESCRIPTORS],
 }
 
 impl Target for Kernel {
@@ -120,8 +121,12 @@ impl Target for Kernel {
     }
 
     fn call(&mut self, who: usize, call: &Call) -> Result<Answer, i32> {
-        become_one_of(who);
-        let answer = self.answer(call).map_err(|errno| errno.raw_os_error());
+        // In the library, what is done with an open file is done by who opened it.
+        let opener = (call.descriptor())
+            .and_then(|at| self.open[at].as_ref())
+            .map(|(_, opener)| *opener);
+        become_one_of(opener.unwrap_or(who));
+        let answer = self.answer(who, call).map_err(|errno| errno.raw_os_error());
         become_one_of(0);
         answer
     }
@@ -201,10 +206,13 @@ fn file_type(kind: FileKind) -> FileType {
 
 impl Kernel {
     fn descriptor(&self, at: usize) -> Result<&OwnedFd, Errno> {
-        self.open[at].as_ref().ok_or(Errno::BADF)
+        self.open[at]
+            .as_ref()
+            .map(|(file, _)| file)
+            .ok_or(Errno::BADF)
     }
 
-    fn answer(&mut self, call: &Call) -> Result<Answer, Errno> {
+    fn answer(&mut self, who: usize, call: &Call) -> Result<Answer, Errno> {
         let mode = Mode::from_raw_mode;
         match call {
             Call::Open(at, path, flags, bits) => {
@@ -215,7 +223,14 @@ impl Kernel {
                     host.remove(OFlags::NONBLOCK);
                 }
                 let opened = fs::open(path, host, mode(*bits))?;
-                self.open[*at] = Some(opened);
+                let kind = FileType::from_raw_mode(fs::fstat(&opened)?.st_mode);
+                if !flags.contains(OpenFlags::PATH)
+                    && !matches!(kind, FileType::RegularFile | FileType::Directory)
+                {
+                    // What a pipe does is not compared: the library has none.
+                    return Err(Errno::NXIO);
+                }
+                self.open[*at] = Some((opened, who));
             }
             Call::Close(at) => {
                 self.open[*at].take().ok_or(Errno::BADF)?;

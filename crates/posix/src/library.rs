@@ -171,8 +171,8 @@ impl Library {
                 volume.run(|fs| fs.set_mode(at(path), Follow::Yes, *mode))?;
             }
             Call::Fchmod(place, mode) => {
-                let file = self.acting(&who, *place)?;
-                volume.run(|fs| fs.set_mode(file, Follow::No, *mode))?;
+                let file = self.file(*place)?;
+                volume.run(|fs| fs.fset_mode(&file, *mode))?;
             }
             Call::Chown(path, uid, gid, followed) => {
                 volume.run(|fs| fs.set_owner(at(path), follow(*followed), *uid, *gid))?;
@@ -226,15 +226,6 @@ impl Library {
             }
         }
         Ok(Answer::Done)
-    }
-
-    /// What a descriptor stands for, on behalf of who calls now: as the kernel does for fchmod.
-    fn acting<'w>(&self, who: &'w Credentials, place: usize) -> Result<At<'w>, Error> {
-        let file = self.file(place)?;
-        match file.flags().contains(OpenFlags::PATH) {
-            true => Err(adit::Errno::BADF.into()),
-            false => Ok(At::inode(who, file.blob_id())),
-        }
     }
 
     fn names(&self, directory: &OpenFile) -> Result<BTreeMap<Vec<u8>, u32>, Error> {

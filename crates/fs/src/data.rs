@@ -92,6 +92,7 @@ impl Fs {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append(file, data).await.map(drop);
         }
+        self.check_end(file, Some(offset), data.len())?;
         let inode = self.writing(file, data.is_empty()).await?;
         let blob = inode.content()?;
         self.write_blob(file, blob, offset, data).await?;
@@ -122,6 +123,8 @@ impl Fs {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append_vectored(file, data).await.map(drop);
         }
+        let len = data.iter().map(|piece| piece.len()).sum();
+        self.check_end(file, Some(offset), len)?;
         let inode = self.writing(file, is_empty(data)).await?;
         let blob = inode.content()?;
         if file.flags().contains(OpenFlags::DIRECT) {
@@ -148,6 +151,8 @@ impl Fs {
 
     /// As [`Fs::append`], from several pieces of memory.
     pub async fn append_vectored(&self, file: &OpenFile, data: &[IoSlice<'_>]) -> Result<u64> {
+        let len = data.iter().map(|piece| piece.len()).sum();
+        self.check_end(file, None, len)?;
         let inode = self.writing(file, is_empty(data)).await?;
         let blob = inode.content()?;
         // Through the cache with DIRECT too: new pages go that way in any case.
@@ -184,6 +189,18 @@ impl Fs {
     /// Bytes that one [`Fs::write_atomic`] may change at most, counting each page of 4096 that it touches as a whole.
     pub fn atomic_bytes_max(&self) -> u64 {
         (self.store.atomic_pages_max() * PAGE_BYTES) as u64
+    }
+
+    /// EFBIG for a write that ends beyond the largest file: before the set-ID bits go, as on Linux.
+    fn check_end(&self, file: &OpenFile, offset: Option<u64>, len: usize) -> Result<()> {
+        if file.who().privileged || !file.flags().writable() {
+            return Ok(()); // loses none, or hears of something else first
+        }
+        let start = offset.unwrap_or_else(|| file.size_bytes());
+        match start.checked_add(len as u64) {
+            Some(end) if len == 0 || end <= adit_store::BLOB_BYTES_MAX => Ok(()),
+            _ => Err(Errno::FBIG.into()),
+        }
     }
 
     /// The inode of a descriptor that is about to be written to; a write of nothing changes nothing.

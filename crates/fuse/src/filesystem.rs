@@ -132,6 +132,20 @@ impl Mounted {
         (self.attributes(stat), Generation(stat.generation.into()))
     }
 
+    /// What the kernel does before every other truncation, but not before one that is part of an open.
+    fn drop_set_ids(&self, at: At<'_>) -> Result<()> {
+        let mode = self.run(|fs| fs.stat(at, Follow::No))?.mode;
+        let group = libc::S_ISGID | libc::S_IXGRP;
+        let dropped = match mode & group == group {
+            true => libc::S_ISUID | libc::S_ISGID,
+            false => libc::S_ISUID,
+        };
+        match mode & dropped {
+            0 => Ok(()),
+            _ => self.run(|fs| fs.set_mode(at, Follow::No, mode & !dropped)),
+        }
+    }
+
     fn close(&self, file: &OpenFile) {
         if let Err(error) = self.run(|fs| fs.close(file)) {
             tracing::warn!(%error, "closing a file");
@@ -419,7 +433,11 @@ impl fuser::Filesystem for Filesystem {
         let who = who(request);
         let opened = self.with(|mounted| {
             let at = At::inode(&who, mounted.id(ino)?);
-            let file = mounted.run(|fs| fs.open(at, open_flags(flags.0), 0))?;
+            let flags = open_flags(flags.0);
+            if flags.contains(adit_fs::OpenFlags::TRUNCATE) && request.uid() != 0 {
+                mounted.drop_set_ids(at)?;
+            }
+            let file = mounted.run(|fs| fs.open(at, flags, 0))?;
             Ok(mounted.handles.add(file))
         });
         answer!(reply, opened, handle => reply.opened(handle, OPENED));
@@ -702,7 +720,8 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let who = who(request);
+        // The kernel hides nothing of a list: what only the privileged see is left out here.
+        let who = Credentials::user(request.uid(), request.gid(), &[]);
         let listed = self.with(|mounted| {
             let at = At::inode(&who, mounted.id(ino)?);
             mounted.run(|fs| fs.xattr_list(at, Follow::No))

@@ -15,7 +15,7 @@ pub(crate) const PEOPLE: [(u32, u32, &[u32]); 4] = [
 const FILE_BYTES_MAX: u64 = (16 << 40) - 4096;
 
 /// Descriptors that a sequence has at most.
-pub(crate) const DESCRIPTORS: usize = 6;
+pub(crate) const DESCRIPTORS: usize = 3;
 
 /// A time to be set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,12 +105,15 @@ impl Call {
 /// Makes calls from a seed.
 pub(crate) struct Calls {
     random: Prng,
+    /// A mount takes part: what the kernel itself does differently above FUSE is left out.
+    mounted: bool,
 }
 
 impl Calls {
-    pub(crate) fn new(seed: u64) -> Calls {
+    pub(crate) fn new(seed: u64, mounted: bool) -> Calls {
         Calls {
             random: Prng::new(seed),
+            mounted,
         }
     }
 
@@ -127,22 +130,23 @@ impl Calls {
     }
 
     fn component(&mut self) -> String {
-        match self.below(60) {
+        match self.below(120) {
             0 => ".".into(),
             1 | 2 => "..".into(),
             3 => String::new(),
             4 => "n".repeat(255),
             5 => "n".repeat(256),
-            _ => self.pick(&["a", "b", "c", "d", "e", "f"]).into(),
+            _ => self.pick(&["a", "b", "c", "d"]).into(),
         }
     }
 
-    /// A path, absolute as the root of what is compared has it.
+    /// A path; a leading slash is the root of what is compared.
     fn path(&mut self) -> String {
         if self.chance(200) {
             return self.pick(&["", "/", ".", "..", "//", "/.."]).into();
         }
-        let depth = 1 + self.below(4).min(self.clone_depth());
+        // Short ones are likelier to exist.
+        let depth = self.pick(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4]);
         let mut path = String::from(if self.chance(10) { "/" } else { "" });
         for index in 0..depth {
             if index > 0 {
@@ -150,22 +154,23 @@ impl Calls {
             }
             path += &self.component();
         }
-        if self.chance(12) {
+        if self.chance(20) {
             path.push('/');
         }
         path
     }
 
-    /// Short paths are likelier to exist.
-    fn clone_depth(&mut self) -> usize {
-        self.below(4)
-    }
-
     fn mode(&mut self) -> u32 {
-        let special = self.pick(&[0, 0, 0, 0o1000, 0o2000, 0o4000, 0o6000]);
-        self.pick(&[
-            0o777, 0o777, 0o755, 0o700, 0o644, 0o600, 0o444, 0o070, 0o007, 0,
-        ]) | special
+        let special = self.pick(&[0, 0, 0, 0, 0, 0, 0o1000, 0o2000, 0o4000, 0o6000]);
+        let modes = [
+            0o777, 0o777, 0o777, 0o755, 0o755, 0o700, 0o644, 0o600, 0o444, 0o070, 0o007, 0,
+        ];
+        let mode = self.pick(&modes) | special;
+        // Above FUSE the kernel keeps set-group-ID where it means mandatory locking, whoever writes.
+        match self.mounted && mode & 0o2010 == 0o2000 {
+            true => mode | 0o010,
+            false => mode,
+        }
     }
 
     fn offset(&mut self) -> u64 {
@@ -261,8 +266,8 @@ impl Calls {
         };
         let at = self.below(DESCRIPTORS);
         let call = match self.below(100) {
-            0..14 => Call::Open(at, self.path(), self.open_flags(), self.mode()),
-            14..18 => Call::Close(at),
+            0..16 => Call::Open(at, self.path(), self.open_flags(), self.mode()),
+            16..18 => Call::Close(at),
             18..23 => Call::Read(at, self.offset(), self.below(10_000)),
             23..31 => {
                 let len = self.below(10_000);

@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask setup | test | plugin | bench-zram`.
+//! Development tasks: `cargo xtask setup | test | plugin | posix | workloads | bench-zram`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
@@ -9,9 +9,11 @@ mod end_to_end;
 #[cfg(test)]
 mod layers;
 mod plugin;
+mod posix;
 mod process;
 mod setup;
 mod suite;
+mod workloads;
 mod zram;
 
 use std::process::ExitCode;
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
-            print!("{HELP}{}", zram::HELP);
+            print!("{HELP}{}{}{}", posix::HELP, workloads::HELP, zram::HELP);
             Ok(())
         }
         ["setup"] => setup::run(setup::FOR_TESTS),
@@ -42,6 +44,10 @@ fn main() -> ExitCode {
             plugin::build(plugin::Profile::Release).map(report_built)
         }
         ["plugin", "--debug"] => plugin::build(plugin::Profile::Debug).map(report_built),
+        ["posix", options @ ..] => {
+            posix::Options::parse(options).and_then(|options| posix::run(&options))
+        }
+        ["workloads", names @ ..] => workloads::run(names),
         ["bench-zram", options @ ..] => {
             zram::Options::parse(options).and_then(|options| zram::run(&options))
         }

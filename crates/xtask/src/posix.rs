@@ -1,0 +1,173 @@
+//! `cargo xtask posix`: Adit against ext4, rule by rule and in long random sequences of calls.
+//!
+//! Makes an ext4 file system and two volumes in image files, mounts one of the volumes, and compares: the conformance
+//! tests of `adit-fs` do their steps in a directory of ext4, then in one of the mount; then `adit-posix` makes the same
+//! calls on ext4, on the mount and in the library. In the end both volumes must be clean. Needs root, FUSE and loop devices.
+
+use crate::process::{self, Outcome};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What `cargo xtask posix` understands.
+pub(crate) const HELP: &str = "  posix [--calls N] [--seed S]
+                        Compare Adit with ext4: a test per rule, and N random calls (100000), as root
+";
+
+/// Options of the task.
+#[derive(Debug)]
+pub(crate) struct Options {
+    calls: u64,
+    seed: u64,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[&str]) -> Outcome<Options> {
+        let mut options = Options {
+            calls: 100_000,
+            seed: 1,
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let value = words
+                .next()
+                .and_then(|value| value.parse().ok())
+                .ok_or(format!("{word} needs a number"))?;
+            match *word {
+                "--calls" => options.calls = value,
+                "--seed" => options.seed = value,
+                _ => return Err(format!("do not understand `{word}`\n\n{HELP}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Gives hard links to other people's files back their protection.
+struct Unprotected(String);
+
+const PROTECTED_LINKS: &str = "/proc/sys/fs/protected_hardlinks";
+
+impl Unprotected {
+    /// This rule isn't the file system's, and the library has none like it.
+    fn set() -> Outcome<Unprotected> {
+        let said = |error| format!("{PROTECTED_LINKS}: {error}");
+        let before = std::fs::read_to_string(PROTECTED_LINKS).map_err(said)?;
+        std::fs::write(PROTECTED_LINKS, "0").map_err(said)?;
+        Ok(Unprotected(before))
+    }
+}
+
+impl Drop for Unprotected {
+    fn drop(&mut self) {
+        let _ = std::fs::write(PROTECTED_LINKS, &self.0);
+    }
+}
+
+/// What is mounted on a directory, until this goes.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = process::run(Command::new("umount").arg(&self.0));
+    }
+}
+
+/// A directory with everything that is compared.
+struct Ground {
+    adit: PathBuf,
+    directory: PathBuf,
+}
+
+impl Ground {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn make(&self) -> Outcome<[Mounted; 2]> {
+        let _ = std::fs::remove_dir_all(&self.directory);
+        for name in ["ext4", "mount"] {
+            std::fs::create_dir_all(self.path(name)).map_err(|error| error.to_string())?;
+        }
+        let image = self.path("ext4.image");
+        process::run(Command::new("truncate").args(["-s", "2G"]).arg(&image))?;
+        process::run(Command::new("mkfs.ext4").arg("-q").arg(&image))?;
+        let mut mount = Command::new("mount");
+        // As a mount of Adit is: without devices.
+        process::run(
+            mount
+                .args(["-o", "loop,nodev,nosuid"])
+                .args([&image, &self.path("ext4")]),
+        )?;
+        let ext4 = Mounted(self.path("ext4"));
+        for name in ["mounted.adit", "library.adit"] {
+            let volume = self.path(name);
+            process::run(
+                Command::new(&self.adit)
+                    .arg("mkfs")
+                    .arg(volume)
+                    .args(["--size", "2G"]),
+            )?;
+        }
+        let mut mount = Command::new(&self.adit);
+        mount.args(["mount", "--allow-other"]);
+        process::run(mount.args([self.path("mounted.adit"), self.path("mount")]))?;
+        Ok([ext4, Mounted(self.path("mount"))])
+    }
+
+    /// The rules, tested where Linux's side is done in this directory.
+    fn rules(&self, beside: &Path) -> Outcome {
+        let mut tests = process::cargo();
+        tests.args(["test", "--release", "-p", "adit-fs", "--no-fail-fast"]);
+        tests
+            .args(["--test", "posix_*"])
+            .env("ADIT_POSIX_DIRECTORY", beside);
+        process::run(&mut tests)
+    }
+
+    fn calls(&self, options: &Options) -> Outcome {
+        let program = process::target_directory().join("release/adit-posix");
+        let mut compare = Command::new(program);
+        compare.arg("--host").arg(self.path("ext4"));
+        compare.arg("--mount").arg(self.path("mount"));
+        compare.arg("--volume").arg(self.path("library.adit"));
+        compare.args(["--calls", &options.calls.to_string()]);
+        process::run(compare.args(["--seed", &options.seed.to_string()]))
+    }
+
+    fn check(&self, volume: &str) -> Outcome {
+        // The process that served a mount closes the volume after the mount is gone.
+        let mut tries = 0;
+        loop {
+            let mut check = Command::new(&self.adit);
+            let done = process::run(check.arg("check").arg(self.path(volume)));
+            tries += 1;
+            if done.is_ok() || tries == 5 {
+                return done;
+            }
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    }
+}
+
+/// Runs it all.
+pub(crate) fn run(options: &Options) -> Outcome {
+    if !process::is_root() {
+        return Err("run it as root: it mounts, and acts for several users".into());
+    }
+    let build = ["build", "--release", "-p", "adit-cli", "-p", "adit-posix"];
+    process::run(process::cargo().args(build))?;
+    let target = process::target_directory();
+    let ground = Ground {
+        adit: target.join("release/adit"),
+        directory: target.join("posix"),
+    };
+    let unprotected = Unprotected::set()?;
+    let mounted = ground.make()?;
+    ground.calls(options)?;
+    ground.rules(&ground.path("ext4"))?;
+    ground.rules(&ground.path("mount"))?;
+    drop((mounted, unprotected));
+    ground.check("mounted.adit")?;
+    ground.check("library.adit")?;
+    std::fs::remove_dir_all(&ground.directory).map_err(|error| error.to_string())
+}

@@ -1,0 +1,34 @@
+//! `cargo xtask workloads`: real programs on a mount (`scripts/workloads.sh`).
+
+use crate::process::{self, Outcome};
+use crate::setup;
+use std::process::Command;
+
+/// What `cargo xtask workloads` understands.
+pub(crate) const HELP: &str = "  workloads [NAME]...   Real programs on a mount, as root: git, tree, fio, stress, mariadb, kill (all of them)
+";
+
+const PACKAGES: &[&str] = &[
+    "git",
+    "rsync",
+    "fio",
+    "stress-ng",
+    "mariadb-server",
+    "sysbench",
+    "python3",
+];
+
+/// Runs those that are named, or all.
+pub(crate) fn run(names: &[&str]) -> Outcome {
+    setup::run(PACKAGES)?;
+    process::run(process::cargo().args(["build", "--release", "-p", "adit-cli"]))?;
+    let root = process::workspace_root();
+    let target = process::target_directory();
+    let mut script = Command::new("bash");
+    script.arg(root.join("crates/xtask/scripts/workloads.sh"));
+    script
+        .arg(target.join("release/adit"))
+        .arg(target.join("workloads"))
+        .arg(&root);
+    process::run(script.args(names))
+}

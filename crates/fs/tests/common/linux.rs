@@ -457,16 +457,18 @@ fn wait_for_the_clock() {
     }
 }
 
-/// Can the kernel be asked here? It takes root, and ext4 mounted with relatime.
+/// Can the kernel be asked here? It takes root, and ext4 mounted with relatime, or a mount of Adit.
 fn is_possible(directory: &std::path::Path) -> bool {
     const EXT4_MAGIC: i64 = 0xef53;
+    /// A mount of Adit, if a directory was named.
+    const FUSE_MAGIC: i64 = 0x6573_5546;
     let directory = text(directory.to_str().expect("UTF-8"));
     // SAFETY: structures of zeroes are some, and the path is terminated.
     let known = unsafe {
         let (mut statfs, mut statvfs): (libc::statfs, libc::statvfs) = std::mem::zeroed();
         libc::statfs(directory.as_ptr(), &raw mut statfs) == 0
             && libc::statvfs(directory.as_ptr(), &raw mut statvfs) == 0
-            && statfs.f_type == EXT4_MAGIC
+            && (statfs.f_type == EXT4_MAGIC || statfs.f_type == FUSE_MAGIC)
             && statvfs.f_flag & libc::ST_RELATIME != 0
             && libc::geteuid() == 0
     };

@@ -555,11 +555,11 @@ impl fuser::Filesystem for Filesystem {
         answer!(reply, done, () => reply.ok());
     }
 
-    fn opendir(&self, request: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let who = who(request);
         let opened = self.with(|mounted| {
             let at = At::inode(&who, mounted.id(ino)?);
-            let flags = adit_fs::OpenFlags::DIRECTORY;
+            let flags = open_flags(flags.0) | adit_fs::OpenFlags::DIRECTORY;
             let file = mounted.run(|fs| fs.open(at, flags, 0))?;
             Ok(mounted.handles.add(file))
         });

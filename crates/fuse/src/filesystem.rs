@@ -763,27 +763,50 @@ impl fuser::Filesystem for Filesystem {
         answer!(reply, done, () => reply.ok());
     }
 
-    // The kernel does these itself, or says that there is no such thing; asked once each, or seldom.
-
-    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
-        reply.error(fuser::Errno::ENOSYS);
+    fn lseek(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let found = self.with(|mounted| {
+            let file = mounted.file(handle)?;
+            let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+            match whence {
+                libc::SEEK_DATA => mounted.run(|fs| fs.next_data(&file, offset)),
+                libc::SEEK_HOLE => mounted.run(|fs| fs.next_hole(&file, offset)),
+                _ => Err(Errno::INVAL.into()),
+            }
+        });
+        answer!(reply, found, place => reply.offset(place as i64));
     }
 
     fn copy_file_range(
         &self,
         _: &Request,
         _: INodeNo,
-        _: FileHandle,
-        _: u64,
+        source: FileHandle,
+        source_offset: u64,
         _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: u64,
+        target: FileHandle,
+        target_offset: u64,
+        len: u64,
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        // What is answered has 32 bits.
+        let len = len.min(u64::from(u32::MAX / 2));
+        let copied = self.with(|mounted| {
+            let (from, to) = (mounted.file(source)?, mounted.file(target)?);
+            mounted.run(|fs| fs.copy_range(&from, source_offset, &to, target_offset, len))
+        });
+        answer!(reply, copied, count => reply.written(count as u32));
     }
+
+    // The kernel does these itself, or says that there is no such thing; asked once each, or seldom.
 
     fn bmap(&self, _: &Request, _: INodeNo, _: u32, _: u64, reply: ReplyBmap) {
         reply.error(fuser::Errno::ENOSYS);

@@ -3,6 +3,10 @@
 use adit::{Inspector, IoEngine, Volume, VolumeOptions};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long a volume that is in use is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Adit: a user-space file system for database storage engines.
 ///
@@ -76,12 +80,12 @@ impl VolumeArguments {
 
     /// Opens a volume to be changed.
     pub(crate) fn open(&self, address: &str) -> adit::Result<Volume> {
-        Volume::open_with(address, &self.options())
+        patiently(|| Volume::open_with(address, &self.options()))
     }
 
     /// A volume to be looked at, through the process that has it open if there is one.
     pub(crate) fn inspect(&self, address: &str) -> adit::Result<Inspector> {
-        Inspector::open(address, &self.options())
+        patiently(|| Inspector::open(address, &self.options()))
     }
 
     /// Opens a volume whose content is read: for reading only, so that several can do that at once and nothing
@@ -89,9 +93,23 @@ impl VolumeArguments {
     pub(crate) fn open_to_read(&self, address: &str) -> adit::Result<Volume> {
         let mut options = self.options();
         options.read_only = true;
-        match Volume::open_with(address, &options) {
+        match patiently(|| Volume::open_with(address, &options)) {
             Err(error) if error.errno() == adit::Errno::ROFS => self.open(address),
             opened => opened,
+        }
+    }
+}
+
+/// Tries again for a moment while the volume is in use: a mount closes it just after `umount` has returned, and who
+/// is just opening it can't be asked yet.
+fn patiently<T>(open: impl Fn() -> adit::Result<T>) -> adit::Result<T> {
+    let begin = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.errno() == adit::Errno::BUSY && begin.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            outcome => return outcome,
         }
     }
 }
@@ -163,8 +181,10 @@ pub(crate) enum Command {
 fast path. It ends with `umount DIR` or a SIGTERM to its process; when that is killed, nothing that was written is
 lost, and the volume can be mounted again.
 
-Example:
-  adit mount db.adit /mnt && ls /mnt && umount /mnt"
+Examples:
+  adit mount db.adit /mnt && ls /mnt && umount /mnt
+  adit mount db.adit /mnt && adit bench --volume other.adit --against /mnt
+                                      what the way through the kernel costs"
     )]
     Mount(Mount),
     /// Print completions for a shell

@@ -4,7 +4,7 @@
 set -eu
 adit=$1 ground=$2 sources=$3
 shift 3
-[ $# -gt 0 ] || set -- git tree fio stress mariadb kill
+[ $# -gt 0 ] || set -- git tree fio stress mariadb kill cut
 image=$ground/volume.adit mount=$ground/mount
 
 start() { "$adit" mount "$image" "$mount" --allow-other; }
@@ -102,20 +102,22 @@ work_stress() {
     [ "${PIPESTATUS[0]}" = 0 ]
 }
 
+data=$mount/mysql socket=/tmp/adit-workload-$$.sock
+load="sysbench oltp_read_write --mysql-socket=$socket --mysql-user=root --tables=4 --table-size=50000 --threads=4"
+
+serve() {
+    mariadbd --no-defaults --user=mysql --datadir="$data" --socket="$socket" --skip-networking \
+        --innodb-buffer-pool-size=64M --innodb-flush-method=fsync --pid-file="$socket.pid" >"$ground/mariadb.log" 2>&1 &
+    server=$!
+    until mariadb-admin --socket="$socket" ping >/dev/null 2>&1; do kill -0 $server && sleep 0.2; done
+}
+
 # A database under load, killed, recovered and under load again.
 work_mariadb() {
-    local data=$mount/mysql socket=/tmp/adit-workload-$$.sock server load
     rm -rf "$data"
     mkdir "$data"
     chown mysql:mysql "$data"
     mariadb-install-db --user=mysql --datadir="$data" --skip-test-db >/dev/null 2>&1
-    serve() {
-        mariadbd --no-defaults --user=mysql --datadir="$data" --socket="$socket" --skip-networking \
-            --innodb-buffer-pool-size=64M --innodb-flush-method=fsync --pid-file="$socket.pid" >"$ground/mariadb.log" 2>&1 &
-        server=$!
-        until mariadb-admin --socket="$socket" ping >/dev/null 2>&1; do kill -0 $server && sleep 0.2; done
-    }
-    load="sysbench oltp_read_write --mysql-socket=$socket --mysql-user=root --tables=4 --table-size=50000 --threads=4"
     serve
     mariadb --socket="$socket" -e 'create database sbtest'
     $load prepare >/dev/null
@@ -208,6 +210,80 @@ PY
         : >"$ground/writer.log"
         stop
         start
+    done
+}
+
+# Each workload again, with the process of the mount killed in the middle. The volume must be clean then, and the
+# programs must get on with what is there. Arguments: a workload, and seconds until the kill.
+cut() {
+    local name=$1 after=$2 work
+    set -m
+    ("work_$name") >"$ground/cut.log" 2>&1 &
+    work=$!
+    set +m
+    sleep "$after"
+    if ! kill -0 $work 2>/dev/null; then
+        echo "cut $name: ended before it was cut"
+        return
+    fi
+    kill -9 "$(pgrep -f "mount $image")"
+    sleep 1
+    kill -9 -- -$work 2>/dev/null || true
+    wait $work || true
+    start
+    stop
+    start
+    (
+        set -e
+        "after_$name"
+    )
+    stop
+    start
+    echo "cut $name: after $after s"
+}
+
+# What was committed is whole, and work can go on.
+after_git() {
+    cd "$mount/repository"
+    find .git -name '*.lock' -delete
+    if git rev-parse -q --verify HEAD >/dev/null; then git fsck --full --no-progress; fi
+    git config user.email nobody@example.com
+    git config user.name nobody
+    git add -A
+    git commit -qm 'after the cut' --allow-empty
+    git gc -q
+    git fsck --full --no-progress
+}
+
+# A second rsync completes the copy.
+after_tree() {
+    rsync -aHX "$ground/tree/" "$mount/rsync/"
+    diff -r --no-dereference "$ground/tree" "$mount/rsync"
+    rm -rf "$mount/tar" "$mount/rsync"
+}
+
+after_fio() { rm -f "$mount"/verify.*; }
+after_stress() { rm -rf "$mount/stress"; }
+
+# It recovers, is whole, and takes writes.
+after_mariadb() {
+    serve
+    if mariadb-check --socket="$socket" --all-databases --check --extended | grep -v ' OK$'; then return 1; fi
+    if mariadb --socket="$socket" -N -e 'select count(*) from sbtest.sbtest4' >/dev/null 2>&1; then
+        $load --time=5 run | grep transactions:
+    fi
+    mariadb-admin --socket="$socket" shutdown
+    wait "$server"
+}
+
+work_cut() {
+    local round
+    for round in 1 2 3; do
+        cut git "$((2 + RANDOM % 20))"
+        cut tree "$((10 + RANDOM % 50))"
+        cut fio "$((2 + RANDOM % 6))"
+        cut stress "$((5 + RANDOM % 40))"
+        cut mariadb "$((8 + RANDOM % 30))"
     done
 }
 

@@ -32,7 +32,10 @@ const CHECKS: &[Check] = &[
     ("names can be changed", change_names),
     ("db_bench runs on the image", db_bench_fills_and_reads),
     ("the database lies inside the image", database_is_inside),
-    ("a volume in use is refused by its user's name", in_use),
+    (
+        "a volume in use can be seen, and changed by nobody else",
+        in_use,
+    ),
     ("nothing leaks to the host", nothing_leaks),
     ("check is clean at the end", check),
 ];
@@ -176,14 +179,20 @@ fn in_use(stage: &Stage) -> Outcome {
     }
     // From opening to locking is a moment.
     std::thread::sleep(Duration::from_millis(200));
-    let refused = stage.adit(&["ls", stage.image()]);
+    let refused = stage.adit(&["mkdir", stage.image(), "/refused"]);
+    let inspected = stage.adit(&["ls", stage.image()]);
     let killed = holder.kill().and_then(|()| holder.wait());
     killed.map_err(|error| format!("could not kill db_bench: {error}"))?;
     let words = format!("in use by db_bench (pid {})", holder.id());
     match refused {
-        Ok(listing) => return Err(format!("ls printed:\n{listing}")),
+        Ok(_) => return Err("a second process could change the volume".to_owned()),
         Err(complaint) => expect(complaint.contains(&words), || complaint)?,
     }
+    let listing = inspected?;
+    expect(
+        listing.contains("tree/") && !listing.contains("refused"),
+        || format!("ls printed:\n{listing}"),
+    )?;
     stage.adit(&["ls", stage.image()])?;
     check(stage)
 }

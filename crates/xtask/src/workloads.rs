@@ -5,7 +5,7 @@ use crate::setup;
 use std::process::Command;
 
 /// What `cargo xtask workloads` understands.
-pub(crate) const HELP: &str = "  workloads [NAME]...   Real programs on a mount, as root: git, tree, fio, stress, mariadb, kill (all of them)
+pub(crate) const HELP: &str = "  workloads [NAME]...   Real programs on a mount, as root: git, tree, fio, stress, mariadb, kill, cut (all of them)
 ";
 
 const PACKAGES: &[&str] = &[

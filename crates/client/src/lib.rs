@@ -59,6 +59,9 @@ mod blob;
 mod cursor;
 mod directory;
 mod file;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod inspect;
 mod metadata;
 mod mount;

@@ -10,6 +10,9 @@ mod check;
 mod copy;
 mod data;
 mod directory;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod inode;
 mod inspect;
 mod locks;

@@ -19,6 +19,13 @@ use adit_store::pages::Stop;
 use adit_store::{BlobId, Transaction};
 use bumpalo::Bump;
 
+/// Counts the `..` of one more directory. EMLINK where the number has no room for it, as only a damaged
+/// volume's has none.
+pub(crate) fn add_subdirectory(slot: &mut Slot) -> Result<(), Stop> {
+    slot.links = slot.links.checked_add(1).ok_or(Errno::MLINK)?;
+    Ok(())
+}
+
 /// What became of an inode that lost a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Dropped {
@@ -171,7 +178,9 @@ impl Fs {
                     }
                     let entry = target(id, kind);
                     names::insert(transaction, directory, parent.slot, name, entry)?;
-                    directory.links += u32::from(kind == FileKind::Directory);
+                    if kind == FileKind::Directory {
+                        add_subdirectory(directory)?;
+                    }
                     Ok((id, transaction.slot(id)?))
                 })
             })

@@ -2,7 +2,7 @@
 
 use crate::names::{self, Name};
 use crate::namespace::{
-    Dropped, check_remove, edit, edit_directory, name_or, target, touch_changed,
+    Dropped, add_subdirectory, check_remove, edit, edit_directory, name_or, target, touch_changed,
 };
 use crate::orphans;
 use crate::resolve::{self, Goal, Place};
@@ -358,10 +358,7 @@ fn arrive(
             slot.links = slot.links.saturating_sub(1);
             Ok(())
         })?;
-        edit(transaction, new_parent, |_, slot| {
-            slot.links += 1;
-            Ok(())
-        })?;
+        edit(transaction, new_parent, |_, slot| add_subdirectory(slot))?;
     }
     Ok(())
 }

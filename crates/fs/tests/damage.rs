@@ -263,3 +263,24 @@ fn an_entry_that_outlived_its_orphan_is_in_nobodys_way() {
     assert_eq!(volume.run(|fs| fs.check_names()).unwrap().orphans, 0);
     assert_eq!(volume.check(), [""; 0]);
 }
+
+/// Found by fuzzing: the count of a directory's links overflowed with one more subdirectory: a panic, or 0, by which it
+/// passed for removed.
+#[test]
+fn a_directory_that_counts_all_links_there_can_be_takes_no_more_subdirectories() {
+    let volume = Volume::fresh();
+    for path in ["/full", "/full/inside", "/other"] {
+        volume.mkdir(path).unwrap();
+    }
+    let id = id_of(&volume, "/full");
+    transact(&volume, |transaction| {
+        let mut slot = transaction.slot(id)?;
+        slot.links = u32::MAX;
+        transaction.put(id, slot)
+    });
+    assert_eq!(volume.mkdir("/full/new"), Err(Errno::MLINK));
+    assert_eq!(volume.rename("/other", "/full/other"), Err(Errno::MLINK));
+    volume.touch("/full/file").unwrap();
+    volume.rename("/full/inside", "/inside").unwrap();
+    volume.mkdir("/full/new").unwrap();
+}

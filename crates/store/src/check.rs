@@ -117,7 +117,10 @@ impl Store {
                 report: CheckReport::default(),
                 maps_unknown: BTreeSet::new(),
                 incomplete: false,
-                steps: (0, state.blobs + u64::from(state.groups_initialized)),
+                steps: (
+                    0,
+                    (state.blobs).saturating_add(state.groups_initialized.into()),
+                ),
                 progress: &mut *progress,
                 leaf: &mut *leaf,
             };

@@ -158,7 +158,7 @@ pub fn lookup(
     })
 }
 
-/// Calls `f` with all extents that end behind page `from`, in order, until it breaks.
+/// Calls `f` with all extents that end behind page `from`, in order, until it breaks. EUCLEAN where they aren't in order.
 pub fn for_each(
     pages: &impl PagesRead,
     slot: &Slot,
@@ -166,12 +166,18 @@ pub fn for_each(
     from: u64,
     mut f: impl FnMut(Extent) -> ControlFlow<()>,
 ) -> Result<(), Stop> {
-    let mut next = Some(from);
+    let (mut next, mut seen) = (Some(from), None);
     while let Some(from) = next {
         let place = locate(pages, slot, slot_address, from)?;
         let extents = read(pages, slot, slot_address, &place)?;
         for raw in &extents[first_index(extents, from)..] {
-            if f(raw.verify(place.page)?).is_break() {
+            let extent = raw.verify(place.page)?;
+            if seen.is_some_and(|end| u64::from(extent.logical) < end) {
+                let what = format_args!("{extent:?} begins before the end of the one before it");
+                return Err(corrupt(place.page, what));
+            }
+            seen = Some(extent.end());
+            if f(extent).is_break() {
                 return Ok(());
             }
         }

@@ -11,6 +11,9 @@ mod checkpoint;
 mod direct;
 pub mod extents;
 pub mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grow;
 mod iterate;
 mod journal;

@@ -48,6 +48,9 @@ pub(crate) fn absurdities(slot: &Slot) -> Vec<String> {
             slot.valid_size, slot.size
         ));
     }
+    if slot.allocated_pages >= 1 << 48 {
+        found.push(format!("{} pages", slot.allocated_pages));
+    }
     for (name, nanoseconds) in [
         ("access", slot.atime_ns),
         ("modification", slot.mtime_ns),
@@ -96,7 +99,10 @@ impl Space {
             }
             self.slot_groups.remove(&group);
         }
-        let goal = if cursor == 0 { 0 } else { cursor + 1 };
+        let goal = match cursor {
+            0 => 0,
+            page => page.saturating_add(1),
+        };
         match self.make_slot_pages(pages, goal) {
             Ok(page) => self.take_slot_in(pages, page),
             Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {

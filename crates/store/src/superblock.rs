@@ -20,6 +20,8 @@ const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 pub(crate) const JOURNAL_PAGES_MIN: u64 = 1024;
 /// Most pages of a journal ring (4 GiB).
 pub(crate) const JOURNAL_PAGES_MAX: u64 = 1 << 20;
+/// Most that sequence number, epoch and LSN can be.
+const COUNTER_MAX: u64 = 1 << 62;
 const CRC_OFFSET: usize = std::mem::offset_of!(Superblock, crc);
 
 /// Where things are, derived from a superblock.
@@ -224,6 +226,16 @@ fn verify_layout(superblock: &Superblock, device_bytes: u64) -> Result<()> {
     {
         return bad(format!("volume of {} pages", superblock.volume_pages));
     }
+    // What only counts up. No volume lives to see it, and nobody has to think of overflows.
+    for (name, number) in [
+        ("sequence number", superblock.sequence),
+        ("epoch", superblock.epoch),
+        ("tail", superblock.tail),
+    ] {
+        if number > COUNTER_MAX {
+            return bad(format!("a {name} of {number}"));
+        }
+    }
     if superblock.volume_pages > device_bytes / PAGE_BYTES as u64 {
         return bad(format!(
             "the volume has {} bytes but the device only {device_bytes}: it was truncated, or copied in part",
@@ -322,5 +334,33 @@ mod tests {
         let page = encode(&mut superblock(5));
         let zero = Page::zeroed();
         assert!(choose([&page.0, &zero.0], BYTES).is_err());
+    }
+    /// Found by fuzzing: with a counter at its end, opening or the first checkpoint overflowed: a panic, or, where overflows
+    /// wrap, a new superblock older than the one before it.
+    #[test]
+    fn counters_near_their_end_are_refused_by_name() {
+        type Field = fn(&mut Superblock) -> &mut u64;
+        let fields: [(&str, Field); 3] = [
+            ("sequence number", |superblock| &mut superblock.sequence),
+            ("epoch", |superblock| &mut superblock.epoch),
+            ("tail", |superblock| &mut superblock.tail),
+        ];
+        for (name, field) in fields {
+            for (value, good) in [
+                (COUNTER_MAX - 1, true),
+                (COUNTER_MAX + 2, false),
+                (u64::MAX - 1, false),
+            ] {
+                let mut forged = superblock(4);
+                *field(&mut forged) = value & !1;
+                let page = encode(&mut forged);
+                let chosen = choose([&page.0, &Page::zeroed().0], BYTES);
+                assert_eq!(chosen.is_ok(), good, "{name} {value}");
+                if let Err(error) = chosen {
+                    assert_eq!(error.errno(), Errno::UCLEAN);
+                    assert!(error.to_string().contains(name), "{error}");
+                }
+            }
+        }
     }
 }

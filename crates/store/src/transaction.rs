@@ -265,7 +265,7 @@ impl<'s> Transaction<'s> {
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
         let generation = state.next_generation;
         state.next_generation = generation.wrapping_add(1).max(1);
-        state.blobs += 1;
+        state.blobs = state.blobs.saturating_add(1);
         let id = BlobId {
             slot: address,
             generation,

@@ -30,6 +30,17 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("adit-fuse", &["adit-base", "adit-fs", "adit"]),
     ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),
     ("adit-posix", &["adit-base", "adit-fs", "adit"]),
+    (
+        "adit-fuzz",
+        &[
+            "adit-base",
+            "adit-block",
+            "adit-reactor",
+            "adit-store",
+            "adit-fs",
+            "adit",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

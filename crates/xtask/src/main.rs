@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask setup | test | plugin | posix | workloads | bench-zram`.
+//! Development tasks: `cargo xtask setup | test | plugin | posix | workloads | fuzz | bench-zram`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
@@ -6,6 +6,7 @@
 
 mod counts;
 mod end_to_end;
+mod fuzz;
 #[cfg(test)]
 mod layers;
 mod plugin;
@@ -34,7 +35,13 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
-            print!("{HELP}{}{}{}", posix::HELP, workloads::HELP, zram::HELP);
+            print!(
+                "{HELP}{}{}{}{}",
+                posix::HELP,
+                workloads::HELP,
+                fuzz::HELP,
+                zram::HELP
+            );
             Ok(())
         }
         ["setup"] => setup::run(setup::FOR_TESTS),
@@ -48,6 +55,9 @@ fn main() -> ExitCode {
             posix::Options::parse(options).and_then(|options| posix::run(&options))
         }
         ["workloads", names @ ..] => workloads::run(names),
+        ["fuzz", options @ ..] => {
+            fuzz::Options::parse(options).and_then(|options| fuzz::run(&options))
+        }
         ["bench-zram", options @ ..] => {
             zram::Options::parse(options).and_then(|options| zram::run(&options))
         }

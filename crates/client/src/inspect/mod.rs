@@ -339,3 +339,17 @@ impl Iterator for InspectedDir<'_> {
         }
     }
 }
+
+/// The bytes as each kind of message that they can be, encoded again.
+#[cfg(feature = "fuzzing")]
+pub fn decode_and_encode(bytes: &[u8]) -> [Option<Vec<u8>>; 3] {
+    use message::{Greeting, Message};
+    fn again<M: Message>(bytes: &[u8]) -> Option<Vec<u8>> {
+        M::decode(bytes).map(|message| message.encode())
+    }
+    [
+        again::<Greeting>(bytes),
+        again::<Request>(bytes),
+        again::<Answer>(bytes),
+    ]
+}

@@ -558,3 +558,34 @@ fn an_extent_that_a_split_loses_in_a_leaf_out_of_order_is_an_error() {
     });
     assert_eq!(errno(removed), Errno::UCLEAN);
 }
+
+/// Found by fuzzing: extents out of order, in a slot or a leaf, were handed on as they came, with a promise that they
+/// are in order.
+#[test]
+fn extents_out_of_order_are_an_error_for_who_walks_over_them() {
+    let mut blob = Blob::new();
+    for (logical, physical) in [(10, 500), (20, 600), (30, 700)] {
+        blob.insert(logical, 2, physical, false).unwrap();
+    }
+    let walk = |blob: &mut Blob| {
+        let mut seen = Vec::new();
+        let walked = blob.transact(|pages, slot| {
+            seen.clear();
+            for_each(pages, slot, ADDRESS, 0, |extent| {
+                seen.push(extent.logical);
+                ControlFlow::Continue(())
+            })
+        });
+        (errno(walked), seen)
+    };
+    let first = Extent {
+        logical: 10,
+        pages: 2,
+        physical: 500,
+        unwritten: false,
+    };
+    blob.slot.payload[32..48].copy_from_slice(first.raw().as_bytes());
+    assert_eq!(walk(&mut blob), (Errno::UCLEAN, vec![10, 20]));
+    blob.slot.payload[..16].copy_from_slice(Extent { pages: 15, ..first }.raw().as_bytes());
+    assert_eq!(walk(&mut blob), (Errno::UCLEAN, vec![10]));
+}

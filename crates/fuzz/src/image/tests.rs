@@ -1,0 +1,42 @@
+use super::*;
+use adit_base::Errno;
+
+/// A mutation can only be told from none if none passes.
+#[test]
+fn the_volume_that_is_mutated_opens_and_is_clean() {
+    for closed in [true, false] {
+        let base = base::base(closed);
+        assert!(base.metadata.len() > 15, "{:?}", base.metadata);
+        assert!(base.metadata.len() < 256, "a byte can name each");
+        let device = device_of(base, VOLUME_BYTES);
+        let engine = volume::mount(device.clone(), &volume::options(false)).expect("mounted");
+        let report = engine.run(|fs| async { fs.store().check(&mut |_, _| ()).await });
+        assert!(
+            report.as_ref().is_ok_and(|report| report.is_clean()),
+            "{report:?}"
+        );
+        let names = engine.run(|fs| fs.check_names()).expect("checked");
+        assert!(names.problems.is_empty(), "{:?}", names.problems);
+        let stat = engine.run(|fs| fs.stat(volume::at(b"/d/e/moved"), adit_fs::Follow::No));
+        assert_eq!(stat.expect("it was renamed").size_bytes, 20_000);
+        engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+    }
+}
+
+/// If checksums weren't renewed, everything would end at the first of them.
+#[test]
+fn a_mutated_page_has_the_checksum_of_its_new_content() {
+    let mut closed = base::base(true).clone();
+    let mut bytes = VOLUME_BYTES;
+    let state = closed
+        .metadata
+        .iter()
+        .position(|page| *page == base::STATE_PAGE);
+    let state = u8::try_from(state.expect("the state page describes something")).expect("small");
+    // Its field 12: the root.
+    let mutation = [1, state, 12, 0, 0, 0, 0, 0];
+    mutation::mutate(&mut closed, &mut bytes, &mut Input::new(&mutation));
+    let mounted = volume::mount(device_of(&closed, bytes), &volume::options(false));
+    let error = mounted.map(drop).expect_err("there is no root");
+    assert_eq!(error.errno(), Errno::NOENT, "{error}");
+}

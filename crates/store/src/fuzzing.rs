@@ -1,0 +1,66 @@
+//! Decoders of what is on the device, for `crates/fuzz`.
+
+use crate::format::{JournalHeader, Page, Slot, Superblock, VolumeId};
+use crate::pages::Stop;
+use crate::record::{self, Change};
+use crate::{slot_page, superblock, xattr};
+use adit_base::Result;
+
+/// What the first two pages of a device of that size are.
+pub fn superblocks(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superblock>> {
+    let chosen = superblock::choose(pages, device_bytes)?;
+    let _ = superblock::is_alone(pages);
+    let _ = superblock::check(pages, &chosen);
+    Ok(chosen)
+}
+
+/// The header and the records of a page of the journal.
+pub fn journal_page<'a>(
+    volume: &VolumeId,
+    journal_pages: u64,
+    index: u64,
+    bytes: &'a [u8],
+) -> Option<(JournalHeader, &'a [u8])> {
+    let header = record::verify_page(volume, journal_pages, index, bytes)?;
+    Some((header, record::payload(&header, bytes)))
+}
+
+/// A redo record.
+#[derive(Debug)]
+pub struct Record<'a> {
+    /// Device page.
+    pub page: u64,
+    /// Offset in the page.
+    pub offset: usize,
+    /// Bytes that change.
+    pub len_bytes: usize,
+    /// What they become; none: zeroes.
+    pub bytes: Option<&'a [u8]>,
+}
+
+/// Calls `f` with each record of a transaction's payload.
+pub fn records(payload: &[u8], volume_pages: u64, f: &mut dyn FnMut(Record<'_>)) -> Result<()> {
+    record::decode(payload, volume_pages, &mut |record| {
+        let (len_bytes, bytes) = match record.change {
+            Change::Bytes(bytes) => (bytes.len(), Some(bytes)),
+            Change::Zero(len_bytes) => (len_bytes, None),
+        };
+        f(Record {
+            page: record.page,
+            offset: record.offset,
+            len_bytes,
+            bytes,
+        });
+        Ok(())
+    })
+}
+
+/// What can't be in a slot.
+pub fn absurdities(slot: &Slot) -> Vec<String> {
+    slot_page::absurdities(slot)
+}
+
+/// Checks a page of extended attributes.
+pub fn check_xattrs(page: u64, content: &Page, owner: u64) -> Result<(), Stop> {
+    xattr::check(page, content, owner)
+}

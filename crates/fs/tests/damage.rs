@@ -284,3 +284,25 @@ fn a_directory_that_counts_all_links_there_can_be_takes_no_more_subdirectories()
     volume.rename("/full/inside", "/inside").unwrap();
     volume.mkdir("/full/new").unwrap();
 }
+
+/// Found by fuzzing: a map that calls a page of a directory free gave it out to the transaction that was changing the
+/// directory, which was taken for a bug of ours: a panic, and the volume was unusable until it was opened again.
+#[test]
+fn a_page_that_a_transaction_changes_is_not_given_out_to_it_as_a_free_one() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    volume.touch("/d/file").unwrap();
+    let id = id_of(&volume, "/d");
+    let given_out = volume.run(|fs| {
+        fs.store().transact(move |transaction| {
+            let mut root = [0; 8];
+            root.copy_from_slice(&transaction.slot(id)?.payload[..8]);
+            let leaf = u64::from_le_bytes(root);
+            transaction.page_mut(leaf, PageKind::NameLeaf)?;
+            transaction.fresh_page(leaf, PageKind::NameLeaf).map(drop)
+        })
+    });
+    assert_eq!(given_out, Err(Errno::UCLEAN));
+    volume.touch("/d/other").unwrap();
+    assert_eq!(volume.list("/d"), ["file", "other"]);
+}

@@ -11,6 +11,7 @@
 use crate::blob::{Blob, BlobId};
 use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE};
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage};
+use crate::page_view::corrupt;
 use crate::pages::{Pages, PagesRead, Stop};
 use crate::slot_page::absurdities;
 use crate::space::{Mark, PageState, Run};
@@ -528,7 +529,13 @@ impl Pages for Transaction<'_> {
 
     fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
         let inner = self.inner;
-        assert!(self.position(page).is_none(), "page {page} is fresh twice");
+        if self.position(page).is_some() {
+            // A damaged map: it gave out as free what this very transaction changes.
+            return Err(corrupt(
+                page,
+                "its group's map calls it free, but it is in use",
+            ));
+        }
         if let Some(old) = inner.cache.find(FrameKey::meta(page)) {
             if inner.cache.is_loading(old) {
                 return Err(Stop::Busy(page));

@@ -10,6 +10,7 @@ pub mod hash;
 pub mod memory;
 pub mod random;
 pub mod size;
+pub mod sync;
 pub mod thread;
 
 pub use error::{Error, Result, errno_name};

@@ -1,6 +1,6 @@
 //! Threads of a library inside somebody else's process.
 
-use std::thread::{self, JoinHandle};
+use crate::sync::thread::{Builder, JoinHandle};
 
 /// Starts a thread that gets no signals: the application's handlers are for its own threads.
 pub fn spawn_without_signals(
@@ -15,7 +15,7 @@ pub fn spawn_without_signals(
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         before
     };
-    let spawned = thread::Builder::new().name(name.to_owned()).spawn(work);
+    let spawned = Builder::new().name(name.to_owned()).spawn(work);
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     spawned

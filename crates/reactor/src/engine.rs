@@ -11,8 +11,8 @@ use std::future::Future;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::Device;
 
@@ -219,7 +219,7 @@ impl<S> Host for Engine<S> {
 impl<S> Drop for Engine<S> {
     /// Waits for operations whose handles were dropped, then ends the worker, without a last operation.
     fn drop(&mut self) {
-        if !*self.live.get_mut() || self.core.is_forked() {
+        if !self.live.load(Ordering::Relaxed) || self.core.is_forked() {
             return;
         }
         let Ok(inside) = Inside::enter() else {

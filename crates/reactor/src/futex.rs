@@ -3,10 +3,10 @@
 //! A wake may reach a word whose owner is gone already (a waiter's word is on its stack): the kernel only compares addresses, so the worst
 //! outcome is a spurious wake of whoever sleeps there now, and every user of a futex expects those. It is not a lock.
 
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use adit_base::clock::monotonic_ns;
+use adit_base::sync::atomic::AtomicU32;
 
 /// Sleeps while `word` is `expected`, until a wake, the deadline (on the monotonic clock) or for no reason at all.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, deadline_ns: Option<u64>) {

@@ -5,10 +5,11 @@
 //! exchange; only the one that finds SLEEPING owes a system call, so an already armed keeper costs nothing. It is armed under the worker's
 //! lock and woken after the release.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle, ThreadId};
+use std::sync::Arc;
 
+use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use adit_base::sync::thread::{self, JoinHandle, ThreadId};
+use adit_base::sync::{Mutex, tries};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Error, Result};
 
@@ -20,7 +21,7 @@ const ARMED: u32 = 1;
 const SLEEPING: u32 = 2;
 
 /// Tries to get the lock before it leaves the work to the holder.
-const TRIES_MAX: u32 = 500;
+const TRIES_MAX: u32 = tries(500);
 
 /// What others know of the keeper.
 pub(crate) struct Keeper {

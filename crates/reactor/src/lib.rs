@@ -14,11 +14,14 @@
 
 mod driver;
 mod engine;
+#[cfg_attr(loom, path = "futex_model.rs")]
 mod futex;
 mod handle;
 mod io;
 mod keeper;
 mod lock;
+#[cfg(all(test, loom))]
+mod models;
 mod node;
 mod owned;
 mod reactor;

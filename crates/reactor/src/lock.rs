@@ -23,7 +23,8 @@
 //! SLEEPING to exactly one holder, who then owes the futex wake and pays it after its release. States: `node.rs`.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use adit_base::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -34,7 +35,7 @@ const KNOCK: u32 = 2;
 pub(crate) struct DriverLock(AtomicU32);
 
 impl DriverLock {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         DriverLock(AtomicU32::new(FREE))
     }
 
@@ -92,7 +93,7 @@ pub(crate) enum MessageKind {
 }
 
 impl Message {
-    pub(crate) const fn new(kind: MessageKind) -> Self {
+    pub(crate) fn new(kind: MessageKind) -> Self {
         Message {
             next: AtomicPtr::new(ptr::null_mut()),
             kind,
@@ -104,7 +105,7 @@ impl Message {
 pub(crate) struct Inbox(AtomicPtr<Message>);
 
 impl Inbox {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Inbox(AtomicPtr::new(ptr::null_mut()))
     }
 

@@ -21,9 +21,10 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
+use adit_base::sync::RaceCheck;
+use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::{Error, Result};
 
 use crate::lock::{Message, MessageKind};
@@ -47,6 +48,8 @@ pub(crate) struct Node {
     /// Where it is in the reactor's list of waiters.
     pub(crate) listed_at: Cell<u32>,
     pub(crate) vtable: &'static TaskVtable,
+    /// Of everything but the state.
+    pub(crate) accesses: RaceCheck,
 }
 
 impl Node {
@@ -156,6 +159,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> StackOperation<F, F
                 state: AtomicU32::new(BUSY),
                 listed_at: Cell::new(UNLISTED),
                 vtable: Self::VTABLE,
+                accesses: RaceCheck::new(),
             },
             stage: UnsafeCell::new(Stage::Start(start)),
         }
@@ -164,6 +168,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> StackOperation<F, F
     unsafe fn poll(data: *const (), reactor: &Reactor, context: &mut Context<'_>) -> Polled {
         // SAFETY: the table holds this type's vtable only with this type's data, which lives until it is done.
         let this = unsafe { &*data.cast::<Self>() };
+        this.node.accesses.write();
         // SAFETY: under the lock, so the only reference; pinned on its owner's stack, which leaves only when it is done.
         let polled = unsafe { Stage::poll(this.stage.get(), reactor, context) };
         if polled == Polled::Done {
@@ -175,6 +180,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> StackOperation<F, F
     unsafe fn fail(data: *const (), reactor: &Reactor, error: &dyn Fn() -> Error) {
         // SAFETY: as in `poll`.
         let this = unsafe { &*data.cast::<Self>() };
+        this.node.accesses.write();
         // SAFETY: under the lock; the task is removed from the table.
         unsafe { Stage::fail(this.stage.get(), error()) };
         reactor.finish_node(&this.node);

@@ -11,10 +11,10 @@ use std::cell::{Cell, UnsafeCell};
 use std::future::Future;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Waker};
 
+use adit_base::sync::atomic::{AtomicU32, Ordering};
+use adit_base::sync::{Mutex, RaceCheck};
 use adit_base::{Error, Result};
 
 use crate::lock::{Message, MessageKind};
@@ -46,6 +46,8 @@ pub(crate) struct OwnedCell {
     /// The `Stage`: in `inline`, or on the heap.
     stage: Cell<*mut ()>,
     inline: UnsafeCell<[MaybeUninit<u8>; INLINE_BYTES]>,
+    /// Of the stage.
+    accesses: RaceCheck,
 }
 
 struct CellVtable {
@@ -81,6 +83,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
         // SAFETY: a task's data is its cell, of which the worker holds a reference until it is done.
         let cell = unsafe { &*data.cast::<OwnedCell>() };
         let stage = cell.stage.get().cast::<Stage<F, Fut, T>>();
+        cell.accesses.write();
         // SAFETY: under the lock and not done, so the only reference; the stage stays where it was put.
         let polled = unsafe { Stage::poll(stage, reactor, context) };
         if polled == Polled::Done {
@@ -93,6 +96,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
         // SAFETY: as in `poll`.
         let cell = unsafe { &*data.cast::<OwnedCell>() };
         let stage = cell.stage.get().cast::<Stage<F, Fut, T>>();
+        cell.accesses.write();
         // SAFETY: as in `poll`; the task leaves the table.
         unsafe { Stage::fail(stage, error()) };
         cell.complete(reactor);
@@ -101,6 +105,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
     unsafe fn drop_future(data: *const (), reactor: &Reactor) {
         // SAFETY: as in `poll`.
         let cell = unsafe { &*data.cast::<OwnedCell>() };
+        cell.accesses.write();
         // SAFETY: as in `poll`; assigning drops the future in place.
         unsafe { *cell.stage.get().cast::<Stage<F, Fut, T>>() = Stage::Empty };
         cell.complete(reactor);
@@ -168,6 +173,7 @@ impl OwnedCell {
     pub(crate) unsafe fn take<T>(&self) -> Option<Result<T>> {
         let mut result: Option<Result<T>> = None;
         if self.is_done() {
+            self.accesses.write();
             // SAFETY: done, and the type is right by the caller's word.
             unsafe {
                 (self.vtable.get().take)(self.stage.get(), ptr::from_mut(&mut result).cast())
@@ -204,6 +210,7 @@ impl OwnedCell {
         if cell.references.fetch_sub(1, Ordering::AcqRel) == 1 {
             let stage = cell.stage.get();
             let on_heap = stage != cell.inline.get().cast();
+            cell.accesses.write();
             // SAFETY: the last reference; the stage was initialised by `fill`.
             unsafe { (cell.vtable.get().drop_stage)(stage, on_heap) };
             pool.put(this);
@@ -251,6 +258,7 @@ impl CellPool {
             }
             stage.cast()
         };
+        cell.accesses.write();
         // SAFETY: room of the right size and alignment, see FITS; nothing to drop there.
         unsafe { stage.write(Stage::Start(start)) };
         cell.stage.set(stage.cast());
@@ -277,6 +285,7 @@ impl CellPool {
                 home: Cell::new(NonNull::dangling()),
                 stage: Cell::new(ptr::null_mut()),
                 inline: UnsafeCell::new([MaybeUninit::uninit(); INLINE_BYTES]),
+                accesses: RaceCheck::new(),
             });
             let cell = NonNull::from(Box::leak(cell));
             // SAFETY: just made.

@@ -12,12 +12,12 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use adit_base::Error;
 use adit_base::clock::monotonic_ns;
+use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_block::{Completion, Device, Doorbell, Queue, Request, Submission};
 use smallvec::SmallVec;
 

@@ -161,7 +161,7 @@ impl TaskTable {
     }
 }
 
-thread_local! {
+adit_base::sync::local! {
     /// The worker that this thread is driving, that is, whose lock it holds.
     static DRIVING: Cell<*const Reactor> = const { Cell::new(ptr::null()) };
 }
@@ -172,14 +172,14 @@ pub(crate) struct Driving(*const Reactor);
 impl Driving {
     #[inline]
     pub(crate) fn enter(reactor: &Reactor) -> Driving {
-        Driving(DRIVING.replace(reactor))
+        Driving(DRIVING.with(|driving| driving.replace(reactor)))
     }
 }
 
 impl Drop for Driving {
     #[inline]
     fn drop(&mut self) {
-        DRIVING.set(self.0);
+        DRIVING.with(|driving| driving.set(self.0));
     }
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn waker(id: TaskId) -> ManuallyDrop<Waker> {
 }
 
 fn wake(data: *const ()) {
-    let reactor = DRIVING.get();
+    let reactor = DRIVING.with(Cell::get);
     if reactor.is_null() {
         debug_assert!(
             false,

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::Ordering;
 
 use adit_base::Result;
+use adit_base::sync::atomic::Ordering;
 
 use super::inside::AbortOnUnwind;
 use super::{Arrival, Core, Left, Need, Purpose, drive};
@@ -29,6 +29,7 @@ impl Core {
             self.attend(&operation.node);
         }
         mem::forget(abort);
+        operation.node.accesses.write();
         match operation.stage.into_inner() {
             Stage::Done(result) => result,
             _ => unreachable!("a finished operation has a result"),

@@ -2,8 +2,9 @@
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
+
+use adit_base::sync::MutexGuard;
+use adit_base::sync::atomic::Ordering;
 
 use super::inside::AbortOnUnwind;
 use super::{Arrival, Core, Inside, Left, Purpose};

@@ -3,6 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use adit_base::sync::thread::sleep;
+
 use super::{COLLECT_NS, Core, Purpose};
 use crate::reactor::Reactor;
 use crate::task::Driving;
@@ -45,7 +47,7 @@ impl Core {
                     continue;
                 }
             }
-            std::thread::sleep(Duration::from_micros(20));
+            sleep(Duration::from_micros(20));
         }
     }
 

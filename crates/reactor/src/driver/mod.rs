@@ -31,9 +31,10 @@ mod purpose;
 mod waiting;
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use adit_base::sync::{Mutex, RaceCheck};
 use adit_base::{Errno, Error, Result, fork};
 use adit_block::{Completion, Device};
 
@@ -62,6 +63,7 @@ pub(crate) struct Core {
     arrived: Mutex<Vec<Arrival>>,
     /// Under the lock.
     reactor: Rc<Reactor>,
+    reactor_accesses: RaceCheck,
     pub(crate) pool: Arc<CellPool>,
     pub(crate) name: String,
     poisoned: AtomicBool,
@@ -96,6 +98,7 @@ impl Core {
             inbox: Inbox::new(),
             arrived: Mutex::default(),
             reactor,
+            reactor_accesses: RaceCheck::new(),
             pool,
             name: options.name.clone(),
             poisoned: AtomicBool::new(false),
@@ -104,7 +107,7 @@ impl Core {
             caller_collects: AtomicBool::new(false),
             keeper_collects: AtomicBool::new(false),
             spinners: AtomicU32::new(0),
-            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
+            cores: cores(),
             fork_generation: fork::generation(),
             keeper: Keeper::new(options.keeper),
         });
@@ -118,6 +121,7 @@ impl Core {
     /// The caller holds the lock, and lets go of the reference before it releases it.
     #[inline]
     pub(crate) unsafe fn reactor(&self) -> &Rc<Reactor> {
+        self.reactor_accesses.write();
         &self.reactor
     }
 
@@ -129,7 +133,7 @@ impl Core {
         let what = self.poison.lock().unwrap_or_else(|held| held.into_inner());
         Error::with(
             Errno::IO,
-            format!("use a volume poisoned by a panic: {what}"),
+            format!("use a volume poisoned by a panic: {}", *what),
         )
     }
 
@@ -168,10 +172,18 @@ impl Core {
     }
 }
 
+/// A model has one: its waiters don't spin.
+fn cores() -> u32 {
+    if cfg!(loom) {
+        return 1;
+    }
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
+}
+
 /// What a forked child gets for its parent's volume; says so once where a person may see it.
 #[cold]
 pub(crate) fn forked() -> Error {
-    static SAID: AtomicBool = AtomicBool::new(false);
+    static SAID: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         eprintln!(
             "adit: a forked process can't use its parent's volume (EBADF); open it again, or exec"

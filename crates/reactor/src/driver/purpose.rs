@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adit_base::clock::monotonic_ns;
+use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_block::{Device, Doorbell, Request};
 
 use super::{COLLECT_NS, Core};

@@ -1,8 +1,8 @@
 //! Waiting without the lock: spinning for a while, then asleep; and getting the lock.
 
-use std::sync::atomic::Ordering;
-
 use adit_base::clock::monotonic_ns;
+use adit_base::sync::atomic::Ordering;
+use adit_base::sync::{spin_loop, tries};
 
 use super::Core;
 use crate::futex;
@@ -43,7 +43,7 @@ impl Core {
             }
             turns += 1;
             if spinning.allowed && (!turns.is_multiple_of(32) || monotonic_ns() < spin_until_ns) {
-                std::hint::spin_loop();
+                spin_loop();
                 continue;
             }
             break;
@@ -96,18 +96,18 @@ impl Core {
             if self.lock.looks_free() && self.lock.try_acquire() {
                 return true;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         self.lock.knock()
     }
 
     /// Gives the holder who named us a moment to release.
     pub(crate) fn await_release(&self) {
-        for _ in 0..200 {
+        for _ in 0..tries(200) {
             if self.lock.looks_free() {
                 return;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
     }
 }

@@ -1,0 +1,62 @@
+//! What threads share, under names that a model checker can take over.
+//!
+//! Normally these *are* `std`'s types, and [`RaceCheck`] is nothing at all. With `--cfg loom` (`cargo xtask models`) they are loom's, which
+//! runs a model once for each order in which its threads can interleave, and for each value that a load may legally see. `docs/concurrency.md`
+//! lists the models.
+//!
+//! Lock-free code takes its atomics, its mutexes and its thread-locals from here. Not from here, because no model runs it: what is
+//! reached from a signal handler or a forked child, counters that nobody decides by, and memory that only a later process looks at.
+
+#[cfg(loom)]
+pub mod model;
+
+#[cfg(not(loom))]
+mod real {
+    pub use std::sync::{Mutex, MutexGuard};
+    pub use std::thread_local as local;
+
+    /// The atomics.
+    pub mod atomic {
+        pub use std::sync::atomic::{
+            AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+        };
+    }
+
+    /// The threads.
+    pub mod thread {
+        pub use std::thread::{Builder, JoinHandle, ThreadId, current, sleep};
+    }
+
+    pub use std::hint::spin_loop;
+
+    /// How often to try or to spin; a model tries once.
+    #[inline]
+    pub const fn tries(count: u32) -> u32 {
+        count
+    }
+
+    /// Memory that no type of this module holds, watched by models: every access to it says so here.
+    #[derive(Default, Debug)]
+    pub struct RaceCheck;
+
+    impl RaceCheck {
+        /// For new memory.
+        #[inline]
+        pub const fn new() -> RaceCheck {
+            RaceCheck
+        }
+
+        /// The memory is read now.
+        #[inline]
+        pub fn read(&self) {}
+
+        /// The memory is changed now.
+        #[inline]
+        pub fn write(&self) {}
+    }
+}
+
+#[cfg(loom)]
+pub use model::facade::*;
+#[cfg(not(loom))]
+pub use real::*;

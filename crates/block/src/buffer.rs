@@ -12,8 +12,8 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 /// What a buffer's memory belongs to.

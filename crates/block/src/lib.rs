@@ -19,6 +19,8 @@ mod device;
 pub mod fault;
 mod file;
 mod memory;
+#[cfg(all(test, loom))]
+mod models;
 mod pool;
 mod request;
 

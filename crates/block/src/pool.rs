@@ -9,9 +9,10 @@
 
 use std::alloc::Layout;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
+use adit_base::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use adit_base::sync::{Mutex, MutexGuard};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 
 use crate::{Buffer, BufferOwner};

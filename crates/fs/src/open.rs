@@ -5,6 +5,7 @@ use crate::namespace::New;
 use crate::resolve::{self, Goal, Last};
 use crate::types::*;
 use crate::volume::{Fs, fresh_slot};
+use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_store::format::Slot;
@@ -12,7 +13,6 @@ use adit_store::{Blob, BlobId, BlobShared};
 use bumpalo::Bump;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// An open file, directory or blob. Any thread may hold it; operations go through [`Fs`], except those
 /// of its own, which need no worker. Must be closed with [`Fs::close`].

@@ -13,6 +13,7 @@ use crate::format::{BlobKind, Slot};
 use crate::volume::{Inner, Store};
 use adit_base::clock::Timestamp;
 use adit_base::hash::BuildNumberHasher;
+use adit_base::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
 use adit_block::Buffer;
 use adit_reactor::sync::RwLock;
@@ -20,7 +21,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Names a blob for ever: no other blob of the volume ever has the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -135,7 +135,7 @@ impl BlobShared {
     /// Reports a write-back error that happened since `seen`, once.
     pub fn check_error(&self, seen: &AtomicU64) -> Result<()> {
         let now = self.error_sequence();
-        if seen.swap(now, Ordering::AcqRel) == now {
+        if seen.fetch_max(now, Ordering::AcqRel) >= now {
             return Ok(());
         }
         let errno = Errno::from_raw_os_error(self.last_errno.load(Ordering::Acquire));

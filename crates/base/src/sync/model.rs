@@ -5,7 +5,9 @@
 //! of that in the code. A model that finds its bug may end in any way (a panic in a destructor aborts), so it runs in a process of its own.
 //!
 //! Not modelled: spurious failures of `compare_exchange_weak`, time (nothing here has a deadline), and what the processor may
-//! do that loom can't: a load that sees a store which comes after it in the order of execution.
+//! do that loom can't: a load that sees a store which comes after it in the order of execution. Loom also remembers only the last access
+//! to each atomic: where a thread loads, then exchanges, it does not try the exchange before another thread's load that came earlier. So a
+//! loop of exchanges that others only load between begins with the exchange (`give_back` of the page cache).
 
 use std::panic::Location;
 use std::path::Path;
@@ -334,7 +336,7 @@ mod atomics {
     macro_rules! integer {
         ($name:ident, $value:ty) => {
             atomic!($name, loom::sync::atomic::$name, $value, |answer| answer as $value,
-                fetch_add fetch_sub fetch_or fetch_and);
+                fetch_add fetch_sub fetch_or fetch_and fetch_max);
 
             impl Default for $name {
                 #[track_caller]

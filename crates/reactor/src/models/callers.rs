@@ -53,7 +53,7 @@ async fn write(state: &State, page: u64) -> Result<()> {
 
 #[test]
 fn each_operation_is_done_once_and_its_caller_gets_its_result() {
-    check(2, || {
+    check(20, || {
         let engine = start(false);
         let threads = [0, 1].map(|_| {
             let engine = engine.clone();
@@ -71,7 +71,7 @@ fn each_operation_is_done_once_and_its_caller_gets_its_result() {
 
 #[test]
 fn a_request_is_executed_once_whoever_drives() {
-    check(2, || {
+    check(4, || {
         let engine = start(false);
         let other = {
             let engine = engine.clone();
@@ -86,7 +86,7 @@ fn a_request_is_executed_once_whoever_drives() {
 
 #[test]
 fn a_caller_whose_operation_another_one_finishes_is_woken() {
-    check(2, || {
+    check(20, || {
         let engine = start(false);
         let waiter = {
             let engine = engine.clone();
@@ -112,7 +112,7 @@ fn a_caller_whose_operation_another_one_finishes_is_woken() {
 
 #[test]
 fn what_a_caller_leaves_is_done_by_the_keeper() {
-    check(1, || {
+    check(4, || {
         let engine = start(true);
         let done = Arc::new((Mutex::new(false), Condvar::new()));
         let tell = done.clone();

@@ -45,7 +45,7 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
 
 #[test]
 fn who_awaits_an_operation_that_another_thread_finishes_is_woken() {
-    check(2, || {
+    check(4, || {
         let engine = start(false);
         let awaits = {
             let engine = engine.clone();
@@ -71,7 +71,7 @@ fn who_awaits_an_operation_that_another_thread_finishes_is_woken() {
 
 #[test]
 fn a_cell_goes_back_once_however_its_handle_and_its_operation_end() {
-    check(2, || {
+    check(5, || {
         let engine = start(false);
         let other = engine.clone();
         let handle = engine.spawn(|state| async {

@@ -79,7 +79,7 @@ struct Sent {
 
 #[test]
 fn the_lock_has_one_holder_at_a_time_who_sees_what_the_last_one_did() {
-    check(3, || {
+    check(20, || {
         let worker = Worker::new();
         let threads = [0, 1].map(|_| {
             let worker = worker.clone();
@@ -116,7 +116,7 @@ fn a_message_is_taken_in_once_by_the_knocker_or_by_the_holder_it_knocked_at() {
 
 #[test]
 fn who_takes_a_knock_sees_what_was_done_before_it() {
-    check(3, || {
+    check(20, || {
         let worker = Worker::new();
         let done = Arc::new(RaceCheck::new());
         let knocker = {

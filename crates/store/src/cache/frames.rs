@@ -20,12 +20,14 @@ use super::index::Index;
 use super::mapping::{CacheHeader, Mapping};
 use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::PAGE_BYTES;
+use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use adit_base::sync::{spin_loop, tries};
 use adit_block::{Buffer, BufferOwner};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A frame's metadata, in the mapping. Layout is part of what a later process salvages.
 #[repr(C, align(64))]
+#[cfg_attr(loom, derive(Default))]
 pub(super) struct FrameMeta {
     /// Pins, WRITING, RETIRED.
     pub(super) state: AtomicU32,
@@ -52,6 +54,7 @@ pub(super) struct FrameMeta {
     pub(super) sequence: AtomicU32,
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<FrameMeta>() == 64);
 
 pub(super) const WRITING: u32 = 1 << 31;
@@ -62,9 +65,9 @@ const PINS_MAX: u32 = 1 << 23;
 /// Longest way along a chain that readers go: beyond, they ask the owner.
 const STEPS_MAX: u32 = 64;
 /// Looks at a frame that is being written before a reader gives up; a write takes some 100 ns.
-const SPINS_MAX: u32 = 64;
+const SPINS_MAX: u32 = tries(64);
 /// Starts at the head after the frame vanished between finding and pinning it.
-const RETRIES_MAX: u32 = 3;
+const RETRIES_MAX: u32 = tries(3);
 
 enum Try {
     Pinned,
@@ -124,6 +127,7 @@ impl Frames {
         let Some(frame) = self.acquire(key, offset) else {
             return false;
         };
+        self.mapping.accesses(frame).read();
         // SAFETY: within the page by the assertion; the pin keeps the content from changing while it is copied.
         unsafe {
             let from = self.mapping.page(frame).cast::<u8>().add(offset);
@@ -184,7 +188,7 @@ impl Frames {
                         return None;
                     }
                     while meta.state.load(Ordering::Relaxed) & WRITING != 0 && spins < SPINS_MAX {
-                        std::hint::spin_loop();
+                        spin_loop();
                         spins += 1;
                     }
                 }
@@ -253,7 +257,8 @@ impl Frames {
         let first: *const FrameMeta = self.meta(0);
         // SAFETY: both point into the one metadata area.
         let frame = unsafe { std::ptr::from_ref(meta).offset_from(first) } as u32;
-        let mut top = self.returned.load(Ordering::Relaxed);
+        // It is empty most of the time, so that is tried first.
+        let mut top = 0;
         loop {
             // A reader that is still on its way along the old chain may follow this link: a false miss, no more.
             meta.next.store(top, Ordering::Relaxed);
@@ -272,15 +277,10 @@ impl Frames {
 
     /// Exactly one of those who see a retired frame without pins wins it.
     pub(super) fn claim_retired(&self, meta: &FrameMeta) -> bool {
-        let won = meta
-            .state
-            .compare_exchange(RETIRED, 0, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok();
-        if won {
-            // Every unpin before it was a release; what those readers did is over.
-            fence(Ordering::Acquire);
-        }
-        won
+        // Acquire: every unpin before it was a release; what those readers did is over.
+        meta.state
+            .compare_exchange(RETIRED, 0, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// For the owner: all frames on the return stack, as frame number + 1 of the first, linked by `next`.
@@ -298,6 +298,7 @@ impl Frames {
     #[inline]
     pub(super) unsafe fn bytes(&self, frame: u32) -> &PageBytes {
         let _ = self.meta(frame);
+        self.mapping.accesses(frame).read();
         // SAFETY: a frame in range; nobody writes by the caller's promise.
         unsafe { &*self.mapping.page(frame) }
     }
@@ -310,6 +311,7 @@ impl Frames {
     #[inline]
     pub(super) unsafe fn bytes_mut(&self, frame: u32) -> &mut PageBytes {
         let _ = self.meta(frame);
+        self.mapping.accesses(frame).write();
         // SAFETY: a frame in range; exclusive by the caller's promise.
         unsafe { &mut *self.mapping.page(frame) }
     }

@@ -8,7 +8,7 @@
 
 use super::FrameKey;
 use super::mapping::Mapping;
-use std::sync::atomic::{AtomicU32, Ordering};
+use adit_base::sync::atomic::{AtomicU32, Ordering};
 
 /// Neighbouring pages whose heads share a cache line.
 const GROUP_PAGES_LOG2: u32 = 4;
@@ -27,11 +27,9 @@ impl Index {
             .div_ceil(1 << GROUP_PAGES_LOG2)
             .next_power_of_two()
             .max(2);
-        let heads = vec![0u32; groups << GROUP_PAGES_LOG2].into_boxed_slice();
-        // SAFETY: an AtomicU32 has the size and alignment of a u32; zeroed memory from the allocator stays untouched this way.
-        let heads = unsafe { Box::from_raw(Box::into_raw(heads) as *mut [AtomicU32]) };
+        let heads = zeroed(groups << GROUP_PAGES_LOG2);
         advise_huge(&heads);
-        let random = adit_base::random::os_random_u128();
+        let random = seed();
         Index {
             heads,
             shift: 64 - groups.trailing_zeros(),
@@ -112,6 +110,25 @@ impl Index {
             place = &mapping.meta(link - 1).next;
         }
     }
+}
+
+fn zeroed(count: usize) -> Box<[AtomicU32]> {
+    #[cfg(loom)]
+    return (0..count).map(|_| AtomicU32::new(0)).collect();
+    #[cfg(not(loom))]
+    {
+        let heads = vec![0u32; count].into_boxed_slice();
+        // SAFETY: an AtomicU32 has the size and alignment of a u32; zeroed memory from the allocator stays untouched this way.
+        unsafe { Box::from_raw(Box::into_raw(heads) as *mut [AtomicU32]) }
+    }
+}
+
+/// A model does the same each time.
+fn seed() -> u128 {
+    if cfg!(loom) {
+        return 1;
+    }
+    adit_base::random::os_random_u128()
 }
 
 /// Heads of a large cache on huge pages: one translation miss less for each lookup.

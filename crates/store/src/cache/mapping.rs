@@ -15,6 +15,7 @@
 use super::PageBytes;
 use super::frames::FrameMeta;
 use adit_base::memory::prefetch;
+use adit_base::sync::RaceCheck;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -132,6 +133,15 @@ pub(super) struct Mapping {
     file: Option<OwnedFd>,
     /// Fork generation of its creation.
     generation: u32,
+    #[cfg(loom)]
+    model: Model,
+}
+
+/// What models have instead of metadata in the mapping, since their atomics are larger and can't just be zeroes.
+#[cfg(loom)]
+struct Model {
+    metas: Vec<FrameMeta>,
+    accesses: Vec<RaceCheck>,
 }
 
 // SAFETY: the mapping is plain memory; what is done through the pointers it hands out is ruled by frames.rs.
@@ -263,6 +273,11 @@ impl Mapping {
             placement,
             file: None,
             generation: adit_base::fork::generation(),
+            #[cfg(loom)]
+            model: Model {
+                metas: (0..layout.frames).map(|_| FrameMeta::default()).collect(),
+                accesses: (0..layout.frames).map(|_| RaceCheck::new()).collect(),
+            },
         })
     }
 
@@ -288,6 +303,9 @@ impl Mapping {
     #[inline]
     pub(super) fn meta(&self, frame: u32) -> &FrameMeta {
         assert!(frame < self.frames, "frame number out of range");
+        #[cfg(loom)]
+        return &self.model.metas[frame as usize];
+        #[cfg(not(loom))]
         // SAFETY: in range, so inside the metadata area; all fields are atomics, for which any bytes are valid.
         unsafe {
             &*self
@@ -297,6 +315,15 @@ impl Mapping {
                 .cast::<FrameMeta>()
                 .add(frame as usize)
         }
+    }
+
+    /// To be told of accesses to a frame's bytes.
+    #[inline]
+    pub(super) fn accesses(&self, _frame: u32) -> &RaceCheck {
+        #[cfg(loom)]
+        return &self.model.accesses[_frame as usize];
+        #[cfg(not(loom))]
+        &RaceCheck
     }
 
     /// Where a frame's bytes are.

@@ -25,6 +25,8 @@ mod lists;
 mod mapping;
 #[cfg(test)]
 mod measure;
+#[cfg(all(test, loom))]
+mod models;
 mod owner;
 mod salvage;
 #[cfg(test)]

@@ -1,0 +1,301 @@
+//! Models of readers against the owner: pins, replacement, reuse, loads, the return stack, the index (`cargo xtask models`).
+//!
+//! That bytes are read while they are changed is found by `RaceCheck`, since a model's threads never copy at the same time. That they are the
+//! wrong ones is found by what is in them: a page's first byte is its key's page number, the second its version.
+
+use super::*;
+use adit_base::sync::atomic::Ordering;
+use adit_base::sync::model::Wrong::{Answers, Relaxed, Skipped};
+use adit_base::sync::model::{Bug, check, spawn};
+
+const A: FrameKey = FrameKey { space: 3, page: 1 };
+const B: FrameKey = FrameKey { space: 3, page: 2 };
+
+fn stamp(page: &mut PageBytes, key: FrameKey, version: u8) {
+    page[..2].copy_from_slice(&[key.page as u8, version]);
+}
+
+/// A cache of so many frames, with version 1 of page A in it.
+fn cache(frames_max: u32) -> (Cache, FrameId) {
+    let options = CacheOptions {
+        frames_max,
+        shared: None,
+    };
+    let mut cache = Cache::new(&options).expect("a cache");
+    let frame = bring_in(&mut cache, A, 1).expect("a fresh cache has frames");
+    (cache, frame)
+}
+
+fn bring_in(cache: &mut Cache, key: FrameKey, version: u8) -> Option<FrameId> {
+    let frame = cache.allocate()?;
+    stamp(cache.raw_mut(frame), key, version);
+    cache.insert(frame, key, FrameFlags::VALID);
+    Some(frame)
+}
+
+/// Version of the page, if it is there.
+fn read(frames: &Frames, key: FrameKey) -> Option<u8> {
+    let mut copy = [0; 2];
+    frames.read(key, 0, &mut copy).then(|| {
+        assert_eq!(copy[0], key.page as u8, "another page's bytes");
+        copy[1]
+    })
+}
+
+fn version_of(pin: &PinnedFrame<'_>, key: FrameKey) -> u8 {
+    assert_eq!(pin.bytes()[0], key.page as u8, "another page's bytes");
+    pin.bytes()[1]
+}
+
+/// Nobody has a pin, so every frame can be freed: none got lost, and none is there twice.
+fn assert_all_come_back(cache: &mut Cache) {
+    for key in [A, B] {
+        if let Some(frame) = cache.find(key) {
+            cache.remove(frame);
+        }
+    }
+    cache.set_limit(cache.counts().total);
+    let counts = cache.counts();
+    assert_eq!((counts.used, counts.retired), (0, 0), "a frame got lost");
+}
+
+#[test]
+fn no_page_is_copied_while_the_owner_changes_it_and_none_goes_back_in_time() {
+    check(3, || {
+        let (mut cache, frame) = cache(4);
+        let frames = cache.frames().clone();
+        let reader = spawn(move || {
+            let first = read(&frames, A);
+            let second = read(&frames, A);
+            assert!(first.is_none() || second.is_none() || first <= second);
+        });
+        let frame = cache.write_or_replace(frame, |page| stamp(page, A, 2));
+        let _ = cache.write_or_replace(frame.expect("a frame"), |page| stamp(page, A, 3));
+        reader.join().expect("a thread");
+        assert_eq!(read(cache.frames(), A), Some(3));
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn a_pinned_page_stays_as_it_is_while_it_is_replaced_and_removed() {
+    check(3, || {
+        let (mut cache, frame) = cache(4);
+        let frames = cache.frames().clone();
+        let reader = spawn(move || {
+            if let Some(pin) = frames.pin(A) {
+                let version = version_of(&pin, A);
+                let buffer = pin.into_buffer();
+                assert_eq!(buffer.as_slice()[1], version);
+            }
+        });
+        let frame = cache.write_or_replace(frame, |page| stamp(page, A, 2));
+        cache.remove(frame.expect("a frame"));
+        let _ = bring_in(&mut cache, A, 3);
+        reader.join().expect("a thread");
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn a_frame_is_reused_only_after_its_last_pin_and_no_reader_takes_it_for_its_old_page() {
+    check(3, || {
+        let (mut cache, frame) = cache(1);
+        let frames = cache.frames().clone();
+        let reader = spawn(move || read(&frames, A));
+        cache.remove(frame);
+        // With one frame, this is that frame or none.
+        let _ = bring_in(&mut cache, B, 2);
+        reader.join().expect("a thread");
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn a_frame_that_gets_its_old_page_again_shows_its_new_content() {
+    check(3, || {
+        let (mut cache, frame) = cache(1);
+        let frames = cache.frames().clone();
+        let reader = spawn(move || read(&frames, A));
+        cache.remove(frame);
+        let _ = bring_in(&mut cache, A, 2);
+        let seen = reader.join().expect("a thread");
+        assert!(matches!(seen, None | Some(1 | 2)));
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn an_evicted_frame_is_no_longer_read() {
+    check(3, || {
+        let (mut cache, _) = cache(1);
+        let frames = cache.frames().clone();
+        let reader = spawn(move || read(&frames, A));
+        let _ = bring_in(&mut cache, B, 2);
+        reader.join().expect("a thread");
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn a_removed_frame_is_reused_after_all_that_its_two_holders_did() {
+    check(20, || {
+        let (mut cache, frame) = cache(1);
+        let holders = [0, 1].map(|_| {
+            let frames = cache.frames().clone();
+            let pin = frames.pin(A).expect("it is there");
+            let buffer = pin.into_buffer();
+            spawn(move || {
+                frames.mapping().accesses(frame.0).read();
+                drop(buffer);
+            })
+        });
+        cache.remove(frame);
+        let _ = bring_in(&mut cache, B, 2);
+        for holder in holders {
+            holder.join().expect("a thread");
+        }
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn of_two_readers_of_a_removed_frame_exactly_one_gives_it_back() {
+    check(2, || {
+        let (mut cache, frame) = cache(1);
+        let readers = [0, 1].map(|_| {
+            let frames = cache.frames().clone();
+            spawn(move || read(&frames, A))
+        });
+        cache.remove(frame);
+        let _ = bring_in(&mut cache, B, 2);
+        for reader in readers {
+            reader.join().expect("a thread");
+        }
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn a_transaction_shows_its_page_as_it_was_or_as_it_is() {
+    check(3, || {
+        let (mut cache, frame) = cache(4);
+        let frames = cache.frames().clone();
+        let reader = spawn(move || {
+            let pin = frames.pin(A);
+            pin.map(|pin| (version_of(&pin, A), version_of(&pin, A)))
+        });
+        let shadow = cache.shadow(frame).expect("a frame");
+        stamp(cache.raw_mut(shadow), A, 2);
+        let mut now = frame;
+        cache.apply(&[(frame, shadow)], |applied| now = applied.frame);
+        let seen = reader.join().expect("a thread");
+        assert!(matches!(seen, None | Some((1, 1) | (2, 2))));
+        cache.set_pending(now, 0);
+        cache.clear_flags(now, FrameFlags::JOURNALED);
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loaded() {
+    check(3, || {
+        let (mut cache, _) = cache(2);
+        let frame = cache.allocate().expect("a second frame");
+        cache.insert(frame, B, FrameFlags::LOADING);
+        let mut buffer = cache.load_buffer(frame);
+        let frames = cache.frames().clone();
+        let reader = spawn(move || assert!(matches!(read(&frames, B), None | Some(7))));
+        let frames = cache.frames().clone();
+        let device = spawn(move || {
+            frames.mapping().accesses(frame.0).write();
+            let page = buffer.try_mut().expect("readers don't count");
+            page[..2].copy_from_slice(&[B.page as u8, 7]);
+        });
+        // Orders nothing: that is what the assertions of `loading_mut` and `loaded` are for.
+        let meta = cache.frames().meta(frame.0);
+        while meta.loads.load(Ordering::Relaxed) != 0 {
+            adit_base::sync::spin_loop();
+        }
+        assert_eq!(cache.loading_mut(frame)[1], 7);
+        cache.loaded(frame);
+        device.join().expect("a thread");
+        reader.join().expect("a thread");
+        assert_eq!(read(cache.frames(), B), Some(7));
+        assert_all_come_back(&mut cache);
+    });
+}
+
+const FRAMES: &str = "store/src/cache/frames.rs";
+const WRITTEN: &str =
+    "cache::models::no_page_is_copied_while_the_owner_changes_it_and_none_goes_back_in_time";
+const REUSED: &str = "cache::models::a_frame_is_reused_only_after_its_last_pin_and_no_reader_takes_it_for_its_old_page";
+const AGAIN: &str = "cache::models::a_frame_that_gets_its_old_page_again_shows_its_new_content";
+const TWO: &str = "cache::models::of_two_readers_of_a_removed_frame_exactly_one_gives_it_back";
+const HELD: &str = "cache::models::a_removed_frame_is_reused_after_all_that_its_two_holders_did";
+const LOADED: &str =
+    "cache::models::nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loaded";
+
+#[test]
+fn planted_a_pin_that_orders_nothing_is_found() {
+    Bug::planted(Relaxed, FRAMES, "fn try_pin", "fetch_add").found_by(WRITTEN);
+}
+
+#[test]
+fn planted_a_pin_that_is_not_counted_is_found() {
+    Bug::planted(Skipped, FRAMES, "fn try_pin", "fetch_add").found_by(WRITTEN);
+}
+
+#[test]
+fn planted_an_unpin_that_orders_nothing_is_found() {
+    Bug::planted(Relaxed, FRAMES, "fn unpin_meta", "fetch_sub").found_by(WRITTEN);
+}
+
+#[test]
+fn planted_an_owner_that_does_not_look_for_pins_is_found() {
+    let file = "store/src/cache/writing.rs";
+    Bug::planted(Skipped, file, "fn begin_writing", "compare_exchange").found_by(WRITTEN);
+}
+
+#[test]
+fn planted_a_change_that_is_not_published_is_found() {
+    let file = "store/src/cache/writing.rs";
+    Bug::planted(Relaxed, file, "fn drop(&mut self)", "fetch_and").found_by(WRITTEN);
+}
+
+#[test]
+fn planted_a_reader_that_does_not_check_again_whose_frame_it_is_is_found() {
+    let load = "meta.page.load";
+    Bug::planted(Answers(A.page), FRAMES, "fn try_pin", load).found_by(REUSED);
+}
+
+#[test]
+fn planted_a_look_at_valid_without_order_is_found() {
+    Bug::planted(Relaxed, FRAMES, "fn try_pin", "meta.flags.load").found_by(AGAIN);
+}
+
+#[test]
+fn planted_flags_that_are_stored_without_order_are_found() {
+    let file = "store/src/cache/owner.rs";
+    Bug::planted(Relaxed, file, "fn set_flags_word", "meta.flags.store").found_by(AGAIN);
+}
+
+#[test]
+fn planted_a_claim_that_orders_nothing_is_found() {
+    Bug::planted(Relaxed, FRAMES, "fn claim_retired", "compare_exchange").found_by(HELD);
+}
+
+#[test]
+fn planted_a_returned_frame_that_is_not_pushed_is_found() {
+    Bug::planted(Skipped, FRAMES, "fn give_back", "compare_exchange_weak").found_by(TWO);
+}
+
+#[test]
+fn planted_a_returned_frame_that_is_pushed_without_order_is_found() {
+    Bug::planted(Relaxed, FRAMES, "fn give_back", "compare_exchange_weak").found_by(HELD);
+}
+
+#[test]
+fn planted_a_load_that_ends_without_order_is_found() {
+    Bug::planted(Relaxed, FRAMES, "for Loads", "fetch_sub").found_by(LOADED);
+}

@@ -7,6 +7,9 @@
 //! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation: whoever changes
 //! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes).
 
+#[cfg(all(test, loom))]
+mod models;
+
 use crate::cache::{FrameFlags, FrameKey, Frames};
 use crate::extents::Mapping;
 use crate::format::{BlobKind, Slot};

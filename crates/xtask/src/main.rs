@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask setup | test | plugin | posix | workloads | fuzz | bench-zram`.
+//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | fuzz | bench-zram`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
@@ -9,9 +9,11 @@ mod end_to_end;
 mod fuzz;
 #[cfg(test)]
 mod layers;
+mod models;
 mod plugin;
 mod posix;
 mod process;
+mod sanitize;
 mod setup;
 mod suite;
 mod workloads;
@@ -36,7 +38,9 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
             print!(
-                "{HELP}{}{}{}{}",
+                "{HELP}{}{}{}{}{}{}",
+                models::HELP,
+                sanitize::HELP,
                 posix::HELP,
                 workloads::HELP,
                 fuzz::HELP,
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
         ["posix", options @ ..] => {
             posix::Options::parse(options).and_then(|options| posix::run(&options))
         }
+        ["models", names @ ..] => models::run(names),
+        ["sanitize", words @ ..] => sanitize::run(words),
         ["workloads", names @ ..] => workloads::run(names),
         ["fuzz", options @ ..] => {
             fuzz::Options::parse(options).and_then(|options| fuzz::run(&options))

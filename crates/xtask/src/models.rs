@@ -1,0 +1,74 @@
+//! `cargo xtask models`: lock-free code, run once for each order of its threads' steps (`docs/concurrency.md`).
+//!
+//! `--cfg loom` changes what every crate is made of, so these builds have a target directory of their own.
+
+use std::time::Instant;
+
+use crate::counts::Counts;
+use crate::process::{self, Outcome};
+
+/// What `cargo xtask models` understands.
+pub(crate) const HELP: &str =
+    "  models [NAME]...      Model checking of all lock-free code, or of what is called so (loom)
+";
+
+/// Where models are.
+const PACKAGES: &[&str] = &["adit-block", "adit-reactor", "adit-store"];
+
+/// Runs what has one of these names below a module `models`, or all.
+pub(crate) fn run(names: &[&str]) -> Outcome {
+    let started = Instant::now();
+    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    flags.push_str(" --cfg loom");
+    let mut command = process::cargo();
+    command
+        .env("RUSTFLAGS", flags.trim_start())
+        .env(
+            "CARGO_TARGET_DIR",
+            process::target_directory().join("models"),
+        )
+        .args(["test", "--lib", "--no-fail-fast"]);
+    for package in PACKAGES {
+        command.args(["--package", package]);
+    }
+    command.args(["--", "--nocapture"]);
+    command.args(if names.is_empty() {
+        &["models::"]
+    } else {
+        names
+    });
+    let (mut counts, mut planted, mut orders) = (Counts::default(), 0u64, 0u64);
+    let succeeded = process::run_watching(&mut command, |line| {
+        counts += Counts::in_line(line);
+        planted += u64::from(line.contains("::planted_") && line.ends_with("... ok"));
+        orders += orders_in(line).unwrap_or(0);
+    })?;
+    println!(
+        "\n{} models and {planted} planted bugs found, {} failed; {orders} orders in {:.0} s",
+        counts.passed.saturating_sub(planted),
+        counts.failed,
+        started.elapsed().as_secs_f64()
+    );
+    match (succeeded, counts.passed) {
+        (true, 0) => Err("no model has such a name".into()),
+        (true, _) => Ok(()),
+        (false, _) => Err("a model failed, or didn't find the bug planted for it".into()),
+    }
+}
+
+/// Reads `1234 orders of cache::models::…`, wherever in the line.
+fn orders_in(line: &str) -> Option<u64> {
+    let (before, _) = line.split_once(" orders of ")?;
+    before.split_whitespace().last()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::orders_in;
+
+    #[test]
+    fn the_number_of_orders_is_found_behind_what_else_is_in_the_line() {
+        assert_eq!(orders_in("test a ... 12 orders of a"), Some(12));
+        assert_eq!(orders_in("test a ... ok"), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! `cargo xtask sanitize`: the tests under ThreadSanitizer or AddressSanitizer, where a nightly toolchain is installed.
+//!
+//! ThreadSanitizer needs a standard library that is instrumented as well, or it takes what that orders for races; so it builds one, from the
+//! component `rust-src`. There are no suppressions: what it reports is a bug. Doc tests, benchmarks and programs of other languages don't run.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::counts::Counts;
+use crate::process::{self, Outcome};
+
+/// What `cargo xtask sanitize` understands.
+pub(crate) const HELP: &str = "  sanitize [thread|address] [PACKAGE]...
+                        The tests under ThreadSanitizer (the default) or AddressSanitizer, with a nightly toolchain
+";
+
+const PACKAGES: &[&str] = &[
+    "adit-base",
+    "adit-block",
+    "adit-reactor",
+    "adit-store",
+    "adit-fs",
+    "adit",
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sanitizer {
+    Thread,
+    Address,
+}
+
+/// A test that can't run under a sanitizer, and why.
+struct Left {
+    name: &'static str,
+    under: Sanitizer,
+    why: &'static str,
+}
+
+const LEFT_OUT: &[Left] = &[Left {
+    name: "left_behind::the_last_poll_by_hand_leaves_what_others_await_to_the_keeper",
+    under: Sanitizer::Thread,
+    why: "wants one of many rounds to meet an instant, which it doesn't when all is slower",
+}];
+
+/// Runs the tests of these packages, or of all that have to do with threads or raw memory.
+pub(crate) fn run(words: &[&str]) -> Outcome {
+    let (sanitizer, packages) = match words {
+        ["thread", packages @ ..] => (Sanitizer::Thread, packages),
+        ["address", packages @ ..] => (Sanitizer::Address, packages),
+        packages => (Sanitizer::Thread, packages),
+    };
+    let Some(host) = nightly_host() else {
+        println!("skipped: no nightly toolchain (`rustup toolchain install nightly`)");
+        return Ok(());
+    };
+    if sanitizer == Sanitizer::Thread && !has_sources() {
+        println!(
+            "skipped: no sources of std (`rustup component add rust-src --toolchain nightly`)"
+        );
+        return Ok(());
+    }
+    let mut command = nightly("cargo");
+    let (flag, folder) = match sanitizer {
+        Sanitizer::Thread => ("-Zsanitizer=thread", "sanitize-thread"),
+        Sanitizer::Address => ("-Zsanitizer=address", "sanitize-address"),
+    };
+    let target = process::target_directory().join(folder);
+    command
+        .env("RUSTFLAGS", flag)
+        .env("CARGO_TARGET_DIR", target)
+        .args([
+            "test",
+            "--lib",
+            "--tests",
+            "--no-fail-fast",
+            "--target",
+            &host,
+        ]);
+    if sanitizer == Sanitizer::Thread {
+        command.arg("-Zbuild-std");
+    }
+    for package in if packages.is_empty() {
+        PACKAGES
+    } else {
+        packages
+    } {
+        command.args(["--package", package]);
+    }
+    command.arg("--");
+    for left in LEFT_OUT.iter().filter(|left| left.under == sanitizer) {
+        println!("left out: {} ({})", left.name, left.why);
+        command.args(["--skip", left.name]);
+    }
+    let mut counts = Counts::default();
+    let succeeded = process::run_watching(&mut command, |line| counts += Counts::in_line(line))?;
+    println!("\n{} passed, {} failed", counts.passed, counts.failed);
+    if succeeded {
+        Ok(())
+    } else {
+        Err("some tests failed, or the sanitizer reported something (a `WARNING` or an `ERROR` above)".into())
+    }
+}
+
+/// A program of the nightly toolchain, told nothing of the one that runs this.
+fn nightly(program: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command
+        .args(["run", "nightly", program])
+        .current_dir(process::workspace_root());
+    for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn nightly_host() -> Option<String> {
+    let about = process::read(nightly("rustc").arg("-vV")).ok()?;
+    let host = about.lines().find_map(|line| line.strip_prefix("host: "))?;
+    Some(host.to_owned())
+}
+
+fn has_sources() -> bool {
+    process::read(nightly("rustc").args(["--print", "sysroot"])).is_ok_and(|root| {
+        Path::new(root.trim())
+            .join("lib/rustlib/src/rust/library")
+            .is_dir()
+    })
+}

@@ -185,9 +185,13 @@ impl<S: 'static> Engine<S> {
         let state = self.pointer();
         core.run(move || async move {
             // SAFETY: under the lock, as is everything in this future.
-            unsafe { core.reactor() }.clone().drained().await;
+            let reactor = unsafe { core.reactor() }.clone();
+            reactor.drained().await;
             // SAFETY: as above; the state is dropped by `end`, after this.
-            operation(unsafe { state.get() }).await
+            let result = operation(unsafe { state.get() }).await;
+            // Still under the lock: who looked at `closing` before it was set, and comes now, is refused.
+            reactor.set_unusable();
+            result
         })
     }
 }

@@ -1,7 +1,8 @@
 //! `cargo xtask sanitize`: the tests under ThreadSanitizer or AddressSanitizer, where a nightly toolchain is installed.
 //!
 //! ThreadSanitizer needs a standard library that is instrumented as well, or it takes what that orders for races; so it builds one, from the
-//! component `rust-src`. There are no suppressions: what it reports is a bug. Doc tests, benchmarks and programs of other languages don't run.
+//! component `rust-src`. What it reports is a bug; AddressSanitizer's look for leaks at the end has exceptions, in `lsan.supp`. Doc tests,
+//! benchmarks and programs of other languages don't run.
 
 use std::path::Path;
 use std::process::Command;
@@ -76,9 +77,14 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
             "--target",
             &host,
         ]);
-    if sanitizer == Sanitizer::Thread {
-        command.arg("-Zbuild-std");
-    }
+    match sanitizer {
+        Sanitizer::Thread => command.arg("-Zbuild-std"),
+        Sanitizer::Address => {
+            let exceptions = process::workspace_root().join("crates/xtask/lsan.supp");
+            let options = format!("suppressions={}", exceptions.display());
+            command.env("LSAN_OPTIONS", options)
+        }
+    };
     for package in if packages.is_empty() {
         PACKAGES
     } else {

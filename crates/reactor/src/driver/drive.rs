@@ -177,14 +177,20 @@ impl Core {
         reactor.fire_timers();
     }
 
-    /// After a panic, once no request is under way any more, or after the worker's end: everybody gets an error.
+    /// After a panic or the last operation, once no request is under way any more: everybody gets an error.
     fn fail_all(&self, reactor: &Reactor) {
         reactor.forget_ready();
         if reactor.in_flight.get() > 0 {
             reactor.collect();
         }
         if reactor.in_flight.get() == 0 && reactor.executing.get() == 0 {
-            reactor.fail_tasks(&|| self.ended_error());
+            let error = || self.ended_error();
+            if self.is_poisoned() {
+                reactor.fail_tasks(&error);
+            } else {
+                // At the worker's end its own tasks are not forgotten but dropped, by `end`.
+                reactor.fail_operations(&error);
+            }
         }
     }
 

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_base::Result;
 use adit_base::sync::model::Wrong::{Relaxed, Skipped};
 use adit_base::sync::model::{Bug, check, spawn};
 use adit_base::sync::{Condvar, Mutex};
+use adit_base::{Errno, Result};
 use adit_block::{Buffer, MemoryConfig, MemoryDevice, Request};
 
 use crate::sync::Event;
@@ -129,6 +129,25 @@ fn what_a_caller_leaves_is_done_by_the_keeper() {
         let mut is_done = done.0.lock().expect("held");
         while !*is_done {
             is_done = done.1.wait(is_done).expect("held");
+        }
+    });
+}
+
+/// An operation that had found the engine open, but got the worker only when the last operation had given it back, was done all the same: a
+/// write was acknowledged that no close had taken to the device.
+#[test]
+fn an_operation_that_races_with_the_shutdown_is_refused_or_done_before_it() {
+    check(3, || {
+        let engine = start(false);
+        let late = {
+            let engine = engine.clone();
+            spawn(move || engine.run(|state| async { Ok(state.count()) }))
+        };
+        let last = engine.shutdown(|state| async { Ok(assert!(state.count() <= 2)) });
+        last.expect("the first shutdown");
+        match late.join().expect("a thread") {
+            Ok(count) => assert_eq!(count, 1),
+            Err(error) => assert_eq!(error.errno(), Errno::SHUTDOWN),
         }
     });
 }

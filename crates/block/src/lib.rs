@@ -8,6 +8,7 @@
 //! | [`Device`], [`Queue`], [`Doorbell`] | what every driver provides |
 //! | [`MemoryDevice`] | memory, with an optional latency model |
 //! | [`FileDevice`] | images and kernel block devices |
+//! | [`OverlayDevice`] | memory over a device that is only read |
 //! | [`fault`] | a device that fails on purpose, power cuts included |
 //!
 //! Invariants: a request moves into a queue with its buffers and comes back whole in its completion, exactly once. No driver drops a
@@ -21,6 +22,7 @@ mod file;
 mod memory;
 #[cfg(all(test, loom))]
 mod models;
+mod overlay;
 mod pool;
 mod request;
 
@@ -30,5 +32,6 @@ pub use device::{Device, Doorbell, IdleDoorbell, Queue};
 pub use fault::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image};
 pub use file::{FileDevice, FileEngine, FileOptions, lock_holder};
 pub use memory::{IoCounts, Latency, MemoryConfig, MemoryDevice};
+pub use overlay::OverlayDevice;
 pub use pool::{BufferPool, POOLED_BYTES_MAX, PoolConfig, PoolUsage};
 pub use request::{Buffers, Capabilities, Completion, Geometry, Operation, Request, Submission};

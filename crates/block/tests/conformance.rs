@@ -10,7 +10,7 @@ use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_block::{
     Buffer, Completion, Device, FaultConfig, FaultDevice, FileDevice, FileEngine, FileOptions,
-    Latency, MemoryConfig, MemoryDevice, Operation, Queue, Request, Submission,
+    Latency, MemoryConfig, MemoryDevice, Operation, OverlayDevice, Queue, Request, Submission,
 };
 
 const SIZE_BYTES: u64 = 8 << 20;
@@ -430,6 +430,41 @@ fn block_device() {
         conforms(device.clone());
         let all = device.execute(Request::write_zeroes(0, SIZE_BYTES, 0));
         assert_eq!(all.result, Ok(()));
+    }
+}
+
+#[test]
+fn an_overlay_conforms_and_only_reads_the_device_below() {
+    for block in [512, 4096] {
+        let below = MemoryDevice::new(MemoryConfig {
+            size_bytes: SIZE_BYTES,
+            logical_block_bytes: block,
+            ..MemoryConfig::default()
+        })
+        .expect("memory");
+        conforms(OverlayDevice::new(below.clone()));
+        let counts = below.counts();
+        assert!(counts.reads > 0);
+        assert_eq!(counts.writes + counts.flushes + counts.discards, 0);
+    }
+}
+
+#[test]
+fn an_overlay_shows_what_is_below_around_what_was_written() {
+    let below = memory(512, None);
+    let mut random = Prng::new(9);
+    let mut expected = random_bytes(&mut random, 64 << 10);
+    let mut driven = Driven::new(below.clone());
+    driven.ok(Request::write(0, Buffer::copy_of(&expected), 0));
+    let mut over = Driven::new(OverlayDevice::new(below));
+    for _ in 0..50 {
+        let at = random.below(100) * 512;
+        let len = (1 + random.below(20)) * 512;
+        let bytes = random_bytes(&mut random, len);
+        over.ok(Request::write(at, Buffer::copy_of(&bytes), 0));
+        expected[at as usize..][..len as usize].copy_from_slice(&bytes);
+        assert!(over.read(0, 64 << 10) == expected);
+        assert!(over.read(at, 512) == expected[at as usize..][..512]);
     }
 }
 

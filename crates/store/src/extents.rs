@@ -96,7 +96,7 @@ impl Extent {
             && self.pages + next.pages <= EXTENT_PAGES_MAX
     }
 
-    fn raw(&self) -> RawExtent {
+    pub(crate) fn raw(&self) -> RawExtent {
         RawExtent {
             logical: self.logical,
             flags: if self.unwritten { EXTENT_UNWRITTEN } else { 0 },
@@ -105,8 +105,15 @@ impl Extent {
     }
 }
 
+/// What was read as extents, and each of them if it can be one.
+pub(crate) fn verified_extents(
+    raw: &[RawExtent],
+) -> impl Iterator<Item = (Option<Extent>, &RawExtent)> {
+    raw.iter().map(|raw| (raw.verify(0).ok(), raw))
+}
+
 impl RawExtent {
-    fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         u64::from(self.logical) + (self.pages_and_physical & 0xffff)
     }
 

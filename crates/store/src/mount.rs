@@ -14,6 +14,7 @@ use crate::format::{
 use crate::journal::Journal;
 use crate::owned_cache::OwnedCache;
 use crate::recovery::{RawIo, recover};
+use crate::repair::{Findings, NameLeaves};
 use crate::space::{Space, SpaceGeometry};
 use crate::superblock::{
     JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
@@ -205,11 +206,46 @@ pub(crate) fn geometry(layout: &Layout, cluster_pages: u32) -> SpaceGeometry {
     }
 }
 
+/// How [`Store::repair`] goes about it.
+pub struct RepairOptions<'a> {
+    /// How the leaves of directories are read.
+    pub names: &'a dyn NameLeaves,
+    /// Hears of blobs looked at, and about how many there are.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+    /// Leave what a dead process left in memory where it is; it is taken over nevertheless. For a device that
+    /// is a copy.
+    pub keep_abandoned: bool,
+}
+
 impl Store {
     /// Opens the volume on the reactor's device; recovery is part of it.
     pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
+        Store::open_or_repair(reactor, options, None).await
+    }
+
+    /// As [`Store::open`], but what is damaged is repaired first (see `repair/mod.rs`): all but what is in names. With
+    /// what was found. The volume is opened for writing.
+    pub async fn repair(
+        reactor: Rc<Reactor>,
+        options: &StoreOptions,
+        repair: RepairOptions<'_>,
+    ) -> Result<(Store, Findings)> {
+        let mut findings = Findings::default();
+        let store = Store::open_or_repair(reactor, options, Some((repair, &mut findings))).await?;
+        Ok((store, findings))
+    }
+
+    async fn open_or_repair(
+        reactor: Rc<Reactor>,
+        options: &StoreOptions,
+        mut repair: Option<(RepairOptions<'_>, &mut Findings)>,
+    ) -> Result<Store> {
         let io = raw_io(&reactor)?;
-        let (mut superblock, alone) = io.superblock().await?;
+        let (mut superblock, alone) = match &mut repair {
+            None => io.superblock().await?,
+            Some((_, findings)) => io.superblock_leniently(findings).await?,
+        };
+        let keep = options.read_only || repair.as_ref().is_some_and(|(repair, _)| repair.keep_abandoned);
         if !options.read_only {
             verify_writable(&superblock)?;
         }
@@ -219,7 +255,7 @@ impl Store {
             tracing::warn!(%error, "can't look for what a dead process left");
             Vec::new()
         });
-        let mut abandoned = current(abandoned, &superblock, options.read_only);
+        let mut abandoned = current(abandoned, &superblock, keep);
         if options.read_only {
             // Alone, a clean one may be older than the volume: the journal tells, to who recovers.
             if superblock.state & STATE_CLEAN == 0 || alone || !abandoned.is_empty() {
@@ -236,14 +272,19 @@ impl Store {
             } else {
                 0
             };
-            let recovered = recover(&io, &mut superblock, alone, mine, state).await?;
+            let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
+            let recovered = recover(&io, &mut superblock, alone, mine, state, findings).await?;
             if recovered.transactions > 0 {
                 tracing::info!(?recovered, "recovered");
             }
         }
+        if let Some((repair, findings)) = &mut repair {
+            let (names, progress) = (repair.names, &mut *repair.progress);
+            crate::repair::repair(&io, &superblock, names, findings, progress).await?;
+        }
         let store = build(reactor, options, *superblock, io.pool)?;
         store.check_state().await?;
-        store.take_over(abandoned).await?;
+        store.take_over(abandoned, keep).await?;
         Ok(store)
     }
 
@@ -278,7 +319,7 @@ impl Store {
     }
 
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
-    async fn take_over(&self, abandoned: Vec<Abandoned>) -> Result<()> {
+    async fn take_over(&self, abandoned: Vec<Abandoned>, keep: bool) -> Result<()> {
         for mut dead in abandoned {
             let path = dead.path().display().to_string();
             let written = self.write_again(&mut dead).await;
@@ -295,7 +336,9 @@ impl Store {
                     "took over what a dead process had written"
                 );
             }
-            dead.delete()?;
+            if !keep {
+                dead.delete()?;
+            }
         }
         let inner = &self.0;
         if inner.superblock.borrow().state & STATE_TAKING_OVER != 0 && !inner.options.read_only {

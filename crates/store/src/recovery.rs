@@ -21,12 +21,15 @@
 
 use crate::cache::{Abandoned, META_SPACE};
 use crate::format::{
-    JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_PAGES,
+    GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_PAGES,
     Superblock, VolumeId,
 };
 use crate::journal::encode_page;
+use crate::page_view::view;
 use crate::record::{self, Change};
-use crate::superblock;
+use crate::repair::heal::heal;
+use crate::repair::{Finding, FindingKind, Findings};
+use crate::superblock::{self, Layout};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, BufferPool, Operation, Request};
 use adit_reactor::Reactor;
@@ -38,6 +41,8 @@ use std::sync::Arc;
 const SCAN_PAGES: u64 = 128;
 /// Pages held in memory while redoing; more are written home in between.
 const REDO_PAGES_MAX: usize = 8192;
+/// The same when what is redone may turn out to be freed.
+const STALE_REDO_PAGES_MAX: usize = 16 * REDO_PAGES_MAX;
 
 /// Plain device access before there is a store.
 pub(crate) struct RawIo {
@@ -114,6 +119,43 @@ impl RawIo {
         Ok((superblock, superblock::is_alone([first, second])))
     }
 
+    /// The same for a repair: a flipped bit is put right, and what is wrong is told.
+    pub(crate) async fn superblock_leniently(
+        &self,
+        findings: &mut Findings,
+    ) -> Result<(Box<Superblock>, bool)> {
+        let device_bytes = self.reactor.device().geometry().size_bytes;
+        if device_bytes < 2 * PAGE_BYTES as u64 {
+            return self.superblock().await;
+        }
+        let mut pages = [Page::zeroed(), Page::zeroed()];
+        for (index, page) in pages.iter_mut().enumerate() {
+            let place = SUPERBLOCK_PAGES[index];
+            let mut what = None;
+            match self.read(place, 1).await {
+                Ok(read) => page.0.copy_from_slice(&read.as_slice()[..PAGE_BYTES]),
+                Err(error) => what = Some(format!("it can't be read: {error}")),
+            }
+            if superblock::heal(index, &mut page.0) {
+                what = Some("one flipped bit".into());
+            }
+            if let Some(what) = what {
+                findings.add(superblock_finding(index, what));
+            }
+        }
+        let pages = [&pages[0].0[..], &pages[1].0[..]];
+        let superblock = superblock::choose(pages, device_bytes)?;
+        for (index, what) in superblock::damage(pages).into_iter().enumerate() {
+            let place = Some(SUPERBLOCK_PAGES[index]);
+            if let Some(what) = what
+                && findings.list.iter().all(|known| known.page != place)
+            {
+                findings.add(superblock_finding(index, what));
+            }
+        }
+        Ok((superblock, superblock::is_alone(pages)))
+    }
+
     /// Writes the superblock to its place, durably.
     pub(crate) async fn write_superblock(&self, superblock: &mut Superblock) -> Result<()> {
         let page = superblock::encode(superblock);
@@ -125,6 +167,16 @@ impl RawIo {
         )
         .await
     }
+}
+
+fn superblock_finding(index: usize, what: String) -> Finding {
+    Finding::new(
+        FindingKind::Superblock,
+        format!("superblock {}: {what}", ["A", "B"][index]),
+        "the volume depends on the other one",
+        "it is written anew",
+    )
+    .at_page(SUPERBLOCK_PAGES[index])
 }
 
 /// What a page found while scanning means.
@@ -183,9 +235,56 @@ struct Redo<'a> {
     pages: BTreeMap<u64, Box<Page>>,
     volume_pages: u64,
     redone_pages: u64,
+    /// Where the groups begin, if the scan may have begun before the tail: see [`Redo::forget_freed`].
+    stale_from_group: Option<u64>,
 }
 
 impl Redo<'_> {
+    /// Forgets the pages that a transaction freed. From the newest superblock's tail on this changes nothing: a page
+    /// that has live records is not given out again. From an older tail it does: such a page may be somebody's data by
+    /// now, written home without a record, and what was redone in it is from before.
+    fn forget_freed(&mut self, before: &[(u64, Box<Page>)]) {
+        for (map, before) in before {
+            let Some(after) = self.pages.get(map) else {
+                continue;
+            };
+            let (before, after) = (view::<GroupMap>(before), view::<GroupMap>(after));
+            let mut freed = Vec::new();
+            for word in 0..GROUP_MAP_WORDS {
+                let was = before.a[word] | before.b[word];
+                let mut left = was & !(after.a[word] | after.b[word]);
+                while left != 0 {
+                    freed.push(map + word as u64 * 64 + u64::from(left.trailing_zeros()));
+                    left &= left - 1;
+                }
+            }
+            for page in freed {
+                self.pages.remove(&page);
+            }
+        }
+    }
+
+    /// The group maps among the pages in memory that a transaction changes, as they are before it.
+    fn maps_before(&self, payload: &[u8]) -> Result<Vec<(u64, Box<Page>)>> {
+        let mut maps: Vec<(u64, Box<Page>)> = Vec::new();
+        let Some(first_group) = self.stale_from_group else {
+            return Ok(maps);
+        };
+        record::decode(payload, self.volume_pages, &mut |record| {
+            let page = record.page;
+            let is_map =
+                page >= first_group && (page - first_group).is_multiple_of(GROUP_PAGES);
+            if is_map
+                && maps.iter().all(|(known, _)| *known != page)
+                && let Some(content) = self.pages.get(&page)
+            {
+                maps.push((page, content.clone()));
+            }
+            Ok(())
+        })?;
+        Ok(maps)
+    }
+
     async fn apply(&mut self, payload: &[u8]) -> Result<()> {
         // Reading needs awaits and decoding takes a closure: first find the pages, then apply.
         let mut missing = Vec::new();
@@ -214,6 +313,7 @@ impl Redo<'_> {
                 .entry(page)
                 .or_insert_with(|| Box::new(Page::zeroed()));
         }
+        let maps = self.maps_before(payload)?;
         record::decode(payload, self.volume_pages, &mut |record| {
             let page = self.pages.get_mut(&record.page).expect("read above");
             match record.change {
@@ -224,7 +324,12 @@ impl Redo<'_> {
             }
             Ok(())
         })?;
-        if self.pages.len() > REDO_PAGES_MAX {
+        self.forget_freed(&maps);
+        let limit = match self.stale_from_group {
+            Some(_) => STALE_REDO_PAGES_MAX,
+            None => REDO_PAGES_MAX,
+        };
+        if self.pages.len() > limit {
             self.write_home().await?;
         }
         Ok(())
@@ -267,40 +372,78 @@ pub(crate) struct Recovered {
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
 /// `dead` is what a process of this boot left that had the volume open in the superblock's epoch: the end of
 /// its journal writing is done for it first, so that all that follows is as after a crash.
-/// `alone`: the other superblock is damaged. `state`: the bits that the new superblock gets.
+/// `alone`: the other superblock is damaged. `state`: the bits that the new superblock gets. With `findings`, for a
+/// repair: what an opening refuses is told there, and replayed as far as possible.
 pub(crate) async fn recover(
     io: &RawIo,
     superblock: &mut Superblock,
     alone: bool,
     dead: Option<&mut Abandoned>,
     state: u32,
+    mut findings: Option<&mut Findings>,
 ) -> Result<Recovered> {
     let volume = VolumeId(superblock.volume_id);
+    let mut older = alone;
+    if let Some(findings) = findings.as_deref_mut() {
+        older |= find_tail(io, superblock, alone, findings).await?;
+    }
+    let layout = Layout::new(superblock.volume_pages, superblock.journal_pages);
     let mut redo = Redo {
         io,
         pages: BTreeMap::new(),
         volume_pages: superblock.volume_pages,
         redone_pages: 0,
+        stale_from_group: older.then_some(layout.first_group),
     };
     let mut recovered = Recovered::default();
     let (tail, ring_pages) = (superblock.tail, superblock.journal_pages);
     let mut end = tail;
     // A clean superblock beside a damaged one may be older than what is in the ring.
-    if superblock.state & STATE_CLEAN == 0 || alone {
+    if superblock.state & STATE_CLEAN == 0 || older {
         let mut expected = Expected {
             lsn: tail,
             transaction_lsn: tail,
             transaction_pages: None,
         };
-        let mut hole = None;
+        let (mut hole, mut told) = (None, false);
         let mut payload = Vec::new();
         let mut offset = 0;
         while offset < ring_pages {
             let index = (tail + offset) % ring_pages;
             let count = SCAN_PAGES.min(ring_pages - index).min(ring_pages - offset);
-            let pages = io.read(JOURNAL_FIRST_PAGE + index, count).await?;
-            for (at, bytes) in pages.as_slice().chunks_exact(PAGE_BYTES).enumerate() {
-                let header = record::verify_page(&volume, ring_pages, index + at as u64, bytes);
+            let pages = match findings {
+                None => io.read(JOURNAL_FIRST_PAGE + index, count).await?.as_slice().to_vec(),
+                Some(_) => read_ring(io, index, count).await,
+            };
+            for (at, bytes) in pages.chunks_exact(PAGE_BYTES).enumerate() {
+                let place = index + at as u64;
+                let mut header = record::verify_page(&volume, ring_pages, place, bytes);
+                let mut healed = [0; PAGE_BYTES];
+                let mut bytes = bytes;
+                if let Some(findings) = findings.as_deref_mut()
+                    && header.is_none()
+                    && hole.is_none()
+                {
+                    healed.copy_from_slice(bytes);
+                    if heal(&volume, expected.lsn, &mut healed, 4) {
+                        header = record::verify_page(&volume, ring_pages, place, &healed);
+                        header = header.filter(|header| {
+                            header.epoch == superblock.epoch && expected.fits(header)
+                        });
+                    }
+                    if header.is_some() {
+                        bytes = &healed;
+                        findings.add(
+                            Finding::new(
+                                FindingKind::Journal,
+                                "one flipped bit in a page of the journal",
+                                "the volume could not be opened, or what was acknowledged was lost",
+                                "the bit is put right",
+                            )
+                            .at_page(JOURNAL_FIRST_PAGE + place),
+                        );
+                    }
+                }
                 match judge(header.as_ref(), superblock.epoch, expected, hole) {
                     Verdict::Next => {
                         let header = header.expect("only a valid page is next");
@@ -310,7 +453,18 @@ pub(crate) async fn recover(
                         if expected.lsn - expected.transaction_lsn
                             == u64::from(header.transaction_pages)
                         {
-                            redo.apply(&payload).await?;
+                            match (redo.apply(&payload).await, findings.as_deref_mut()) {
+                                (Ok(()), _) => {}
+                                (Err(error), Some(findings)) if error.errno() == Errno::UCLEAN => {
+                                    findings.add(journal_finding(
+                                        expected.transaction_lsn,
+                                        error.what(),
+                                    ));
+                                    hole = Some(expected.transaction_lsn);
+                                    continue;
+                                }
+                                (Err(error), _) => return Err(error),
+                            }
                             payload.clear();
                             recovered.transactions += 1;
                             end = expected.lsn;
@@ -323,7 +477,18 @@ pub(crate) async fn recover(
                     }
                     Verdict::Hole => hole = Some(expected.transaction_lsn),
                     Verdict::Ignored => {}
-                    Verdict::Lost => return Err(lost(superblock.epoch, hole, header)),
+                    Verdict::Lost => {
+                        let error = lost(superblock.epoch, hole, header);
+                        let Some(findings) = findings.as_deref_mut() else {
+                            return Err(error);
+                        };
+                        let lsn = hole.unwrap_or(expected.transaction_lsn);
+                        if !told {
+                            let what = "it is missing or damaged, and later pages prove that it was there";
+                            findings.add(journal_finding(lsn, what));
+                        }
+                        (told, hole) = (true, Some(lsn));
+                    }
                 }
             }
             offset += count;
@@ -337,7 +502,7 @@ pub(crate) async fn recover(
         io.flush().await?;
     }
     superblock.sequence += 1;
-    superblock.epoch += 1;
+    superblock.epoch = superblock.epoch.saturating_add(1);
     superblock.tail = end;
     superblock.state = state;
     if state & STATE_TAKING_OVER == 0 {
@@ -345,6 +510,91 @@ pub(crate) async fn recover(
     }
     io.write_superblock(superblock).await?;
     Ok(recovered)
+}
+
+fn journal_finding(lsn: u64, what: &str) -> Finding {
+    Finding::new(
+        FindingKind::Journal,
+        format!("the journal can't be replayed from LSN {lsn} on: {what}"),
+        "what was acknowledged after it is lost",
+        "the volume becomes as it was before that, and what contradicts it is resolved",
+    )
+}
+
+/// Pages of the ring; those that can't be read are zeroes.
+async fn read_ring(io: &RawIo, index: u64, count: u64) -> Vec<u8> {
+    if let Ok(pages) = io.read(JOURNAL_FIRST_PAGE + index, count).await {
+        return pages.as_slice().to_vec();
+    }
+    let mut bytes = vec![0; count as usize * PAGE_BYTES];
+    for (at, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        if let Ok(read) = io.read(JOURNAL_FIRST_PAGE + index + at as u64, 1).await {
+            page.copy_from_slice(&read.as_slice()[..PAGE_BYTES]);
+        }
+    }
+    bytes
+}
+
+/// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the tail that it had, as
+/// far as the ring tells: the first page of its epoch, or of the unbroken run of pages that ends with the
+/// newest. Says whether the tail may be older than the one that was flushed last.
+async fn find_tail(
+    io: &RawIo,
+    superblock: &mut Superblock,
+    alone: bool,
+    findings: &mut Findings,
+) -> Result<bool> {
+    let volume = VolumeId(superblock.volume_id);
+    let ring_pages = superblock.journal_pages;
+    let mut epoch = superblock.epoch;
+    let mut pages: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut index = 0;
+    while index < ring_pages {
+        let count = SCAN_PAGES.min(ring_pages - index);
+        let bytes = read_ring(io, index, count).await;
+        for (at, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
+            let header = record::verify_page(&volume, ring_pages, index + at as u64, page);
+            let Some(header) = header.filter(|header| header.epoch >= epoch) else {
+                continue;
+            };
+            if header.epoch > epoch {
+                epoch = header.epoch;
+                pages.clear();
+            }
+            pages.insert(header.lsn, (header.transaction_lsn, header.horizon));
+        }
+        index += count;
+    }
+    let newer = epoch > superblock.epoch;
+    let behind = pages.range(superblock.tail..);
+    let unclean = superblock.state & STATE_CLEAN == 0;
+    let gap = alone
+        && !pages.contains_key(&superblock.tail)
+        && behind.clone().any(|(_, (_, horizon))| *horizon > superblock.tail);
+    let after_clean = !unclean && pages.range(superblock.tail..).next().is_some();
+    if !newer && !gap && !after_clean {
+        return Ok(false);
+    }
+    // The unbroken run that ends with the newest page.
+    let mut start = pages.last_key_value().map_or(superblock.tail, |(lsn, _)| *lsn);
+    while start > 0 && pages.contains_key(&(start - 1)) {
+        start -= 1;
+    }
+    while pages.get(&start).is_some_and(|(first, _)| *first != start) {
+        start += 1;
+    }
+    if newer || gap {
+        superblock.tail = start;
+    }
+    superblock.epoch = epoch;
+    superblock.state &= !STATE_CLEAN;
+    findings.add(Finding::new(
+        FindingKind::Superblock,
+        format!("the newest superblock is lost: the journal goes on behind the one that is left, in epoch {epoch}"),
+        "the volume could not be opened",
+        format!("the journal is replayed from LSN {} on", superblock.tail),
+    ));
+    Ok(true)
 }
 
 /// Makes room in the ring for `pages` more: takes home what was redone and moves the tail, within the epoch.

@@ -23,7 +23,7 @@ pub enum Marked {
 /// The pages that something refers to; 2 KiB of memory a group in use.
 pub struct UsedPages {
     geometry: SpaceGeometry,
-    groups: HashMap<u32, Box<Bitmap>>,
+    pub(crate) groups: HashMap<u32, Box<Bitmap>>,
 }
 
 impl UsedPages {
@@ -33,6 +33,32 @@ impl UsedPages {
             geometry,
             groups: HashMap::new(),
         }
+    }
+
+    /// Where the groups lie.
+    pub fn geometry(&self) -> &SpaceGeometry {
+        &self.geometry
+    }
+
+    /// The marked pages of a group; `None`: none is.
+    pub(crate) fn words(&self, group: u32) -> Option<&Bitmap> {
+        self.groups.get(&group).map(|words| &**words)
+    }
+
+    /// The group behind the last one with marked pages.
+    pub(crate) fn groups_end(&self) -> u32 {
+        self.groups.keys().max().map_or(0, |group| group + 1)
+    }
+
+    /// Does nothing refer to any of these pages? Not for pages that can't be allocated.
+    pub(crate) fn is_unused(&self, run: Run) -> bool {
+        self.geometry
+            .position(run.page)
+            .filter(|_| self.geometry.contains(run))
+            .is_some_and(|(group, offset)| {
+                self.words(group)
+                    .is_none_or(|words| none_set(words, offset, run.pages))
+            })
     }
 
     /// Something refers to these pages.

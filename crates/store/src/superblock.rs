@@ -8,6 +8,7 @@ use crate::format::{
     ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES,
     Superblock, VolumeId,
 };
+use crate::repair::heal as repair;
 use crate::space::SpaceGeometry;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use zerocopy::{FromBytes, IntoBytes};
@@ -165,6 +166,52 @@ pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superbl
 pub(crate) fn is_alone(pages: [&[u8]; 2]) -> bool {
     let valid = |index: usize| matches!(judge(index, pages[index]), Ok(Judgement::Valid(_)));
     !(valid(0) && valid(1))
+}
+
+/// Puts a flipped bit right in what was read as superblock `index`. Says if it did.
+pub(crate) fn heal(index: usize, bytes: &mut [u8]) -> bool {
+    let Ok((found, _)) = Superblock::read_from_prefix(bytes) else {
+        return false;
+    };
+    if matches!(judge(index, bytes), Ok(Judgement::Valid(_)) | Err(_)) {
+        return false;
+    }
+    // The identity is part of the checksum, so a bit in it is not found like others; the other superblock has it.
+    let before = bytes.to_vec();
+    let volume = VolumeId(found.volume_id);
+    let healed = repair::heal(&volume, SUPERBLOCK_PAGES[index], bytes, CRC_OFFSET)
+        && matches!(judge(index, bytes), Ok(Judgement::Valid(_)));
+    if !healed {
+        bytes.copy_from_slice(&before);
+    }
+    healed
+}
+
+/// What is wrong with each of the two superblocks by themselves.
+pub(crate) fn damage(pages: [&[u8]; 2]) -> [Option<String>; 2] {
+    let judged = [0, 1].map(|index| judge(index, pages[index]));
+    let sequence = |judged: &Result<Judgement>| match judged {
+        Ok(Judgement::Valid(found)) => Some(found.sequence),
+        _ => None,
+    };
+    let sequences = [sequence(&judged[0]), sequence(&judged[1])];
+    let mut said = judged.map(|judgement| match judgement {
+        Err(error) => Some(error.to_string()),
+        Ok(Judgement::NotOurs) => Some("not a superblock".to_string()),
+        Ok(Judgement::Damaged(why)) => Some(why.to_string()),
+        Ok(Judgement::Valid(_)) => None,
+    });
+    if let [Some(a), Some(b)] = sequences
+        && a.abs_diff(b) != 1
+    {
+        let older = usize::from(b < a);
+        said[older] = Some(format!(
+            "its sequence number is {}, and that of the other one {}: a write was lost",
+            a.min(b),
+            a.max(b)
+        ));
+    }
+    said
 }
 
 /// What is wrong with each of the two superblocks of a mounted volume, whose last one was `current`.

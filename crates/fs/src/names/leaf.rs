@@ -31,7 +31,7 @@ const CACHE_LINE_BYTES: usize = 64;
 const OFFSET_BYTES: usize = 2;
 
 /// Bytes that a name takes in a leaf.
-const fn room_bytes(name_len: usize) -> usize {
+pub(super) const fn room_bytes(name_len: usize) -> usize {
     OFFSET_BYTES + ENTRY_BYTES + name_len
 }
 

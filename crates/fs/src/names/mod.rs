@@ -14,6 +14,7 @@
 //! `.` and `..` are not stored.
 
 mod leaf;
+pub(crate) mod salvage;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,939 @@
+//! Repair of names, on a store that was repaired below them; and both together.
+//!
+//! Reads every entry of every directory, decides which of them hold, and puts right what doesn't: entries, kinds,
+//! parents, link counts, the root, the orphan directory. What has links and no name goes to `/lost+found`, as
+//! `#SLOT-GENERATION`. Every change is a transaction that leaves a sound store, so power may fail between any two.
+//!
+//! Memory: what all entries take. The rules are in `docs/decisions/0012-check-and-repair.md`.
+
+use crate::names::{self, Name, Target};
+use crate::orphans::Orphans;
+use crate::resolve::id_of;
+use crate::symlink;
+use crate::types::FileKind;
+use crate::volume::{Fs, fresh_slot};
+use adit_base::hash::HashKey;
+use adit_base::{Errno, Result};
+use adit_reactor::Reactor;
+use adit_store::format::Slot;
+use adit_store::pages::Stop;
+use adit_store::{
+    BlobId, Finding, FindingKind, Findings, RepairOptions, Store, StoreOptions, Transaction,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
+
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// What a repair found and did.
+#[derive(Clone, Debug, Default)]
+pub struct RepairReport {
+    /// What is, or was, wrong.
+    pub findings: Findings,
+    /// Directories, the root included.
+    pub directories: u64,
+    /// Other inodes with names.
+    pub files: u64,
+    /// Unlinked inodes that the next mount deletes.
+    pub orphans: u64,
+    /// Blobs without names.
+    pub blobs: u64,
+}
+
+impl RepairReport {
+    /// Was nothing wrong?
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+/// Repairs the volume on a reactor's device, and mounts it. On a sound volume it changes nothing but what any opening
+/// does. `progress` hears of steps done and about how many there are; `keep_abandoned` as in [`RepairOptions`].
+pub async fn repair(
+    reactor: Rc<Reactor>,
+    options: &StoreOptions,
+    progress: &mut dyn FnMut(u64, u64),
+    keep_abandoned: bool,
+) -> Result<(Fs, RepairReport)> {
+    let below = RepairOptions {
+        names: &names::salvage::Leaves,
+        progress,
+        keep_abandoned,
+    };
+    let (store, findings) = Store::repair(reactor, options, below).await?;
+    let mut repair = Repair {
+        hash_key: store.hash_key(),
+        store,
+        report: RepairReport {
+            findings,
+            ..RepairReport::default()
+        },
+        inodes: HashMap::new(),
+        root: NOWHERE,
+        orphans: NOWHERE,
+        entries: Vec::new(),
+        parents: HashMap::new(),
+        listed: Vec::new(),
+    };
+    repair.run().await?;
+    let (store, report) = (repair.store, repair.report);
+    store.sync_all().await?;
+    let fs = Fs::mount(store).await?;
+    Ok((fs, report))
+}
+
+const NOWHERE: BlobId = BlobId {
+    slot: 0,
+    generation: 0,
+};
+
+/// An inode, and what names say of it.
+#[derive(Clone, Copy, Debug)]
+struct Inode {
+    generation: u32,
+    kind: u8,
+    links: u32,
+    parent: u64,
+    names: u32,
+    subdirectories: u32,
+}
+
+/// An entry of a directory that has one.
+#[derive(Clone, Debug)]
+struct Entry {
+    directory: u64,
+    name: Vec<u8>,
+    target: Target,
+}
+
+struct Repair {
+    store: Store,
+    hash_key: HashKey,
+    report: RepairReport,
+    inodes: HashMap<u64, Inode>,
+    root: BlobId,
+    orphans: BlobId,
+    entries: Vec<Entry>,
+    /// Of each directory that has a name, the entry that counts.
+    parents: HashMap<u64, usize>,
+    /// What the orphan directory lists.
+    listed: Vec<Entry>,
+}
+
+fn is_directory(inode: &Inode) -> bool {
+    inode.kind == FileKind::Directory as u8
+}
+
+impl Repair {
+    fn found(&mut self, finding: Finding) {
+        self.report.findings.add(finding);
+    }
+
+    fn id(&self, slot: u64) -> BlobId {
+        let generation = self.inodes.get(&slot).map_or(0, |inode| inode.generation);
+        BlobId { slot, generation }
+    }
+
+    async fn run(&mut self) -> Result<()> {
+        self.inodes().await?;
+        self.roots().await?;
+        self.read_entries().await?;
+        let dropped = self.judge();
+        let cut = self.reach();
+        self.list_orphans();
+        let broken = self.symlinks().await?;
+        for index in dropped.into_iter().chain(cut) {
+            self.remove(index).await?;
+        }
+        self.say_links();
+        self.drop_symlinks(&broken).await?;
+        let lost = self.nameless(&broken).await?;
+        self.adopt(lost).await?;
+        self.set_links().await?;
+        self.count();
+        self.add_paths();
+        Ok(())
+    }
+
+    async fn inodes(&mut self) -> Result<()> {
+        let inodes = &mut self.inodes;
+        let mut blobs = 0;
+        self.store
+            .for_each_blob(&mut |id, slot| {
+                blobs += u64::from(slot.kind == FileKind::Blob as u8);
+                let inode = Inode {
+                    generation: id.generation,
+                    kind: slot.kind,
+                    links: slot.links,
+                    parent: slot.parent,
+                    names: 0,
+                    subdirectories: 0,
+                };
+                inodes.insert(id.slot, inode);
+                Ok(())
+            })
+            .await?;
+        self.report.blobs = blobs;
+        Ok(())
+    }
+
+    fn is_live_directory(&self, id: BlobId) -> bool {
+        self.inodes
+            .get(&id.slot)
+            .is_some_and(|inode| is_directory(inode) && inode.generation == id.generation)
+    }
+
+    /// Root and orphan directory: those of the state page, or those that look like them, or new ones.
+    async fn roots(&mut self) -> Result<()> {
+        let state = self.store.state().await?;
+        let id = |slot, generation| BlobId { slot, generation };
+        let root = id(state.root, state.root_generation);
+        let orphans = id(state.orphans, state.orphans_generation);
+        let root = Some(root).filter(|id| self.is_live_directory(*id));
+        let own_parent = |repair: &Repair, id: BlobId| {
+            repair.inodes.get(&id.slot).is_some_and(|inode| inode.parent == id.slot)
+        };
+        let orphans = Some(orphans).filter(|id| {
+            self.is_live_directory(*id) && Some(*id) != root && own_parent(self, *id)
+        });
+        let (mut root, mut orphans) = (root, orphans);
+        if root.is_some() && orphans.is_some() {
+            self.root = root.unwrap_or(NOWHERE);
+            self.orphans = orphans.unwrap_or(NOWHERE);
+            return Ok(());
+        }
+        // Both were made first, and each is its own parent; nothing else is.
+        let mut candidates: Vec<BlobId> = Vec::new();
+        for (slot, inode) in &self.inodes {
+            let id = self.id(*slot);
+            if is_directory(inode) && inode.parent == *slot && Some(id) != root && Some(id) != orphans {
+                candidates.push(id);
+            }
+        }
+        candidates.sort_by_key(|id| (id.generation, id.slot));
+        let mut listing = BTreeSet::new();
+        for id in &candidates {
+            let entries = self.entries_of(*id).await?;
+            let hidden = |entry: &Entry| {
+                entry.name.len() == 16
+                    && std::str::from_utf8(&entry.name)
+                        .is_ok_and(|name| u64::from_str_radix(name, 16) == Ok(entry.target.slot))
+            };
+            if !entries.is_empty() && entries.iter().all(hidden) {
+                listing.insert(*id);
+            } else if !entries.is_empty() {
+                root.get_or_insert(*id);
+            }
+        }
+        candidates.retain(|id| Some(*id) != root);
+        if orphans.is_none() && !listing.is_empty() {
+            orphans = candidates.iter().copied().find(|id| listing.contains(id));
+            candidates.retain(|id| Some(*id) != orphans);
+        }
+        candidates.retain(|id| !listing.contains(id));
+        let mut empty = candidates.into_iter();
+        let root_found = root.or_else(|| empty.next());
+        let orphans_found = orphans.or_else(|| empty.next());
+        let finding = |what: &str, found: Option<BlobId>| {
+            Finding::new(
+                FindingKind::State,
+                format!("the state page names no {what}"),
+                "the volume can't be mounted",
+                match found {
+                    Some(id) => format!("it is inode {}", id.slot),
+                    None => "a new one is made".into(),
+                },
+            )
+        };
+        if root.is_none_or(|id| id != BlobId { slot: state.root, generation: state.root_generation }) {
+            self.found(finding("root directory", root_found));
+        }
+        if orphans.is_none_or(|id| id != BlobId { slot: state.orphans, generation: state.orphans_generation }) {
+            self.found(finding("directory of orphans", orphans_found));
+        }
+        self.root = self.directory_or_new(root_found).await?;
+        self.orphans = self.directory_or_new(orphans_found).await?;
+        let (root, orphans) = (self.root, self.orphans);
+        self.store
+            .transact_freeing(|transaction| {
+                transaction.set_root(root)?;
+                transaction.set_orphans(orphans)
+            })
+            .await
+    }
+
+    /// A directory that is its own parent, made if it isn't there.
+    async fn directory_or_new(&mut self, found: Option<BlobId>) -> Result<BlobId> {
+        if let Some(id) = found {
+            return Ok(id);
+        }
+        let mut slot = fresh_slot(FileKind::Directory, 0o755);
+        slot.links = 2;
+        names::initialize(&mut slot);
+        let id = self
+            .store
+            .transact_freeing(|transaction| {
+                let id = transaction.create(slot)?;
+                let mut slot = transaction.slot(id)?;
+                slot.parent = id.slot;
+                transaction.put(id, slot)?;
+                Ok(id)
+            })
+            .await?;
+        self.know(id, id.slot);
+        Ok(id)
+    }
+
+    /// Takes a directory that was just made into the table.
+    fn know(&mut self, id: BlobId, parent: u64) {
+        let inode = Inode {
+            generation: id.generation,
+            kind: FileKind::Directory as u8,
+            links: 2,
+            parent,
+            names: 0,
+            subdirectories: 0,
+        };
+        self.inodes.insert(id.slot, inode);
+    }
+
+    async fn entries_of(&mut self, id: BlobId) -> Result<Vec<Entry>> {
+        let mut all = Vec::new();
+        let mut from = 0;
+        loop {
+            let mut entries = Vec::new();
+            let listed = self
+                .store
+                .view(|view| {
+                    entries.clear();
+                    let slot = view.slot_ref(id)?;
+                    names::read_leaf(view, slot, id.slot, from, |_, name, target| {
+                        entries.push(Entry {
+                            directory: id.slot,
+                            name: name.to_vec(),
+                            target,
+                        });
+                        true
+                    })
+                })
+                .await;
+            all.append(&mut entries);
+            match listed {
+                Ok(Some(next)) => from = next,
+                Ok(None) => return Ok(all),
+                Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
+                    let finding = Finding::new(
+                        FindingKind::Directory,
+                        error.to_string(),
+                        "names in it can't be read",
+                        "",
+                    );
+                    self.found(finding.of_slot(id.slot).beyond_repair());
+                    return Ok(all);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The entries of all directories. A directory without links and names was removed: what is in it is nothing.
+    async fn read_entries(&mut self) -> Result<()> {
+        let mut directories: Vec<u64> = self
+            .inodes
+            .iter()
+            .filter(|(_, inode)| is_directory(inode))
+            .map(|(slot, _)| *slot)
+            .collect();
+        directories.sort_unstable();
+        for slot in directories {
+            let entries = self.entries_of(self.id(slot)).await?;
+            match slot == self.orphans.slot {
+                true => self.listed = entries,
+                false => self.entries.extend(entries),
+            }
+        }
+        let named: HashSet<u64> = self.entries.iter().map(|entry| entry.target.slot).collect();
+        let (inodes, root) = (&self.inodes, self.root.slot);
+        self.entries.retain(|entry| {
+            entry.directory == root
+                || named.contains(&entry.directory)
+                || inodes.get(&entry.directory).is_some_and(|inode| inode.links > 0)
+        });
+        Ok(())
+    }
+
+    /// Decides about every entry, and counts those that hold. Answers those that don't.
+    fn judge(&mut self) -> Vec<usize> {
+        let mut dropped = Vec::new();
+        let mut several: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        let entries = std::mem::take(&mut self.entries);
+        for (index, entry) in entries.iter().enumerate() {
+            let slot = entry.target.slot;
+            let (root, orphans) = (self.root.slot, self.orphans.slot);
+            let what = match self.inodes.get_mut(&slot) {
+                Some(inode) if inode.generation == entry.target.generation => {
+                    if inode.kind == FileKind::Blob as u8 {
+                        Some("leads to a blob, which has no names")
+                    } else if slot == root || slot == orphans {
+                        Some("leads to the root or to the directory of orphans")
+                    } else if is_directory(inode) {
+                        several.entry(slot).or_default().push(index);
+                        None
+                    } else {
+                        inode.names += 1;
+                        None
+                    }
+                }
+                _ => Some("leads to an inode that is gone"),
+            };
+            if let Some(what) = what {
+                dropped.push(index);
+                let finding = Finding::new(
+                    FindingKind::Entry,
+                    format!("the name {:?} {what}", String::from_utf8_lossy(&entry.name)),
+                    "it can't be opened",
+                    "the name is removed",
+                );
+                self.found(finding.of_slot(entry.directory));
+            }
+        }
+        for (slot, indices) in several {
+            let parent = self.inodes.get(&slot).map_or(0, |inode| inode.parent);
+            let right = indices.iter().find(|index| entries[**index].directory == parent);
+            let keep = right.copied().unwrap_or(indices[0]);
+            self.parents.insert(slot, keep);
+            for index in indices.into_iter().filter(|index| *index != keep) {
+                dropped.push(index);
+                let entry = &entries[index];
+                let finding = Finding::new(
+                    FindingKind::Entry,
+                    format!(
+                        "the name {:?} leads to the directory {slot}, which has another one",
+                        String::from_utf8_lossy(&entry.name)
+                    ),
+                    "a directory would be in two places",
+                    "the name is removed",
+                );
+                self.found(finding.of_slot(entry.directory));
+            }
+        }
+        self.entries = entries;
+        dropped
+    }
+
+    /// Takes away names of directories that lead in a circle, and counts subdirectories. Answers the entries.
+    fn reach(&mut self) -> Vec<usize> {
+        let mut cut = Vec::new();
+        let mut reached: HashSet<u64> = HashSet::from([self.root.slot]);
+        let mut directories: Vec<u64> = self.parents.keys().copied().collect();
+        directories.sort_unstable();
+        for start in directories {
+            let (mut way, mut at) = (Vec::new(), start);
+            while reached.insert(at) {
+                way.push(at);
+                match self.parents.get(&at) {
+                    Some(index) => at = self.entries[*index].directory,
+                    None => break,
+                }
+            }
+            if way.contains(&at)
+                && let Some(index) = self.parents.remove(&at)
+            {
+                cut.push(index);
+                let finding = Finding::new(
+                    FindingKind::Directory,
+                    "the directory is inside of itself",
+                    "no path leads to it",
+                    "it goes to /lost+found",
+                );
+                self.found(finding.of_slot(at));
+            }
+        }
+        for (slot, index) in &self.parents {
+            let above = self.entries[*index].directory;
+            if let Some(inode) = self.inodes.get_mut(&above) {
+                inode.subdirectories += 1;
+            }
+            if let Some(inode) = self.inodes.get_mut(slot) {
+                inode.names = 1;
+            }
+        }
+        cut
+    }
+
+    /// What the orphan directory lists and may delete.
+    fn list_orphans(&mut self) {
+        let listed = std::mem::take(&mut self.listed);
+        for entry in listed {
+            let Some(inode) = self.inodes.get(&entry.target.slot).copied() else {
+                continue; // left behind, see `orphans.rs`
+            };
+            if inode.generation != entry.target.generation {
+                continue;
+            }
+            if inode.names == 0 && inode.links == 0 && inode.kind == entry.target.kind {
+                self.report.orphans += 1;
+                self.listed.push(entry);
+                continue;
+            }
+            let finding = Finding::new(
+                FindingKind::Orphan,
+                "the directory of orphans lists it, and it isn't one",
+                "it could be deleted",
+                "it is taken off the list",
+            );
+            self.found(finding.of_slot(entry.target.slot));
+            let directory = entry.directory;
+            self.entries.push(Entry {
+                directory,
+                ..entry
+            });
+        }
+    }
+
+    /// Symbolic links that can't be read.
+    async fn symlinks(&mut self) -> Result<HashSet<u64>> {
+        let mut links: Vec<u64> = Vec::new();
+        for (slot, inode) in &self.inodes {
+            if inode.kind == FileKind::Symlink as u8 {
+                links.push(*slot);
+            }
+        }
+        links.sort_unstable();
+        let mut broken = HashSet::new();
+        for slot in links {
+            let id = self.id(slot);
+            let read = self.store.view(|view| symlink::target(view, id)).await;
+            match read {
+                Ok(_) => {}
+                Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
+                    broken.insert(slot);
+                    let finding = Finding::new(
+                        FindingKind::Symlink,
+                        "what the symbolic link says is lost",
+                        "it can't be followed",
+                        "it is deleted",
+                    );
+                    self.found(finding.of_slot(slot));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(broken)
+    }
+
+    /// Removes an entry that doesn't hold.
+    async fn remove(&mut self, index: usize) -> Result<()> {
+        let entry = self.entries[index].clone();
+        let id = self.id(entry.directory);
+        self.change_directory(id, |repair, transaction, slot| {
+            let name = Name::new(&repair, &entry.name);
+            match names::remove(transaction, slot, id.slot, &name) {
+                Err(Stop::Fail(error)) if error.errno() == Errno::NOENT => Ok(()),
+                removed => removed.map(drop),
+            }
+        })
+        .await
+    }
+
+    async fn change_directory(
+        &self,
+        id: BlobId,
+        mut f: impl FnMut(HashKey, &mut Transaction<'_>, &mut Slot) -> Result<(), Stop>,
+    ) -> Result<()> {
+        let key = self.hash_key;
+        self.store
+            .transact_freeing(|transaction| {
+                let mut slot = transaction.slot(id)?;
+                f(key, transaction, &mut slot)?;
+                transaction.put(id, slot)
+            })
+            .await
+    }
+
+    /// Takes the names of symbolic links away that say nothing.
+    async fn drop_symlinks(&mut self, broken: &HashSet<u64>) -> Result<()> {
+        for index in 0..self.entries.len() {
+            if !broken.contains(&self.entries[index].target.slot) {
+                continue;
+            }
+            self.remove(index).await?;
+            let slot = self.entries[index].target.slot;
+            if let Some(inode) = self.inodes.get_mut(&slot) {
+                inode.names = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// The links that an inode has to have.
+    fn links(&self, slot: u64, inode: &Inode) -> u32 {
+        match is_directory(inode) {
+            _ if inode.names == 0 && slot != self.root.slot && slot != self.orphans.slot => 0,
+            true => 2 + inode.subdirectories,
+            false => inode.names,
+        }
+    }
+
+    fn parent(&self, slot: u64) -> u64 {
+        match self.parents.get(&slot) {
+            Some(index) => self.entries[*index].directory,
+            None => slot,
+        }
+    }
+
+    /// Tells of wrong link counts, parents, and kinds in entries, of what has names.
+    fn say_links(&mut self) {
+        let mut slots: Vec<u64> = self.inodes.keys().copied().collect();
+        slots.sort_unstable();
+        let hidden = [self.root.slot, self.orphans.slot];
+        let mut found = Vec::new();
+        for slot in slots {
+            let Some(inode) = self.inodes.get(&slot) else {
+                continue;
+            };
+            if inode.kind == FileKind::Blob as u8 || inode.names == 0 && !hidden.contains(&slot) {
+                continue;
+            }
+            let links = self.links(slot, inode);
+            if inode.links != links {
+                found.push(
+                    Finding::new(
+                        FindingKind::Links,
+                        format!("it says {} links, and has {links}", inode.links),
+                        match inode.links < links {
+                            true => "its content would be deleted with one of its names",
+                            false => "its space would never be freed",
+                        },
+                        "the count is put right",
+                    )
+                    .of_slot(slot),
+                );
+            }
+            if is_directory(inode) && inode.parent != self.parent(slot) {
+                let (says, is) = (inode.parent, self.parent(slot));
+                found.push(
+                    Finding::new(
+                        FindingKind::Links,
+                        format!("it says that its parent is inode {says}, and it is in {is}"),
+                        "`..` leads astray",
+                        "the parent is put right",
+                    )
+                    .of_slot(slot),
+                );
+            }
+        }
+        for entry in &self.entries {
+            let Some(inode) = self.inodes.get(&entry.target.slot) else {
+                continue;
+            };
+            if inode.generation == entry.target.generation
+                && inode.kind != entry.target.kind
+                && entry.directory != self.orphans.slot
+                && inode.kind != FileKind::Blob as u8
+            {
+                found.push(
+                    Finding::new(
+                        FindingKind::Entry,
+                        format!(
+                            "the name {:?} says that it is of kind {}, and it is of kind {}",
+                            String::from_utf8_lossy(&entry.name),
+                            entry.target.kind,
+                            inode.kind
+                        ),
+                        "it can't be opened",
+                        "the name is put right",
+                    )
+                    .of_slot(entry.directory),
+                );
+            }
+        }
+        for finding in found {
+            self.found(finding);
+        }
+    }
+
+    /// What no name leads to. Those that have no links, or can't be used, become orphans; the others are answered.
+    async fn nameless(&mut self, broken: &HashSet<u64>) -> Result<Vec<u64>> {
+        let listed: HashSet<u64> = self.listed.iter().map(|entry| entry.target.slot).collect();
+        let mut slots: Vec<u64> = Vec::new();
+        for (slot, inode) in &self.inodes {
+            let hidden = [self.root.slot, self.orphans.slot].contains(slot);
+            let named = inode.names > 0 || inode.kind == FileKind::Blob as u8;
+            if !named && !hidden && !listed.contains(slot) {
+                slots.push(*slot);
+            }
+        }
+        slots.sort_unstable();
+        // Entries of the orphan directory that don't hold.
+        for index in 0..self.entries.len() {
+            if self.entries[index].directory == self.orphans.slot {
+                self.remove(index).await?;
+            }
+        }
+        let mut lost = Vec::new();
+        for slot in slots {
+            let Some(inode) = self.inodes.get(&slot).copied() else {
+                continue;
+            };
+            let id = self.id(slot);
+            let empty = !is_directory(&inode) || self.entries_of(id).await?.is_empty();
+            if broken.contains(&slot) || inode.links == 0 && empty {
+                if !broken.contains(&slot) {
+                    let finding = Finding::new(
+                        FindingKind::Orphan,
+                        "it was deleted while it was open, and nothing lists it",
+                        "its space would never be freed",
+                        "it is deleted",
+                    );
+                    self.found(finding.of_slot(slot));
+                }
+                let Some(kind) = FileKind::from_u8(inode.kind) else {
+                    continue;
+                };
+                let orphans = Orphans {
+                    store: self.store.clone(),
+                    directory: self.orphans,
+                    hash_key: self.hash_key,
+                };
+                self.store
+                    .transact_freeing(|transaction| {
+                        let mut slot = transaction.slot(id)?;
+                        slot.links = 0;
+                        transaction.put(id, slot)?;
+                        orphans.add(transaction, id, kind)
+                    })
+                    .await?;
+                self.inodes.remove(&slot);
+                continue;
+            }
+            let finding = Finding::new(
+                FindingKind::Lost,
+                "no name leads to it",
+                "it can't be found, and its space would never be freed",
+                format!("it becomes /{LOST_AND_FOUND}/{}", lost_name(id)),
+            );
+            self.found(finding.of_slot(slot));
+            lost.push(slot);
+        }
+        Ok(lost)
+    }
+
+    /// Gives lost inodes names in `/lost+found`.
+    async fn adopt(&mut self, lost: Vec<u64>) -> Result<()> {
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let directory = self.lost_and_found().await?;
+        for slot in lost {
+            let (id, name) = (self.id(slot), lost_name(self.id(slot)));
+            let Some(inode) = self.inodes.get(&slot).copied() else {
+                continue;
+            };
+            let target = Target {
+                slot,
+                generation: id.generation,
+                kind: inode.kind,
+            };
+            let mut free = name.clone();
+            for attempt in 1.. {
+                let added = self
+                    .change_directory(directory, |key, transaction, slot| {
+                        let name = Name::new(&key, free.as_bytes());
+                        names::insert(transaction, slot, directory.slot, &name, target)
+                    })
+                    .await;
+                match added {
+                    Err(error) if error.errno() == Errno::EXIST => {
+                        free = format!("{name}-{attempt}");
+                    }
+                    added => {
+                        added?;
+                        break;
+                    }
+                }
+            }
+            self.name(directory.slot, free.into_bytes(), target);
+        }
+        Ok(())
+    }
+
+    /// Takes a name that was just made into the tables.
+    fn name(&mut self, directory: u64, name: Vec<u8>, target: Target) {
+        let Some(inode) = self.inodes.get_mut(&target.slot) else {
+            return;
+        };
+        inode.names += 1;
+        if is_directory(inode) {
+            self.parents.insert(target.slot, self.entries.len());
+            if let Some(above) = self.inodes.get_mut(&directory) {
+                above.subdirectories += 1;
+            }
+        }
+        self.entries.push(Entry {
+            directory,
+            name,
+            target,
+        });
+    }
+
+    /// `/lost+found`, or, if that is something else, a directory beside it.
+    async fn lost_and_found(&mut self) -> Result<BlobId> {
+        let root = self.root;
+        let mut name = LOST_AND_FOUND.to_string();
+        for attempt in 1.. {
+            let key = self.hash_key;
+            let found = self
+                .store
+                .view(|view| {
+                    let name = Name::new(&key, name.as_bytes());
+                    names::lookup(view, view.slot_ref(root)?, root.slot, &name)
+                })
+                .await?;
+            match found {
+                None => break,
+                Some(target) if self.is_live_directory(id_of(target)) => return Ok(id_of(target)),
+                Some(_) => name = format!("{LOST_AND_FOUND}-{attempt}"),
+            }
+        }
+        let mut fresh = fresh_slot(FileKind::Directory, 0o700);
+        fresh.links = 2;
+        fresh.parent = root.slot;
+        names::initialize(&mut fresh);
+        let key = self.hash_key;
+        let id = self
+            .store
+            .transact_freeing(|transaction| {
+                let id = transaction.create(fresh)?;
+                let mut slot = transaction.slot(root)?;
+                let target = Target {
+                    slot: id.slot,
+                    generation: id.generation,
+                    kind: FileKind::Directory as u8,
+                };
+                let name = Name::new(&key, name.as_bytes());
+                names::insert(transaction, &mut slot, root.slot, &name, target)?;
+                slot.links = slot.links.saturating_add(1);
+                transaction.put(root, slot)?;
+                Ok(id)
+            })
+            .await?;
+        self.know(id, root.slot);
+        let target = Target {
+            slot: id.slot,
+            generation: id.generation,
+            kind: FileKind::Directory as u8,
+        };
+        self.name(root.slot, name.into_bytes(), target);
+        Ok(id)
+    }
+
+    /// Puts link counts, parents, and kinds in entries right.
+    async fn set_links(&mut self) -> Result<()> {
+        let mut slots: Vec<u64> = self.inodes.keys().copied().collect();
+        slots.sort_unstable();
+        let listed: HashSet<u64> = self.listed.iter().map(|entry| entry.target.slot).collect();
+        for slot in slots {
+            let Some(inode) = self.inodes.get(&slot).copied() else {
+                continue;
+            };
+            if inode.kind == FileKind::Blob as u8 || listed.contains(&slot) {
+                continue;
+            }
+            let (id, links) = (self.id(slot), self.links(slot, &inode));
+            let parent = match is_directory(&inode) {
+                true => self.parent(slot),
+                false => inode.parent,
+            };
+            if self.store.view(|view| view.slot(id)).await.is_ok_and(|slot| {
+                slot.links == links && slot.parent == parent
+            }) {
+                continue;
+            }
+            self.change_directory(id, |_, _, slot| {
+                (slot.links, slot.parent) = (links, parent);
+                Ok(())
+            })
+            .await?;
+        }
+        for index in 0..self.entries.len() {
+            let entry = self.entries[index].clone();
+            let Some(inode) = self.inodes.get(&entry.target.slot).copied() else {
+                continue;
+            };
+            if inode.generation != entry.target.generation
+                || inode.kind == entry.target.kind
+                || entry.directory == self.orphans.slot
+                || inode.kind == FileKind::Blob as u8
+            {
+                continue;
+            }
+            let target = Target {
+                kind: inode.kind,
+                ..entry.target
+            };
+            let id = self.id(entry.directory);
+            self.change_directory(id, |key, transaction, slot| {
+                let name = Name::new(&key, &entry.name);
+                match names::replace(transaction, slot, id.slot, &name, target) {
+                    Err(Stop::Fail(error)) if error.errno() == Errno::NOENT => Ok(()),
+                    replaced => replaced.map(drop),
+                }
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        self.report.directories = 1 + self.parents.len() as u64;
+        let files = self.inodes.values().filter(|inode| !is_directory(inode) && inode.names > 0);
+        self.report.files = files.count() as u64;
+    }
+
+    /// Adds paths to what is told of inodes.
+    fn add_paths(&mut self) {
+        let wanted: HashSet<u64> =
+            self.report.findings.list.iter().filter_map(|finding| finding.slot).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let mut named: HashMap<u64, usize> = HashMap::new();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let live = self.id(entry.target.slot) == id_of(entry.target);
+            if live && wanted.contains(&entry.target.slot) && entry.directory != self.orphans.slot {
+                named.entry(entry.target.slot).or_insert(index);
+            }
+        }
+        let mut paths: HashMap<u64, String> = HashMap::new();
+        for slot in wanted {
+            let mut path = String::new();
+            let mut at = slot;
+            let mut next = self.parents.get(&slot).or_else(|| named.get(&slot));
+            while let Some(index) = next
+                && path.len() < crate::types::PATH_BYTES_MAX
+            {
+                let entry = &self.entries[*index];
+                path = format!("/{}{path}", String::from_utf8_lossy(&entry.name));
+                at = entry.directory;
+                next = self.parents.get(&at);
+            }
+            match (at == self.root.slot, path.is_empty()) {
+                (true, true) => drop(paths.insert(slot, "/".into())),
+                (true, false) => drop(paths.insert(slot, path)),
+                _ => {}
+            }
+        }
+        for finding in &mut self.report.findings.list {
+            if finding.path.is_none()
+                && let Some(path) = finding.slot.and_then(|slot| paths.get(&slot))
+            {
+                finding.path = Some(path.clone());
+            }
+        }
+    }
+}
+
+fn lost_name(id: BlobId) -> String {
+    format!("#{}-{}", id.slot, id.generation)
+}

@@ -1,0 +1,180 @@
+//! What a check says: a problem, its place, what follows from it, and what a repair does about it.
+
+/// What kind of thing is wrong; the word that `adit check --json` uses is [`FindingKind::word`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FindingKind {
+    /// A superblock.
+    Superblock,
+    /// The journal ring.
+    Journal,
+    /// The state page: counters and roots.
+    State,
+    /// A group's map page.
+    GroupMap,
+    /// Pages that the map and the blobs disagree about.
+    Space,
+    /// A slot.
+    Slot,
+    /// The map of a blob.
+    Map,
+    /// A page that belongs to two.
+    Shared,
+    /// Extended attributes.
+    Attributes,
+    /// A directory's tree.
+    Directory,
+    /// An entry of a directory.
+    Entry,
+    /// A link count, or the parent of a directory.
+    Links,
+    /// An inode that no name leads to.
+    Lost,
+    /// An unlinked inode that nothing will delete.
+    Orphan,
+    /// A symbolic link that says nothing.
+    Symlink,
+}
+
+impl FindingKind {
+    /// The kind as a word for programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            FindingKind::Superblock => "superblock",
+            FindingKind::Journal => "journal",
+            FindingKind::State => "state",
+            FindingKind::GroupMap => "group-map",
+            FindingKind::Space => "space",
+            FindingKind::Slot => "slot",
+            FindingKind::Map => "map",
+            FindingKind::Shared => "shared-page",
+            FindingKind::Attributes => "attributes",
+            FindingKind::Directory => "directory",
+            FindingKind::Entry => "entry",
+            FindingKind::Links => "links",
+            FindingKind::Lost => "lost",
+            FindingKind::Orphan => "orphan",
+            FindingKind::Symlink => "symlink",
+        }
+    }
+}
+
+/// A problem of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// What kind of thing is wrong.
+    pub kind: FindingKind,
+    /// The device page, if it is about one.
+    pub page: Option<u64>,
+    /// The slot address (inode number), if it is about one.
+    pub slot: Option<u64>,
+    /// A path of that inode, where one is known.
+    pub path: Option<String>,
+    /// What is wrong: a sentence without its place.
+    pub what: String,
+    /// What follows from it for whoever uses the volume.
+    pub consequence: String,
+    /// What a repair does, or did; `None`: it can't be repaired.
+    pub repair: Option<String>,
+}
+
+impl Finding {
+    /// A problem that a repair puts right by `repair`.
+    pub fn new(
+        kind: FindingKind,
+        what: impl Into<String>,
+        consequence: impl Into<String>,
+        repair: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            kind,
+            page: None,
+            slot: None,
+            path: None,
+            what: what.into(),
+            consequence: consequence.into(),
+            repair: Some(repair.into()),
+        }
+    }
+
+    /// The same, at a device page.
+    pub fn at_page(mut self, page: u64) -> Finding {
+        self.page = Some(page);
+        self
+    }
+
+    /// The same, about the inode at a slot address.
+    pub fn of_slot(mut self, slot: u64) -> Finding {
+        self.slot = Some(slot);
+        self
+    }
+
+    /// The same, under a path.
+    pub fn under(mut self, path: impl Into<String>) -> Finding {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// The same, but nothing can be done about it.
+    pub fn beyond_repair(mut self) -> Finding {
+        self.repair = None;
+        self
+    }
+
+    /// Where: "/a/b (inode 1234), page 5678".
+    pub fn place(&self) -> String {
+        let inode = self.slot.map(|slot| format!("inode {slot}"));
+        let subject = match (&self.path, inode) {
+            (Some(path), Some(inode)) => Some(format!("{path} ({inode})")),
+            (Some(path), None) => Some(path.clone()),
+            (None, inode) => inode,
+        };
+        let page = self.page.map(|page| format!("page {page}"));
+        match (subject, page) {
+            (Some(subject), Some(page)) => format!("{subject}, {page}"),
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => "the volume".into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}: {}", self.place(), self.what, self.consequence)
+    }
+}
+
+/// Findings that are kept; of others only the number.
+const FINDINGS_MAX: usize = 10_000;
+
+/// What was found so far.
+#[derive(Clone, Default, Debug)]
+pub struct Findings {
+    /// In the order in which they were found.
+    pub list: Vec<Finding>,
+    /// Further ones that were only counted.
+    pub omitted: u64,
+}
+
+impl Findings {
+    /// Takes one in.
+    pub fn add(&mut self, finding: Finding) {
+        if self.list.len() < FINDINGS_MAX {
+            self.list.push(finding);
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    /// Is nothing wrong?
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Takes in all of another list.
+    pub fn append(&mut self, other: Findings) {
+        self.omitted += other.omitted;
+        for finding in other.list {
+            self.add(finding);
+        }
+    }
+}

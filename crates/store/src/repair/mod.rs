@@ -241,6 +241,19 @@ async fn group_maps(
             }
         }
     }
+    // A state page that is older than the volume knows of fewer groups. Only a group in use has a map that verifies.
+    while initialized.is_some() && (maps.len() as u64) < u64::from(medium.geometry.groups()) {
+        let group = maps.len() as u32;
+        let expected = Expected {
+            kind: PageKind::GroupMap,
+            level: 0,
+            owner: u64::from(group),
+        };
+        match medium.metadata(medium.geometry.map_page(group), expected).await {
+            Ok(map) => maps.push(Some(map)),
+            Err(_) => break,
+        }
+    }
     if initialized.is_none() {
         // Groups come into use in order; the first is always in use where there is anything.
         let last = maps.iter().rposition(Option::is_some).map_or(1, |last| last + 1);

@@ -1,6 +1,6 @@
 //! The command line, as types. What each command does is in the modules named after them.
 
-use adit::{Inspector, IoEngine, Volume, VolumeOptions};
+use adit::{Inspector, IoEngine, RepairReport, Repaired, Volume, VolumeOptions};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
   adit put db.adit ./data /           copy a directory into it
   adit ls -l db.adit /data            look at it
   adit get db.adit /data ./copy       copy it out again
-  adit check db.adit                  is it as it should be?
+  adit check db.adit                  is it as it should be? (--repair)
   adit bench --quick                  how fast is it here?
 
 Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 check found problems."
@@ -88,6 +88,25 @@ impl VolumeArguments {
         patiently(|| Inspector::open(address, &self.options()))
     }
 
+    /// Checks a volume.
+    pub(crate) fn examine(
+        &self,
+        address: &str,
+        mut progress: impl FnMut(u64, u64),
+    ) -> adit::Result<RepairReport> {
+        patiently(|| Volume::examine(address, &self.options(), &mut progress))
+    }
+
+    /// Repairs a volume, if `confirm` says so.
+    pub(crate) fn repair(
+        &self,
+        address: &str,
+        mut confirm: impl FnMut(&RepairReport) -> adit::Result<bool>,
+        mut progress: impl FnMut(u64, u64),
+    ) -> adit::Result<Repaired> {
+        patiently(|| Volume::repair(address, &self.options(), &mut confirm, &mut progress))
+    }
+
     /// Opens a volume whose content is read: for reading only, so that several can do that at once and nothing
     /// is written, unless it has to be recovered first.
     pub(crate) fn open_to_read(&self, address: &str) -> adit::Result<Volume> {
@@ -102,7 +121,7 @@ impl VolumeArguments {
 
 /// Tries again for a moment while the volume is in use: a mount closes it just after `umount` has returned, and who
 /// is just opening it can't be asked yet.
-fn patiently<T>(open: impl Fn() -> adit::Result<T>) -> adit::Result<T> {
+fn patiently<T>(mut open: impl FnMut() -> adit::Result<T>) -> adit::Result<T> {
     let begin = Instant::now();
     loop {
         match open() {
@@ -124,8 +143,21 @@ pub(crate) enum Command {
     Mkfs(Mkfs),
     /// Show sizes, parameters and counters of a volume, and who has it open
     Info(Info),
-    /// Check that the volume is consistent; exit code 3 if it is not
-    Check(Info),
+    /// Check that the volume is as it should be, and repair it; exit code 3 if something is wrong
+    ///
+    /// A check writes nothing, and looks at volumes that can't be opened, too. A repair shows what is wrong and what
+    /// it would do, and asks. It may be interrupted; the next one finishes it.
+    #[command(after_help = "Examples:
+  adit check db.adit                  what is wrong, and what follows from it
+  adit check db.adit --json           the same for programs
+  adit check db.adit --repair         shows what is wrong, asks, repairs
+  adit check db.adit --repair --yes   repairs without asking
+  adit ls db.adit /lost+found         where it puts what has lost its name
+
+Copy the image first if you can: a repair resolves contradictions, and frees what nothing leads to.
+
+Exit codes: 0 nothing (left) wrong, 1 it could not be checked, 2 wrong usage, 3 something is wrong.")]
+    Check(Check),
     /// Make a volume larger (an image file too)
     Grow(Grow),
     /// List a directory
@@ -243,6 +275,20 @@ pub(crate) struct Info {
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Check {
+    pub(crate) volume: String,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Repair what can be repaired
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Don't ask
+    #[arg(long, short, requires = "repair")]
+    pub(crate) yes: bool,
 }
 
 #[derive(Args)]

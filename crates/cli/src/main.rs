@@ -4,6 +4,7 @@
 //! found problems. What is on stdout is data; everything else goes to stderr.
 
 mod arguments;
+mod check;
 mod lsof;
 mod mount;
 mod names;
@@ -51,7 +52,7 @@ fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<O
     match command {
         Command::Mkfs(arguments) => volumes::mkfs(&arguments)?,
         Command::Info(arguments) => volumes::info(&arguments, options)?,
-        Command::Check(arguments) => return volumes::check(&arguments, options),
+        Command::Check(arguments) => return check::check(&arguments, options),
         Command::Grow(arguments) => volumes::grow(&arguments, options)?,
         Command::Ls(arguments) => read::ls(&arguments, options)?,
         Command::Stat(arguments) => read::stat(&arguments, options)?,

@@ -1,10 +1,9 @@
-//! Commands about a whole volume: mkfs, info, check, grow, bench.
+//! Commands about a whole volume: mkfs, info, df, grow, bench. For check see `check.rs`.
 
-use crate::Outcome;
 use crate::arguments::{Bench, Grow, Info, Mkfs, VolumeArguments};
 use crate::output::{self, OwnerLine};
 use crate::progress::Progress;
-use adit::{CheckReport, Errno, Error, MkfsOptions, Volume, format_size};
+use adit::{Errno, Error, MkfsOptions, Volume, format_size};
 use serde::Serialize;
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -156,71 +155,6 @@ pub(crate) fn df(arguments: &Info, options: &VolumeArguments) -> adit::Result<()
         )?;
     }
     volume.close()
-}
-
-#[derive(Serialize)]
-struct CheckLine {
-    clean: bool,
-    directories: u64,
-    files: u64,
-    orphans: u64,
-    blobs: u64,
-    problems: Vec<String>,
-}
-
-pub(crate) fn check(arguments: &Info, options: &VolumeArguments) -> adit::Result<Outcome> {
-    let report = check_volume(&arguments.volume, options);
-    let report = match report {
-        Ok(report) => report,
-        // Too damaged to be opened or to be walked through: that is a finding, not a failure.
-        Err(error) if error.errno() == Errno::UCLEAN => CheckReport {
-            problems: vec![error.to_string()],
-            ..CheckReport::default()
-        },
-        Err(error) => return Err(error),
-    };
-    let line = CheckLine {
-        clean: report.problems.is_empty(),
-        directories: report.directories,
-        files: report.files,
-        orphans: report.orphans,
-        blobs: report.blobs,
-        problems: report.problems,
-    };
-    let mut out = std::io::stdout().lock();
-    if arguments.json {
-        output::json(&mut out, &line)?;
-    } else {
-        for problem in &line.problems {
-            writeln!(out, "{}", output::plain(problem))?;
-        }
-        let verdict = match line.problems.len() {
-            0 => "clean".to_owned(),
-            1 => "1 problem".to_owned(),
-            count => format!("{count} problems"),
-        };
-        writeln!(
-            out,
-            "{}: {verdict}; {} directories, {} files, {} blobs, {} orphans",
-            arguments.volume, line.directories, line.files, line.blobs, line.orphans
-        )?;
-    }
-    Ok(if line.clean {
-        Outcome::Done
-    } else {
-        Outcome::Problems
-    })
-}
-
-fn check_volume(address: &str, options: &VolumeArguments) -> adit::Result<CheckReport> {
-    let volume = options.open_to_read(address)?;
-    let progress = Progress::steps();
-    let report = volume.check_with(|done, total| {
-        progress.step("checking", done as f64 / total.max(1) as f64);
-    })?;
-    drop(progress);
-    volume.close()?;
-    Ok(report)
 }
 
 pub(crate) fn grow(arguments: &Grow, options: &VolumeArguments) -> adit::Result<()> {

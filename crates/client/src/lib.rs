@@ -68,6 +68,7 @@ mod mount;
 mod names;
 mod open_options;
 mod operation;
+mod repair;
 mod volume;
 
 pub use adit_base::clock::Timestamp;
@@ -75,8 +76,8 @@ pub use adit_base::size::{format_size, parse_size};
 pub use adit_base::{Errno, Error, Result};
 pub use adit_block::Buffer;
 pub use adit_fs::{
-    Access, AllocateFlags, BlobId, CheckReport, Credentials, DirEntry, FileKind, FlockOperation,
-    Follow, LockMode, LockOwner, OpenDescriptor, OpenFlags, RangeLock, RenameFlags, SetTime, Stat,
+    Access, AllocateFlags, BlobId, CheckReport, Credentials, DirEntry, FileKind, Finding, FindingKind, Findings, FlockOperation,
+    Follow, LockMode, LockOwner, OpenDescriptor, OpenFlags, RangeLock, RenameFlags, RepairReport, SetTime, Stat,
     StatFs,
 };
 pub use adit_store::{VolumeInfo, XattrMode};
@@ -88,4 +89,5 @@ pub use inspect::{InspectedDir, InspectedEntry, Inspector, Owner};
 pub use metadata::Metadata;
 pub use open_options::OpenOptions;
 pub use operation::Operation;
+pub use repair::Repaired;
 pub use volume::{IoEngine, MkfsOptions, Volume, VolumeOptions};

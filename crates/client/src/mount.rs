@@ -150,20 +150,24 @@ fn first_bytes(address: &str, device: &dyn Device) -> Result<Vec<u8>> {
     Ok(content)
 }
 
+/// How the device of a volume is opened.
+pub(crate) fn device_options(options: &VolumeOptions, read_only: bool) -> DeviceOptions {
+    DeviceOptions {
+        engine: match options.engine {
+            IoEngine::Probe => FileEngine::Probe,
+            IoEngine::IoUring => FileEngine::IoUring,
+            IoEngine::Sync => FileEngine::Sync,
+        },
+        read_only,
+        ..DeviceOptions::default()
+    }
+}
+
 impl Mounted {
     pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<Mounted> {
         fork::install(); // before there is a descriptor to close in children
         let in_memory = address.starts_with("mem:");
-        let device_options = DeviceOptions {
-            engine: match options.engine {
-                IoEngine::Probe => FileEngine::Probe,
-                IoEngine::IoUring => FileEngine::IoUring,
-                IoEngine::Sync => FileEngine::Sync,
-            },
-            read_only: options.read_only,
-            ..DeviceOptions::default()
-        };
-        let device = open_device(address, &device_options)?;
+        let device = open_device(address, &device_options(options, options.read_only))?;
         Mounted::on_device(device, address, options, in_memory)
     }
 

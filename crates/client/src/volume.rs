@@ -77,7 +77,7 @@ impl Default for VolumeOptions {
 
 /// Says which volume it was, unless the error does that already.
 #[cold]
-fn naming(error: Error, verb: &str, address: &str) -> Error {
+pub(crate) fn naming(error: Error, verb: &str, address: &str) -> Error {
     // "VERB ADDRESS" or "VERB ADDRESS: …"; a short address may occur anywhere in the words.
     let said = error.what().split_once(' ').is_some_and(|(_, rest)| {
         rest.strip_prefix(address)
@@ -223,7 +223,7 @@ impl Volume {
     }
 
     /// Compares everything that the volume says about itself: superblocks, space, maps, attributes, names.
-    /// Nothing is repaired. While other operations go on, it may find problems that are none.
+    /// Nothing is repaired ([`Volume::repair`] does that). While other operations go on, it may find problems that are none.
     pub fn check(&self) -> Result<CheckReport> {
         self.check_with(|_, _| {})
     }

@@ -86,13 +86,14 @@ impl Space {
         if let Some((group, offset)) = self
             .geometry
             .position(cursor)
-            .filter(|place| place.0 < initialized)
+            .filter(|place| place.0 < initialized && !self.avoided.contains(&place.0))
             && let Some(page) = self.page_with_room(pages, group, offset)?
         {
             return self.take_slot_in(pages, page);
         }
         while let Some(&group) = self.slot_groups.first() {
             if group < initialized
+                && !self.avoided.contains(&group)
                 && let Some(page) = self.page_with_room(pages, group, 0)?
             {
                 return self.take_slot_in(pages, page);
@@ -107,7 +108,7 @@ impl Space {
             Ok(page) => self.take_slot_in(pages, page),
             Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {
                 // The last resort, and the only one that looks at every group.
-                for group in 0..initialized {
+                for group in (0..initialized).filter(|group| !self.avoided.contains(group)) {
                     if let Some(page) = self.page_with_room(pages, group, 0)? {
                         return self.take_slot_in(pages, page);
                     }
@@ -122,7 +123,11 @@ impl Space {
     /// [`Space::free`]) and returned; but not the page at the slot cursor, which is about to be used.
     pub fn free_slot(&mut self, pages: &mut impl Pages, address: u64) -> Result<Option<Run>, Stop> {
         let (page, offset) = slot_place(address);
-        let state = self.page_state(pages, page)?;
+        let avoided = self.avoids(page);
+        let state = match avoided {
+            true => PageState::SlotsWithRoom,
+            false => self.page_state(pages, page)?,
+        };
         if !matches!(state, PageState::SlotsWithRoom | PageState::SlotsFull) {
             return Err(corrupt(
                 page,
@@ -138,6 +143,9 @@ impl Space {
             ));
         }
         sector.fill(0);
+        if avoided {
+            return Ok(None);
+        }
         let empty = bytes
             .0
             .chunks_exact(SECTOR_BYTES)

@@ -107,6 +107,8 @@ pub struct Space {
     cursor: u64,
     /// Groups that may hold slot pages with room. A hint as well.
     pub(crate) slot_groups: BTreeSet<u32>,
+    /// Groups whose map can't be read: nothing is allocated there.
+    pub(crate) avoided: BTreeSet<u32>,
 }
 
 impl Space {
@@ -124,7 +126,26 @@ impl Space {
             hints: Vec::new(),
             cursor: 0,
             slot_groups: BTreeSet::new(),
+            avoided: BTreeSet::new(),
         }
+    }
+
+    /// The page can't be read. If it is a group's map, nothing more is allocated there; says whether that is news.
+    pub(crate) fn avoid(&mut self, page: u64) -> bool {
+        let group = page.saturating_sub(self.geometry.first_group) / GROUP_PAGES;
+        match u32::try_from(group) {
+            Ok(group) if group < self.groups && self.geometry.map_page(group) == page => {
+                self.slot_groups.remove(&group);
+                self.avoided.insert(group)
+            }
+            _ => false,
+        }
+    }
+
+    /// Is the page in a group whose map can't be read?
+    pub(crate) fn avoids(&self, page: u64) -> bool {
+        !self.avoided.is_empty()
+            && (self.geometry.position(page)).is_some_and(|(group, _)| self.avoided.contains(&group))
     }
 
     /// Where the groups lie.
@@ -303,6 +324,11 @@ impl Space {
         was: PageState,
     ) -> Result<(), Stop> {
         self.place(run)?;
+        if self.avoids(run.page) {
+            // Without a map there is nothing to note it in: the space is lost until a repair makes the map anew.
+            self.apply(Change::Freed, run);
+            return Ok(());
+        }
         self.change_bits(pages, run, was, PageState::Free)?;
         let (place, capacity) = (self.geometry.state_page, self.geometry.capacity_pages());
         let counters = self.state_mut(pages)?;
@@ -511,6 +537,9 @@ impl Space {
     }
 
     fn hint(&self, group: u32) -> u16 {
+        if self.avoided.contains(&group) {
+            return 0;
+        }
         self.hints.get(group as usize).copied().unwrap_or(UNKNOWN)
     }
 

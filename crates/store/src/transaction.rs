@@ -113,8 +113,14 @@ fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result
     }
     inner.cache.prefetch(FrameKey::meta(page), offset);
     // What is in a page that was a slot page once means nothing: it may be as it was before its slots were freed.
-    let state = inner.space.borrow().page_state(pages, page)?;
-    if !matches!(state, PageState::SlotsWithRoom | PageState::SlotsFull) {
+    // Where the map can't be read, the slot's checksum and the generation that is asked for have to do.
+    let known = !inner.space.borrow().avoids(page);
+    if known
+        && !matches!(
+            inner.space.borrow().page_state(pages, page)?,
+            PageState::SlotsWithRoom | PageState::SlotsFull
+        )
+    {
         return Err(Error::with(Errno::STALE, format!("use slot {address}: there is none")).into());
     }
     let bytes = &pages.page(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];

@@ -170,7 +170,7 @@ impl Store {
             match f(&View::new(&self.0)) {
                 Ok(value) => return Ok(value),
                 Err(Stop::Fail(error)) => return Err(error),
-                Err(Stop::Miss(page, kind)) => self.0.load(page, kind).await?,
+                Err(Stop::Miss(page, kind)) => self.0.load_or_avoid(page, kind).await?,
                 Err(Stop::Busy(page)) => self.0.load_ended(page).await,
             }
         }
@@ -293,7 +293,7 @@ impl Inner {
                 }
             };
             match stop {
-                Stop::Miss(page, kind) => self.load(page, kind).await?,
+                Stop::Miss(page, kind) => self.load_or_avoid(page, kind).await?,
                 Stop::Busy(page) => self.load_ended(page).await,
                 Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
                     reclaimed = true;
@@ -350,6 +350,22 @@ impl Inner {
     /// Brings a metadata page into the cache, verified.
     pub(crate) fn load(self: &Rc<Self>, page: u64, kind: PageKind) -> Rare<'_, Result<()>> {
         Box::pin(self.load_page(page, kind))
+    }
+
+    /// As [`Inner::load`]; a group whose map can't be read is done without from then on, since that is no reason to
+    /// refuse what needs it only to be sure, or fits into another group.
+    async fn load_or_avoid(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
+        match self.load(page, kind).await {
+            Err(error)
+                if kind == PageKind::GroupMap
+                    && matches!(error.errno(), Errno::UCLEAN | Errno::IO)
+                    && self.space.borrow_mut().avoid(page) =>
+            {
+                tracing::error!(%error, "nothing is allocated in this group: run `adit check`");
+                Ok(())
+            }
+            loaded => loaded,
+        }
     }
 
     /// Waits while somebody loads a metadata page.

@@ -1,0 +1,174 @@
+//! `adit check`: what is wrong with a volume, and `--repair`.
+
+use crate::Outcome;
+use crate::arguments::{Check, VolumeArguments};
+use crate::output;
+use crate::progress::Progress;
+use adit::{Errno, Error, Finding, RepairReport, Repaired};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+#[derive(Serialize)]
+struct CheckLine<'a> {
+    clean: bool,
+    repaired: bool,
+    directories: u64,
+    files: u64,
+    orphans: u64,
+    blobs: u64,
+    problems: Vec<ProblemLine<'a>>,
+    problems_omitted: u64,
+}
+
+#[derive(Serialize)]
+struct ProblemLine<'a> {
+    kind: &'static str,
+    place: String,
+    page: Option<u64>,
+    inode: Option<u64>,
+    path: Option<&'a str>,
+    text: &'a str,
+    consequence: &'a str,
+    repairable: bool,
+    repair: Option<&'a str>,
+}
+
+impl<'a> From<&'a Finding> for ProblemLine<'a> {
+    fn from(finding: &'a Finding) -> Self {
+        ProblemLine {
+            kind: finding.kind.word(),
+            place: finding.place(),
+            page: finding.page,
+            inode: finding.slot,
+            path: finding.path.as_deref(),
+            text: &finding.what,
+            consequence: &finding.consequence,
+            repairable: finding.repair.is_some(),
+            repair: finding.repair.as_deref(),
+        }
+    }
+}
+
+pub(crate) fn check(arguments: &Check, options: &VolumeArguments) -> adit::Result<Outcome> {
+    let outcome = match arguments.repair {
+        true => repair(arguments, options),
+        false => examine(arguments, options),
+    };
+    let outcome = match outcome {
+        // Nothing in it can be believed: that is a finding, not a failure.
+        Err(error) if error.errno() == Errno::UCLEAN => {
+            let finding = Finding::new(
+                adit::FindingKind::Superblock,
+                error.to_string(),
+                "the volume can't be opened",
+                "",
+            );
+            let mut report = RepairReport::default();
+            report.findings.add(finding.beyond_repair());
+            Repaired {
+                left: report.findings.list.clone(),
+                report,
+                done: false,
+            }
+        }
+        outcome => outcome?,
+    };
+    tell(arguments, &outcome)?;
+    Ok(match outcome.left.is_empty() {
+        true => Outcome::Done,
+        false => Outcome::Problems,
+    })
+}
+
+fn examine(arguments: &Check, options: &VolumeArguments) -> adit::Result<Repaired> {
+    let progress = Progress::steps();
+    let report = options.examine(&arguments.volume, |done, total| {
+        progress.step("checking", done as f64 / total.max(1) as f64);
+    })?;
+    Ok(Repaired {
+        left: report.findings.list.clone(),
+        report,
+        done: false,
+    })
+}
+
+fn repair(arguments: &Check, options: &VolumeArguments) -> adit::Result<Repaired> {
+    let progress = Progress::steps();
+    let confirm = |report: &RepairReport| {
+        if arguments.yes {
+            return Ok(true);
+        }
+        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            let what = format!(
+                "repair {}: {} found; --yes repairs without asking, without --repair they are shown",
+                arguments.volume,
+                count(report)
+            );
+            return Err(Error::with(Errno::CANCELED, what));
+        }
+        let mut err = std::io::stderr().lock();
+        for finding in &report.findings.list {
+            writeln!(err, "{}", sentence(finding))?;
+        }
+        write!(err, "{} found. Repair {}? [y/N] ", count(report), arguments.volume)?;
+        err.flush()?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    };
+    options.repair(&arguments.volume, confirm, |done, total| {
+        progress.step("repairing", done as f64 / total.max(1) as f64);
+    })
+}
+
+fn count(report: &RepairReport) -> String {
+    match report.findings.list.len() as u64 + report.findings.omitted {
+        1 => "1 problem".to_owned(),
+        count => format!("{count} problems"),
+    }
+}
+
+/// A finding with what a repair does about it.
+fn sentence(finding: &Finding) -> String {
+    let repair = match &finding.repair {
+        Some(repair) => format!("repair: {repair}"),
+        None => "it can't be repaired".to_owned(),
+    };
+    output::plain(&format!("{finding}; {repair}")).into_owned()
+}
+
+fn tell(arguments: &Check, outcome: &Repaired) -> adit::Result<()> {
+    let report = &outcome.report;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        let line = CheckLine {
+            clean: outcome.left.is_empty(),
+            repaired: outcome.done,
+            directories: report.directories,
+            files: report.files,
+            orphans: report.orphans,
+            blobs: report.blobs,
+            problems: report.findings.list.iter().map(ProblemLine::from).collect(),
+            problems_omitted: report.findings.omitted,
+        };
+        return output::json(&mut out, &line);
+    }
+    for finding in &report.findings.list {
+        writeln!(out, "{}", sentence(finding))?;
+    }
+    if report.findings.omitted > 0 {
+        writeln!(out, "and {} more", report.findings.omitted)?;
+    }
+    let verdict = match (report.is_clean(), outcome.done, outcome.left.len()) {
+        (true, ..) => "clean".to_owned(),
+        (false, true, 0) => format!("{} repaired", count(report)),
+        (false, true, left) => format!("{} repaired as far as possible, {left} left", count(report)),
+        (false, false, _) => count(report),
+    };
+    writeln!(
+        out,
+        "{}: {verdict}; {} directories, {} files, {} blobs, {} orphans",
+        arguments.volume, report.directories, report.files, report.blobs, report.orphans
+    )?;
+    Ok(())
+}

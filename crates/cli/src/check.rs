@@ -110,7 +110,12 @@ fn repair(arguments: &Check, options: &VolumeArguments) -> adit::Result<Repaired
         for finding in &report.findings.list {
             writeln!(err, "{}", sentence(finding))?;
         }
-        write!(err, "{} found. Repair {}? [y/N] ", count(report), arguments.volume)?;
+        write!(
+            err,
+            "{} found. Repair {}? [y/N] ",
+            count(report),
+            arguments.volume
+        )?;
         err.flush()?;
         let mut answer = String::new();
         std::io::stdin().read_line(&mut answer)?;
@@ -162,7 +167,9 @@ fn tell(arguments: &Check, outcome: &Repaired) -> adit::Result<()> {
     let verdict = match (report.is_clean(), outcome.done, outcome.left.len()) {
         (true, ..) => "clean".to_owned(),
         (false, true, 0) => format!("{} repaired", count(report)),
-        (false, true, left) => format!("{} repaired as far as possible, {left} left", count(report)),
+        (false, true, left) => {
+            format!("{} repaired as far as possible, {left} left", count(report))
+        }
         (false, false, _) => count(report),
     };
     writeln!(

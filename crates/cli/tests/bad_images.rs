@@ -442,12 +442,22 @@ fn one_superblock_is_enough_and_never_means_an_older_volume() {
                 let check = sample.place.run(&["check", "v.adit"]);
                 let said = String::from_utf8_lossy(&check.stdout);
                 assert_eq!(check.status.code(), Some(3), "{what}: {said}");
-                assert!(said.contains(&format!("page {page}: superblock")), "{what}: {said}");
+                assert!(
+                    said.contains(&format!("page {page}: superblock")),
+                    "{what}: {said}"
+                );
                 let image = std::fs::read(sample.place.path("v.adit")).expect("read");
-                assert!(&image[page * PAGE..][..PAGE] == &bytes[..], "{what}: check wrote");
+                assert!(
+                    &image[page * PAGE..][..PAGE] == &bytes[..],
+                    "{what}: check wrote"
+                );
                 let ls = sample.place.run(&["ls", "v.adit"]);
                 if ls.status.code() == Some(1) {
-                    assert!(errors(&ls).contains("open v.adit"), "{what}: {}", errors(&ls));
+                    assert!(
+                        errors(&ls).contains("open v.adit"),
+                        "{what}: {}",
+                        errors(&ls)
+                    );
                     refusals[page] += 1;
                     // Whatever was in the one that is lost: the journal tells where it begins.
                     sample.place.ok(&["check", "v.adit", "--repair", "--yes"]);

@@ -2,8 +2,8 @@
 
 mod support;
 
-use support::{Place, noise};
 use std::os::unix::fs::FileExt;
+use support::{Place, noise};
 
 const PAGE: u64 = 4096;
 
@@ -47,7 +47,10 @@ fn a_problem_is_told_with_its_place_its_consequence_and_what_a_repair_does() {
     let output = place.run(&["check", "v.adit"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("the map of group 0: its checksum does not match"), "{said}");
+    assert!(
+        said.contains("the map of group 0: its checksum does not match"),
+        "{said}"
+    );
     assert!(said.contains("repair: it is made anew"), "{said}");
     let output = place.run(&["check", "v.adit", "--json"]);
     assert_eq!(output.status.code(), Some(3));
@@ -56,7 +59,10 @@ fn a_problem_is_told_with_its_place_its_consequence_and_what_a_repair_does() {
     assert_eq!(problem["kind"], "group-map");
     assert_eq!(problem["page"], 1027);
     assert_eq!(problem["repairable"], true);
-    assert!(std::fs::read(place.path("v.adit")).expect("read") == before, "check wrote");
+    assert!(
+        std::fs::read(place.path("v.adit")).expect("read") == before,
+        "check wrote"
+    );
 }
 
 #[test]
@@ -65,7 +71,10 @@ fn without_a_terminal_nothing_is_repaired_unless_yes_is_said() {
     let before = std::fs::read(place.path("v.adit")).expect("read");
     let errors = place.fails(1, &["check", "v.adit", "--repair"]);
     assert!(errors.contains("--yes"), "{errors}");
-    assert!(std::fs::read(place.path("v.adit")).expect("read") == before, "it wrote");
+    assert!(
+        std::fs::read(place.path("v.adit")).expect("read") == before,
+        "it wrote"
+    );
     let said = place.ok(&["check", "v.adit", "--repair", "--yes"]);
     assert!(said.contains("repaired"), "{said}");
     assert_eq!(files(&place), 40);

@@ -76,9 +76,9 @@ pub use adit_base::size::{format_size, parse_size};
 pub use adit_base::{Errno, Error, Result};
 pub use adit_block::Buffer;
 pub use adit_fs::{
-    Access, AllocateFlags, BlobId, CheckReport, Credentials, DirEntry, FileKind, Finding, FindingKind, Findings, FlockOperation,
-    Follow, LockMode, LockOwner, OpenDescriptor, OpenFlags, RangeLock, RenameFlags, RepairReport, SetTime, Stat,
-    StatFs,
+    Access, AllocateFlags, BlobId, CheckReport, Credentials, DirEntry, FileKind, Finding,
+    FindingKind, Findings, FlockOperation, Follow, LockMode, LockOwner, OpenDescriptor, OpenFlags,
+    RangeLock, RenameFlags, RepairReport, SetTime, Stat, StatFs,
 };
 pub use adit_store::{VolumeInfo, XattrMode};
 pub use blob::Blobs;

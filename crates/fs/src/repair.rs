@@ -191,11 +191,13 @@ impl Repair {
         let orphans = id(state.orphans, state.orphans_generation);
         let root = Some(root).filter(|id| self.is_live_directory(*id));
         let own_parent = |repair: &Repair, id: BlobId| {
-            repair.inodes.get(&id.slot).is_some_and(|inode| inode.parent == id.slot)
+            repair
+                .inodes
+                .get(&id.slot)
+                .is_some_and(|inode| inode.parent == id.slot)
         };
-        let orphans = Some(orphans).filter(|id| {
-            self.is_live_directory(*id) && Some(*id) != root && own_parent(self, *id)
-        });
+        let orphans = Some(orphans)
+            .filter(|id| self.is_live_directory(*id) && Some(*id) != root && own_parent(self, *id));
         let (mut root, mut orphans) = (root, orphans);
         if root.is_some() && orphans.is_some() {
             self.root = root.unwrap_or(NOWHERE);
@@ -206,7 +208,11 @@ impl Repair {
         let mut candidates: Vec<BlobId> = Vec::new();
         for (slot, inode) in &self.inodes {
             let id = self.id(*slot);
-            if is_directory(inode) && inode.parent == *slot && Some(id) != root && Some(id) != orphans {
+            if is_directory(inode)
+                && inode.parent == *slot
+                && Some(id) != root
+                && Some(id) != orphans
+            {
                 candidates.push(id);
             }
         }
@@ -245,10 +251,20 @@ impl Repair {
                 },
             )
         };
-        if root.is_none_or(|id| id != BlobId { slot: state.root, generation: state.root_generation }) {
+        if root.is_none_or(|id| {
+            id != BlobId {
+                slot: state.root,
+                generation: state.root_generation,
+            }
+        }) {
             self.found(finding("root directory", root_found));
         }
-        if orphans.is_none_or(|id| id != BlobId { slot: state.orphans, generation: state.orphans_generation }) {
+        if orphans.is_none_or(|id| {
+            id != BlobId {
+                slot: state.orphans,
+                generation: state.orphans_generation,
+            }
+        }) {
             self.found(finding("directory of orphans", orphans_found));
         }
         self.root = self.directory_or_new(root_found).await?;
@@ -357,7 +373,9 @@ impl Repair {
         self.entries.retain(|entry| {
             entry.directory == root
                 || named.contains(&entry.directory)
-                || inodes.get(&entry.directory).is_some_and(|inode| inode.links > 0)
+                || inodes
+                    .get(&entry.directory)
+                    .is_some_and(|inode| inode.links > 0)
         });
         Ok(())
     }
@@ -399,7 +417,9 @@ impl Repair {
         }
         for (slot, indices) in several {
             let parent = self.inodes.get(&slot).map_or(0, |inode| inode.parent);
-            let right = indices.iter().find(|index| entries[**index].directory == parent);
+            let right = indices
+                .iter()
+                .find(|index| entries[**index].directory == parent);
             let keep = right.copied().unwrap_or(indices[0]);
             self.parents.insert(slot, keep);
             for index in indices.into_iter().filter(|index| *index != keep) {
@@ -484,10 +504,7 @@ impl Repair {
             );
             self.found(finding.of_slot(entry.target.slot));
             let directory = entry.directory;
-            self.entries.push(Entry {
-                directory,
-                ..entry
-            });
+            self.entries.push(Entry { directory, ..entry });
         }
     }
 
@@ -845,9 +862,12 @@ impl Repair {
                 true => self.parent(slot),
                 false => inode.parent,
             };
-            if self.store.view(|view| view.slot(id)).await.is_ok_and(|slot| {
-                slot.links == links && slot.parent == parent
-            }) {
+            if self
+                .store
+                .view(|view| view.slot(id))
+                .await
+                .is_ok_and(|slot| slot.links == links && slot.parent == parent)
+            {
                 continue;
             }
             self.change_directory(id, |_, _, slot| {
@@ -887,14 +907,22 @@ impl Repair {
 
     fn count(&mut self) {
         self.report.directories = 1 + self.parents.len() as u64;
-        let files = self.inodes.values().filter(|inode| !is_directory(inode) && inode.names > 0);
+        let files = self
+            .inodes
+            .values()
+            .filter(|inode| !is_directory(inode) && inode.names > 0);
         self.report.files = files.count() as u64;
     }
 
     /// Adds paths to what is told of inodes.
     fn add_paths(&mut self) {
-        let wanted: HashSet<u64> =
-            self.report.findings.list.iter().filter_map(|finding| finding.slot).collect();
+        let wanted: HashSet<u64> = self
+            .report
+            .findings
+            .list
+            .iter()
+            .filter_map(|finding| finding.slot)
+            .collect();
         if wanted.is_empty() {
             return;
         }

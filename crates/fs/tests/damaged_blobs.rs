@@ -29,7 +29,9 @@ fn sample() -> Sample {
     for directory in ["/d", "/e"] {
         volume.mkdir(directory).unwrap();
         for number in 0..10 {
-            volume.put(&format!("{directory}/{number}"), b"content").unwrap();
+            volume
+                .put(&format!("{directory}/{number}"), b"content")
+                .unwrap();
         }
     }
     // Two pages of slots on.
@@ -88,7 +90,9 @@ fn the_rest_works(volume: &Volume) {
         let path = format!("/e/{number}");
         assert_eq!(volume.get(&path).unwrap(), b"content");
         volume.put(&path, b"changed").unwrap();
-        volume.rename(&path, &format!("/e/renamed {number}")).unwrap();
+        volume
+            .rename(&path, &format!("/e/renamed {number}"))
+            .unwrap();
     }
     volume.mkdir("/new").unwrap();
     volume.put("/new/file", &stamped(1, 0, 100_000)).unwrap();

@@ -245,7 +245,10 @@ impl Store {
             None => io.superblock().await?,
             Some((_, findings)) => io.superblock_leniently(findings).await?,
         };
-        let keep = options.read_only || repair.as_ref().is_some_and(|(repair, _)| repair.keep_abandoned);
+        let keep = options.read_only
+            || repair
+                .as_ref()
+                .is_some_and(|(repair, _)| repair.keep_abandoned);
         if !options.read_only {
             verify_writable(&superblock)?;
         }

@@ -21,8 +21,8 @@
 
 use crate::cache::{Abandoned, META_SPACE};
 use crate::format::{
-    GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_PAGES,
-    Superblock, VolumeId,
+    GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN,
+    STATE_TAKING_OVER, SUPERBLOCK_PAGES, Superblock, VolumeId,
 };
 use crate::journal::encode_page;
 use crate::page_view::view;
@@ -272,8 +272,7 @@ impl Redo<'_> {
         };
         record::decode(payload, self.volume_pages, &mut |record| {
             let page = record.page;
-            let is_map =
-                page >= first_group && (page - first_group).is_multiple_of(GROUP_PAGES);
+            let is_map = page >= first_group && (page - first_group).is_multiple_of(GROUP_PAGES);
             if is_map
                 && maps.iter().all(|(known, _)| *known != page)
                 && let Some(content) = self.pages.get(&page)
@@ -412,7 +411,11 @@ pub(crate) async fn recover(
             let index = (tail + offset) % ring_pages;
             let count = SCAN_PAGES.min(ring_pages - index).min(ring_pages - offset);
             let pages = match findings {
-                None => io.read(JOURNAL_FIRST_PAGE + index, count).await?.as_slice().to_vec(),
+                None => io
+                    .read(JOURNAL_FIRST_PAGE + index, count)
+                    .await?
+                    .as_slice()
+                    .to_vec(),
                 Some(_) => read_ring(io, index, count).await,
             };
             for (at, bytes) in pages.chunks_exact(PAGE_BYTES).enumerate() {
@@ -484,7 +487,8 @@ pub(crate) async fn recover(
                         };
                         let lsn = hole.unwrap_or(expected.transaction_lsn);
                         if !told {
-                            let what = "it is missing or damaged, and later pages prove that it was there";
+                            let what =
+                                "it is missing or damaged, and later pages prove that it was there";
                             findings.add(journal_finding(lsn, what));
                         }
                         (told, hole) = (true, Some(lsn));
@@ -570,13 +574,17 @@ async fn find_tail(
     let unclean = superblock.state & STATE_CLEAN == 0;
     let gap = alone
         && !pages.contains_key(&superblock.tail)
-        && behind.clone().any(|(_, (_, horizon))| *horizon > superblock.tail);
+        && behind
+            .clone()
+            .any(|(_, (_, horizon))| *horizon > superblock.tail);
     let after_clean = !unclean && pages.range(superblock.tail..).next().is_some();
     if !newer && !gap && !after_clean {
         return Ok(false);
     }
     // The unbroken run that ends with the newest page.
-    let mut start = pages.last_key_value().map_or(superblock.tail, |(lsn, _)| *lsn);
+    let mut start = pages
+        .last_key_value()
+        .map_or(superblock.tail, |(lsn, _)| *lsn);
     while start > 0 && pages.contains_key(&(start - 1)) {
         start -= 1;
     }

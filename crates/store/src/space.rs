@@ -145,7 +145,8 @@ impl Space {
     /// Is the page in a group whose map can't be read?
     pub(crate) fn avoids(&self, page: u64) -> bool {
         !self.avoided.is_empty()
-            && (self.geometry.position(page)).is_some_and(|(group, _)| self.avoided.contains(&group))
+            && (self.geometry.position(page))
+                .is_some_and(|(group, _)| self.avoided.contains(&group))
     }
 
     /// Where the groups lie.

@@ -66,7 +66,11 @@ impl NameLeaves for Leaves {
 
     fn pack(&self, key: &HashKey, entries: Vec<NameEntry>, owner: u64) -> Vec<(u64, Box<Page>)> {
         let mut keyed: Vec<(u64, &NameEntry)> = Vec::with_capacity(entries.len());
-        keyed.extend(entries.iter().map(|entry| (Name::new(key, &entry.name).hash, entry)));
+        keyed.extend(
+            entries
+                .iter()
+                .map(|entry| (Name::new(key, &entry.name).hash, entry)),
+        );
         keyed.sort_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name)));
         let mut leaves: Vec<(u64, Box<Page>)> = Vec::new();
         // Names of one hash stay together.

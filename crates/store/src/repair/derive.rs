@@ -19,7 +19,10 @@ pub(super) async fn maps(
     let mut free = 0;
     for (group, found) in maps.iter().enumerate() {
         let group = group as u32;
-        let (page, limit) = (medium.geometry.map_page(group), medium.geometry.group_pages(group));
+        let (page, limit) = (
+            medium.geometry.map_page(group),
+            medium.geometry.group_pages(group),
+        );
         let mut fresh = Box::new(Page::zeroed());
         begin(&mut fresh, PageKind::GroupMap, 0, u64::from(group));
         let map = view_mut::<GroupMap>(&mut fresh);
@@ -33,7 +36,11 @@ pub(super) async fn maps(
             set(&mut map.a, offset, 1, u64::from(*live) == SLOTS_PER_PAGE);
             set(&mut map.b, offset, 1, true);
         }
-        let pages = map.a.iter().zip(&map.b).map(|(a, b)| u64::from((!(a | b)).count_ones()));
+        let pages = map
+            .a
+            .iter()
+            .zip(&map.b)
+            .map(|(a, b)| u64::from((!(a | b)).count_ones()));
         free += pages.sum::<u64>();
         medium.seal(page, &mut fresh);
         let fresh_map = view::<GroupMap>(&fresh);
@@ -80,7 +87,11 @@ fn differences(medium: &mut Medium<'_>, group: u32, found: &GroupMap, right: &Gr
     };
     let mut run: Option<(usize, usize, bool)> = None;
     for offset in 0..=GROUP_MAP_WORDS * 64 {
-        let bit = |words: &Bitmap| words.get(offset / 64).is_some_and(|word| word >> (offset % 64) & 1 == 1);
+        let bit = |words: &Bitmap| {
+            words
+                .get(offset / 64)
+                .is_some_and(|word| word >> (offset % 64) & 1 == 1)
+        };
         let (was, is) = (bit(&was), bit(&is));
         match &mut run {
             Some((_, end, leaked)) if was != is && *leaked == was => *end = offset + 1,
@@ -141,20 +152,37 @@ pub(super) async fn state(
         let mut say = |what: &str, was: u64, is: u64, consequence: &str| {
             if was != is {
                 let what = format!("it says {was} {what}, and there are {is}");
-                let finding =
-                    Finding::new(FindingKind::State, what, consequence, "the count is put right");
+                let finding = Finding::new(
+                    FindingKind::State,
+                    what,
+                    consequence,
+                    "the count is put right",
+                );
                 medium.findings.add(finding.at_page(geometry.state_page));
             }
         };
         let space = "free space is told wrong; writing may fail too early, or midway";
         say("free pages", before.free_pages, after.free_pages, space);
-        say("blobs", before.blobs, after.blobs, "the number of files is told wrong");
+        say(
+            "blobs",
+            before.blobs,
+            after.blobs,
+            "the number of files is told wrong",
+        );
         let (was, is) = (before.groups_initialized, after.groups_initialized);
-        say("groups in use", was.into(), is.into(), "files in other groups would be overwritten");
+        say(
+            "groups in use",
+            was.into(),
+            is.into(),
+            "files in other groups would be overwritten",
+        );
         if before.next_generation != after.next_generation {
             let finding = Finding::new(
                 FindingKind::State,
-                format!("the next generation is {}, which is in use", before.next_generation),
+                format!(
+                    "the next generation is {}, which is in use",
+                    before.next_generation
+                ),
                 "a new file could be taken for a deleted one",
                 "it is set behind all that are in use",
             );

@@ -28,10 +28,12 @@ mod rebuild;
 mod strays;
 mod survey;
 
+use crate::format::{GroupMap, SLOTS_PER_PAGE};
 use crate::format::{Page, PageKind, StatePage, Superblock, VolumeId};
 use crate::mount::geometry;
 use crate::page_view::view;
 use crate::recovery::RawIo;
+use crate::space::Run;
 use crate::superblock::Layout;
 use adit_base::Result;
 use adit_base::hash::HashKey;
@@ -40,8 +42,6 @@ use medium::{Changes, Expected, Medium};
 use rebuild::Round;
 use std::collections::BTreeSet;
 use strays::{Strays, holds_slots};
-use crate::format::{GroupMap, SLOTS_PER_PAGE};
-use crate::space::Run;
 
 /// Rounds after which a repair stops trying. Each one removes what it finds, so a few are enough.
 const ROUNDS_MAX: u32 = 24;
@@ -130,6 +130,7 @@ pub(crate) async fn repair(
         let lost = survey.patients.values().any(|patient| patient.leaves_lost)
             || !survey.slot_faults.is_empty()
             || !survey.dangling.is_empty();
+        // (The first group of a volume that nothing was made in has no map.)
         let believed = (0..).zip(&maps).all(|(group, map)| {
             let map = map.as_ref().map(|map| view::<GroupMap>(map));
             map.is_some_and(|map| strays::agrees(map, group, &survey))
@@ -168,6 +169,10 @@ pub(crate) async fn repair(
         // What is left can't be put right; once more, since the round took pages for nothing.
         done = !changed;
     };
+    // A volume that nothing was ever made in.
+    if initialized == 0 && survey.live.is_empty() && survey.slot_pages.is_empty() {
+        maps.clear();
+    }
     let free = derive::maps(&mut medium, &survey, &maps).await?;
     let groups = maps.len() as u32;
     derive::state(&mut medium, &survey, state.as_deref(), groups, free).await?;
@@ -217,47 +222,45 @@ async fn group_maps(
     medium: &mut Medium<'_>,
     initialized: Option<u32>,
 ) -> Result<Vec<Option<Box<Page>>>> {
+    // All of them: a state page that is older than the volume knows of fewer. Only a group in use has a map that
+    // verifies.
     let mut maps: Vec<Option<Box<Page>>> = Vec::new();
-    for group in 0..initialized.unwrap_or(medium.geometry.groups()) {
+    let mut wrong = Vec::new();
+    for group in 0..medium.geometry.groups() {
         let expected = Expected {
             kind: PageKind::GroupMap,
             level: 0,
             owner: u64::from(group),
         };
-        let page = medium.geometry.map_page(group);
-        match medium.metadata(page, expected).await {
-            Ok(map) => maps.push(Some(map)),
+        let map = medium
+            .metadata(medium.geometry.map_page(group), expected)
+            .await;
+        maps.push(match map {
+            Ok(map) => Some(map),
             Err(what) => {
-                maps.push(None);
-                if initialized.is_some() {
-                    let finding = Finding::new(
-                        FindingKind::GroupMap,
-                        format!("the map of group {group}: {what}"),
-                        "its space can't be used, and the inodes in it can't be listed",
-                        "it is made anew from what is in use",
-                    );
-                    medium.findings.add(finding.at_page(page));
-                }
+                wrong.push((group, what));
+                None
             }
-        }
+        });
     }
-    // A state page that is older than the volume knows of fewer groups. Only a group in use has a map that verifies.
-    while initialized.is_some() && (maps.len() as u64) < u64::from(medium.geometry.groups()) {
-        let group = maps.len() as u32;
-        let expected = Expected {
-            kind: PageKind::GroupMap,
-            level: 0,
-            owner: u64::from(group),
-        };
-        match medium.metadata(medium.geometry.map_page(group), expected).await {
-            Ok(map) => maps.push(Some(map)),
-            Err(_) => break,
+    // Groups come into use in order, the first one with whatever is made first.
+    let last = maps
+        .iter()
+        .rposition(Option::is_some)
+        .map_or(1, |last| last + 1);
+    maps.truncate(last.max(initialized.unwrap_or(0) as usize));
+    for (group, what) in wrong {
+        if (group as usize) < maps.len() && initialized.is_some_and(|count| group < count) {
+            let finding = Finding::new(
+                FindingKind::GroupMap,
+                format!("the map of group {group}: {what}"),
+                "its space can't be used, and the inodes in it can't be listed",
+                "it is made anew from what is in use",
+            );
+            medium
+                .findings
+                .add(finding.at_page(medium.geometry.map_page(group)));
         }
-    }
-    if initialized.is_none() {
-        // Groups come into use in order; the first is always in use where there is anything.
-        let last = maps.iter().rposition(Option::is_some).map_or(1, |last| last + 1);
-        maps.truncate(last);
     }
     Ok(maps)
 }

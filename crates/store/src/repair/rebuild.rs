@@ -173,8 +173,12 @@ impl Round<'_, '_> {
 
     /// A blob whose slot is lost, from the leaves of its map.
     fn resurrect(&mut self, address: u64, named: Option<(u32, u8)>) -> Result<Option<Patient>> {
-        let names = self.strays.leaves(address, PageKind::NameLeaf, named.is_some());
-        let extents = self.strays.leaves(address, PageKind::ExtentLeaf, named.is_some());
+        let names = self
+            .strays
+            .leaves(address, PageKind::NameLeaf, named.is_some());
+        let extents = self
+            .strays
+            .leaves(address, PageKind::ExtentLeaf, named.is_some());
         let directory = match named.and_then(|(_, kind)| BlobKind::from_u8(kind)) {
             Some(BlobKind::Directory) => true,
             Some(BlobKind::File) => false,
@@ -186,7 +190,11 @@ impl Round<'_, '_> {
         }
         let now = Timestamp::now();
         let mut slot = Slot::new_zeroed();
-        let kind = if directory { BlobKind::Directory } else { BlobKind::File };
+        let kind = if directory {
+            BlobKind::Directory
+        } else {
+            BlobKind::File
+        };
         slot.kind = kind as u8;
         let fresh = self.survey.generation_max + 1;
         slot.generation = named.map_or(fresh, |(generation, _)| generation).max(1);
@@ -201,7 +209,11 @@ impl Round<'_, '_> {
         ] {
             (*seconds, *nanoseconds) = (now.seconds, now.nanoseconds);
         }
-        slot.map_kind = if directory { MAP_NAME_TREE } else { MAP_EXTENTS };
+        slot.map_kind = if directory {
+            MAP_NAME_TREE
+        } else {
+            MAP_EXTENTS
+        };
         let mut patient = Patient {
             id: BlobId {
                 slot: address,
@@ -220,7 +232,10 @@ impl Round<'_, '_> {
             LeafContent::Extents(extents) => extents.as_slice(),
             LeafContent::Names(_) => &[],
         });
-        let end = extents.filter(|extent| !extent.unwritten).map(Extent::end).max();
+        let end = extents
+            .filter(|extent| !extent.unwritten)
+            .map(Extent::end)
+            .max();
         if !directory {
             if end.is_none() {
                 return Ok(None);
@@ -233,8 +248,12 @@ impl Round<'_, '_> {
             "its slot is lost, but not the leaves of its map",
             "the inode can't be used",
             match directory {
-                true => "the directory comes back with its names, without its permissions and attributes",
-                false => "the file comes back with its content in whole pages, without its permissions and attributes",
+                true => {
+                    "the directory comes back with its names, without its permissions and attributes"
+                }
+                false => {
+                    "the file comes back with its content in whole pages, without its permissions and attributes"
+                }
             },
         );
         self.findings
@@ -246,12 +265,18 @@ impl Round<'_, '_> {
     fn attach(&mut self, patient: &mut Patient) -> Result<()> {
         let address = patient.id.slot;
         let names = patient.slot.kind == BlobKind::Directory as u8;
-        let kind = if names { PageKind::NameLeaf } else { PageKind::ExtentLeaf };
+        let kind = if names {
+            PageKind::NameLeaf
+        } else {
+            PageKind::ExtentLeaf
+        };
         let mut recovered = Vec::new();
         for (page, content) in self.strays.take(address, kind) {
             self.survey.used.mark(Run { page, pages: 1 });
             if names {
-                let range = self.names.range(&self.medium.hash_key, &content, page, address);
+                let range = self
+                    .names
+                    .range(&self.medium.hash_key, &content, page, address);
                 patient.leaves.push(Leaf {
                     page: Some(page),
                     content: LeafContent::Names(range),
@@ -290,8 +315,13 @@ impl Round<'_, '_> {
         }
         for (lower, upper) in &patient.lost {
             let end = upper.unwrap_or(u64::MAX);
-            let bytes = |page: u64| page.saturating_mul(PAGE_BYTES as u64).min(patient.slot.size);
-            let inside = recovered.iter().any(|(from, to)| *from < end && *to > *lower);
+            let bytes = |page: u64| {
+                page.saturating_mul(PAGE_BYTES as u64)
+                    .min(patient.slot.size)
+            };
+            let inside = recovered
+                .iter()
+                .any(|(from, to)| *from < end && *to > *lower);
             if !inside && bytes(*lower) < bytes(end) {
                 let range = format!("bytes {} to {}", bytes(*lower), bytes(end));
                 let finding = Finding::new(
@@ -350,7 +380,13 @@ impl Round<'_, '_> {
         }
         for (page, mut owners) in claims {
             // Who changed last is believed; a page that was never written has nothing to lose.
-            owners.sort_by_key(|claim| (claim.unwritten, std::cmp::Reverse(claim.changed), claim.slot));
+            owners.sort_by_key(|claim| {
+                (
+                    claim.unwritten,
+                    std::cmp::Reverse(claim.changed),
+                    claim.slot,
+                )
+            });
             let keeper = match metadata.get(&page) {
                 Some(owner) => *owner,
                 None => owners.remove(0).slot,
@@ -370,7 +406,9 @@ impl Round<'_, '_> {
                     Some(copy) => (
                         Edit::Copy(copy),
                         "one of them shows the other's data",
-                        format!("both keep it; inode {keeper} keeps the page, this one gets a copy"),
+                        format!(
+                            "both keep it; inode {keeper} keeps the page, this one gets a copy"
+                        ),
                     ),
                     None => (
                         Edit::Hole,
@@ -474,7 +512,10 @@ impl Round<'_, '_> {
             let end = pair[0].1.iter().map(Extent::end).max().unwrap_or(0);
             end > u64::from(pair[1].1[0].logical)
         }) {
-            let mut all: Vec<Extent> = leaves.into_iter().flat_map(|(_, extents)| extents).collect();
+            let mut all: Vec<Extent> = leaves
+                .into_iter()
+                .flat_map(|(_, extents)| extents)
+                .collect();
             all.sort_by_key(|extent| extent.logical);
             leaves = vec![(None, all)];
         }
@@ -497,7 +538,10 @@ impl Round<'_, '_> {
                 continue;
             }
             for part in extents.chunks(NODE_ENTRIES) {
-                let bytes: Vec<u8> = part.iter().flat_map(|extent| extent.raw().as_bytes().to_vec()).collect();
+                let bytes: Vec<u8> = part
+                    .iter()
+                    .flat_map(|extent| extent.raw().as_bytes().to_vec())
+                    .collect();
                 let page = self.node(owner, PageKind::ExtentLeaf, 0, part.len(), &bytes)?;
                 placed.push((u64::from(part[0].logical), page));
             }
@@ -514,13 +558,18 @@ impl Round<'_, '_> {
     async fn name_leaves(&mut self, owner: u64, leaves: &[Leaf]) -> Result<Vec<(u64, u64)>> {
         let mut sound = Vec::new();
         for leaf in leaves {
-            if let (Some(page), LeafContent::Names(Some((first, last)))) = (leaf.page, &leaf.content) {
+            if let (Some(page), LeafContent::Names(Some((first, last)))) =
+                (leaf.page, &leaf.content)
+            {
                 sound.push((*first, *last, page));
             }
         }
         sound.sort_unstable();
         if sound.len() == leaves.len() && sound.windows(2).all(|pair| pair[0].1 < pair[1].0) {
-            return Ok(sound.iter().map(|(first, _, page)| (*first, *page)).collect());
+            return Ok(sound
+                .iter()
+                .map(|(first, _, page)| (*first, *page))
+                .collect());
         }
         let mut entries: Vec<NameEntry> = Vec::new();
         let mut known = HashSet::new();
@@ -560,8 +609,10 @@ impl Round<'_, '_> {
                     key: *key,
                     child: *child,
                 };
-                let bytes: Vec<u8> =
-                    part.iter().flat_map(|node| entry(node).as_bytes().to_vec()).collect();
+                let bytes: Vec<u8> = part
+                    .iter()
+                    .flat_map(|node| entry(node).as_bytes().to_vec())
+                    .collect();
                 let page = self.node(owner, PageKind::Inner, level, part.len(), &bytes)?;
                 above.push((part[0].0, page));
                 pages += 1;
@@ -572,7 +623,14 @@ impl Round<'_, '_> {
         Ok((root, level, pages))
     }
 
-    fn node(&mut self, owner: u64, kind: PageKind, level: u8, count: usize, bytes: &[u8]) -> Result<u64> {
+    fn node(
+        &mut self,
+        owner: u64,
+        kind: PageKind,
+        level: u8,
+        count: usize,
+        bytes: &[u8],
+    ) -> Result<u64> {
         let page = self.fresh()?;
         let mut content = Box::new(Page::zeroed());
         begin(&mut content, kind, level, owner);
@@ -599,7 +657,10 @@ fn edit(patient: &mut Patient, edits: &BTreeMap<u64, Edit>) {
                 }
                 if let Edit::Copy(physical) = edit {
                     let copy = extent.cut(*logical..*logical + 1);
-                    let copy = Extent { physical: *physical, ..copy };
+                    let copy = Extent {
+                        physical: *physical,
+                        ..copy
+                    };
                     match edited.last_mut() {
                         Some(last) if joins(last, &copy) => last.pages += 1,
                         _ => edited.push(copy),

@@ -51,9 +51,8 @@ impl Strays {
                 let marked = map.is_none_or(|map| {
                     inside && (map.a[offset / 64] | map.b[offset / 64]) >> (offset % 64) & 1 == 1
                 });
-                let stray = inside
-                    && (marked || !trusted)
-                    && survey.used.is_unused(Run { page, pages: 1 });
+                let stray =
+                    inside && (marked || !trusted) && survey.used.is_unused(Run { page, pages: 1 });
                 match (&mut run, stray) {
                     (Some((_, end)), true) => *end = page + 1,
                     (None, true) => run = Some((page, page + 1)),
@@ -94,21 +93,30 @@ impl Strays {
 
     /// Slots whose leaves were found, where the map says that they are in use.
     pub(super) fn owners(&self) -> Vec<u64> {
-        let trusted = self.leaves.iter().filter(|(_, found)| found.iter().any(|leaf| leaf.trusted));
+        let trusted = self
+            .leaves
+            .iter()
+            .filter(|(_, found)| found.iter().any(|leaf| leaf.trusted));
         trusted.map(|((owner, _), _)| *owner).collect()
     }
 
     /// Pages of the leaves that a blob has here; `all`: those that may be of a deleted one, too.
     pub(super) fn leaves(&self, owner: u64, kind: PageKind, all: bool) -> Vec<u64> {
         let found = self.leaves.get(&(owner, kind as u8));
-        let found = found.into_iter().flatten().filter(|leaf| all || leaf.trusted);
+        let found = found
+            .into_iter()
+            .flatten()
+            .filter(|leaf| all || leaf.trusted);
         found.map(|leaf| leaf.page).collect()
     }
 
     /// Gives out the leaves of a blob.
     pub(super) fn take(&mut self, owner: u64, kind: PageKind) -> Vec<(u64, Box<Page>)> {
         let found = self.leaves.remove(&(owner, kind as u8)).unwrap_or_default();
-        found.into_iter().map(|leaf| (leaf.page, leaf.content)).collect()
+        found
+            .into_iter()
+            .map(|leaf| (leaf.page, leaf.content))
+            .collect()
     }
 
     /// The extents of a leaf that was found.
@@ -116,7 +124,9 @@ impl Strays {
         let count = usize::from(header(content).count).min(NODE_ENTRIES);
         let raw = <[RawExtent]>::ref_from_bytes(&content.0[PAGE_HEADER_BYTES..]).unwrap_or(&[]);
         let raw = raw.get(..count).unwrap_or(&[]);
-        verified_extents(raw).filter_map(|(extent, _)| extent).collect()
+        verified_extents(raw)
+            .filter_map(|(extent, _)| extent)
+            .collect()
     }
 
     /// Is this page one of them, not to be written to?

@@ -194,11 +194,7 @@ enum Sector {
 }
 
 /// The slots of a page; a flipped bit in one is put right.
-async fn sectors(
-    medium: &mut Medium<'_>,
-    page: u64,
-    content: &Page,
-) -> Result<Vec<(u64, Sector)>> {
+async fn sectors(medium: &mut Medium<'_>, page: u64, content: &Page) -> Result<Vec<(u64, Sector)>> {
     let mut content = content.clone();
     let mut found = Vec::new();
     let mut healed = false;
@@ -213,8 +209,7 @@ async fn sectors(
         if !empty
             && !sound(bytes)
             && super::heal::heal(&medium.volume, address, bytes, 0)
-            && Slot::read_from_bytes(bytes)
-                .is_ok_and(|slot| BlobKind::from_u8(slot.kind).is_some())
+            && Slot::read_from_bytes(bytes).is_ok_and(|slot| BlobKind::from_u8(slot.kind).is_some())
         {
             healed = true;
             let finding = Finding::new(
@@ -223,9 +218,7 @@ async fn sectors(
                 "it could not be opened",
                 "the bit is put right",
             );
-            medium
-                .findings
-                .add(finding.of_slot(address).at_page(page));
+            medium.findings.add(finding.of_slot(address).at_page(page));
         }
     }
     if healed {
@@ -233,7 +226,9 @@ async fn sectors(
     }
     for (address, slot) in slots_of(medium.volume, page, &content) {
         let at = (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES;
-        let empty = content.0[at..at + SECTOR_BYTES].iter().all(|byte| *byte == 0);
+        let empty = content.0[at..at + SECTOR_BYTES]
+            .iter()
+            .all(|byte| *byte == 0);
         let sector = match slot {
             SlotContent::Free if empty => Sector::Free,
             SlotContent::Free => Sector::Fault(SlotFault::NotZeroed),
@@ -431,7 +426,8 @@ async fn walk(
     let leaf_kind = match slot.map_kind {
         MAP_EXTENTS => {
             let count = usize::from(slot.map_count).min(SLOT_EXTENTS);
-            let raw = <[RawExtent]>::ref_from_bytes(&slot.payload[..count * size_of::<RawExtent>()]);
+            let raw =
+                <[RawExtent]>::ref_from_bytes(&slot.payload[..count * size_of::<RawExtent>()]);
             let raw = raw.unwrap_or(&[]).to_vec();
             return Ok(extents(survey, patient, None, &raw, (0, None), &mut end));
         }
@@ -567,7 +563,10 @@ fn lost_node(
             },
         ),
         _ => {
-            let bytes = |page: u64| page.saturating_mul(PAGE_BYTES as u64).min(patient.slot.size);
+            let bytes = |page: u64| {
+                page.saturating_mul(PAGE_BYTES as u64)
+                    .min(patient.slot.size)
+            };
             let range = match pending.upper {
                 _ if pending.lower == 0 && pending.upper.is_none() => "all of it".to_string(),
                 Some(upper) => format!("bytes {} to {}", bytes(pending.lower), bytes(upper)),

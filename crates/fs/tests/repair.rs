@@ -582,3 +582,145 @@ fn a_repair_of_a_sound_volume_finds_and_changes_nothing() {
         verify("nothing", faulty.image(), variant(number), &Harm::default());
     }
 }
+
+/// Mounts an image and does something with it.
+fn with<T>(image: Image, f: impl FnOnce(&Volume) -> T) -> T {
+    let volume = Volume::try_mount(device(image, 9), CACHE_BYTES, false).expect("mount");
+    f(&volume)
+}
+
+fn repaired(image: Image) -> Image {
+    let faulty = device(image, 9);
+    let report = repair_device(faulty.clone()).expect("repair");
+    assert!(!report.is_clean());
+    faulty.image()
+}
+
+fn noise_at(image: &Image, offset: u64, len: usize) -> Image {
+    let (mut image, mut noise) = (image.clone(), vec![0; len]);
+    Prng::new(offset).fill(&mut noise);
+    image.write(offset, &noise);
+    image
+}
+
+/// The first page of this kind that belongs to a slot.
+fn node(variant: &Variant, kind: PageKind, slot: u64) -> Option<u64> {
+    let mut pages = variant
+        .roles
+        .iter()
+        .filter(|(_, role)| *role == Role::Owned(slot));
+    let found = pages.find(|(page, _)| page_of(&variant.image, *page)[5] == kind as u8);
+    found.map(|(page, _)| *page)
+}
+
+#[test]
+fn a_directory_keeps_its_names_when_its_slot_or_the_root_of_its_tree_is_lost() {
+    let variant = variant(0);
+    let (slot, names) = with(variant.image.clone(), |volume| {
+        (slot_of(volume, "/big").0, volume.list("/big"))
+    });
+    assert!(names.len() > 300);
+    let root = node(variant, PageKind::Inner, slot).expect("a tree with an inner node");
+    for damaged in [
+        noise_at(&variant.image, slot * SECTOR as u64, SECTOR),
+        noise_at(&variant.image, root * PAGE_BYTES as u64, PAGE_BYTES),
+    ] {
+        let image = repaired(damaged);
+        with(image, |volume| {
+            assert_eq!(volume.list("/big"), names);
+            assert_eq!(volume.check(), [""; 0]);
+        });
+    }
+}
+
+#[test]
+fn a_file_with_a_tree_comes_back_when_its_slot_is_lost() {
+    let variant = variant(0);
+    let mut tried = 0;
+    for ((slot, _), known) in &variant.files {
+        if node(variant, PageKind::ExtentLeaf, *slot).is_none() {
+            continue;
+        }
+        tried += 1;
+        let image = repaired(noise_at(&variant.image, slot * SECTOR as u64, SECTOR));
+        with(image, |volume| {
+            for path in &known.paths {
+                let content = volume.get(path).expect("it is there");
+                assert!(content.starts_with(&known.content), "{path}");
+                assert!(content.len() < known.content.len() + PAGE_BYTES);
+            }
+        });
+    }
+    assert!(tried > 0);
+}
+
+#[test]
+fn a_lost_leaf_of_a_map_costs_its_range_and_the_report_names_it() {
+    let variant = variant(0);
+    let mut tried = 0;
+    for ((slot, _), known) in &variant.files {
+        let Some(leaf) = node(variant, PageKind::ExtentLeaf, *slot) else {
+            continue;
+        };
+        tried += 1;
+        let faulty = device(
+            noise_at(&variant.image, leaf * PAGE_BYTES as u64, PAGE_BYTES),
+            9,
+        );
+        let report = repair_device(faulty.clone()).expect("repair");
+        let path = known.paths.first().expect("a path");
+        let named = |finding: &Finding| {
+            finding.kind == FindingKind::Map
+                && finding
+                    .path
+                    .as_ref()
+                    .is_some_and(|path| known.paths.contains(path))
+        };
+        assert!(
+            report.findings.list.iter().any(named),
+            "{:#?}",
+            report.findings.list
+        );
+        with(faulty.image(), |volume| {
+            let content = volume.get(path).expect("it can be read");
+            assert_eq!(content.len(), known.content.len());
+            let wrong = content
+                .iter()
+                .zip(&known.content)
+                .filter(|(a, b)| a != b && **a != 0);
+            assert_eq!(wrong.count(), 0, "neither its content nor zero");
+        });
+    }
+    assert!(tried > 0);
+}
+
+/// Every kind of page with one bit flipped: the repair finds it and nothing is lost.
+#[test]
+fn a_flipped_bit_costs_nothing_wherever_it_is() {
+    let mut random = Prng::new(5);
+    for number in [0, 1] {
+        let variant = variant(number);
+        let mut of_kind: BTreeMap<String, u32> = BTreeMap::new();
+        for (page, role) in &variant.roles {
+            let kind = match role {
+                Role::Owned(_) => format!("{}", page_of(&variant.image, *page)[5]),
+                role => format!("{role:?}"),
+            };
+            let count = of_kind.entry(kind).or_default();
+            *count += 1;
+            if *count > 2 {
+                continue;
+            }
+            let mut bytes = page_of(&variant.image, *page);
+            let bit = random.index(PAGE_BYTES * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let mut image = variant.image.clone();
+            image.write(page * PAGE_BYTES as u64, &bytes);
+            let faulty = device(image, 9);
+            let what = format!("variant {number}, page {page}, {role:?}, bit {bit}");
+            let repair = repair_device(faulty.clone());
+            repair.unwrap_or_else(|error| panic!("{what}: {error}"));
+            verify(&what, faulty.image(), variant, &Harm::default());
+        }
+    }
+}

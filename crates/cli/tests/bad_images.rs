@@ -448,7 +448,7 @@ fn one_superblock_is_enough_and_never_means_an_older_volume() {
                 );
                 let image = std::fs::read(sample.place.path("v.adit")).expect("read");
                 assert!(
-                    &image[page * PAGE..][..PAGE] == &bytes[..],
+                    image[page * PAGE..][..PAGE] == bytes[..],
                     "{what}: check wrote"
                 );
                 let ls = sample.place.run(&["ls", "v.adit"]);

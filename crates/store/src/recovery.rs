@@ -28,6 +28,7 @@ use crate::journal::encode_page;
 use crate::page_view::view;
 use crate::record::{self, Change};
 use crate::repair::heal::heal;
+use crate::repair::journal::{find_tail, journal_finding, read_ring};
 use crate::repair::{Finding, FindingKind, Findings};
 use crate::superblock::{self, Layout};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -38,7 +39,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Pages read by one request while scanning.
-const SCAN_PAGES: u64 = 128;
+pub(crate) const SCAN_PAGES: u64 = 128;
 /// Pages held in memory while redoing; more are written home in between.
 const REDO_PAGES_MAX: usize = 8192;
 /// The same when what is redone may turn out to be freed.
@@ -514,95 +515,6 @@ pub(crate) async fn recover(
     }
     io.write_superblock(superblock).await?;
     Ok(recovered)
-}
-
-fn journal_finding(lsn: u64, what: &str) -> Finding {
-    Finding::new(
-        FindingKind::Journal,
-        format!("the journal can't be replayed from LSN {lsn} on: {what}"),
-        "what was acknowledged after it is lost",
-        "the volume becomes as it was before that, and what contradicts it is resolved",
-    )
-}
-
-/// Pages of the ring; those that can't be read are zeroes.
-async fn read_ring(io: &RawIo, index: u64, count: u64) -> Vec<u8> {
-    if let Ok(pages) = io.read(JOURNAL_FIRST_PAGE + index, count).await {
-        return pages.as_slice().to_vec();
-    }
-    let mut bytes = vec![0; count as usize * PAGE_BYTES];
-    for (at, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
-        if let Ok(read) = io.read(JOURNAL_FIRST_PAGE + index + at as u64, 1).await {
-            page.copy_from_slice(&read.as_slice()[..PAGE_BYTES]);
-        }
-    }
-    bytes
-}
-
-/// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the tail that it had, as
-/// far as the ring tells: the first page of its epoch, or of the unbroken run of pages that ends with the
-/// newest. Says whether the tail may be older than the one that was flushed last.
-async fn find_tail(
-    io: &RawIo,
-    superblock: &mut Superblock,
-    alone: bool,
-    findings: &mut Findings,
-) -> Result<bool> {
-    let volume = VolumeId(superblock.volume_id);
-    let ring_pages = superblock.journal_pages;
-    let mut epoch = superblock.epoch;
-    let mut pages: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    let mut index = 0;
-    while index < ring_pages {
-        let count = SCAN_PAGES.min(ring_pages - index);
-        let bytes = read_ring(io, index, count).await;
-        for (at, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
-            let header = record::verify_page(&volume, ring_pages, index + at as u64, page);
-            let Some(header) = header.filter(|header| header.epoch >= epoch) else {
-                continue;
-            };
-            if header.epoch > epoch {
-                epoch = header.epoch;
-                pages.clear();
-            }
-            pages.insert(header.lsn, (header.transaction_lsn, header.horizon));
-        }
-        index += count;
-    }
-    let newer = epoch > superblock.epoch;
-    let behind = pages.range(superblock.tail..);
-    let unclean = superblock.state & STATE_CLEAN == 0;
-    let gap = alone
-        && !pages.contains_key(&superblock.tail)
-        && behind
-            .clone()
-            .any(|(_, (_, horizon))| *horizon > superblock.tail);
-    let after_clean = !unclean && pages.range(superblock.tail..).next().is_some();
-    if !newer && !gap && !after_clean {
-        return Ok(false);
-    }
-    // The unbroken run that ends with the newest page.
-    let mut start = pages
-        .last_key_value()
-        .map_or(superblock.tail, |(lsn, _)| *lsn);
-    while start > 0 && pages.contains_key(&(start - 1)) {
-        start -= 1;
-    }
-    while pages.get(&start).is_some_and(|(first, _)| *first != start) {
-        start += 1;
-    }
-    if newer || gap {
-        superblock.tail = start;
-    }
-    superblock.epoch = epoch;
-    superblock.state &= !STATE_CLEAN;
-    findings.add(Finding::new(
-        FindingKind::Superblock,
-        format!("the newest superblock is lost: the journal goes on behind the one that is left, in epoch {epoch}"),
-        "the volume could not be opened",
-        format!("the journal is replayed from LSN {} on", superblock.tail),
-    ));
-    Ok(true)
 }
 
 /// Makes room in the ring for `pages` more: takes home what was redone and moves the tail, within the epoch.

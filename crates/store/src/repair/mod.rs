@@ -11,6 +11,7 @@
 //! | `finding.rs` | what is told |
 //! | `medium.rs` | the raw device; the order of writing |
 //! | `heal.rs` | a flipped bit |
+//! | `journal.rs` | where a journal begins whose superblock is lost |
 //! | `survey.rs` | what is there and what is wrong |
 //! | `strays.rs` | what was lost with what led to it |
 //! | `rebuild.rs` | maps of blobs, slots, pages with two owners |
@@ -23,6 +24,7 @@
 mod derive;
 mod finding;
 pub(crate) mod heal;
+pub(crate) mod journal;
 mod medium;
 mod rebuild;
 mod strays;

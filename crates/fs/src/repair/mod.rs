@@ -6,12 +6,14 @@
 //!
 //! Memory: what all entries take. The rules are in `docs/decisions/0012-check-and-repair.md`.
 
+mod lost;
+mod roots;
+
 use crate::names::{self, Name, Target};
-use crate::orphans::Orphans;
 use crate::resolve::id_of;
 use crate::symlink;
 use crate::types::FileKind;
-use crate::volume::{Fs, fresh_slot};
+use crate::volume::Fs;
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Result};
 use adit_reactor::Reactor;
@@ -20,10 +22,8 @@ use adit_store::pages::Stop;
 use adit_store::{
     BlobId, Finding, FindingKind, Findings, RepairOptions, Store, StoreOptions, Transaction,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
-
-const LOST_AND_FOUND: &str = "lost+found";
 
 /// What a repair found and did.
 #[derive(Clone, Debug, Default)]
@@ -181,136 +181,6 @@ impl Repair {
         self.inodes
             .get(&id.slot)
             .is_some_and(|inode| is_directory(inode) && inode.generation == id.generation)
-    }
-
-    /// Root and orphan directory: those of the state page, or those that look like them, or new ones.
-    async fn roots(&mut self) -> Result<()> {
-        let state = self.store.state().await?;
-        let id = |slot, generation| BlobId { slot, generation };
-        let root = id(state.root, state.root_generation);
-        let orphans = id(state.orphans, state.orphans_generation);
-        let root = Some(root).filter(|id| self.is_live_directory(*id));
-        let own_parent = |repair: &Repair, id: BlobId| {
-            repair
-                .inodes
-                .get(&id.slot)
-                .is_some_and(|inode| inode.parent == id.slot)
-        };
-        let orphans = Some(orphans)
-            .filter(|id| self.is_live_directory(*id) && Some(*id) != root && own_parent(self, *id));
-        let (mut root, mut orphans) = (root, orphans);
-        if root.is_some() && orphans.is_some() {
-            self.root = root.unwrap_or(NOWHERE);
-            self.orphans = orphans.unwrap_or(NOWHERE);
-            return Ok(());
-        }
-        // Both were made first, and each is its own parent; nothing else is.
-        let mut candidates: Vec<BlobId> = Vec::new();
-        for (slot, inode) in &self.inodes {
-            let id = self.id(*slot);
-            if is_directory(inode)
-                && inode.parent == *slot
-                && Some(id) != root
-                && Some(id) != orphans
-            {
-                candidates.push(id);
-            }
-        }
-        candidates.sort_by_key(|id| (id.generation, id.slot));
-        let mut listing = BTreeSet::new();
-        for id in &candidates {
-            let entries = self.entries_of(*id).await?;
-            let hidden = |entry: &Entry| {
-                entry.name.len() == 16
-                    && std::str::from_utf8(&entry.name)
-                        .is_ok_and(|name| u64::from_str_radix(name, 16) == Ok(entry.target.slot))
-            };
-            if !entries.is_empty() && entries.iter().all(hidden) {
-                listing.insert(*id);
-            } else if !entries.is_empty() {
-                root.get_or_insert(*id);
-            }
-        }
-        candidates.retain(|id| Some(*id) != root);
-        if orphans.is_none() && !listing.is_empty() {
-            orphans = candidates.iter().copied().find(|id| listing.contains(id));
-            candidates.retain(|id| Some(*id) != orphans);
-        }
-        candidates.retain(|id| !listing.contains(id));
-        let mut empty = candidates.into_iter();
-        let root_found = root.or_else(|| empty.next());
-        let orphans_found = orphans.or_else(|| empty.next());
-        let finding = |what: &str, found: Option<BlobId>| {
-            Finding::new(
-                FindingKind::State,
-                format!("the state page names no {what}"),
-                "the volume can't be mounted",
-                match found {
-                    Some(id) => format!("it is inode {}", id.slot),
-                    None => "a new one is made".into(),
-                },
-            )
-        };
-        if root.is_none_or(|id| {
-            id != BlobId {
-                slot: state.root,
-                generation: state.root_generation,
-            }
-        }) {
-            self.found(finding("root directory", root_found));
-        }
-        if orphans.is_none_or(|id| {
-            id != BlobId {
-                slot: state.orphans,
-                generation: state.orphans_generation,
-            }
-        }) {
-            self.found(finding("directory of orphans", orphans_found));
-        }
-        self.root = self.directory_or_new(root_found).await?;
-        self.orphans = self.directory_or_new(orphans_found).await?;
-        let (root, orphans) = (self.root, self.orphans);
-        self.store
-            .transact_freeing(|transaction| {
-                transaction.set_root(root)?;
-                transaction.set_orphans(orphans)
-            })
-            .await
-    }
-
-    /// A directory that is its own parent, made if it isn't there.
-    async fn directory_or_new(&mut self, found: Option<BlobId>) -> Result<BlobId> {
-        if let Some(id) = found {
-            return Ok(id);
-        }
-        let mut slot = fresh_slot(FileKind::Directory, 0o755);
-        slot.links = 2;
-        names::initialize(&mut slot);
-        let id = self
-            .store
-            .transact_freeing(|transaction| {
-                let id = transaction.create(slot)?;
-                let mut slot = transaction.slot(id)?;
-                slot.parent = id.slot;
-                transaction.put(id, slot)?;
-                Ok(id)
-            })
-            .await?;
-        self.know(id, id.slot);
-        Ok(id)
-    }
-
-    /// Takes a directory that was just made into the table.
-    fn know(&mut self, id: BlobId, parent: u64) {
-        let inode = Inode {
-            generation: id.generation,
-            kind: FileKind::Directory as u8,
-            links: 2,
-            parent,
-            names: 0,
-            subdirectories: 0,
-        };
-        self.inodes.insert(id.slot, inode);
     }
 
     async fn entries_of(&mut self, id: BlobId) -> Result<Vec<Entry>> {
@@ -670,181 +540,6 @@ impl Repair {
         }
     }
 
-    /// What no name leads to. Those that have no links, or can't be used, become orphans; the others are answered.
-    async fn nameless(&mut self, broken: &HashSet<u64>) -> Result<Vec<u64>> {
-        let listed: HashSet<u64> = self.listed.iter().map(|entry| entry.target.slot).collect();
-        let mut slots: Vec<u64> = Vec::new();
-        for (slot, inode) in &self.inodes {
-            let hidden = [self.root.slot, self.orphans.slot].contains(slot);
-            let named = inode.names > 0 || inode.kind == FileKind::Blob as u8;
-            if !named && !hidden && !listed.contains(slot) {
-                slots.push(*slot);
-            }
-        }
-        slots.sort_unstable();
-        // Entries of the orphan directory that don't hold.
-        for index in 0..self.entries.len() {
-            if self.entries[index].directory == self.orphans.slot {
-                self.remove(index).await?;
-            }
-        }
-        let mut lost = Vec::new();
-        for slot in slots {
-            let Some(inode) = self.inodes.get(&slot).copied() else {
-                continue;
-            };
-            let id = self.id(slot);
-            let empty = !is_directory(&inode) || self.entries_of(id).await?.is_empty();
-            if broken.contains(&slot) || inode.links == 0 && empty {
-                if !broken.contains(&slot) {
-                    let finding = Finding::new(
-                        FindingKind::Orphan,
-                        "it was deleted while it was open, and nothing lists it",
-                        "its space would never be freed",
-                        "it is deleted",
-                    );
-                    self.found(finding.of_slot(slot));
-                }
-                let Some(kind) = FileKind::from_u8(inode.kind) else {
-                    continue;
-                };
-                let orphans = Orphans {
-                    store: self.store.clone(),
-                    directory: self.orphans,
-                    hash_key: self.hash_key,
-                };
-                self.store
-                    .transact_freeing(|transaction| {
-                        let mut slot = transaction.slot(id)?;
-                        slot.links = 0;
-                        transaction.put(id, slot)?;
-                        orphans.add(transaction, id, kind)
-                    })
-                    .await?;
-                self.inodes.remove(&slot);
-                continue;
-            }
-            let finding = Finding::new(
-                FindingKind::Lost,
-                "no name leads to it",
-                "it can't be found, and its space would never be freed",
-                format!("it becomes /{LOST_AND_FOUND}/{}", lost_name(id)),
-            );
-            self.found(finding.of_slot(slot));
-            lost.push(slot);
-        }
-        Ok(lost)
-    }
-
-    /// Gives lost inodes names in `/lost+found`.
-    async fn adopt(&mut self, lost: Vec<u64>) -> Result<()> {
-        if lost.is_empty() {
-            return Ok(());
-        }
-        let directory = self.lost_and_found().await?;
-        for slot in lost {
-            let (id, name) = (self.id(slot), lost_name(self.id(slot)));
-            let Some(inode) = self.inodes.get(&slot).copied() else {
-                continue;
-            };
-            let target = Target {
-                slot,
-                generation: id.generation,
-                kind: inode.kind,
-            };
-            let mut free = name.clone();
-            for attempt in 1.. {
-                let added = self
-                    .change_directory(directory, |key, transaction, slot| {
-                        let name = Name::new(&key, free.as_bytes());
-                        names::insert(transaction, slot, directory.slot, &name, target)
-                    })
-                    .await;
-                match added {
-                    Err(error) if error.errno() == Errno::EXIST => {
-                        free = format!("{name}-{attempt}");
-                    }
-                    added => {
-                        added?;
-                        break;
-                    }
-                }
-            }
-            self.name(directory.slot, free.into_bytes(), target);
-        }
-        Ok(())
-    }
-
-    /// Takes a name that was just made into the tables.
-    fn name(&mut self, directory: u64, name: Vec<u8>, target: Target) {
-        let Some(inode) = self.inodes.get_mut(&target.slot) else {
-            return;
-        };
-        inode.names += 1;
-        if is_directory(inode) {
-            self.parents.insert(target.slot, self.entries.len());
-            if let Some(above) = self.inodes.get_mut(&directory) {
-                above.subdirectories += 1;
-            }
-        }
-        self.entries.push(Entry {
-            directory,
-            name,
-            target,
-        });
-    }
-
-    /// `/lost+found`, or, if that is something else, a directory beside it.
-    async fn lost_and_found(&mut self) -> Result<BlobId> {
-        let root = self.root;
-        let mut name = LOST_AND_FOUND.to_string();
-        for attempt in 1.. {
-            let key = self.hash_key;
-            let found = self
-                .store
-                .view(|view| {
-                    let name = Name::new(&key, name.as_bytes());
-                    names::lookup(view, view.slot_ref(root)?, root.slot, &name)
-                })
-                .await?;
-            match found {
-                None => break,
-                Some(target) if self.is_live_directory(id_of(target)) => return Ok(id_of(target)),
-                Some(_) => name = format!("{LOST_AND_FOUND}-{attempt}"),
-            }
-        }
-        let mut fresh = fresh_slot(FileKind::Directory, 0o700);
-        fresh.links = 2;
-        fresh.parent = root.slot;
-        names::initialize(&mut fresh);
-        let key = self.hash_key;
-        let id = self
-            .store
-            .transact_freeing(|transaction| {
-                let id = transaction.create(fresh)?;
-                let mut slot = transaction.slot(root)?;
-                let target = Target {
-                    slot: id.slot,
-                    generation: id.generation,
-                    kind: FileKind::Directory as u8,
-                };
-                let name = Name::new(&key, name.as_bytes());
-                names::insert(transaction, &mut slot, root.slot, &name, target)?;
-                slot.links = slot.links.saturating_add(1);
-                transaction.put(root, slot)?;
-                Ok(id)
-            })
-            .await?;
-        self.know(id, root.slot);
-        let target = Target {
-            slot: id.slot,
-            generation: id.generation,
-            kind: FileKind::Directory as u8,
-        };
-        self.name(root.slot, name.into_bytes(), target);
-        Ok(id)
-    }
-
     /// Puts link counts, parents, and kinds in entries right.
     async fn set_links(&mut self) -> Result<()> {
         let mut slots: Vec<u64> = self.inodes.keys().copied().collect();
@@ -960,8 +655,4 @@ impl Repair {
             }
         }
     }
-}
-
-fn lost_name(id: BlobId) -> String {
-    format!("#{}-{}", id.slot, id.generation)
 }

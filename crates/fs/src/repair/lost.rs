@@ -1,0 +1,194 @@
+//! What no name leads to: deleted, or under `/lost+found`.
+
+use super::{Entry, Repair, is_directory};
+use crate::names::{self, Name, Target};
+use crate::orphans::Orphans;
+use crate::resolve::id_of;
+use crate::types::FileKind;
+use crate::volume::fresh_slot;
+use adit_base::{Errno, Result};
+use adit_store::{BlobId, Finding, FindingKind};
+use std::collections::HashSet;
+
+const LOST_AND_FOUND: &str = "lost+found";
+
+fn lost_name(id: BlobId) -> String {
+    format!("#{}-{}", id.slot, id.generation)
+}
+
+impl Repair {
+    /// What no name leads to. Those that have no links, or can't be used, become orphans; the others are answered.
+    pub(super) async fn nameless(&mut self, broken: &HashSet<u64>) -> Result<Vec<u64>> {
+        let listed: HashSet<u64> = self.listed.iter().map(|entry| entry.target.slot).collect();
+        let mut slots: Vec<u64> = Vec::new();
+        for (slot, inode) in &self.inodes {
+            let hidden = [self.root.slot, self.orphans.slot].contains(slot);
+            let named = inode.names > 0 || inode.kind == FileKind::Blob as u8;
+            if !named && !hidden && !listed.contains(slot) {
+                slots.push(*slot);
+            }
+        }
+        slots.sort_unstable();
+        // Entries of the orphan directory that don't hold.
+        for index in 0..self.entries.len() {
+            if self.entries[index].directory == self.orphans.slot {
+                self.remove(index).await?;
+            }
+        }
+        let mut lost = Vec::new();
+        for slot in slots {
+            let Some(inode) = self.inodes.get(&slot).copied() else {
+                continue;
+            };
+            let id = self.id(slot);
+            let empty = !is_directory(&inode) || self.entries_of(id).await?.is_empty();
+            if broken.contains(&slot) || inode.links == 0 && empty {
+                if !broken.contains(&slot) {
+                    let finding = Finding::new(
+                        FindingKind::Orphan,
+                        "it was deleted while it was open, and nothing lists it",
+                        "its space would never be freed",
+                        "it is deleted",
+                    );
+                    self.found(finding.of_slot(slot));
+                }
+                let Some(kind) = FileKind::from_u8(inode.kind) else {
+                    continue;
+                };
+                let orphans = Orphans {
+                    store: self.store.clone(),
+                    directory: self.orphans,
+                    hash_key: self.hash_key,
+                };
+                self.store
+                    .transact_freeing(|transaction| {
+                        let mut slot = transaction.slot(id)?;
+                        slot.links = 0;
+                        transaction.put(id, slot)?;
+                        orphans.add(transaction, id, kind)
+                    })
+                    .await?;
+                self.inodes.remove(&slot);
+                continue;
+            }
+            let finding = Finding::new(
+                FindingKind::Lost,
+                "no name leads to it",
+                "it can't be found, and its space would never be freed",
+                format!("it becomes /{LOST_AND_FOUND}/{}", lost_name(id)),
+            );
+            self.found(finding.of_slot(slot));
+            lost.push(slot);
+        }
+        Ok(lost)
+    }
+
+    /// Gives lost inodes names in `/lost+found`.
+    pub(super) async fn adopt(&mut self, lost: Vec<u64>) -> Result<()> {
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let directory = self.lost_and_found().await?;
+        for slot in lost {
+            let (id, name) = (self.id(slot), lost_name(self.id(slot)));
+            let Some(inode) = self.inodes.get(&slot).copied() else {
+                continue;
+            };
+            let target = Target {
+                slot,
+                generation: id.generation,
+                kind: inode.kind,
+            };
+            let mut free = name.clone();
+            for attempt in 1.. {
+                let added = self
+                    .change_directory(directory, |key, transaction, slot| {
+                        let name = Name::new(&key, free.as_bytes());
+                        names::insert(transaction, slot, directory.slot, &name, target)
+                    })
+                    .await;
+                match added {
+                    Err(error) if error.errno() == Errno::EXIST => {
+                        free = format!("{name}-{attempt}");
+                    }
+                    added => {
+                        added?;
+                        break;
+                    }
+                }
+            }
+            self.name(directory.slot, free.into_bytes(), target);
+        }
+        Ok(())
+    }
+
+    /// Takes a name that was just made into the tables.
+    fn name(&mut self, directory: u64, name: Vec<u8>, target: Target) {
+        let Some(inode) = self.inodes.get_mut(&target.slot) else {
+            return;
+        };
+        inode.names += 1;
+        if is_directory(inode) {
+            self.parents.insert(target.slot, self.entries.len());
+            if let Some(above) = self.inodes.get_mut(&directory) {
+                above.subdirectories += 1;
+            }
+        }
+        self.entries.push(Entry {
+            directory,
+            name,
+            target,
+        });
+    }
+
+    /// `/lost+found`, or, if that is something else, a directory beside it.
+    async fn lost_and_found(&mut self) -> Result<BlobId> {
+        let root = self.root;
+        let mut name = LOST_AND_FOUND.to_string();
+        for attempt in 1.. {
+            let key = self.hash_key;
+            let found = self
+                .store
+                .view(|view| {
+                    let name = Name::new(&key, name.as_bytes());
+                    names::lookup(view, view.slot_ref(root)?, root.slot, &name)
+                })
+                .await?;
+            match found {
+                None => break,
+                Some(target) if self.is_live_directory(id_of(target)) => return Ok(id_of(target)),
+                Some(_) => name = format!("{LOST_AND_FOUND}-{attempt}"),
+            }
+        }
+        let mut fresh = fresh_slot(FileKind::Directory, 0o700);
+        fresh.links = 2;
+        fresh.parent = root.slot;
+        names::initialize(&mut fresh);
+        let key = self.hash_key;
+        let id = self
+            .store
+            .transact_freeing(|transaction| {
+                let id = transaction.create(fresh)?;
+                let mut slot = transaction.slot(root)?;
+                let target = Target {
+                    slot: id.slot,
+                    generation: id.generation,
+                    kind: FileKind::Directory as u8,
+                };
+                let name = Name::new(&key, name.as_bytes());
+                names::insert(transaction, &mut slot, root.slot, &name, target)?;
+                slot.links = slot.links.saturating_add(1);
+                transaction.put(root, slot)?;
+                Ok(id)
+            })
+            .await?;
+        self.know(id, root.slot);
+        let target = Target {
+            slot: id.slot,
+            generation: id.generation,
+            kind: FileKind::Directory as u8,
+        };
+        self.name(root.slot, name.into_bytes(), target);
+        Ok(id)
+    }
+}

@@ -1,0 +1,141 @@
+//! The root and the directory of orphans, when the state page doesn't name them.
+
+use super::{Entry, Inode, NOWHERE, Repair, is_directory};
+use crate::names;
+use crate::types::FileKind;
+use crate::volume::fresh_slot;
+use adit_base::Result;
+use adit_store::{BlobId, Finding, FindingKind};
+use std::collections::BTreeSet;
+
+impl Repair {
+    /// Root and orphan directory: those of the state page, or those that look like them, or new ones.
+    pub(super) async fn roots(&mut self) -> Result<()> {
+        let state = self.store.state().await?;
+        let id = |slot, generation| BlobId { slot, generation };
+        let root = id(state.root, state.root_generation);
+        let orphans = id(state.orphans, state.orphans_generation);
+        let root = Some(root).filter(|id| self.is_live_directory(*id));
+        let own_parent = |repair: &Repair, id: BlobId| {
+            repair
+                .inodes
+                .get(&id.slot)
+                .is_some_and(|inode| inode.parent == id.slot)
+        };
+        let orphans = Some(orphans)
+            .filter(|id| self.is_live_directory(*id) && Some(*id) != root && own_parent(self, *id));
+        let (mut root, mut orphans) = (root, orphans);
+        if root.is_some() && orphans.is_some() {
+            self.root = root.unwrap_or(NOWHERE);
+            self.orphans = orphans.unwrap_or(NOWHERE);
+            return Ok(());
+        }
+        // Both were made first, and each is its own parent; nothing else is.
+        let mut candidates: Vec<BlobId> = Vec::new();
+        for (slot, inode) in &self.inodes {
+            let id = self.id(*slot);
+            if is_directory(inode)
+                && inode.parent == *slot
+                && Some(id) != root
+                && Some(id) != orphans
+            {
+                candidates.push(id);
+            }
+        }
+        candidates.sort_by_key(|id| (id.generation, id.slot));
+        let mut listing = BTreeSet::new();
+        for id in &candidates {
+            let entries = self.entries_of(*id).await?;
+            let hidden = |entry: &Entry| {
+                entry.name.len() == 16
+                    && std::str::from_utf8(&entry.name)
+                        .is_ok_and(|name| u64::from_str_radix(name, 16) == Ok(entry.target.slot))
+            };
+            if !entries.is_empty() && entries.iter().all(hidden) {
+                listing.insert(*id);
+            } else if !entries.is_empty() {
+                root.get_or_insert(*id);
+            }
+        }
+        candidates.retain(|id| Some(*id) != root);
+        if orphans.is_none() && !listing.is_empty() {
+            orphans = candidates.iter().copied().find(|id| listing.contains(id));
+            candidates.retain(|id| Some(*id) != orphans);
+        }
+        candidates.retain(|id| !listing.contains(id));
+        let mut empty = candidates.into_iter();
+        let root_found = root.or_else(|| empty.next());
+        let orphans_found = orphans.or_else(|| empty.next());
+        let finding = |what: &str, found: Option<BlobId>| {
+            Finding::new(
+                FindingKind::State,
+                format!("the state page names no {what}"),
+                "the volume can't be mounted",
+                match found {
+                    Some(id) => format!("it is inode {}", id.slot),
+                    None => "a new one is made".into(),
+                },
+            )
+        };
+        if root.is_none_or(|id| {
+            id != BlobId {
+                slot: state.root,
+                generation: state.root_generation,
+            }
+        }) {
+            self.found(finding("root directory", root_found));
+        }
+        if orphans.is_none_or(|id| {
+            id != BlobId {
+                slot: state.orphans,
+                generation: state.orphans_generation,
+            }
+        }) {
+            self.found(finding("directory of orphans", orphans_found));
+        }
+        self.root = self.directory_or_new(root_found).await?;
+        self.orphans = self.directory_or_new(orphans_found).await?;
+        let (root, orphans) = (self.root, self.orphans);
+        self.store
+            .transact_freeing(|transaction| {
+                transaction.set_root(root)?;
+                transaction.set_orphans(orphans)
+            })
+            .await
+    }
+
+    /// A directory that is its own parent, made if it isn't there.
+    async fn directory_or_new(&mut self, found: Option<BlobId>) -> Result<BlobId> {
+        if let Some(id) = found {
+            return Ok(id);
+        }
+        let mut slot = fresh_slot(FileKind::Directory, 0o755);
+        slot.links = 2;
+        names::initialize(&mut slot);
+        let id = self
+            .store
+            .transact_freeing(|transaction| {
+                let id = transaction.create(slot)?;
+                let mut slot = transaction.slot(id)?;
+                slot.parent = id.slot;
+                transaction.put(id, slot)?;
+                Ok(id)
+            })
+            .await?;
+        self.know(id, id.slot);
+        Ok(id)
+    }
+
+    /// Takes a directory that was just made into the table.
+    pub(super) fn know(&mut self, id: BlobId, parent: u64) {
+        let inode = Inode {
+            generation: id.generation,
+            kind: FileKind::Directory as u8,
+            links: 2,
+            parent,
+            names: 0,
+            subdirectories: 0,
+        };
+        self.inodes.insert(id.slot, inode);
+    }
+}

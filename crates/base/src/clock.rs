@@ -1,5 +1,6 @@
 //! Time: wall clock for attributes, monotonic for durations. Both are read without a system call.
 
+use crate::simulation;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A point in time as file attributes keep it.
@@ -14,6 +15,12 @@ pub struct Timestamp {
 impl Timestamp {
     /// The time of day at the resolution of the kernel's tick, like a kernel file system's timestamps.
     pub fn now() -> Self {
+        if let Some(now_ns) = simulation::now_ns() {
+            return Timestamp {
+                seconds: (now_ns / 1_000_000_000) as i64,
+                nanoseconds: (now_ns % 1_000_000_000) as u32,
+            };
+        }
         let now = clock_gettime(ClockId::RealtimeCoarse);
         Timestamp {
             seconds: now.tv_sec,
@@ -39,6 +46,9 @@ impl From<Timestamp> for std::time::SystemTime {
 
 /// Nanoseconds of a clock that never goes back; only differences mean something.
 pub fn monotonic_ns() -> u64 {
+    if let Some(now_ns) = simulation::now_ns() {
+        return now_ns;
+    }
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -9,6 +9,7 @@ pub mod fork;
 pub mod hash;
 pub mod memory;
 pub mod random;
+pub mod simulation;
 pub mod size;
 pub mod sync;
 pub mod thread;

@@ -3,7 +3,7 @@
 //! The generator is xoshiro256** (Blackman and Vigna, public domain), seeded by SplitMix64; its sequence for a seed never changes, because
 //! failing seeds are written down. It is not for secrets.
 
-use crate::{Error, Result};
+use crate::{Error, Result, simulation};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A seeded generator; equal seeds give equal sequences on every machine.
@@ -92,6 +92,9 @@ impl Prng {
 
 /// Fills bytes from the system's generator.
 pub fn os_random(bytes: &mut [u8]) -> Result<()> {
+    if simulation::fill(bytes) {
+        return Ok(());
+    }
     let mut filled = 0;
     while filled < bytes.len() {
         match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {

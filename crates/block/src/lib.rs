@@ -29,7 +29,7 @@ mod request;
 pub use address::{DeviceOptions, open_device};
 pub use buffer::{Buffer, BufferOwner};
 pub use device::{Device, Doorbell, IdleDoorbell, Queue};
-pub use fault::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image};
+pub use fault::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image, Moment};
 pub use file::{FileDevice, FileEngine, FileOptions, lock_holder};
 pub use memory::{IoCounts, Latency, MemoryConfig, MemoryDevice};
 pub use overlay::OverlayDevice;

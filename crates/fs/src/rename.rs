@@ -9,6 +9,7 @@ use crate::resolve::{self, Goal, Place};
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::clock::Timestamp;
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
 use adit_store::pages::Stop;
 use adit_store::{BlobId, SyncKind, Transaction};
@@ -40,7 +41,8 @@ impl Fs {
                             Ok(plan.outcome(Dropped::Kept(other.0)))
                         }
                         Step::Replace(old) => {
-                            if written != Some(plan.source.0)
+                            if !planted(Bug::LostRename)
+                                && written != Some(plan.source.0)
                                 && plan.source.1 == FileKind::File
                                 && let Some(blob) = self.store.blob_resident(plan.source.0)
                                 && (blob.is_dirty() || blob.is_writing_back())

@@ -10,6 +10,9 @@ use adit_base::sync::atomic::AtomicU32;
 
 /// Sleeps while `word` is `expected`, until a wake, the deadline (on the monotonic clock) or for no reason at all.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, deadline_ns: Option<u64>) {
+    if adit_base::simulation::sleep(deadline_ns) {
+        return;
+    }
     let timeout = match deadline_ns {
         None => None,
         Some(deadline_ns) => {

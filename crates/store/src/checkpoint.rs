@@ -20,6 +20,7 @@ use crate::cache::{FrameFlags, FrameKey};
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
 use crate::superblock;
 use crate::volume::{Inner, Rare};
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, Result};
 use adit_block::Buffer;
 use smallvec::SmallVec;
@@ -123,7 +124,13 @@ impl Inner {
             journal.live.borrow_mut().extend(keys);
             return Err(error);
         }
-        self.flush_device().await?;
+        if !planted(Bug::TailBeforeHome) {
+            self.flush_device().await?;
+        }
+        if planted(Bug::UnflushedTail) {
+            journal.set_flushed_tail(tail);
+            journal.release_frees(self);
+        }
         self.write_superblock(tail, 0).await?;
         journal.set_flushed_tail(tail);
         for key in keys {
@@ -170,7 +177,8 @@ impl Inner {
                 }
                 next += 1;
                 let kind = self.cache.kind(frame);
-                buffers.push(match self.journal.take_image(home) {
+                let image = self.journal.take_image(home);
+                buffers.push(match image.filter(|_| !planted(Bug::MetadataHomeEarly)) {
                     Some(image) => self.home_buffer(home, image.kind, &image.page)?,
                     None if kind == PageKind::Data as u8 => self.cache.buffer(frame),
                     None => self.home_buffer(home, kind, self.cache.page(frame))?,

@@ -27,6 +27,7 @@ use crate::format::{JOURNAL_PAYLOAD_BYTES, Page, PageKind, VolumeId};
 use crate::record::{Encoder, encoded_bytes_max};
 use crate::space::Run;
 use crate::volume::Inner;
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, GRANULE_BYTES, PAGE_BYTES, Result};
 use adit_block::Buffer;
 use adit_reactor::sync::Event;
@@ -455,7 +456,8 @@ impl Journal {
         }
         let mut space = inner.space.borrow_mut();
         frees.retain(|free| {
-            let usable = free.lsn <= if free.journaled { tail } else { horizon };
+            let usable = free.lsn <= if free.journaled { tail } else { horizon }
+                || planted(Bug::EarlyReuse);
             if usable {
                 space.release(free.run);
                 self.free_pages_pending
@@ -542,7 +544,9 @@ impl Inner {
             return Ok(());
         };
         // Records were only added after their data's writes completed, so flushing here is enough.
-        self.flush_home(journal.home_written.get()).await?;
+        if !planted(Bug::CommitBeforeData) {
+            self.flush_home(journal.home_written.get()).await?;
+        }
         let result = self.write_sealed(&sealed).await;
         // After a failure they stay published: the next process on this boot can still write them.
         result?;

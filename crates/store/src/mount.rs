@@ -254,7 +254,7 @@ impl Store {
         }
         let volume = VolumeId(superblock.volume_id);
         let name = u128::from_le_bytes(volume.0);
-        let abandoned = Abandoned::find(name).unwrap_or_else(|error| {
+        let abandoned = Abandoned::find(&options.shared_directory, name).unwrap_or_else(|error| {
             tracing::warn!(%error, "can't look for what a dead process left");
             Vec::new()
         });
@@ -461,6 +461,7 @@ fn build(
     let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
     let shared = (options.survive_process_death && !options.read_only).then(|| SharedName {
         opening: superblock.opening,
+        directory: options.shared_directory.clone(),
         ..SharedName::new(u128::from_le_bytes(volume.0), superblock.epoch)
     });
     let cache = Cache::new(&CacheOptions { frames_max, shared })?;

@@ -31,6 +31,7 @@ use crate::repair::heal::heal;
 use crate::repair::journal::{find_tail, journal_finding, read_ring};
 use crate::repair::{Finding, FindingKind, Findings};
 use crate::superblock::{self, Layout};
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, BufferPool, Operation, Request};
 use adit_reactor::Reactor;
@@ -407,6 +408,7 @@ pub(crate) async fn recover(
         };
         let (mut hole, mut told) = (None, false);
         let mut payload = Vec::new();
+        let mut held_back = Vec::new();
         let mut offset = 0;
         while offset < ring_pages {
             let index = (tail + offset) % ring_pages;
@@ -457,6 +459,9 @@ pub(crate) async fn recover(
                         if expected.lsn - expected.transaction_lsn
                             == u64::from(header.transaction_pages)
                         {
+                            if planted(Bug::RecoveryStopsEarly) {
+                                std::mem::swap(&mut held_back, &mut payload);
+                            }
                             match (redo.apply(&payload).await, findings.as_deref_mut()) {
                                 (Ok(()), _) => {}
                                 (Err(error), Some(findings)) if error.errno() == Errno::UCLEAN => {
@@ -479,7 +484,12 @@ pub(crate) async fn recover(
                             };
                         }
                     }
-                    Verdict::Hole => hole = Some(expected.transaction_lsn),
+                    Verdict::Hole => {
+                        if planted(Bug::RecoveryReadsTooFar) {
+                            redo.apply(&payload).await?;
+                        }
+                        hole = Some(expected.transaction_lsn);
+                    }
                     Verdict::Ignored => {}
                     Verdict::Lost => {
                         let error = lost(superblock.epoch, hole, header);
@@ -578,7 +588,7 @@ async fn salvage(
         }
     }
     let pending = dead.pending();
-    if pending.is_empty() {
+    if pending.is_empty() || planted(Bug::ForgottenPending) {
         return Ok(end);
     }
     let mut memory: Vec<Box<Page>> = Vec::new();

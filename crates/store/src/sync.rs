@@ -33,6 +33,7 @@ use crate::space::Run;
 use crate::transaction::Transaction;
 use crate::volume::{Inner, Rare, Store};
 use crate::write::granules;
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
 use smallvec::SmallVec;
@@ -120,6 +121,9 @@ impl Store {
         }
         let written = blob.home_sequence.get();
         inner.commit_to(blob.point.get()).await?;
+        if planted(Bug::SkippedFlush) {
+            return Ok(());
+        }
         inner.flush_home(written).await
     }
 
@@ -381,6 +385,7 @@ impl Inner {
                 || cache
                     .find(blob.key(taken.page))
                     .is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
+                    && !planted(Bug::LiveBytesOverwritten)
         });
         // Many live pages full of new data would overflow a transaction: let the checkpoint make them
         // ordinary ones. (What they hold now may go home with it; it goes again as it is then.)

@@ -8,6 +8,7 @@
 //! all legal outcomes, and of two writes to one sector the later wins if both are kept (or the earlier stays, if the later is lost).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use adit_base::SECTOR_BYTES;
 use adit_base::random::Prng;
@@ -17,17 +18,19 @@ use super::Image;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// One write as it reached the device.
+#[derive(Clone)]
 pub(super) struct CachedWrite {
     pub(super) offset_bytes: u64,
     pub(super) len_bytes: u64,
     /// None: zeroes.
-    pub(super) bytes: Option<Vec<u8>>,
+    pub(super) bytes: Option<Arc<[u8]>>,
     /// Sectors that a later durable write replaced: they can't come back.
     superseded: Vec<u64>,
     completed_at: u64,
 }
 
 /// Durable content and what isn't durable yet.
+#[derive(Clone)]
 pub(super) struct WriteLog {
     volatile_cache: bool,
     durable: Image,
@@ -38,7 +41,7 @@ pub(super) struct WriteLog {
 }
 
 impl CachedWrite {
-    pub(super) fn new(offset_bytes: u64, len_bytes: u64, bytes: Option<Vec<u8>>) -> CachedWrite {
+    pub(super) fn new(offset_bytes: u64, len_bytes: u64, bytes: Option<Arc<[u8]>>) -> CachedWrite {
         CachedWrite {
             offset_bytes,
             len_bytes,
@@ -161,6 +164,17 @@ impl WriteLog {
             write.apply(&mut image, |sector| keep(index, sector));
         }
         image
+    }
+
+    /// What reads would see had some of the writes in flight completed.
+    pub(super) fn complete_some(&self, image: &mut Image, random: &mut Prng) {
+        for write in self.in_flight.values() {
+            match random.below(3) {
+                0 => {}
+                1 => write.apply(image, |_| true),
+                _ => write.apply(image, |_| random.chance(1, 2)),
+            }
+        }
     }
 
     /// A random legal outcome of a power cut. Writes in flight may also apply in another order.

@@ -180,6 +180,15 @@ impl FaultDevice {
         state.log.cut_with(keep)
     }
 
+    /// What a crash now would find, to be looked at later.
+    pub fn moment(&self) -> Moment {
+        let state = self.state();
+        Moment {
+            current: state.current.clone(),
+            log: state.log.clone(),
+        }
+    }
+
     /// What reads see now: what a process that dies (without a power cut) leaves.
     pub fn image(&self) -> Image {
         self.state().current.clone()
@@ -207,6 +216,37 @@ impl FaultDevice {
 
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+/// What a crash finds: everything that may be on the device afterwards. Cheap to take: it shares its bytes with the device.
+#[derive(Clone)]
+pub struct Moment {
+    current: Image,
+    log: WriteLog,
+}
+
+impl Moment {
+    /// A random legal outcome of a power cut.
+    pub fn power_cut(&self, random: &mut Prng) -> Image {
+        self.log.cut(random)
+    }
+
+    /// As [`FaultDevice::power_cut_with`].
+    pub fn power_cut_with(&self, keep: impl FnMut(usize, u64) -> bool) -> Image {
+        self.log.cut_with(keep)
+    }
+
+    /// A random outcome of the death of the process that used the device: what completed is there, what was in flight may be.
+    pub fn process_death(&self, random: &mut Prng) -> Image {
+        let mut image = self.current.clone();
+        self.log.complete_some(&mut image, random);
+        image
+    }
+
+    /// Writes that a power cut may lose: (completed but not flushed, in flight).
+    pub fn at_risk(&self) -> (usize, usize) {
+        self.log.at_risk()
     }
 }
 
@@ -363,23 +403,32 @@ impl State {
             // What a discarded range reads as is undefined: zeroes or what was there.
             Operation::Discard { .. } if self.random.chance(1, 2) => return None,
             Operation::Discard { .. } | Operation::WriteZeroes { .. } => None,
-            Operation::Write { .. } => Some(
-                request
-                    .buffers
-                    .iter()
-                    .flat_map(|buffer| buffer.as_slice())
-                    .copied()
-                    .collect(),
-            ),
+            Operation::Write { .. } => {
+                let mut bytes = Vec::with_capacity(request.len_bytes() as usize);
+                for buffer in &request.buffers {
+                    bytes.extend_from_slice(buffer.as_slice());
+                }
+                Some(bytes.into())
+            }
         };
         match started.effect {
             Some(FaultEffect::Error(_) | FaultEffect::Lose) => None,
             _ => Some(CachedWrite::new(
-                request.offset_bytes,
+                self.landing(request, started.effect)?,
                 request.len_bytes(),
                 bytes,
             )),
         }
+    }
+
+    /// Where a write lands; None: nowhere.
+    fn landing(&self, request: &Request, effect: Option<FaultEffect>) -> Option<u64> {
+        let Some(FaultEffect::Misdirect { by_bytes }) = effect else {
+            return Some(request.offset_bytes);
+        };
+        let start = request.offset_bytes.checked_add(by_bytes)?;
+        let end = start.checked_add(request.len_bytes())?;
+        (end <= self.geometry.size_bytes).then_some(start)
     }
 
     /// A request completes.
@@ -427,10 +476,11 @@ impl State {
             Operation::Read => self.read(request, effect == Some(FaultEffect::Corrupt)),
             Operation::Flush => self.log.flushed(covers),
             Operation::Write { fua } => {
-                let mut at = request.offset_bytes;
-                for buffer in &request.buffers {
-                    self.current.write(at, buffer.as_slice());
-                    at += buffer.len() as u64;
+                if let Some(mut at) = self.landing(request, effect) {
+                    for buffer in &request.buffers {
+                        self.current.write(at, buffer.as_slice());
+                        at += buffer.len() as u64;
+                    }
                 }
                 self.log.completed(number, fua);
             }
@@ -473,7 +523,7 @@ impl State {
             for sector in buffer.as_slice().chunks(SECTOR_BYTES) {
                 if self.random.chance(1, 2) {
                     self.current.write(at, sector);
-                    let write = CachedWrite::new(at, sector.len() as u64, Some(sector.to_vec()));
+                    let write = CachedWrite::new(at, sector.len() as u64, Some(sector.into()));
                     self.log.submitted(number, write);
                     self.log.completed(number, false);
                 }

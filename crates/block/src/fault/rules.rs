@@ -35,6 +35,11 @@ pub enum FaultEffect {
     TearSilently,
     /// A write or flush claims success without effect: a broken device.
     Lose,
+    /// A write lands so many bytes further on (or, at the end of the device, nowhere) and claims success: a broken device.
+    Misdirect {
+        /// A multiple of the sector.
+        by_bytes: u64,
+    },
     /// A read returns its data with one bit changed.
     Corrupt,
     /// In a queued device, the request stays in flight during this many polls. Without effect on an inline one.

@@ -88,13 +88,13 @@ pub struct Abandoned {
 }
 
 impl Abandoned {
-    /// The mappings that dead owners of this volume left in `/dev/shm`, by epoch. Call it with the volume locked. What belongs to another
+    /// The mappings that dead owners of this volume left in a directory, by epoch. Call it with the volume locked. What belongs to another
     /// user or isn't understood is left alone with a warning; what is from another boot is deleted.
-    pub fn find(volume_id: u128) -> Result<Vec<Abandoned>> {
-        Abandoned::find_in(Path::new("/dev/shm"), volume_id, boot_id()?)
+    pub fn find(directory: &Path, volume_id: u128) -> Result<Vec<Abandoned>> {
+        Abandoned::find_in(directory, volume_id, boot_id()?)
     }
 
-    /// The same in another directory, for another boot.
+    /// The same for another boot.
     pub fn find_in(directory: &Path, volume_id: u128, boot: u128) -> Result<Vec<Abandoned>> {
         let prefix = format!("adit-{volume_id:032x}-");
         let mut found = Vec::new();

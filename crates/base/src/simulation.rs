@@ -1,0 +1,176 @@
+//! A simulated world for the thread that asks for one: its own clock, its own random numbers, and planted bugs.
+//!
+//! With the feature `simulation`, which only the simulator and its tests turn on, a thread in a [`World`] sees a clock that
+//! goes on only when it is told to (or when the thread would sleep), and random identifiers that follow from a seed.
+//! Without the feature all of this is constants, and costs nothing.
+//!
+//! *Planted bugs* are how the simulator proves its worth: each is a rule that the code breaks on demand, and the simulator has to
+//! notice. They are named here, so that the list is in one place.
+
+/// A bug that can be planted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(
+    missing_docs,
+    reason = "the names are the documentation; `Bug::story` has the rest"
+)]
+pub enum Bug {
+    SkippedFlush,
+    CommitBeforeData,
+    EarlyReuse,
+    LostRename,
+    UncheckedTornPage,
+    IgnoredFlushError,
+    RecoveryStopsEarly,
+    RecoveryReadsTooFar,
+    TailBeforeHome,
+    UnflushedTail,
+    LiveBytesOverwritten,
+    MetadataHomeEarly,
+    ForgottenPending,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 13] = [
+        Bug::SkippedFlush,
+        Bug::CommitBeforeData,
+        Bug::EarlyReuse,
+        Bug::LostRename,
+        Bug::UncheckedTornPage,
+        Bug::IgnoredFlushError,
+        Bug::RecoveryStopsEarly,
+        Bug::RecoveryReadsTooFar,
+        Bug::TailBeforeHome,
+        Bug::UnflushedTail,
+        Bug::LiveBytesOverwritten,
+        Bug::MetadataHomeEarly,
+        Bug::ForgottenPending,
+    ];
+
+    /// What it does.
+    pub fn story(self) -> &'static str {
+        match self {
+            Bug::SkippedFlush => "an fsync doesn't flush what it wrote home",
+            Bug::CommitBeforeData => "the journal write doesn't wait for the data that its records map",
+            Bug::EarlyReuse => "a freed page is given out again before its free is durable",
+            Bug::LostRename => "a rename over a file doesn't write the source's data first",
+            Bug::UncheckedTornPage => "recovery takes journal pages without checking them",
+            Bug::IgnoredFlushError => "a failed flush counts as done",
+            Bug::RecoveryStopsEarly => "recovery leaves out the last transaction",
+            Bug::RecoveryReadsTooFar => "recovery applies what is there of a transaction with a hole",
+            Bug::TailBeforeHome => "a checkpoint doesn't flush before it moves the tail",
+            Bug::UnflushedTail => "ring space is judged by a tail that isn't durable yet",
+            Bug::LiveBytesOverwritten => "a page with live bytes is written home by an fsync",
+            Bug::MetadataHomeEarly => "a checkpoint writes pages home as they are, not as they were committed",
+            Bug::ForgottenPending => "a takeover forgets what a dead process had not sealed",
+        }
+    }
+}
+
+/// Whether a bug is planted in this thread's world. Never, without the feature.
+#[inline(always)]
+pub fn planted(_bug: Bug) -> bool {
+    #[cfg(feature = "simulation")]
+    return world::planted(_bug);
+    #[cfg(not(feature = "simulation"))]
+    false
+}
+
+/// The simulated monotonic clock in ns, if there is one.
+#[inline(always)]
+pub(crate) fn now_ns() -> Option<u64> {
+    #[cfg(feature = "simulation")]
+    return world::now_ns();
+    #[cfg(not(feature = "simulation"))]
+    None
+}
+
+/// Random bytes that follow from the seed; says whether there is one.
+#[inline(always)]
+pub(crate) fn fill(_bytes: &mut [u8]) -> bool {
+    #[cfg(feature = "simulation")]
+    return world::fill(_bytes);
+    #[cfg(not(feature = "simulation"))]
+    false
+}
+
+/// Instead of sleeping until `deadline_ns` (None: until woken), lets simulated time pass; false: there is no simulated clock, so
+/// sleep. Panics where only somebody else could end the sleep, since in a simulated world there is nobody else.
+#[inline(always)]
+pub fn sleep(_deadline_ns: Option<u64>) -> bool {
+    #[cfg(feature = "simulation")]
+    return world::sleep(_deadline_ns);
+    #[cfg(not(feature = "simulation"))]
+    false
+}
+
+#[cfg(feature = "simulation")]
+pub use world::World;
+
+#[cfg(feature = "simulation")]
+mod world {
+    use super::Bug;
+    use crate::random::Prng;
+    use std::cell::{Cell, RefCell};
+
+    thread_local! {
+        static NOW_NS: Cell<u64> = const { Cell::new(0) };
+        static RANDOM: RefCell<Option<Prng>> = const { RefCell::new(None) };
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Keeps this thread in a simulated world. There is one a thread at most.
+    #[derive(Debug)]
+    pub struct World(());
+
+    impl World {
+        /// Begins one. Its time begins at one second.
+        pub fn begin(seed: u64, planted: Option<Bug>) -> World {
+            NOW_NS.set(1_000_000_000);
+            RANDOM.set(Some(Prng::new(seed)));
+            PLANTED.set(planted);
+            World(())
+        }
+
+        /// Lets time pass.
+        pub fn pass(&self, duration_ns: u64) {
+            NOW_NS.set(NOW_NS.get() + duration_ns);
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            NOW_NS.set(0);
+            RANDOM.set(None);
+            PLANTED.set(None);
+        }
+    }
+
+    pub(super) fn planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+
+    pub(super) fn now_ns() -> Option<u64> {
+        let now = NOW_NS.get();
+        // Whoever waits for a point in time by looking at the clock comes to its end.
+        (now != 0).then(|| {
+            NOW_NS.set(now + 100);
+            now
+        })
+    }
+
+    pub(super) fn fill(bytes: &mut [u8]) -> bool {
+        RANDOM.with_borrow_mut(|random| random.as_mut().map(|random| random.fill(bytes)))
+            .is_some()
+    }
+
+    pub(super) fn sleep(deadline_ns: Option<u64>) -> bool {
+        let now = NOW_NS.get();
+        if now == 0 {
+            return false;
+        }
+        let deadline_ns = deadline_ns.expect("a simulated thread sleeps, and nobody is there to wake it");
+        NOW_NS.set(now.max(deadline_ns));
+        true
+    }
+}

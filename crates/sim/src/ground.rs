@@ -1,0 +1,104 @@
+//! The volumes that plans begin with. Made once a process, the same in every process.
+
+use crate::machine::engine_options;
+use crate::plan::Ground;
+use adit_base::simulation::World;
+use adit_base::{Errno, Result};
+use adit_block::{Device, FaultConfig, FaultDevice, Image};
+use adit_fs::{AllocateFlags, At, Credentials, Fs, OpenFlags};
+use adit_reactor::Engine;
+use adit_store::{MkfsOptions, Store, StoreOptions, mkfs};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Size of simulated volumes.
+pub const VOLUME_BYTES: u64 = 32 << 20;
+/// The smallest ring.
+const RING_BYTES: u64 = 4 << 20;
+/// Directories of their own that tasks have.
+pub const TASKS_MAX: usize = 4;
+
+static MADE: Mutex<Option<HashMap<(u8, u32), Image>>> = Mutex::new(None);
+
+/// A closed volume of this kind. Not to be called in a world.
+pub fn image(ground: Ground, logical_block_bytes: u32) -> Image {
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = made.get_or_insert_default();
+    let image = made
+        .entry((ground as u8, logical_block_bytes))
+        .or_insert_with(|| {
+            make(ground, logical_block_bytes).expect("a volume on a device without faults")
+        });
+    image.clone()
+}
+
+fn make(ground: Ground, logical_block_bytes: u32) -> Result<Image> {
+    let _world = World::begin(42, None);
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: VOLUME_BYTES,
+        logical_block_bytes,
+        ..FaultConfig::default()
+    });
+    let engine = Engine::start(device.clone(), engine_options(), |reactor| async move {
+        let options = MkfsOptions {
+            journal_bytes: Some(RING_BYTES),
+            cluster_bytes: 16 << 10,
+            ..MkfsOptions::default()
+        };
+        mkfs(&reactor, &options).await?;
+        let options = StoreOptions {
+            cache_bytes: 8 << 20,
+            survive_process_death: false,
+            ..StoreOptions::default()
+        };
+        Fs::format(Store::open(reactor, &options).await?).await
+    })?;
+    engine.run(|fs| prepare(fs, ground))?;
+    engine.shutdown(|fs| fs.unmount())?;
+    debug_assert_eq!(device.geometry().size_bytes, VOLUME_BYTES);
+    Ok(device.image())
+}
+
+async fn prepare(fs: &Fs, ground: Ground) -> Result<()> {
+    let who = Credentials::process();
+    for task in 0..TASKS_MAX {
+        let path = format!("/t{task}");
+        fs.mkdir(At::root(&who, path.as_bytes()), 0o755).await?;
+    }
+    fs.mkdir(At::root(&who, b"/s"), 0o755).await?;
+    match ground {
+        Ground::Fresh => Ok(()),
+        Ground::Wrapped => {
+            // Each commit takes a page of the ring.
+            for _ in 0..RING_BYTES / 4096 / 2 - 20 {
+                fs.mkdir(At::root(&who, b"/x"), 0o755).await?;
+                fs.syncfs().await?;
+                fs.rmdir(At::root(&who, b"/x")).await?;
+                fs.syncfs().await?;
+            }
+            Ok(())
+        }
+        Ground::Full => fill(fs, &who).await,
+    }
+}
+
+/// Leaves little space, most of it in pieces of a page or two.
+async fn fill(fs: &Fs, who: &Credentials) -> Result<()> {
+    let flags = OpenFlags::CREATE | OpenFlags::READ_WRITE;
+    let file = fs.open(At::root(who, b"/fill"), flags, 0o644).await?;
+    let mut offset = 0;
+    for len in [1 << 20, 64 << 10, 4096] {
+        loop {
+            match fs.allocate(&file, AllocateFlags::KEEP_SIZE, offset, len).await {
+                Ok(()) => offset += len,
+                Err(error) if error.errno() == Errno::NOSPC => break,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    let punch = AllocateFlags::KEEP_SIZE | AllocateFlags::PUNCH_HOLE;
+    for index in 0..100 {
+        fs.allocate(&file, punch, index * 40_960, 4096 * (1 + index % 3)).await?;
+    }
+    fs.close(&file).await
+}

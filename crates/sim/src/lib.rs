@@ -1,0 +1,27 @@
+//! The simulator: the real store, journal, cache and file system on a simulated machine, driven by one seed.
+//!
+//! A seed is a [`plan::Plan`]: a device, what tasks do on the volume, what fails, and how each life ends. [`run::run`] carries it out
+//! in one thread, with a clock and random numbers of its own (`adit_base::simulation`), so that it is the same each time. Before
+//! requests to the device it notes what a crash would find there; each of these crash states is recovered (some of
+//! these recoveries are cut short themselves) and judged by the [`oracle`], which knows the durability contract and nothing of the code.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`op`], [`workload`], [`plan`] | what happens |
+//! | [`machine`], [`ground`] | where |
+//! | [`run`] | carrying it out |
+//! | [`model`], [`observe`], [`oracle`] | what may be there afterwards |
+//! | [`shrink`] | making a failure short |
+//!
+//! Docs: docs/testing.md.
+
+pub mod ground;
+pub mod machine;
+pub mod model;
+pub mod observe;
+pub mod op;
+pub mod oracle;
+pub mod plan;
+pub mod run;
+pub mod shrink;
+pub mod workload;

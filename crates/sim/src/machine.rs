@@ -1,0 +1,419 @@
+//! A simulated machine: a device that can fail, memory that outlives a process, and the volume on it, in one thread.
+//!
+//! The machine notes what a crash would find (a [`Leavings`]) before requests to the device, as often as it is told to, and goes on: one run is
+//! looked at from many crashes. The volume is the real one, without a keeper: whoever calls, drives.
+
+use crate::oracle::Crash;
+use adit_base::random::Prng;
+use adit_base::{Errno, Error, Result};
+use adit_block::{
+    Capabilities, Completion, Device, Doorbell, FaultConfig, FaultDevice, Geometry, Image, Moment,
+    Queue, Request, Submission,
+};
+use adit_fs::Fs;
+use adit_reactor::{Engine, EngineOptions};
+use adit_store::{Store, StoreOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Byte offset of the owner's process id in a mapping.
+const PID_OFFSET: usize = 48;
+
+/// Counts what happens in a life, so that it can be said what came before what.
+pub type Clock = Arc<AtomicU64>;
+
+/// Shared memory that dead processes left: file names and bytes.
+pub type Mappings = Vec<(PathBuf, Vec<u8>)>;
+
+/// What a crash would find.
+pub struct Leavings {
+    /// When.
+    pub tick: u64,
+    /// How it is to end.
+    pub crash: Crash,
+    /// The device.
+    pub moment: Moment,
+    /// Shared memory, if it is a process that dies.
+    pub mappings: Mappings,
+}
+
+/// A device as a crash left it.
+#[derive(Clone)]
+pub struct Remains {
+    /// How it ended.
+    pub crash: Crash,
+    /// What is on the device.
+    pub image: Image,
+    /// What is in memory.
+    pub mappings: Mappings,
+}
+
+impl Leavings {
+    /// A random legal outcome.
+    pub fn outcome(&self, random: &mut Prng) -> Remains {
+        let image = match self.crash {
+            Crash::PowerCut => match random.below(6) {
+                0 => self.moment.power_cut_with(|_, _| false),
+                1 => self.moment.power_cut_with(|_, _| true),
+                _ => self.moment.power_cut(random),
+            },
+            _ => self.moment.process_death(random),
+        };
+        Remains {
+            crash: self.crash,
+            image,
+            mappings: self.mappings.clone(),
+        }
+    }
+}
+
+/// When crashes are noted.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// One request in so many is one; 0: none.
+    pub one_in: u64,
+    /// So many are noted at most.
+    pub limit: usize,
+    /// One in so many is the death of the process; 0: none.
+    pub deaths_one_in: u64,
+    /// The process ends at this request, noted, and everything fails from then on.
+    pub end_at: Option<u64>,
+}
+
+impl Watch {
+    /// None is.
+    pub fn none() -> Watch {
+        Watch {
+            one_in: 0,
+            limit: 0,
+            deaths_one_in: 0,
+            end_at: None,
+        }
+    }
+}
+
+struct Hook {
+    watch: Watch,
+    random: Prng,
+    requests: u64,
+    noted: Vec<Leavings>,
+    ended: bool,
+}
+
+/// The device of a machine: notes crashes.
+pub struct Witness {
+    device: Arc<FaultDevice>,
+    directory: PathBuf,
+    clock: Clock,
+    hook: Arc<Mutex<Hook>>,
+}
+
+impl Witness {
+    fn hook(&self) -> MutexGuard<'_, Hook> {
+        self.hook.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before a request; says whether the process has ended.
+    fn before(&self) -> bool {
+        let mut hook = self.hook();
+        self.clock.fetch_add(1, Ordering::Relaxed);
+        hook.requests += 1;
+        if hook.ended {
+            return true;
+        }
+        let ends = hook.watch.end_at == Some(hook.requests);
+        let one_in = hook.watch.one_in;
+        let noted = hook.noted.len() < hook.watch.limit && one_in > 0 && hook.random.chance(1, one_in);
+        if ends || noted {
+            self.note(&mut hook);
+        }
+        hook.ended = ends;
+        ends
+    }
+
+    fn note(&self, hook: &mut Hook) {
+        let deaths = hook.watch.deaths_one_in;
+        let crash = match deaths > 0 && hook.random.chance(1, deaths) {
+            true => Crash::ProcessDeath,
+            false => Crash::PowerCut,
+        };
+        let mappings = match crash {
+            Crash::ProcessDeath => mappings(&self.directory),
+            _ => Mappings::new(),
+        };
+        hook.noted.push(Leavings {
+            tick: self.clock.fetch_add(1, Ordering::Relaxed),
+            crash,
+            moment: self.device.moment(),
+            mappings,
+        });
+    }
+}
+
+/// The mappings in a directory, as those of dead processes.
+fn mappings(directory: &Path) -> Mappings {
+    let mut found = Mappings::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if let Ok(mut bytes) = std::fs::read(entry.path()) {
+            if let Some(pid) = bytes.get_mut(PID_OFFSET..PID_OFFSET + 4) {
+                pid.fill(0);
+            }
+            found.push((PathBuf::from(entry.file_name()), bytes));
+        }
+    }
+    found.sort();
+    found
+}
+
+impl Device for Witness {
+    fn name(&self) -> String {
+        "a simulated device".into()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.device.capabilities()
+    }
+
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(WitnessQueue {
+            queue: self.device.open_queue(depth)?,
+            witness: Witness {
+                device: self.device.clone(),
+                directory: self.directory.clone(),
+                clock: self.clock.clone(),
+                hook: self.hook.clone(),
+            },
+        }))
+    }
+
+    fn execute(&self, request: Request) -> Completion {
+        match self.before() {
+            true => request.complete(Err(Errno::IO)),
+            false => self.device.execute(request),
+        }
+    }
+}
+
+struct WitnessQueue {
+    queue: Box<dyn Queue>,
+    witness: Witness,
+}
+
+impl Queue for WitnessQueue {
+    fn submit(&mut self, request: Request) -> Submission {
+        if self.witness.hook().ended {
+            return Submission::Inline(request);
+        }
+        match self.queue.submit(request) {
+            // Executed in a moment, and counted then.
+            Submission::Inline(request) => Submission::Inline(request),
+            // What was just submitted is in flight at the crash.
+            other => {
+                self.witness.before();
+                other
+            }
+        }
+    }
+
+    /// Completions come when they like, also a while after somebody looked for them.
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        let late = {
+            let mut hook = self.witness.hook();
+            !hook.ended && hook.random.chance(1, 2)
+        };
+        if late {
+            return 0;
+        }
+        let before = done.len();
+        self.queue.poll(done);
+        if self.witness.hook().ended {
+            for completion in &mut done[before..] {
+                completion.result = Err(Errno::IO);
+            }
+        }
+        done.len() - before
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.queue.doorbell()
+    }
+}
+
+/// How a machine is built.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The device.
+    pub device: FaultConfig,
+    /// Whether memory outlives the process.
+    pub shared: bool,
+}
+
+/// A machine with its volume open.
+pub struct Machine {
+    /// The device below, to make it fail.
+    pub device: Arc<FaultDevice>,
+    /// The open volume.
+    pub engine: Option<Arc<Engine<Fs>>>,
+    witness: Arc<Witness>,
+    /// Where mappings are; gone with the machine.
+    _directory: Option<tempfile::TempDir>,
+}
+
+/// A volume that could not be opened, and what a crash meanwhile would have found.
+pub struct Unopened {
+    /// Why.
+    pub error: Error,
+    /// Where it was ended, if that is why.
+    pub ended: Option<Leavings>,
+}
+
+impl Machine {
+    /// Opens the volume that a crash left.
+    pub fn open(
+        remains: &Remains,
+        config: &Config,
+        watch: Watch,
+        clock: &Clock,
+        random: &mut Prng,
+    ) -> std::result::Result<Machine, Unopened> {
+        let unopened = |error: Error| Unopened { error, ended: None };
+        let directory = match config.shared {
+            true => Some(tempfile::tempdir_in("/dev/shm").map_err(|error| unopened(error.into()))?),
+            false => None,
+        };
+        let path = directory.as_ref().map_or(PathBuf::new(), |directory| directory.path().into());
+        for (name, bytes) in &remains.mappings {
+            std::fs::write(path.join(name), bytes).map_err(|error| unopened(error.into()))?;
+        }
+        let device = FaultDevice::with_image(
+            FaultConfig {
+                seed: random.next_u64(),
+                ..config.device.clone()
+            },
+            remains.image.clone(),
+        );
+        let hook = Hook {
+            watch,
+            random: random.split(),
+            requests: 0,
+            noted: Vec::new(),
+            ended: false,
+        };
+        let witness = Arc::new(Witness {
+            device: device.clone(),
+            directory: path.clone(),
+            clock: clock.clone(),
+            hook: Arc::new(Mutex::new(hook)),
+        });
+        let options = StoreOptions {
+            cache_bytes: 8 << 20,
+            survive_process_death: config.shared,
+            shared_directory: path,
+            writeback_interval: Duration::from_secs(5),
+            ..StoreOptions::default()
+        };
+        let opened = Engine::start(witness.clone(), engine_options(), |reactor| async move {
+            let store = Store::open(reactor, &options).await?;
+            Fs::mount(store).await
+        });
+        let machine = |engine| Machine {
+            device,
+            engine,
+            witness,
+            _directory: directory,
+        };
+        match opened {
+            Ok(engine) => Ok(machine(Some(engine))),
+            Err(error) => {
+                let mut machine = machine(None);
+                let ended = machine.has_ended().then(|| machine.leavings().pop()).flatten();
+                Err(Unopened { error, ended })
+            }
+        }
+    }
+
+    /// The open volume.
+    pub fn engine(&self) -> &Arc<Engine<Fs>> {
+        self.engine.as_ref().expect("the volume of a machine that was opened")
+    }
+
+    /// Whether it came to the request at which it was to end.
+    pub fn has_ended(&self) -> bool {
+        self.witness.hook().ended
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.witness.hook().requests
+    }
+
+    /// Takes what was noted.
+    pub fn leavings(&mut self) -> Vec<Leavings> {
+        std::mem::take(&mut self.witness.hook().noted)
+    }
+
+    /// From now on, requests are watched in this way.
+    pub fn watch(&self, watch: Watch) {
+        self.witness.hook().watch = watch;
+    }
+
+    /// Notes what a crash of a kind would find here and now.
+    pub fn note(&self, crash: Crash) {
+        let mut hook = self.witness.hook();
+        let deaths = hook.watch.deaths_one_in;
+        hook.watch.deaths_one_in = u64::from(crash == Crash::ProcessDeath);
+        self.witness.note(&mut hook);
+        hook.watch.deaths_one_in = deaths;
+    }
+
+    /// Notes a crash now and then, between operations.
+    pub fn note_sometimes(&self) {
+        let mut hook = self.witness.hook();
+        let one_in = hook.watch.one_in;
+        if hook.noted.len() < hook.watch.limit && one_in > 0 && hook.random.chance(1, one_in) {
+            self.witness.note(&mut hook);
+        }
+    }
+
+    /// Runs an operation to its end.
+    pub fn run<T: Send>(
+        &self,
+        operation: impl for<'f> AsyncFnOnce(&'f Fs) -> Result<T> + Send,
+    ) -> Result<T> {
+        self.engine().run(|fs| operation(fs))
+    }
+
+    /// Closes the volume.
+    pub fn close(mut self) -> Result<Image> {
+        let engine = self.engine.take().expect("the volume of a machine that was opened");
+        engine.shutdown(|fs| fs.unmount())?;
+        Ok(self.device.image())
+    }
+}
+
+impl Drop for Machine {
+    /// The process is gone: nothing it still does reaches the device.
+    fn drop(&mut self) {
+        self.witness.hook().ended = true;
+        self.device.cut_after(0);
+    }
+}
+
+/// Only callers drive.
+pub fn engine_options() -> EngineOptions {
+    EngineOptions {
+        queue_depth: 32,
+        keeper: false,
+        name: "simulated".into(),
+    }
+}

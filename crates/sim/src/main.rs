@@ -1,0 +1,208 @@
+//! `adit-sim`: campaigns of the simulator, and replays of its failures. `cargo xtask sim` builds and runs it.
+
+use adit_base::simulation::Bug;
+use adit_sim::plan::Plan;
+use adit_sim::run::{Figures, Manner, run};
+use adit_sim::shrink::{parse_ranges, ranges, shrink};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::cell::Cell;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Looks for violations of the durability contract on a simulated machine.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  cargo xtask sim --seeds 1000                    a campaign
+  cargo xtask sim --seeds 1000000 --minutes 60    until one of the two
+  cargo xtask sim --seed 17                       one seed again
+  cargo xtask sim --seed 17 --only 3-5,9 --dense  a part of it, with a crash at every request")]
+struct Arguments {
+    /// Seeds of a campaign.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Ends the campaign after so many minutes.
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// Threads; one a core if not given.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Carries out this seed only, and tells what it does.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// With --seed: only these operations.
+    #[arg(long, requires = "seed")]
+    only: Option<String>,
+    /// With --seed: a crash at every request.
+    #[arg(long, requires = "seed")]
+    dense: bool,
+    /// Plants a bug, to see that it is found.
+    #[arg(long)]
+    plant: Option<String>,
+    /// Leaves failures as long as they are.
+    #[arg(long)]
+    no_shrink: bool,
+}
+
+thread_local! {
+    static SEED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let planted = match &arguments.plant {
+        None => None,
+        Some(name) => match Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == *name) {
+            Some(bug) => Some(bug),
+            None => {
+                eprintln!("there is no bug {name}; there are:");
+                for bug in Bug::ALL {
+                    eprintln!("  {bug:?}: {}", bug.story());
+                }
+                return ExitCode::FAILURE;
+            }
+        },
+    };
+    // A panic in the reactor ends the process: say first whose it was.
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        eprintln!("seed {}:", SEED.get());
+        usual(panic);
+    }));
+    let ok = match arguments.seed {
+        Some(seed) => replay(&arguments, seed, planted),
+        None => campaign(&arguments, planted),
+    };
+    match ok {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn replay(arguments: &Arguments, seed: u64, planted: Option<Bug>) -> bool {
+    SEED.set(seed);
+    let mut plan = Plan::of(seed);
+    if let Some(only) = &arguments.only {
+        let Some(numbers) = parse_ranges(only) else {
+            eprintln!("`{only}` is not a list like 1-3,7");
+            return false;
+        };
+        plan.keep_only(&numbers);
+    }
+    let manner = Manner {
+        dense: arguments.dense,
+        planted,
+    };
+    println!(
+        "seed {seed}: {} tasks on {:?}, shared {}, {:?}",
+        plan.tasks, plan.ground, plan.shared, plan.device
+    );
+    for (number, life) in plan.lives.iter().enumerate() {
+        println!(
+            "life {number}: {} operations, {:?}, ends with {:?} after {} turns",
+            life.tasks.iter().map(Vec::len).sum::<usize>(),
+            life.troubles,
+            life.end,
+            life.turns
+        );
+    }
+    match run(&plan, manner) {
+        Ok(figures) => {
+            println!("nothing is wrong: {figures:?}");
+            true
+        }
+        Err(violation) => {
+            println!("{violation}");
+            if arguments.only.is_none() && !arguments.no_shrink {
+                tell_short(&plan, manner, violation);
+            }
+            false
+        }
+    }
+}
+
+fn tell_short(plan: &Plan, manner: Manner, violation: Box<adit_sim::run::Violation>) {
+    let all = violation.clone();
+    let shrunk = shrink(plan, manner, violation, 300);
+    println!("\nseed {}: {}", plan.seed, all.what);
+    println!("shrunk to {} operations:\n{}", shrunk.numbers.len(), shrunk.violation);
+    println!(
+        "again: cargo xtask sim --seed {} --only {}{}{}",
+        plan.seed,
+        ranges(&shrunk.numbers),
+        if shrunk.manner.dense { " --dense" } else { "" },
+        manner.planted.map_or(String::new(), |bug| format!(" --plant {bug:?}")),
+    );
+}
+
+fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
+    let jobs = arguments.jobs.unwrap_or_else(|| {
+        std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    });
+    let begin = Instant::now();
+    let deadline = arguments.minutes.map(|minutes| begin + Duration::from_secs_f64(minutes * 60.0));
+    let bar = ProgressBar::new(arguments.seeds);
+    bar.set_style(
+        ProgressStyle::with_template("{bar:30} {pos}/{len} seeds, {msg}, {eta} left")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
+    let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let sum = Mutex::new(Figures::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let late = deadline.is_some_and(|deadline| Instant::now() > deadline);
+                    if index >= arguments.seeds || late || failed.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let plan = Plan::of(arguments.from + index);
+                    SEED.set(plan.seed);
+                    let manner = Manner { dense: false, planted };
+                    match run(&plan, manner) {
+                        Ok(figures) => {
+                            let mut sum = sum.lock().unwrap_or_else(|sum| sum.into_inner());
+                            *sum += figures;
+                            bar.set_message(format!("{} crash states", sum.states));
+                            bar.inc(1);
+                        }
+                        Err(violation) => {
+                            if failed.swap(true, Ordering::Relaxed) {
+                                return;
+                            }
+                            bar.suspend(|| {
+                                println!("seed {}: {violation}", plan.seed);
+                                match arguments.no_shrink {
+                                    true => println!("again: cargo xtask sim --seed {}", plan.seed),
+                                    false => tell_short(&plan, manner, violation),
+                                }
+                            });
+                        }
+                    }
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let sum = *sum.lock().unwrap_or_else(|sum| sum.into_inner());
+    let seconds = begin.elapsed().as_secs_f64();
+    println!(
+        "{} seeds from {} on: {} operations, {} device requests, {} faults; {} crash states judged ({} MiB of content), \
+         {} recoveries cut short; {seconds:.0} s with {jobs} threads",
+        sum.seeds,
+        arguments.from,
+        sum.operations,
+        sum.requests,
+        sum.faults,
+        sum.states,
+        sum.bytes >> 20,
+        sum.interrupted,
+    );
+    !failed.load(Ordering::Relaxed)
+}

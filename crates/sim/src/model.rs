@@ -1,0 +1,702 @@
+//! What the operations of one task have to come to: a small file system in memory that keeps its history.
+//!
+//! It is written from the durability contract, not from the code: names are in a flat map from path to inode, content is a
+//! vector of bytes and the edits that made it. Version `n` is what the first `n` operations left; a crash may leave an earlier
+//! one, and `oracle.rs` says which.
+
+use crate::op::{How, Name, Numbered, Op, SLOTS, Space, stamped};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// An inode of the model.
+pub type Id = u32;
+
+/// What an inode is, apart from content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inode {
+    /// File, directory or symbolic link.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Extended attributes, `user.0` to `user.9`.
+    pub xattrs: BTreeMap<u8, Vec<u8>>,
+    /// Target of a symbolic link.
+    pub target: String,
+}
+
+/// Kinds of inodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "they say it all")]
+pub enum Kind {
+    File,
+    Directory,
+    Symlink,
+}
+
+/// All names of a task and what they lead to.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Namespace {
+    /// Inode by path.
+    pub names: BTreeMap<String, Id>,
+    /// Inodes that have a name.
+    pub inodes: BTreeMap<Id, Inode>,
+}
+
+/// A change of a file's content.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    /// Size afterwards.
+    pub size: u64,
+    /// What is different: offset and bytes.
+    pub ranges: Vec<(u64, Rc<[u8]>)>,
+    /// All or nothing.
+    pub atomic: bool,
+}
+
+/// A file's content through time.
+#[derive(Clone, Debug, Default)]
+pub struct File {
+    /// What was there, durable, when the life began.
+    pub base: Vec<u8>,
+    /// What happened since.
+    pub edits: Vec<Edit>,
+    /// So many of them are durable.
+    pub synced: usize,
+    /// From this edit on it isn't known whether they happened, whatever is synced later.
+    pub uncertain: Option<usize>,
+    /// (version, edits): from that version of the namespace on, so many edits are durable.
+    pub replaced: Vec<(usize, usize)>,
+    /// What reads see now.
+    pub now: Vec<u8>,
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    id: Id,
+    how: How,
+}
+
+/// What an operation answered, as far as the model looks at it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Nothing but success.
+    Done,
+    /// So many bytes were copied.
+    Copied(u64),
+    /// An append began there.
+    At(u64),
+    /// These bytes were read.
+    Bytes(Vec<u8>),
+    /// It failed.
+    Failed(adit_base::Errno),
+}
+
+/// Whether an operation should have succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expected {
+    /// Yes.
+    Success,
+    /// No.
+    Failure,
+    /// Either is right.
+    Either,
+}
+
+/// The history of a task.
+#[derive(Clone)]
+pub struct Model {
+    task: usize,
+    /// The namespace after each operation.
+    pub versions: Vec<Rc<Namespace>>,
+    /// Content of files by inode, also of those without a name.
+    pub files: BTreeMap<Id, File>,
+    /// No earlier version may be found after a crash.
+    pub durable: usize,
+    slots: [Option<Handle>; SLOTS],
+    next_id: Id,
+    /// The version that last concerned a name of an inode, and its attributes.
+    named: BTreeMap<Id, usize>,
+    attributed: BTreeMap<Id, usize>,
+}
+
+impl Model {
+    /// A task that finds this.
+    pub fn new(task: usize, names: Namespace, contents: BTreeMap<Id, Vec<u8>>) -> Model {
+        let next_id = names.inodes.keys().max().map_or(1, |id| id + 1);
+        let files = contents.into_iter().map(|(id, content)| {
+            let file = File {
+                now: content.clone(),
+                base: content,
+                ..File::default()
+            };
+            (id, file)
+        });
+        Model {
+            task,
+            versions: vec![Rc::new(names)],
+            files: files.collect(),
+            durable: 0,
+            slots: [None; SLOTS],
+            next_id,
+            named: BTreeMap::new(),
+            attributed: BTreeMap::new(),
+        }
+    }
+
+    /// The latest version.
+    pub fn latest(&self) -> &Namespace {
+        self.versions.last().expect("there is a first version")
+    }
+
+    fn current(&self) -> usize {
+        self.versions.len() - 1
+    }
+
+    /// What lies at a path, if its parents are directories.
+    fn find(&self, path: &str) -> Option<Id> {
+        self.latest().names.get(path).copied()
+    }
+
+    fn kind(&self, id: Id) -> Kind {
+        self.latest().inodes[&id].kind
+    }
+
+    /// Whether a name could be made here.
+    fn has_parent(&self, path: &str) -> bool {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        crate::op::owner(parent).is_none()
+            || self
+                .find(parent)
+                .is_some_and(|id| self.kind(id) == Kind::Directory)
+    }
+
+    fn is_empty(&self, path: &str) -> bool {
+        let inside = format!("{path}/");
+        !self.latest().names.keys().any(|name| name.starts_with(&inside))
+    }
+
+    fn links(&self, id: Id) -> usize {
+        self.latest().names.values().filter(|other| **other == id).count()
+    }
+
+    fn file(&mut self, id: Id) -> &mut File {
+        self.files.entry(id).or_default()
+    }
+
+    fn handle(&self, slot: usize) -> Option<Handle> {
+        self.slots[slot]
+    }
+
+    /// What `op` should come to. `answer`: what it came to; None: it has not come to anything yet, but may have happened.
+    /// Changes the model to what is there if it happened.
+    pub fn apply(&mut self, op: &Numbered, answer: Option<&Answer>) -> Expected {
+        let failed = matches!(answer, Some(Answer::Failed(_)));
+        let before = self.latest().clone();
+        let mut after = before.clone();
+        let version = self.current() + 1;
+        let expected = self.change(op, answer, failed, version, &mut after);
+        let namespace = match failed || after == before {
+            true => self.versions[version - 1].clone(),
+            false => Rc::new(after),
+        };
+        self.versions.push(namespace);
+        if !failed && let Some(_answer) = answer {
+            self.make_durable(&op.op);
+        }
+        expected
+    }
+
+    fn change(
+        &mut self,
+        Numbered { number, op }: &Numbered,
+        answer: Option<&Answer>,
+        failed: bool,
+        version: usize,
+        after: &mut Namespace,
+    ) -> Expected {
+        use Expected::{Either, Failure, Success};
+        let path = |name: &Name| name.path(self.task);
+        let when = |holds: bool| if holds { Success } else { Failure };
+        match op {
+            Op::Open { slot, name, how } => {
+                let path = path(name);
+                let found = self.find(&path);
+                let expected = match found {
+                    Some(id) => when(self.kind(id) == Kind::File && !(how.create && how.exclusive)),
+                    None => when(how.create && self.has_parent(&path)),
+                };
+                if failed || expected == Failure {
+                    // As the application does it: what was open in the slot was closed before.
+                    self.slots[*slot] = None;
+                    return expected;
+                }
+                let id = found.unwrap_or_else(|| {
+                    let id = self.next_id;
+                    self.next_id += 1;
+                    let inode = Inode {
+                        kind: Kind::File,
+                        mode: 0o644,
+                        xattrs: BTreeMap::new(),
+                        target: String::new(),
+                    };
+                    after.inodes.insert(id, inode);
+                    after.names.insert(path, id);
+                    self.named.insert(id, version);
+                    self.attributed.insert(id, version);
+                    self.files.insert(id, File::default());
+                    id
+                });
+                if found.is_some() && how.truncate {
+                    self.edit(id, 0, Vec::new(), false);
+                }
+                self.slots[*slot] = Some(Handle { id, how: *how });
+                expected
+            }
+            Op::Close { slot } => {
+                let open = self.slots[*slot].take();
+                when(open.is_some())
+            }
+            Op::Write { slot, offset, len } => {
+                let Some(handle) = self.handle(*slot) else { return Failure };
+                let expected = match handle.how.direct && (offset | len) % 4096 != 0 {
+                    true => Either,
+                    false => Success,
+                };
+                let size = self.file(handle.id).now.len() as u64;
+                let offset = match (handle.how.append, answer) {
+                    (true, Some(Answer::At(at))) => *at,
+                    (true, _) => size,
+                    _ => *offset,
+                };
+                self.write(handle.id, *number, offset, *len, failed.then_some(answer).flatten());
+                expected
+            }
+            Op::Append { slot, len } => {
+                let Some(handle) = self.handle(*slot) else { return Failure };
+                let size = self.file(handle.id).now.len() as u64;
+                self.write(handle.id, *number, size, *len, failed.then_some(answer).flatten());
+                match answer {
+                    Some(Answer::At(at)) if *at != size => Failure,
+                    _ => Success,
+                }
+            }
+            Op::Atomic { slot, ranges, .. } => {
+                let Some(handle) = self.handle(*slot) else { return Failure };
+                if handle.how.append {
+                    return Failure;
+                }
+                if failed {
+                    // Bounds on holes are the store's own; nothing may have changed.
+                    return Either;
+                }
+                let end = ranges.iter().map(|(offset, len)| offset + len).max().unwrap_or(0);
+                let size = (self.file(handle.id).now.len() as u64).max(end);
+                let ranges = ranges
+                    .iter()
+                    .map(|(offset, len)| (*offset, stamped(*number, *offset, *len).into()))
+                    .collect();
+                self.edit(handle.id, size, ranges, true);
+                Success
+            }
+            Op::Truncate { slot, size } => {
+                let Some(handle) = self.handle(*slot) else { return Failure };
+                if failed {
+                    self.doubt(handle.id, answer);
+                    return Success;
+                }
+                self.edit(handle.id, *size, Vec::new(), false);
+                Success
+            }
+            Op::Allocate { slot, space, offset, len } => {
+                let Some(handle) = self.handle(*slot) else { return Failure };
+                if failed {
+                    self.doubt(handle.id, answer);
+                    return Success;
+                }
+                let size = self.file(handle.id).now.len() as u64;
+                let grown = size.max(offset + len);
+                let zeroes = |end: u64| -> Vec<(u64, Rc<[u8]>)> {
+                    match end > *offset {
+                        true => vec![(*offset, vec![0; (end - offset) as usize].into())],
+                        false => Vec::new(),
+                    }
+                };
+                match space {
+                    Space::Keep => {}
+                    Space::Allocate if grown == size => {}
+                    Space::Allocate => self.edit(handle.id, grown, Vec::new(), false),
+                    Space::Punch => self.edit(handle.id, size, zeroes(size.min(offset + len)), false),
+                    Space::Zero => self.edit(handle.id, grown, zeroes(offset + len), false),
+                }
+                Success
+            }
+            Op::Copy { from, from_offset, to, to_offset, len } => {
+                let (Some(source), Some(target)) = (self.handle(*from), self.handle(*to)) else {
+                    return Failure;
+                };
+                if target.how.append {
+                    return Failure;
+                }
+                let content = &self.file(source.id).now;
+                let start = (*from_offset as usize).min(content.len());
+                let end = ((from_offset + len) as usize).min(content.len());
+                let mut bytes = content[start..end].to_vec();
+                // What lies beyond the end doesn't count.
+                let len = bytes.len() as u64;
+                let overlaps = source.id == target.id
+                    && *from_offset < to_offset + len
+                    && *to_offset < from_offset + len;
+                if failed {
+                    self.doubt(target.id, answer);
+                    return if overlaps { Either } else { Success };
+                }
+                if overlaps {
+                    return Failure;
+                }
+                if let Some(Answer::Copied(count)) = answer {
+                    if *count as usize > bytes.len() {
+                        return Failure;
+                    }
+                    bytes.truncate(*count as usize);
+                }
+                if !bytes.is_empty() {
+                    let size = self.file(target.id).now.len() as u64;
+                    let size = size.max(to_offset + bytes.len() as u64);
+                    self.edit(target.id, size, vec![(*to_offset, bytes.into())], false);
+                }
+                Success
+            }
+            Op::Read { slot, offset, len } => {
+                let Some(handle) = self.handle(*slot) else { return Failure };
+                let file = self.file(handle.id);
+                let start = (*offset as usize).min(file.now.len());
+                let end = ((offset + len) as usize).min(file.now.len());
+                match answer {
+                    Some(Answer::Bytes(bytes))
+                        if file.uncertain.is_none() && bytes[..] != file.now[start..end] =>
+                    {
+                        Failure
+                    }
+                    _ if handle.how.direct && (offset | len) % 4096 != 0 => Either,
+                    _ => Success,
+                }
+            }
+            Op::Fsync { slot } | Op::Fdatasync { slot } => when(self.handle(*slot).is_some()),
+            Op::FsyncDirectory { name } => {
+                let found = self.find(&path(name));
+                when(found.is_some_and(|id| self.kind(id) == Kind::Directory))
+            }
+            Op::SyncAll | Op::Checkpoint | Op::Idle { .. } => Success,
+            Op::Mkdir { name } => self.make(path(name), Kind::Directory, version, after),
+            Op::Symlink { name } => self.make(path(name), Kind::Symlink, version, after),
+            Op::Rmdir { name } => {
+                let path = path(name);
+                let found = self.find(&path).filter(|id| self.kind(*id) == Kind::Directory);
+                let expected = when(found.is_some() && self.is_empty(&path));
+                if expected == Success {
+                    remove(after, &path);
+                }
+                expected
+            }
+            Op::Unlink { name } => {
+                let path = path(name);
+                let found = self.find(&path).filter(|id| self.kind(*id) != Kind::Directory);
+                if found.is_some() {
+                    remove(after, &path);
+                }
+                when(found.is_some())
+            }
+            Op::Link { name, to } => {
+                let (path, to) = (path(name), path(to));
+                let found = self.find(&path).filter(|id| self.kind(*id) != Kind::Directory);
+                let Some(id) = found.filter(|_| self.find(&to).is_none() && self.has_parent(&to))
+                else {
+                    return Failure;
+                };
+                after.names.insert(to, id);
+                if !failed {
+                    self.named.insert(id, version);
+                }
+                Success
+            }
+            Op::Rename { name, to, exclusive, exchange } => {
+                let (from, to) = (path(name), path(to));
+                let expected = self.rename(&from, &to, *exclusive, *exchange, after);
+                if expected == Success && !failed && from != to {
+                    self.note_renamed(&from, &to, *exchange, version);
+                }
+                expected
+            }
+            Op::SetMode { name, mode } => {
+                let found = self.find(&path(name)).filter(|id| self.kind(*id) != Kind::Symlink);
+                let Some(id) = found else { return Failure };
+                if let Some(inode) = after.inodes.get_mut(&id) {
+                    inode.mode = *mode;
+                }
+                if !failed {
+                    self.attributed.insert(id, version);
+                }
+                Success
+            }
+            Op::SetXattr { name, key, len } => {
+                let found = self.find(&path(name)).filter(|id| self.kind(*id) != Kind::Symlink);
+                let Some(id) = found else { return Failure };
+                if let Some(inode) = after.inodes.get_mut(&id) {
+                    inode.xattrs.insert(*key, stamped(*number, 0, *len));
+                }
+                if !failed {
+                    self.attributed.insert(id, version);
+                }
+                Success
+            }
+            Op::RemoveXattr { name, key } => {
+                let found = self.find(&path(name)).filter(|id| self.kind(*id) != Kind::Symlink);
+                let Some(id) = found else { return Failure };
+                let inode = after.inodes.get_mut(&id);
+                let removed = inode.is_some_and(|inode| inode.xattrs.remove(key).is_some());
+                if removed && !failed {
+                    self.attributed.insert(id, version);
+                }
+                when(removed)
+            }
+        }
+    }
+
+    fn make(&mut self, path: String, kind: Kind, version: usize, after: &mut Namespace) -> Expected {
+        if self.find(&path).is_some() || !self.has_parent(&path) {
+            return Expected::Failure;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let inode = Inode {
+            kind,
+            mode: if kind == Kind::Directory { 0o755 } else { 0o777 },
+            xattrs: BTreeMap::new(),
+            target: match kind {
+                Kind::Symlink => crate::run::target(&path),
+                _ => String::new(),
+            },
+        };
+        after.inodes.insert(id, inode);
+        after.names.insert(path, id);
+        self.named.insert(id, version);
+        self.attributed.insert(id, version);
+        Expected::Success
+    }
+
+    fn rename(
+        &self,
+        from: &str,
+        to: &str,
+        exclusive: bool,
+        exchange: bool,
+        after: &mut Namespace,
+    ) -> Expected {
+        use Expected::{Failure, Success};
+        let Some(source) = self.find(from) else { return Failure };
+        if !self.has_parent(to) {
+            return Failure;
+        }
+        let target = self.find(to);
+        if exclusive && target.is_some() || exchange && target.is_none() {
+            return Failure;
+        }
+        if target == Some(source) {
+            return Success; // two names of one inode, or one name: nothing happens
+        }
+        let is_directory = self.kind(source) == Kind::Directory;
+        if is_directory && to.starts_with(&format!("{from}/")) {
+            return Failure;
+        }
+        if exchange {
+            let other = target.expect("checked above");
+            if self.kind(other) == Kind::Directory && from.starts_with(&format!("{to}/")) {
+                return Failure;
+            }
+            swap(after, from, to);
+            return Success;
+        }
+        if let Some(target) = target {
+            let onto_directory = self.kind(target) == Kind::Directory;
+            if onto_directory != is_directory || onto_directory && !self.is_empty(to) {
+                return Failure;
+            }
+            remove(after, to);
+        }
+        let moved: Vec<(String, Id)> = take_tree(after, from);
+        for (rest, id) in moved {
+            after.names.insert(format!("{to}{rest}"), id);
+        }
+        Success
+    }
+
+    fn note_renamed(&mut self, from: &str, to: &str, exchange: bool, version: usize) {
+        let (Some(source), target) = (self.find(from), self.find(to)) else { return };
+        if target == Some(source) {
+            return;
+        }
+        self.named.insert(source, version);
+        let Some(target) = target else { return };
+        if exchange {
+            self.named.insert(target, version);
+        } else if self.kind(source) == Kind::File {
+            let file = self.file(source);
+            file.replaced.push((version, file.edits.len()));
+        }
+    }
+
+    /// A write that succeeded, may have happened, or failed.
+    fn write(&mut self, id: Id, number: u32, offset: u64, len: u64, failure: Option<&Answer>) {
+        if failure.is_some() {
+            return self.doubt_write(id, number, offset, len, failure);
+        }
+        if len == 0 {
+            return;
+        }
+        let size = (self.file(id).now.len() as u64).max(offset + len);
+        let bytes = stamped(number, offset, len);
+        self.edit(id, size, vec![(offset, bytes.into())], false);
+    }
+
+    /// A write that failed for want of space has changed nothing; after another failure a part of it may be there.
+    fn doubt_write(&mut self, id: Id, number: u32, offset: u64, len: u64, answer: Option<&Answer>) {
+        if no_effect(answer) {
+            return;
+        }
+        let uncertain = self.file(id).edits.len();
+        let file = self.file(id);
+        file.uncertain.get_or_insert(uncertain);
+        let size = (file.now.len() as u64).max(offset + len);
+        self.edit(id, size, vec![(offset, stamped(number, offset, len).into())], false);
+    }
+
+    /// A change of size that failed: from here on we don't know.
+    fn doubt(&mut self, id: Id, answer: Option<&Answer>) {
+        if no_effect(answer) {
+            return;
+        }
+        let file = self.file(id);
+        let uncertain = file.edits.len();
+        file.uncertain.get_or_insert(uncertain);
+    }
+
+    fn edit(&mut self, id: Id, size: u64, mut ranges: Vec<(u64, Rc<[u8]>)>, atomic: bool) {
+        let file = self.file(id);
+        let old = file.now.len() as u64;
+        if size > old {
+            // What lies between is zeroes, which is a change like any other.
+            ranges.insert(0, (old, vec![0; (size - old) as usize].into()));
+        }
+        let edit = Edit { size, ranges, atomic };
+        edit.apply(&mut file.now);
+        file.edits.push(edit);
+    }
+
+    /// An operation has been acknowledged: what does it promise?
+    fn make_durable(&mut self, op: &Op) {
+        match op {
+            Op::Fsync { slot } => self.synced(*slot, true),
+            Op::Fdatasync { slot } => self.synced(*slot, false),
+            Op::Write { slot, .. } | Op::Append { slot, .. }
+                if self.slots[*slot].is_some_and(|handle| handle.how.dsync) =>
+            {
+                self.synced(*slot, false);
+            }
+            Op::Atomic { slot, durable, .. }
+                if *durable || self.slots[*slot].is_some_and(|handle| handle.how.dsync) =>
+            {
+                self.synced(*slot, false);
+            }
+            Op::FsyncDirectory { .. } => self.durable = self.current(),
+            Op::SyncAll => self.everything_is_durable(),
+            _ => {}
+        }
+    }
+
+    fn synced(&mut self, slot: usize, attributes: bool) {
+        let Some(handle) = self.slots[slot] else { return };
+        let file = self.file(handle.id);
+        file.synced = file.edits.len();
+        let names = self.latest().names.iter().filter(|(_, id)| **id == handle.id);
+        let mut version = 0;
+        for (path, id) in names {
+            version = version.max(self.named.get(id).copied().unwrap_or(0));
+            // And the directories on the way.
+            for (at, _) in path.match_indices('/').skip(1) {
+                let directory = self.find(&path[..at]);
+                let named = directory.and_then(|id| self.named.get(&id));
+                version = version.max(named.copied().unwrap_or(0));
+            }
+        }
+        if attributes && self.links(handle.id) > 0 {
+            version = version.max(self.attributed.get(&handle.id).copied().unwrap_or(0));
+        }
+        self.durable = self.durable.max(version);
+    }
+
+    /// A sync of the whole volume, of this task or of another, began now and succeeded.
+    pub fn everything_is_durable(&mut self) {
+        self.durable = self.current();
+        for file in self.files.values_mut() {
+            file.synced = file.edits.len();
+        }
+    }
+}
+
+impl Edit {
+    /// Does it to a content.
+    pub fn apply(&self, content: &mut Vec<u8>) {
+        content.resize(self.size as usize, 0);
+        for (offset, bytes) in &self.ranges {
+            let start = (*offset as usize).min(content.len());
+            let end = (start + bytes.len()).min(content.len());
+            content[start..end].copy_from_slice(&bytes[..end - start]);
+        }
+    }
+}
+
+/// Whether a failure promises that nothing was changed.
+fn no_effect(answer: Option<&Answer>) -> bool {
+    use adit_base::Errno;
+    matches!(
+        answer,
+        Some(Answer::Failed(Errno::NOSPC | Errno::INVAL | Errno::TOOBIG | Errno::ROFS | Errno::BADF))
+    )
+}
+
+fn remove(namespace: &mut Namespace, path: &str) {
+    if let Some(id) = namespace.names.remove(path)
+        && !namespace.names.values().any(|other| *other == id)
+    {
+        namespace.inodes.remove(&id);
+    }
+}
+
+/// Takes out a path and all below it, as what follows the path.
+fn take_tree(namespace: &mut Namespace, path: &str) -> Vec<(String, Id)> {
+    let inside = format!("{path}/");
+    let paths: Vec<String> = namespace
+        .names
+        .keys()
+        .filter(|name| *name == path || name.starts_with(&inside))
+        .cloned()
+        .collect();
+    paths
+        .into_iter()
+        .filter_map(|name| {
+            let id = namespace.names.remove(&name)?;
+            Some((name[path.len()..].to_owned(), id))
+        })
+        .collect()
+}
+
+fn swap(namespace: &mut Namespace, a: &str, b: &str) {
+    let (from_a, from_b) = (take_tree(namespace, a), take_tree(namespace, b));
+    for (rest, id) in from_a {
+        namespace.names.insert(format!("{b}{rest}"), id);
+    }
+    for (rest, id) in from_b {
+        namespace.names.insert(format!("{a}{rest}"), id);
+    }
+}

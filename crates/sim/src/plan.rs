@@ -1,0 +1,200 @@
+//! What a seed stands for: a machine, what is done on it, what fails, and how each life ends.
+//!
+//! A plan depends on its seed alone, not on what happens when it is carried out, so that a part of it can be left out and the
+//! rest stays as it is.
+
+use crate::op::Numbered;
+use crate::oracle::Crash;
+use crate::workload;
+use adit_base::random::Prng;
+use adit_base::Errno;
+use adit_block::{FaultConfig, FaultEffect, FaultOn, FaultRule};
+
+/// What the volume is like when the first life begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ground {
+    /// New.
+    Fresh,
+    /// Its journal is about to begin its second lap.
+    Wrapped,
+    /// Nearly full, and in pieces.
+    Full,
+}
+
+/// Something that fails.
+#[derive(Clone, Debug)]
+pub enum Trouble {
+    /// Requests of a kind fail: after so many, so many times.
+    Errors {
+        /// Which.
+        on: FaultOn,
+        /// After so many.
+        after: u64,
+        /// So often.
+        times: u64,
+        /// Writes reach a part of their sectors.
+        torn: bool,
+        /// Only in this part of the device, bytes.
+        within: Option<(u64, u64)>,
+    },
+    /// Requests take their time.
+    Slow {
+        /// Which.
+        on: FaultOn,
+        /// Polls that each sits out.
+        polls: u32,
+    },
+}
+
+impl Trouble {
+    /// As a rule for the device.
+    pub fn rule(&self) -> FaultRule {
+        match self {
+            Trouble::Errors { on, after, times, torn, within } => {
+                let effect = match torn {
+                    true => FaultEffect::TearAndFail(Errno::IO),
+                    false => FaultEffect::Error(Errno::IO),
+                };
+                let rule = FaultRule::new(*on, effect).after(*after).times(*times);
+                match within {
+                    Some((from, to)) => rule.within(*from..*to),
+                    None => rule,
+                }
+            }
+            Trouble::Slow { on, polls } => FaultRule::new(*on, FaultEffect::Delay { polls: *polls }),
+        }
+    }
+}
+
+/// From an opening to a crash.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// What each task does.
+    pub tasks: Vec<Vec<Numbered>>,
+    /// What fails.
+    pub troubles: Vec<Trouble>,
+    /// One request in so many is looked at as if it were the last.
+    pub crashes_one_in: u64,
+    /// How it ends.
+    pub end: Crash,
+    /// After so many turns of the scheduler, or when everything is done.
+    pub turns: u64,
+}
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What it was made from.
+    pub seed: u64,
+    /// Tasks that work at the same time.
+    pub tasks: usize,
+    /// What they find.
+    pub ground: Ground,
+    /// The device.
+    pub device: FaultConfig,
+    /// Whether memory outlives the process.
+    pub shared: bool,
+    /// What happens.
+    pub lives: Vec<Life>,
+}
+
+/// Crash states that one life is looked at in, at most.
+pub const CRASHES_MAX: usize = 24;
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of(seed: u64) -> Plan {
+        let mut random = Prng::new(seed);
+        let queued = random.chance(2, 3);
+        let tasks = match queued {
+            true => *random.pick(&[1, 1, 2, 2, 3, 4]),
+            false => 1,
+        };
+        let ground = *random.pick(&[
+            Ground::Fresh,
+            Ground::Fresh,
+            Ground::Fresh,
+            Ground::Wrapped,
+            Ground::Wrapped,
+            Ground::Full,
+        ]);
+        let device = FaultConfig {
+            size_bytes: crate::ground::VOLUME_BYTES,
+            logical_block_bytes: *random.pick(&[512, 4096]),
+            volatile_cache: random.chance(7, 8),
+            fua: random.chance(1, 2),
+            queued,
+            seed: 0,
+        };
+        let shared = random.chance(1, 3);
+        let mut plan = Plan {
+            seed,
+            tasks,
+            ground,
+            device,
+            shared,
+            lives: Vec::new(),
+        };
+        let mut number = 0;
+        let lives = 1 + random.below(3);
+        for _ in 0..lives {
+            let life = plan.life(&mut random, &mut number);
+            plan.lives.push(life);
+        }
+        plan
+    }
+
+    fn life(&self, random: &mut Prng, number: &mut u32) -> Life {
+        let tasks = (0..self.tasks).map(|_| workload::draw(random, number)).collect();
+        let mut troubles = Vec::new();
+        if random.chance(1, 5) {
+            let anywhere = random.chance(1, 2);
+            let from = random.below(crate::ground::VOLUME_BYTES / 4096) * 4096;
+            troubles.push(Trouble::Errors {
+                on: *random.pick(&[FaultOn::Read, FaultOn::Write, FaultOn::Write, FaultOn::Flush]),
+                after: random.below(60),
+                times: *random.pick(&[1, 1, 1, 2, 5, u64::MAX]),
+                torn: random.chance(1, 2),
+                within: (!anywhere).then_some((from, from + (1 << 20))),
+            });
+        }
+        if self.device.queued && random.chance(1, 4) {
+            troubles.push(Trouble::Slow {
+                on: *random.pick(&[FaultOn::Any, FaultOn::Write, FaultOn::Flush, FaultOn::Read]),
+                polls: 1 + random.below(30) as u32,
+            });
+        }
+        let deaths: &[Crash] = match self.shared {
+            true => &[Crash::ProcessDeath, Crash::ProcessDeath, Crash::PowerCut, Crash::Closed],
+            false => &[Crash::PowerCut, Crash::PowerCut, Crash::PowerCut, Crash::Closed],
+        };
+        Life {
+            tasks,
+            troubles,
+            crashes_one_in: *random.pick(&[1, 3, 8, 20]),
+            end: *random.pick(deaths),
+            turns: match random.below(3) {
+                0 => random.below(60),
+                _ => u64::MAX,
+            },
+        }
+    }
+
+    /// Whether operations may fail for a reason that the model doesn't know.
+    pub fn is_troubled(life: &Life) -> bool {
+        life.troubles.iter().any(|trouble| matches!(trouble, Trouble::Errors { .. }))
+    }
+
+    /// Leaves out all operations but these.
+    pub fn keep_only(&mut self, numbers: &[u32]) {
+        for task in self.lives.iter_mut().flat_map(|life| &mut life.tasks) {
+            task.retain(|op| numbers.contains(&op.number));
+        }
+    }
+
+    /// The numbers of its operations.
+    pub fn numbers(&self) -> Vec<u32> {
+        let ops = self.lives.iter().flat_map(|life| life.tasks.iter().flatten());
+        ops.map(|op| op.number).collect()
+    }
+}

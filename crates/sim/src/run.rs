@@ -1,0 +1,649 @@
+//! Carrying out a plan: lives, the scheduler of their tasks, and the judgement of every crash.
+
+use crate::ground;
+use crate::machine::{Clock, Config, Leavings, Machine, Remains, Watch};
+use crate::model::{Answer, Expected, Model};
+use crate::observe::{Observed, observe};
+use crate::op::{Numbered, Op, SLOTS, Space, stamped};
+use crate::oracle::{Crash, Record, Task, judge};
+use crate::plan::{CRASHES_MAX, Ground, Life, Plan};
+use adit_base::random::Prng;
+use adit_base::simulation::{Bug, World};
+use adit_base::{Errno, Result};
+use adit_fs::{AllocateFlags, At, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags};
+use adit_reactor::Handle;
+use adit_store::{AtomicRange, XattrMode};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// Turns without any progress, after which nobody believes that there will be some.
+const PATIENCE: u64 = 20_000;
+
+/// What was done, for summaries.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Figures {
+    /// Plans.
+    pub seeds: u64,
+    /// Operations that ended.
+    pub operations: u64,
+    /// Crash states that were recovered and judged.
+    pub states: u64,
+    /// Crashes in the middle of a recovery.
+    pub interrupted: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// Requests to devices.
+    pub requests: u64,
+    /// Bytes of content that were judged.
+    pub bytes: u64,
+}
+
+impl std::ops::AddAssign for Figures {
+    fn add_assign(&mut self, other: Figures) {
+        self.seeds += other.seeds;
+        self.operations += other.operations;
+        self.states += other.states;
+        self.interrupted += other.interrupted;
+        self.faults += other.faults;
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Something happened that may not.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// In which life.
+    pub life: usize,
+    /// What.
+    pub what: String,
+    /// What the tasks did in that life.
+    pub history: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "life {}: {}\n{}", self.life, self.what, self.history)
+    }
+}
+
+/// Variants of carrying out a plan.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Manner {
+    /// Look at every request as if it were the last.
+    pub dense: bool,
+    /// With a bug.
+    pub planted: Option<Bug>,
+}
+
+/// Carries out a plan, in this thread.
+pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Violation>> {
+    let image = ground::image(plan.ground, plan.device.logical_block_bytes);
+    let world = World::begin(plan.seed, manner.planted);
+    let mut runner = Runner {
+        plan,
+        world,
+        config: Config {
+            device: plan.device.clone(),
+            shared: plan.shared,
+        },
+        clock: Arc::new(AtomicU64::new(1)),
+        random: Prng::new(plan.seed ^ 0x51_4d),
+        figures: Figures { seeds: 1, ..Figures::default() },
+    };
+    let mut remains = Remains {
+        crash: Crash::Closed,
+        image,
+        mappings: Vec::new(),
+    };
+    for (number, life) in plan.lives.iter().enumerate() {
+        let life = match manner.dense {
+            true => Life { crashes_one_in: 1, ..life.clone() },
+            false => life.clone(),
+        };
+        let limit = if manner.dense { 10_000 } else { CRASHES_MAX };
+        let mut tasks = Vec::new();
+        match runner.live(&life, limit, &remains, &mut tasks) {
+            Ok(next) => remains = next,
+            Err(what) => {
+                return Err(Box::new(Violation {
+                    life: number,
+                    what,
+                    history: history(&tasks),
+                }));
+            }
+        }
+    }
+    Ok(runner.figures)
+}
+
+/// What tasks did, for people.
+fn history(tasks: &[Task]) -> String {
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    for (number, task) in tasks.iter().enumerate() {
+        for record in &task.records {
+            let answer = match &record.returned {
+                None => "under way".to_owned(),
+                Some((at, Answer::Bytes(bytes))) => format!("{} bytes, by {at}", bytes.len()),
+                Some((at, Answer::Failed(errno))) => {
+                    format!("{}, by {at}", adit_base::Error::new(*errno))
+                }
+                Some((at, answer)) => format!("{answer:?}, by {at}"),
+            };
+            let line = format!("  {:>6} task {number} {}: {answer}", record.invoked, record.op);
+            lines.push((record.invoked, line));
+        }
+    }
+    lines.sort();
+    lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n")
+}
+
+struct Runner<'p> {
+    plan: &'p Plan,
+    world: World,
+    config: Config,
+    clock: Clock,
+    random: Prng,
+    figures: Figures,
+}
+
+/// A task that is at it.
+struct Working {
+    ops: std::vec::IntoIter<Numbered>,
+    slots: [Option<Arc<OpenFile>>; SLOTS],
+    pending: Option<Handle<Outcome>>,
+}
+
+/// How an operation ended: its answer, and what it left in the slot.
+struct Outcome {
+    answer: Answer,
+    opened: Option<(usize, Option<Arc<OpenFile>>)>,
+}
+
+impl Runner<'_> {
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// One life, from an opening to what is left at its end.
+    fn live(
+        &mut self,
+        life: &Life,
+        limit: usize,
+        remains: &Remains,
+        tasks: &mut Vec<Task>,
+    ) -> std::result::Result<Remains, String> {
+        let quiet = Watch::none();
+        let machine = Machine::open(remains, &self.config, quiet, &self.clock, &mut self.random);
+        let mut machine = machine.map_err(|unopened| format!("opening: {}", unopened.error))?;
+        let found = machine.run(async |fs| observe(fs).await);
+        let found = found.map_err(|error| format!("looking around: {error}"))?;
+        for number in 0..self.plan.tasks {
+            let (namespace, contents) = found.of_task(number);
+            tasks.push(Task { namespace, contents, records: Vec::new() });
+        }
+        for trouble in &life.troubles {
+            machine.device.inject(trouble.rule());
+        }
+        machine.watch(Watch {
+            one_in: life.crashes_one_in,
+            limit,
+            deaths_one_in: if self.plan.shared { 2 } else { 0 },
+            end_at: None,
+        });
+        self.work(life, &machine, tasks)?;
+        self.figures.faults += machine.device.faults();
+        self.figures.requests += machine.requests();
+        let poisoned = machine.engine().poisoned();
+        if poisoned {
+            return Err("an operation panicked".to_owned());
+        }
+        if life.end != Crash::Closed {
+            machine.note(life.end);
+        }
+        let crashes = machine.leavings();
+        let closed = match life.end {
+            Crash::Closed => Some(self.close(machine, life)?),
+            _ => {
+                drop(machine);
+                None
+            }
+        };
+        self.check_answers(life, tasks)?;
+        let mut next = closed;
+        let last = crashes.len();
+        for (index, leavings) in crashes.iter().enumerate() {
+            let outcome = self.verify(leavings, tasks)?;
+            if index + 1 == last && next.is_none() {
+                next = Some(outcome);
+            }
+        }
+        let next = next.expect("a life has an end");
+        if next.crash == Crash::Closed {
+            self.verify_closed(&next, tasks)?;
+        }
+        Ok(next)
+    }
+
+    fn close(&mut self, machine: Machine, life: &Life) -> std::result::Result<Remains, String> {
+        // What is still under way is waited for by closing; what a fault did may show only now.
+        let image = machine.device.image();
+        match machine.close() {
+            Ok(image) => Ok(Remains { crash: Crash::Closed, image, mappings: Vec::new() }),
+            Err(_) if Plan::is_troubled(life) => Ok(Remains {
+                crash: Crash::PowerCut,
+                image,
+                mappings: Vec::new(),
+            }),
+            Err(error) => Err(format!("closing: {error}")),
+        }
+    }
+
+    /// Lets the tasks work until they are done or the life ends.
+    fn work(
+        &mut self,
+        life: &Life,
+        machine: &Machine,
+        tasks: &mut [Task],
+    ) -> std::result::Result<(), String> {
+        let mut working: Vec<Working> = life
+            .tasks
+            .iter()
+            .map(|ops| Working {
+                ops: ops.clone().into_iter(),
+                slots: Default::default(),
+                pending: None,
+            })
+            .collect();
+        let (mut turns, mut idle) = (0, 0);
+        while turns < life.turns {
+            turns += 1;
+            let busy: Vec<usize> = (0..working.len())
+                .filter(|task| working[*task].pending.is_some() || working[*task].ops.len() > 0)
+                .collect();
+            if busy.is_empty() {
+                break;
+            }
+            let number = *self.random.pick(&busy);
+            let task = &mut working[number];
+            if task.pending.is_none() {
+                let Some(op) = task.ops.next() else { continue };
+                if let Op::Idle { ms } = op.op {
+                    self.world.pass(ms * 1_000_000);
+                }
+                tasks[number].records.push(Record {
+                    op: op.clone(),
+                    invoked: self.tick(),
+                    returned: None,
+                });
+                task.pending = Some(begin(machine, number, &op, &mut task.slots));
+            }
+            let Some(handle) = &mut task.pending else { continue };
+            let Some(outcome) = handle.poll_once() else {
+                idle += 1;
+                if idle % 100 == 0 {
+                    self.world.pass(1_000_000);
+                }
+                if idle > PATIENCE {
+                    return Err("an operation doesn't end".to_owned());
+                }
+                continue;
+            };
+            idle = 0;
+            task.pending = None;
+            self.figures.operations += 1;
+            let answer = match outcome {
+                Ok(outcome) => {
+                    if let Some((slot, file)) = outcome.opened {
+                        task.slots[slot] = file;
+                    }
+                    outcome.answer
+                }
+                Err(error) => Answer::Failed(error.errno()),
+            };
+            if let Some(record) = tasks[number].records.last_mut() {
+                record.returned = Some((self.tick(), answer));
+            }
+            self.world.pass(20_000);
+            machine.note_sometimes();
+        }
+        if life.end == Crash::Closed {
+            self.finish(machine, working, tasks)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what is under way.
+    fn finish(
+        &mut self,
+        _machine: &Machine,
+        working: Vec<Working>,
+        tasks: &mut [Task],
+    ) -> std::result::Result<(), String> {
+        for (number, task) in working.into_iter().enumerate() {
+            let Some(handle) = task.pending else { continue };
+            let answer = match handle.wait() {
+                Ok(outcome) => outcome.answer,
+                Err(error) => Answer::Failed(error.errno()),
+            };
+            if let Some(record) = tasks[number].records.last_mut() {
+                record.returned = Some((self.tick(), answer));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether operations answered what they should have.
+    fn check_answers(&self, life: &Life, tasks: &[Task]) -> std::result::Result<(), String> {
+        let troubled = Plan::is_troubled(life);
+        for (number, task) in tasks.iter().enumerate() {
+            let mut model = Model::new(number, task.namespace.clone(), task.contents.clone());
+            for record in &task.records {
+                let Some((_, answer)) = &record.returned else {
+                    continue;
+                };
+                let expected = model.apply(&record.op, Some(answer));
+                let excused = match answer {
+                    Answer::Failed(Errno::NOSPC) => self.plan.ground == Ground::Full,
+                    Answer::Failed(Errno::IO | Errno::ROFS) => troubled,
+                    _ => false,
+                };
+                let right = match expected {
+                    Expected::Either => true,
+                    Expected::Success => !matches!(answer, Answer::Failed(_)),
+                    Expected::Failure => matches!(answer, Answer::Failed(_)),
+                };
+                if !right && !excused {
+                    let said = match answer {
+                        Answer::Bytes(bytes) => format!("{} bytes", bytes.len()),
+                        answer => format!("{answer:?}"),
+                    };
+                    return Err(format!(
+                        "task {number}, operation {}: it answered {said}, but {expected:?} was expected",
+                        record.op
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers what a crash left, which may be cut short itself, and judges it.
+    fn verify(
+        &mut self,
+        leavings: &Leavings,
+        tasks: &[Task],
+    ) -> std::result::Result<Remains, String> {
+        let outcome = leavings.outcome(&mut self.random);
+        let mut crash = outcome.crash;
+        let at = |crash: Crash, what: String| {
+            format!("{crash:?} at {}: {what}", leavings.tick)
+        };
+        let mut remains = outcome.clone();
+        let mut attempts = 0;
+        let machine = loop {
+            let interrupted = attempts < 3 && self.random.chance(1, 4);
+            attempts += 1;
+            let died = remains.crash == Crash::ProcessDeath;
+            let watch = Watch {
+                one_in: 0,
+                limit: 0,
+                deaths_one_in: if died { 2 } else { 0 },
+                end_at: interrupted.then(|| 1 + self.random.below(50)),
+            };
+            let clock = Clock::default();
+            let opened = Machine::open(&remains, &self.config, watch, &clock, &mut self.random);
+            let ended = match opened {
+                Ok(machine) if machine.has_ended() => {
+                    let mut machine = machine;
+                    machine.leavings().pop()
+                }
+                Ok(machine) => {
+                    machine.watch(Watch::none());
+                    break machine;
+                }
+                Err(unopened) => match unopened.ended {
+                    Some(ended) => Some(ended),
+                    None => return Err(at(crash, format!("opening: {}", unopened.error))),
+                },
+            };
+            let Some(ended) = ended else {
+                return Err(at(crash, "it ended without leaving anything".to_owned()));
+            };
+            self.figures.interrupted += 1;
+            remains = ended.outcome(&mut self.random);
+            if remains.crash == Crash::PowerCut {
+                crash = Crash::PowerCut;
+            }
+        };
+        self.judge(&machine, leavings.tick, crash, tasks)
+            .map_err(|what| at(crash, what))?;
+        self.figures.states += 1;
+        Ok(outcome)
+    }
+
+    fn verify_closed(&mut self, remains: &Remains, tasks: &[Task]) -> std::result::Result<(), String> {
+        let quiet = Watch::none();
+        let clock = Clock::default();
+        let machine = Machine::open(remains, &self.config, quiet, &clock, &mut self.random)
+            .map_err(|unopened| format!("opening what was closed: {}", unopened.error))?;
+        self.judge(&machine, u64::MAX, Crash::Closed, tasks)
+            .map_err(|what| format!("closed: {what}"))?;
+        self.figures.states += 1;
+        Ok(())
+    }
+
+    fn judge(
+        &mut self,
+        machine: &Machine,
+        tick: u64,
+        crash: Crash,
+        tasks: &[Task],
+    ) -> std::result::Result<(), String> {
+        let observed: Observed = machine
+            .run(async |fs| observe(fs).await)
+            .map_err(|error| format!("looking around: {error}"))?;
+        self.figures.bytes += observed.contents.values().map(|c| c.len() as u64).sum::<u64>();
+        judge(tasks, tick, crash, &observed)?;
+        check(machine)
+    }
+}
+
+/// What the checkers find wrong.
+fn check(machine: &Machine) -> std::result::Result<(), String> {
+    let problems = machine.run(async |fs| {
+        let mut problems = fs.check_names().await?.problems;
+        let report = fs.store().check(&mut |_, _| ()).await?;
+        problems.extend(report.problems.iter().map(|problem| format!("{problem:?}")));
+        Ok(problems)
+    });
+    let problems = problems.map_err(|error| format!("checking: {error}"))?;
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(format!("check finds: {problems:#?}")),
+    }
+}
+
+/// Target of the symbolic link at a path: leads nowhere.
+pub fn target(path: &str) -> String {
+    format!("nowhere/{}", path.replace('/', "-"))
+}
+
+fn begin(
+    machine: &Machine,
+    task: usize,
+    op: &Numbered,
+    slots: &mut [Option<Arc<OpenFile>>; SLOTS],
+) -> Handle<Outcome> {
+    let Numbered { number, op } = op.clone();
+    // Opening takes the slot's file, to close it first.
+    let taken = match &op {
+        Op::Open { slot, .. } | Op::Close { slot } => slots[*slot].take(),
+        _ => None,
+    };
+    let files: [Option<Arc<OpenFile>>; SLOTS] = slots.clone();
+    machine.engine().spawn(move |fs| async move {
+        let opened_slot = match &op {
+            Op::Open { slot, .. } | Op::Close { slot } => Some(*slot),
+            _ => None,
+        };
+        let done = carry_out(fs, task, number, &op, &files, taken).await;
+        let (answer, file) = match done {
+            Ok((answer, file)) => (answer, file),
+            Err(error) => (Answer::Failed(error.errno()), None),
+        };
+        Ok(Outcome {
+            answer,
+            opened: opened_slot.map(|slot| (slot, file)),
+        })
+    })
+}
+
+async fn carry_out(
+    fs: &Fs,
+    task: usize,
+    number: u32,
+    op: &Op,
+    files: &[Option<Arc<OpenFile>>; SLOTS],
+    taken: Option<Arc<OpenFile>>,
+) -> Result<(Answer, Option<Arc<OpenFile>>)> {
+    let who = Credentials::process();
+    let file = |slot: &usize| {
+        files[*slot].as_deref().ok_or(adit_base::Error::new(Errno::BADF))
+    };
+    let path = |name: &crate::op::Name| name.path(task);
+    let mut answer = Answer::Done;
+    match op {
+        Op::Open { name, how, .. } => {
+            if let Some(old) = &taken {
+                fs.close(old).await?;
+            }
+            let mut flags = OpenFlags::READ_WRITE;
+            flags.set(OpenFlags::CREATE, how.create);
+            flags.set(OpenFlags::EXCLUSIVE, how.exclusive);
+            flags.set(OpenFlags::TRUNCATE, how.truncate);
+            flags.set(OpenFlags::APPEND, how.append);
+            flags.set(OpenFlags::DIRECT, how.direct);
+            flags.set(OpenFlags::DSYNC, how.dsync);
+            let path = path(name);
+            let file = fs.open(At::root(&who, path.as_bytes()), flags, 0o644).await?;
+            return Ok((answer, Some(file)));
+        }
+        Op::Close { .. } => {
+            let file = taken.ok_or(adit_base::Error::new(Errno::BADF))?;
+            fs.close(&file).await?;
+        }
+        Op::Write { slot, offset, len } => {
+            let file = file(slot)?;
+            if file.flags().contains(OpenFlags::APPEND) {
+                // Where it will be isn't known yet: append's bytes begin at the end that the model knows.
+                let data = append_bytes(file, number, *len);
+                answer = Answer::At(fs.append(file, &data).await?);
+            } else {
+                fs.write(file, *offset, &stamped(number, *offset, *len)).await?;
+            }
+        }
+        Op::Append { slot, len } => {
+            let file = file(slot)?;
+            let data = append_bytes(file, number, *len);
+            answer = Answer::At(fs.append(file, &data).await?);
+        }
+        Op::Atomic { slot, ranges, durable } => {
+            let data: Vec<Vec<u8>> = ranges
+                .iter()
+                .map(|(offset, len)| stamped(number, *offset, *len))
+                .collect();
+            let ranges: Vec<AtomicRange<'_>> = ranges
+                .iter()
+                .zip(&data)
+                .map(|((offset, _), data)| (*offset, &data[..]))
+                .collect();
+            fs.write_atomic(file(slot)?, &ranges, *durable).await?;
+        }
+        Op::Truncate { slot, size } => fs.ftruncate(file(slot)?, *size).await?,
+        Op::Allocate { slot, space, offset, len } => {
+            let flags = match space {
+                Space::Allocate => AllocateFlags::empty(),
+                Space::Keep => AllocateFlags::KEEP_SIZE,
+                Space::Punch => AllocateFlags::KEEP_SIZE | AllocateFlags::PUNCH_HOLE,
+                Space::Zero => AllocateFlags::ZERO_RANGE,
+            };
+            fs.allocate(file(slot)?, flags, *offset, *len).await?;
+        }
+        Op::Copy { from, from_offset, to, to_offset, len } => {
+            let (from, to) = (file(from)?, file(to)?);
+            let copied = fs.copy_range(from, *from_offset, to, *to_offset, *len).await?;
+            answer = Answer::Copied(copied);
+        }
+        Op::Read { slot, offset, len } => {
+            let mut bytes = vec![0; *len as usize];
+            let read = fs.read(file(slot)?, *offset, &mut bytes).await?;
+            bytes.truncate(read);
+            answer = Answer::Bytes(bytes);
+        }
+        Op::Fsync { slot } => fs.fsync(file(slot)?).await?,
+        Op::Fdatasync { slot } => fs.fdatasync(file(slot)?).await?,
+        Op::FsyncDirectory { name } => {
+            let path = path(name);
+            let at = At::root(&who, path.as_bytes());
+            let directory = fs.open(at, OpenFlags::DIRECTORY, 0).await?;
+            let synced = fs.fsync(&directory).await;
+            fs.close(&directory).await?;
+            synced?;
+        }
+        Op::SyncAll => fs.syncfs().await?,
+        Op::Checkpoint => fs.store().checkpoint().await?,
+        Op::Mkdir { name } => {
+            let path = path(name);
+            fs.mkdir(At::root(&who, path.as_bytes()), 0o755).await?;
+        }
+        Op::Rmdir { name } => {
+            let path = path(name);
+            fs.rmdir(At::root(&who, path.as_bytes())).await?;
+        }
+        Op::Unlink { name } => {
+            let path = path(name);
+            fs.unlink(At::root(&who, path.as_bytes())).await?;
+        }
+        Op::Link { name, to } => {
+            let (path, to) = (path(name), path(to));
+            let (from, to) = (At::root(&who, path.as_bytes()), At::root(&who, to.as_bytes()));
+            fs.link(from, Follow::No, to).await?;
+        }
+        Op::Rename { name, to, exclusive, exchange } => {
+            let (path, to) = (path(name), path(to));
+            let (from, to) = (At::root(&who, path.as_bytes()), At::root(&who, to.as_bytes()));
+            let mut flags = RenameFlags::empty();
+            flags.set(RenameFlags::EXCHANGE, *exchange);
+            flags.set(RenameFlags::NO_REPLACE, *exclusive && !*exchange);
+            fs.rename(from, to, flags).await?;
+        }
+        Op::Symlink { name } => {
+            let path = path(name);
+            fs.symlink(target(&path).as_bytes(), At::root(&who, path.as_bytes())).await?;
+        }
+        Op::SetMode { name, mode } => {
+            let path = path(name);
+            fs.set_mode(At::root(&who, path.as_bytes()), Follow::No, *mode).await?;
+        }
+        Op::SetXattr { name, key, len } => {
+            let (path, value) = (path(name), stamped(number, 0, *len));
+            let at = At::root(&who, path.as_bytes());
+            let name = format!("user.{key}");
+            fs.xattr_set(at, Follow::No, name.as_bytes(), &value, XattrMode::Any).await?;
+        }
+        Op::RemoveXattr { name, key } => {
+            let path = path(name);
+            let at = At::root(&who, path.as_bytes());
+            fs.xattr_remove(at, Follow::No, format!("user.{key}").as_bytes()).await?;
+        }
+        Op::Idle { .. } => drop(fs.statfs().await?),
+    }
+    Ok((answer, None))
+}
+
+/// A task is the only one that changes its files, so it knows where an append will begin.
+fn append_bytes(file: &OpenFile, number: u32, len: u64) -> Vec<u8> {
+    stamped(number, file.size_bytes(), len)
+}

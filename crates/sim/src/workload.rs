@@ -1,0 +1,376 @@
+//! What applications do: random mixes, and the habits of database engines.
+
+use crate::op::{How, NAMED, NAMES, Name, Numbered, Op, SLOTS, Space};
+use adit_base::random::Prng;
+
+/// Operations of one task in one life.
+pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
+    let mut pen = Pen {
+        random: random.split(),
+        ops: Vec::new(),
+    };
+    let habits: [fn(&mut Pen); 12] = [
+        Pen::mix,
+        Pen::mix,
+        Pen::mix,
+        Pen::log,
+        Pen::replace,
+        Pen::rollback_journal,
+        Pen::batch_atomic,
+        Pen::manifest,
+        Pen::delete_while_open,
+        Pen::many_files,
+        Pen::fill,
+        Pen::direct_over_journaled,
+    ];
+    let rounds = 1 + pen.random.below(3);
+    for _ in 0..rounds {
+        let habit = *pen.random.pick(&habits);
+        habit(&mut pen);
+    }
+    pen.ops
+        .into_iter()
+        .map(|op| {
+            *number += 1;
+            Numbered { number: *number, op }
+        })
+        .collect()
+}
+
+struct Pen {
+    random: Prng,
+    ops: Vec<Op>,
+}
+
+const CREATE: How = How {
+    create: true,
+    exclusive: false,
+    truncate: false,
+    append: false,
+    direct: false,
+    dsync: false,
+};
+
+impl Pen {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    fn slot(&mut self) -> usize {
+        self.random.index(SLOTS)
+    }
+
+    fn name(&mut self) -> Name {
+        Name(self.below(NAMED.into()) as u8)
+    }
+
+    /// A place or length near the borders of granules, sectors and pages.
+    fn offset(&mut self) -> u64 {
+        let unit = *self.random.pick(&[1, 64, 512, 4096, 4096, 16384]);
+        let at = unit * self.below(1 + 70_000 / unit / 2);
+        match self.below(4) {
+            0 => at.saturating_sub(1 + self.below(10)),
+            _ => at,
+        }
+    }
+
+    fn len(&mut self) -> u64 {
+        match self.below(10) {
+            0..=3 => 1 + self.below(200),
+            4..=5 => 4096,
+            6 => 4096 * (1 + self.below(4)),
+            7 => 1 + self.below(5000),
+            8 => 1 + self.below(20_000),
+            _ => 1 + self.below(100_000),
+        }
+    }
+
+    fn how(&mut self) -> How {
+        How {
+            create: self.random.chance(4, 5),
+            exclusive: self.random.chance(1, 12),
+            truncate: self.random.chance(1, 6),
+            append: self.random.chance(1, 8),
+            direct: self.random.chance(1, 8),
+            dsync: self.random.chance(1, 10),
+        }
+    }
+
+    /// Everything, at random.
+    fn mix(&mut self) {
+        for _ in 0..8 + self.below(40) {
+            let op = self.any();
+            self.ops.push(op);
+        }
+    }
+
+    fn any(&mut self) -> Op {
+        let slot = self.slot();
+        match self.below(100) {
+            0..=13 => Op::Open { slot, name: self.name(), how: self.how() },
+            14..=16 => Op::Close { slot },
+            17..=30 => Op::Write { slot, offset: self.offset(), len: self.len() },
+            31..=38 => Op::Append { slot, len: self.len() },
+            39..=43 => self.atomic(slot),
+            44..=48 => Op::Truncate { slot, size: self.offset() },
+            49..=52 => Op::Allocate {
+                slot,
+                space: *self.random.pick(&[Space::Allocate, Space::Keep, Space::Punch, Space::Zero]),
+                offset: self.offset(),
+                len: self.len(),
+            },
+            53..=54 => Op::Copy {
+                from: slot,
+                from_offset: self.offset(),
+                to: self.slot(),
+                to_offset: self.offset(),
+                len: self.len(),
+            },
+            55..=58 => Op::Read { slot, offset: self.offset(), len: self.len() },
+            59..=65 => Op::Fsync { slot },
+            66..=69 => Op::Fdatasync { slot },
+            70 => Op::FsyncDirectory { name: self.name() },
+            71 => Op::SyncAll,
+            72 => Op::Checkpoint,
+            73..=77 => Op::Mkdir { name: Name(*self.random.pick(&[3, 3, 4, 4, 8, 8, 0])) },
+            78..=79 => Op::Rmdir { name: self.name() },
+            80..=83 => Op::Unlink { name: self.name() },
+            84..=85 => Op::Link { name: self.name(), to: self.name() },
+            86..=92 => Op::Rename {
+                name: self.name(),
+                to: self.name(),
+                exclusive: self.random.chance(1, 8),
+                exchange: self.random.chance(1, 8),
+            },
+            93 => Op::Symlink { name: self.name() },
+            94..=95 => Op::SetMode {
+                name: self.name(),
+                mode: *self.random.pick(&[0o600, 0o644, 0o755, 0o4711]),
+            },
+            96..=97 => Op::SetXattr {
+                name: self.name(),
+                key: self.below(4) as u8,
+                len: *self.random.pick(&[0, 5, 40, 300, 2000]),
+            },
+            98 => Op::RemoveXattr { name: self.name(), key: self.below(4) as u8 },
+            _ => Op::Idle { ms: *self.random.pick(&[1, 100, 6000, 12_000]) },
+        }
+    }
+
+    fn atomic(&mut self, slot: usize) -> Op {
+        let mut ranges = Vec::new();
+        for _ in 0..1 + self.below(4) {
+            let offset = self.offset();
+            let len = 1 + self.below(6000);
+            // One after the other, so that it is clear what is there afterwards.
+            if ranges.iter().all(|(at, n)| offset + len <= *at || at + n <= offset) {
+                ranges.push((offset, len));
+            }
+        }
+        Op::Atomic { slot, ranges, durable: self.random.chance(1, 2) }
+    }
+
+    fn open(&mut self, slot: usize, name: Name, how: How) {
+        self.ops.push(Op::Open { slot, name, how });
+    }
+
+    /// A write-ahead log: append, sync, append, sync; then a new one.
+    fn log(&mut self) {
+        let (slot, name) = (self.slot(), self.name());
+        let how = How { append: self.random.chance(1, 2), ..CREATE };
+        self.open(slot, name, how);
+        self.ops.push(Op::Fsync { slot });
+        if self.random.chance(1, 3) {
+            let space = if self.random.chance(1, 2) { Space::Keep } else { Space::Allocate };
+            self.ops.push(Op::Allocate { slot, space, offset: 0, len: 60_000 });
+        }
+        let record = *self.random.pick(&[100, 100, 517, 4096]);
+        for _ in 0..5 + self.below(40) {
+            let len = record + self.below(30);
+            self.ops.push(Op::Append { slot, len });
+            if self.random.chance(4, 5) {
+                self.ops.push(Op::Fdatasync { slot });
+            }
+        }
+    }
+
+    /// Write a new file, sync it, rename it over the old one, sync the directory; sometimes without the syncs.
+    fn replace(&mut self) {
+        let (slot, from, to) = (self.slot(), self.name(), self.name());
+        for _ in 0..1 + self.below(6) {
+            self.open(slot, from, How { truncate: true, ..CREATE });
+            let len = self.len();
+            self.ops.push(Op::Write { slot, offset: 0, len });
+            if self.random.chance(1, 2) {
+                self.ops.push(Op::Fsync { slot });
+            }
+            self.ops.push(Op::Rename { name: from, to, exclusive: false, exchange: false });
+            if self.random.chance(1, 3) {
+                self.ops.push(Op::SyncAll);
+            }
+        }
+    }
+
+    /// SQLite with a rollback journal: journal, sync, database, sync, journal away.
+    fn rollback_journal(&mut self) {
+        let (database, journal) = (Name(0), Name(1));
+        self.open(0, database, CREATE);
+        for _ in 0..2 + self.below(6) {
+            self.open(1, journal, How { truncate: true, ..CREATE });
+            let pages = 1 + self.below(4);
+            self.ops.push(Op::Write { slot: 1, offset: 0, len: 512 });
+            self.ops.push(Op::Write { slot: 1, offset: 512, len: pages * 4104 });
+            self.ops.push(Op::Fdatasync { slot: 1 });
+            for _ in 0..pages {
+                let offset = self.below(16) * 4096;
+                self.ops.push(Op::Write { slot: 0, offset, len: 4096 });
+            }
+            self.ops.push(Op::Fdatasync { slot: 0 });
+            match self.below(3) {
+                0 => self.ops.push(Op::Truncate { slot: 1, size: 0 }),
+                1 => self.ops.push(Op::Write { slot: 1, offset: 0, len: 28 }),
+                _ => self.ops.push(Op::Unlink { name: journal }),
+            }
+        }
+    }
+
+    /// SQLite with batch-atomic writes: a commit is one of them.
+    fn batch_atomic(&mut self) {
+        self.open(2, Name(2), CREATE);
+        for _ in 0..2 + self.below(10) {
+            let mut ranges: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..1 + self.below(6) {
+                let offset = self.below(20) * 4096;
+                if ranges.iter().all(|(at, _)| *at != offset) {
+                    ranges.push((offset, 4096));
+                }
+            }
+            let durable = self.random.chance(3, 4);
+            self.ops.push(Op::Atomic { slot: 2, ranges, durable });
+            if self.random.chance(1, 6) {
+                let offset = self.below(20) * 4096;
+                self.ops.push(Op::Write { slot: 2, offset, len: 4096 });
+            }
+        }
+    }
+
+    /// RocksDB: a new MANIFEST, then CURRENT, written aside and renamed to point to it.
+    fn manifest(&mut self) {
+        let (manifest, other, current, aside) = (Name(10), Name(11), Name(5), Name(6));
+        self.ops.push(Op::Mkdir { name: Name(3) });
+        for round in 0..2 + self.below(3) {
+            let name = if round % 2 == 0 { manifest } else { other };
+            self.open(0, name, How { truncate: true, ..CREATE });
+            for _ in 0..1 + self.below(4) {
+                let len = 50 + self.below(300);
+                self.ops.push(Op::Append { slot: 0, len });
+                self.ops.push(Op::Fsync { slot: 0 });
+            }
+            self.open(1, aside, How { truncate: true, ..CREATE });
+            self.ops.push(Op::Append { slot: 1, len: 16 });
+            self.ops.push(Op::Fsync { slot: 1 });
+            self.ops.push(Op::Close { slot: 1 });
+            self.ops.push(Op::Rename { name: aside, to: current, exclusive: false, exchange: false });
+            self.ops.push(Op::FsyncDirectory { name: Name(3) });
+            let old = if round % 2 == 0 { other } else { manifest };
+            self.ops.push(Op::Unlink { name: old });
+        }
+    }
+
+    /// Files that are deleted and used.
+    fn delete_while_open(&mut self) {
+        for _ in 0..2 + self.below(4) {
+            let (slot, name) = (self.slot(), self.name());
+            self.open(slot, name, CREATE);
+            let len = self.len();
+            self.ops.push(Op::Write { slot, offset: 0, len });
+            if self.random.chance(1, 2) {
+                self.ops.push(Op::Fsync { slot });
+            }
+            self.ops.push(Op::Unlink { name });
+            let (offset, len) = (self.offset(), self.len());
+            self.ops.push(Op::Write { slot, offset, len });
+            self.ops.push(Op::Read { slot, offset, len });
+            if self.random.chance(1, 2) {
+                self.ops.push(Op::Fsync { slot });
+            }
+            if self.random.chance(1, 2) {
+                self.ops.push(Op::Close { slot });
+            }
+        }
+    }
+
+    /// Many small files.
+    fn many_files(&mut self) {
+        let count = 5 + self.below(u64::from(NAMES - NAMED) - 5) as u8;
+        for index in 0..count {
+            let (slot, name) = (self.slot(), Name(NAMED + index));
+            self.open(slot, name, CREATE);
+            let len = 1 + self.below(3000);
+            self.ops.push(Op::Append { slot, len });
+            if self.random.chance(1, 10) {
+                self.ops.push(Op::Fsync { slot });
+            }
+        }
+        for index in 0..count {
+            if self.random.chance(1, 2) {
+                self.ops.push(Op::Unlink { name: Name(NAMED + index) });
+            }
+        }
+    }
+
+    /// More than fits, where little is left; then less.
+    fn fill(&mut self) {
+        for index in 0..3 + self.below(5) as u8 {
+            let (slot, name) = (self.slot(), Name(NAMED + index));
+            self.open(slot, name, CREATE);
+            for _ in 0..1 + self.below(4) {
+                let len = 20_000 + self.below(100_000);
+                self.ops.push(Op::Append { slot, len });
+            }
+            if self.random.chance(1, 2) {
+                self.ops.push(Op::Fsync { slot });
+            }
+        }
+        for index in 0..8 {
+            if self.random.chance(2, 3) {
+                self.ops.push(Op::Unlink { name: Name(NAMED + index) });
+            }
+        }
+        for slot in 0..SLOTS {
+            self.ops.push(Op::Close { slot });
+        }
+        if self.random.chance(1, 2) {
+            self.ops.push(Op::SyncAll);
+        }
+    }
+
+    /// Small synced appends, which go through the journal, and direct writes over them.
+    fn direct_over_journaled(&mut self) {
+        let name = self.name();
+        self.open(0, name, CREATE);
+        self.open(1, name, How { direct: true, ..CREATE });
+        for _ in 0..3 + self.below(10) {
+            match self.below(6) {
+                0..=1 => {
+                    let len = 1 + self.below(300);
+                    self.ops.push(Op::Append { slot: 0, len });
+                    self.ops.push(Op::Fdatasync { slot: 0 });
+                }
+                2 => {
+                    let offset = self.below(4) * 4096;
+                    self.ops.push(Op::Write { slot: 1, offset, len: 4096 });
+                }
+                3 => {
+                    let (offset, len) = (self.below(9000), 1 + self.below(200));
+                    self.ops.push(Op::Write { slot: 0, offset, len });
+                }
+                4 => self.ops.push(Op::Fdatasync { slot: 1 }),
+                _ => {
+                    let offset = self.below(4) * 4096;
+                    self.ops.push(Op::Read { slot: 1, offset, len: 4096 });
+                }
+            }
+        }
+    }
+}

@@ -185,6 +185,7 @@ impl Mounted {
             // A device in memory dies with the process anyway.
             survive_process_death: options.survive_process_death && !fresh,
             writeback_interval: options.writeback_interval,
+            ..StoreOptions::default()
         };
         let engine_options = EngineOptions {
             queue_depth: options.queue_depth,

@@ -1,6 +1,7 @@
 //! The volumes that plans begin with. Made once a process, the same in every process.
 
 use crate::machine::engine_options;
+use crate::op::stamped;
 use crate::plan::Ground;
 use adit_base::simulation::World;
 use adit_base::{Errno, Result};
@@ -23,6 +24,10 @@ static MADE: Mutex<Option<HashMap<(u8, u32), Image>>> = Mutex::new(None);
 /// A closed volume of this kind. Not to be called in a world.
 pub fn image(ground: Ground, logical_block_bytes: u32) -> Image {
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if made.is_none() {
+        // Hundreds of small caches a second: zeroing a huge page for each would be the most expensive part of it.
+        let _ = rustix::thread::disable_transparent_huge_pages(true);
+    }
     let made = made.get_or_insert_default();
     let image = made
         .entry((ground as u8, logical_block_bytes))
@@ -79,7 +84,22 @@ async fn prepare(fs: &Fs, ground: Ground) -> Result<()> {
             Ok(())
         }
         Ground::Full => fill(fs, &who).await,
+        Ground::Small => few(fs, &who).await,
     }
+}
+
+/// Files `a` and `b`, directories `d` and `e`.
+async fn few(fs: &Fs, who: &Credentials) -> Result<()> {
+    let flags = OpenFlags::CREATE | OpenFlags::READ_WRITE;
+    for (path, len) in [("/t0/a", 6000), ("/t0/b", 5000)] {
+        let file = fs.open(At::root(who, path.as_bytes()), flags, 0o644).await?;
+        fs.write(&file, 0, &stamped(u32::MAX, 0, len)).await?;
+        fs.close(&file).await?;
+    }
+    for path in ["/t0/d", "/t0/e"] {
+        fs.mkdir(At::root(who, path.as_bytes()), 0o755).await?;
+    }
+    Ok(())
 }
 
 /// Leaves little space, most of it in pieces of a page or two.

@@ -11,6 +11,7 @@
 //! | [`machine`], [`ground`] | where |
 //! | [`run`] | carrying it out |
 //! | [`model`], [`observe`], [`oracle`] | what may be there afterwards |
+//! | [`small`] | all short sequences, instead of random ones |
 //! | [`shrink`] | making a failure short |
 //!
 //! Docs: docs/testing.md.
@@ -24,4 +25,5 @@ pub mod oracle;
 pub mod plan;
 pub mod run;
 pub mod shrink;
+pub mod small;
 pub mod workload;

@@ -5,7 +5,7 @@
 
 use crate::oracle::Crash;
 use adit_base::random::Prng;
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{
     Capabilities, Completion, Device, Doorbell, FaultConfig, FaultDevice, Geometry, Image, Moment,
     Queue, Request, Submission,
@@ -13,6 +13,7 @@ use adit_block::{
 use adit_fs::Fs;
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::{Store, StoreOptions};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,8 +25,64 @@ const PID_OFFSET: usize = 48;
 /// Counts what happens in a life, so that it can be said what came before what.
 pub type Clock = Arc<AtomicU64>;
 
-/// Shared memory that dead processes left: file names and bytes.
-pub type Mappings = Vec<(PathBuf, Vec<u8>)>;
+/// Shared memory that dead processes left.
+pub type Mappings = Vec<Mapping>;
+
+/// A file of shared memory.
+#[derive(Clone)]
+pub struct Mapping {
+    name: PathBuf,
+    len_bytes: u64,
+    /// Pages that aren't all zeroes.
+    pages: Vec<(u64, Box<[u8; PAGE_BYTES]>)>,
+}
+
+impl Mapping {
+    /// Reads one, as that of a dead process.
+    fn read(path: &Path) -> std::io::Result<Mapping> {
+        let file = std::fs::File::open(path)?;
+        let len_bytes = file.metadata()?.len();
+        let mut pages = Vec::new();
+        let mut chunk = vec![0; 256 << 10];
+        let mut at = 0;
+        while at < len_bytes {
+            // Where nothing was ever written there is nothing to read.
+            let Ok(data) = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) else {
+                break;
+            };
+            at = data - data % PAGE_BYTES as u64;
+            let read = file.read_at(&mut chunk, at)?;
+            for (index, page) in chunk[..read].chunks_exact(PAGE_BYTES).enumerate() {
+                if page.iter().any(|byte| *byte != 0) {
+                    let page: [u8; PAGE_BYTES] = page.try_into().expect("a whole page");
+                    let page = Box::new(page);
+                    pages.push((at + (index * PAGE_BYTES) as u64, page));
+                }
+            }
+            if read < PAGE_BYTES {
+                break;
+            }
+            at += read as u64;
+        }
+        if let Some((0, page)) = pages.first_mut() {
+            page[PID_OFFSET..PID_OFFSET + 4].fill(0);
+        }
+        Ok(Mapping {
+            name: path.file_name().map(PathBuf::from).unwrap_or_default(),
+            len_bytes,
+            pages,
+        })
+    }
+
+    fn write(&self, directory: &Path) -> std::io::Result<()> {
+        let file = std::fs::File::create(directory.join(&self.name))?;
+        file.set_len(self.len_bytes)?;
+        for (at, page) in &self.pages {
+            file.write_all_at(&page[..], *at)?;
+        }
+        Ok(())
+    }
+}
 
 /// What a crash would find.
 pub struct Leavings {
@@ -50,7 +107,37 @@ pub struct Remains {
     pub mappings: Mappings,
 }
 
+/// Writes at risk of which all subsets are tried; of more, all prefixes.
+const SUBSETS_MAX: usize = 4;
+
 impl Leavings {
+    /// Power cuts that keep every prefix and, of few writes, every subset of those at risk, and the last of them torn in two ways.
+    pub fn outcomes(&self) -> Vec<Remains> {
+        let (cached, in_flight) = self.moment.at_risk();
+        let writes = cached + in_flight;
+        let mut kept: Vec<u64> = match writes <= SUBSETS_MAX {
+            true => (0..1 << writes).collect(),
+            false => (0..=writes.min(63)).map(|count| (1 << count) - 1).collect(),
+        };
+        kept.reverse();
+        let remains = |image| Remains {
+            crash: Crash::PowerCut,
+            image,
+            mappings: Vec::new(),
+        };
+        let mut outcomes: Vec<Remains> = kept
+            .into_iter()
+            .map(|kept| remains(self.moment.power_cut_with(|write, _| write < 64 && kept >> write & 1 == 1)))
+            .collect();
+        for torn in 0..2 {
+            if writes > 0 {
+                let keep = |write, sector: u64| write + 1 < writes || sector % 2 == torn;
+                outcomes.push(remains(self.moment.power_cut_with(keep)));
+            }
+        }
+        outcomes
+    }
+
     /// A random legal outcome.
     pub fn outcome(&self, random: &mut Prng) -> Remains {
         let image = match self.crash {
@@ -156,14 +243,9 @@ impl Witness {
 fn mappings(directory: &Path) -> Mappings {
     let mut found = Mappings::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if let Ok(mut bytes) = std::fs::read(entry.path()) {
-            if let Some(pid) = bytes.get_mut(PID_OFFSET..PID_OFFSET + 4) {
-                pid.fill(0);
-            }
-            found.push((PathBuf::from(entry.file_name()), bytes));
-        }
+        found.extend(Mapping::read(&entry.path()).ok());
     }
-    found.sort();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
 
@@ -292,8 +374,8 @@ impl Machine {
             false => None,
         };
         let path = directory.as_ref().map_or(PathBuf::new(), |directory| directory.path().into());
-        for (name, bytes) in &remains.mappings {
-            std::fs::write(path.join(name), bytes).map_err(|error| unopened(error.into()))?;
+        for mapping in &remains.mappings {
+            mapping.write(&path).map_err(|error| unopened(error.into()))?;
         }
         let device = FaultDevice::with_image(
             FaultConfig {

@@ -2,8 +2,9 @@
 
 use adit_base::simulation::Bug;
 use adit_sim::plan::Plan;
-use adit_sim::run::{Figures, Manner, run};
+use adit_sim::run::{Figures, Manner, Violation, run};
 use adit_sim::shrink::{parse_ranges, ranges, shrink};
+use adit_sim::small::{self, try_sequence};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
@@ -44,6 +45,12 @@ struct Arguments {
     /// Plants a bug, to see that it is found.
     #[arg(long)]
     plant: Option<String>,
+    /// Instead of seeds: all sequences of at most so many operations, with every subset of the writes that a crash may lose.
+    #[arg(long, conflicts_with = "seed")]
+    small: Option<u32>,
+    /// With --small: this sequence only.
+    #[arg(long, requires = "small")]
+    sequence: Option<u64>,
     /// Leaves failures as long as they are.
     #[arg(long)]
     no_shrink: bool,
@@ -74,9 +81,10 @@ fn main() -> ExitCode {
         eprintln!("seed {}:", SEED.get());
         usual(panic);
     }));
-    let ok = match arguments.seed {
-        Some(seed) => replay(&arguments, seed, planted),
-        None => campaign(&arguments, planted),
+    let ok = match (arguments.seed, arguments.sequence) {
+        (Some(seed), _) => replay(&arguments, seed, planted),
+        (_, Some(sequence)) => replay_sequence(sequence, planted),
+        _ => campaign(&arguments, planted),
     };
     match ok {
         true => ExitCode::SUCCESS,
@@ -96,6 +104,7 @@ fn replay(arguments: &Arguments, seed: u64, planted: Option<Bug>) -> bool {
     }
     let manner = Manner {
         dense: arguments.dense,
+        exhaustive: false,
         planted,
     };
     println!(
@@ -126,11 +135,30 @@ fn replay(arguments: &Arguments, seed: u64, planted: Option<Bug>) -> bool {
     }
 }
 
-fn tell_short(plan: &Plan, manner: Manner, violation: Box<adit_sim::run::Violation>) {
-    let all = violation.clone();
+fn replay_sequence(sequence: u64, planted: Option<Bug>) -> bool {
+    match one_sequence(sequence, planted) {
+        Ok(figures) => {
+            println!("nothing is wrong: {figures:?}");
+            true
+        }
+        Err(violation) => {
+            println!("{violation}");
+            false
+        }
+    }
+}
+
+/// A sequence on a device with FUA and on one without.
+fn one_sequence(sequence: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
+    let mut figures = try_sequence(sequence, true, planted)?;
+    figures += try_sequence(sequence, false, planted)?;
+    figures.seeds = 1;
+    Ok(figures)
+}
+
+fn tell_short(plan: &Plan, manner: Manner, violation: Box<Violation>) {
     let shrunk = shrink(plan, manner, violation, 300);
-    println!("\nseed {}: {}", plan.seed, all.what);
-    println!("shrunk to {} operations:\n{}", shrunk.numbers.len(), shrunk.violation);
+    println!("\nshrunk to {} operations:\n{}", shrunk.numbers.len(), shrunk.violation);
     println!(
         "again: cargo xtask sim --seed {} --only {}{}{}",
         plan.seed,
@@ -146,7 +174,8 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
     });
     let begin = Instant::now();
     let deadline = arguments.minutes.map(|minutes| begin + Duration::from_secs_f64(minutes * 60.0));
-    let bar = ProgressBar::new(arguments.seeds);
+    let seeds = arguments.small.map_or(arguments.seeds, small::count);
+    let bar = ProgressBar::new(seeds);
     bar.set_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} seeds, {msg}, {eta} left")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
@@ -159,13 +188,17 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let late = deadline.is_some_and(|deadline| Instant::now() > deadline);
-                    if index >= arguments.seeds || late || failed.load(Ordering::Relaxed) {
+                    if index >= seeds || late || failed.load(Ordering::Relaxed) {
                         return;
                     }
-                    let plan = Plan::of(arguments.from + index);
-                    SEED.set(plan.seed);
-                    let manner = Manner { dense: false, planted };
-                    match run(&plan, manner) {
+                    let seed = arguments.from + index;
+                    SEED.set(seed);
+                    let manner = Manner { planted, ..Manner::default() };
+                    let done = match arguments.small {
+                        Some(_) => one_sequence(seed, planted),
+                        None => run(&Plan::of(seed), manner),
+                    };
+                    match done {
                         Ok(figures) => {
                             let mut sum = sum.lock().unwrap_or_else(|sum| sum.into_inner());
                             *sum += figures;
@@ -177,10 +210,13 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
                                 return;
                             }
                             bar.suspend(|| {
-                                println!("seed {}: {violation}", plan.seed);
-                                match arguments.no_shrink {
-                                    true => println!("again: cargo xtask sim --seed {}", plan.seed),
-                                    false => tell_short(&plan, manner, violation),
+                                println!("seed {seed}: {}", violation.what);
+                                match (arguments.small, arguments.no_shrink) {
+                                    (Some(length), _) => println!(
+                                        "{violation}\nagain: cargo xtask sim --small {length} --sequence {seed}"
+                                    ),
+                                    (_, true) => println!("again: cargo xtask sim --seed {seed}"),
+                                    _ => tell_short(&Plan::of(seed), manner, violation),
                                 }
                             });
                         }
@@ -193,9 +229,10 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
     let sum = *sum.lock().unwrap_or_else(|sum| sum.into_inner());
     let seconds = begin.elapsed().as_secs_f64();
     println!(
-        "{} seeds from {} on: {} operations, {} device requests, {} faults; {} crash states judged ({} MiB of content), \
+        "{} {} from {} on: {} operations, {} device requests, {} faults; {} crash states judged ({} MiB of content), \
          {} recoveries cut short; {seconds:.0} s with {jobs} threads",
         sum.seeds,
+        if arguments.small.is_some() { "sequences" } else { "seeds" },
         arguments.from,
         sum.operations,
         sum.requests,

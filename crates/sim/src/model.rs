@@ -287,8 +287,11 @@ impl Model {
                     return Failure;
                 }
                 if failed {
-                    // Bounds on holes are the store's own; nothing may have changed.
-                    return Either;
+                    // Bounds on holes are the store's own; then nothing may have changed. After an EIO, it may not be durable.
+                    self.doubt(handle.id, answer);
+                    if no_effect(answer) {
+                        return Either;
+                    }
                 }
                 let end = ranges.iter().map(|(offset, len)| offset + len).max().unwrap_or(0);
                 let size = (self.file(handle.id).now.len() as u64).max(end);
@@ -297,7 +300,7 @@ impl Model {
                     .map(|(offset, len)| (*offset, stamped(*number, *offset, *len).into()))
                     .collect();
                 self.edit(handle.id, size, ranges, true);
-                Success
+                if failed { Either } else { Success }
             }
             Op::Truncate { slot, size } => {
                 let Some(handle) = self.handle(*slot) else { return Failure };
@@ -499,7 +502,7 @@ impl Model {
             return Failure;
         }
         let target = self.find(to);
-        if exclusive && target.is_some() || exchange && target.is_none() {
+        if exclusive && !exchange && target.is_some() || exchange && target.is_none() {
             return Failure;
         }
         if target == Some(source) {

@@ -19,6 +19,8 @@ pub enum Ground {
     Wrapped,
     /// Nearly full, and in pieces.
     Full,
+    /// With two files and two directories.
+    Small,
 }
 
 /// Something that fails.
@@ -43,6 +45,8 @@ pub enum Trouble {
         on: FaultOn,
         /// Polls that each sits out.
         polls: u32,
+        /// Only those of the superblocks, so that a checkpoint takes long to be done.
+        superblocks: bool,
     },
 }
 
@@ -61,7 +65,13 @@ impl Trouble {
                     None => rule,
                 }
             }
-            Trouble::Slow { on, polls } => FaultRule::new(*on, FaultEffect::Delay { polls: *polls }),
+            Trouble::Slow { on, polls, superblocks } => {
+                let rule = FaultRule::new(*on, FaultEffect::Delay { polls: *polls });
+                match superblocks {
+                    true => rule.within(0..2 * 4096),
+                    false => rule,
+                }
+            }
         }
     }
 }
@@ -115,7 +125,7 @@ impl Plan {
             Ground::Fresh,
             Ground::Fresh,
             Ground::Wrapped,
-            Ground::Wrapped,
+            Ground::Full,
             Ground::Full,
         ]);
         let device = FaultConfig {
@@ -148,11 +158,13 @@ impl Plan {
         let tasks = (0..self.tasks).map(|_| workload::draw(random, number)).collect();
         let mut troubles = Vec::new();
         if random.chance(1, 5) {
-            let anywhere = random.chance(1, 2);
+            let on = *random.pick(&[FaultOn::Read, FaultOn::Write, FaultOn::Write, FaultOn::Flush]);
+            let is_flush = on == FaultOn::Flush;
+            let anywhere = is_flush || random.chance(1, 2);
             let from = random.below(crate::ground::VOLUME_BYTES / 4096) * 4096;
             troubles.push(Trouble::Errors {
-                on: *random.pick(&[FaultOn::Read, FaultOn::Write, FaultOn::Write, FaultOn::Flush]),
-                after: random.below(60),
+                on,
+                after: random.below(if is_flush { 8 } else { 60 }),
                 times: *random.pick(&[1, 1, 1, 2, 5, u64::MAX]),
                 torn: random.chance(1, 2),
                 within: (!anywhere).then_some((from, from + (1 << 20))),
@@ -162,6 +174,14 @@ impl Plan {
             troubles.push(Trouble::Slow {
                 on: *random.pick(&[FaultOn::Any, FaultOn::Write, FaultOn::Flush, FaultOn::Read]),
                 polls: 1 + random.below(30) as u32,
+                superblocks: false,
+            });
+        }
+        if self.device.queued && random.chance(1, 5) {
+            troubles.push(Trouble::Slow {
+                on: FaultOn::Write,
+                polls: 20 + random.below(200) as u32,
+                superblocks: true,
             });
         }
         let deaths: &[Crash] = match self.shared {

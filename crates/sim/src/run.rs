@@ -73,6 +73,8 @@ impl fmt::Display for Violation {
 pub struct Manner {
     /// Look at every request as if it were the last.
     pub dense: bool,
+    /// Try all outcomes of a crash, not one.
+    pub exhaustive: bool,
     /// With a bug.
     pub planted: Option<Bug>,
 }
@@ -84,6 +86,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
     let mut runner = Runner {
         plan,
         world,
+        manner,
         config: Config {
             device: plan.device.clone(),
             shared: plan.shared,
@@ -141,6 +144,7 @@ fn history(tasks: &[Task]) -> String {
 
 struct Runner<'p> {
     plan: &'p Plan,
+    manner: Manner,
     world: World,
     config: Config,
     clock: Clock,
@@ -375,7 +379,23 @@ impl Runner<'_> {
         leavings: &Leavings,
         tasks: &[Task],
     ) -> std::result::Result<Remains, String> {
-        let outcome = leavings.outcome(&mut self.random);
+        if !self.manner.exhaustive {
+            let outcome = leavings.outcome(&mut self.random);
+            return self.verify_outcome(outcome, leavings, tasks);
+        }
+        let mut last = None;
+        for outcome in leavings.outcomes() {
+            last = Some(self.verify_outcome(outcome, leavings, tasks)?);
+        }
+        last.ok_or("a crash without an outcome".to_owned())
+    }
+
+    fn verify_outcome(
+        &mut self,
+        outcome: Remains,
+        leavings: &Leavings,
+        tasks: &[Task],
+    ) -> std::result::Result<Remains, String> {
         let mut crash = outcome.crash;
         let at = |crash: Crash, what: String| {
             format!("{crash:?} at {}: {what}", leavings.tick)
@@ -383,7 +403,8 @@ impl Runner<'_> {
         let mut remains = outcome.clone();
         let mut attempts = 0;
         let machine = loop {
-            let interrupted = attempts < 3 && self.random.chance(1, 4);
+            let interrupted =
+                !self.manner.exhaustive && attempts < 3 && self.random.chance(1, 4);
             attempts += 1;
             let died = remains.crash == Crash::ProcessDeath;
             let watch = Watch {

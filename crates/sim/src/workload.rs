@@ -9,7 +9,7 @@ pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
         random: random.split(),
         ops: Vec::new(),
     };
-    let habits: [fn(&mut Pen); 12] = [
+    let habits: [fn(&mut Pen); 14] = [
         Pen::mix,
         Pen::mix,
         Pen::mix,
@@ -22,6 +22,8 @@ pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
         Pen::many_files,
         Pen::fill,
         Pen::direct_over_journaled,
+        Pen::checkpoints,
+        Pen::reuse,
     ];
     let rounds = 1 + pen.random.below(3);
     for _ in 0..rounds {
@@ -342,6 +344,53 @@ impl Pen {
         }
         if self.random.chance(1, 2) {
             self.ops.push(Op::SyncAll);
+        }
+    }
+
+    /// Pages with journaled bytes are freed, and others want them at once.
+    fn reuse(&mut self) {
+        for round in 0..3 + self.below(6) as u8 {
+            let (old, new) = (Name(NAMED + round % 3), Name(NAMED + 3 + round % 4));
+            self.open(0, old, CREATE);
+            for _ in 0..1 + self.below(5) {
+                let len = 1 + self.below(900);
+                self.ops.push(Op::Append { slot: 0, len });
+                self.ops.push(Op::Fdatasync { slot: 0 });
+            }
+            self.ops.push(Op::Close { slot: 0 });
+            self.ops.push(Op::Unlink { name: old });
+            if self.random.chance(1, 2) {
+                self.ops.push(Op::Checkpoint);
+            }
+            self.open(1, new, How { truncate: true, ..CREATE });
+            let len = 4096 * (1 + self.below(12));
+            self.ops.push(Op::Append { slot: 1, len });
+            self.ops.push(Op::Fsync { slot: 1 });
+        }
+    }
+
+    /// Names come and go, and checkpoints take them home at the wrong moment.
+    fn checkpoints(&mut self) {
+        for round in 0..4 + self.below(12) {
+            for _ in 0..1 + self.below(5) {
+                let name = Name(NAMED + self.below(12) as u8);
+                match self.below(6) {
+                    0..=1 => {
+                        self.open(3, name, CREATE);
+                        let len = 1 + self.below(9000);
+                        self.ops.push(Op::Append { slot: 3, len });
+                    }
+                    2 => self.ops.push(Op::Mkdir { name }),
+                    3 => self.ops.push(Op::Rmdir { name }),
+                    4 => self.ops.push(Op::SetXattr { name, key: round as u8 % 3, len: 2000 }),
+                    _ => self.ops.push(Op::Unlink { name }),
+                }
+            }
+            match self.below(4) {
+                0..=1 => self.ops.push(Op::Checkpoint),
+                2 => self.ops.push(Op::Fsync { slot: 3 }),
+                _ => {}
+            }
         }
     }
 

@@ -245,6 +245,8 @@ cut() {
 # What was committed is whole, and work can go on.
 after_git() {
     cd "$mount/repository"
+    # It may have been cut before, or while the one before was removed.
+    git init -q
     find .git -name '*.lock' -delete
     if git rev-parse -q --verify HEAD >/dev/null; then git fsck --full --no-progress; fi
     git config user.email nobody@example.com

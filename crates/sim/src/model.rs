@@ -445,13 +445,16 @@ impl Model {
             Op::SetXattr { name, key, len } => {
                 let found = self.find(&path(name)).filter(|id| self.kind(*id) != Kind::Symlink);
                 let Some(id) = found else { return Failure };
+                let mut total = 0;
                 if let Some(inode) = after.inodes.get_mut(&id) {
                     inode.xattrs.insert(*key, stamped(*number, 0, *len));
+                    total = inode.xattrs.values().map(|value| value.len() + 16).sum();
                 }
                 if !failed {
                     self.attributed.insert(id, version);
                 }
-                Success
+                // All attributes of an inode share a page.
+                if total > 3500 { Either } else { Success }
             }
             Op::RemoveXattr { name, key } => {
                 let found = self.find(&path(name)).filter(|id| self.kind(*id) != Kind::Symlink);

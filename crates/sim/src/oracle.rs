@@ -3,7 +3,7 @@
 //! | after | may be found |
 //! |---|---|
 //! | the death of the process | every acknowledged operation; of the one under way all, nothing, or (of a write) a part |
-//! | a power cut | the namespace after some prefix of the operations, not before what was made durable; of each file any mixture, byte by byte, of its content since its last sync; of an atomic write all or nothing |
+//! | a power cut | the namespace after some prefix of the operations, not before what was made durable; of each file any mixture, byte by byte, of its content since its last sync (what was cut off in that time may also be zeroes); of an atomic write all or nothing |
 //! | closing | exactly what was there |
 //!
 //! With several tasks, each has a prefix of its own, and together they are a prefix: if an operation is there, so are all that ended
@@ -252,9 +252,14 @@ fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> 
     let mut right: Vec<bool> =
         (0..content.len()).map(|at| now.get(at) == Some(&content[at])).collect();
     for (index, edit) in file.edits.iter().enumerate().skip(from) {
+        let cut = edit.size as usize..now.len();
         edit.apply(&mut now);
         low = low.min(now.len());
         high = high.max(now.len());
+        // What was cut off may read as zeroes before the size is durable.
+        for at in cut.start..cut.end.min(content.len()) {
+            right[at] |= content[at] == 0;
+        }
         if edit.atomic && !overwritten(&file.edits[index + 1..], edit) {
             all_or_nothing(edit, &now, content, &right)?;
         }

@@ -323,6 +323,7 @@ impl Store {
 
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
     async fn take_over(&self, abandoned: Vec<Abandoned>, keep: bool) -> Result<()> {
+        self.0.taking_over.set(!abandoned.is_empty());
         for mut dead in abandoned {
             let path = dead.path().display().to_string();
             let written = self.write_again(&mut dead).await;
@@ -344,6 +345,7 @@ impl Store {
             }
         }
         let inner = &self.0;
+        inner.taking_over.set(false);
         if inner.superblock.borrow().state & STATE_TAKING_OVER != 0 && !inner.options.read_only {
             inner.hold_superblock().await?;
             inner.superblock.borrow_mut().state = 0;
@@ -504,6 +506,7 @@ fn build(
         frame_settled: Event::new(),
         writing_home: Cell::new(0),
         reserved_pages: Cell::new(0),
+        taking_over: Cell::new(false),
         dirty_blobs: RefCell::default(),
         writeback_running: Cell::new(false),
         closing: Cell::new(false),

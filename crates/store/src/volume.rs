@@ -120,6 +120,8 @@ pub(crate) struct Inner {
     pub(crate) writing_home: Cell<u32>,
     /// Pages promised to dirty frames that have no place on the device yet.
     pub(crate) reserved_pages: Cell<u64>,
+    /// What a dead process had accepted is being written again.
+    pub(crate) taking_over: Cell<bool>,
     /// Blobs with dirty data or attributes.
     pub(crate) dirty_blobs: RefCell<Vec<Rc<Blob>>>,
     /// Is the write-back task running?
@@ -346,10 +348,15 @@ impl Inner {
     /// Pages that cached data may still claim.
     pub(crate) fn available_pages(&self, free_pages: u64) -> u64 {
         let reserved = self.reserved_pages.get();
-        // Every 200 data pages may need a node of an extent tree.
+        let kept = match self.taking_over.get() {
+            // It was promised already, by who died; and deleting may have used some of the reserve since.
+            true => 0,
+            // Every 200 data pages may need a node of an extent tree.
+            false => reserved / 128 + RESERVE_PAGES,
+        };
         free_pages
             .saturating_sub(self.journal.pages_pending())
-            .saturating_sub(reserved + reserved / 128 + RESERVE_PAGES)
+            .saturating_sub(reserved + kept)
     }
 
     /// Brings a metadata page into the cache, verified.

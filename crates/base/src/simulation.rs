@@ -51,17 +51,23 @@ impl Bug {
     pub fn story(self) -> &'static str {
         match self {
             Bug::SkippedFlush => "an fsync doesn't flush what it wrote home",
-            Bug::CommitBeforeData => "the journal write doesn't wait for the data that its records map",
+            Bug::CommitBeforeData => {
+                "the journal write doesn't wait for the data that its records map"
+            }
             Bug::EarlyReuse => "a freed page is given out again before its free is durable",
             Bug::LostRename => "a rename over a file doesn't write the source's data first",
             Bug::UncheckedTornPage => "recovery takes journal pages without checking them",
             Bug::IgnoredFlushError => "a failed flush counts as done",
             Bug::RecoveryStopsEarly => "recovery leaves out the last transaction",
-            Bug::RecoveryReadsTooFar => "recovery applies what is there of a transaction with a hole",
+            Bug::RecoveryReadsTooFar => {
+                "recovery applies what is there of a transaction with a hole"
+            }
             Bug::TailBeforeHome => "a checkpoint doesn't flush before it moves the tail",
             Bug::UnflushedTail => "ring space is judged by a tail that isn't durable yet",
             Bug::LiveBytesOverwritten => "a page with live bytes is written home by an fsync",
-            Bug::MetadataHomeEarly => "a checkpoint writes pages home as they are, not as they were committed",
+            Bug::MetadataHomeEarly => {
+                "a checkpoint writes pages home as they are, not as they were committed"
+            }
             Bug::ForgottenPending => "a takeover forgets what a dead process had not sealed",
         }
     }
@@ -160,7 +166,8 @@ mod world {
     }
 
     pub(super) fn fill(bytes: &mut [u8]) -> bool {
-        RANDOM.with_borrow_mut(|random| random.as_mut().map(|random| random.fill(bytes)))
+        RANDOM
+            .with_borrow_mut(|random| random.as_mut().map(|random| random.fill(bytes)))
             .is_some()
     }
 
@@ -169,7 +176,8 @@ mod world {
         if now == 0 {
             return false;
         }
-        let deadline_ns = deadline_ns.expect("a simulated thread sleeps, and nobody is there to wake it");
+        let deadline_ns =
+            deadline_ns.expect("a simulated thread sleeps, and nobody is there to wake it");
         NOW_NS.set(now.max(deadline_ns));
         true
     }

@@ -92,7 +92,9 @@ async fn prepare(fs: &Fs, ground: Ground) -> Result<()> {
 async fn few(fs: &Fs, who: &Credentials) -> Result<()> {
     let flags = OpenFlags::CREATE | OpenFlags::READ_WRITE;
     for (path, len) in [("/t0/a", 6000), ("/t0/b", 5000)] {
-        let file = fs.open(At::root(who, path.as_bytes()), flags, 0o644).await?;
+        let file = fs
+            .open(At::root(who, path.as_bytes()), flags, 0o644)
+            .await?;
         fs.write(&file, 0, &stamped(u32::MAX, 0, len)).await?;
         fs.close(&file).await?;
     }
@@ -109,7 +111,10 @@ async fn fill(fs: &Fs, who: &Credentials) -> Result<()> {
     let mut offset = 0;
     for len in [1 << 20, 64 << 10, 4096] {
         loop {
-            match fs.allocate(&file, AllocateFlags::KEEP_SIZE, offset, len).await {
+            match fs
+                .allocate(&file, AllocateFlags::KEEP_SIZE, offset, len)
+                .await
+            {
                 Ok(()) => offset += len,
                 Err(error) if error.errno() == Errno::NOSPC => break,
                 Err(error) => return Err(error),
@@ -118,7 +123,8 @@ async fn fill(fs: &Fs, who: &Credentials) -> Result<()> {
     }
     let punch = AllocateFlags::KEEP_SIZE | AllocateFlags::PUNCH_HOLE;
     for index in 0..100 {
-        fs.allocate(&file, punch, index * 40_960, 4096 * (1 + index % 3)).await?;
+        fs.allocate(&file, punch, index * 40_960, 4096 * (1 + index % 3))
+            .await?;
     }
     fs.close(&file).await
 }

@@ -127,7 +127,12 @@ impl Leavings {
         };
         let mut outcomes: Vec<Remains> = kept
             .into_iter()
-            .map(|kept| remains(self.moment.power_cut_with(|write, _| write < 64 && kept >> write & 1 == 1)))
+            .map(|kept| {
+                remains(
+                    self.moment
+                        .power_cut_with(|write, _| write < 64 && kept >> write & 1 == 1),
+                )
+            })
             .collect();
         for torn in 0..2 {
             if writes > 0 {
@@ -212,7 +217,8 @@ impl Witness {
         }
         let ends = hook.watch.end_at == Some(hook.requests);
         let one_in = hook.watch.one_in;
-        let noted = hook.noted.len() < hook.watch.limit && one_in > 0 && hook.random.chance(1, one_in);
+        let noted =
+            hook.noted.len() < hook.watch.limit && one_in > 0 && hook.random.chance(1, one_in);
         if ends || noted {
             self.note(&mut hook);
         }
@@ -373,9 +379,13 @@ impl Machine {
             true => Some(tempfile::tempdir_in("/dev/shm").map_err(|error| unopened(error.into()))?),
             false => None,
         };
-        let path = directory.as_ref().map_or(PathBuf::new(), |directory| directory.path().into());
+        let path = directory
+            .as_ref()
+            .map_or(PathBuf::new(), |directory| directory.path().into());
         for mapping in &remains.mappings {
-            mapping.write(&path).map_err(|error| unopened(error.into()))?;
+            mapping
+                .write(&path)
+                .map_err(|error| unopened(error.into()))?;
         }
         let device = FaultDevice::with_image(
             FaultConfig {
@@ -418,7 +428,10 @@ impl Machine {
             Ok(engine) => Ok(machine(Some(engine))),
             Err(error) => {
                 let mut machine = machine(None);
-                let ended = machine.has_ended().then(|| machine.leavings().pop()).flatten();
+                let ended = machine
+                    .has_ended()
+                    .then(|| machine.leavings().pop())
+                    .flatten();
                 Err(Unopened { error, ended })
             }
         }
@@ -426,7 +439,9 @@ impl Machine {
 
     /// The open volume.
     pub fn engine(&self) -> &Arc<Engine<Fs>> {
-        self.engine.as_ref().expect("the volume of a machine that was opened")
+        self.engine
+            .as_ref()
+            .expect("the volume of a machine that was opened")
     }
 
     /// Whether it came to the request at which it was to end.
@@ -477,7 +492,10 @@ impl Machine {
 
     /// Closes the volume.
     pub fn close(mut self) -> Result<Image> {
-        let engine = self.engine.take().expect("the volume of a machine that was opened");
+        let engine = self
+            .engine
+            .take()
+            .expect("the volume of a machine that was opened");
         engine.shutdown(|fs| fs.unmount())?;
         Ok(self.device.image())
     }

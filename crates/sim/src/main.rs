@@ -158,22 +158,30 @@ fn one_sequence(sequence: u64, planted: Option<Bug>) -> Result<Figures, Box<Viol
 
 fn tell_short(plan: &Plan, manner: Manner, violation: Box<Violation>) {
     let shrunk = shrink(plan, manner, violation, 300);
-    println!("\nshrunk to {} operations:\n{}", shrunk.numbers.len(), shrunk.violation);
+    println!(
+        "\nshrunk to {} operations:\n{}",
+        shrunk.numbers.len(),
+        shrunk.violation
+    );
     println!(
         "again: cargo xtask sim --seed {} --only {}{}{}",
         plan.seed,
         ranges(&shrunk.numbers),
         if shrunk.manner.dense { " --dense" } else { "" },
-        manner.planted.map_or(String::new(), |bug| format!(" --plant {bug:?}")),
+        manner
+            .planted
+            .map_or(String::new(), |bug| format!(" --plant {bug:?}")),
     );
 }
 
 fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
-    let jobs = arguments.jobs.unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-    });
+    let jobs = arguments
+        .jobs
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
     let begin = Instant::now();
-    let deadline = arguments.minutes.map(|minutes| begin + Duration::from_secs_f64(minutes * 60.0));
+    let deadline = arguments
+        .minutes
+        .map(|minutes| begin + Duration::from_secs_f64(minutes * 60.0));
     let seeds = arguments.small.map_or(arguments.seeds, small::count);
     let bar = ProgressBar::new(seeds);
     bar.set_style(
@@ -232,7 +240,11 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
         "{} {} from {} on: {} operations, {} device requests, {} faults; {} crash states judged ({} MiB of content), \
          {} recoveries cut short; {seconds:.0} s with {jobs} threads",
         sum.seeds,
-        if arguments.small.is_some() { "sequences" } else { "seeds" },
+        if arguments.small.is_some() {
+            "sequences"
+        } else {
+            "seeds"
+        },
         arguments.from,
         sum.operations,
         sum.requests,

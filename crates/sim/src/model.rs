@@ -173,11 +173,19 @@ impl Model {
 
     fn is_empty(&self, path: &str) -> bool {
         let inside = format!("{path}/");
-        !self.latest().names.keys().any(|name| name.starts_with(&inside))
+        !self
+            .latest()
+            .names
+            .keys()
+            .any(|name| name.starts_with(&inside))
     }
 
     fn links(&self, id: Id) -> usize {
-        self.latest().names.values().filter(|other| **other == id).count()
+        self.latest()
+            .names
+            .values()
+            .filter(|other| **other == id)
+            .count()
     }
 
     fn file(&mut self, id: Id) -> &mut File {
@@ -258,7 +266,9 @@ impl Model {
                 when(open.is_some())
             }
             Op::Write { slot, offset, len } => {
-                let Some(handle) = self.handle(*slot) else { return Failure };
+                let Some(handle) = self.handle(*slot) else {
+                    return Failure;
+                };
                 let expected = match handle.how.direct && (offset | len) % 4096 != 0 {
                     true => Either,
                     false => Success,
@@ -269,20 +279,36 @@ impl Model {
                     (true, _) => size,
                     _ => *offset,
                 };
-                self.write(handle.id, *number, offset, *len, failed.then_some(answer).flatten());
+                self.write(
+                    handle.id,
+                    *number,
+                    offset,
+                    *len,
+                    failed.then_some(answer).flatten(),
+                );
                 expected
             }
             Op::Append { slot, len } => {
-                let Some(handle) = self.handle(*slot) else { return Failure };
+                let Some(handle) = self.handle(*slot) else {
+                    return Failure;
+                };
                 let size = self.file(handle.id).now.len() as u64;
-                self.write(handle.id, *number, size, *len, failed.then_some(answer).flatten());
+                self.write(
+                    handle.id,
+                    *number,
+                    size,
+                    *len,
+                    failed.then_some(answer).flatten(),
+                );
                 match answer {
                     Some(Answer::At(at)) if *at != size => Failure,
                     _ => Success,
                 }
             }
             Op::Atomic { slot, ranges, .. } => {
-                let Some(handle) = self.handle(*slot) else { return Failure };
+                let Some(handle) = self.handle(*slot) else {
+                    return Failure;
+                };
                 if handle.how.append {
                     return Failure;
                 }
@@ -293,7 +319,11 @@ impl Model {
                         return Either;
                     }
                 }
-                let end = ranges.iter().map(|(offset, len)| offset + len).max().unwrap_or(0);
+                let end = ranges
+                    .iter()
+                    .map(|(offset, len)| offset + len)
+                    .max()
+                    .unwrap_or(0);
                 let size = (self.file(handle.id).now.len() as u64).max(end);
                 let ranges = ranges
                     .iter()
@@ -303,7 +333,9 @@ impl Model {
                 if failed { Either } else { Success }
             }
             Op::Truncate { slot, size } => {
-                let Some(handle) = self.handle(*slot) else { return Failure };
+                let Some(handle) = self.handle(*slot) else {
+                    return Failure;
+                };
                 if failed {
                     self.doubt(handle.id, answer);
                     return Success;
@@ -311,8 +343,15 @@ impl Model {
                 self.edit(handle.id, *size, Vec::new(), false);
                 Success
             }
-            Op::Allocate { slot, space, offset, len } => {
-                let Some(handle) = self.handle(*slot) else { return Failure };
+            Op::Allocate {
+                slot,
+                space,
+                offset,
+                len,
+            } => {
+                let Some(handle) = self.handle(*slot) else {
+                    return Failure;
+                };
                 if failed {
                     self.doubt(handle.id, answer);
                     return Success;
@@ -329,12 +368,20 @@ impl Model {
                     Space::Keep => {}
                     Space::Allocate if grown == size => {}
                     Space::Allocate => self.edit(handle.id, grown, Vec::new(), false),
-                    Space::Punch => self.edit(handle.id, size, zeroes(size.min(offset + len)), false),
+                    Space::Punch => {
+                        self.edit(handle.id, size, zeroes(size.min(offset + len)), false)
+                    }
                     Space::Zero => self.edit(handle.id, grown, zeroes(offset + len), false),
                 }
                 Success
             }
-            Op::Copy { from, from_offset, to, to_offset, len } => {
+            Op::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            } => {
                 let (Some(source), Some(target)) = (self.handle(*from), self.handle(*to)) else {
                     return Failure;
                 };
@@ -371,7 +418,9 @@ impl Model {
                 Success
             }
             Op::Read { slot, offset, len } => {
-                let Some(handle) = self.handle(*slot) else { return Failure };
+                let Some(handle) = self.handle(*slot) else {
+                    return Failure;
+                };
                 let file = self.file(handle.id);
                 let start = (*offset as usize).min(file.now.len());
                 let end = ((offset + len) as usize).min(file.now.len());
@@ -395,7 +444,9 @@ impl Model {
             Op::Symlink { name } => self.make(path(name), Kind::Symlink, version, after),
             Op::Rmdir { name } => {
                 let path = path(name);
-                let found = self.find(&path).filter(|id| self.kind(*id) == Kind::Directory);
+                let found = self
+                    .find(&path)
+                    .filter(|id| self.kind(*id) == Kind::Directory);
                 let expected = when(found.is_some() && self.is_empty(&path));
                 if expected == Success {
                     remove(after, &path);
@@ -404,7 +455,9 @@ impl Model {
             }
             Op::Unlink { name } => {
                 let path = path(name);
-                let found = self.find(&path).filter(|id| self.kind(*id) != Kind::Directory);
+                let found = self
+                    .find(&path)
+                    .filter(|id| self.kind(*id) != Kind::Directory);
                 if found.is_some() {
                     remove(after, &path);
                 }
@@ -412,7 +465,9 @@ impl Model {
             }
             Op::Link { name, to } => {
                 let (path, to) = (path(name), path(to));
-                let found = self.find(&path).filter(|id| self.kind(*id) != Kind::Directory);
+                let found = self
+                    .find(&path)
+                    .filter(|id| self.kind(*id) != Kind::Directory);
                 let Some(id) = found.filter(|_| self.find(&to).is_none() && self.has_parent(&to))
                 else {
                     return Failure;
@@ -423,7 +478,12 @@ impl Model {
                 }
                 Success
             }
-            Op::Rename { name, to, exclusive, exchange } => {
+            Op::Rename {
+                name,
+                to,
+                exclusive,
+                exchange,
+            } => {
                 let (from, to) = (path(name), path(to));
                 let expected = self.rename(&from, &to, *exclusive, *exchange, after);
                 if expected == Success && !failed && from != to {
@@ -432,7 +492,9 @@ impl Model {
                 expected
             }
             Op::SetMode { name, mode } => {
-                let found = self.find(&path(name)).filter(|id| self.kind(*id) != Kind::Symlink);
+                let found = self
+                    .find(&path(name))
+                    .filter(|id| self.kind(*id) != Kind::Symlink);
                 let Some(id) = found else { return Failure };
                 if let Some(inode) = after.inodes.get_mut(&id) {
                     inode.mode = *mode;
@@ -443,7 +505,9 @@ impl Model {
                 Success
             }
             Op::SetXattr { name, key, len } => {
-                let found = self.find(&path(name)).filter(|id| self.kind(*id) != Kind::Symlink);
+                let found = self
+                    .find(&path(name))
+                    .filter(|id| self.kind(*id) != Kind::Symlink);
                 let Some(id) = found else { return Failure };
                 let mut total = 0;
                 if let Some(inode) = after.inodes.get_mut(&id) {
@@ -457,7 +521,9 @@ impl Model {
                 if total > 3500 { Either } else { Success }
             }
             Op::RemoveXattr { name, key } => {
-                let found = self.find(&path(name)).filter(|id| self.kind(*id) != Kind::Symlink);
+                let found = self
+                    .find(&path(name))
+                    .filter(|id| self.kind(*id) != Kind::Symlink);
                 let Some(id) = found else { return Failure };
                 let inode = after.inodes.get_mut(&id);
                 let removed = inode.is_some_and(|inode| inode.xattrs.remove(key).is_some());
@@ -469,7 +535,13 @@ impl Model {
         }
     }
 
-    fn make(&mut self, path: String, kind: Kind, version: usize, after: &mut Namespace) -> Expected {
+    fn make(
+        &mut self,
+        path: String,
+        kind: Kind,
+        version: usize,
+        after: &mut Namespace,
+    ) -> Expected {
         if self.find(&path).is_some() || !self.has_parent(&path) {
             return Expected::Failure;
         }
@@ -477,7 +549,11 @@ impl Model {
         self.next_id += 1;
         let inode = Inode {
             kind,
-            mode: if kind == Kind::Directory { 0o755 } else { 0o777 },
+            mode: if kind == Kind::Directory {
+                0o755
+            } else {
+                0o777
+            },
             xattrs: BTreeMap::new(),
             target: match kind {
                 Kind::Symlink => crate::run::target(&path),
@@ -500,7 +576,9 @@ impl Model {
         after: &mut Namespace,
     ) -> Expected {
         use Expected::{Failure, Success};
-        let Some(source) = self.find(from) else { return Failure };
+        let Some(source) = self.find(from) else {
+            return Failure;
+        };
         if !self.has_parent(to) {
             return Failure;
         }
@@ -538,7 +616,9 @@ impl Model {
     }
 
     fn note_renamed(&mut self, from: &str, to: &str, exchange: bool, version: usize) {
-        let (Some(source), target) = (self.find(from), self.find(to)) else { return };
+        let (Some(source), target) = (self.find(from), self.find(to)) else {
+            return;
+        };
         if target == Some(source) {
             return;
         }
@@ -574,7 +654,12 @@ impl Model {
         let file = self.file(id);
         file.uncertain.get_or_insert(uncertain);
         let size = (file.now.len() as u64).max(offset + len);
-        self.edit(id, size, vec![(offset, stamped(number, offset, len).into())], false);
+        self.edit(
+            id,
+            size,
+            vec![(offset, stamped(number, offset, len).into())],
+            false,
+        );
     }
 
     /// A change of size that failed: from here on we don't know.
@@ -594,7 +679,11 @@ impl Model {
             // What lies between is zeroes, which is a change like any other.
             ranges.insert(0, (old, vec![0; (size - old) as usize].into()));
         }
-        let edit = Edit { size, ranges, atomic };
+        let edit = Edit {
+            size,
+            ranges,
+            atomic,
+        };
         edit.apply(&mut file.now);
         file.edits.push(edit);
     }
@@ -621,10 +710,16 @@ impl Model {
     }
 
     fn synced(&mut self, slot: usize, attributes: bool) {
-        let Some(handle) = self.slots[slot] else { return };
+        let Some(handle) = self.slots[slot] else {
+            return;
+        };
         let file = self.file(handle.id);
         file.synced = file.edits.len();
-        let names = self.latest().names.iter().filter(|(_, id)| **id == handle.id);
+        let names = self
+            .latest()
+            .names
+            .iter()
+            .filter(|(_, id)| **id == handle.id);
         let mut version = 0;
         for (path, id) in names {
             version = version.max(self.named.get(id).copied().unwrap_or(0));
@@ -667,7 +762,9 @@ fn no_effect(answer: Option<&Answer>) -> bool {
     use adit_base::Errno;
     matches!(
         answer,
-        Some(Answer::Failed(Errno::NOSPC | Errno::INVAL | Errno::TOOBIG | Errno::ROFS | Errno::BADF))
+        Some(Answer::Failed(
+            Errno::NOSPC | Errno::INVAL | Errno::TOOBIG | Errno::ROFS | Errno::BADF
+        ))
     )
 }
 

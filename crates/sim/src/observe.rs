@@ -85,7 +85,10 @@ async fn list(fs: &Fs, who: &Credentials, directory: &str) -> Result<Vec<DirEntr
         .await?;
     let mut entries: Vec<DirEntry> = Vec::new();
     loop {
-        let (before, cookie) = (entries.len(), entries.last().map_or(0, |entry| entry.cookie));
+        let (before, cookie) = (
+            entries.len(),
+            entries.last().map_or(0, |entry| entry.cookie),
+        );
         fs.read_directory(&file, cookie, 4096, &mut entries).await?;
         if entries.len() == before {
             break;

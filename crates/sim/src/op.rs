@@ -42,7 +42,10 @@ impl Name {
 pub fn owner(path: &str) -> Option<usize> {
     let rest = match path.strip_prefix("/t") {
         Some(rest) => rest.split_once('/')?.0,
-        None => path.strip_prefix("/s/")?.split(|c: char| !c.is_ascii_digit()).next()?,
+        None => path
+            .strip_prefix("/s/")?
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?,
     };
     rest.parse().ok()
 }
@@ -96,31 +99,100 @@ pub enum Space {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "they are the system calls of these names")]
 pub enum Op {
-    Open { slot: usize, name: Name, how: How },
-    Close { slot: usize },
-    Write { slot: usize, offset: u64, len: u64 },
-    Append { slot: usize, len: u64 },
-    Atomic { slot: usize, ranges: Vec<(u64, u64)>, durable: bool },
-    Truncate { slot: usize, size: u64 },
-    Allocate { slot: usize, space: Space, offset: u64, len: u64 },
-    Copy { from: usize, from_offset: u64, to: usize, to_offset: u64, len: u64 },
-    Read { slot: usize, offset: u64, len: u64 },
-    Fsync { slot: usize },
-    Fdatasync { slot: usize },
-    FsyncDirectory { name: Name },
+    Open {
+        slot: usize,
+        name: Name,
+        how: How,
+    },
+    Close {
+        slot: usize,
+    },
+    Write {
+        slot: usize,
+        offset: u64,
+        len: u64,
+    },
+    Append {
+        slot: usize,
+        len: u64,
+    },
+    Atomic {
+        slot: usize,
+        ranges: Vec<(u64, u64)>,
+        durable: bool,
+    },
+    Truncate {
+        slot: usize,
+        size: u64,
+    },
+    Allocate {
+        slot: usize,
+        space: Space,
+        offset: u64,
+        len: u64,
+    },
+    Copy {
+        from: usize,
+        from_offset: u64,
+        to: usize,
+        to_offset: u64,
+        len: u64,
+    },
+    Read {
+        slot: usize,
+        offset: u64,
+        len: u64,
+    },
+    Fsync {
+        slot: usize,
+    },
+    Fdatasync {
+        slot: usize,
+    },
+    FsyncDirectory {
+        name: Name,
+    },
     SyncAll,
     Checkpoint,
-    Mkdir { name: Name },
-    Rmdir { name: Name },
-    Unlink { name: Name },
-    Link { name: Name, to: Name },
-    Rename { name: Name, to: Name, exclusive: bool, exchange: bool },
-    Symlink { name: Name },
-    SetMode { name: Name, mode: u32 },
-    SetXattr { name: Name, key: u8, len: u64 },
-    RemoveXattr { name: Name, key: u8 },
+    Mkdir {
+        name: Name,
+    },
+    Rmdir {
+        name: Name,
+    },
+    Unlink {
+        name: Name,
+    },
+    Link {
+        name: Name,
+        to: Name,
+    },
+    Rename {
+        name: Name,
+        to: Name,
+        exclusive: bool,
+        exchange: bool,
+    },
+    Symlink {
+        name: Name,
+    },
+    SetMode {
+        name: Name,
+        mode: u32,
+    },
+    SetXattr {
+        name: Name,
+        key: u8,
+        len: u64,
+    },
+    RemoveXattr {
+        name: Name,
+        key: u8,
+    },
     /// Nothing, for so many milliseconds: timers fire.
-    Idle { ms: u64 },
+    Idle {
+        ms: u64,
+    },
 }
 
 /// An operation with its number in the plan, which is what its bytes are made of.

@@ -66,7 +66,11 @@ impl Task {
         let mut acknowledged = 0;
         let mut settled = BTreeMap::new();
         for record in records {
-            match record.returned.as_ref().filter(|(returned, _)| *returned < tick) {
+            match record
+                .returned
+                .as_ref()
+                .filter(|(returned, _)| *returned < tick)
+            {
                 Some((returned, answer)) => {
                     model.apply(&record.op, Some(answer));
                     acknowledged += 1;
@@ -75,32 +79,38 @@ impl Task {
                     }
                 }
                 None => {
-                    settled = model.files.iter().map(|(id, file)| (*id, file.edits.len())).collect();
+                    settled = model
+                        .files
+                        .iter()
+                        .map(|(id, file)| (*id, file.edits.len()))
+                        .collect();
                     model.apply(&record.op, None);
                 }
             }
         }
         if acknowledged == records.len() {
-            settled = model.files.iter().map(|(id, file)| (*id, file.edits.len())).collect();
+            settled = model
+                .files
+                .iter()
+                .map(|(id, file)| (*id, file.edits.len()))
+                .collect();
         }
-        View { model, records, acknowledged, settled }
+        View {
+            model,
+            records,
+            acknowledged,
+            settled,
+        }
     }
 }
 
 /// Whether `observed` may be found after a crash at `tick`; the error says what is wrong.
-pub fn judge(
-    tasks: &[Task],
-    tick: u64,
-    crash: Crash,
-    observed: &Observed,
-) -> Result<(), String> {
+pub fn judge(tasks: &[Task], tick: u64, crash: Crash, observed: &Observed) -> Result<(), String> {
     let synced: Vec<u64> = tasks
         .iter()
         .flat_map(|task| &task.records)
         .filter(|record| record.op.op == Op::SyncAll)
-        .filter(|record| {
-            matches!(&record.returned, Some((at, Answer::Done)) if *at < tick)
-        })
+        .filter(|record| matches!(&record.returned, Some((at, Answer::Done)) if *at < tick))
         .map(|record| record.invoked)
         .collect();
     for path in observed.names.keys() {
@@ -148,7 +158,9 @@ fn versions(
         .collect();
     let (mut found, mut complaint) = (Vec::new(), None);
     for (version, namespace) in model.versions.iter().enumerate().skip(from) {
-        let Ok(inodes) = same_names(namespace, &mine) else { continue };
+        let Ok(inodes) = same_names(namespace, &mine) else {
+            continue;
+        };
         match contents(view, version, crash, &inodes, observed) {
             Ok(()) => found.push(version),
             Err(what) => complaint = Some(what),
@@ -191,9 +203,16 @@ fn same_names(
         if *inode != seen.what {
             return Err(format!("{path} is {:?}, not {inode:?}", seen.what));
         }
-        let links = namespace.names.values().filter(|other| *other == id).count();
+        let links = namespace
+            .names
+            .values()
+            .filter(|other| *other == id)
+            .count();
         if inode.kind != Kind::Directory && seen.links as usize != links {
-            return Err(format!("{path} says it has {} names, not {links}", seen.links));
+            return Err(format!(
+                "{path} says it has {} names, not {links}",
+                seen.links
+            ));
         }
         if *inodes.entry(*id).or_insert(seen.inode) != seen.inode {
             return Err(format!("{path} is another inode than its other names"));
@@ -216,15 +235,16 @@ fn contents(
     observed: &Observed,
 ) -> Result<(), String> {
     for (id, inode) in inodes {
-        let (Some(file), Some(content)) =
-            (view.model.files.get(id), observed.contents.get(inode))
+        let (Some(file), Some(content)) = (view.model.files.get(id), observed.contents.get(inode))
         else {
             continue; // no file
         };
         let from = match crash {
             Crash::PowerCut => {
                 let replaced = file.replaced.iter().filter(|(at, _)| *at <= version);
-                replaced.map(|(_, edits)| *edits).fold(file.synced, usize::max)
+                replaced
+                    .map(|(_, edits)| *edits)
+                    .fold(file.synced, usize::max)
             }
             _ => view.settled.get(id).copied().unwrap_or(0),
         };
@@ -249,8 +269,9 @@ fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> 
         edit.apply(&mut now);
     }
     let (mut low, mut high) = (now.len(), now.len());
-    let mut right: Vec<bool> =
-        (0..content.len()).map(|at| now.get(at) == Some(&content[at])).collect();
+    let mut right: Vec<bool> = (0..content.len())
+        .map(|at| now.get(at) == Some(&content[at]))
+        .collect();
     for (index, edit) in file.edits.iter().enumerate().skip(from) {
         let cut = edit.size as usize..now.len();
         edit.apply(&mut now);
@@ -270,13 +291,19 @@ fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> 
         }
     }
     if content.len() < low || content.len() > high {
-        return Err(format!("it has {} bytes, not {low} to {high}", content.len()));
+        return Err(format!(
+            "it has {} bytes, not {low} to {high}",
+            content.len()
+        ));
     }
     let Some(wrong) = right.iter().position(|right| !right) else {
         return Ok(());
     };
     let count = right.iter().filter(|right| !**right).count();
-    let zeroes = content[wrong..].iter().take_while(|byte| **byte == 0).count();
+    let zeroes = content[wrong..]
+        .iter()
+        .take_while(|byte| **byte == 0)
+        .count();
     Err(format!(
         "of {} bytes {count} are wrong, the first at {wrong} ({}); its latest content has {} bytes",
         content.len(),
@@ -320,7 +347,10 @@ fn all_or_nothing(
         true => Ok(()),
         false => Err(format!(
             "an atomic write of {:?} is there in part",
-            edit.ranges.iter().map(|(at, bytes)| (at, bytes.len())).collect::<Vec<_>>()
+            edit.ranges
+                .iter()
+                .map(|(at, bytes)| (at, bytes.len()))
+                .collect::<Vec<_>>()
         )),
     }
 }

@@ -6,8 +6,8 @@
 use crate::op::Numbered;
 use crate::oracle::Crash;
 use crate::workload;
-use adit_base::random::Prng;
 use adit_base::Errno;
+use adit_base::random::Prng;
 use adit_block::{FaultConfig, FaultEffect, FaultOn, FaultRule};
 
 /// What the volume is like when the first life begins.
@@ -54,7 +54,13 @@ impl Trouble {
     /// As a rule for the device.
     pub fn rule(&self) -> FaultRule {
         match self {
-            Trouble::Errors { on, after, times, torn, within } => {
+            Trouble::Errors {
+                on,
+                after,
+                times,
+                torn,
+                within,
+            } => {
                 let effect = match torn {
                     true => FaultEffect::TearAndFail(Errno::IO),
                     false => FaultEffect::Error(Errno::IO),
@@ -65,7 +71,11 @@ impl Trouble {
                     None => rule,
                 }
             }
-            Trouble::Slow { on, polls, superblocks } => {
+            Trouble::Slow {
+                on,
+                polls,
+                superblocks,
+            } => {
                 let rule = FaultRule::new(*on, FaultEffect::Delay { polls: *polls });
                 match superblocks {
                     true => rule.within(0..2 * 4096),
@@ -155,10 +165,17 @@ impl Plan {
     }
 
     fn life(&self, random: &mut Prng, number: &mut u32) -> Life {
-        let tasks = (0..self.tasks).map(|_| workload::draw(random, number)).collect();
+        let tasks = (0..self.tasks)
+            .map(|_| workload::draw(random, number))
+            .collect();
         let mut troubles = Vec::new();
         if random.chance(1, 5) {
-            let on = *random.pick(&[FaultOn::Read, FaultOn::Write, FaultOn::Write, FaultOn::Flush]);
+            let on = *random.pick(&[
+                FaultOn::Read,
+                FaultOn::Write,
+                FaultOn::Write,
+                FaultOn::Flush,
+            ]);
             let is_flush = on == FaultOn::Flush;
             let anywhere = is_flush || random.chance(1, 2);
             let from = random.below(crate::ground::VOLUME_BYTES / 4096) * 4096;
@@ -185,8 +202,18 @@ impl Plan {
             });
         }
         let deaths: &[Crash] = match self.shared {
-            true => &[Crash::ProcessDeath, Crash::ProcessDeath, Crash::PowerCut, Crash::Closed],
-            false => &[Crash::PowerCut, Crash::PowerCut, Crash::PowerCut, Crash::Closed],
+            true => &[
+                Crash::ProcessDeath,
+                Crash::ProcessDeath,
+                Crash::PowerCut,
+                Crash::Closed,
+            ],
+            false => &[
+                Crash::PowerCut,
+                Crash::PowerCut,
+                Crash::PowerCut,
+                Crash::Closed,
+            ],
         };
         Life {
             tasks,
@@ -202,7 +229,9 @@ impl Plan {
 
     /// Whether operations may fail for a reason that the model doesn't know.
     pub fn is_troubled(life: &Life) -> bool {
-        life.troubles.iter().any(|trouble| matches!(trouble, Trouble::Errors { .. }))
+        life.troubles
+            .iter()
+            .any(|trouble| matches!(trouble, Trouble::Errors { .. }))
     }
 
     /// Leaves out all operations but these.
@@ -214,7 +243,10 @@ impl Plan {
 
     /// The numbers of its operations.
     pub fn numbers(&self) -> Vec<u32> {
-        let ops = self.lives.iter().flat_map(|life| life.tasks.iter().flatten());
+        let ops = self
+            .lives
+            .iter()
+            .flat_map(|life| life.tasks.iter().flatten());
         ops.map(|op| op.number).collect()
     }
 }

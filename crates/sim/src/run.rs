@@ -14,8 +14,8 @@ use adit_fs::{AllocateFlags, At, Credentials, Follow, Fs, OpenFile, OpenFlags, R
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Turns without any progress, after which nobody believes that there will be some.
 const PATIENCE: u64 = 20_000;
@@ -93,7 +93,10 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         },
         clock: Arc::new(AtomicU64::new(1)),
         random: Prng::new(plan.seed ^ 0x51_4d),
-        figures: Figures { seeds: 1, ..Figures::default() },
+        figures: Figures {
+            seeds: 1,
+            ..Figures::default()
+        },
     };
     let mut remains = Remains {
         crash: Crash::Closed,
@@ -102,7 +105,10 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
     };
     for (number, life) in plan.lives.iter().enumerate() {
         let life = match manner.dense {
-            true => Life { crashes_one_in: 1, ..life.clone() },
+            true => Life {
+                crashes_one_in: 1,
+                ..life.clone()
+            },
             false => life.clone(),
         };
         let limit = if manner.dense { 10_000 } else { CRASHES_MAX };
@@ -134,12 +140,19 @@ fn history(tasks: &[Task]) -> String {
                 }
                 Some((at, answer)) => format!("{answer:?}, by {at}"),
             };
-            let line = format!("  {:>6} task {number} {}: {answer}", record.invoked, record.op);
+            let line = format!(
+                "  {:>6} task {number} {}: {answer}",
+                record.invoked, record.op
+            );
             lines.push((record.invoked, line));
         }
     }
     lines.sort();
-    lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n")
+    lines
+        .into_iter()
+        .map(|(_, line)| line)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 struct Runner<'p> {
@@ -185,7 +198,11 @@ impl Runner<'_> {
         let found = found.map_err(|error| format!("looking around: {error}"))?;
         for number in 0..self.plan.tasks {
             let (namespace, contents) = found.of_task(number);
-            tasks.push(Task { namespace, contents, records: Vec::new() });
+            tasks.push(Task {
+                namespace,
+                contents,
+                records: Vec::new(),
+            });
         }
         for trouble in &life.troubles {
             machine.device.inject(trouble.rule());
@@ -234,7 +251,11 @@ impl Runner<'_> {
         // What is still under way is waited for by closing; what a fault did may show only now.
         let image = machine.device.image();
         match machine.close() {
-            Ok(image) => Ok(Remains { crash: Crash::Closed, image, mappings: Vec::new() }),
+            Ok(image) => Ok(Remains {
+                crash: Crash::Closed,
+                image,
+                mappings: Vec::new(),
+            }),
             Err(_) if Plan::is_troubled(life) => Ok(Remains {
                 crash: Crash::PowerCut,
                 image,
@@ -283,7 +304,9 @@ impl Runner<'_> {
                 });
                 task.pending = Some(begin(machine, number, &op, &mut task.slots));
             }
-            let Some(handle) = &mut task.pending else { continue };
+            let Some(handle) = &mut task.pending else {
+                continue;
+            };
             let Some(outcome) = handle.poll_once() else {
                 idle += 1;
                 if idle % 100 == 0 {
@@ -397,14 +420,11 @@ impl Runner<'_> {
         tasks: &[Task],
     ) -> std::result::Result<Remains, String> {
         let mut crash = outcome.crash;
-        let at = |crash: Crash, what: String| {
-            format!("{crash:?} at {}: {what}", leavings.tick)
-        };
+        let at = |crash: Crash, what: String| format!("{crash:?} at {}: {what}", leavings.tick);
         let mut remains = outcome.clone();
         let mut attempts = 0;
         let machine = loop {
-            let interrupted =
-                !self.manner.exhaustive && attempts < 3 && self.random.chance(1, 4);
+            let interrupted = !self.manner.exhaustive && attempts < 3 && self.random.chance(1, 4);
             attempts += 1;
             let died = remains.crash == Crash::ProcessDeath;
             let watch = Watch {
@@ -444,7 +464,11 @@ impl Runner<'_> {
         Ok(outcome)
     }
 
-    fn verify_closed(&mut self, remains: &Remains, tasks: &[Task]) -> std::result::Result<(), String> {
+    fn verify_closed(
+        &mut self,
+        remains: &Remains,
+        tasks: &[Task],
+    ) -> std::result::Result<(), String> {
         let quiet = Watch::none();
         let clock = Clock::default();
         let machine = Machine::open(remains, &self.config, quiet, &clock, &mut self.random)
@@ -465,7 +489,11 @@ impl Runner<'_> {
         let observed: Observed = machine
             .run(async |fs| observe(fs).await)
             .map_err(|error| format!("looking around: {error}"))?;
-        self.figures.bytes += observed.contents.values().map(|c| c.len() as u64).sum::<u64>();
+        self.figures.bytes += observed
+            .contents
+            .values()
+            .map(|c| c.len() as u64)
+            .sum::<u64>();
         judge(tasks, tick, crash, &observed)?;
         check(machine)
     }
@@ -531,7 +559,9 @@ async fn carry_out(
 ) -> Result<(Answer, Option<Arc<OpenFile>>)> {
     let who = Credentials::process();
     let file = |slot: &usize| {
-        files[*slot].as_deref().ok_or(adit_base::Error::new(Errno::BADF))
+        files[*slot]
+            .as_deref()
+            .ok_or(adit_base::Error::new(Errno::BADF))
     };
     let path = |name: &crate::op::Name| name.path(task);
     let mut answer = Answer::Done;
@@ -548,7 +578,9 @@ async fn carry_out(
             flags.set(OpenFlags::DIRECT, how.direct);
             flags.set(OpenFlags::DSYNC, how.dsync);
             let path = path(name);
-            let file = fs.open(At::root(&who, path.as_bytes()), flags, 0o644).await?;
+            let file = fs
+                .open(At::root(&who, path.as_bytes()), flags, 0o644)
+                .await?;
             return Ok((answer, Some(file)));
         }
         Op::Close { .. } => {
@@ -562,7 +594,8 @@ async fn carry_out(
                 let data = append_bytes(file, number, *len);
                 answer = Answer::At(fs.append(file, &data).await?);
             } else {
-                fs.write(file, *offset, &stamped(number, *offset, *len)).await?;
+                fs.write(file, *offset, &stamped(number, *offset, *len))
+                    .await?;
             }
         }
         Op::Append { slot, len } => {
@@ -570,7 +603,11 @@ async fn carry_out(
             let data = append_bytes(file, number, *len);
             answer = Answer::At(fs.append(file, &data).await?);
         }
-        Op::Atomic { slot, ranges, durable } => {
+        Op::Atomic {
+            slot,
+            ranges,
+            durable,
+        } => {
             let data: Vec<Vec<u8>> = ranges
                 .iter()
                 .map(|(offset, len)| stamped(number, *offset, *len))
@@ -583,7 +620,12 @@ async fn carry_out(
             fs.write_atomic(file(slot)?, &ranges, *durable).await?;
         }
         Op::Truncate { slot, size } => fs.ftruncate(file(slot)?, *size).await?,
-        Op::Allocate { slot, space, offset, len } => {
+        Op::Allocate {
+            slot,
+            space,
+            offset,
+            len,
+        } => {
             let flags = match space {
                 Space::Allocate => AllocateFlags::empty(),
                 Space::Keep => AllocateFlags::KEEP_SIZE,
@@ -592,9 +634,17 @@ async fn carry_out(
             };
             fs.allocate(file(slot)?, flags, *offset, *len).await?;
         }
-        Op::Copy { from, from_offset, to, to_offset, len } => {
+        Op::Copy {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            len,
+        } => {
             let (from, to) = (file(from)?, file(to)?);
-            let copied = fs.copy_range(from, *from_offset, to, *to_offset, *len).await?;
+            let copied = fs
+                .copy_range(from, *from_offset, to, *to_offset, *len)
+                .await?;
             answer = Answer::Copied(copied);
         }
         Op::Read { slot, offset, len } => {
@@ -629,12 +679,23 @@ async fn carry_out(
         }
         Op::Link { name, to } => {
             let (path, to) = (path(name), path(to));
-            let (from, to) = (At::root(&who, path.as_bytes()), At::root(&who, to.as_bytes()));
+            let (from, to) = (
+                At::root(&who, path.as_bytes()),
+                At::root(&who, to.as_bytes()),
+            );
             fs.link(from, Follow::No, to).await?;
         }
-        Op::Rename { name, to, exclusive, exchange } => {
+        Op::Rename {
+            name,
+            to,
+            exclusive,
+            exchange,
+        } => {
             let (path, to) = (path(name), path(to));
-            let (from, to) = (At::root(&who, path.as_bytes()), At::root(&who, to.as_bytes()));
+            let (from, to) = (
+                At::root(&who, path.as_bytes()),
+                At::root(&who, to.as_bytes()),
+            );
             let mut flags = RenameFlags::empty();
             flags.set(RenameFlags::EXCHANGE, *exchange);
             flags.set(RenameFlags::NO_REPLACE, *exclusive && !*exchange);
@@ -642,22 +703,26 @@ async fn carry_out(
         }
         Op::Symlink { name } => {
             let path = path(name);
-            fs.symlink(target(&path).as_bytes(), At::root(&who, path.as_bytes())).await?;
+            fs.symlink(target(&path).as_bytes(), At::root(&who, path.as_bytes()))
+                .await?;
         }
         Op::SetMode { name, mode } => {
             let path = path(name);
-            fs.set_mode(At::root(&who, path.as_bytes()), Follow::No, *mode).await?;
+            fs.set_mode(At::root(&who, path.as_bytes()), Follow::No, *mode)
+                .await?;
         }
         Op::SetXattr { name, key, len } => {
             let (path, value) = (path(name), stamped(number, 0, *len));
             let at = At::root(&who, path.as_bytes());
             let name = format!("user.{key}");
-            fs.xattr_set(at, Follow::No, name.as_bytes(), &value, XattrMode::Any).await?;
+            fs.xattr_set(at, Follow::No, name.as_bytes(), &value, XattrMode::Any)
+                .await?;
         }
         Op::RemoveXattr { name, key } => {
             let path = path(name);
             let at = At::root(&who, path.as_bytes());
-            fs.xattr_remove(at, Follow::No, format!("user.{key}").as_bytes()).await?;
+            fs.xattr_remove(at, Follow::No, format!("user.{key}").as_bytes())
+                .await?;
         }
         Op::Idle { .. } => drop(fs.statfs().await?),
     }

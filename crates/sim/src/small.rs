@@ -37,27 +37,70 @@ pub fn operations() -> Vec<Op> {
     vec![
         Op::Append { slot: 0, len: 100 },
         Op::Append { slot: 1, len: 9000 },
-        Op::Write { slot: 0, offset: 0, len: 5000 },
+        Op::Write {
+            slot: 0,
+            offset: 0,
+            len: 5000,
+        },
         Op::Truncate { slot: 0, size: 100 },
-        Op::Truncate { slot: 0, size: 20_000 },
-        Op::Allocate { slot: 0, space: Space::Punch, offset: 0, len: 4096 },
-        Op::Allocate { slot: 0, space: Space::Zero, offset: 3000, len: 9000 },
-        Op::Atomic { slot: 0, ranges: vec![(0, 100), (4096, 100)], durable: false },
-        Op::Copy { from: 0, from_offset: 0, to: 1, to_offset: 4096, len: 5000 },
+        Op::Truncate {
+            slot: 0,
+            size: 20_000,
+        },
+        Op::Allocate {
+            slot: 0,
+            space: Space::Punch,
+            offset: 0,
+            len: 4096,
+        },
+        Op::Allocate {
+            slot: 0,
+            space: Space::Zero,
+            offset: 3000,
+            len: 9000,
+        },
+        Op::Atomic {
+            slot: 0,
+            ranges: vec![(0, 100), (4096, 100)],
+            durable: false,
+        },
+        Op::Copy {
+            from: 0,
+            from_offset: 0,
+            to: 1,
+            to_offset: 4096,
+            len: 5000,
+        },
         rename(A, B, false),
         rename(A, IN_D, false),
         rename(D, E, false),
         rename(IN_D, IN_E, false),
         rename(A, B, true),
-        Op::Link { name: A, to: ALSO_IN_D },
+        Op::Link {
+            name: A,
+            to: ALSO_IN_D,
+        },
         Op::Unlink { name: A },
         Op::Unlink { name: B },
-        Op::Open { slot: 2, name: IN_D, how: create },
+        Op::Open {
+            slot: 2,
+            name: IN_D,
+            how: create,
+        },
         Op::Symlink { name: IN_E },
-        Op::Mkdir { name: DIRECTORY_IN_D },
+        Op::Mkdir {
+            name: DIRECTORY_IN_D,
+        },
         Op::Rmdir { name: E },
-        Op::SetXattr { name: A, key: 0, len: 300 },
-        Op::SetMode { name: B, mode: 0o600 },
+        Op::SetXattr {
+            name: A,
+            key: 0,
+            len: 300,
+        },
+        Op::SetMode {
+            name: B,
+            mode: 0o600,
+        },
         Op::Fsync { slot: 0 },
         Op::Fdatasync { slot: 1 },
         Op::FsyncDirectory { name: D },
@@ -135,7 +178,9 @@ mod tests {
         let ops = |index| {
             let plan = plan(index, true);
             let ops = plan.lives[0].tasks[0].iter();
-            ops.skip(2).map(|op| format!("{:?}", op.op)).collect::<Vec<_>>()
+            ops.skip(2)
+                .map(|op| format!("{:?}", op.op))
+                .collect::<Vec<_>>()
         };
         let mut seen = std::collections::BTreeSet::new();
         for index in 0..count(2) {

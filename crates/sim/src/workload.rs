@@ -34,7 +34,10 @@ pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
         .into_iter()
         .map(|op| {
             *number += 1;
-            Numbered { number: *number, op }
+            Numbered {
+                number: *number,
+                op,
+            }
         })
         .collect()
 }
@@ -109,15 +112,34 @@ impl Pen {
     fn any(&mut self) -> Op {
         let slot = self.slot();
         match self.below(100) {
-            0..=13 => Op::Open { slot, name: self.name(), how: self.how() },
+            0..=13 => Op::Open {
+                slot,
+                name: self.name(),
+                how: self.how(),
+            },
             14..=16 => Op::Close { slot },
-            17..=30 => Op::Write { slot, offset: self.offset(), len: self.len() },
-            31..=38 => Op::Append { slot, len: self.len() },
+            17..=30 => Op::Write {
+                slot,
+                offset: self.offset(),
+                len: self.len(),
+            },
+            31..=38 => Op::Append {
+                slot,
+                len: self.len(),
+            },
             39..=43 => self.atomic(slot),
-            44..=48 => Op::Truncate { slot, size: self.offset() },
+            44..=48 => Op::Truncate {
+                slot,
+                size: self.offset(),
+            },
             49..=52 => Op::Allocate {
                 slot,
-                space: *self.random.pick(&[Space::Allocate, Space::Keep, Space::Punch, Space::Zero]),
+                space: *self.random.pick(&[
+                    Space::Allocate,
+                    Space::Keep,
+                    Space::Punch,
+                    Space::Zero,
+                ]),
                 offset: self.offset(),
                 len: self.len(),
             },
@@ -128,16 +150,25 @@ impl Pen {
                 to_offset: self.offset(),
                 len: self.len(),
             },
-            55..=58 => Op::Read { slot, offset: self.offset(), len: self.len() },
+            55..=58 => Op::Read {
+                slot,
+                offset: self.offset(),
+                len: self.len(),
+            },
             59..=65 => Op::Fsync { slot },
             66..=69 => Op::Fdatasync { slot },
             70 => Op::FsyncDirectory { name: self.name() },
             71 => Op::SyncAll,
             72 => Op::Checkpoint,
-            73..=77 => Op::Mkdir { name: Name(*self.random.pick(&[3, 3, 4, 4, 8, 8, 0])) },
+            73..=77 => Op::Mkdir {
+                name: Name(*self.random.pick(&[3, 3, 4, 4, 8, 8, 0])),
+            },
             78..=79 => Op::Rmdir { name: self.name() },
             80..=83 => Op::Unlink { name: self.name() },
-            84..=85 => Op::Link { name: self.name(), to: self.name() },
+            84..=85 => Op::Link {
+                name: self.name(),
+                to: self.name(),
+            },
             86..=92 => Op::Rename {
                 name: self.name(),
                 to: self.name(),
@@ -154,8 +185,13 @@ impl Pen {
                 key: self.below(4) as u8,
                 len: *self.random.pick(&[0, 5, 40, 300, 2000]),
             },
-            98 => Op::RemoveXattr { name: self.name(), key: self.below(4) as u8 },
-            _ => Op::Idle { ms: *self.random.pick(&[1, 100, 6000, 12_000]) },
+            98 => Op::RemoveXattr {
+                name: self.name(),
+                key: self.below(4) as u8,
+            },
+            _ => Op::Idle {
+                ms: *self.random.pick(&[1, 100, 6000, 12_000]),
+            },
         }
     }
 
@@ -165,11 +201,18 @@ impl Pen {
             let offset = self.offset();
             let len = 1 + self.below(6000);
             // One after the other, so that it is clear what is there afterwards.
-            if ranges.iter().all(|(at, n)| offset + len <= *at || at + n <= offset) {
+            if ranges
+                .iter()
+                .all(|(at, n)| offset + len <= *at || at + n <= offset)
+            {
                 ranges.push((offset, len));
             }
         }
-        Op::Atomic { slot, ranges, durable: self.random.chance(1, 2) }
+        Op::Atomic {
+            slot,
+            ranges,
+            durable: self.random.chance(1, 2),
+        }
     }
 
     fn open(&mut self, slot: usize, name: Name, how: How) {
@@ -179,12 +222,24 @@ impl Pen {
     /// A write-ahead log: append, sync, append, sync; then a new one.
     fn log(&mut self) {
         let (slot, name) = (self.slot(), self.name());
-        let how = How { append: self.random.chance(1, 2), ..CREATE };
+        let how = How {
+            append: self.random.chance(1, 2),
+            ..CREATE
+        };
         self.open(slot, name, how);
         self.ops.push(Op::Fsync { slot });
         if self.random.chance(1, 3) {
-            let space = if self.random.chance(1, 2) { Space::Keep } else { Space::Allocate };
-            self.ops.push(Op::Allocate { slot, space, offset: 0, len: 60_000 });
+            let space = if self.random.chance(1, 2) {
+                Space::Keep
+            } else {
+                Space::Allocate
+            };
+            self.ops.push(Op::Allocate {
+                slot,
+                space,
+                offset: 0,
+                len: 60_000,
+            });
         }
         let record = *self.random.pick(&[100, 100, 517, 4096]);
         for _ in 0..5 + self.below(40) {
@@ -200,13 +255,29 @@ impl Pen {
     fn replace(&mut self) {
         let (slot, from, to) = (self.slot(), self.name(), self.name());
         for _ in 0..1 + self.below(6) {
-            self.open(slot, from, How { truncate: true, ..CREATE });
+            self.open(
+                slot,
+                from,
+                How {
+                    truncate: true,
+                    ..CREATE
+                },
+            );
             let len = self.len();
-            self.ops.push(Op::Write { slot, offset: 0, len });
+            self.ops.push(Op::Write {
+                slot,
+                offset: 0,
+                len,
+            });
             if self.random.chance(1, 2) {
                 self.ops.push(Op::Fsync { slot });
             }
-            self.ops.push(Op::Rename { name: from, to, exclusive: false, exchange: false });
+            self.ops.push(Op::Rename {
+                name: from,
+                to,
+                exclusive: false,
+                exchange: false,
+            });
             if self.random.chance(1, 3) {
                 self.ops.push(Op::SyncAll);
             }
@@ -218,19 +289,42 @@ impl Pen {
         let (database, journal) = (Name(0), Name(1));
         self.open(0, database, CREATE);
         for _ in 0..2 + self.below(6) {
-            self.open(1, journal, How { truncate: true, ..CREATE });
+            self.open(
+                1,
+                journal,
+                How {
+                    truncate: true,
+                    ..CREATE
+                },
+            );
             let pages = 1 + self.below(4);
-            self.ops.push(Op::Write { slot: 1, offset: 0, len: 512 });
-            self.ops.push(Op::Write { slot: 1, offset: 512, len: pages * 4104 });
+            self.ops.push(Op::Write {
+                slot: 1,
+                offset: 0,
+                len: 512,
+            });
+            self.ops.push(Op::Write {
+                slot: 1,
+                offset: 512,
+                len: pages * 4104,
+            });
             self.ops.push(Op::Fdatasync { slot: 1 });
             for _ in 0..pages {
                 let offset = self.below(16) * 4096;
-                self.ops.push(Op::Write { slot: 0, offset, len: 4096 });
+                self.ops.push(Op::Write {
+                    slot: 0,
+                    offset,
+                    len: 4096,
+                });
             }
             self.ops.push(Op::Fdatasync { slot: 0 });
             match self.below(3) {
                 0 => self.ops.push(Op::Truncate { slot: 1, size: 0 }),
-                1 => self.ops.push(Op::Write { slot: 1, offset: 0, len: 28 }),
+                1 => self.ops.push(Op::Write {
+                    slot: 1,
+                    offset: 0,
+                    len: 28,
+                }),
                 _ => self.ops.push(Op::Unlink { name: journal }),
             }
         }
@@ -248,10 +342,18 @@ impl Pen {
                 }
             }
             let durable = self.random.chance(3, 4);
-            self.ops.push(Op::Atomic { slot: 2, ranges, durable });
+            self.ops.push(Op::Atomic {
+                slot: 2,
+                ranges,
+                durable,
+            });
             if self.random.chance(1, 6) {
                 let offset = self.below(20) * 4096;
-                self.ops.push(Op::Write { slot: 2, offset, len: 4096 });
+                self.ops.push(Op::Write {
+                    slot: 2,
+                    offset,
+                    len: 4096,
+                });
             }
         }
     }
@@ -262,17 +364,36 @@ impl Pen {
         self.ops.push(Op::Mkdir { name: Name(3) });
         for round in 0..2 + self.below(3) {
             let name = if round % 2 == 0 { manifest } else { other };
-            self.open(0, name, How { truncate: true, ..CREATE });
+            self.open(
+                0,
+                name,
+                How {
+                    truncate: true,
+                    ..CREATE
+                },
+            );
             for _ in 0..1 + self.below(4) {
                 let len = 50 + self.below(300);
                 self.ops.push(Op::Append { slot: 0, len });
                 self.ops.push(Op::Fsync { slot: 0 });
             }
-            self.open(1, aside, How { truncate: true, ..CREATE });
+            self.open(
+                1,
+                aside,
+                How {
+                    truncate: true,
+                    ..CREATE
+                },
+            );
             self.ops.push(Op::Append { slot: 1, len: 16 });
             self.ops.push(Op::Fsync { slot: 1 });
             self.ops.push(Op::Close { slot: 1 });
-            self.ops.push(Op::Rename { name: aside, to: current, exclusive: false, exchange: false });
+            self.ops.push(Op::Rename {
+                name: aside,
+                to: current,
+                exclusive: false,
+                exchange: false,
+            });
             self.ops.push(Op::FsyncDirectory { name: Name(3) });
             let old = if round % 2 == 0 { other } else { manifest };
             self.ops.push(Op::Unlink { name: old });
@@ -285,7 +406,11 @@ impl Pen {
             let (slot, name) = (self.slot(), self.name());
             self.open(slot, name, CREATE);
             let len = self.len();
-            self.ops.push(Op::Write { slot, offset: 0, len });
+            self.ops.push(Op::Write {
+                slot,
+                offset: 0,
+                len,
+            });
             if self.random.chance(1, 2) {
                 self.ops.push(Op::Fsync { slot });
             }
@@ -316,7 +441,9 @@ impl Pen {
         }
         for index in 0..count {
             if self.random.chance(1, 2) {
-                self.ops.push(Op::Unlink { name: Name(NAMED + index) });
+                self.ops.push(Op::Unlink {
+                    name: Name(NAMED + index),
+                });
             }
         }
     }
@@ -336,7 +463,9 @@ impl Pen {
         }
         for index in 0..8 {
             if self.random.chance(2, 3) {
-                self.ops.push(Op::Unlink { name: Name(NAMED + index) });
+                self.ops.push(Op::Unlink {
+                    name: Name(NAMED + index),
+                });
             }
         }
         for slot in 0..SLOTS {
@@ -362,7 +491,14 @@ impl Pen {
             if self.random.chance(1, 2) {
                 self.ops.push(Op::Checkpoint);
             }
-            self.open(1, new, How { truncate: true, ..CREATE });
+            self.open(
+                1,
+                new,
+                How {
+                    truncate: true,
+                    ..CREATE
+                },
+            );
             let len = 4096 * (1 + self.below(12));
             self.ops.push(Op::Append { slot: 1, len });
             self.ops.push(Op::Fsync { slot: 1 });
@@ -382,7 +518,11 @@ impl Pen {
                     }
                     2 => self.ops.push(Op::Mkdir { name }),
                     3 => self.ops.push(Op::Rmdir { name }),
-                    4 => self.ops.push(Op::SetXattr { name, key: round as u8 % 3, len: 2000 }),
+                    4 => self.ops.push(Op::SetXattr {
+                        name,
+                        key: round as u8 % 3,
+                        len: 2000,
+                    }),
                     _ => self.ops.push(Op::Unlink { name }),
                 }
             }
@@ -398,7 +538,14 @@ impl Pen {
     fn direct_over_journaled(&mut self) {
         let name = self.name();
         self.open(0, name, CREATE);
-        self.open(1, name, How { direct: true, ..CREATE });
+        self.open(
+            1,
+            name,
+            How {
+                direct: true,
+                ..CREATE
+            },
+        );
         for _ in 0..3 + self.below(10) {
             match self.below(6) {
                 0..=1 => {
@@ -408,16 +555,28 @@ impl Pen {
                 }
                 2 => {
                     let offset = self.below(4) * 4096;
-                    self.ops.push(Op::Write { slot: 1, offset, len: 4096 });
+                    self.ops.push(Op::Write {
+                        slot: 1,
+                        offset,
+                        len: 4096,
+                    });
                 }
                 3 => {
                     let (offset, len) = (self.below(9000), 1 + self.below(200));
-                    self.ops.push(Op::Write { slot: 0, offset, len });
+                    self.ops.push(Op::Write {
+                        slot: 0,
+                        offset,
+                        len,
+                    });
                 }
                 4 => self.ops.push(Op::Fdatasync { slot: 1 }),
                 _ => {
                     let offset = self.below(4) * 4096;
-                    self.ops.push(Op::Read { slot: 1, offset, len: 4096 });
+                    self.ops.push(Op::Read {
+                        slot: 1,
+                        offset,
+                        len: 4096,
+                    });
                 }
             }
         }

@@ -456,8 +456,8 @@ impl Journal {
         }
         let mut space = inner.space.borrow_mut();
         frees.retain(|free| {
-            let usable = free.lsn <= if free.journaled { tail } else { horizon }
-                || planted(Bug::EarlyReuse);
+            let usable =
+                free.lsn <= if free.journaled { tail } else { horizon } || planted(Bug::EarlyReuse);
             if usable {
                 space.release(free.run);
                 self.free_pages_pending

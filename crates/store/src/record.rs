@@ -153,9 +153,8 @@ pub(crate) fn verify_page(
         && header.transaction_pages >= 1
         && header.lsn >= header.transaction_lsn
         && header.lsn - header.transaction_lsn < u64::from(header.transaction_pages);
-    let whole = || {
-        volume.checksum(header.lsn, bytes, 4) == header.crc || planted(Bug::UncheckedTornPage)
-    };
+    let whole =
+        || volume.checksum(header.lsn, bytes, 4) == header.crc || planted(Bug::UncheckedTornPage);
     (sane && whole()).then_some(header)
 }
 

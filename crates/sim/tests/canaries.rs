@@ -1,0 +1,58 @@
+//! The simulator finds each planted bug within a bounded number of seeds: if it doesn't, it proves nothing.
+
+use adit_base::simulation::Bug;
+use adit_sim::plan::Plan;
+use adit_sim::run::{Manner, run};
+use adit_sim::shrink::shrink;
+
+/// None took more than 143 when this was written.
+const SEEDS_MAX: u64 = 1500;
+
+fn found(bugs: &[Bug]) {
+    for &bug in bugs {
+        let manner = Manner {
+            planted: Some(bug),
+            ..Manner::default()
+        };
+        let seed = (0..SEEDS_MAX).find(|seed| run(&Plan::of(*seed), manner).is_err());
+        match seed {
+            Some(seed) => println!("{bug:?} ({}): seed {seed}", bug.story()),
+            None => panic!("not found in {SEEDS_MAX} seeds: {bug:?} ({})", bug.story()),
+        }
+    }
+}
+
+#[test]
+fn planted_bugs_are_found_first_part() {
+    found(&Bug::ALL[..Bug::ALL.len() / 2]);
+}
+
+#[test]
+fn planted_bugs_are_found_second_part() {
+    found(&Bug::ALL[Bug::ALL.len() / 2..]);
+}
+
+#[test]
+fn a_failure_becomes_short_and_still_fails() {
+    let manner = Manner {
+        planted: Some(Bug::LiveBytesOverwritten),
+        ..Manner::default()
+    };
+    let (plan, violation) = (0..50)
+        .find_map(|seed| {
+            let plan = Plan::of(seed);
+            let violation = run(&plan, manner).err()?;
+            Some((plan, violation))
+        })
+        .expect("found in a few seeds");
+    let before = plan.numbers().len();
+    let shrunk = shrink(&plan, manner, violation, 60);
+    assert!(
+        shrunk.numbers.len() * 2 < before,
+        "{} of {before}",
+        shrunk.numbers.len()
+    );
+    let mut again = plan.clone();
+    again.keep_only(&shrunk.numbers);
+    assert!(run(&again, shrunk.manner).is_err());
+}

@@ -1,0 +1,65 @@
+//! A fixed set of seeds and of short sequences, and seeds that once failed.
+
+use adit_sim::plan::Plan;
+use adit_sim::run::{Figures, Manner, run};
+use adit_sim::small;
+
+fn seeds(seeds: impl IntoIterator<Item = u64>) -> Figures {
+    let mut sum = Figures::default();
+    for seed in seeds {
+        match run(&Plan::of(seed), Manner::default()) {
+            Ok(figures) => sum += figures,
+            Err(violation) => panic!("{violation}\nagain: cargo xtask sim --seed {seed}"),
+        }
+    }
+    println!("{sum:?}");
+    sum
+}
+
+/// The workload must leave something to judge, and faults and crashes must strike.
+fn enough(figures: Figures) {
+    assert!(figures.states > 20 * figures.seeds);
+    assert!(figures.interrupted > figures.seeds && figures.faults > 0);
+    assert!(figures.bytes > 1 << 20);
+}
+
+#[test]
+fn a_fixed_set_of_seeds_keeps_the_contract_first_part() {
+    enough(seeds(0..60));
+}
+
+#[test]
+fn a_fixed_set_of_seeds_keeps_the_contract_second_part() {
+    enough(seeds(60..120));
+}
+
+/// A volume was full when its process was killed. What had been accepted was within what had been promised, but
+/// deleting had used some of the reserve since, and the takeover respected the reserve: ENOSPC, and the volume could not be opened
+/// any more.
+#[test]
+fn a_full_volume_whose_process_died_can_be_opened() {
+    seeds([5015]);
+}
+
+#[test]
+fn the_same_seed_does_the_same_each_time() {
+    for seed in [3, 17, 40, 77] {
+        let figures = |_| format!("{:?}", seeds([seed]));
+        assert_eq!(figures(1), figures(2));
+    }
+}
+
+#[test]
+fn every_sequence_of_two_operations_keeps_the_contract() {
+    let mut sum = Figures::default();
+    for index in 0..small::count(2) {
+        match small::try_sequence(index, index % 2 == 0, None) {
+            Ok(figures) => sum += figures,
+            Err(violation) => {
+                panic!("{violation}\nagain: cargo xtask sim --small 2 --sequence {index}")
+            }
+        }
+    }
+    println!("{sum:?}");
+    assert!(sum.states > 4000);
+}

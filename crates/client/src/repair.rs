@@ -93,6 +93,7 @@ fn run(
         read_only: false,
         survive_process_death: false,
         writeback_interval: options.writeback_interval,
+        ..StoreOptions::default()
     };
     let engine_options = EngineOptions {
         queue_depth: options.queue_depth,

@@ -252,7 +252,10 @@ pub(crate) fn target(data: &[u8]) {
 
 /// Everything that a mapping says, without a volume.
 fn decode() {
-    let Ok(found) = Abandoned::find(volume_id(std::process::id())) else {
+    let Ok(found) = Abandoned::find(
+        std::path::Path::new("/dev/shm"),
+        volume_id(std::process::id()),
+    ) else {
         return;
     };
     let mut page = Box::new([0; PAGE_BYTES]);

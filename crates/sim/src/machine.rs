@@ -362,7 +362,7 @@ pub struct Unopened {
     /// Why.
     pub error: Error,
     /// Where it was ended, if that is why.
-    pub ended: Option<Leavings>,
+    pub ended: Option<Box<Leavings>>,
 }
 
 impl Machine {
@@ -432,6 +432,7 @@ impl Machine {
                     .has_ended()
                     .then(|| machine.leavings().pop())
                     .flatten();
+                let ended = ended.map(Box::new);
                 Err(Unopened { error, ended })
             }
         }

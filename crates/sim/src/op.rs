@@ -209,7 +209,7 @@ pub fn stamped(number: u32, offset: u64, len: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len as usize + 16);
     let mut at = offset - offset % 8;
     while at < offset + len {
-        bytes.extend_from_slice(&mix64(u64::from(number) << 40 | at / 8).to_le_bytes());
+        bytes.extend_from_slice(&mix64((u64::from(number) << 40) | (at / 8)).to_le_bytes());
         at += 8;
     }
     bytes.drain(..(offset % 8) as usize);

@@ -438,7 +438,7 @@ impl Runner<'_> {
             let ended = match opened {
                 Ok(machine) if machine.has_ended() => {
                     let mut machine = machine;
-                    machine.leavings().pop()
+                    machine.leavings().pop().map(Box::new)
                 }
                 Ok(machine) => {
                     machine.watch(Watch::none());

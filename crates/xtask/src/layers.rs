@@ -31,6 +31,16 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),
     ("adit-posix", &["adit-base", "adit-fs", "adit"]),
     (
+        "adit-sim",
+        &[
+            "adit-base",
+            "adit-block",
+            "adit-reactor",
+            "adit-store",
+            "adit-fs",
+        ],
+    ),
+    (
         "adit-fuzz",
         &[
             "adit-base",

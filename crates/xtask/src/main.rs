@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | fuzz | bench-zram`.
+//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | sim | fuzz | bench-zram`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
@@ -15,6 +15,7 @@ mod posix;
 mod process;
 mod sanitize;
 mod setup;
+mod sim;
 mod suite;
 mod workloads;
 mod zram;
@@ -38,11 +39,12 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
             print!(
-                "{HELP}{}{}{}{}{}{}",
+                "{HELP}{}{}{}{}{}{}{}",
                 models::HELP,
                 sanitize::HELP,
                 posix::HELP,
                 workloads::HELP,
+                sim::HELP,
                 fuzz::HELP,
                 zram::HELP
             );
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         ["models", names @ ..] => models::run(names),
         ["sanitize", words @ ..] => sanitize::run(words),
         ["workloads", names @ ..] => workloads::run(names),
+        ["sim", words @ ..] => sim::run(words),
         ["fuzz", options @ ..] => {
             fuzz::Options::parse(options).and_then(|options| fuzz::run(&options))
         }

@@ -27,11 +27,12 @@ pub enum Bug {
     LiveBytesOverwritten,
     MetadataHomeEarly,
     ForgottenPending,
+    ReserveAtTakeover,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 13] = [
+    pub const ALL: [Bug; 14] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -45,6 +46,7 @@ impl Bug {
         Bug::LiveBytesOverwritten,
         Bug::MetadataHomeEarly,
         Bug::ForgottenPending,
+        Bug::ReserveAtTakeover,
     ];
 
     /// What it does.
@@ -69,6 +71,9 @@ impl Bug {
                 "a checkpoint writes pages home as they are, not as they were committed"
             }
             Bug::ForgottenPending => "a takeover forgets what a dead process had not sealed",
+            Bug::ReserveAtTakeover => {
+                "a takeover of accepted data respects the reserve for deleting"
+            }
         }
     }
 }

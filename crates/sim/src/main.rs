@@ -238,7 +238,7 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
     let seconds = begin.elapsed().as_secs_f64();
     println!(
         "{} {} from {} on: {} operations, {} device requests, {} faults; {} crash states judged ({} MiB of content), \
-         {} recoveries cut short; {seconds:.0} s with {jobs} threads",
+         {} recoveries cut short, {} states of lying devices endured; {seconds:.0} s with {jobs} threads",
         sum.seeds,
         if arguments.small.is_some() {
             "sequences"
@@ -252,6 +252,7 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
         sum.states,
         sum.bytes >> 20,
         sum.interrupted,
+        sum.lies,
     );
     !failed.load(Ordering::Relaxed)
 }

@@ -93,6 +93,9 @@ pub struct Life {
     pub tasks: Vec<Vec<Numbered>>,
     /// What fails.
     pub troubles: Vec<Trouble>,
+    /// The device lies: it loses, tears, misdirects or garbles without saying so. Then nothing is promised but that every
+    /// operation ends, and says so when it finds out.
+    pub lie: Option<FaultRule>,
     /// One request in so many is looked at as if it were the last.
     pub crashes_one_in: u64,
     /// How it ends.
@@ -161,6 +164,11 @@ impl Plan {
             let life = plan.life(&mut random, &mut number);
             plan.lives.push(life);
         }
+        if random.chance(1, 12)
+            && let Some(last) = plan.lives.last_mut()
+        {
+            last.lie = Some(lie(&mut random));
+        }
         plan
     }
 
@@ -218,6 +226,7 @@ impl Plan {
         Life {
             tasks,
             troubles,
+            lie: None,
             crashes_one_in: *random.pick(&[1, 3, 8, 20]),
             end: *random.pick(deaths),
             turns: match random.below(3) {
@@ -249,4 +258,20 @@ impl Plan {
             .flat_map(|life| life.tasks.iter().flatten());
         ops.map(|op| op.number).collect()
     }
+}
+
+/// What a broken device does.
+fn lie(random: &mut Prng) -> FaultRule {
+    let rule = match random.below(5) {
+        0 => FaultRule::new(FaultOn::Write, FaultEffect::Lose),
+        1 => FaultRule::new(FaultOn::Write, FaultEffect::TearSilently),
+        2 => FaultRule::new(FaultOn::Read, FaultEffect::Corrupt),
+        3 => FaultRule::new(FaultOn::Flush, FaultEffect::Lose),
+        _ => {
+            let by_bytes = 4096 * (1 + random.below(1000));
+            FaultRule::new(FaultOn::Write, FaultEffect::Misdirect { by_bytes })
+        }
+    };
+    rule.after(random.below(40))
+        .times(*random.pick(&[1, 1, 3, u64::MAX]))
 }

@@ -13,9 +13,10 @@ use adit_base::{Errno, Result};
 use adit_fs::{AllocateFlags, At, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags};
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
+use std::cell::Cell;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 
 /// Turns without any progress, after which nobody believes that there will be some.
 const PATIENCE: u64 = 20_000;
@@ -37,6 +38,8 @@ pub struct Figures {
     pub requests: u64,
     /// Bytes of content that were judged.
     pub bytes: u64,
+    /// States that a lying device left.
+    pub lies: u64,
 }
 
 impl std::ops::AddAssign for Figures {
@@ -48,6 +51,7 @@ impl std::ops::AddAssign for Figures {
         self.faults += other.faults;
         self.requests += other.requests;
         self.bytes += other.bytes;
+        self.lies += other.lies;
     }
 }
 
@@ -83,6 +87,7 @@ pub struct Manner {
 pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Violation>> {
     let image = ground::image(plan.ground, plan.device.logical_block_bytes);
     let world = World::begin(plan.seed, manner.planted);
+    panics();
     let mut runner = Runner {
         plan,
         world,
@@ -113,7 +118,12 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         };
         let limit = if manner.dense { 10_000 } else { CRASHES_MAX };
         let mut tasks = Vec::new();
-        match runner.live(&life, limit, &remains, &mut tasks) {
+        let lived = runner.live(&life, limit, &remains, &mut tasks);
+        let lived = match panics() {
+            0 => lived,
+            _ => Err("a panic, which was caught: its words are on standard error".to_owned()),
+        };
+        match lived {
             Ok(next) => remains = next,
             Err(what) => {
                 return Err(Box::new(Violation {
@@ -125,6 +135,23 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         }
     }
     Ok(runner.figures)
+}
+
+thread_local! {
+    static PANICS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Panics of this thread since the last call, of which the reactor catches most.
+fn panics() -> u64 {
+    static COUNTING: Once = Once::new();
+    COUNTING.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.set(PANICS.get() + 1);
+            usual(panic);
+        }));
+    });
+    PANICS.replace(0)
 }
 
 /// What tasks did, for people.
@@ -207,6 +234,9 @@ impl Runner<'_> {
         for trouble in &life.troubles {
             machine.device.inject(trouble.rule());
         }
+        if let Some(lie) = &life.lie {
+            machine.device.inject(lie.clone());
+        }
         machine.watch(Watch {
             one_in: life.crashes_one_in,
             limit,
@@ -220,10 +250,18 @@ impl Runner<'_> {
         if poisoned {
             return Err("an operation panicked".to_owned());
         }
-        if life.end != Crash::Closed {
-            machine.note(life.end);
+        if life.end != Crash::Closed || life.lie.is_some() {
+            machine.note(if life.end == Crash::Closed {
+                Crash::PowerCut
+            } else {
+                life.end
+            });
         }
         let crashes = machine.leavings();
+        if life.lie.is_some() {
+            let _ = machine.close();
+            return self.endure(&crashes);
+        }
         let closed = match life.end {
             Crash::Closed => Some(self.close(machine, life)?),
             _ => {
@@ -245,6 +283,30 @@ impl Runner<'_> {
             self.verify_closed(&next, tasks)?;
         }
         Ok(next)
+    }
+
+    /// What a lying device left may be anything. It is opened, looked at, checked and closed, and each of these ends.
+    fn endure(&mut self, crashes: &[Leavings]) -> std::result::Result<Remains, String> {
+        let mut last = None;
+        for leavings in crashes {
+            let outcome = leavings.outcome(&mut self.random);
+            let clock = Clock::default();
+            let opened = Machine::open(
+                &outcome,
+                &self.config,
+                Watch::none(),
+                &clock,
+                &mut self.random,
+            );
+            if let Ok(machine) = opened {
+                let _ = machine.run(async |fs| observe(fs).await);
+                let _ = check(&machine);
+                let _ = machine.close();
+            }
+            self.figures.lies += 1;
+            last = Some(outcome);
+        }
+        last.ok_or("a life has an end".to_owned())
     }
 
     fn close(&mut self, machine: Machine, life: &Life) -> std::result::Result<Remains, String> {

@@ -148,6 +148,7 @@ pub fn plan(index: u64, fua: bool) -> Plan {
         lives: vec![Life {
             tasks: vec![ops.collect()],
             troubles: Vec::new(),
+            lie: None,
             crashes_one_in: 1,
             end: Crash::PowerCut,
             turns: u64::MAX,

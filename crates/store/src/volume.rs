@@ -350,9 +350,9 @@ impl Inner {
         let reserved = self.reserved_pages.get();
         let kept = match self.taking_over.get() {
             // It was promised already, by who died; and deleting may have used some of the reserve since.
-            true => 0,
+            true if !planted(Bug::ReserveAtTakeover) => 0,
             // Every 200 data pages may need a node of an extent tree.
-            false => reserved / 128 + RESERVE_PAGES,
+            _ => reserved / 128 + RESERVE_PAGES,
         };
         free_pages
             .saturating_sub(self.journal.pages_pending())

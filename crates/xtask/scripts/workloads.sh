@@ -98,7 +98,10 @@ work_fio() {
 
 work_stress() {
     mkdir -p "$mount/stress"
-    stress-ng --class filesystem --all 1 --timeout 120 --verify --temp-path "$mount/stress" 2>&1 | tail -3
+    # inotify by itself: beside forty others on two cores its own time limits run out, on ext4 too.
+    stress-ng --class filesystem --all 1 --exclude inotify --timeout 120 --verify --temp-path "$mount/stress" 2>&1 | tail -3
+    [ "${PIPESTATUS[0]}" = 0 ]
+    stress-ng --inotify 1 --timeout 20 --verify --temp-path "$mount/stress" 2>&1 | tail -1
     [ "${PIPESTATUS[0]}" = 0 ]
 }
 
@@ -289,6 +292,8 @@ work_cut() {
     done
 }
 
+trap 'cd /; umount "$mount" 2>/dev/null || true' EXIT
+umount "$mount" 2>/dev/null || true
 rm -rf "$ground"
 mkdir -p "$mount"
 "$adit" mkfs "$image" --size 8G

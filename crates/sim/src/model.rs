@@ -305,7 +305,11 @@ impl Model {
                     _ => Success,
                 }
             }
-            Op::Atomic { slot, ranges, .. } => {
+            Op::Atomic {
+                slot,
+                ranges,
+                durable,
+            } => {
                 let Some(handle) = self.handle(*slot) else {
                     return Failure;
                 };
@@ -313,11 +317,13 @@ impl Model {
                     return Failure;
                 }
                 if failed {
-                    // Bounds on holes are the store's own; then nothing may have changed. After an EIO, it may not be durable.
-                    self.doubt(handle.id, answer);
-                    if no_effect(answer) {
+                    // Bounds on holes are the store's own; then nothing may have changed. It may be there and not be durable.
+                    if no_effect(answer) && !(is_late(answer) && (*durable || handle.how.dsync)) {
                         return Either;
                     }
+                    let file = self.file(handle.id);
+                    let edits = file.edits.len();
+                    file.uncertain.get_or_insert(edits);
                 }
                 let end = ranges
                     .iter()
@@ -635,7 +641,18 @@ impl Model {
     /// A write that succeeded, may have happened, or failed.
     fn write(&mut self, id: Id, number: u32, offset: u64, len: u64, failure: Option<&Answer>) {
         if failure.is_some() {
-            return self.doubt_write(id, number, offset, len, failure);
+            // One that failed for want of space has changed nothing; after another failure a part of it may be there, and one that
+            // is a sync may be there as a whole.
+            let syncs = self.slots.iter().flatten();
+            let syncs = syncs
+                .filter(|handle| handle.id == id)
+                .any(|handle| handle.how.dsync);
+            if no_effect(failure) && !(is_late(failure) && syncs) {
+                return;
+            }
+            let file = self.file(id);
+            let edits = file.edits.len();
+            file.uncertain.get_or_insert(edits);
         }
         if len == 0 {
             return;
@@ -643,23 +660,6 @@ impl Model {
         let size = (self.file(id).now.len() as u64).max(offset + len);
         let bytes = stamped(number, offset, len);
         self.edit(id, size, vec![(offset, bytes.into())], false);
-    }
-
-    /// A write that failed for want of space has changed nothing; after another failure a part of it may be there.
-    fn doubt_write(&mut self, id: Id, number: u32, offset: u64, len: u64, answer: Option<&Answer>) {
-        if no_effect(answer) {
-            return;
-        }
-        let uncertain = self.file(id).edits.len();
-        let file = self.file(id);
-        file.uncertain.get_or_insert(uncertain);
-        let size = (file.now.len() as u64).max(offset + len);
-        self.edit(
-            id,
-            size,
-            vec![(offset, stamped(number, offset, len).into())],
-            false,
-        );
     }
 
     /// A change of size that failed: from here on we don't know.
@@ -766,6 +766,11 @@ fn no_effect(answer: Option<&Answer>) -> bool {
             Errno::NOSPC | Errno::INVAL | Errno::TOOBIG | Errno::ROFS | Errno::BADF
         ))
     )
+}
+
+/// Whether a failure may have come when the operation was done and its sync wasn't: others may have made the volume read-only.
+fn is_late(answer: Option<&Answer>) -> bool {
+    matches!(answer, Some(Answer::Failed(adit_base::Errno::ROFS)))
 }
 
 fn remove(namespace: &mut Namespace, path: &str) {

@@ -364,13 +364,14 @@ impl Inner {
         Box::pin(self.load_page(page, kind))
     }
 
-    /// As [`Inner::load`]; a group whose map can't be read is done without from then on, since that is no reason to
-    /// refuse what needs it only to be sure, or fits into another group.
+    /// As [`Inner::load`]; a group whose map is damaged is done without from then on, since that is no reason to
+    /// refuse what needs it only to be sure, or fits into another group. (One that can't be read may be there the next time: that is an
+    /// error like any other.)
     async fn load_or_avoid(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
         match self.load(page, kind).await {
             Err(error)
                 if kind == PageKind::GroupMap
-                    && matches!(error.errno(), Errno::UCLEAN | Errno::IO)
+                    && error.errno() == Errno::UCLEAN
                     && self.space.borrow_mut().avoid(page) =>
             {
                 tracing::error!(%error, "nothing is allocated in this group: run `adit check`");

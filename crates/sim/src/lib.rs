@@ -10,7 +10,7 @@
 //! | [`op`], [`workload`], [`plan`] | what happens |
 //! | [`machine`], [`ground`] | where |
 //! | [`run`] | carrying it out |
-//! | [`model`], [`observe`], [`oracle`] | what may be there afterwards |
+//! | [`model`], [`namespace`], [`observe`], [`oracle`] | what may be there afterwards |
 //! | [`small`] | all short sequences, instead of random ones |
 //! | [`shrink`] | making a failure short |
 //!
@@ -19,6 +19,7 @@
 pub mod ground;
 pub mod machine;
 pub mod model;
+pub mod namespace;
 pub mod observe;
 pub mod op;
 pub mod oracle;

@@ -413,13 +413,16 @@ pub(crate) async fn recover(
         while offset < ring_pages {
             let index = (tail + offset) % ring_pages;
             let count = SCAN_PAGES.min(ring_pages - index).min(ring_pages - offset);
+            let (strictly, leniently);
             let pages = match findings {
-                None => io
-                    .read(JOURNAL_FIRST_PAGE + index, count)
-                    .await?
-                    .as_slice()
-                    .to_vec(),
-                Some(_) => read_ring(io, index, count).await,
+                None => {
+                    strictly = io.read(JOURNAL_FIRST_PAGE + index, count).await?;
+                    strictly.as_slice()
+                }
+                Some(_) => {
+                    leniently = read_ring(io, index, count).await;
+                    leniently.as_slice()
+                }
             };
             for (at, bytes) in pages.chunks_exact(PAGE_BYTES).enumerate() {
                 let place = index + at as u64;

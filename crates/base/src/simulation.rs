@@ -28,11 +28,15 @@ pub enum Bug {
     MetadataHomeEarly,
     ForgottenPending,
     ReserveAtTakeover,
+    StaleChecksum,
+    UnverifiedRead,
+    SettledWhileLive,
+    ForgottenUnsettled,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 14] = [
+    pub const ALL: [Bug; 18] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -47,6 +51,10 @@ impl Bug {
         Bug::MetadataHomeEarly,
         Bug::ForgottenPending,
         Bug::ReserveAtTakeover,
+        Bug::StaleChecksum,
+        Bug::UnverifiedRead,
+        Bug::SettledWhileLive,
+        Bug::ForgottenUnsettled,
     ];
 
     /// What it does.
@@ -73,6 +81,14 @@ impl Bug {
             Bug::ForgottenPending => "a takeover forgets what a dead process had not sealed",
             Bug::ReserveAtTakeover => {
                 "a takeover of accepted data respects the reserve for deleting"
+            }
+            Bug::StaleChecksum => "data that moves keeps the checksums of the places it moves to",
+            Bug::UnverifiedRead => "data is read without a look at its checksum",
+            Bug::SettledWhileLive => {
+                "after a crash a page gets the checksum of what is at home although it has live bytes"
+            }
+            Bug::ForgottenUnsettled => {
+                "a superblock moves the tail past data without a checksum and doesn't say so"
             }
         }
     }

@@ -19,10 +19,13 @@ const RING_BYTES: u64 = 4 << 20;
 /// Directories of their own that tasks have.
 pub const TASKS_MAX: usize = 4;
 
-static MADE: Mutex<Option<HashMap<(u8, u32), Image>>> = Mutex::new(None);
+/// Ground, checksums of data, bytes of a block.
+type Kind = (u8, bool, u32);
+
+static MADE: Mutex<Option<HashMap<Kind, Image>>> = Mutex::new(None);
 
 /// A closed volume of this kind. Not to be called in a world.
-pub fn image(ground: Ground, logical_block_bytes: u32) -> Image {
+pub fn image(ground: Ground, checksums: bool, logical_block_bytes: u32) -> Image {
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     if made.is_none() {
         // Hundreds of small caches a second: zeroing a huge page for each would be the most expensive part of it.
@@ -30,14 +33,15 @@ pub fn image(ground: Ground, logical_block_bytes: u32) -> Image {
     }
     let made = made.get_or_insert_default();
     let image = made
-        .entry((ground as u8, logical_block_bytes))
+        .entry((ground as u8, checksums, logical_block_bytes))
         .or_insert_with(|| {
-            make(ground, logical_block_bytes).expect("a volume on a device without faults")
+            make(ground, checksums, logical_block_bytes)
+                .expect("a volume on a device without faults")
         });
     image.clone()
 }
 
-fn make(ground: Ground, logical_block_bytes: u32) -> Result<Image> {
+fn make(ground: Ground, data_checksums: bool, logical_block_bytes: u32) -> Result<Image> {
     let _world = World::begin(42, None);
     let device = FaultDevice::new(FaultConfig {
         size_bytes: VOLUME_BYTES,
@@ -48,6 +52,7 @@ fn make(ground: Ground, logical_block_bytes: u32) -> Result<Image> {
         let options = MkfsOptions {
             journal_bytes: Some(RING_BYTES),
             cluster_bytes: 16 << 10,
+            data_checksums,
             ..MkfsOptions::default()
         };
         mkfs(&reactor, &options).await?;

@@ -11,6 +11,7 @@
 //! | [`machine`], [`ground`] | where |
 //! | [`run`] | carrying it out |
 //! | [`model`], [`namespace`], [`observe`], [`oracle`] | what may be there afterwards |
+//! | [`rot`] | what a device changes by itself |
 //! | [`small`] | all short sequences, instead of random ones |
 //! | [`shrink`] | making a failure short |
 //!
@@ -24,6 +25,7 @@ pub mod observe;
 pub mod op;
 pub mod oracle;
 pub mod plan;
+pub mod rot;
 pub mod run;
 pub mod shrink;
 pub mod small;

@@ -113,6 +113,8 @@ pub struct Plan {
     pub tasks: usize,
     /// What they find.
     pub ground: Ground,
+    /// Whether the volume has checksums of its data.
+    pub checksums: bool,
     /// The device.
     pub device: FaultConfig,
     /// Whether memory outlives the process.
@@ -154,6 +156,8 @@ impl Plan {
             seed,
             tasks,
             ground,
+            // Of its own, so that what else a seed means stays.
+            checksums: Prng::new(!seed).chance(1, 3),
             device,
             shared,
             lives: Vec::new(),

@@ -7,9 +7,11 @@ use crate::observe::{Observed, observe};
 use crate::op::{Numbered, Op, SLOTS, Space, stamped};
 use crate::oracle::{Crash, Record, Task, judge};
 use crate::plan::{CRASHES_MAX, Ground, Life, Plan};
+use crate::rot;
 use adit_base::random::Prng;
 use adit_base::simulation::{Bug, World};
 use adit_base::{Errno, Result};
+use adit_block::Image;
 use adit_fs::{AllocateFlags, At, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags};
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
@@ -40,6 +42,8 @@ pub struct Figures {
     pub bytes: u64,
     /// States that a lying device left.
     pub lies: u64,
+    /// Closed volumes of which the device changed something.
+    pub rotten: u64,
 }
 
 impl std::ops::AddAssign for Figures {
@@ -52,6 +56,7 @@ impl std::ops::AddAssign for Figures {
         self.requests += other.requests;
         self.bytes += other.bytes;
         self.lies += other.lies;
+        self.rotten += other.rotten;
     }
 }
 
@@ -85,7 +90,7 @@ pub struct Manner {
 
 /// Carries out a plan, in this thread.
 pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Violation>> {
-    let image = ground::image(plan.ground, plan.device.logical_block_bytes);
+    let image = ground::image(plan.ground, plan.checksums, plan.device.logical_block_bytes);
     let world = World::begin(plan.seed, manner.planted);
     panics();
     let mut runner = Runner {
@@ -98,6 +103,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         },
         clock: Arc::new(AtomicU64::new(1)),
         random: Prng::new(plan.seed ^ 0x51_4d),
+        earlier: image.clone(),
         figures: Figures {
             seeds: 1,
             ..Figures::default()
@@ -190,6 +196,8 @@ struct Runner<'p> {
     clock: Clock,
     random: Prng,
     figures: Figures,
+    /// What was on the device when something of it rotted last.
+    earlier: Image,
 }
 
 /// A task that is at it.
@@ -520,7 +528,7 @@ impl Runner<'_> {
                 crash = Crash::PowerCut;
             }
         };
-        self.judge(&machine, leavings.tick, crash, tasks)
+        self.judge(machine, leavings.tick, crash, tasks)
             .map_err(|what| at(crash, what))?;
         self.figures.states += 1;
         Ok(outcome)
@@ -535,7 +543,7 @@ impl Runner<'_> {
         let clock = Clock::default();
         let machine = Machine::open(remains, &self.config, quiet, &clock, &mut self.random)
             .map_err(|unopened| format!("opening what was closed: {}", unopened.error))?;
-        self.judge(&machine, u64::MAX, Crash::Closed, tasks)
+        self.judge(machine, u64::MAX, Crash::Closed, tasks)
             .map_err(|what| format!("closed: {what}"))?;
         self.figures.states += 1;
         Ok(())
@@ -543,7 +551,7 @@ impl Runner<'_> {
 
     fn judge(
         &mut self,
-        machine: &Machine,
+        machine: Machine,
         tick: u64,
         crash: Crash,
         tasks: &[Task],
@@ -557,7 +565,35 @@ impl Runner<'_> {
             .map(|c| c.len() as u64)
             .sum::<u64>();
         judge(tasks, tick, crash, &observed)?;
-        check(machine)
+        check(&machine)?;
+        match self.plan.checksums && self.random.chance(1, 6) {
+            true => self.rot(machine, &observed),
+            false => Ok(()),
+        }
+    }
+
+    /// Closes a volume that shows `observed`, lets its device change something, and looks at what can be read.
+    fn rot(&mut self, machine: Machine, observed: &Observed) -> std::result::Result<(), String> {
+        let image = machine.close();
+        let mut image = image.map_err(|error| format!("closing before rot: {error}"))?;
+        let before = std::mem::replace(&mut self.earlier, image.clone());
+        let said = rot::spoil(&mut image, &before, observed, &mut self.random);
+        self.figures.rotten += 1;
+        let remains = Remains {
+            crash: Crash::Closed,
+            image,
+            mappings: Vec::new(),
+        };
+        let (quiet, clock) = (Watch::none(), Clock::default());
+        let opened = Machine::open(&remains, &self.config, quiet, &clock, &mut self.random);
+        let Ok(machine) = opened else {
+            return Ok(()); // it says so
+        };
+        let honest = machine.run(async |fs| rot::is_honest(fs, observed).await);
+        match honest {
+            Ok(Ok(())) | Err(_) => Ok(()),
+            Ok(Err(what)) => Err(format!("rot ({}): {what}", said.join(", "))),
+        }
     }
 }
 

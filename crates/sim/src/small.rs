@@ -115,8 +115,11 @@ pub fn count(length: u32) -> u64 {
     (1..=length).map(|length| one.pow(length)).sum()
 }
 
-/// Sequence number `index`, shorter ones first.
-pub fn plan(index: u64, fua: bool) -> Plan {
+/// The kinds of machine that each sequence is tried on: with FUA or not, with checksums of data or not.
+pub const MACHINES: [(bool, bool); 3] = [(true, false), (false, false), (true, true)];
+
+/// Sequence number `index`, shorter ones first, on one of the [`MACHINES`].
+pub fn plan(index: u64, (fua, checksums): (bool, bool)) -> Plan {
     let operations = operations();
     let one = operations.len() as u64;
     let (mut rest, mut length) = (index, 1);
@@ -139,6 +142,7 @@ pub fn plan(index: u64, fua: bool) -> Plan {
         seed: index,
         tasks: 1,
         ground: Ground::Small,
+        checksums,
         device: FaultConfig {
             size_bytes: crate::ground::VOLUME_BYTES,
             fua,
@@ -159,7 +163,7 @@ pub fn plan(index: u64, fua: bool) -> Plan {
 /// Carries out sequence number `index`.
 pub fn try_sequence(
     index: u64,
-    fua: bool,
+    machine: (bool, bool),
     planted: Option<Bug>,
 ) -> Result<Figures, Box<Violation>> {
     let manner = Manner {
@@ -167,7 +171,7 @@ pub fn try_sequence(
         exhaustive: true,
         planted,
     };
-    run(&plan(index, fua), manner)
+    run(&plan(index, machine), manner)
 }
 
 #[cfg(test)]
@@ -177,7 +181,7 @@ mod tests {
     #[test]
     fn every_sequence_has_one_number() {
         let ops = |index| {
-            let plan = plan(index, true);
+            let plan = plan(index, MACHINES[0]);
             let ops = plan.lives[0].tasks[0].iter();
             ops.skip(2)
                 .map(|op| format!("{:?}", op.op))

@@ -472,9 +472,7 @@ impl Inner {
                     blob.map_hint.set(Some((first, mapping)));
                     return Ok(mapping);
                 }
-                Err(crate::pages::Stop::Fail(error)) => return Err(error),
-                Err(crate::pages::Stop::Miss(page, kind)) => self.load(page, kind).await?,
-                Err(crate::pages::Stop::Busy(_)) => unreachable!("a lookup frees nothing"),
+                Err(stop) => self.unstop(stop).await?,
             }
         }
     }

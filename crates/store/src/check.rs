@@ -18,6 +18,7 @@
 //! like damage: the check notices that something changed and begins again, a few times.
 
 use crate::blob::BlobId;
+use crate::checksums;
 use crate::format::{Page, StatePage};
 use crate::space::Run;
 use crate::space_check::{Marked, SpaceProblem, UsedPages};
@@ -178,6 +179,9 @@ impl Checker<'_> {
         }
         for group in 0..self.report.groups {
             self.space(group).await?;
+            if group < state.groups_initialized {
+                self.checksums(group).await?;
+            }
             if u64::from(group) % STEPS_PER_TURN == 0 {
                 self.store.0.reactor.yield_now().await;
             }
@@ -367,6 +371,24 @@ impl Checker<'_> {
                     "doesn't mark itself, or what lies behind the end of the volume, as used",
                     "none as long as nothing trusts those bits",
                 ),
+            }
+        }
+        Ok(())
+    }
+
+    /// The pages with the checksums of a group's data.
+    async fn checksums(&mut self, group: u32) -> Result<()> {
+        let store = self.store;
+        let geometry = *store.0.space.borrow().geometry();
+        for index in 1..geometry.head_pages() as u64 {
+            let page = geometry.map_page(group) + index;
+            let checked = store
+                .view(|view| checksums::check(view, &geometry, page))
+                .await;
+            if let Err(error) = checked {
+                let what = damage(&error).ok_or(error)?;
+                let place = format!("page {page} (checksums of data in group {group})");
+                self.problem(place, what, "the data that they are of can't be read");
             }
         }
         Ok(())

@@ -24,7 +24,11 @@ use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, Result};
 use adit_block::Buffer;
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::rc::Rc;
+
+/// The checksums of data that was written home, and where.
+type DataSums = HashMap<FrameKey, (u64, u32)>;
 
 /// Pages written home by one request at most.
 const RUN_PAGES_MAX: usize = 64;
@@ -79,6 +83,7 @@ impl Inner {
             self.fail(error.clone());
         }
         journal.committed.notify_all();
+        self.spawn_settle();
         result
     }
 
@@ -119,13 +124,21 @@ impl Inner {
                 .find(*key)
                 .map_or(0, |frame| self.cache.home(frame))
         });
-        let written = self.write_home(&keys).await;
-        if let Err(error) = written {
-            journal.live.borrow_mut().extend(keys);
-            return Err(error);
-        }
+        let sums = match self.write_home(&keys).await {
+            Ok(sums) => sums,
+            Err(error) => {
+                journal.live.borrow_mut().extend(keys);
+                return Err(error);
+            }
+        };
         if !planted(Bug::TailBeforeHome) {
             self.flush_device().await?;
+        }
+        if let Some(checksums) = &self.checksums {
+            let geometry = *self.space.borrow().geometry();
+            for (home, _) in sums.values() {
+                checksums.unsettle_place(&geometry, *home);
+            }
         }
         if planted(Bug::UnflushedTail) {
             journal.set_flushed_tail(tail);
@@ -143,6 +156,12 @@ impl Inner {
             if self.cache.pending(frame) == 0 && self.cache.last_lsn(frame) < tail {
                 self.cache.clear(frame, FrameFlags::JOURNALED);
                 self.cache.set_lsns(frame, 0, 0);
+                if let Some((home, sum)) = sums.get(&key)
+                    && let Some(checksums) = &self.checksums
+                    && self.cache.home(frame) == *home
+                {
+                    checksums.settle(*home, *sum, false);
+                }
             } else {
                 // Changed since: live from the tail on.
                 self.cache.set_lsns(frame, tail, self.cache.last_lsn(frame));
@@ -154,8 +173,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the pages of `keys`, ascending by home, as they were at the checkpoint's commit.
-    async fn write_home(self: &Rc<Self>, keys: &[FrameKey]) -> Result<()> {
+    /// Writes the pages of `keys`, ascending by home, as they were at the checkpoint's commit. Answers the checksums of
+    /// the data among them, and where it went.
+    async fn write_home(self: &Rc<Self>, keys: &[FrameKey]) -> Result<DataSums> {
+        let mut sums = DataSums::new();
         let mut next = 0;
         while next < keys.len() {
             let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
@@ -180,7 +201,12 @@ impl Inner {
                 let image = self.journal.take_image(home);
                 buffers.push(match image.filter(|_| !planted(Bug::MetadataHomeEarly)) {
                     Some(image) => self.home_buffer(home, image.kind, &image.page)?,
-                    None if kind == PageKind::Data as u8 => self.cache.buffer(frame),
+                    None if kind == PageKind::Data as u8 => {
+                        let buffer = self.cache.buffer(frame);
+                        let sum = self.sum_of(home, buffer.as_slice());
+                        sums.extend(sum.map(|sum| (self.cache.key(frame), (home, sum))));
+                        buffer
+                    }
                     None => self.home_buffer(home, kind, self.cache.page(frame))?,
                 });
             }
@@ -197,7 +223,7 @@ impl Inner {
         loop {
             let orphans = self.journal.take_orphans();
             if orphans.is_empty() {
-                return Ok(());
+                return Ok(sums);
             }
             for (home, image) in orphans {
                 let mut buffers = SmallVec::new();
@@ -234,6 +260,9 @@ impl Inner {
             let mut superblock = self.superblock.borrow_mut();
             superblock.sequence += 1;
             superblock.tail = tail;
+            if let Some(checksums) = &self.checksums {
+                superblock.unsettled = checksums.listed(self.journal.horizon());
+            }
             // Until everything that dead processes left is written, whatever else writes a superblock.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;
             (

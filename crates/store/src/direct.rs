@@ -106,13 +106,20 @@ impl Inner {
         pages = pages
             .min(extent.logical + extent.pages - page)
             .min(((valid_size - start) / PAGE).min(u64::from(u32::MAX)) as u32);
+        let sums = match self.sums(home, pages.max(1)) {
+            Ok(sums) => sums,
+            Err(stop) => return self.unstop(stop).await.map(|()| 0), // and look again
+        };
         let mut request = self.request(Operation::Read, home);
         if within != 0 || pages == 0 {
             request.buffers.push(self.pool.get(PAGE_BYTES)?);
             let completion = self.reactor.submit(request).await;
             completion.result.map_err(failed)?;
-            buffer[..part]
-                .copy_from_slice(&completion.request.buffers[0].as_slice()[within..within + part]);
+            let read = completion.request.buffers[0].as_slice();
+            if !self.matches(home, 0, &sums, read) {
+                return Err(self.mismatch(blob.id.slot, page, home));
+            }
+            buffer[..part].copy_from_slice(&read[within..within + part]);
             let valid = usize::try_from(valid_size - start).unwrap_or(usize::MAX);
             if valid < within + part {
                 buffer[valid.saturating_sub(within)..part].fill(0);
@@ -131,11 +138,21 @@ impl Inner {
             .push(unsafe { Buffer::borrowed(buffer.as_mut_ptr(), bytes) });
         let completion = self.reactor.submit(request).await;
         completion.result.map_err(failed)?;
-        Ok(bytes)
+        let read = buffer[..bytes].chunks_exact(PAGE_BYTES).enumerate();
+        let sound = read.take_while(|(index, read)| self.matches(home, *index, &sums, read));
+        match sound.count() {
+            0 => Err(self.mismatch(blob.id.slot, page, home)),
+            // What follows is read again, and told if it is asked for.
+            sound => Ok(sound * PAGE_BYTES),
+        }
     }
 
     /// Writes whole pages in place; false: they are not all mapped, written and free of live bytes.
     async fn overwrite(self: &Rc<Self>, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
+        if self.checksums.is_some() {
+            // In place it would have to be, and the checksum of memory that its owner may change meanwhile means nothing.
+            return Ok(false);
+        }
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
         let end = offset + data.len() as u64;

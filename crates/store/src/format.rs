@@ -40,6 +40,10 @@ pub const JOURNAL_FIRST_PAGE: u64 = 2;
 pub const GROUP_PAGES: u64 = (GROUP_MAP_WORDS * 64) as u64;
 /// 64-bit words of each of the two bitmaps of a group map.
 pub const GROUP_MAP_WORDS: usize = (PAGE_BYTES - 32) / 16;
+/// Pages of an allocation group behind its map page that hold the checksums of its data, on a volume that has them.
+pub const CHECKSUM_PAGES: u64 = GROUP_PAGES / CHECKSUMS_PER_PAGE as u64;
+/// Checksums of data that one page holds.
+pub const CHECKSUMS_PER_PAGE: usize = (PAGE_BYTES - PAGE_HEADER_BYTES) / 4;
 /// Slots of a slot page.
 pub const SLOTS_PER_PAGE: u64 = (PAGE_BYTES / SECTOR_BYTES) as u64;
 
@@ -87,9 +91,20 @@ pub struct Superblock {
     pub label: [u8; 64],
     /// Random, and new with each opening that takes nothing over: what a dead process left in memory has the same.
     pub opening: u64,
+    /// Pages of checksums in which some may be missing, should the volume not be closed: zero behind the last;
+    /// [`UNSETTLED_MORE`]: there are others.
+    pub unsettled: [u64; UNSETTLED_MAX],
     /// Zero; room for encryption, snapshots and what else comes.
-    pub reserved: [u8; 1016],
+    pub reserved: [u8; 504],
 }
+
+/// Places that [`Superblock::unsettled`] has room for.
+pub const UNSETTLED_MAX: usize = 64;
+/// [`Superblock::unsettled`]: not all places found room.
+pub const UNSETTLED_MORE: u64 = u64::MAX;
+
+/// [`Superblock::features_read_only`]: every page of data has a checksum.
+pub const FEATURE_DATA_CHECKSUMS: u64 = 1;
 
 /// [`Superblock::state`]: nothing to replay.
 pub const STATE_CLEAN: u32 = 1;
@@ -195,6 +210,8 @@ pub enum PageKind {
     Xattrs = 7,
     /// A blob's data, when its bytes go through the journal. Has no header. Never stored.
     Data = 8,
+    /// Checksums of the data of a part of a group.
+    Checksums = 9,
 }
 
 impl PageKind {
@@ -252,6 +269,17 @@ pub struct GroupMap {
     pub a: [u64; GROUP_MAP_WORDS],
     /// Second bit of each page's state.
     pub b: [u64; GROUP_MAP_WORDS],
+}
+
+/// The checksums of the data in [`CHECKSUMS_PER_PAGE`] pages of a group. Page `i` of a group has its checksum in page
+/// `1 + i / CHECKSUMS_PER_PAGE` of the group.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone)]
+#[repr(C)]
+pub struct ChecksumPage {
+    /// Header of kind [`PageKind::Checksums`]; `owner` is the group's number.
+    pub header: PageHeader,
+    /// CRC32C of each page, seeded with volume id and page number, 0 taken for 1; 0: not known.
+    pub sums: [u32; CHECKSUMS_PER_PAGE],
 }
 
 /// Bytes of a slot that hold its map or its content.
@@ -439,6 +467,8 @@ const _: () = {
     assert!(size_of::<InnerEntry>() == 16);
     assert!(size_of::<ExtentLeaf>() == PAGE_BYTES);
     assert!(size_of::<StatePage>() <= 512);
+    assert!(size_of::<ChecksumPage>() == PAGE_BYTES);
+    assert!(CHECKSUM_PAGES * CHECKSUMS_PER_PAGE as u64 == GROUP_PAGES);
 };
 
 /// The identity that every checksum of a volume covers.
@@ -458,5 +488,13 @@ impl VolumeId {
             crc32c(0, &front[..28 + crc_offset]),
             &bytes[crc_offset + 4..],
         )
+    }
+
+    /// Checksum of a page of data; never 0, which stands for "not known".
+    pub fn data_checksum(&self, page: u64, bytes: &[u8]) -> u32 {
+        let mut front = [0; 24];
+        front[..16].copy_from_slice(&self.0);
+        front[16..].copy_from_slice(&page.to_le_bytes());
+        crc32c(crc32c(0, &front), bytes).max(1)
     }
 }

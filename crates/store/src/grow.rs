@@ -19,7 +19,6 @@
 use crate::mount::geometry;
 use crate::pages::Stop;
 use crate::space::{Space, SpaceGeometry, set};
-use crate::superblock::Layout;
 use crate::transaction::Transaction;
 use crate::volume::{Inner, Store};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -50,7 +49,7 @@ impl Store {
         let geometry = self
             .transact(|txn| {
                 let old = *inner.space.borrow().geometry();
-                let layout = Layout::new(pages, inner.layout.get().journal_pages);
+                let layout = inner.layout.get().with_pages(pages);
                 let new = geometry(&layout, old.cluster_pages);
                 if new.volume_pages <= old.volume_pages {
                     return Ok(None); // another call was faster

@@ -33,7 +33,7 @@ use adit_block::Buffer;
 use adit_reactor::sync::Event;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -211,6 +211,16 @@ impl Journal {
 
     pub(crate) fn open_is_empty(&self) -> bool {
         self.open.borrow().is_empty()
+    }
+
+    /// Device pages of frames with pending or live bytes.
+    pub(crate) fn live_homes(&self, inner: &Inner) -> HashSet<u64> {
+        let (open, live) = (self.open.borrow(), self.live.borrow());
+        let frames = open
+            .iter()
+            .chain(live.iter())
+            .filter_map(|key| inner.cache.find(*key));
+        frames.map(|frame| inner.cache.home(frame)).collect()
     }
 
     /// Accounts newly pending granules.

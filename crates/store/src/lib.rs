@@ -8,6 +8,7 @@ pub mod blob;
 pub mod cache;
 mod check;
 mod checkpoint;
+mod checksums;
 mod direct;
 pub mod extents;
 pub mod format;

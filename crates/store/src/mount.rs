@@ -7,13 +7,15 @@
 
 use crate::blob::{BlobId, BlobTable};
 use crate::cache::{Abandoned, Cache, CacheOptions, CachePlacement, SharedName};
+use crate::checksums::Checksums;
 use crate::format::{
-    ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind, STATE_CLEAN,
-    STATE_TAKING_OVER, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
+    ALGORITHM_CRC32C, FEATURE_DATA_CHECKSUMS, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind,
+    STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock,
+    VolumeId,
 };
 use crate::journal::Journal;
 use crate::owned_cache::OwnedCache;
-use crate::recovery::{RawIo, recover};
+use crate::recovery::{RawIo, Recovered, recover};
 use crate::repair::{Findings, NameLeaves};
 use crate::space::{Space, SpaceGeometry};
 use crate::superblock::{
@@ -40,6 +42,9 @@ pub struct MkfsOptions {
     pub journal_bytes: Option<u64>,
     /// Preferred allocation unit in bytes, a multiple of 4096.
     pub cluster_bytes: u32,
+    /// Give every page of data a checksum, which every read from the device is held against: what a device changes silently
+    /// becomes EIO. Data that is overwritten goes to fresh pages then, or through the journal.
+    pub data_checksums: bool,
     /// Label, at most 64 bytes.
     pub label: String,
     /// Overwrite a volume or whatever else is recognized on the device.
@@ -52,6 +57,7 @@ impl Default for MkfsOptions {
             volume_bytes: None,
             journal_bytes: None,
             cluster_bytes: 64 << 10,
+            data_checksums: false,
             label: String::new(),
             force: false,
         }
@@ -113,7 +119,7 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     if options.label.len() > 64 {
         return bad("the label is longer than 64 bytes".into());
     }
-    let layout = Layout::new(volume_pages, journal_pages);
+    let layout = Layout::new(volume_pages, journal_pages, options.data_checksums);
     if layout.groups == 0 {
         return bad(format!(
             "a volume of {} bytes has no room behind its journal of {} bytes",
@@ -171,6 +177,10 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     superblock.volume_pages = volume_pages;
     superblock.journal_pages = journal_pages;
     superblock.cluster_pages = cluster_pages as u32;
+    superblock.features_read_only = match options.data_checksums {
+        true => FEATURE_DATA_CHECKSUMS,
+        false => 0,
+    };
     superblock.created_seconds = Timestamp::now().seconds;
     superblock.hash_key = [key as u64, (key >> 64) as u64];
     superblock.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
@@ -203,6 +213,7 @@ pub(crate) fn geometry(layout: &Layout, cluster_pages: u32) -> SpaceGeometry {
         first_group: layout.first_group,
         volume_pages: layout.volume_pages,
         cluster_pages,
+        checksums: layout.checksums,
     }
 }
 
@@ -259,6 +270,7 @@ impl Store {
             Vec::new()
         });
         let mut abandoned = current(abandoned, &superblock, keep);
+        let mut recovered = Recovered::default();
         if options.read_only {
             // Alone, a clean one may be older than the volume: the journal tells, to who recovers.
             if superblock.state & STATE_CLEAN == 0 || alone || !abandoned.is_empty() {
@@ -276,17 +288,24 @@ impl Store {
                 0
             };
             let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
-            let recovered = recover(&io, &mut superblock, alone, mine, state, findings).await?;
+            recovered = recover(&io, &mut superblock, alone, mine, state, findings).await?;
             if recovered.transactions > 0 {
-                tracing::info!(?recovered, "recovered");
+                tracing::info!(
+                    transactions = recovered.transactions,
+                    journal_pages = recovered.journal_pages,
+                    home_pages = recovered.home_pages,
+                    "recovered"
+                );
             }
         }
         if let Some((repair, findings)) = &mut repair {
             let (names, progress) = (repair.names, &mut *repair.progress);
-            crate::repair::repair(&io, &superblock, names, findings, progress).await?;
+            let redone: Vec<u64> = std::mem::take(&mut recovered.data).into_keys().collect();
+            crate::repair::repair(&io, &superblock, &redone, names, findings, progress).await?;
         }
         let store = build(reactor, options, *superblock, io.pool)?;
         store.check_state().await?;
+        store.settle_recovered(recovered).await?;
         store.take_over(abandoned, keep).await?;
         Ok(store)
     }
@@ -297,10 +316,7 @@ impl Store {
         let state = self.state().await?;
         let inner = &*self.0;
         let bound = inner.layout.get();
-        let layout = Layout::new(
-            state.volume_pages.min(bound.volume_pages),
-            bound.journal_pages,
-        );
+        let layout = bound.with_pages(state.volume_pages.min(bound.volume_pages));
         let geometry = geometry(&layout, inner.superblock.borrow().cluster_pages);
         if state.volume_pages > bound.volume_pages
             || layout.groups == 0
@@ -393,6 +409,7 @@ impl Store {
         loop {
             self.sync_all().await?;
             inner.checkpoint_all().await?;
+            inner.settle().await?;
             inner.hold_superblock().await?;
             if inner.journal.live_pages() == 0 && inner.journal.open_is_empty() {
                 break;
@@ -459,7 +476,7 @@ fn build(
     pool: Arc<BufferPool>,
 ) -> Result<Store> {
     let volume = VolumeId(superblock.volume_id);
-    let layout = Layout::new(superblock.volume_pages, superblock.journal_pages);
+    let layout = Layout::of(&superblock);
     let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
     let shared = (options.survive_process_death && !options.read_only).then(|| SharedName {
         opening: superblock.opening,
@@ -487,6 +504,10 @@ fn build(
             journal.add_buffer(frame);
         }
     }
+    let checksums = layout.checksums.then(|| {
+        let geometry = geometry(&layout, superblock.cluster_pages);
+        Checksums::new(&superblock.unsettled, &geometry)
+    });
     let volatile_cache = reactor.device().capabilities().volatile_cache;
     let inner = Inner {
         reactor,
@@ -502,6 +523,7 @@ fn build(
         frames,
         survives_process_death,
         journal,
+        checksums,
         blobs: BlobTable::default(),
         frame_settled: Event::new(),
         writing_home: Cell::new(0),

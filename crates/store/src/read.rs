@@ -140,6 +140,10 @@ impl Inner {
             .min(valid_pages.saturating_sub(page))
             .max(1);
         let home = extent.physical + u64::from(page - extent.logical);
+        let sums = match self.sums(home, want) {
+            Ok(sums) => sums,
+            Err(stop) => return self.unstop(stop).await, // and look again
+        };
         let mut request = self.request(Operation::Read, home);
         let mut loading: SmallVec<[FrameId; 8]> = SmallVec::new();
         for index in 0..want {
@@ -167,8 +171,13 @@ impl Inner {
         let completion = self.reactor.submit(request).await;
         let result = completion.result;
         drop(completion.request);
+        let mut damaged = None;
         for (index, frame) in loading.iter().enumerate() {
-            if result.is_err() {
+            let sound = result.is_ok()
+                && (self.cache)
+                    .with_loading(*frame, |bytes| self.matches(home, index, &sums, bytes));
+            if !sound {
+                damaged = damaged.or(Some(index));
                 self.cache.remove(*frame);
                 continue;
             }
@@ -190,7 +199,12 @@ impl Inner {
                     blob.id.slot
                 ),
             )
-        })
+        })?;
+        match damaged {
+            // Another page may never be asked for.
+            Some(0) => Err(self.mismatch(blob.id.slot, page, home)),
+            _ => Ok(()),
+        }
     }
 
     /// A frame, after making room if need be.

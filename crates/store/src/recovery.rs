@@ -20,16 +20,20 @@
 //! superblock, so pages beyond an old hole never join on.
 
 use crate::cache::{Abandoned, META_SPACE};
+use crate::checksums;
 use crate::format::{
-    GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN,
-    STATE_TAKING_OVER, SUPERBLOCK_PAGES, Superblock, VolumeId,
+    ALGORITHM_CRC32C, GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, JOURNAL_FIRST_PAGE, JournalHeader,
+    Page, STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_PAGES, Superblock, VolumeId,
 };
+use crate::iterate::{SlotContent, slots_of};
 use crate::journal::encode_page;
-use crate::page_view::view;
+use crate::mount::geometry;
+use crate::page_view::{header, view};
 use crate::record::{self, Change};
 use crate::repair::heal::heal;
 use crate::repair::journal::{find_tail, journal_finding, read_ring};
 use crate::repair::{Finding, FindingKind, Findings};
+use crate::space::SpaceGeometry;
 use crate::superblock::{self, Layout};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -237,6 +241,10 @@ struct Redo<'a> {
     pages: BTreeMap<u64, Box<Page>>,
     volume_pages: u64,
     redone_pages: u64,
+    /// The data that was redone, and its checksums; on a volume whose data has some.
+    data: BTreeMap<u64, u32>,
+    volume: VolumeId,
+    geometry: SpaceGeometry,
     /// Where the groups begin, if the scan may have begun before the tail: see [`Redo::forget_freed`].
     stale_from_group: Option<u64>,
 }
@@ -342,6 +350,15 @@ impl Redo<'_> {
         let mut run: Vec<u8> = Vec::new();
         let mut first = 0;
         for (page, content) in pages {
+            if self.geometry.checksum_place(page).is_some() {
+                match is_metadata(&self.volume, page, &content) {
+                    true => self.data.remove(&page),
+                    false => {
+                        let sum = self.volume.data_checksum(page, &content.0);
+                        self.data.insert(page, sum)
+                    }
+                };
+            }
             let full = run.len() == SCAN_PAGES as usize * PAGE_BYTES;
             if !run.is_empty() && (full || page != first + (run.len() / PAGE_BYTES) as u64) {
                 self.io.write(first, &run, false).await?;
@@ -359,8 +376,15 @@ impl Redo<'_> {
     }
 }
 
+/// Does the page look like one of metadata? One that doesn't and is may get a checksum that nobody asks for.
+pub(crate) fn is_metadata(volume: &VolumeId, page: u64, content: &Page) -> bool {
+    let header = header(content);
+    header.algorithm == ALGORITHM_CRC32C && header.crc == volume.checksum(page, &content.0, 0)
+        || slots_of(*volume, page, content).any(|(_, slot)| matches!(slot, SlotContent::Blob(_)))
+}
+
 /// What recovery did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recovered {
     /// Transactions replayed.
     pub(crate) transactions: u64,
@@ -368,6 +392,10 @@ pub(crate) struct Recovered {
     pub(crate) journal_pages: u64,
     /// Home pages written.
     pub(crate) home_pages: u64,
+    /// The data among them, with its checksums, on a volume whose data has some.
+    pub(crate) data: BTreeMap<u64, u32>,
+    /// Was the tail that it began from perhaps older than the newest? Then pages that had a checksum may have changed.
+    pub(crate) older: bool,
 }
 
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
@@ -388,12 +416,15 @@ pub(crate) async fn recover(
     if let Some(findings) = findings.as_deref_mut() {
         older |= find_tail(io, superblock, alone, findings).await?;
     }
-    let layout = Layout::new(superblock.volume_pages, superblock.journal_pages);
+    let layout = Layout::of(superblock);
     let mut redo = Redo {
         io,
         pages: BTreeMap::new(),
         volume_pages: superblock.volume_pages,
         redone_pages: 0,
+        data: BTreeMap::new(),
+        volume,
+        geometry: geometry(&layout, superblock.cluster_pages),
         stale_from_group: older.then_some(layout.first_group),
     };
     let mut recovered = Recovered::default();
@@ -517,7 +548,19 @@ pub(crate) async fn recover(
         redo.write_home().await?;
         recovered.journal_pages = end - tail;
         recovered.home_pages = redo.redone_pages;
+        recovered.data = std::mem::take(&mut redo.data);
+        recovered.older = older;
         io.flush().await?;
+    }
+    if layout.checksums {
+        let (mut places, more) = checksums::places_of(&superblock.unsettled);
+        let geometry = geometry(&layout, superblock.cluster_pages);
+        let redone = recovered.data.keys();
+        places
+            .extend(redone.filter_map(|page| geometry.checksum_place(*page).map(|place| place.0)));
+        places.sort_unstable();
+        places.dedup();
+        superblock.unsettled = checksums::list_of(places.into_iter(), more);
     }
     superblock.sequence += 1;
     superblock.epoch = superblock.epoch.saturating_add(1);

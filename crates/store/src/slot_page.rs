@@ -180,7 +180,7 @@ impl Space {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
                 let offset = index * 64 + bit as usize;
-                if (1..limit).contains(&offset) {
+                if (self.geometry.head_pages()..limit).contains(&offset) {
                     let page = self.geometry.map_page(group) + offset as u64;
                     f(page, PageState::from_bits(a >> bit & 1 == 1, true))?;
                 }
@@ -208,7 +208,9 @@ impl Space {
                 _ => {}
             }
             let found = index * 64 + room.trailing_zeros() as usize;
-            if room != 0 && (1..self.geometry.group_pages(group)).contains(&found) {
+            if room != 0
+                && (self.geometry.head_pages()..self.geometry.group_pages(group)).contains(&found)
+            {
                 return Ok(Some(self.geometry.map_page(group) + found as u64));
             }
         }

@@ -199,9 +199,10 @@ impl Space {
             return Err(Errno::NOSPC.into());
         }
         if self.cursor == 0 {
-            self.cursor = state.data_cursor.max(self.geometry.first_group + 1);
+            self.cursor = (state.data_cursor)
+                .max(self.geometry.first_group + self.geometry.head_pages() as u64);
         }
-        let want = (want as usize).min(GROUP_PAGES as usize - 1);
+        let want = (want as usize).min(GROUP_PAGES as usize - self.geometry.head_pages());
         let need = want.min(self.geometry.cluster_pages.max(1) as usize);
         let from_cursor = goal == 0;
         let goal = if from_cursor { self.cursor } else { goal };
@@ -444,8 +445,13 @@ impl Space {
         let page = pages.fresh_page(self.geometry.map_page(group), PageKind::GroupMap)?;
         begin(page, PageKind::GroupMap, 0, u64::from(group));
         let map = view_mut::<GroupMap>(page);
-        set(&mut map.a, 0, 1, true);
+        set(&mut map.a, 0, self.geometry.head_pages() as u32, true);
         set(&mut map.a, limit, GROUP_PAGES as u32 - limit as u32, true);
+        for index in 1..self.geometry.head_pages() as u64 {
+            let page = self.geometry.map_page(group) + index;
+            let content = pages.fresh_page(page, PageKind::Checksums)?;
+            begin(content, PageKind::Checksums, 0, u64::from(group));
+        }
         self.state_mut(pages)?.groups_initialized = group + 1;
         self.set_hint(group, UNKNOWN);
         Ok(())
@@ -517,7 +523,9 @@ impl Space {
         need: usize,
         want: usize,
     ) -> Result<(usize, usize), Stop> {
-        let run = self.free_words(pages, group)?.search(1, need, want);
+        let run = self
+            .free_words(pages, group)?
+            .search(self.geometry.head_pages(), need, want);
         if run.1 < need {
             self.set_hint(group, run.1 as u16);
         }

@@ -99,7 +99,7 @@ pub enum SpaceProblem {
     Leaked(Run),
     /// Something refers to them, but they are free in the map.
     NotAllocated(Run),
-    /// The map page itself, or pages beyond the end of the volume, are not marked as used.
+    /// The map page itself, pages of checksums, or pages beyond the end of the volume, are not marked as used.
     Unprotected {
         /// The group.
         group: u32,
@@ -118,6 +118,7 @@ impl Space {
         report: &mut dyn FnMut(SpaceProblem),
     ) -> Result<u64, Stop> {
         let limit = self.geometry().group_pages(group);
+        let head = self.geometry().head_pages();
         let nothing = [0; GROUP_MAP_WORDS];
         let used = used.groups.get(&group).map_or(&nothing, |words| words);
         let mut allocated = nothing;
@@ -129,14 +130,14 @@ impl Space {
             let beyond = (GROUP_MAP_WORDS * 64 - limit) as u32;
             let is_used =
                 |offset, len| all_set(&map.a, offset, len) && none_set(&map.b, offset, len);
-            if !is_used(0, 1) || !is_used(limit, beyond) {
+            if !is_used(0, head as u32) || !is_used(limit, beyond) {
                 report(SpaceProblem::Unprotected { group });
             }
         }
         let first = self.geometry().map_page(group);
         let mut free = 0;
         let mut difference: Option<SpaceProblem> = None;
-        for (index, mask) in words_of(1, limit as u32 - 1) {
+        for (index, mask) in words_of(head, limit as u32 - head as u32) {
             free += u64::from((!allocated[index] & mask).count_ones());
             let mut odd = (allocated[index] ^ used[index]) & mask;
             while odd != 0 {

@@ -5,8 +5,8 @@
 //! version, features, checksum and that the stated layout fits the device.
 
 use crate::format::{
-    ALGORITHM_CRC32C, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES,
-    Superblock, VolumeId,
+    ALGORITHM_CRC32C, FEATURE_DATA_CHECKSUMS, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page,
+    SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, Superblock, VolumeId,
 };
 use crate::repair::heal as repair;
 use crate::space::SpaceGeometry;
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Features that this implementation knows.
 pub(crate) const FEATURES_KNOWN: u64 = 0;
 /// Those that only writers have to know.
-const FEATURES_READ_ONLY_KNOWN: u64 = 0;
+const FEATURES_READ_ONLY_KNOWN: u64 = FEATURE_DATA_CHECKSUMS;
 /// Fewest pages of a journal ring.
 pub(crate) const JOURNAL_PAGES_MIN: u64 = 1024;
 /// Most pages of a journal ring (4 GiB).
@@ -38,11 +38,24 @@ pub(crate) struct Layout {
     pub(crate) first_group: u64,
     /// Allocation groups, the last of which may be short.
     pub(crate) groups: u64,
+    /// Has every page of data a checksum?
+    pub(crate) checksums: bool,
 }
 
 impl Layout {
+    /// The layout of the volume of a superblock.
+    pub(crate) fn of(superblock: &Superblock) -> Layout {
+        let checksums = superblock.features_read_only & FEATURE_DATA_CHECKSUMS != 0;
+        Layout::new(superblock.volume_pages, superblock.journal_pages, checksums)
+    }
+
+    /// The same with another number of pages.
+    pub(crate) fn with_pages(&self, volume_pages: u64) -> Layout {
+        Layout::new(volume_pages, self.journal_pages, self.checksums)
+    }
+
     /// The layout of a volume of `volume_pages` with a ring of `journal_pages`.
-    pub(crate) fn new(volume_pages: u64, journal_pages: u64) -> Layout {
+    pub(crate) fn new(volume_pages: u64, journal_pages: u64, checksums: bool) -> Layout {
         let state_page = JOURNAL_FIRST_PAGE + journal_pages;
         let first_group = state_page + 1;
         let geometry = SpaceGeometry {
@@ -50,6 +63,7 @@ impl Layout {
             first_group,
             volume_pages,
             cluster_pages: 1,
+            checksums,
         };
         let groups = u64::from(geometry.groups());
         Layout {
@@ -58,6 +72,7 @@ impl Layout {
             state_page,
             first_group,
             groups,
+            checksums,
         }
     }
 
@@ -268,9 +283,7 @@ fn verify_layout(superblock: &Superblock, device_bytes: u64) -> Result<()> {
     if !(JOURNAL_PAGES_MIN..=JOURNAL_PAGES_MAX).contains(&superblock.journal_pages) {
         return bad(format!("journal of {} pages", superblock.journal_pages));
     }
-    if superblock.volume_pages >= 1 << 48
-        || Layout::new(superblock.volume_pages, superblock.journal_pages).groups == 0
-    {
+    if superblock.volume_pages >= 1 << 48 || Layout::of(superblock).groups == 0 {
         return bad(format!("volume of {} pages", superblock.volume_pages));
     }
     // What only counts up. No volume lives to see it, and nobody has to think of overflows.

@@ -17,6 +17,8 @@
 //!    before the valid size passes them.
 //!
 //! 5. A transaction stays within its bounds: few pages through the journal, few pieces mapped by each.
+//! 6. On a volume whose data has checksums, nothing that can be read is overwritten at home: it goes to fresh pages, and where there
+//!    are none left, through the journal (`checksums.rs`).
 //!
 //! The `map_lock` is held exclusively throughout, `lock` is not: writers go on, and what they change meanwhile is
 //! dirty again (write-back reads pinned frames, which writers replace). So a write-back takes on the dirty pages
@@ -25,6 +27,7 @@
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
+use crate::checksums::Sums;
 use crate::extents::{self, Extent, Mapping};
 use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
 use crate::pages::Stop;
@@ -55,6 +58,10 @@ const JOURNAL_DATA_BYTES_MAX: u32 = 8 << 10;
 const JOURNAL_DATA_PAGES_MAX: usize = 8;
 /// Pieces that one transaction maps; each may change a leaf, its neighbour and a group's map.
 pub(crate) const PIECES_PER_TRANSACTION: usize = 16;
+/// The same where it may also change the checksums of its pages, and free the pages that it replaces.
+const SUMMED_PIECES_PER_TRANSACTION: usize = 8;
+/// Most pages of such a piece.
+const SUMMED_PAGES_MAX: u32 = crate::format::CHECKSUMS_PER_PAGE as u32;
 /// Most pages of one write home.
 const HOME_PAGES_MAX: usize = 128;
 /// Dirty pages that one plan covers; more take several rounds.
@@ -97,13 +104,17 @@ pub(crate) struct Piece {
     new: bool,
     /// In the map as unwritten.
     unwritten: bool,
+    /// Other pages hold what was written there before: they are freed.
+    replaces: bool,
+    /// The checksums of what was written.
+    sums: Sums,
 }
 
 type Pieces = SmallVec<[Piece; 4]>;
 
 impl Piece {
     fn changes_map(&self) -> bool {
-        self.new || self.unwritten
+        self.new || self.unwritten || !self.sums.is_empty()
     }
 }
 
@@ -308,12 +319,15 @@ impl Inner {
         }
         let (journal, mut home) = match self.plan(blob, slot, &pages, size).await {
             Ok(plan) => plan,
+            Err(error) if error.errno() == Errno::NOSPC && self.checksums.is_some() => {
+                return self.write_back_in_place(blob, pages, size, times).await;
+            }
             Err(error) => {
                 self.redirty(blob, &pages, &[]);
                 return Err(error);
             }
         };
-        let result = match self.write_pieces(blob, &home).await {
+        let result = match self.write_pieces(blob, &mut home).await {
             Ok(()) => {
                 self.map_pieces(blob, &journal, &mut home, size, valid_size, times)
                     .await
@@ -324,6 +338,37 @@ impl Inner {
             self.redirty(blob, &journal, &home);
             blob.shared.note_error(error.errno());
             return Err(error);
+        }
+        self.frame_settled.notify_all();
+        Ok(())
+    }
+
+    /// There is no room for data to move: it goes through the journal to where it is, a few pages at a time.
+    async fn write_back_in_place(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        mut pages: TakenPages,
+        size: u64,
+        times: bool,
+    ) -> Result<()> {
+        while !pages.is_empty() {
+            let few = pages.len().min(JOURNAL_PAGES_PER_SYNC);
+            let rest: TakenPages = pages.drain(few..).collect();
+            let slot = SlotSizes::of(blob);
+            let size = match rest.is_empty() {
+                true => size,
+                false => slot.size.max(first_clean(&pages)).min(size),
+            };
+            let valid_size = new_valid_size(slot, &pages, size);
+            let times = times && rest.is_empty();
+            let mapped = self.map_pieces(blob, &pages, &mut [], size, valid_size, times);
+            if let Err(error) = mapped.await {
+                pages.extend(rest);
+                self.redirty(blob, &pages, &[]);
+                blob.shared.note_error(error.errno());
+                return Err(error);
+            }
+            pages = rest;
         }
         self.frame_settled.notify_all();
         Ok(())
@@ -370,7 +415,8 @@ impl Inner {
             .map(|taken| taken.granules.count_ones() * 64)
             .sum();
         let few = dirty_bytes <= JOURNAL_DATA_BYTES_MAX && pages.len() <= JOURNAL_DATA_PAGES_MAX;
-        let mut changes_map = size != slot.size;
+        // With checksums it always does.
+        let mut changes_map = size != slot.size || self.checksums.is_some();
         if few && !changes_map {
             for taken in pages {
                 let mapping = self.map(blob, taken.page).await?;
@@ -400,8 +446,44 @@ impl Inner {
         Ok((journal, homes.await?))
     }
 
-    /// Finds or takes a place for each page that goes home.
+    /// Finds or takes a place for each page that goes home. ENOSPC where what is there already would have to move and can't.
     async fn take_homes(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
+        let moving = self.count_moving(blob, pages).await?;
+        if moving > 0 {
+            self.reserve(moving).await?;
+        }
+        let taken = self.take_places(blob, pages).await;
+        if taken.is_err() {
+            self.unreserve(moving);
+        }
+        taken
+    }
+
+    /// How many of these pages have content that they must not be written over.
+    async fn count_moving(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<u64> {
+        let mut moving = 0;
+        if self.checksums.is_some() {
+            for taken in pages {
+                let mapping = self.map(blob, taken.page).await?;
+                moving += u64::from(self.movable_pages(blob, taken.page, mapping).min(1));
+            }
+        }
+        Ok(moving)
+    }
+
+    /// How many pages from `page` on have content that must not be written over: those with a checksum.
+    fn movable_pages(&self, blob: &Blob, page: u32, mapping: Mapping) -> u32 {
+        let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
+        match mapping {
+            Mapping::Extent(extent) if !extent.unwritten && self.checksums.is_some() => {
+                let end = extent.end().min(valid_pages);
+                end.saturating_sub(page.into()) as u32
+            }
+            _ => 0,
+        }
+    }
+
+    async fn take_places(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
         let mut pieces = Pieces::new();
         let mut index = 0;
         while index < pages.len() {
@@ -411,7 +493,32 @@ impl Inner {
                 .zip(page..)
                 .take_while(|(have, want)| have.page == *want)
                 .count() as u32;
-            let piece = match self.map(blob, page).await {
+            let run = match self.checksums {
+                Some(_) => run.min(SUMMED_PAGES_MAX),
+                None => run,
+            };
+            let mapping = self.map(blob, page).await;
+            let moving =
+                (mapping.as_ref()).map_or(0, |found| self.movable_pages(blob, page, *found));
+            let goal = || {
+                pieces
+                    .last()
+                    .filter(|last: &&Piece| last.page + last.pages == page)
+                    .map_or_else(|| self.goal(blob), |last| last.home + u64::from(last.pages))
+            };
+            let piece = match mapping {
+                Ok(Mapping::Extent(_)) if moving > 0 => self
+                    .take_run(goal(), run.min(moving))
+                    .await
+                    .map(|taken| Piece {
+                        page,
+                        pages: taken.pages,
+                        home: taken.page,
+                        new: true,
+                        unwritten: false,
+                        replaces: true,
+                        sums: Sums::default(),
+                    }),
                 Ok(Mapping::Extent(extent)) => {
                     let skip = page - extent.logical;
                     Ok(Piece {
@@ -420,21 +527,22 @@ impl Inner {
                         home: extent.physical + u64::from(skip),
                         new: false,
                         unwritten: extent.unwritten,
+                        replaces: false,
+                        sums: Sums::default(),
                     })
                 }
-                Ok(Mapping::Hole { pages: hole }) => {
-                    let goal = pieces
-                        .last()
-                        .filter(|last| last.page + last.pages == page)
-                        .map_or_else(|| self.goal(blob), |last| last.home + u64::from(last.pages));
-                    self.take_run(goal, run.min(hole)).await.map(|taken| Piece {
+                Ok(Mapping::Hole { pages: hole }) => self
+                    .take_run(goal(), run.min(hole))
+                    .await
+                    .map(|taken| Piece {
                         page,
                         pages: taken.pages,
                         home: taken.page,
                         new: true,
                         unwritten: false,
-                    })
-                }
+                        replaces: false,
+                        sums: Sums::default(),
+                    }),
                 Err(error) => Err(error),
             };
             match piece {
@@ -484,10 +592,10 @@ impl Inner {
     }
 
     /// Writes the pieces home, from pinned buffers.
-    async fn write_pieces(self: &Rc<Self>, blob: &Rc<Blob>, pieces: &[Piece]) -> Result<()> {
+    async fn write_pieces(self: &Rc<Self>, blob: &Rc<Blob>, pieces: &mut [Piece]) -> Result<()> {
         let cache = &self.cache;
         let mut writes = Vec::new();
-        for piece in pieces {
+        for piece in pieces.iter_mut() {
             let mut at = 0;
             while at < piece.pages {
                 let count = (piece.pages - at).min(HOME_PAGES_MAX as u32);
@@ -496,7 +604,12 @@ impl Inner {
                     let frame = cache
                         .find(blob.key(page))
                         .expect("frames in write-back stay in the cache");
-                    buffers.push(cache.buffer(frame));
+                    let buffer = cache.buffer(frame);
+                    let home = piece.home + u64::from(page - piece.page);
+                    if let Some(sum) = self.sum_of(home, buffer.as_slice()) {
+                        piece.sums.push(sum);
+                    }
+                    buffers.push(buffer);
                 }
                 writes.push((piece.home + u64::from(at), buffers));
                 at += count;
@@ -534,7 +647,7 @@ impl Inner {
         times: bool,
     ) -> Result<()> {
         // All but the last transaction only map: beyond the valid size nothing is read, below it were holes.
-        while (home.iter().filter(|piece| piece.changes_map())).count() > PIECES_PER_TRANSACTION {
+        while (home.iter().filter(|piece| piece.changes_map())).count() > self.pieces_max() {
             self.map_some(blob, home).await?;
         }
         if valid_size > blob.slot.borrow().valid_size {
@@ -606,6 +719,14 @@ impl Inner {
         Ok(())
     }
 
+    /// Pieces that one transaction maps.
+    fn pieces_max(&self) -> usize {
+        match self.checksums {
+            Some(_) => SUMMED_PIECES_PER_TRANSACTION,
+            None => PIECES_PER_TRANSACTION,
+        }
+    }
+
     /// Pages between the old valid size and the new one that are mapped but were not written become unwritten:
     /// what is on the device there is not the blob's. Before the valid size moves, so in as many transactions as
     /// it takes.
@@ -637,7 +758,7 @@ impl Inner {
         let some = home
             .iter_mut()
             .filter(|piece| piece.changes_map())
-            .take(PIECES_PER_TRANSACTION);
+            .take(self.pieces_max());
         let some: SmallVec<[&mut Piece; PIECES_PER_TRANSACTION]> = some.collect();
         let new_pages = Store(self.clone())
             .transact_freeing(|txn| {
@@ -656,7 +777,8 @@ impl Inner {
                     self.cache.set_home(frame, piece.home + u64::from(index));
                 }
             }
-            (piece.new, piece.unwritten) = (false, false);
+            (piece.new, piece.unwritten, piece.replaces) = (false, false, false);
+            piece.sums = Sums::default();
         }
         self.unreserve(new_pages);
         Ok(())
@@ -710,6 +832,7 @@ impl Inner {
                 run.page
             }
         };
+        txn.forget_checksum(home)?;
         // What is at home beyond the valid bytes is not ours: it comes along up to the end of the file.
         let end = if slot.valid_size >= start + PAGE {
             PAGE_BYTES
@@ -724,6 +847,8 @@ impl Inner {
     /// A write-back failed: its pages are dirty again.
     fn redirty(self: &Rc<Self>, blob: &Rc<Blob>, journal: &[Taken], home: &[Piece]) {
         self.give_back(home);
+        let moving = home.iter().filter(|piece| piece.replaces);
+        self.unreserve(moving.map(|piece| u64::from(piece.pages)).sum());
         // What a failed write left on the device is unknown: these pages go again as a whole.
         let home = home.iter().flat_map(|piece| {
             (piece.page..piece.page + piece.pages).map(|page| Taken {
@@ -766,11 +891,21 @@ fn map_piece(
     address: u64,
     piece: &Piece,
 ) -> Result<u64, Stop> {
+    let range = u64::from(piece.page)..u64::from(piece.page) + u64::from(piece.pages);
+    txn.set_checksums(piece.home, piece.sums.as_slice())?;
     if piece.new {
         let run = Run {
             page: piece.home,
             pages: piece.pages,
         };
+        if piece.replaces {
+            let mut replaced = Vec::new();
+            extents::remove(txn, slot, address, range, usize::MAX, &mut replaced)?;
+            for run in replaced {
+                // No redo record names them: what goes home has no live bytes.
+                txn.free_run(run, false)?;
+            }
+        }
         txn.commit_run(run)?;
         let extent = Extent {
             logical: piece.page,
@@ -782,7 +917,6 @@ fn map_piece(
         return Ok(u64::from(piece.pages));
     }
     if piece.unwritten {
-        let range = u64::from(piece.page)..u64::from(piece.page + piece.pages);
         extents::mark_written(txn, slot, address, range)?;
     }
     Ok(0)

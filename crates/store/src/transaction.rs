@@ -14,7 +14,7 @@ use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, Stat
 use crate::page_view::corrupt;
 use crate::pages::{Pages, PagesRead, Stop};
 use crate::slot_page::absurdities;
-use crate::space::{Mark, PageState, Run};
+use crate::space::{Mark, PageState, Run, SpaceGeometry};
 use crate::volume::{Inner, RESERVE_PAGES};
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Error, SECTOR_BYTES};
@@ -180,6 +180,8 @@ pub struct Transaction<'s> {
     destroyed: SmallVec<[BlobId; 1]>,
     frees: SmallVec<[(Run, bool); 4]>,
     journaled: SmallVec<[(FrameId, u64, u64); 4]>,
+    /// Changed pages of checksums.
+    checksums: SmallVec<[u64; 4]>,
 }
 
 struct Shadow {
@@ -207,6 +209,22 @@ impl<'s> Transaction<'s> {
             destroyed: SmallVec::new(),
             frees: SmallVec::new(),
             journaled: SmallVec::new(),
+            checksums: SmallVec::new(),
+        }
+    }
+
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.inner.checksums.is_some()
+    }
+
+    pub(crate) fn geometry(&self) -> SpaceGeometry {
+        *self.inner.space.borrow().geometry()
+    }
+
+    /// The checksums in a page were changed.
+    pub(crate) fn note_checksums(&mut self, page: u64) {
+        if !self.checksums.contains(&page) {
+            self.checksums.push(page);
         }
     }
 
@@ -441,6 +459,10 @@ impl<'s> Transaction<'s> {
             inner.blobs.destroyed(*id);
         }
         inner.space.borrow_mut().keep(taken);
+        // Before all else: should the process die in between, pages are without a checksum, not with a wrong one.
+        if !self.checksums.is_empty() {
+            self.apply_shadows(|key| self.is_checksums(key));
+        }
         // Before the map that makes them readable: should the process die in between, they count all the same, and
         // nothing refers to them.
         for (frame, home, mask) in &self.journaled {
@@ -454,26 +476,14 @@ impl<'s> Transaction<'s> {
             if before == 0 {
                 journal.join_open(cache.key(*frame), false);
             }
-        }
-        let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
-        for shadow in &self.shadows {
-            journal.save_image(inner, shadow.target, cache.home(shadow.target));
-            if shadow.is_fresh() {
-                // Before anything refers to it: what a salvage would make of it alone is harmless.
-                cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
-                journal.join_open(shadow.key, true);
+            if let Some(checksums) = &inner.checksums {
+                checksums.unsettle(Run {
+                    page: *home,
+                    pages: 1,
+                });
             }
-            edits.push((shadow.target, shadow.shadow));
         }
-        let mut shadows = self.shadows.iter();
-        cache.apply(&edits, |applied| {
-            let shadow = shadows.next().expect("a report for each edit");
-            journal.count_open(applied.changed & !applied.was_pending);
-            let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);
-            if applied.changed != 0 && !listed {
-                journal.join_open(shadow.key, false);
-            }
-        });
+        self.apply_shadows(|key| !self.is_checksums(key));
         for blob in changed {
             blob.point.set(journal.point());
         }
@@ -485,11 +495,44 @@ impl<'s> Transaction<'s> {
             {
                 journal.remove_freed(inner, frame);
             }
+            if let Some(checksums) = &inner.checksums {
+                checksums.unsettle(*run);
+            }
             journal.add_free(*run, *journaled);
         }
         if !journal.open_is_empty() {
             inner.spawn_writeback();
         }
+    }
+
+    fn is_checksums(&self, key: &FrameKey) -> bool {
+        key.space == META_SPACE && self.checksums.contains(&key.page)
+    }
+
+    /// Makes those of the staged pages visible, in one step.
+    fn apply_shadows(&self, which: impl Fn(&FrameKey) -> bool) {
+        let inner = self.inner;
+        let (cache, journal) = (&inner.cache, &inner.journal);
+        let shadows = || self.shadows.iter().filter(|shadow| which(&shadow.key));
+        let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
+        for shadow in shadows() {
+            journal.save_image(inner, shadow.target, cache.home(shadow.target));
+            if shadow.is_fresh() {
+                // Before anything refers to it: what a salvage would make of it alone is harmless.
+                cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
+                journal.join_open(shadow.key, true);
+            }
+            edits.push((shadow.target, shadow.shadow));
+        }
+        let mut reported = shadows();
+        cache.apply(&edits, |applied| {
+            let shadow = reported.next().expect("a report for each edit");
+            journal.count_open(applied.changed & !applied.was_pending);
+            let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);
+            if applied.changed != 0 && !listed {
+                journal.join_open(shadow.key, false);
+            }
+        });
     }
 
     /// Throws away what was staged.

@@ -6,6 +6,7 @@
 
 use crate::blob::{Blob, BlobTable};
 use crate::cache::{FrameKey, Frames};
+use crate::checksums::Checksums;
 use crate::format::{PageKind, StatePage, Superblock, VolumeId};
 use crate::journal::Journal;
 use crate::owned_cache::OwnedCache;
@@ -81,6 +82,8 @@ pub struct VolumeInfo {
     pub cache_bytes: u64,
     /// Dirty frames at the moment.
     pub dirty_bytes: u64,
+    /// Has every page of data a checksum?
+    pub data_checksums: bool,
     /// Does the shared mapping for process death exist?
     pub survives_process_death: bool,
     /// Why the volume takes no more writes, if so.
@@ -113,6 +116,8 @@ pub(crate) struct Inner {
     pub(crate) survives_process_death: bool,
     pub(crate) space: RefCell<Space>,
     pub(crate) journal: Journal,
+    /// On a volume whose data has checksums.
+    pub(crate) checksums: Option<Checksums>,
     pub(crate) blobs: BlobTable,
     /// A frame finished loading, or left write-back.
     pub(crate) frame_settled: Event,
@@ -176,9 +181,7 @@ impl Store {
         loop {
             match f(&View::new(&self.0)) {
                 Ok(value) => return Ok(value),
-                Err(Stop::Fail(error)) => return Err(error),
-                Err(Stop::Miss(page, kind)) => self.0.load_or_avoid(page, kind).await?,
-                Err(Stop::Busy(page)) => self.0.load_ended(page).await,
+                Err(stop) => self.0.unstop(stop).await?,
             }
         }
     }
@@ -233,6 +236,7 @@ impl Store {
             created_seconds: superblock.created_seconds,
             cache_bytes: inner.options.cache_bytes,
             dirty_bytes: u64::from(inner.cache.counts().dirty) * page_bytes,
+            data_checksums: inner.checksums.is_some(),
             survives_process_death: inner.survives_process_death,
             failure: inner
                 .failure
@@ -316,8 +320,8 @@ impl Inner {
     /// Waits until the open transaction and the cache have room for one more operation, which journals `data_pages`
     /// pages of data.
     async fn admit(self: &Rc<Self>, data_pages: usize) -> Result<()> {
-        // A page of data takes a shadow and a frame, which may be a clean one that its operation pins.
-        let frames = FRAMES_PER_TRANSACTION + 2 * data_pages;
+        // A page of data takes a shadow and a frame, which may be a clean one that its operation pins; its checksum, too.
+        let frames = FRAMES_PER_TRANSACTION + 3 * data_pages;
         loop {
             self.writable()?;
             if !self.journal.open_has_room(data_pages) {
@@ -378,6 +382,18 @@ impl Inner {
                 Ok(())
             }
             loaded => loaded,
+        }
+    }
+
+    /// Does what a closure that stopped needs to run again.
+    pub(crate) async fn unstop(self: &Rc<Self>, stop: Stop) -> Result<()> {
+        match stop {
+            Stop::Fail(error) => Err(error),
+            Stop::Miss(page, kind) => self.load_or_avoid(page, kind).await,
+            Stop::Busy(page) => {
+                self.load_ended(page).await;
+                Ok(())
+            }
         }
     }
 

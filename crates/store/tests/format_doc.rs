@@ -44,6 +44,7 @@ fn from_code() -> BTreeMap<String, Vec<(usize, usize, String)>> {
         hash_key,
         label,
         opening,
+        unsettled,
         reserved
     });
     structure!(JournalHeader {
@@ -92,6 +93,7 @@ fn from_code() -> BTreeMap<String, Vec<(usize, usize, String)>> {
         volume_pages
     });
     structure!(GroupMap { header, a, b });
+    structure!(ChecksumPage { header, sums });
     structure!(Slot {
         crc,
         algorithm,

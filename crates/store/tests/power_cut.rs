@@ -152,10 +152,12 @@ impl Run {
         };
         let device = FaultDevice::new(config);
         let raw: Arc<dyn Device> = device.clone();
+        let data_checksums = random.chance(1, 2);
         let engine = Engine::<()>::start(raw, engine_options(), |reactor| async move {
             let options = MkfsOptions {
                 journal_bytes: Some(4 << 20),
                 cluster_bytes: 16 << 10,
+                data_checksums,
                 ..MkfsOptions::default()
             };
             mkfs(&reactor, &options).await

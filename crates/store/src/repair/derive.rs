@@ -1,7 +1,7 @@
 //! What follows from slots and maps of blobs: the maps of groups and the state page.
 
 use super::finding::{Finding, FindingKind};
-use super::medium::Medium;
+use super::medium::{Expected, Medium};
 use super::survey::Survey;
 use crate::format::{
     GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, Page, PageKind, SLOTS_PER_PAGE, StatePage,
@@ -29,7 +29,7 @@ pub(super) async fn maps(
         if let Some(used) = survey.used.words(group) {
             map.a = *used;
         }
-        set(&mut map.a, 0, 1, true);
+        set(&mut map.a, 0, medium.geometry.head_pages() as u32, true);
         set(&mut map.a, limit, GROUP_PAGES as u32 - limit as u32, true);
         for (slots, live) in survey.slot_pages.range(page..page + limit as u64) {
             let offset = (slots - page) as usize;
@@ -55,6 +55,35 @@ pub(super) async fn maps(
     }
     medium.io.flush().await?;
     Ok(free)
+}
+
+/// Makes those pages of checksums anew that can't be believed: what data was is not known then.
+pub(super) async fn checksums(medium: &mut Medium<'_>, groups: u32) -> Result<()> {
+    for group in 0..groups {
+        for index in 1..medium.geometry.head_pages() as u64 {
+            let page = medium.geometry.map_page(group) + index;
+            let expected = Expected {
+                kind: PageKind::Checksums,
+                level: 0,
+                owner: u64::from(group),
+            };
+            let Err(what) = medium.metadata(page, expected).await else {
+                continue;
+            };
+            let finding = Finding::new(
+                FindingKind::Checksums,
+                format!("checksums of data in group {group}: {what}"),
+                "the data that they are of can't be read",
+                "the data is taken as it is; `adit scrub` gives it checksums again",
+            );
+            medium.findings.add(finding.at_page(page));
+            let mut fresh = Box::new(Page::zeroed());
+            begin(&mut fresh, PageKind::Checksums, 0, u64::from(group));
+            medium.seal(page, &mut fresh);
+            medium.write(page, &fresh).await?;
+        }
+    }
+    medium.io.flush().await
 }
 
 /// Says how a map differs from what it should be.
@@ -131,7 +160,7 @@ pub(super) async fn state(
     }
     begin(&mut page, PageKind::State, 0, 0);
     let untouched = (groups_initialized..geometry.groups())
-        .map(|group| geometry.group_pages(group) as u64 - 1)
+        .map(|group| (geometry.group_pages(group) - geometry.head_pages()) as u64)
         .sum::<u64>();
     let state = view_mut::<StatePage>(&mut page);
     let before = *state;

@@ -11,6 +11,8 @@ pub enum FindingKind {
     State,
     /// A group's map page.
     GroupMap,
+    /// A page of checksums of data.
+    Checksums,
     /// Pages that the map and the blobs disagree about.
     Space,
     /// A slot.
@@ -43,6 +45,7 @@ impl FindingKind {
             FindingKind::Journal => "journal",
             FindingKind::State => "state",
             FindingKind::GroupMap => "group-map",
+            FindingKind::Checksums => "checksums",
             FindingKind::Space => "space",
             FindingKind::Slot => "slot",
             FindingKind::Map => "map",

@@ -5,8 +5,8 @@
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::heal::heal;
-use crate::format::{Page, PageKind, VolumeId};
-use crate::page_view::header;
+use crate::format::{ChecksumPage, Page, PageKind, VolumeId};
+use crate::page_view::{header, view_mut};
 use crate::recovery::RawIo;
 use crate::space::SpaceGeometry;
 use adit_base::hash::HashKey;
@@ -137,8 +137,38 @@ impl Medium<'_> {
         content.0[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
+    /// The data in these pages is what it is: it has no checksum from now on.
+    pub(super) async fn forget_checksums(&self, pages: impl Iterator<Item = u64>) -> Result<()> {
+        let mut open: Option<(u64, Box<Page>)> = None;
+        for page in pages {
+            let Some((place, index)) = self.geometry.checksum_place(page) else {
+                continue;
+            };
+            if open.as_ref().is_none_or(|(known, _)| *known != place) {
+                if let Some((place, content)) = open.take() {
+                    self.write(place, &content).await?;
+                }
+                // One that can't be believed is made anew in the end, without any.
+                let found = self.raw(place).await;
+                open = found
+                    .filter(|content| self.verifies(place, content))
+                    .map(|content| (place, content));
+            }
+            if let Some((place, content)) = &mut open {
+                view_mut::<ChecksumPage>(content).sums[index] = 0;
+                self.seal(*place, content);
+            }
+        }
+        if let Some((place, content)) = open {
+            self.write(place, &content).await?;
+        }
+        self.io.flush().await
+    }
+
     /// Takes changes to the device: first what nothing refers to yet, then the slots that switch over.
     pub(super) async fn apply(&self, changes: Changes) -> Result<()> {
+        // Those of the copies of data are of what was there before.
+        self.forget_checksums(changes.fresh.keys().copied()).await?;
         for (page, content) in &changes.fresh {
             self.write(*page, content).await?;
         }
@@ -159,6 +189,7 @@ impl FindingKind {
             PageKind::Xattrs => FindingKind::Attributes,
             PageKind::Slots => FindingKind::Slot,
             PageKind::Inner | PageKind::ExtentLeaf | PageKind::Data => FindingKind::Map,
+            PageKind::Checksums => FindingKind::Checksums,
         }
     }
 }

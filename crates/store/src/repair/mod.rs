@@ -71,15 +71,16 @@ pub trait NameLeaves {
     fn pack(&self, key: &HashKey, entries: Vec<NameEntry>, owner: u64) -> Vec<(u64, Box<Page>)>;
 }
 
-/// Repairs a volume whose journal was replayed. `progress` hears of blobs looked at and about how many there are.
+/// Repairs a volume whose journal was replayed, which changed the pages `redone` (ascending). `progress` hears of blobs looked at and about how many there are.
 pub(crate) async fn repair(
     io: &RawIo,
     superblock: &Superblock,
+    redone: &[u64],
     names: &dyn NameLeaves,
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
-    let layout = Layout::new(superblock.volume_pages, superblock.journal_pages);
+    let layout = Layout::of(superblock);
     let mut medium = Medium {
         io,
         volume: VolumeId(superblock.volume_id),
@@ -87,11 +88,12 @@ pub(crate) async fn repair(
         geometry: geometry(&layout, superblock.cluster_pages),
         findings: std::mem::take(findings),
     };
+    medium.forget_checksums(redone.iter().copied()).await?;
     let state = state_page(&mut medium).await?;
     let (mut blobs, mut initialized, mut roots) = (0, 0, Vec::new());
     if let Some(page) = &state {
         let state = view::<StatePage>(page);
-        let layout = Layout::new(state.volume_pages, superblock.journal_pages);
+        let layout = layout.with_pages(state.volume_pages);
         medium.geometry = geometry(&layout, superblock.cluster_pages);
         (blobs, initialized) = (state.blobs, state.groups_initialized);
         roots = vec![
@@ -106,7 +108,7 @@ pub(crate) async fn repair(
         let Some(map) = map.as_ref().map(|map| view::<GroupMap>(map)) else {
             continue;
         };
-        for offset in 1..medium.geometry.group_pages(group as u32) {
+        for offset in medium.geometry.head_pages()..medium.geometry.group_pages(group as u32) {
             if map.b[offset / 64] >> (offset % 64) & 1 == 1 {
                 slot_pages.insert(medium.geometry.map_page(group as u32) + offset as u64);
             }
@@ -162,7 +164,7 @@ pub(crate) async fn repair(
             given_up: &mut given_up,
             findings: Findings::default(),
             changes: Changes::default(),
-            cursor: (true, 0, 1),
+            cursor: (true, 0, 0),
         };
         let changed = round.run().await?;
         let told = std::mem::take(&mut round.findings);
@@ -177,6 +179,7 @@ pub(crate) async fn repair(
     }
     let free = derive::maps(&mut medium, &survey, &maps).await?;
     let groups = maps.len() as u32;
+    derive::checksums(&mut medium, groups).await?;
     derive::state(&mut medium, &survey, state.as_deref(), groups, free).await?;
     *findings = medium.findings;
     Ok(())

@@ -454,16 +454,19 @@ impl Round<'_, '_> {
                 if !by_map {
                     return Err(no_space());
                 }
-                self.cursor = (false, 0, 1);
+                self.cursor = (false, 0, 0);
                 continue;
             }
             if offset >= geometry.group_pages(group as u32) {
-                self.cursor = (by_map, group + 1, 1);
+                self.cursor = (by_map, group + 1, 0);
                 continue;
             }
             self.cursor.2 += 1;
             let page = geometry.map_page(group as u32) + offset as u64;
             let run = Run { page, pages: 1 };
+            if !geometry.contains(run) {
+                continue;
+            }
             let free = match (&self.maps[group], by_map) {
                 (Some(map), true) => {
                     let map = view::<GroupMap>(map);

@@ -45,7 +45,7 @@ impl Strays {
             let map = map.as_ref().map(|map| view::<GroupMap>(map));
             let trusted = map.is_some_and(|map| agrees(map, group as u32, survey));
             let mut run: Option<(u64, u64)> = None;
-            for offset in 1..=geometry.group_pages(group as u32) {
+            for offset in geometry.head_pages()..=geometry.group_pages(group as u32) {
                 let page = geometry.map_page(group as u32) + offset as u64;
                 let inside = offset < geometry.group_pages(group as u32);
                 let marked = map.is_none_or(|map| {

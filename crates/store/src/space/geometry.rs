@@ -1,6 +1,6 @@
 //! Where the allocation groups lie, and which runs of pages can be allocated at all.
 
-use crate::format::GROUP_PAGES;
+use crate::format::{CHECKSUM_PAGES, CHECKSUMS_PER_PAGE, GROUP_PAGES};
 
 /// A run of device pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -63,13 +63,31 @@ pub struct SpaceGeometry {
     pub volume_pages: u64,
     /// Preferred allocation unit in pages.
     pub cluster_pages: u32,
+    /// Do pages with the checksums of its data follow a group's map?
+    pub checksums: bool,
 }
 
 impl SpaceGeometry {
-    /// Groups of the volume. A remainder that would hold a map page only is not a group.
+    /// Pages at the beginning of a group that can't be allocated: its map, and its checksums.
+    pub fn head_pages(&self) -> usize {
+        match self.checksums {
+            true => 1 + CHECKSUM_PAGES as usize,
+            false => 1,
+        }
+    }
+
+    /// Where the checksum of a page that can be allocated is: page and index. `None` on a volume without them.
+    pub fn checksum_place(&self, page: u64) -> Option<(u64, usize)> {
+        let (group, offset) = self.position(page).filter(|_| self.checksums)?;
+        let place = self.map_page(group) + 1 + (offset / CHECKSUMS_PER_PAGE) as u64;
+        Some((place, offset % CHECKSUMS_PER_PAGE))
+    }
+
+    /// Groups of the volume. A remainder in which nothing could be allocated is not a group.
     pub fn groups(&self) -> u32 {
         let pages = self.volume_pages.saturating_sub(self.first_group);
-        let groups = pages / GROUP_PAGES + u64::from(pages % GROUP_PAGES >= 2);
+        let groups =
+            pages / GROUP_PAGES + u64::from(pages % GROUP_PAGES > self.head_pages() as u64);
         u32::try_from(groups).unwrap_or(u32::MAX)
     }
 
@@ -78,7 +96,7 @@ impl SpaceGeometry {
         self.first_group + u64::from(group) * GROUP_PAGES
     }
 
-    /// Pages of a group, its map page included.
+    /// Pages of a group, its head included.
     pub fn group_pages(&self, group: u32) -> usize {
         debug_assert!(group < self.groups());
         (self.volume_pages - self.map_page(group)).min(GROUP_PAGES) as usize
@@ -89,8 +107,9 @@ impl SpaceGeometry {
         match self.groups() {
             0 => 0,
             groups => {
-                let last = self.group_pages(groups - 1) as u64 - 1;
-                u64::from(groups - 1) * (GROUP_PAGES - 1) + last
+                let head = self.head_pages() as u64;
+                let last = self.group_pages(groups - 1) as u64 - head;
+                u64::from(groups - 1) * (GROUP_PAGES - head) + last
             }
         }
     }
@@ -100,8 +119,8 @@ impl SpaceGeometry {
         let pages = page.checked_sub(self.first_group)?;
         let group = u32::try_from(pages / GROUP_PAGES).ok()?;
         let offset = (pages % GROUP_PAGES) as usize;
-        (group < self.groups() && offset > 0 && offset < self.group_pages(group))
-            .then_some((group, offset))
+        let within = |group| (self.head_pages()..self.group_pages(group)).contains(&offset);
+        (group < self.groups() && within(group)).then_some((group, offset))
     }
 
     /// Is this a run of pages that can be allocated, within one group? Extents read from the device

@@ -16,6 +16,7 @@ fn geometry() -> SpaceGeometry {
         first_group: 10,
         volume_pages: 10 + 2 * GROUP_PAGES + 700,
         cluster_pages: 16,
+        checksums: false,
     }
 }
 
@@ -23,6 +24,7 @@ fn tiny() -> SpaceGeometry {
     SpaceGeometry {
         volume_pages: 10 + 101,
         cluster_pages: 4,
+        checksums: false,
         ..geometry()
     }
 }
@@ -222,6 +224,7 @@ fn a_goal_is_met_exactly_and_cut_where_the_free_run_ends() {
 fn a_fragmented_volume_gives_its_longest_run_and_then_single_pages() {
     let geometry = SpaceGeometry {
         cluster_pages: 64,
+        checksums: false,
         ..tiny()
     };
     let mut volume = Volume::new(geometry);

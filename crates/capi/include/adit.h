@@ -104,6 +104,7 @@ typedef struct adit_mkfs_options {
 #define ADIT_MKFS_OPTIONS_INIT { sizeof(adit_mkfs_options), 0, 0, 0, 0, 0 }
 
 #define ADIT_MKFS_FORCE 0x1u /* overwrite what looks like a file system (never a volume that is open) */
+#define ADIT_MKFS_DATA_CHECKSUMS 0x2u /* every page of data has a checksum: what a device changes silently is -EIO */
 
 /* Formats a volume. options may be NULL. -EEXIST: there is something on it, and no ADIT_MKFS_FORCE. */
 int adit_mkfs(const char *address, const adit_mkfs_options *options);

@@ -23,6 +23,7 @@ pub struct MkfsOptions {
 }
 
 pub const MKFS_FORCE: u32 = 0x1;
+pub const MKFS_DATA_CHECKSUMS: u32 = 0x2;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]

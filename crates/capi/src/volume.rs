@@ -3,8 +3,8 @@
 use crate::arguments::{check_flags, close, handle, invalid, options, out, text};
 use crate::result::{guard_int, guard_unit};
 use crate::types::{
-    AditStatFs, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING, VOLUME_NO_INSPECTION,
-    VOLUME_NO_SURVIVAL, VOLUME_READ_ONLY, VOLUME_SYNC,
+    AditStatFs, MKFS_DATA_CHECKSUMS, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING,
+    VOLUME_NO_INSPECTION, VOLUME_NO_SURVIVAL, VOLUME_READ_ONLY, VOLUME_SYNC,
 };
 use adit::{Credentials, IoEngine, Result, Volume, VolumeOptions};
 use std::ffi::{c_char, c_int};
@@ -64,12 +64,13 @@ pub unsafe extern "C" fn adit_mkfs(
     guard_unit(|| {
         // SAFETY: promised by adit.h.
         let (address, given) = unsafe { (address(address_of_volume)?, options(given)?) };
-        check_flags(given.flags, MKFS_FORCE)?;
+        check_flags(given.flags, MKFS_FORCE | MKFS_DATA_CHECKSUMS)?;
         let chosen = adit::MkfsOptions {
             size_bytes: unless_zero(given.size_bytes),
             journal_bytes: unless_zero(given.journal_bytes),
             cluster_bytes: unless_zero(given.cluster_bytes),
             force: given.flags & MKFS_FORCE != 0,
+            data_checksums: given.flags & MKFS_DATA_CHECKSUMS != 0,
             ..Default::default()
         };
         Volume::mkfs(address, &chosen)

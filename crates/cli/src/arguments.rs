@@ -25,9 +25,10 @@ const PATIENCE: Duration = Duration::from_millis(500);
   adit ls -l db.adit /data            look at it
   adit get db.adit /data ./copy       copy it out again
   adit check db.adit                  is it as it should be? (--repair)
+  adit scrub db.adit                  has the device lost anything?
   adit bench --quick                  how fast is it here?
 
-Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 check found problems."
+Exit codes: 0 done, 1 something failed, 2 wrong usage, 3 check or scrub found problems."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -158,6 +159,17 @@ Copy the image first if you can: a repair resolves contradictions, and frees wha
 
 Exit codes: 0 nothing (left) wrong, 1 it could not be checked, 2 wrong usage, 3 something is wrong.")]
     Check(Check),
+    /// Read all data and metadata, to notice what the device lost; exit code 3 if it did
+    ///
+    /// What can't be read any more is found on every volume, what a device changed silently on those made with --data-checksums. It changes no
+    /// file: write what is lost again from a copy, or remove it. Data that a crash left without a checksum gets one.
+    #[command(after_help = "Examples:
+  adit scrub db.adit                  all of it, as fast as it goes
+  adit scrub db.adit --rate 50M       50 MiB a second
+  adit scrub db.adit --json           for programs
+
+Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 something is lost.")]
+    Scrub(Scrub),
     /// Make a volume larger (an image file too)
     Grow(Grow),
     /// List a directory
@@ -261,6 +273,9 @@ pub(crate) struct Mkfs {
     /// Size of the journal, like 64M
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) journal_size: Option<u64>,
+    /// Give every page of data a checksum, to notice what the device changes silently
+    #[arg(long)]
+    pub(crate) data_checksums: bool,
     /// A name for people
     #[arg(long, default_value = "")]
     pub(crate) label: String,
@@ -289,6 +304,20 @@ pub(crate) struct Check {
     /// Don't ask
     #[arg(long, short, requires = "repair")]
     pub(crate) yes: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Scrub {
+    pub(crate) volume: String,
+    /// Bytes a second at most, like 50M
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) rate: Option<u64>,
+    /// Write nothing, not even checksums that are missing
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]

@@ -1,6 +1,6 @@
 //! The `adit` command: volumes from a shell.
 //!
-//! Exit codes: 0 done, 1 something failed (said on stderr as `adit: …`), 2 wrong usage, 3 `check`
+//! Exit codes: 0 done, 1 something failed (said on stderr as `adit: …`), 2 wrong usage, 3 `check`, `scrub`
 //! found problems. What is on stdout is data; everything else goes to stderr.
 
 mod arguments;
@@ -11,6 +11,7 @@ mod names;
 mod output;
 mod progress;
 mod read;
+mod scrub;
 mod transfer;
 mod volumes;
 
@@ -53,6 +54,7 @@ fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<O
         Command::Mkfs(arguments) => volumes::mkfs(&arguments)?,
         Command::Info(arguments) => volumes::info(&arguments, options)?,
         Command::Check(arguments) => return check::check(&arguments, options),
+        Command::Scrub(arguments) => return scrub::scrub(&arguments, options),
         Command::Grow(arguments) => volumes::grow(&arguments, options)?,
         Command::Ls(arguments) => read::ls(&arguments, options)?,
         Command::Stat(arguments) => read::stat(&arguments, options)?,

@@ -42,6 +42,14 @@ impl Progress {
         }
     }
 
+    /// So many bytes of about so many are behind.
+    pub(crate) fn reach(&self, done: u64, total: u64) {
+        if !self.bar.is_hidden() {
+            self.bar.set_length(total);
+            self.bar.set_position(done);
+        }
+    }
+
     pub(crate) fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);
     }

@@ -22,6 +22,7 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
         size_bytes: arguments.size,
         journal_bytes: arguments.journal_size,
         cluster_bytes,
+        data_checksums: arguments.data_checksums,
         label: arguments.label.clone(),
         force: arguments.force,
     };
@@ -48,6 +49,7 @@ struct InfoLine {
     journal_bytes: u64,
     journal_live_bytes: u64,
     cluster_bytes: u64,
+    data_checksums: bool,
     blobs: u64,
     epoch: u64,
     open_by: Option<OwnerLine>,
@@ -72,6 +74,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         journal_bytes: info.journal_bytes,
         journal_live_bytes: info.journal_live_bytes,
         cluster_bytes: info.cluster_bytes,
+        data_checksums: info.data_checksums,
         blobs: info.blobs,
         epoch: info.epoch,
         open_by: volume.owner().map(OwnerLine::from),
@@ -97,6 +100,12 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         format_size(line.journal_live_bytes)
     )?;
     writeln!(out, "  cluster   {}", format_size(line.cluster_bytes))?;
+    let checksums = if line.data_checksums {
+        "of metadata and data"
+    } else {
+        "of metadata"
+    };
+    writeln!(out, "  checksums {checksums}")?;
     writeln!(
         out,
         "  blobs     {} (files and directories included)",

@@ -69,6 +69,7 @@ mod names;
 mod open_options;
 mod operation;
 mod repair;
+mod scrub;
 mod volume;
 
 pub use adit_base::clock::Timestamp;
@@ -80,7 +81,7 @@ pub use adit_fs::{
     FindingKind, Findings, FlockOperation, Follow, LockMode, LockOwner, OpenDescriptor, OpenFlags,
     RangeLock, RenameFlags, RepairReport, SetTime, Stat, StatFs,
 };
-pub use adit_store::{VolumeInfo, XattrMode};
+pub use adit_store::{ScrubOptions, VolumeInfo, XattrMode};
 pub use blob::Blobs;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
@@ -90,4 +91,5 @@ pub use metadata::Metadata;
 pub use open_options::OpenOptions;
 pub use operation::Operation;
 pub use repair::Repaired;
+pub use scrub::{Damaged, Scrubbed};
 pub use volume::{IoEngine, MkfsOptions, Volume, VolumeOptions};

@@ -93,6 +93,7 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
         volume_bytes,
         journal_bytes: options.journal_bytes,
         cluster_bytes: options.cluster_bytes.unwrap_or(DEFAULT_CLUSTER_BYTES),
+        data_checksums: options.data_checksums,
         label: options.label.clone(),
         // What is there was judged above, with words for more kinds of it.
         force: true,

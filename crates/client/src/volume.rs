@@ -33,6 +33,9 @@ pub struct MkfsOptions {
     pub journal_bytes: Option<u64>,
     /// Preferred unit of allocation, a power of two times 4096; without it, 64 KiB.
     pub cluster_bytes: Option<u32>,
+    /// Give every page (4 KiB) of data a checksum, which every read from the device is held against: what a device changes silently is
+    /// told as `EIO` then, with file and offset. It costs time, and files that are overwritten don't stay in one piece: `docs/checksums.md`.
+    pub data_checksums: bool,
     /// A name for people, at most 64 bytes.
     pub label: String,
     /// Overwrite what is there (never a volume that is open).

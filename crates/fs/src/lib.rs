@@ -24,6 +24,7 @@ mod permission;
 mod rename;
 mod repair;
 mod resolve;
+mod scrub;
 mod symlink;
 mod types;
 mod volume;

@@ -157,6 +157,13 @@ impl Checksums {
         self.settling.borrow_mut().insert(page, settling);
     }
 
+    /// The page has no checksum on the device, and its bytes are these.
+    pub(crate) fn settle_unless_known(&self, page: u64, sum: u32) {
+        let replace = false;
+        let settling = Settling { sum, replace };
+        self.settling.borrow_mut().entry(page).or_insert(settling);
+    }
+
     /// The page changes: what is known of it is not true any more.
     pub(crate) fn unsettle(&self, run: Run) {
         let mut settling = self.settling.borrow_mut();
@@ -414,8 +421,7 @@ impl Inner {
         let live = self.journal.live_homes(self);
         {
             let mut settling = checksums.settling.borrow_mut();
-            let is_live = |page: &u64| live.contains(page) && !planted(Bug::SettledWhileLive);
-            missing.retain(|page| !is_live(page) && !settling.contains_key(page));
+            missing.retain(|page| !live.contains(page) && !settling.contains_key(page));
             settling.extend(missing.iter().map(|page| (*page, reading)));
         }
         let mut content = Box::new(Page::zeroed());

@@ -145,7 +145,7 @@ structs! {
     }
     VolumeInfo {
         volume_id, label, volume_bytes, free_bytes, journal_bytes, journal_live_bytes, cluster_bytes, blobs, epoch,
-        created_seconds, cache_bytes, dirty_bytes, survives_process_death, failure,
+        created_seconds, cache_bytes, dirty_bytes, data_checksums, survives_process_death, failure,
     }
     DirEntry { inode, kind, cookie, name }
     ListedEntry { entry, stat }

@@ -1,0 +1,61 @@
+//! Reading all data, and naming the files whose data is lost.
+
+use crate::names;
+use crate::resolve::{self, id_of};
+use crate::types::FileKind;
+use crate::volume::Fs;
+use adit_base::Result;
+use adit_store::{ScrubOptions, ScrubReport};
+use std::collections::{HashMap, HashSet};
+
+impl Fs {
+    /// As [`adit_store::Store::scrub`], and a path for each file that lost something, by slot address; where there is none, it is unlinked, or its
+    /// directory can't be read.
+    pub async fn scrub(
+        &self,
+        options: ScrubOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(ScrubReport, HashMap<u64, String>)> {
+        let report = self.store.scrub(options, progress).await?;
+        let wanted = report.damages.iter().map(|damage| damage.blob.slot);
+        let paths = self.paths_of(wanted.collect()).await;
+        Ok((report, paths))
+    }
+
+    /// A path of each of these inodes, as far as directories can be read.
+    async fn paths_of(&self, mut wanted: HashSet<u64>) -> HashMap<u64, String> {
+        let mut paths = HashMap::new();
+        let mut directories = vec![(self.base.root, String::from("/"))];
+        while let Some((id, path)) = directories.pop() {
+            let mut from = Some(0);
+            while let Some(key) = from {
+                if wanted.is_empty() {
+                    return paths;
+                }
+                let mut entries = Vec::new();
+                let listed = self
+                    .store
+                    .view(|view| {
+                        entries.clear();
+                        let slot = resolve::directory(view, id)?;
+                        names::read_leaf(view, slot, id.slot, key, |_, name, target| {
+                            entries.push((name.to_vec(), target));
+                            true
+                        })
+                    })
+                    .await;
+                let Ok(next) = listed else { break };
+                from = next;
+                for (name, target) in entries {
+                    let child = format!("{path}{}", String::from_utf8_lossy(&name));
+                    if target.kind == FileKind::Directory as u8 {
+                        directories.push((id_of(target), child + "/"));
+                    } else if wanted.remove(&target.slot) {
+                        paths.insert(target.slot, child);
+                    }
+                }
+            }
+        }
+        paths
+    }
+}

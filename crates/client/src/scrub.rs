@@ -1,7 +1,7 @@
 //! Reading everything on a volume, to notice what a device lost.
 
 use crate::volume::Volume;
-use adit_base::Result;
+use adit_base::{Errno, Result};
 use adit_store::ScrubOptions;
 use std::fmt;
 
@@ -72,9 +72,17 @@ impl Volume {
         options: ScrubOptions,
         mut progress: impl FnMut(u64, u64) + Send,
     ) -> Result<Scrubbed> {
-        let problems = self.check()?.problems;
+        let mut problems = self.check()?.problems;
         let progress = &mut progress;
-        let (report, paths) = self.run(|fs| async move { fs.scrub(options, progress).await })?;
+        let read = self.run(|fs| async move { fs.scrub(options, progress).await });
+        let (report, paths) = match read {
+            // Without this metadata there is no telling where data is.
+            Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
+                problems.push(format!("not all data was read: {error}"));
+                Default::default()
+            }
+            read => read?,
+        };
         let damages = report.damages.into_iter().map(|damage| Damaged {
             path: paths.get(&damage.blob.slot).cloned(),
             inode: damage.blob.slot,

@@ -3,7 +3,7 @@
 //! A direct read takes what the cache has from the cache and the rest from the device. A direct write of mapped,
 //! written pages goes straight to them and drops their frames, before and after, so that no reader keeps a page
 //! that it loaded meanwhile. All else (unaligned, new or live pages) takes the cached path and is written back
-//! before the call returns.
+//! before the call returns. So it is for all of it where data has checksums: see `Inner::overwrite`.
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
@@ -68,7 +68,17 @@ impl Store {
             return Ok(());
         }
         self.write(blob, offset, data).await?;
-        self.write_back(blob).await
+        self.write_back(blob).await?;
+        if aligned && inner.checksums.is_some() {
+            // Who writes directly has a cache of his own.
+            let _map = blob.map_lock.read().await;
+            let _shared = blob.lock.read().await;
+            let end = offset + data.len() as u64;
+            for page in (offset / PAGE) as u32..(end / PAGE) as u32 {
+                inner.drop_clean_frames(blob, page, page + 1).await;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -305,9 +305,15 @@ impl Store {
         }
         let store = build(reactor, options, *superblock, io.pool)?;
         store.check_state().await?;
-        store.settle_recovered(recovered).await?;
-        store.take_over(abandoned, keep).await?;
-        Ok(store)
+        let opened = match store.settle_recovered(recovered).await {
+            Ok(()) => store.take_over(abandoned, keep).await,
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok(()) => Ok(store),
+            // Not that the volume is read-only since, if settling in the background met it first.
+            Err(error) => Err(store.0.failure.borrow().clone().unwrap_or(error)),
+        }
     }
 
     /// The state page has to agree with the superblock before anything relies on it. It says how large the

@@ -527,6 +527,7 @@ impl Cuts {
             MkfsOptions {
                 journal_bytes: Some(4 << 20),
                 cluster_bytes: 16 << 10,
+                data_checksums: seed & 2 != 0,
                 ..MkfsOptions::default()
             },
         );

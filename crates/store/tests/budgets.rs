@@ -11,6 +11,13 @@ use rig::{close, create, engine_options, pattern};
 use std::sync::{Arc, Barrier};
 
 fn volume(latency: Option<Latency>) -> (Arc<MemoryDevice>, Arc<Engine<Store>>) {
+    volume_with(latency, false)
+}
+
+fn volume_with(
+    latency: Option<Latency>,
+    data_checksums: bool,
+) -> (Arc<MemoryDevice>, Arc<Engine<Store>>) {
     let device = MemoryDevice::new(MemoryConfig {
         size_bytes: 64 << 20,
         volatile_cache: true,
@@ -20,7 +27,11 @@ fn volume(latency: Option<Latency>) -> (Arc<MemoryDevice>, Arc<Engine<Store>>) {
     .unwrap();
     let raw: Arc<dyn Device> = device.clone();
     let engine = Engine::<()>::start(raw.clone(), engine_options(), |reactor| async move {
-        mkfs(&reactor, &MkfsOptions::default()).await
+        let options = MkfsOptions {
+            data_checksums,
+            ..MkfsOptions::default()
+        };
+        mkfs(&reactor, &options).await
     })
     .unwrap();
     engine.shutdown(|()| async { Ok(()) }).unwrap();
@@ -50,6 +61,19 @@ fn barriers(counts: &IoCounts) -> u64 {
     counts.flushes + counts.fua_writes
 }
 
+/// Waits for what a checkpoint leaves to do in the background.
+fn settled(device: &MemoryDevice, engine: &Arc<Engine<Store>>) {
+    let idle = || {
+        cost(device, engine, |store| async move {
+            for _ in 0..20 {
+                store.reactor().yield_now().await;
+            }
+            Ok(())
+        })
+    };
+    while idle() != IoCounts::default() {}
+}
+
 fn new_blob(engine: &Arc<Engine<Store>>, len: usize) -> BlobId {
     engine
         .run(|store| async {
@@ -65,54 +89,80 @@ fn new_blob(engine: &Arc<Engine<Store>>, len: usize) -> BlobId {
 
 #[test]
 fn a_small_append_with_fdatasync_is_one_write_and_one_flush() {
-    let (device, engine) = volume(None);
-    let id = new_blob(&engine, 1000);
-    for index in 0..200 {
-        let counts = cost(&device, &engine, |store| async move {
-            let blob = store.blob(id).await?;
-            store.append(&blob, &pattern(100, index)).await?;
-            store.sync(&blob, SyncKind::Data).await
-        });
-        assert!(
-            counts.writes == 1 && barriers(&counts) == 1,
-            "append {index}: {counts:?}"
-        );
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        let id = new_blob(&engine, 1000);
+        settled(&device, &engine);
+        for index in 0..200 {
+            let counts = cost(&device, &engine, |store| async move {
+                let blob = store.blob(id).await?;
+                store.append(&blob, &pattern(100, index)).await?;
+                store.sync(&blob, SyncKind::Data).await
+            });
+            assert!(
+                counts.writes == 1 && barriers(&counts) == 1,
+                "append {index}, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
     }
-    close(engine);
 }
 
 #[test]
 fn a_new_page_sized_blob_with_fsync_is_two_writes_and_two_flushes_at_most() {
-    let (device, engine) = volume(None);
-    new_blob(&engine, 1);
-    for index in 0..50 {
-        let counts = cost(&device, &engine, |store| async move {
-            let id = create(&store).await?;
-            let blob = store.blob(id).await?;
-            store.write(&blob, 0, &pattern(4096, index)).await?;
-            store.sync(&blob, SyncKind::All).await
-        });
-        assert!(
-            counts.writes <= 2 && barriers(&counts) <= 2,
-            "blob {index}: {counts:?}"
-        );
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        new_blob(&engine, 1);
+        for index in 0..50 {
+            let counts = cost(&device, &engine, |store| async move {
+                let id = create(&store).await?;
+                let blob = store.blob(id).await?;
+                store.write(&blob, 0, &pattern(4096, index)).await?;
+                store.sync(&blob, SyncKind::All).await
+            });
+            assert!(
+                counts.writes <= 2 && barriers(&counts) <= 2,
+                "blob {index}, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
     }
-    close(engine);
 }
 
 #[test]
 fn overwriting_a_page_with_fdatasync_is_one_write_and_one_flush() {
-    let (device, engine) = volume(None);
+    // With checksums it goes through the journal.
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        let id = new_blob(&engine, 1 << 20);
+        for index in 0..100u64 {
+            let counts = cost(&device, &engine, |store| async move {
+                let blob = store.blob(id).await?;
+                let offset = index * 37 % 256 * 4096;
+                store.write(&blob, offset, &pattern(4096, index)).await?;
+                store.sync(&blob, SyncKind::Data).await
+            });
+            assert!(
+                counts.writes == 1 && barriers(&counts) == 1,
+                "overwrite {index}, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
+    }
+}
+
+#[test]
+fn overwriting_many_pages_of_a_volume_with_checksums_is_two_writes_and_two_flushes() {
+    let (device, engine) = volume_with(None, true);
     let id = new_blob(&engine, 1 << 20);
-    for index in 0..100u64 {
+    for index in 0..20u64 {
         let counts = cost(&device, &engine, |store| async move {
             let blob = store.blob(id).await?;
-            let offset = index * 37 % 256 * 4096;
-            store.write(&blob, offset, &pattern(4096, index)).await?;
+            store.write(&blob, 65_536, &pattern(262_144, index)).await?;
             store.sync(&blob, SyncKind::Data).await
         });
         assert!(
-            counts.writes == 1 && barriers(&counts) == 1,
+            counts.writes <= 2 && barriers(&counts) <= 2,
             "overwrite {index}: {counts:?}"
         );
     }

@@ -9,7 +9,10 @@ use adit_reactor::Engine;
 use adit_store::{
     BlobId, MkfsOptions, Store, SyncKind, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode,
 };
-use rig::{assert_clean, close, create, cut, drop_dead, format_as, formatted, open, pattern};
+use rig::{
+    assert_clean, close, create, cut, drop_dead, format_as, formatted, formatted_with, open,
+    pattern,
+};
 use std::sync::Arc;
 
 fn errno<T: std::fmt::Debug>(result: adit_base::Result<T>) -> Errno {
@@ -383,7 +386,7 @@ fn a_volume_smaller_than_its_device_grows_without_the_device() {
 fn a_power_cut_while_growing_leaves_the_old_size_or_the_new_one() {
     let mut sizes = std::collections::BTreeSet::new();
     for seed in 0..32 {
-        let device = formatted(16 * MIB);
+        let device = formatted_with(16 * MIB, seed % 2 == 1);
         let engine = open(&device);
         let id = engine.run(|store| async { fill(store, 2).await }).unwrap();
         device.cut_after(seed / 2);
@@ -429,7 +432,11 @@ fn a_close_when_a_checkpoint_is_due_loses_nothing() {
             queued: true,
             ..FaultConfig::default()
         });
-        format_as(&device, MkfsOptions::default());
+        let options = MkfsOptions {
+            data_checksums: appends % 2 == 1,
+            ..MkfsOptions::default()
+        };
+        format_as(&device, options);
         let engine = open(&device);
         let id = engine.run(|store| async { create(store).await }).unwrap();
         engine

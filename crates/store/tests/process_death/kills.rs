@@ -27,13 +27,15 @@ struct Volume {
 impl Volume {
     fn new(seed: u64) -> Volume {
         let place = Place::new();
-        format(create_image(&place.image(), VOLUME_BYTES));
+        let mut random = Prng::new(seed);
+        let data_checksums = random.chance(1, 2);
+        format(create_image(&place.image(), VOLUME_BYTES), data_checksums);
         let head = std::fs::read(place.image()).unwrap();
         Volume {
             mappings: Mappings(volume_id(&head)),
             place,
             world: World::default(),
-            random: Prng::new(seed),
+            random,
             seed,
             kills: 0,
         }

@@ -63,11 +63,12 @@ pub(crate) fn open_alone(
     })
 }
 
-pub(crate) fn format(device: Arc<dyn Device>) {
+pub(crate) fn format(device: Arc<dyn Device>, data_checksums: bool) {
     let engine = Engine::<()>::start(device, engine_options(), |reactor| async move {
         let options = MkfsOptions {
             journal_bytes: Some(RING_PAGES * PAGE),
             cluster_bytes: 16 << 10,
+            data_checksums,
             ..MkfsOptions::default()
         };
         mkfs(&reactor, &options).await
@@ -78,12 +79,17 @@ pub(crate) fn format(device: Arc<dyn Device>) {
 
 /// A device whose completed writes stay, as the kernel's do when a process dies.
 pub(crate) fn formatted(size_bytes: u64) -> Arc<FaultDevice> {
+    formatted_with(size_bytes, false)
+}
+
+/// The same, perhaps with checksums of data.
+pub(crate) fn formatted_with(size_bytes: u64, data_checksums: bool) -> Arc<FaultDevice> {
     let device = FaultDevice::new(FaultConfig {
         size_bytes,
         volatile_cache: false,
         ..FaultConfig::default()
     });
-    format(device.clone());
+    format(device.clone(), data_checksums);
     device
 }
 

@@ -38,8 +38,17 @@ pub fn format_as(device: &Arc<FaultDevice>, options: MkfsOptions) {
 }
 
 pub fn formatted(size_bytes: u64) -> Arc<FaultDevice> {
+    formatted_with(size_bytes, false)
+}
+
+/// The same, perhaps with checksums of data.
+pub fn formatted_with(size_bytes: u64, data_checksums: bool) -> Arc<FaultDevice> {
     let device = device(size_bytes);
-    format_as(&device, MkfsOptions::default());
+    let options = MkfsOptions {
+        data_checksums,
+        ..MkfsOptions::default()
+    };
+    format_as(&device, options);
     device
 }
 
@@ -133,10 +142,15 @@ impl Bytes {
         }
     }
 
-    /// Changes bytes of a page and leaves its checksum as it was.
-    pub fn flip(mut self, page: u64, edit: impl FnOnce(&mut [u8])) -> Bytes {
+    pub fn page(&self, page: u64) -> [u8; PAGE_BYTES] {
         let mut bytes = [0; PAGE_BYTES];
         self.image.read(page * PAGE, &mut bytes);
+        bytes
+    }
+
+    /// Changes bytes of a page and leaves its checksum as it was.
+    pub fn flip(mut self, page: u64, edit: impl FnOnce(&mut [u8])) -> Bytes {
+        let mut bytes = self.page(page);
         edit(&mut bytes);
         self.image.write(page * PAGE, &bytes);
         self

@@ -4,6 +4,9 @@
 //! repair has nothing to do, and every file whose own metadata wasn't touched is there byte for byte, under its
 //! name if nothing on the way to it was touched. A flipped bit counts as no damage at all.
 //!
+//! Half of the volumes have checksums of their data. There pages of data are damaged, too, and pages of checksums: a file is
+//! there byte for byte or can't be read, and never has wrong bytes.
+//!
 //! `ADIT_SEED=n` replays one seed, `ADIT_REPAIR_SEEDS=n` runs as many.
 
 mod common;
@@ -13,7 +16,11 @@ use adit_base::{Errno, PAGE_BYTES};
 use adit_block::{Device, FaultConfig, FaultDevice, Image};
 use adit_fs::*;
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::format::{JOURNAL_FIRST_PAGE, PageKind, Superblock, VolumeId};
+use adit_store::MkfsOptions;
+use adit_store::format::{
+    CHECKSUMS_PER_PAGE, GROUP_PAGES, JOURNAL_FIRST_PAGE, PAGE_HEADER_BYTES, PageKind, Superblock,
+    VolumeId,
+};
 use common::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -33,7 +40,7 @@ struct Known {
     above: BTreeSet<u64>,
 }
 
-/// What a page of metadata is.
+/// What a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     Superblock,
@@ -43,6 +50,9 @@ enum Role {
     Slots,
     /// A node or the attributes of the blob in this slot.
     Owned(u64),
+    Checksums,
+    /// With a checksum, and nothing in the journal.
+    Data,
 }
 
 struct Variant {
@@ -52,7 +62,9 @@ struct Variant {
     older: Vec<Image>,
     closed: bool,
     files: BTreeMap<(u64, u32), Known>,
+    /// Of metadata.
     roles: Vec<(u64, Role)>,
+    data: Vec<(u64, Role)>,
 }
 
 fn engine_options() -> EngineOptions {
@@ -96,7 +108,12 @@ fn build(variant: u64) -> Variant {
         size_bytes: VOLUME_BYTES,
         ..FaultConfig::default()
     });
-    let volume = Volume::try_format(faulty.clone(), CACHE_BYTES, false).expect("format");
+    let how = MkfsOptions {
+        // As many that are closed as others.
+        data_checksums: matches!(variant % 4, 1 | 2),
+        ..MkfsOptions::default()
+    };
+    let volume = Volume::try_format_as(faulty.clone(), CACHE_BYTES, false, &how).expect("format");
     if variant % 3 == 2 {
         // Fills the first group, so that the rest is in the second one.
         let filler = volume.open("/filler", CREATE).expect("filler");
@@ -232,13 +249,42 @@ fn build(variant: u64) -> Variant {
         .expect("mount")
         .unmount();
     let roles = roles(&recovered.image());
+    let data = data(&image, &recovered.image(), &roles);
+    assert_eq!(how.data_checksums, data.len() > 100);
     Variant {
         image,
         older,
         closed,
         files: known,
         roles,
+        data,
     }
+}
+
+/// The pages of data that have a checksum, which recovery leaves alone.
+fn data(image: &Image, recovered: &Image, roles: &[(u64, Role)]) -> Vec<(u64, Role)> {
+    let metadata: BTreeSet<u64> = roles.iter().map(|(page, _)| *page).collect();
+    let first_group = roles.iter().find(|(_, role)| *role == Role::Map);
+    let first_group = first_group.expect("a group").0;
+    let mut found = Vec::new();
+    for (place, _) in (roles.iter()).filter(|(_, role)| *role == Role::Checksums) {
+        let (before, bytes) = (page_of(image, *place), page_of(recovered, *place));
+        let offset = (place - first_group) % GROUP_PAGES;
+        let first = place - offset + (offset - 1) * CHECKSUMS_PER_PAGE as u64;
+        for (index, page) in (first..VOLUME_BYTES / PAGE_BYTES as u64)
+            .enumerate()
+            .take(CHECKSUMS_PER_PAGE)
+        {
+            let at = PAGE_HEADER_BYTES + index * 4;
+            let known = bytes[at..at + 4] != [0; 4];
+            let same = before[at..at + 4] == bytes[at..at + 4]
+                && page_of(image, page) == page_of(recovered, page);
+            if known && same && !metadata.contains(&page) {
+                found.push((page, Role::Data));
+            }
+        }
+    }
+    found
 }
 
 /// Content of a file, or what a symbolic link says.
@@ -287,6 +333,7 @@ fn roles(image: &Image) -> Vec<(u64, Role)> {
                 match bytes[5] {
                     kind if kind == PageKind::State as u8 => Role::State,
                     kind if kind == PageKind::GroupMap as u8 => Role::Map,
+                    kind if kind == PageKind::Checksums as u8 => Role::Checksums,
                     _ => Role::Owned(owner),
                 },
             ));
@@ -320,6 +367,12 @@ struct Harm {
     past: bool,
     /// Superblocks that can't be read.
     superblocks: BTreeSet<u64>,
+    /// Pages of data that may be wrong.
+    data: BTreeSet<u64>,
+    /// Pages of checksums that were lost.
+    sums: BTreeSet<u64>,
+    /// Some checksums are those of what was there earlier.
+    stale: bool,
     said: Vec<String>,
 }
 
@@ -327,20 +380,32 @@ fn damage(random: &mut Prng, variant: &Variant, image: &mut Image) -> Harm {
     let mut harm = Harm::default();
     let mut touched: BTreeSet<u64> = BTreeSet::new();
     // As many of each kind of page, not as many as there are.
-    let groups: [Vec<(u64, Role)>; 6] = [
+    let groups: [Vec<(u64, Role)>; 8] = [
         vec![(0, Role::Superblock), (1, Role::Superblock)],
         of(variant, |role| role == Role::Journal),
         of(variant, |role| role == Role::State),
         of(variant, |role| role == Role::Map),
         of(variant, |role| role == Role::Slots),
         of(variant, |role| matches!(role, Role::Owned(_))),
+        of(variant, |role| role == Role::Checksums),
+        variant.data.clone(),
     ];
     for _ in 0..1 + random.below(4) {
-        let group = &groups[random.index(8).min(5)];
+        let group = match random.index(if variant.data.is_empty() { 8 } else { 12 }) {
+            6 | 7 => &groups[5],
+            8 | 9 => &groups[6],
+            10 | 11 => &groups[7],
+            group => &groups[group],
+        };
         if group.is_empty() {
             continue;
         }
         let (page, role) = group[random.index(group.len())];
+        // Without its checksum, data is what it is.
+        let (data, sums) = (role == Role::Data, role == Role::Checksums);
+        if data && !harm.sums.is_empty() || sums && !harm.data.is_empty() {
+            continue;
+        }
         let mut bytes = page_of(image, page);
         let before = bytes.clone();
         let what = match random.below(7) {
@@ -384,6 +449,13 @@ fn damage(random: &mut Prng, variant: &Variant, image: &mut Image) -> Harm {
         image.write(page * PAGE_BYTES as u64, &bytes);
         harm.said.push(format!("page {page} ({role:?}) {what}"));
         touched.insert(page);
+        if data {
+            harm.data.insert(page);
+        }
+        if sums {
+            harm.sums.insert(page);
+            harm.stale |= what == "as it was earlier";
+        }
         if what == "flipped" {
             continue;
         }
@@ -393,7 +465,7 @@ fn damage(random: &mut Prng, variant: &Variant, image: &mut Image) -> Harm {
                 harm.past |= !variant.closed;
             }
             Role::Journal => harm.past |= !variant.closed,
-            Role::State | Role::Map => {}
+            Role::State | Role::Map | Role::Checksums | Role::Data => {}
             Role::Slots => harm.slots.extend(page * 8..page * 8 + 8),
             Role::Owned(owner) => drop(harm.slots.insert(owner)),
         }
@@ -446,6 +518,8 @@ fn verify(what: &str, image: Image, variant: &Variant, harm: &Harm) {
     let problems = volume.check();
     assert_eq!(problems, [""; 0], "{what}: check");
     let found = walk(&volume);
+    let may_fail = harm.stale || !harm.data.is_empty();
+    let mut failed = 0;
     if !harm.past {
         for (id, known) in &variant.files {
             if harm.slots.contains(&id.0) {
@@ -462,8 +536,13 @@ fn verify(what: &str, image: Image, variant: &Variant, harm: &Harm) {
                 );
             }
             let path = paths.first().expect("a path");
-            let content = content(&volume, path, *kind);
-            let content = content.unwrap_or_else(|errno| panic!("{what}: read {path}: {errno}"));
+            let content = match content(&volume, path, *kind) {
+                Err(Errno::IO) if may_fail => {
+                    failed += 1;
+                    continue;
+                }
+                content => content.unwrap_or_else(|errno| panic!("{what}: read {path}: {errno}")),
+            };
             assert!(
                 content == known.content,
                 "{what}: {path} (was {:?}) has another content: {} bytes of {}, first difference at {:?}",
@@ -474,12 +553,18 @@ fn verify(what: &str, image: Image, variant: &Variant, harm: &Harm) {
             );
         }
     }
+    assert!(
+        harm.stale || failed <= harm.data.len(),
+        "{what}: {failed} files can't be read"
+    );
     // Whatever is there can be read and deleted.
     for (kind, paths) in found.values() {
         let path = paths.first().expect("a path");
         if *kind == FileKind::File {
-            let read = content(&volume, path, *kind);
-            read.unwrap_or_else(|errno| panic!("{what}: {path}: {errno}"));
+            match content(&volume, path, *kind) {
+                Err(Errno::IO) if may_fail => {}
+                read => drop(read.unwrap_or_else(|errno| panic!("{what}: {path}: {errno}"))),
+            }
         }
     }
     volume

@@ -38,8 +38,12 @@ struct Left {
     frames: BTreeMap<u64, Vec<u8>>,
 }
 
-static LEFT: LazyLock<Left> =
-    LazyLock::new(|| leave().unwrap_or_else(|error| panic!("leave a mapping behind: {error}")));
+/// On a volume without and with checksums of data.
+static LEFT: LazyLock<[Left; 2]> = LazyLock::new(|| {
+    [false, true].map(|data_checksums| {
+        leave(data_checksums).unwrap_or_else(|error| panic!("leave a mapping behind: {error}"))
+    })
+});
 
 fn volume_id(process: u32) -> u128 {
     let mut id = [0; 16];
@@ -81,11 +85,11 @@ fn delete_strays() {
     }
 }
 
-fn leave() -> Result<Left> {
+fn leave(data_checksums: bool) -> Result<Left> {
     delete_strays();
     delete_mappings();
     let device = volume::device(VOLUME_BYTES);
-    image::fresh(&device, volume_id(std::process::id()))?;
+    image::fresh(&device, volume_id(std::process::id()), data_checksums)?;
     let options = volume::options(true);
     let engine = volume::start(device.clone(), |reactor| async move {
         Fs::format(Store::open(reactor, &options).await?).await
@@ -226,12 +230,12 @@ fn mutate(
 
 pub(crate) fn target(data: &[u8]) {
     let mut input = Input::new(data);
-    let left = &*LEFT;
+    let (mutations, which) = (input.byte() % 32, input.byte());
+    let left = &LEFT[usize::from(which >> 7)];
     let (mut header, mut metas) = (left.header.clone(), left.metas.clone());
     let mut frames = left.frames.clone();
-    let mutations = input.byte() % 32;
     // The file may have been cut off, or be longer.
-    let cut = u64::from(input.byte() % 4);
+    let cut = u64::from(which % 4);
     for _ in 0..mutations {
         if !input.is_empty() {
             mutate(&mut header, &mut metas, &mut frames, &mut input);
@@ -282,26 +286,27 @@ mod tests {
     /// A mapping that isn't used is not tested.
     #[test]
     fn the_mapping_that_is_mutated_brings_back_what_was_not_synced() {
-        let left = &*LEFT;
-        left.restore(&left.header, &left.metas, &left.frames, left.len_bytes);
-        decode();
-        let device = image::device_of(&left.base, VOLUME_BYTES);
-        let engine = volume::mount(device, &volume::options(true)).expect("taken over");
-        for (path, size) in [
-            ("/sealed", 0),
-            ("/pending/two", 20_000),
-            ("/pending/new", 12_000),
-        ] {
-            let stat = engine.run(|fs| fs.stat(at(path.as_bytes()), Follow::No));
-            let stat = stat.unwrap_or_else(|error| panic!("{path}: {error}"));
-            assert_eq!(stat.size_bytes, size, "{path}");
+        for left in &*LEFT {
+            left.restore(&left.header, &left.metas, &left.frames, left.len_bytes);
+            decode();
+            let device = image::device_of(&left.base, VOLUME_BYTES);
+            let engine = volume::mount(device, &volume::options(true)).expect("taken over");
+            for (path, size) in [
+                ("/sealed", 0),
+                ("/pending/two", 20_000),
+                ("/pending/new", 12_000),
+            ] {
+                let stat = engine.run(|fs| fs.stat(at(path.as_bytes()), Follow::No));
+                let stat = stat.unwrap_or_else(|error| panic!("{path}: {error}"));
+                assert_eq!(stat.size_bytes, size, "{path}");
+            }
+            let report = engine.run(|fs| async { fs.store().check(&mut |_, _| ()).await });
+            assert!(
+                report.as_ref().is_ok_and(|report| report.is_clean()),
+                "{report:?}"
+            );
+            engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+            assert!(mappings().is_empty(), "nothing is left of it");
         }
-        let report = engine.run(|fs| async { fs.store().check(&mut |_, _| ()).await });
-        assert!(
-            report.as_ref().is_ok_and(|report| report.is_clean()),
-            "{report:?}"
-        );
-        engine.shutdown(|fs| fs.unmount()).expect("unmounted");
-        assert!(mappings().is_empty(), "nothing is left of it");
     }
 }

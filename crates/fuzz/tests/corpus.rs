@@ -63,6 +63,16 @@ enum Next {
     Done,
 }
 
+/// The byte and the bit of an input that say whether its volume has checksums of data.
+fn checksums_bit(name: &str) -> Option<(usize, u8)> {
+    match name {
+        "image" => Some((0, 2)),
+        "operations" => Some((0, 0x80)),
+        "salvage" => Some((1, 0x80)),
+        _ => None,
+    }
+}
+
 fn survives(name: &str, mutations: u64) {
     let _alone = alone();
     let (_, target) = adit_fuzz::TARGETS
@@ -73,6 +83,7 @@ fn survives(name: &str, mutations: u64) {
     assert!(!corpus.is_empty(), "{name} has no corpus");
     let seed = number("ADIT_SEED").unwrap_or(1);
     let mutations = number("ADIT_FUZZ_INPUTS").unwrap_or(mutations);
+    let bit = checksums_bit(name);
     let (said, heard) = mpsc::channel();
     // The stack of a thread, as a caller may have it.
     let runner = std::thread::spawn(move || {
@@ -85,6 +96,12 @@ fn survives(name: &str, mutations: u64) {
             let mut input = random.pick(&corpus).1.clone();
             let other = &random.pick(&corpus).1;
             adit_fuzz::mutate(&mut input, other, &mut random);
+            // Most of the corpora have none.
+            if let Some((at, bit)) = bit.filter(|_| index % 2 == 1)
+                && let Some(byte) = input.get_mut(at)
+            {
+                *byte ^= bit;
+            }
             let _ = said.send(Next::Mutation(index, input.clone()));
             target(&input);
         }

@@ -77,8 +77,17 @@ impl Volume {
         cache_bytes: u64,
         keeper: bool,
     ) -> adit_base::Result<Volume> {
+        Volume::try_format_as(device, cache_bytes, keeper, &MkfsOptions::default())
+    }
+
+    pub fn try_format_as(
+        device: Arc<dyn Device>,
+        cache_bytes: u64,
+        keeper: bool,
+        how: &MkfsOptions,
+    ) -> adit_base::Result<Volume> {
         let engine = Engine::start(device, engine_options(keeper), |reactor| async move {
-            mkfs(&reactor, &MkfsOptions::default()).await?;
+            mkfs(&reactor, how).await?;
             let store = Store::open(reactor, &options(cache_bytes)).await?;
             Fs::format(store).await
         })?;

@@ -1,6 +1,7 @@
 //! The volume that mutations begin from: small, with one of everything, and its pages by kind.
 //!
-//! Two states of it: closed, and as a dying process leaves it on the device (an orphan, a journal to replay).
+//! Two states of it: closed, and as a dying process leaves it on the device (an orphan, a journal to replay). Each with
+//! and without checksums of its data.
 //! Its random parts (id, name hash key) are made constant, so that an input means the same in each process.
 
 use super::checksum::{self, Kind};
@@ -41,19 +42,27 @@ pub(crate) struct Base {
     pub(crate) journal_end: u64,
 }
 
-static BASES: LazyLock<[Base; 2]> =
-    LazyLock::new(|| make().unwrap_or_else(|error| panic!("make the volume to mutate: {error}")));
+static BASES: LazyLock<[[Base; 2]; 2]> = LazyLock::new(|| {
+    [false, true].map(|data_checksums| {
+        make(data_checksums).unwrap_or_else(|error| panic!("make the volume to mutate: {error}"))
+    })
+});
 
 /// The closed volume, or the one that was not closed.
-pub(crate) fn base(closed: bool) -> &'static Base {
-    &BASES[usize::from(closed)]
+pub(crate) fn base(closed: bool, data_checksums: bool) -> &'static Base {
+    &BASES[usize::from(data_checksums)][usize::from(closed)]
 }
 
 /// A fresh volume with an id of our choice, and its file system.
-pub(crate) fn fresh(device: &Arc<MemoryDevice>, volume_id: u128) -> Result<()> {
+pub(crate) fn fresh(
+    device: &Arc<MemoryDevice>,
+    volume_id: u128,
+    data_checksums: bool,
+) -> Result<()> {
     let made = volume::start::<(), _, _>(device.clone(), |reactor| async move {
         let options = MkfsOptions {
             journal_bytes: Some(RING_PAGES * PAGE),
+            data_checksums,
             ..MkfsOptions::default()
         };
         mkfs(&reactor, &options).await
@@ -82,9 +91,10 @@ fn page_of(device: &MemoryDevice, page: u64) -> Box<[u8; PAGE_BYTES]> {
     bytes.try_into().expect("a page was read")
 }
 
-fn make() -> Result<[Base; 2]> {
+fn make(data_checksums: bool) -> Result<[Base; 2]> {
     let device = volume::device(VOLUME_BYTES);
-    fresh(&device, u128::from_le_bytes(*b"adit-fuzz-image\0"))?;
+    let volume_id = u128::from_le_bytes(*b"adit-fuzz-image\0");
+    fresh(&device, volume_id, data_checksums)?;
     let options = volume::options(false);
     let engine = volume::start(device.clone(), |reactor| async move {
         Fs::format(Store::open(reactor, &options).await?).await

@@ -19,10 +19,12 @@ use crate::volume;
 use adit_block::MemoryDevice;
 use std::sync::Arc;
 
-/// The first byte says which state of the volume is mutated; then 8 bytes are a mutation each.
+/// The first byte says which state of which volume is mutated; then 8 bytes are a mutation each.
 pub(crate) fn target(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut base = base::base(input.byte().is_multiple_of(2)).clone();
+    let which = input.byte();
+    let (closed, data_checksums) = (which & 1 == 0, which & 2 != 0);
+    let mut base = base::base(closed, data_checksums).clone();
     let mut device_bytes = VOLUME_BYTES;
     mutate(&mut base, &mut device_bytes, &mut input);
     let device = device_of(&base, device_bytes);

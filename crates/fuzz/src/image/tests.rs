@@ -6,12 +6,14 @@ use adit_base::Errno;
 /// A mutation can only be told from none if none passes.
 #[test]
 fn the_volume_that_is_mutated_opens_and_is_clean() {
-    for closed in [true, false] {
-        let base = base::base(closed);
+    for (closed, data_checksums) in [(true, false), (false, false), (true, true), (false, true)] {
+        let base = base::base(closed, data_checksums);
         assert!(base.metadata.len() > 15, "{:?}", base.metadata);
         assert!(base.metadata.len() < 256, "a byte can name each");
         let device = device_of(base, VOLUME_BYTES);
         let engine = volume::mount(device.clone(), &volume::options(false)).expect("mounted");
+        let info = engine.run(|fs| async { fs.store().info().await });
+        assert_eq!(info.expect("known").data_checksums, data_checksums);
         let report = engine.run(|fs| async { fs.store().check(&mut |_, _| ()).await });
         assert!(
             report.as_ref().is_ok_and(|report| report.is_clean()),
@@ -28,7 +30,7 @@ fn the_volume_that_is_mutated_opens_and_is_clean() {
 /// If checksums weren't renewed, everything would end at the first of them.
 #[test]
 fn a_mutated_page_has_the_checksum_of_its_new_content() {
-    let mut closed = base::base(true).clone();
+    let mut closed = base::base(true, false).clone();
     let mut bytes = VOLUME_BYTES;
     let state = closed
         .metadata
@@ -41,4 +43,35 @@ fn a_mutated_page_has_the_checksum_of_its_new_content() {
     let mounted = volume::mount(device_of(&closed, bytes), &volume::options(false));
     let error = mounted.map(drop).expect_err("there is no root");
     assert_eq!(error.errno(), Errno::NOENT, "{error}");
+}
+
+/// Pages of checksums are mutated as others are, and data is held against what they say then.
+#[test]
+fn data_of_a_mutated_checksum_is_an_error() {
+    let mut closed = base::base(true, true).clone();
+    let mut bytes = VOLUME_BYTES;
+    let read = |base: &Base| {
+        let engine = volume::mount(device_of(base, bytes), &volume::options(false));
+        let engine = engine.expect("mounted");
+        let read = engine.run(|fs| async {
+            let path = volume::at(b"/d/e/moved");
+            let file = fs.open(path, adit_fs::OpenFlags::empty(), 0).await?;
+            let read = fs.read(&file, 0, &mut [0; 100]).await;
+            fs.close(&file).await?;
+            read
+        });
+        engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+        read.map_err(|error| error.errno())
+    };
+    assert_eq!(read(&closed), Ok(100));
+    let content = [20_000_u32 as u8; 4096];
+    let home = closed.pages.iter().find(|page| *page.1.bytes == content);
+    let index = home.expect("its first page").0 - base::STATE_PAGE - 1;
+    // The first page of checksums follows the map of the group.
+    let sums = (closed.metadata.iter()).position(|page| *page == base::STATE_PAGE + 2);
+    let sums = u8::try_from(sums.expect("it has checksums")).expect("small");
+    let [low, high, ..] = (32 + 4 * index).to_le_bytes();
+    let mutation = [3, sums, low, high, 0, 0, 0, 0];
+    mutation::mutate(&mut closed, &mut bytes, &mut Input::new(&mutation));
+    assert_eq!(read(&closed), Err(Errno::IO));
 }

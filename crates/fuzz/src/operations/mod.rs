@@ -21,10 +21,11 @@ const VOLUME_BYTES: u64 = 64 << 20;
 const OPERATIONS_MAX: usize = 200;
 const HANDLES: usize = 4;
 
-/// Six bytes are an operation.
+/// Six bytes are an operation. The highest bit of the first says whether the volume has checksums of its data.
 pub(crate) fn target(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut run = Run::new();
+    let data_checksums = data.first().is_some_and(|byte| byte & 0x80 != 0);
+    let mut run = Run::new(data_checksums);
     for _ in 0..OPERATIONS_MAX {
         if input.is_empty() {
             break;
@@ -59,9 +60,10 @@ fn path(number: u8) -> String {
 }
 
 impl Run {
-    fn new() -> Run {
+    fn new(data_checksums: bool) -> Run {
         let device = volume::device(VOLUME_BYTES);
-        image::fresh(&device, u128::from_le_bytes(*b"adit-fuzz-steps\0")).expect("formatted");
+        let volume_id = u128::from_le_bytes(*b"adit-fuzz-steps\0");
+        image::fresh(&device, volume_id, data_checksums).expect("formatted");
         let options = volume::options(false);
         let engine = volume::start(device.clone(), |reactor| async move {
             Fs::format(Store::open(reactor, &options).await?).await

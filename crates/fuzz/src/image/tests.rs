@@ -49,9 +49,8 @@ fn a_mutated_page_has_the_checksum_of_its_new_content() {
 #[test]
 fn data_of_a_mutated_checksum_is_an_error() {
     let mut closed = base::base(true, true).clone();
-    let mut bytes = VOLUME_BYTES;
     let read = |base: &Base| {
-        let engine = volume::mount(device_of(base, bytes), &volume::options(false));
+        let engine = volume::mount(device_of(base, VOLUME_BYTES), &volume::options(false));
         let engine = engine.expect("mounted");
         let read = engine.run(|fs| async {
             let path = volume::at(b"/d/e/moved");
@@ -72,6 +71,10 @@ fn data_of_a_mutated_checksum_is_an_error() {
     let sums = u8::try_from(sums.expect("it has checksums")).expect("small");
     let [low, high, ..] = (32 + 4 * index).to_le_bytes();
     let mutation = [3, sums, low, high, 0, 0, 0, 0];
-    mutation::mutate(&mut closed, &mut bytes, &mut Input::new(&mutation));
+    mutation::mutate(
+        &mut closed,
+        &mut { VOLUME_BYTES },
+        &mut Input::new(&mutation),
+    );
     assert_eq!(read(&closed), Err(Errno::IO));
 }

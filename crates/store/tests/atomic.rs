@@ -15,7 +15,7 @@ use adit_block::{
 use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
 use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, StoreOptions, SyncKind};
-use rig::{PAGE, assert_clean, close, create, drop_dead, format_as, formatted, open, pattern};
+use rig::{PAGE, assert_clean, close, create, drop_dead, format_as, formatted_with, open, pattern};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,315 +51,334 @@ async fn content(store: &Store, id: BlobId) -> Result<Vec<u8>> {
 
 #[test]
 fn a_durable_atomic_write_of_three_mapped_pages_is_one_write_and_one_flush() {
-    let device = MemoryDevice::new(MemoryConfig {
-        size_bytes: 64 << 20,
-        volatile_cache: true,
-        ..MemoryConfig::default()
-    })
-    .unwrap();
-    let raw: Arc<dyn Device> = device.clone();
-    let engine = Engine::<()>::start(raw.clone(), rig::engine_options(), |reactor| async move {
-        adit_store::mkfs(&reactor, &MkfsOptions::default()).await
-    })
-    .unwrap();
-    engine.shutdown(|()| async { Ok(()) }).unwrap();
-    let engine = Engine::start(raw, rig::engine_options(), |reactor| async move {
-        let options = StoreOptions {
-            survive_process_death: false,
-            ..StoreOptions::default()
-        };
-        Store::open(reactor, &options).await
-    })
-    .unwrap();
-    let id = run(&engine, async |store| new_blob(store, 64).await).unwrap();
-    for index in 0..50 {
-        device.reset_counts();
-        run(&engine, async |store| {
-            let blob = store.blob(id).await?;
-            let data = pattern(4096, index);
-            let ranges = [5, 17, 40].map(|page| ((page + index % 3) * PAGE, &data[..]));
-            store.write_atomic(&blob, &ranges).await?;
-            store.sync(&blob, SyncKind::Data).await
+    for data_checksums in [false, true] {
+        let device = MemoryDevice::new(MemoryConfig {
+            size_bytes: 64 << 20,
+            volatile_cache: true,
+            ..MemoryConfig::default()
         })
         .unwrap();
-        let counts = device.counts();
-        let barriers = counts.flushes + counts.fua_writes;
-        assert!(
-            counts.writes == 1 && barriers == 1 && counts.reads == 0,
-            "batch {index}: {counts:?}"
-        );
-        // What is durable needs nothing more.
-        device.reset_counts();
-        run(&engine, async |store| {
-            let blob = store.blob(id).await?;
-            store.sync(&blob, SyncKind::All).await
+        let raw: Arc<dyn Device> = device.clone();
+        let engine =
+            Engine::<()>::start(raw.clone(), rig::engine_options(), |reactor| async move {
+                let options = MkfsOptions {
+                    data_checksums,
+                    ..MkfsOptions::default()
+                };
+                adit_store::mkfs(&reactor, &options).await
+            })
+            .unwrap();
+        engine.shutdown(|()| async { Ok(()) }).unwrap();
+        let engine = Engine::start(raw, rig::engine_options(), |reactor| async move {
+            let options = StoreOptions {
+                survive_process_death: false,
+                ..StoreOptions::default()
+            };
+            Store::open(reactor, &options).await
         })
         .unwrap();
-        assert_eq!(device.counts(), IoCounts::default());
+        let id = run(&engine, async |store| new_blob(store, 64).await).unwrap();
+        for index in 0..50 {
+            device.reset_counts();
+            run(&engine, async |store| {
+                let blob = store.blob(id).await?;
+                let data = pattern(4096, index);
+                let ranges = [5, 17, 40].map(|page| ((page + index % 3) * PAGE, &data[..]));
+                store.write_atomic(&blob, &ranges).await?;
+                store.sync(&blob, SyncKind::Data).await
+            })
+            .unwrap();
+            let counts = device.counts();
+            let barriers = counts.flushes + counts.fua_writes;
+            assert!(
+                counts.writes == 1 && barriers == 1 && counts.reads == 0,
+                "batch {index}: {counts:?}"
+            );
+            // What is durable needs nothing more.
+            device.reset_counts();
+            run(&engine, async |store| {
+                let blob = store.blob(id).await?;
+                store.sync(&blob, SyncKind::All).await
+            })
+            .unwrap();
+            assert_eq!(device.counts(), IoCounts::default());
+        }
+        close(engine);
     }
-    close(engine);
 }
 
 // ------------------------------------------------------------------------------------------------ what it does
 
 #[test]
 fn an_atomic_write_changes_holes_preallocated_space_the_end_and_what_is_dirty() {
-    let device = formatted(64 << 20);
-    let engine = open(&device);
-    let (id, expected) = run(&engine, async |store| {
-        let id = create(store).await?;
-        let blob = store.blob(id).await?;
-        let mut expected = vec![0; 50_000];
-        let plain = pattern(3000, 1);
-        // Dirty, a hole, preallocated pages before the end and behind the valid size.
-        store.write(&blob, 100, &plain).await?;
-        expected[100..3100].copy_from_slice(&plain);
-        store.write(&blob, 49_000, &plain[..1000]).await?;
-        expected[49_000..50_000].copy_from_slice(&plain[..1000]);
-        store
-            .allocate(&blob, 16_384..24_576, AllocateMode::KeepSize)
-            .await?;
-        store
-            .allocate(&blob, 60_000..90_000, AllocateMode::Extend)
-            .await?;
-        store.write(&blob, 200, &plain[..10]).await?;
-        expected[200..210].copy_from_slice(&plain[..10]);
-        expected.resize(120_000, 0);
-        let data = pattern(9000, 2);
-        let ranges = [
-            (50, &data[..100]),
-            (8000, &data[..9000]),
-            (20_000, &data[..1]),
-            (70_000, &data[..5000]),
-            (119_000, &data[..1000]),
-            (90, &data[1000..1020]),
-            (7, &[]),
-        ];
-        store.write_atomic(&blob, &ranges).await?;
-        for (offset, bytes) in ranges {
-            expected[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
-        }
-        assert_eq!(blob.size(), 120_000);
-        assert!(content(store, id).await? == expected);
-        let mut direct = vec![0; 120_000];
-        store.read_direct(&blob, 0, &mut direct).await?;
-        assert!(direct == expected);
-        // What was dirty before is durable with it.
-        store.sync(&blob, SyncKind::Data).await?;
-        Ok((id, expected))
-    })
-    .unwrap();
-    assert_clean(&engine);
-    let device = rig::cut(&device, engine);
-    let engine = open(&device);
-    let found = run(&engine, async |store| content(store, id).await).unwrap();
-    assert!(found == expected);
-    assert_clean(&engine);
-    close(engine);
+    for data_checksums in [false, true] {
+        let device = formatted_with(64 << 20, data_checksums);
+        let engine = open(&device);
+        let (id, expected) = run(&engine, async |store| {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let mut expected = vec![0; 50_000];
+            let plain = pattern(3000, 1);
+            // Dirty, a hole, preallocated pages before the end and behind the valid size.
+            store.write(&blob, 100, &plain).await?;
+            expected[100..3100].copy_from_slice(&plain);
+            store.write(&blob, 49_000, &plain[..1000]).await?;
+            expected[49_000..50_000].copy_from_slice(&plain[..1000]);
+            store
+                .allocate(&blob, 16_384..24_576, AllocateMode::KeepSize)
+                .await?;
+            store
+                .allocate(&blob, 60_000..90_000, AllocateMode::Extend)
+                .await?;
+            store.write(&blob, 200, &plain[..10]).await?;
+            expected[200..210].copy_from_slice(&plain[..10]);
+            expected.resize(120_000, 0);
+            let data = pattern(9000, 2);
+            let ranges = [
+                (50, &data[..100]),
+                (8000, &data[..9000]),
+                (20_000, &data[..1]),
+                (70_000, &data[..5000]),
+                (119_000, &data[..1000]),
+                (90, &data[1000..1020]),
+                (7, &[]),
+            ];
+            store.write_atomic(&blob, &ranges).await?;
+            for (offset, bytes) in ranges {
+                expected[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
+            }
+            assert_eq!(blob.size(), 120_000);
+            assert!(content(store, id).await? == expected);
+            let mut direct = vec![0; 120_000];
+            store.read_direct(&blob, 0, &mut direct).await?;
+            assert!(direct == expected);
+            // What was dirty before is durable with it.
+            store.sync(&blob, SyncKind::Data).await?;
+            Ok((id, expected))
+        })
+        .unwrap();
+        assert_clean(&engine);
+        let device = rig::cut(&device, engine);
+        let engine = open(&device);
+        let found = run(&engine, async |store| content(store, id).await).unwrap();
+        assert!(found == expected);
+        assert_clean(&engine);
+        close(engine);
+    }
 }
 
 #[test]
 fn what_a_truncation_cut_off_does_not_come_back_when_an_atomic_write_moves_the_end() {
-    let device = formatted(64 << 20);
-    let engine = open(&device);
-    let id = run(&engine, async |store| {
-        let id = new_blob(store, 4).await?;
-        let blob = store.blob(id).await?;
-        // Behind the preallocated end too: its pages are mapped, and have an old content.
-        store.resize(&blob, 1000).await?;
-        store
-            .allocate(&blob, 0..4 * PAGE, AllocateMode::KeepSize)
-            .await?;
-        store
-            .write_atomic(&blob, &[(0, b"first"), (3 * PAGE, b"last")])
-            .await?;
-        store.write_atomic(&blob, &[(6 * PAGE, b"end")]).await?;
-        store.resize(&blob, 5 * PAGE + 1).await?;
-        store.write_atomic(&blob, &[(9 * PAGE, b"end")]).await?;
-        store.sync(&blob, SyncKind::Data).await?;
-        Ok(id)
-    })
-    .unwrap();
-    let device = rig::cut(&device, engine);
-    let engine = open(&device);
-    let mut expected = pattern(1000, 1);
-    expected[..5].copy_from_slice(b"first");
-    expected.resize(9 * PAGE as usize + 3, 0);
-    expected[3 * PAGE as usize..][..4].copy_from_slice(b"last");
-    expected[9 * PAGE as usize..].copy_from_slice(b"end");
-    let found = run(&engine, async |store| content(store, id).await).unwrap();
-    assert!(found == expected);
-    // The same where only the page of the old end has content behind it.
-    let id = run(&engine, async |store| {
-        let id = new_blob(store, 1).await?;
-        let blob = store.blob(id).await?;
-        store.resize(&blob, 1000).await?;
-        store.write_atomic(&blob, &[(2 * PAGE, b"end")]).await?;
-        store.sync(&blob, SyncKind::Data).await?;
-        Ok(id)
-    })
-    .unwrap();
-    let device = rig::cut(&device, engine);
-    let engine = open(&device);
-    let found = run(&engine, async |store| content(store, id).await).unwrap();
-    assert!(found[..1000] == pattern(1000, 1) && found[1000..8192] == [0; 7192]);
-    assert_clean(&engine);
-    close(engine);
+    for data_checksums in [false, true] {
+        let device = formatted_with(64 << 20, data_checksums);
+        let engine = open(&device);
+        let id = run(&engine, async |store| {
+            let id = new_blob(store, 4).await?;
+            let blob = store.blob(id).await?;
+            // Behind the preallocated end too: its pages are mapped, and have an old content.
+            store.resize(&blob, 1000).await?;
+            store
+                .allocate(&blob, 0..4 * PAGE, AllocateMode::KeepSize)
+                .await?;
+            store
+                .write_atomic(&blob, &[(0, b"first"), (3 * PAGE, b"last")])
+                .await?;
+            store.write_atomic(&blob, &[(6 * PAGE, b"end")]).await?;
+            store.resize(&blob, 5 * PAGE + 1).await?;
+            store.write_atomic(&blob, &[(9 * PAGE, b"end")]).await?;
+            store.sync(&blob, SyncKind::Data).await?;
+            Ok(id)
+        })
+        .unwrap();
+        let device = rig::cut(&device, engine);
+        let engine = open(&device);
+        let mut expected = pattern(1000, 1);
+        expected[..5].copy_from_slice(b"first");
+        expected.resize(9 * PAGE as usize + 3, 0);
+        expected[3 * PAGE as usize..][..4].copy_from_slice(b"last");
+        expected[9 * PAGE as usize..].copy_from_slice(b"end");
+        let found = run(&engine, async |store| content(store, id).await).unwrap();
+        assert!(found == expected);
+        // The same where only the page of the old end has content behind it.
+        let id = run(&engine, async |store| {
+            let id = new_blob(store, 1).await?;
+            let blob = store.blob(id).await?;
+            store.resize(&blob, 1000).await?;
+            store.write_atomic(&blob, &[(2 * PAGE, b"end")]).await?;
+            store.sync(&blob, SyncKind::Data).await?;
+            Ok(id)
+        })
+        .unwrap();
+        let device = rig::cut(&device, engine);
+        let engine = open(&device);
+        let found = run(&engine, async |store| content(store, id).await).unwrap();
+        assert!(found[..1000] == pattern(1000, 1) && found[1000..8192] == [0; 7192]);
+        assert_clean(&engine);
+        close(engine);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------ what it refuses
 
 #[test]
 fn what_one_transaction_cannot_hold_is_refused_and_changes_nothing() {
-    let device = formatted(64 << 20);
-    let engine = open(&device);
-    run(&engine, async |store| {
-        let id = new_blob(store, 400).await?;
-        let blob = store.blob(id).await?;
-        let before = content(store, id).await?;
-        let max = store.atomic_pages_max() as u64;
-        assert!((60..=250).contains(&max), "{max} pages");
-        let data = pattern((max as usize + 1) * 4096, 2);
-        let refused = store.write_atomic(&blob, &[(PAGE, &data)]).await;
-        assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
-        // Not aligned, so many bytes touch one page more.
-        let refused = store.write_atomic(&blob, &[(1, &data[4096..])]).await;
-        assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
-        let scattered: Vec<_> = (0..=max).map(|page| (page * PAGE, &data[..1])).collect();
-        let refused = store.write_atomic(&blob, &scattered).await;
-        assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
-        assert!(content(store, id).await? == before);
-        assert!(!blob.is_dirty());
-        // As much as may be, several times, wherever it goes.
-        let most = &data[4096..];
-        store.write_atomic(&blob, &[(0, most)]).await?;
-        store.write_atomic(&blob, &[(PAGE, most)]).await?;
-        store.write_atomic(&blob, &[(500 * PAGE, most)]).await?;
-        store.write_atomic(&blob, &scattered[1..]).await?;
-        let beyond = adit_store::BLOB_BYTES_MAX - 1;
-        let refused = store
-            .write_atomic(&blob, &[(0, &data[..9]), (beyond, &data[..2])])
-            .await;
-        assert_eq!(refused.unwrap_err().errno(), Errno::FBIG);
-        Ok(())
-    })
-    .unwrap();
-    assert_clean(&engine);
-    close(engine);
+    for data_checksums in [false, true] {
+        let device = formatted_with(64 << 20, data_checksums);
+        let engine = open(&device);
+        run(&engine, async |store| {
+            let id = new_blob(store, 400).await?;
+            let blob = store.blob(id).await?;
+            let before = content(store, id).await?;
+            let max = store.atomic_pages_max() as u64;
+            assert!((60..=250).contains(&max), "{max} pages");
+            let data = pattern((max as usize + 1) * 4096, 2);
+            let refused = store.write_atomic(&blob, &[(PAGE, &data)]).await;
+            assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
+            // Not aligned, so many bytes touch one page more.
+            let refused = store.write_atomic(&blob, &[(1, &data[4096..])]).await;
+            assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
+            let scattered: Vec<_> = (0..=max).map(|page| (page * PAGE, &data[..1])).collect();
+            let refused = store.write_atomic(&blob, &scattered).await;
+            assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
+            assert!(content(store, id).await? == before);
+            assert!(!blob.is_dirty());
+            // As much as may be, several times, wherever it goes.
+            let most = &data[4096..];
+            store.write_atomic(&blob, &[(0, most)]).await?;
+            store.write_atomic(&blob, &[(PAGE, most)]).await?;
+            store.write_atomic(&blob, &[(500 * PAGE, most)]).await?;
+            store.write_atomic(&blob, &scattered[1..]).await?;
+            let beyond = adit_store::BLOB_BYTES_MAX - 1;
+            let refused = store
+                .write_atomic(&blob, &[(0, &data[..9]), (beyond, &data[..2])])
+                .await;
+            assert_eq!(refused.unwrap_err().errno(), Errno::FBIG);
+            Ok(())
+        })
+        .unwrap();
+        assert_clean(&engine);
+        close(engine);
+    }
 }
 
 #[test]
 fn more_than_sixteen_separate_holes_are_refused_and_change_nothing() {
-    let device = formatted(64 << 20);
-    let engine = open(&device);
-    run(&engine, async |store| {
-        let id = create(store).await?;
-        let blob = store.blob(id).await?;
-        store.write(&blob, 99 * PAGE, b"end").await?;
-        store.sync(&blob, SyncKind::Data).await?;
-        let before = content(store, id).await?;
-        let holes: Vec<(u64, &[u8])> = (0..17).map(|n| (n * 2 * PAGE, &b"hole"[..])).collect();
-        let refused = store.write_atomic(&blob, &holes).await;
-        assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
-        assert!(content(store, id).await? == before);
-        assert_eq!(blob.attributes().allocated_pages, 1);
-        store.write_atomic(&blob, &holes[1..]).await?;
-        for (offset, _) in &holes[1..] {
-            let at = *offset as usize;
-            assert_eq!(content(store, id).await?[at..at + 4], *b"hole");
-        }
-        Ok(())
-    })
-    .unwrap();
-    assert_clean(&engine);
-    close(engine);
+    for data_checksums in [false, true] {
+        let device = formatted_with(64 << 20, data_checksums);
+        let engine = open(&device);
+        run(&engine, async |store| {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            store.write(&blob, 99 * PAGE, b"end").await?;
+            store.sync(&blob, SyncKind::Data).await?;
+            let before = content(store, id).await?;
+            let holes: Vec<(u64, &[u8])> = (0..17).map(|n| (n * 2 * PAGE, &b"hole"[..])).collect();
+            let refused = store.write_atomic(&blob, &holes).await;
+            assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
+            assert!(content(store, id).await? == before);
+            assert_eq!(blob.attributes().allocated_pages, 1);
+            store.write_atomic(&blob, &holes[1..]).await?;
+            for (offset, _) in &holes[1..] {
+                let at = *offset as usize;
+                assert_eq!(content(store, id).await?[at..at + 4], *b"hole");
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_clean(&engine);
+        close(engine);
+    }
 }
 
 #[test]
 fn on_a_full_volume_an_atomic_write_changes_nothing_unless_all_its_pages_have_a_place() {
-    let device = formatted(24 << 20);
-    let engine = open(&device);
-    run(&engine, async |store| {
-        let id = new_blob(store, 10).await?;
-        let other = store.blob(create(store).await?).await?;
-        let blob = store.blob(id).await?;
-        let data = pattern(1 << 20, 3);
-        let mut len = data.len();
-        while len >= 4096 {
-            let written = store.append(&other, &data[..len]).await;
-            match written {
-                Ok(_) => {}
-                Err(error) => {
-                    assert_eq!(error.errno(), Errno::NOSPC);
-                    len /= 2;
+    for data_checksums in [false, true] {
+        let device = formatted_with(24 << 20, data_checksums);
+        let engine = open(&device);
+        run(&engine, async |store| {
+            let id = new_blob(store, 10).await?;
+            let other = store.blob(create(store).await?).await?;
+            let blob = store.blob(id).await?;
+            let data = pattern(1 << 20, 3);
+            let mut len = data.len();
+            while len >= 4096 {
+                let written = store.append(&other, &data[..len]).await;
+                match written {
+                    Ok(_) => {}
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::NOSPC);
+                        len /= 2;
+                    }
                 }
             }
-        }
-        store.sync_all().await?;
-        let before = content(store, id).await?;
-        let free = store.info().await?.free_bytes;
-        let ranges = [(0, &data[..5000]), (9 * PAGE, &data[..200_000])];
-        let refused = store.write_atomic(&blob, &ranges).await;
-        assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
-        assert!(content(store, id).await? == before);
-        assert_eq!(blob.size(), 10 * PAGE);
-        assert_eq!(store.info().await?.free_bytes, free);
-        store.write_atomic(&blob, &ranges[..1]).await?;
-        assert!(content(store, id).await?[..5000] == data[..5000]);
-        Ok(())
-    })
-    .unwrap();
-    assert_clean(&engine);
-    close(engine);
+            store.sync_all().await?;
+            let before = content(store, id).await?;
+            let free = store.info().await?.free_bytes;
+            let ranges = [(0, &data[..5000]), (9 * PAGE, &data[..200_000])];
+            let refused = store.write_atomic(&blob, &ranges).await;
+            assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
+            assert!(content(store, id).await? == before);
+            assert_eq!(blob.size(), 10 * PAGE);
+            assert_eq!(store.info().await?.free_bytes, free);
+            store.write_atomic(&blob, &ranges[..1]).await?;
+            assert!(content(store, id).await?[..5000] == data[..5000]);
+            Ok(())
+        })
+        .unwrap();
+        assert_clean(&engine);
+        close(engine);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------ devices that fail
 
 #[test]
 fn a_failed_read_or_write_before_the_transaction_changes_nothing() {
-    let device = formatted(64 << 20);
-    let engine = open(&device);
-    let id = run(&engine, async |store| new_blob(store, 20).await).unwrap();
-    close(engine);
-    let engine = open(&device);
-    let before = pattern(20 * PAGE as usize, 1);
-    let data = pattern(3000, 2);
-    let ranges = [(0, &data[..]), (10 * PAGE, &data[..])];
-    let write = || {
+    for data_checksums in [false, true] {
+        let device = formatted_with(64 << 20, data_checksums);
+        let engine = open(&device);
+        let id = run(&engine, async |store| new_blob(store, 20).await).unwrap();
+        close(engine);
+        let engine = open(&device);
+        let before = pattern(20 * PAGE as usize, 1);
+        let data = pattern(3000, 2);
+        let ranges = [(0, &data[..]), (10 * PAGE, &data[..])];
+        let write = || {
+            run(&engine, async |store| {
+                let blob = store.blob(id).await?;
+                store.write_atomic(&blob, &ranges).await
+            })
+        };
+        // The second page can't be loaded.
         run(&engine, async |store| {
             let blob = store.blob(id).await?;
-            store.write_atomic(&blob, &ranges).await
+            store.read(&blob, 0, &mut [0; 1]).await
         })
-    };
-    // The second page can't be loaded.
-    run(&engine, async |store| {
-        let blob = store.blob(id).await?;
-        store.read(&blob, 0, &mut [0; 1]).await
-    })
-    .unwrap();
-    device.inject(FaultRule::new(FaultOn::Read, FaultEffect::Error(Errno::IO)).times(1));
-    assert_eq!(write().unwrap_err().errno(), Errno::IO);
-    // What was dirty before can't be written home.
-    run(&engine, async |store| {
-        let blob = store.blob(id).await?;
-        store.write(&blob, 5 * PAGE, &before[..4096]).await
-    })
-    .unwrap();
-    device.inject(FaultRule::new(FaultOn::Write, FaultEffect::Error(Errno::IO)).times(1));
-    assert_eq!(write().unwrap_err().errno(), Errno::IO);
-    let found = run(&engine, async |store| content(store, id).await).unwrap();
-    assert!(found[..5 * 4096] == before[..5 * 4096] && found[6 * 4096..] == before[6 * 4096..]);
-    assert!(found[5 * 4096..6 * 4096] == before[..4096]);
-    write().unwrap();
-    let found = run(&engine, async |store| content(store, id).await).unwrap();
-    assert!(found[..3000] == data[..] && found[40_960..43_960] == data[..]);
-    close(engine);
+        .unwrap();
+        device.inject(FaultRule::new(FaultOn::Read, FaultEffect::Error(Errno::IO)).times(1));
+        assert_eq!(write().unwrap_err().errno(), Errno::IO);
+        // What was dirty before, too much for the journal, can't be written home.
+        run(&engine, async |store| {
+            let blob = store.blob(id).await?;
+            store.write(&blob, 5 * PAGE, &before[..3 * 4096]).await
+        })
+        .unwrap();
+        device.inject(FaultRule::new(FaultOn::Write, FaultEffect::Error(Errno::IO)).times(1));
+        assert_eq!(write().unwrap_err().errno(), Errno::IO);
+        let found = run(&engine, async |store| content(store, id).await).unwrap();
+        assert!(found[..5 * 4096] == before[..5 * 4096] && found[8 * 4096..] == before[8 * 4096..]);
+        assert!(found[5 * 4096..8 * 4096] == before[..3 * 4096]);
+        write().unwrap();
+        let found = run(&engine, async |store| content(store, id).await).unwrap();
+        assert!(found[..3000] == data[..] && found[40_960..43_960] == data[..]);
+        close(engine);
+    }
 }
 
 #[test]
 fn after_a_failed_journal_write_the_next_opening_finds_all_of_it_or_nothing() {
-    for torn in [false, true] {
-        let device = formatted(64 << 20);
+    for (torn, data_checksums) in [(false, false), (true, false), (false, true), (true, true)] {
+        let device = formatted_with(64 << 20, data_checksums);
         let engine = open(&device);
         let id = run(&engine, async |store| new_blob(store, 20).await).unwrap();
         let effect = if torn {

@@ -113,6 +113,7 @@ fn a_new_page_sized_blob_with_fsync_is_two_writes_and_two_flushes_at_most() {
     for data_checksums in [false, true] {
         let (device, engine) = volume_with(None, data_checksums);
         new_blob(&engine, 1);
+        settled(&device, &engine);
         for index in 0..50 {
             let counts = cost(&device, &engine, |store| async move {
                 let id = create(&store).await?;

@@ -643,6 +643,13 @@ fn a_damaged_page_of_checksums_costs_its_data_until_a_repair_makes_it_anew() {
         assert!(findings.list.is_empty(), "{what}: {:#?}", findings.list);
         close(engine);
     }
+    // Deleting needs none of them.
+    let damaged = Bytes::of(&device).flip(place, |bytes| bytes.fill(0));
+    let engine = open(&damaged.device());
+    (engine.run(|store| async { store.delete(id).await })).unwrap();
+    let report = check(&engine);
+    assert_eq!((report.problems.len(), report.data_pages), (1, 0));
+    close(engine);
     // One bit is put right: then nothing is forgotten, and damaged data stays damaged.
     let damaged = Bytes::of(&device)
         .flip(place, |bytes| bytes[2000] ^= 4)

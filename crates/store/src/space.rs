@@ -325,8 +325,13 @@ impl Space {
         run: Run,
         was: PageState,
     ) -> Result<(), Stop> {
-        self.place(run)?;
+        let (group, offset) = self.place(run)?;
         if self.avoids(run.page) {
+            // Nor does a map say that two files have the same pages.
+            let overlay = self.overlay.get(&group);
+            if overlay.is_some_and(|overlay| !none_set(&overlay.words, offset, run.pages)) {
+                return Err(corrupt(run.page, "is freed twice"));
+            }
             // Without a map there is nothing to note it in: the space is lost until a repair makes the map anew.
             self.apply(Change::Freed, run);
             return Ok(());

@@ -567,6 +567,21 @@ fn random_operations_agree_with_a_model_through_misses_rollbacks_and_remounts() 
     }
 }
 
+/// Where no map could say that a page was freed already, by another file that claims it, its second free was a panic.
+#[test]
+fn a_page_that_is_freed_twice_in_a_group_without_a_map_is_an_error() {
+    let mut volume = Volume::new(geometry());
+    let run = volume.allocate(0, 10).unwrap();
+    assert!(volume.space.avoid(volume.space.geometry().map_page(0)));
+    volume.free(run).unwrap();
+    let part = Run {
+        page: run.page + 9,
+        pages: 1,
+    };
+    assert_eq!(volume.free(part).unwrap_err().errno(), Errno::UCLEAN);
+    volume.space.release(run);
+}
+
 #[test]
 #[ignore = "a measurement; run it with --release"]
 fn take_and_commit_of_one_page_take_well_below_a_microsecond() {

@@ -7,6 +7,7 @@
 )]
 
 pub mod linux;
+pub mod roles;
 pub mod steps;
 
 use adit_base::Errno;

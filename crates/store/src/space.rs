@@ -109,6 +109,8 @@ pub struct Space {
     pub(crate) slot_groups: BTreeSet<u32>,
     /// Groups whose map can't be read: nothing is allocated there.
     pub(crate) avoided: BTreeSet<u32>,
+    /// Groups of whose checksums of data some can't be read: nothing is allocated there either.
+    unsummed: BTreeSet<u32>,
 }
 
 impl Space {
@@ -127,6 +129,7 @@ impl Space {
             cursor: 0,
             slot_groups: BTreeSet::new(),
             avoided: BTreeSet::new(),
+            unsummed: BTreeSet::new(),
         }
     }
 
@@ -139,6 +142,14 @@ impl Space {
                 self.avoided.insert(group)
             }
             _ => false,
+        }
+    }
+
+    /// This page of checksums can't be read: what is written next goes elsewhere, if there is another group.
+    pub(crate) fn avoid_data(&mut self, page: u64) {
+        let group = page.saturating_sub(self.geometry.first_group) / GROUP_PAGES;
+        if self.groups > 1 {
+            self.unsummed.extend(u32::try_from(group));
         }
     }
 
@@ -551,7 +562,7 @@ impl Space {
     }
 
     fn hint(&self, group: u32) -> u16 {
-        if self.avoided.contains(&group) {
+        if self.avoided.contains(&group) || self.unsummed.contains(&group) {
             return 0;
         }
         self.hints.get(group as usize).copied().unwrap_or(UNKNOWN)

@@ -370,7 +370,7 @@ impl Inner {
 
     /// As [`Inner::load`]; a group whose map is damaged is done without from then on, since that is no reason to
     /// refuse what needs it only to be sure, or fits into another group. (One that can't be read may be there the next time: that is an
-    /// error like any other.)
+    /// error like any other.) One whose checksums are damaged gets no more data.
     async fn load_or_avoid(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
         match self.load(page, kind).await {
             Err(error)
@@ -380,6 +380,10 @@ impl Inner {
             {
                 tracing::error!(%error, "nothing is allocated in this group: run `adit check`");
                 Ok(())
+            }
+            Err(error) if kind == PageKind::Checksums && error.errno() == Errno::UCLEAN => {
+                self.space.borrow_mut().avoid_data(page);
+                Err(error)
             }
             loaded => loaded,
         }

@@ -667,3 +667,31 @@ fn a_damaged_page_of_checksums_costs_its_data_until_a_repair_makes_it_anew() {
     }
     close(engine);
 }
+
+#[test]
+fn what_can_not_be_written_where_checksums_are_damaged_goes_elsewhere() {
+    const LEN: usize = 100 * PAGE_BYTES;
+    let device = summed(128 * MIB);
+    let engine = open(&device);
+    let id = new_blob(&engine, LEN, 1);
+    let (place, _) = place_of(home(&engine, id, 99));
+    close(engine);
+    let damaged = Bytes::of(&device).flip(place, |bytes| bytes.fill(9));
+    let engine = open(&damaged.device());
+    let right = pattern(LEN, 2);
+    let content = right.clone();
+    let (first, second, new) = engine
+        .run(move |store| async move {
+            let new = create(store).await?;
+            let blob = store.blob(new).await?;
+            store.write(&blob, 0, &content).await?;
+            let first = store.sync(&blob, SyncKind::Data).await;
+            Ok((first, store.sync(&blob, SyncKind::Data).await, new))
+        })
+        .unwrap();
+    assert_eq!(first.unwrap_err().errno(), Errno::UCLEAN);
+    second.unwrap();
+    assert!(home(&engine, new, 0) > FIRST_GROUP + GROUP_PAGES);
+    assert!(read(&engine, new, How::Direct, 0, LEN).unwrap() == right);
+    close(engine);
+}

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`op`], [`workload`], [`plan`] | what happens |
 //! | [`machine`], [`ground`] | where |
-//! | [`run`] | carrying it out |
+//! | [`run`], `perform` | carrying it out |
 //! | [`model`], [`namespace`], [`observe`], [`oracle`] | what may be there afterwards |
 //! | [`rot`] | what a device changes by itself |
 //! | [`small`] | all short sequences, instead of random ones |
@@ -24,6 +24,7 @@ pub mod namespace;
 pub mod observe;
 pub mod op;
 pub mod oracle;
+mod perform;
 pub mod plan;
 pub mod rot;
 pub mod run;

@@ -530,7 +530,7 @@ impl Model {
             },
             xattrs: BTreeMap::new(),
             target: match kind {
-                Kind::Symlink => crate::run::target(&path),
+                Kind::Symlink => crate::perform::target(&path),
                 _ => String::new(),
             },
         };

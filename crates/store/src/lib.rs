@@ -16,6 +16,7 @@ pub mod format;
 #[doc(hidden)]
 pub mod fuzzing;
 mod grow;
+mod home;
 mod iterate;
 mod journal;
 mod mount;

@@ -1,0 +1,237 @@
+//! Carrying out one operation of a plan on the volume.
+
+use crate::machine::Machine;
+use crate::model::Answer;
+use crate::op::{Numbered, Op, SLOTS, Space, stamped};
+use adit_base::{Errno, Result};
+use adit_fs::{AllocateFlags, At, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags};
+use adit_reactor::Handle;
+use adit_store::{AtomicRange, XattrMode};
+use std::sync::Arc;
+
+/// How an operation ended: its answer, and what it left in the slot.
+pub(crate) struct Outcome {
+    pub(crate) answer: Answer,
+    pub(crate) opened: Option<(usize, Option<Arc<OpenFile>>)>,
+}
+
+/// Target of the symbolic link at a path: leads nowhere.
+pub(crate) fn target(path: &str) -> String {
+    format!("nowhere/{}", path.replace('/', "-"))
+}
+
+/// Begins an operation of a task; `slots` are the files that it has open.
+pub(crate) fn begin(
+    machine: &Machine,
+    task: usize,
+    op: &Numbered,
+    slots: &mut [Option<Arc<OpenFile>>; SLOTS],
+) -> Handle<Outcome> {
+    let Numbered { number, op } = op.clone();
+    // Opening takes the slot's file, to close it first.
+    let taken = match &op {
+        Op::Open { slot, .. } | Op::Close { slot } => slots[*slot].take(),
+        _ => None,
+    };
+    let files: [Option<Arc<OpenFile>>; SLOTS] = slots.clone();
+    machine.engine().spawn(move |fs| async move {
+        let opened_slot = match &op {
+            Op::Open { slot, .. } | Op::Close { slot } => Some(*slot),
+            _ => None,
+        };
+        let done = carry_out(fs, task, number, &op, &files, taken).await;
+        let (answer, file) = match done {
+            Ok((answer, file)) => (answer, file),
+            Err(error) => (Answer::Failed(error.errno()), None),
+        };
+        Ok(Outcome {
+            answer,
+            opened: opened_slot.map(|slot| (slot, file)),
+        })
+    })
+}
+
+async fn carry_out(
+    fs: &Fs,
+    task: usize,
+    number: u32,
+    op: &Op,
+    files: &[Option<Arc<OpenFile>>; SLOTS],
+    taken: Option<Arc<OpenFile>>,
+) -> Result<(Answer, Option<Arc<OpenFile>>)> {
+    let who = Credentials::process();
+    let file = |slot: &usize| {
+        files[*slot]
+            .as_deref()
+            .ok_or(adit_base::Error::new(Errno::BADF))
+    };
+    let path = |name: &crate::op::Name| name.path(task);
+    let mut answer = Answer::Done;
+    match op {
+        Op::Open { name, how, .. } => {
+            if let Some(old) = &taken {
+                fs.close(old).await?;
+            }
+            let mut flags = OpenFlags::READ_WRITE;
+            flags.set(OpenFlags::CREATE, how.create);
+            flags.set(OpenFlags::EXCLUSIVE, how.exclusive);
+            flags.set(OpenFlags::TRUNCATE, how.truncate);
+            flags.set(OpenFlags::APPEND, how.append);
+            flags.set(OpenFlags::DIRECT, how.direct);
+            flags.set(OpenFlags::DSYNC, how.dsync);
+            let path = path(name);
+            let file = fs
+                .open(At::root(&who, path.as_bytes()), flags, 0o644)
+                .await?;
+            return Ok((answer, Some(file)));
+        }
+        Op::Close { .. } => {
+            let file = taken.ok_or(adit_base::Error::new(Errno::BADF))?;
+            fs.close(&file).await?;
+        }
+        Op::Write { slot, offset, len } => {
+            let file = file(slot)?;
+            if file.flags().contains(OpenFlags::APPEND) {
+                // Where it will be isn't known yet: append's bytes begin at the end that the model knows.
+                let data = append_bytes(file, number, *len);
+                answer = Answer::At(fs.append(file, &data).await?);
+            } else {
+                fs.write(file, *offset, &stamped(number, *offset, *len))
+                    .await?;
+            }
+        }
+        Op::Append { slot, len } => {
+            let file = file(slot)?;
+            let data = append_bytes(file, number, *len);
+            answer = Answer::At(fs.append(file, &data).await?);
+        }
+        Op::Atomic {
+            slot,
+            ranges,
+            durable,
+        } => {
+            let data: Vec<Vec<u8>> = ranges
+                .iter()
+                .map(|(offset, len)| stamped(number, *offset, *len))
+                .collect();
+            let ranges: Vec<AtomicRange<'_>> = ranges
+                .iter()
+                .zip(&data)
+                .map(|((offset, _), data)| (*offset, &data[..]))
+                .collect();
+            fs.write_atomic(file(slot)?, &ranges, *durable).await?;
+        }
+        Op::Truncate { slot, size } => fs.ftruncate(file(slot)?, *size).await?,
+        Op::Allocate {
+            slot,
+            space,
+            offset,
+            len,
+        } => {
+            let flags = match space {
+                Space::Allocate => AllocateFlags::empty(),
+                Space::Keep => AllocateFlags::KEEP_SIZE,
+                Space::Punch => AllocateFlags::KEEP_SIZE | AllocateFlags::PUNCH_HOLE,
+                Space::Zero => AllocateFlags::ZERO_RANGE,
+            };
+            fs.allocate(file(slot)?, flags, *offset, *len).await?;
+        }
+        Op::Copy {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            len,
+        } => {
+            let (from, to) = (file(from)?, file(to)?);
+            let copied = fs
+                .copy_range(from, *from_offset, to, *to_offset, *len)
+                .await?;
+            answer = Answer::Copied(copied);
+        }
+        Op::Read { slot, offset, len } => {
+            let mut bytes = vec![0; *len as usize];
+            let read = fs.read(file(slot)?, *offset, &mut bytes).await?;
+            bytes.truncate(read);
+            answer = Answer::Bytes(bytes);
+        }
+        Op::Fsync { slot } => fs.fsync(file(slot)?).await?,
+        Op::Fdatasync { slot } => fs.fdatasync(file(slot)?).await?,
+        Op::FsyncDirectory { name } => {
+            let path = path(name);
+            let at = At::root(&who, path.as_bytes());
+            let directory = fs.open(at, OpenFlags::DIRECTORY, 0).await?;
+            let synced = fs.fsync(&directory).await;
+            fs.close(&directory).await?;
+            synced?;
+        }
+        Op::SyncAll => fs.syncfs().await?,
+        Op::Checkpoint => fs.store().checkpoint().await?,
+        Op::Mkdir { name } => {
+            let path = path(name);
+            fs.mkdir(At::root(&who, path.as_bytes()), 0o755).await?;
+        }
+        Op::Rmdir { name } => {
+            let path = path(name);
+            fs.rmdir(At::root(&who, path.as_bytes())).await?;
+        }
+        Op::Unlink { name } => {
+            let path = path(name);
+            fs.unlink(At::root(&who, path.as_bytes())).await?;
+        }
+        Op::Link { name, to } => {
+            let (path, to) = (path(name), path(to));
+            let (from, to) = (
+                At::root(&who, path.as_bytes()),
+                At::root(&who, to.as_bytes()),
+            );
+            fs.link(from, Follow::No, to).await?;
+        }
+        Op::Rename {
+            name,
+            to,
+            exclusive,
+            exchange,
+        } => {
+            let (path, to) = (path(name), path(to));
+            let (from, to) = (
+                At::root(&who, path.as_bytes()),
+                At::root(&who, to.as_bytes()),
+            );
+            let mut flags = RenameFlags::empty();
+            flags.set(RenameFlags::EXCHANGE, *exchange);
+            flags.set(RenameFlags::NO_REPLACE, *exclusive && !*exchange);
+            fs.rename(from, to, flags).await?;
+        }
+        Op::Symlink { name } => {
+            let path = path(name);
+            fs.symlink(target(&path).as_bytes(), At::root(&who, path.as_bytes()))
+                .await?;
+        }
+        Op::SetMode { name, mode } => {
+            let path = path(name);
+            fs.set_mode(At::root(&who, path.as_bytes()), Follow::No, *mode)
+                .await?;
+        }
+        Op::SetXattr { name, key, len } => {
+            let (path, value) = (path(name), stamped(number, 0, *len));
+            let at = At::root(&who, path.as_bytes());
+            let name = format!("user.{key}");
+            fs.xattr_set(at, Follow::No, name.as_bytes(), &value, XattrMode::Any)
+                .await?;
+        }
+        Op::RemoveXattr { name, key } => {
+            let path = path(name);
+            let at = At::root(&who, path.as_bytes());
+            fs.xattr_remove(at, Follow::No, format!("user.{key}").as_bytes())
+                .await?;
+        }
+        Op::Idle { .. } => drop(fs.statfs().await?),
+    }
+    Ok((answer, None))
+}
+
+/// A task is the only one that changes its files, so it knows where an append will begin.
+fn append_bytes(file: &OpenFile, number: u32, len: u64) -> Vec<u8> {
+    stamped(number, file.size_bytes(), len)
+}

@@ -469,7 +469,12 @@ impl Inner {
             }
             let settled = Store(self.clone())
                 .transact_freeing(|txn| {
+                    let space = self.space.borrow();
                     for (page, settling) in &batch {
+                        // Recovery doesn't know what pages are.
+                        if space.avoids(*page) || space.page_state(txn, *page)? != PageState::Used {
+                            continue;
+                        }
                         let current = checksums.settling.borrow().get(page) == Some(settling);
                         if current && (settling.replace || txn.checksum(*page)? == 0) {
                             txn.set_checksums(*page, &[settling.sum])?;

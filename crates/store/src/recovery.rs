@@ -25,7 +25,6 @@ use crate::format::{
     ALGORITHM_CRC32C, GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, JOURNAL_FIRST_PAGE, JournalHeader,
     Page, STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_PAGES, Superblock, VolumeId,
 };
-use crate::iterate::{SlotContent, slots_of};
 use crate::journal::encode_page;
 use crate::mount::geometry;
 use crate::page_view::{header, view};
@@ -376,11 +375,10 @@ impl Redo<'_> {
     }
 }
 
-/// Does the page look like one of metadata? One that doesn't and is may get a checksum that nobody asks for.
+/// Is this a page of metadata with a header? (Pages of slots are told by the maps: a page of data may have the slots of earlier times behind its end.)
 pub(crate) fn is_metadata(volume: &VolumeId, page: u64, content: &Page) -> bool {
     let header = header(content);
     header.algorithm == ALGORITHM_CRC32C && header.crc == volume.checksum(page, &content.0, 0)
-        || slots_of(*volume, page, content).any(|(_, slot)| matches!(slot, SlotContent::Blob(_)))
 }
 
 /// What recovery did.

@@ -1,0 +1,498 @@
+//! Locks of byte ranges: each rule of fcntl(2), then random operations against a model and the kernel.
+
+use crate::common::*;
+use adit_base::Errno;
+use adit_fs::{Fs, LOCKS_MAX, LockMode, LockOwner, OpenFile, OpenFlags, RangeLock};
+use proptest::prelude::*;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use LockMode::{Exclusive, Shared};
+
+const OFD: LockOwner = LockOwner::Descriptor;
+
+const fn posix(id: u64) -> LockOwner {
+    let pid = 1000 + id as i32;
+    LockOwner::Posix { id, pid }
+}
+
+const fn range(owner: LockOwner, mode: LockMode, offset: u64, len_bytes: u64) -> RangeLock {
+    RangeLock {
+        owner,
+        mode,
+        offset,
+        len_bytes,
+    }
+}
+
+/// A file with descriptors for reading and writing.
+struct Locked {
+    volume: Volume,
+    files: Vec<Arc<OpenFile>>,
+}
+
+impl Locked {
+    fn new(descriptors: usize) -> Locked {
+        let volume = Volume::fresh();
+        let files = (0..descriptors)
+            .map(|_| volume.open("/f", CREATE).unwrap())
+            .collect();
+        Locked { volume, files }
+    }
+
+    fn set(&self, file: usize, lock: RangeLock) -> Answer<()> {
+        let file = &self.files[file];
+        self.volume.run(|fs| fs.lock_range(file, &lock, false))
+    }
+
+    fn set_waiting(&self, file: usize, lock: RangeLock) -> Answer<()> {
+        let file = &self.files[file];
+        self.volume.run(|fs| fs.lock_range(file, &lock, true))
+    }
+
+    fn unset(&self, file: usize, owner: LockOwner, offset: u64, len_bytes: u64) -> Answer<()> {
+        let file = &self.files[file];
+        self.volume
+            .run(|fs| fs.unlock_range(file, owner, offset, len_bytes))
+    }
+
+    fn test(&self, file: usize, lock: RangeLock) -> Option<RangeLock> {
+        let file = &self.files[file];
+        self.volume.run(|fs| fs.test_lock(file, &lock)).unwrap()
+    }
+
+    /// Everything that is locked, as an owner of nothing sees it.
+    fn all(&self) -> Vec<(u64, u64, LockMode)> {
+        let mut all = Vec::new();
+        let mut from = 0;
+        while let Some(lock) = self.test(0, range(posix(u64::MAX), Exclusive, from, 0)) {
+            all.push((lock.offset, lock.len_bytes, lock.mode));
+            if lock.len_bytes == 0 {
+                break;
+            }
+            from = lock.offset + lock.len_bytes;
+        }
+        all
+    }
+
+    /// Waits for a lock in another thread until `free` was called; both must succeed.
+    fn waits_until(&self, file: usize, lock: RangeLock, free: impl FnOnce()) {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(move || self.set_waiting(file, lock));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!waiter.is_finished());
+            free();
+            waiter.join().unwrap().unwrap();
+        });
+    }
+}
+
+#[test]
+fn shared_locks_overlap_and_exclusive_ones_do_not() {
+    let locked = Locked::new(2);
+    for owners in [[posix(1), posix(2)], [OFD, OFD], [posix(1), OFD]] {
+        let [one, other] = owners;
+        locked.set(0, range(one, Shared, 0, 10)).unwrap();
+        locked.set(1, range(other, Shared, 5, 10)).unwrap();
+        assert_eq!(
+            locked.set(1, range(other, Exclusive, 9, 1)),
+            Err(Errno::AGAIN)
+        );
+        locked.set(1, range(other, Exclusive, 10, 5)).unwrap();
+        assert_eq!(locked.set(0, range(one, Shared, 14, 1)), Err(Errno::AGAIN));
+        locked.set(0, range(one, Exclusive, 15, 1)).unwrap();
+        locked.unset(0, one, 0, 0).unwrap();
+        locked.unset(1, other, 0, 0).unwrap();
+        assert_eq!(locked.all(), []);
+    }
+}
+
+#[test]
+fn an_owners_lock_replaces_what_it_overlaps_and_merges_with_what_it_touches() {
+    let locked = Locked::new(1);
+    let set = |mode, offset, len| locked.set(0, range(OFD, mode, offset, len)).unwrap();
+    set(Shared, 0, 10);
+    set(Shared, 10, 10);
+    assert_eq!(locked.all(), [(0, 20, Shared)]);
+    set(Exclusive, 5, 5);
+    assert_eq!(
+        locked.all(),
+        [(0, 5, Shared), (5, 5, Exclusive), (10, 10, Shared)]
+    );
+    set(Exclusive, 10, 2);
+    assert_eq!(
+        locked.all(),
+        [(0, 5, Shared), (5, 7, Exclusive), (12, 8, Shared)]
+    );
+    set(Shared, 3, 10);
+    assert_eq!(locked.all(), [(0, 20, Shared)]);
+    locked.unset(0, OFD, 8, 4).unwrap();
+    assert_eq!(locked.all(), [(0, 8, Shared), (12, 8, Shared)]);
+    set(Exclusive, 15, 0);
+    assert_eq!(
+        locked.all(),
+        [(0, 8, Shared), (12, 3, Shared), (15, 0, Exclusive)]
+    );
+    locked.unset(0, OFD, 100, 0).unwrap();
+    assert_eq!(locked.all()[2], (15, 85, Exclusive));
+}
+
+#[test]
+fn an_upgrade_waits_for_other_sharers_and_keeps_what_it_has() {
+    let locked = Locked::new(2);
+    locked.set(0, range(OFD, Shared, 0, 1)).unwrap();
+    locked.set(1, range(OFD, Shared, 0, 1)).unwrap();
+    assert_eq!(
+        locked.set(0, range(OFD, Exclusive, 0, 1)),
+        Err(Errno::AGAIN)
+    );
+    locked.waits_until(0, range(OFD, Exclusive, 0, 1), || {
+        assert_eq!(
+            locked.set(1, range(OFD, Exclusive, 0, 1)),
+            Err(Errno::AGAIN)
+        );
+        locked.unset(1, OFD, 0, 1).unwrap();
+    });
+    locked.waits_until(1, range(OFD, Shared, 0, 1), || {
+        locked.set(0, range(OFD, Shared, 0, 1)).unwrap(); // a downgrade
+    });
+}
+
+#[test]
+fn a_test_tells_who_blocks_where_and_how() {
+    let locked = Locked::new(2);
+    locked.set(0, range(posix(7), Shared, 10, 5)).unwrap();
+    locked.set(0, range(OFD, Exclusive, 20, 0)).unwrap();
+    let test = |mode, offset| locked.test(1, range(posix(8), mode, offset, 0));
+    assert_eq!(
+        test(Exclusive, 0),
+        Some(range(LockOwner::Posix { id: 7, pid: 1007 }, Shared, 10, 5))
+    );
+    assert_eq!(test(Shared, 0), Some(range(OFD, Exclusive, 20, 0)));
+    assert_eq!(locked.test(1, range(posix(8), Shared, 0, 20)), None);
+    assert_eq!(locked.test(0, range(posix(7), Exclusive, 0, 20)), None);
+}
+
+#[test]
+fn closing_a_descriptor_gives_back_its_own_locks_alone() {
+    let locked = Locked::new(3);
+    locked.set(0, range(OFD, Exclusive, 0, 1)).unwrap();
+    locked.set(0, range(posix(1), Exclusive, 1, 1)).unwrap();
+    locked.set(1, range(OFD, Exclusive, 2, 1)).unwrap();
+    locked.waits_until(2, range(OFD, Exclusive, 0, 1), || {
+        locked.volume.close(&locked.files[0]).unwrap();
+    });
+    let taken = |offset| locked.set(2, range(OFD, Exclusive, offset, 1));
+    assert_eq!(taken(1), Err(Errno::AGAIN));
+    assert_eq!(taken(2), Err(Errno::AGAIN));
+}
+
+#[test]
+fn a_posix_owner_is_released_through_any_descriptor() {
+    let locked = Locked::new(2);
+    locked.set(0, range(posix(1), Exclusive, 0, 1)).unwrap();
+    locked.set(0, range(posix(1), Shared, 7, 1)).unwrap();
+    locked.set(0, range(posix(2), Exclusive, 3, 1)).unwrap();
+    let other = &locked.files[1];
+    locked.waits_until(1, range(posix(3), Exclusive, 7, 1), || {
+        let released = locked.volume.run(|fs| fs.release_locks(other, 1));
+        released.unwrap();
+    });
+    assert_eq!(locked.all(), [(3, 1, Exclusive), (7, 1, Exclusive)]);
+}
+
+#[test]
+fn closing_a_descriptor_ends_its_waiting_with_ebadf() {
+    let locked = Locked::new(2);
+    locked.set(0, range(OFD, Exclusive, 0, 1)).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| locked.set_waiting(1, range(posix(1), Shared, 0, 0)));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        locked.volume.close(&locked.files[1]).unwrap();
+        assert_eq!(waiter.join().unwrap(), Err(Errno::BADF));
+    });
+    assert_eq!(locked.set(1, range(OFD, Shared, 5, 1)), Err(Errno::BADF));
+}
+
+#[test]
+fn posix_owners_that_would_wait_in_a_circle_get_edeadlk() {
+    let locked = Locked::new(1);
+    for id in 0..3 {
+        let own = range(posix(id), Exclusive, id, 1);
+        locked.set(0, own).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let locked = &locked;
+        // 0 waits for 1, 1 for 2; 2 for 0 would close the circle.
+        let wait_for = |id: u64| range(posix(id), Exclusive, (id + 1) % 3, 1);
+        let first = scope.spawn(move || locked.set_waiting(0, wait_for(0)));
+        let second = scope.spawn(move || locked.set_waiting(0, wait_for(1)));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!first.is_finished() && !second.is_finished());
+        // Not before all of them wait, and then at once: whoever comes last.
+        assert_eq!(locked.set_waiting(0, wait_for(2)), Err(Errno::DEADLK));
+        locked.unset(0, posix(2), 2, 1).unwrap();
+        second.join().unwrap().unwrap();
+        locked.unset(0, posix(1), 1, 2).unwrap();
+        first.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_circle_over_two_files_is_found() {
+    let volume = Volume::fresh();
+    let one = volume.open("/one", CREATE).unwrap();
+    let two = volume.open("/two", CREATE).unwrap();
+    let lock = |file: &Arc<OpenFile>, id, wait| {
+        let (file, lock) = (file.clone(), range(posix(id), Exclusive, 0, 0));
+        volume.run(|fs: &Fs| async move { fs.lock_range(&file, &lock, wait).await })
+    };
+    lock(&one, 1, false).unwrap();
+    lock(&two, 2, false).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock(&two, 1, true));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        assert_eq!(lock(&one, 2, true), Err(Errno::DEADLK));
+        volume.run(|fs| fs.release_locks(&two, 2)).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_descriptor_locks_only_in_the_modes_it_was_opened_for() {
+    let volume = Volume::fresh();
+    volume.touch("/f").unwrap();
+    let lock = |flags, mode| {
+        let file = volume.open("/f", flags).unwrap();
+        let lock = range(OFD, mode, 0, 1);
+        let answer = volume.run(|fs| fs.lock_range(&file, &lock, false));
+        volume.close(&file).unwrap();
+        answer
+    };
+    assert_eq!(lock(RO, Shared), Ok(()));
+    assert_eq!(lock(RO, Exclusive), Err(Errno::BADF));
+    assert_eq!(lock(OpenFlags::WRITE_ONLY, Shared), Err(Errno::BADF));
+    assert_eq!(lock(OpenFlags::WRITE_ONLY, Exclusive), Ok(()));
+    assert_eq!(lock(RW, Shared), Ok(()));
+    assert_eq!(lock(RW, Exclusive), Ok(()));
+}
+
+#[test]
+fn ranges_that_no_file_has_are_refused() {
+    let locked = Locked::new(1);
+    let end = i64::MAX as u64;
+    let set = |offset, len| locked.set(0, range(OFD, Shared, offset, len));
+    assert_eq!(set(end + 1, 1), Err(Errno::INVAL));
+    assert_eq!(set(0, end + 1), Err(Errno::INVAL));
+    assert_eq!(set(1, end), Ok(()));
+    assert_eq!(set(2, end), Err(Errno::OVERFLOW));
+    assert_eq!(set(end, 2), Err(Errno::OVERFLOW));
+    assert_eq!(set(end, 1), Ok(()));
+    assert_eq!(set(end, 0), Ok(()));
+    assert_eq!(locked.unset(0, OFD, end, 2), Err(Errno::OVERFLOW));
+    // The last byte is the end.
+    assert_eq!(locked.all(), [(1, 0, Shared)]);
+}
+
+#[test]
+fn too_many_locks_are_refused_and_can_be_given_back() {
+    let locked = Locked::new(1);
+    let volume = &locked.volume;
+    let file = &locked.files[0];
+    let filled = volume.run(|fs| async move {
+        for n in 0..LOCKS_MAX as u64 {
+            let lock = range(OFD, Shared, 3 * n, 2);
+            fs.lock_range(file, &lock, false).await?;
+        }
+        Ok(())
+    });
+    filled.unwrap();
+    let one_more = range(posix(1), Shared, 0, 1);
+    assert_eq!(locked.set(0, one_more), Err(Errno::NOLCK));
+    assert_eq!(
+        locked.set(0, range(OFD, Exclusive, 1, 1)),
+        Err(Errno::NOLCK)
+    );
+    locked.set(0, range(OFD, Shared, 2, 1)).unwrap(); // joins two
+    locked.set(0, one_more).unwrap();
+    assert_eq!(locked.unset(0, OFD, 1, 1), Err(Errno::NOLCK));
+    locked.unset(0, OFD, 0, 0).unwrap();
+    assert_eq!(locked.all(), [(0, 1, Shared)]);
+}
+
+#[test]
+fn range_locks_and_flock_do_not_see_each_other() {
+    use adit_fs::FlockOperation;
+    let locked = Locked::new(2);
+    let exclusive = FlockOperation::Exclusive { wait: false };
+    let flock = |file: usize| {
+        let file = &locked.files[file];
+        locked.volume.run(|fs| fs.flock(file, exclusive))
+    };
+    flock(0).unwrap();
+    locked.set(1, range(OFD, Exclusive, 0, 0)).unwrap();
+    assert_eq!(flock(1), Err(Errno::AGAIN));
+}
+
+/// Bytes that the random operations lock; the last one stands for the rest of the file.
+const BYTES: usize = 12;
+const DESCRIPTORS: usize = 3;
+
+#[derive(Clone, Debug)]
+struct Step {
+    /// 0 to 2: the descriptors themselves; 3 and 4: POSIX owners, over descriptor 0.
+    owner: usize,
+    mode: Option<LockMode>,
+    first: usize,
+    /// 0: to the end.
+    len: usize,
+    ask_only: bool,
+}
+
+fn steps(owners: usize) -> impl Strategy<Value = Vec<Step>> {
+    let mode = prop_oneof![Just(None), Just(Some(Shared)), Just(Some(Exclusive))];
+    let step = (0..owners, mode, 0..BYTES, 0..BYTES, any::<bool>());
+    let step = step.prop_map(|(owner, mode, first, len, ask_only)| Step {
+        owner,
+        mode,
+        first,
+        len: if first + len >= BYTES { 0 } else { len },
+        ask_only,
+    });
+    proptest::collection::vec(step, 1..60)
+}
+
+impl Step {
+    fn lock(&self, mode: LockMode) -> (usize, RangeLock) {
+        let (file, owner) = match self.owner {
+            descriptor @ 0..DESCRIPTORS => (descriptor, OFD),
+            other => (0, posix(other as u64)),
+        };
+        let lock = range(owner, mode, self.first as u64, self.len as u64);
+        (file, lock)
+    }
+
+    fn bytes(&self) -> std::ops::Range<usize> {
+        match self.len {
+            0 => self.first..BYTES,
+            len => self.first..self.first + len,
+        }
+    }
+}
+
+/// For each owner the mode of each byte.
+#[derive(Default)]
+struct Model([[Option<LockMode>; BYTES]; 5]);
+
+impl Model {
+    /// The byte and owner that are in the way of a lock: lowest run of bytes first.
+    fn blocker(&self, step: &Step, mode: LockMode) -> Option<(usize, usize)> {
+        let blocks = |owner: usize, byte: usize| match (mode, self.0[owner][byte]) {
+            (_, None) => false,
+            (Shared, Some(Shared)) => false,
+            _ => owner != step.owner,
+        };
+        let begins = |owner: usize, byte: usize| {
+            let run = self.0[owner][..byte].iter().rev();
+            byte - run.take_while(|held| **held == self.0[owner][byte]).count()
+        };
+        (0..5)
+            .flat_map(|owner| step.bytes().map(move |byte| (owner, byte)))
+            .filter(|(owner, byte)| blocks(*owner, *byte))
+            .map(|(owner, byte)| (begins(owner, byte), owner))
+            .min()
+    }
+
+    /// The lock of an owner that begins at a byte.
+    fn lock(&self, owner: usize, first: usize) -> RangeLock {
+        let bytes = &self.0[owner][first..];
+        let len = bytes.iter().take_while(|held| **held == bytes[0]).count();
+        let step = Step {
+            owner,
+            mode: bytes[0],
+            first,
+            len: if first + len == BYTES { 0 } else { len },
+            ask_only: true,
+        };
+        step.lock(bytes[0].expect("a lock")).1
+    }
+}
+
+/// `fcntl` on OFD locks; the type that F_OFD_GETLK answers, or 0 or the errno of F_OFD_SETLK.
+fn kernel(file: &std::fs::File, command: libc::c_int, step: &Step) -> Result<libc::c_int, i32> {
+    let kind = match step.mode {
+        None => libc::F_UNLCK,
+        Some(Shared) => libc::F_RDLCK,
+        Some(Exclusive) => libc::F_WRLCK,
+    };
+    // SAFETY: a plain structure of numbers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (step.first as i64, step.len as i64);
+    // SAFETY: a valid descriptor and a structure that lives during the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &mut lock) } {
+        0 => Ok(lock.l_type.into()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn random_locks_are_granted_as_a_byte_by_byte_model_says(steps in steps(5)) {
+        let locked = Locked::new(DESCRIPTORS);
+        let mut model = Model::default();
+        for step in steps {
+            let Some(mode) = step.mode else {
+                let (file, lock) = step.lock(Shared);
+                locked.unset(file, lock.owner, lock.offset, lock.len_bytes).unwrap();
+                model.0[step.owner][step.bytes()].fill(None);
+                continue;
+            };
+            let (file, lock) = step.lock(mode);
+            let blocker = model.blocker(&step, mode);
+            if step.ask_only {
+                let found = locked.test(file, lock);
+                let first = blocker.map(|(first, _)| first as u64);
+                prop_assert_eq!(found.map(|lock| lock.offset), first);
+                // Of several that begin there any one will do.
+                let expected = |owner: usize| model.0[owner][first.unwrap() as usize].is_some()
+                    && found == Some(model.lock(owner, first.unwrap() as usize));
+                prop_assert!(found.is_none() || (0..5).any(expected), "{:?}", found);
+            } else {
+                let expected = if blocker.is_none() { Ok(()) } else { Err(Errno::AGAIN) };
+                prop_assert_eq!(locked.set(file, lock), expected);
+                if blocker.is_none() {
+                    model.0[step.owner][step.bytes()].fill(step.mode);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn random_locks_are_granted_as_the_kernel_grants_them(steps in steps(DESCRIPTORS)) {
+        let locked = Locked::new(DESCRIPTORS);
+        let temporary = tempfile::NamedTempFile::new().unwrap();
+        let open = || std::fs::File::options().read(true).write(true).open(temporary.path());
+        let files: Vec<_> = (0..DESCRIPTORS).map(|_| open().unwrap()).collect();
+        for step in steps {
+            let (file, lock) = step.lock(step.mode.unwrap_or(Shared));
+            if step.mode.is_some() && step.ask_only {
+                let there = kernel(&files[file], libc::F_OFD_GETLK, &step).unwrap();
+                let blocked = there != libc::F_UNLCK;
+                prop_assert_eq!(locked.test(file, lock).is_some(), blocked);
+                continue;
+            }
+            let there = kernel(&files[file], libc::F_OFD_SETLK, &step);
+            let here = match step.mode {
+                None => locked.unset(file, OFD, lock.offset, lock.len_bytes),
+                Some(_) => locked.set(file, lock),
+            };
+            prop_assert_eq!(here.map_err(|errno| errno.raw_os_error()), there.map(drop));
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What the file system promises, a file a subject. One program: each one more would compile the store and the file system again, for
+//! the code of an async function is made where it is awaited.
+//!
+//! `cargo test -p adit-fs power_cut` runs one subject.
+
+mod budgets;
+mod common;
+mod content;
+mod damage;
+mod damaged_blobs;
+mod full;
+mod hot_paths;
+mod locks;
+mod million;
+mod names;
+mod older_superblock;
+mod overlap;
+mod posix_attributes;
+mod posix_limits;
+mod posix_permissions;
+mod posix_rename;
+mod posix_sparse;
+mod posix_special;
+mod posix_symlinks;
+mod posix_xattrs;
+mod power_cut;
+mod repair;

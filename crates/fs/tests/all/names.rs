@@ -1,0 +1,606 @@
+//! Operations on names follow POSIX and Linux, errno by errno.
+
+use crate::common::*;
+use adit_base::Errno;
+use adit_fs::*;
+
+#[test]
+fn a_file_that_is_created_is_there() {
+    let volume = Volume::fresh();
+    volume.mkdir("/a").unwrap();
+    volume.put("/a/f", b"hello").unwrap();
+    assert_eq!(volume.get("/a/f").unwrap(), b"hello");
+    assert_eq!(volume.get("a/f").unwrap(), b"hello");
+    assert_eq!(volume.get("//a/./../a//f").unwrap(), b"hello");
+    assert_eq!(volume.list("/"), ["a"]);
+    assert_eq!(volume.list("/a"), ["f"]);
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn open_answers_as_linux_does() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    volume.touch("/f").unwrap();
+    let excl = CREATE | OpenFlags::EXCLUSIVE;
+    let open = |path: &str, flags| volume.open(path, flags).map(drop).unwrap_err();
+    assert_eq!(open("", RO), Errno::NOENT);
+    assert_eq!(open("/x", RO), Errno::NOENT);
+    assert_eq!(open("/x/y", RO), Errno::NOENT);
+    assert_eq!(open("/x/y", CREATE), Errno::NOENT);
+    assert_eq!(open("/f/y", RO), Errno::NOTDIR);
+    assert_eq!(open("/f/.", RO), Errno::NOTDIR);
+    assert_eq!(open("/f/..", RO), Errno::NOTDIR);
+    assert_eq!(open("/f/", RO), Errno::NOTDIR);
+    assert_eq!(open("/f", RO | OpenFlags::DIRECTORY), Errno::NOTDIR);
+    assert_eq!(open("/f", excl), Errno::EXIST);
+    assert_eq!(open("/d", excl), Errno::EXIST);
+    assert_eq!(open("/d", RW), Errno::ISDIR);
+    assert_eq!(open("/d", OpenFlags::CREATE), Errno::ISDIR);
+    assert_eq!(open("/", CREATE), Errno::ISDIR);
+    assert_eq!(open("/", excl), Errno::EXIST);
+    // A slash at the end asks for a directory, which open doesn't make, whatever is there.
+    for path in ["/new/", "/f/", "/d/"] {
+        for flags in [CREATE, OpenFlags::CREATE, excl] {
+            assert_eq!(open(path, flags), Errno::ISDIR, "{path}");
+        }
+    }
+    assert_eq!(open("/x/y/", CREATE), Errno::NOENT);
+    assert_eq!(open("/f/y/", CREATE), Errno::NOTDIR);
+    assert_eq!(
+        open("/d", OpenFlags::CREATE | OpenFlags::DIRECTORY),
+        Errno::INVAL
+    );
+    assert_eq!(open(&"n".repeat(256), RO), Errno::NAMETOOLONG);
+    assert_eq!(open(&"n/".repeat(2048), RO), Errno::NAMETOOLONG);
+    assert_eq!(open("a\0b", CREATE), Errno::INVAL);
+    let name = "n".repeat(255);
+    volume.touch(&name).unwrap();
+    assert_eq!(volume.stat(&name).unwrap().links, 1);
+    for path in ["/", ".", "..", "/d/", "/d/..", "/d/../d/."] {
+        let file = volume.open(path, RO).unwrap();
+        assert_eq!(file.kind(), FileKind::Directory);
+        volume.close(&file).unwrap();
+    }
+}
+
+#[test]
+fn descriptors_do_what_they_were_opened_for() {
+    let volume = Volume::fresh();
+    volume.put("/f", b"abc").unwrap();
+    let reader = volume.open("/f", RO).unwrap();
+    let writer = volume.open("/f", OpenFlags::WRITE_ONLY).unwrap();
+    let directory = volume.open("/", RO).unwrap();
+    let mut byte = [0];
+    assert_eq!(volume.write(&reader, 0, b"x"), Err(Errno::BADF));
+    assert_eq!(volume.run(|fs| fs.ftruncate(&reader, 0)), Err(Errno::INVAL));
+    assert_eq!(volume.read(&writer, 0, &mut byte), Err(Errno::BADF));
+    assert_eq!(writer.try_read(0, &mut byte), None);
+    assert_eq!(volume.read(&directory, 0, &mut byte), Err(Errno::ISDIR));
+    let mut entries = Vec::new();
+    assert_eq!(
+        volume.run(|fs| fs.read_directory(&reader, 0, 100, &mut entries)),
+        Err(Errno::NOTDIR)
+    );
+    volume.close(&reader).unwrap();
+    assert_eq!(volume.close(&reader), Err(Errno::BADF));
+    assert_eq!(volume.read(&reader, 0, &mut byte), Err(Errno::BADF));
+    assert_eq!(reader.try_read(0, &mut byte), None);
+    // A descriptor of another volume is none of this one, even with the same index.
+    let other = Volume::fresh();
+    assert_eq!(other.close(&writer), Err(Errno::BADF));
+    volume.write(&writer, 0, b"xyz").unwrap();
+    assert_eq!(volume.get("/f").unwrap(), b"xyz");
+}
+
+#[test]
+fn truncate_on_open_cuts_an_existing_file_only() {
+    let volume = Volume::fresh();
+    volume.put("/f", b"abc").unwrap();
+    let file = volume.open("/f", RW | OpenFlags::TRUNCATE).unwrap();
+    assert_eq!(file.size_bytes(), 0);
+    volume.close(&file).unwrap();
+    assert_eq!(volume.stat("/f").unwrap().size_bytes, 0);
+}
+
+#[test]
+fn mkdir_and_rmdir_count_links_and_refuse_what_linux_refuses() {
+    let volume = Volume::fresh();
+    assert_eq!(volume.stat("/").unwrap().links, 2);
+    volume.mkdir("/d").unwrap();
+    volume.mkdir("/d/e/").unwrap();
+    assert_eq!(volume.stat("/").unwrap().links, 3);
+    assert_eq!(volume.stat("/d").unwrap().links, 3);
+    assert_eq!(volume.mkdir("/d"), Err(Errno::EXIST));
+    assert_eq!(volume.mkdir("/"), Err(Errno::EXIST));
+    assert_eq!(volume.mkdir("/d/."), Err(Errno::EXIST));
+    assert_eq!(volume.mkdir("/x/y"), Err(Errno::NOENT));
+    volume.touch("/f").unwrap();
+    assert_eq!(volume.mkdir("/f"), Err(Errno::EXIST));
+    assert_eq!(volume.mkdir("/f/x"), Err(Errno::NOTDIR));
+    assert_eq!(volume.rmdir("/f"), Err(Errno::NOTDIR));
+    assert_eq!(volume.rmdir("/d"), Err(Errno::NOTEMPTY));
+    assert_eq!(volume.rmdir("/"), Err(Errno::BUSY));
+    assert_eq!(volume.rmdir("/d/."), Err(Errno::INVAL));
+    assert_eq!(volume.rmdir("/d/e/.."), Err(Errno::NOTEMPTY));
+    assert_eq!(volume.rmdir("/x"), Err(Errno::NOENT));
+    volume.rmdir("/d/e/").unwrap();
+    assert_eq!(volume.stat("/d").unwrap().links, 2);
+    volume.rmdir("/d").unwrap();
+    assert_eq!(volume.stat("/").unwrap().links, 2);
+    assert_eq!(volume.stat("/d"), Err(Errno::NOENT));
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn a_removed_directory_that_is_open_is_empty_and_takes_no_names() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    let directory = volume.open("/d", RO).unwrap();
+    volume.rmdir("/d").unwrap();
+    assert_eq!(volume.run(|fs| fs.fstat(&directory)).unwrap().links, 0);
+    let mut entries = Vec::new();
+    volume
+        .run(|fs| fs.read_directory(&directory, 0, 4096, &mut entries))
+        .unwrap();
+    assert!(entries.is_empty());
+    volume.mkdir("/d").unwrap();
+    volume.touch("/d/f").unwrap();
+    volume
+        .run(|fs| fs.read_directory(&directory, 0, 4096, &mut entries))
+        .unwrap();
+    assert!(entries.is_empty());
+    volume.close(&directory).unwrap();
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn links_are_names_of_one_inode() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    volume.put("/f", b"one").unwrap();
+    volume.link("/f", "/d/g").unwrap();
+    assert_eq!(volume.stat("/f").unwrap().links, 2);
+    assert_eq!(
+        volume.stat("/f").unwrap().inode,
+        volume.stat("/d/g").unwrap().inode
+    );
+    assert_eq!(volume.link("/f", "/d/g"), Err(Errno::EXIST));
+    assert_eq!(volume.link("/x", "/y"), Err(Errno::NOENT));
+    assert_eq!(volume.link("/d", "/y"), Err(Errno::PERM));
+    assert_eq!(volume.link("/f", "/y/"), Err(Errno::NOENT));
+    assert_eq!(volume.link("/f", "/"), Err(Errno::EXIST));
+    assert_eq!(volume.link("/f/", "/y"), Err(Errno::NOTDIR));
+    volume.unlink("/f").unwrap();
+    assert_eq!(volume.stat("/d/g").unwrap().links, 1);
+    assert_eq!(volume.get("/d/g").unwrap(), b"one");
+    volume.unlink("/d/g").unwrap();
+    assert_eq!(volume.unlink("/d/g"), Err(Errno::NOENT));
+    assert_eq!(volume.unlink("/d"), Err(Errno::ISDIR));
+    assert_eq!(volume.unlink("/"), Err(Errno::ISDIR));
+    assert_eq!(volume.unlink("."), Err(Errno::ISDIR));
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn rename_moves_and_replaces() {
+    let volume = Volume::fresh();
+    volume.mkdir("/a").unwrap();
+    volume.mkdir("/b").unwrap();
+    volume.put("/a/f", b"f").unwrap();
+    volume.rename("/a/f", "/b/g").unwrap();
+    assert_eq!(volume.list("/a"), [""; 0]);
+    assert_eq!(volume.get("/b/g").unwrap(), b"f");
+    volume.put("/b/h", b"h").unwrap();
+    volume.rename("/b/g", "/b/h").unwrap();
+    assert_eq!(volume.list("/b"), ["h"]);
+    assert_eq!(volume.get("/b/h").unwrap(), b"f");
+    // Names of the same inode: nothing happens.
+    volume.link("/b/h", "/b/i").unwrap();
+    volume.rename("/b/h", "/b/i").unwrap();
+    volume.rename("/b/h", "/b/h").unwrap();
+    assert_eq!(volume.list("/b"), ["h", "i"]);
+    // Directories.
+    volume.mkdir("/a/s").unwrap();
+    volume.touch("/a/s/x").unwrap();
+    volume.mkdir("/b/t").unwrap();
+    volume.rename("/a/s", "/b/t").unwrap();
+    assert_eq!(volume.list("/b/t"), ["x"]);
+    assert_eq!(volume.list("/b/t/../t/.."), ["h", "i", "t"]);
+    assert_eq!(
+        (
+            volume.stat("/a").unwrap().links,
+            volume.stat("/b").unwrap().links
+        ),
+        (2, 3)
+    );
+    volume.rename("/b/t/", "/a/u/").unwrap();
+    assert_eq!(
+        (
+            volume.stat("/a").unwrap().links,
+            volume.stat("/b").unwrap().links
+        ),
+        (3, 2)
+    );
+    assert_eq!(volume.list("/a/u/.."), ["u"]);
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn rename_refuses_what_linux_refuses() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    volume.mkdir("/d/e").unwrap();
+    volume.mkdir("/empty").unwrap();
+    volume.touch("/f").unwrap();
+    assert_eq!(volume.rename("/x", "/y"), Err(Errno::NOENT));
+    assert_eq!(volume.rename("/f", "/x/y"), Err(Errno::NOENT));
+    assert_eq!(volume.rename("/f", "/f/y"), Err(Errno::NOTDIR));
+    assert_eq!(volume.rename("/f", "/y/"), Err(Errno::NOTDIR));
+    assert_eq!(volume.rename("/f/", "/y"), Err(Errno::NOTDIR));
+    assert_eq!(volume.rename("/f", "/empty"), Err(Errno::ISDIR));
+    assert_eq!(volume.rename("/empty", "/f"), Err(Errno::NOTDIR));
+    assert_eq!(volume.rename("/empty", "/d"), Err(Errno::NOTEMPTY));
+    assert_eq!(volume.rename("/d", "/d/e/x"), Err(Errno::INVAL));
+    assert_eq!(volume.rename("/d", "/d/x"), Err(Errno::INVAL));
+    assert_eq!(volume.rename("/d/e", "/d"), Err(Errno::NOTEMPTY));
+    // Onto a directory that it is in, directly or not.
+    volume.touch("/d/e/g").unwrap();
+    assert_eq!(volume.rename("/d/e/g", "/d/e"), Err(Errno::NOTEMPTY));
+    assert_eq!(volume.rename("/d/e/g", "/d"), Err(Errno::NOTEMPTY));
+    assert_eq!(volume.rename("/d/e/g", "/d/"), Err(Errno::NOTDIR));
+    assert_eq!(volume.rename("/d/e/x", "/d"), Err(Errno::NOENT));
+    volume.unlink("/d/e/g").unwrap();
+    assert_eq!(volume.rename("/", "/y"), Err(Errno::BUSY));
+    assert_eq!(volume.rename("/d/.", "/y"), Err(Errno::BUSY));
+    assert_eq!(volume.rename("/d/..", "/y"), Err(Errno::BUSY));
+    assert_eq!(volume.rename("/d", "/"), Err(Errno::BUSY));
+    let (no_replace, exchange) = (RenameFlags::NO_REPLACE, RenameFlags::EXCHANGE);
+    assert_eq!(
+        volume.rename_with("/f", "/d", no_replace),
+        Err(Errno::EXIST)
+    );
+    assert_eq!(
+        volume.rename_with("/f", "/f", no_replace),
+        Err(Errno::EXIST)
+    );
+    assert_eq!(volume.rename_with("/f", "/y", exchange), Err(Errno::NOENT));
+    assert_eq!(
+        volume.rename_with("/d", "/d/e", exchange),
+        Err(Errno::INVAL)
+    );
+    assert_eq!(
+        volume.rename_with("/d/e", "/d", exchange),
+        Err(Errno::INVAL)
+    );
+    assert_eq!(
+        volume.rename_with("/f", "/d", exchange | no_replace),
+        Err(Errno::INVAL)
+    );
+    volume.rename_with("/f", "/y", no_replace).unwrap();
+    assert_eq!(volume.list("/"), ["d", "empty", "y"]);
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn exchange_swaps_files_and_directories() {
+    let volume = Volume::fresh();
+    volume.mkdir("/a").unwrap();
+    volume.mkdir("/b").unwrap();
+    volume.mkdir("/a/d").unwrap();
+    volume.put("/a/d/x", b"x").unwrap();
+    volume.put("/b/f", b"f").unwrap();
+    volume
+        .rename_with("/a/d", "/b/f", RenameFlags::EXCHANGE)
+        .unwrap();
+    assert_eq!(volume.get("/a/d").unwrap(), b"f");
+    assert_eq!(volume.list("/b/f"), ["x"]);
+    assert_eq!(volume.list("/b/f/.."), ["f"]);
+    assert_eq!(
+        (
+            volume.stat("/a").unwrap().links,
+            volume.stat("/b").unwrap().links
+        ),
+        (2, 3)
+    );
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn an_unlinked_open_file_lives_until_it_is_closed() {
+    let volume = Volume::fresh();
+    volume.put("/warm-up", &stamped(1, 0, 100_000)).unwrap();
+    volume.unlink("/warm-up").unwrap();
+    volume.sync().unwrap();
+    let free = volume.free_bytes();
+    let file = volume.open("/f", CREATE).unwrap();
+    let content = stamped(2, 0, 1 << 20);
+    volume.write(&file, 0, &content).unwrap();
+    let again = volume.open("/f", RO).unwrap();
+    volume.unlink("/f").unwrap();
+    assert_eq!(volume.stat("/f"), Err(Errno::NOENT));
+    volume.put("/f", b"another").unwrap();
+    volume.fsync(&file).unwrap();
+    volume.close(&file).unwrap();
+    let mut read = vec![0; 1 << 20];
+    assert_eq!(volume.read(&again, 0, &mut read), Ok(1 << 20));
+    assert!(read == content);
+    assert_eq!(volume.run(|fs| fs.fstat(&again)).unwrap().links, 0);
+    volume.close(&again).unwrap();
+    volume.unlink("/f").unwrap();
+    volume.sync().unwrap();
+    assert_eq!(volume.free_bytes(), free);
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn a_file_replaced_while_open_lives_until_it_is_closed() {
+    let volume = Volume::fresh();
+    volume.put("/old", b"old").unwrap();
+    volume.put("/new", b"new").unwrap();
+    let file = volume.open("/old", RO).unwrap();
+    volume.rename("/new", "/old").unwrap();
+    let mut read = [0; 3];
+    volume.read(&file, 0, &mut read).unwrap();
+    assert_eq!(&read, b"old");
+    assert_eq!(volume.get("/old").unwrap(), b"new");
+    volume.close(&file).unwrap();
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn orphans_are_deleted_at_the_next_mount() {
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 16 << 20);
+    volume.mkdir("/d").unwrap();
+    volume.sync().unwrap();
+    let free = volume.free_bytes();
+    let mut files = Vec::new();
+    for number in 0..100 {
+        let path = format!("/f{number}");
+        let file = volume.open(&path, CREATE).unwrap();
+        volume.write(&file, 0, &stamped(number, 0, 20_000)).unwrap();
+        volume.fsync(&file).unwrap();
+        volume.unlink(&path).unwrap();
+        files.push(file);
+    }
+    files.push(volume.open("/d", RO).unwrap());
+    volume.rmdir("/d").unwrap();
+    assert!(volume.free_bytes() < free);
+    // Never closed: as in a crash, but with everything durable.
+    volume.unmount();
+    let volume = Volume::mount(device, 16 << 20);
+    for _ in 0..1000 {
+        if volume.free_bytes() >= free {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    volume.sync().unwrap();
+    assert!(
+        volume.free_bytes() >= free,
+        "{} < {free}",
+        volume.free_bytes()
+    );
+    assert_eq!(volume.list("/"), [""; 0]);
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn readdir_is_stable_while_names_come_and_go() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    for number in 0..1000 {
+        volume.touch(&format!("/d/stay{number}")).unwrap();
+    }
+    let entries = volume.entries("/d", 1).unwrap();
+    assert_eq!(entries.len(), 1002);
+    assert_eq!(
+        (&*entries[0].name, &*entries[1].name),
+        (&b"."[..], &b".."[..])
+    );
+    assert!(entries.is_sorted_by(|a, b| a.cookie < b.cookie));
+    let directory = volume.open("/d", RO).unwrap();
+    let (mut cookie, mut seen) = (0, Vec::new());
+    for round in 0.. {
+        let mut batch = Vec::new();
+        volume
+            .run(|fs| fs.read_directory(&directory, cookie, 2000, &mut batch))
+            .unwrap();
+        let Some(last) = batch.last() else { break };
+        cookie = last.cookie;
+        seen.extend(batch.into_iter().map(|entry| entry.name));
+        for number in 0..20 {
+            volume.touch(&format!("/d/come{round}-{number}")).unwrap();
+            if round > 0 {
+                volume
+                    .unlink(&format!("/d/come{}-{number}", round - 1))
+                    .unwrap();
+            }
+        }
+    }
+    let mut stayed: Vec<_> = seen
+        .iter()
+        .filter(|name| name.starts_with(b"stay"))
+        .collect();
+    assert_eq!(stayed.len(), 1000);
+    stayed.sort_unstable();
+    stayed.dedup();
+    assert_eq!(stayed.len(), 1000);
+    volume.close(&directory).unwrap();
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn a_directory_grows_and_shrinks_back_to_nothing() {
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 16 << 20);
+    volume.mkdir("/d").unwrap();
+    assert_eq!(volume.stat("/d").unwrap().size_bytes, 0);
+    for number in 0..3000 {
+        volume.touch(&format!("/d/{number}")).unwrap();
+    }
+    assert!(volume.stat("/d").unwrap().size_bytes > 20 * 4096);
+    volume.unmount();
+    let volume = Volume::mount(device, 16 << 20);
+    assert_eq!(volume.list("/d").len(), 3000);
+    assert_eq!(volume.check(), [""; 0]);
+    for number in 0..3000 {
+        volume.unlink(&format!("/d/{number}")).unwrap();
+    }
+    assert_eq!(volume.stat("/d").unwrap().size_bytes, 0);
+    volume.rmdir("/d").unwrap();
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn times_change_as_posix_says() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    volume.touch("/d/f").unwrap();
+    let tick = || std::thread::sleep(std::time::Duration::from_millis(12));
+    let (d, f) = (volume.stat("/d").unwrap(), volume.stat("/d/f").unwrap());
+    tick();
+    let file = volume.open("/d/f", RW).unwrap();
+    volume.write(&file, 0, b"x").unwrap();
+    let written = volume.stat("/d/f").unwrap();
+    assert!(written.modified > f.modified && written.changed > f.changed);
+    assert_eq!(volume.stat("/d").unwrap().modified, d.modified);
+    tick();
+    volume.run(|fs| fs.fset_mode(&file, 0o600)).unwrap();
+    let stat = volume.stat("/d/f").unwrap();
+    assert_eq!(
+        (stat.mode & 0o7777, stat.modified),
+        (0o600, written.modified)
+    );
+    assert!(stat.changed > written.changed);
+    tick();
+    volume.rename("/d/f", "/d/g").unwrap();
+    let (after, moved) = (volume.stat("/d").unwrap(), volume.stat("/d/g").unwrap());
+    assert!(after.modified > d.modified && after.changed > d.changed);
+    assert!(moved.changed > stat.changed && moved.modified == stat.modified);
+    let time = adit_base::clock::Timestamp {
+        seconds: -5,
+        nanoseconds: 7,
+    };
+    volume.write(&file, 0, b"y").unwrap();
+    volume
+        .run(|fs| {
+            fs.set_times(
+                at("/d/g"),
+                Follow::Yes,
+                SetTime::To(time),
+                SetTime::To(time),
+            )
+        })
+        .unwrap();
+    let stat = volume.stat("/d/g").unwrap();
+    assert_eq!((stat.accessed, stat.modified), (time, time));
+    let bad = adit_base::clock::Timestamp {
+        seconds: 0,
+        nanoseconds: 1_000_000_000,
+    };
+    assert_eq!(
+        volume.run(|fs| fs.set_times(at("/d/g"), Follow::Yes, SetTime::To(bad), SetTime::Omit)),
+        Err(Errno::INVAL)
+    );
+    volume
+        .run(|fs| fs.set_owner(at("/d/g"), Follow::Yes, Some(7), None))
+        .unwrap();
+    assert_eq!(volume.stat("/d/g").unwrap().uid, 7);
+    volume.fsync(&file).unwrap();
+    assert_eq!(volume.stat("/d/g").unwrap().modified, time);
+    volume.close(&file).unwrap();
+}
+
+#[test]
+fn flock_excludes_by_descriptor() {
+    let volume = Volume::fresh();
+    volume.touch("/f").unwrap();
+    let files: Vec<_> = (0..3).map(|_| volume.open("/f", RO).unwrap()).collect();
+    let lock = |file: usize, operation| volume.run(|fs| fs.flock(&files[file], operation));
+    let (shared, exclusive) = (
+        FlockOperation::Shared { wait: false },
+        FlockOperation::Exclusive { wait: false },
+    );
+    lock(0, shared).unwrap();
+    lock(1, shared).unwrap();
+    assert_eq!(lock(2, exclusive), Err(Errno::AGAIN));
+    assert_eq!(lock(0, exclusive), Err(Errno::AGAIN));
+    lock(1, FlockOperation::Unlock).unwrap();
+    lock(0, exclusive).unwrap();
+    assert_eq!(lock(1, shared), Err(Errno::AGAIN));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock(1, FlockOperation::Exclusive { wait: true }));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        volume.close(&files[0]).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(lock(2, shared), Err(Errno::AGAIN));
+    lock(1, shared).unwrap();
+    lock(2, shared).unwrap();
+}
+
+#[test]
+fn blobs_without_names_live_beside_files() {
+    let volume = Volume::fresh();
+    volume.touch("/f").unwrap();
+    let id = volume.run(|fs| fs.create_blob()).unwrap();
+    let blob = volume.run(|fs| fs.open_blob(id, RW)).unwrap();
+    volume.write(&blob, 0, b"blob").unwrap();
+    volume.fsync(&blob).unwrap();
+    assert_eq!(volume.run(|fs| fs.delete_blob(id)), Err(Errno::BUSY));
+    volume.close(&blob).unwrap();
+    let file = volume.stat("/f").unwrap();
+    let named = BlobId {
+        slot: file.inode,
+        generation: file.generation,
+    };
+    assert_eq!(
+        volume.run(|fs| fs.open_blob(named, RW)).map(drop),
+        Err(Errno::NOENT)
+    );
+    assert_eq!(volume.run(|fs| fs.delete_blob(named)), Err(Errno::NOENT));
+    assert_eq!(volume.check(), [""; 0]);
+    volume.run(|fs| fs.delete_blob(id)).unwrap();
+    assert_eq!(
+        volume.run(|fs| fs.open_blob(id, RO)).map(drop),
+        Err(Errno::NOENT)
+    );
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn everything_is_there_after_a_clean_unmount() {
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 16 << 20);
+    volume.mkdir("/d").unwrap();
+    volume.put("/d/f", &stamped(1, 0, 300_000)).unwrap();
+    volume.link("/d/f", "/g").unwrap();
+    volume.put("/small", b"s").unwrap();
+    let before = (volume.stat("/d/f").unwrap(), volume.stat("/d").unwrap());
+    volume.unmount();
+    let volume = Volume::mount(device, 16 << 20);
+    assert!(volume.get("/g").unwrap() == stamped(1, 0, 300_000));
+    assert_eq!(volume.get("/small").unwrap(), b"s");
+    let after = (volume.stat("/d/f").unwrap(), volume.stat("/d").unwrap());
+    assert_eq!(after.1, before.1);
+    assert_eq!(
+        (after.0.modified, after.0.links, after.0.inode),
+        (before.0.modified, 2, before.0.inode)
+    );
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+/// `link` answered with the attributes that the device had, without the size that writes had reached: who believed it (the
+/// kernel, of a mount) saw an empty file.
+#[test]
+fn link_answers_with_the_size_that_writes_have_reached() {
+    let volume = Volume::fresh();
+    volume.put("/f", b"written, not yet home").unwrap();
+    let stat = volume
+        .run(|fs| fs.link(at("/f"), Follow::No, at("/g")))
+        .unwrap();
+    assert_eq!((stat.size_bytes, stat.links), (21, 2));
+}

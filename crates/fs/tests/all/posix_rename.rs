@@ -1,0 +1,150 @@
+//! Renaming: every sort of thing onto every other sort of thing, with every flag.
+
+use crate::common::linux::{Pair, same_as_linux};
+use crate::common::steps::Do;
+use crate::common::*;
+use adit_fs::*;
+
+const NONE: RenameFlags = RenameFlags::empty();
+
+fn root() -> Credentials {
+    Credentials::user(0, 0, &[])
+}
+
+/// A path of every sort: things that exist, hard links of each other, full and empty directories, ancestors, names
+/// that don't exist, with slashes and dots behind.
+const PATHS: [&str; 36] = [
+    "/a",
+    "/a/",
+    "/a/.",
+    "/a/..",
+    "/a/b",
+    "/a/b/",
+    "/a/b/c",
+    "/a/b/c/new",
+    "/a/b/new",
+    "/a/new",
+    "/a/new/",
+    "/a/f",
+    "/a/f/",
+    "/a/f/x",
+    "/a/same",
+    "/e",
+    "/e/",
+    "/e/..",
+    "/e/new",
+    "/g",
+    "/l",
+    "/l/",
+    "/l/new",
+    "/to_b",
+    "/to_b/",
+    "/to_b/c",
+    "/p",
+    "/p/",
+    "/missing",
+    "/missing/",
+    "/missing/x",
+    "/",
+    ".",
+    "..",
+    "",
+    "/e/../a/b",
+];
+
+fn plant(pair: &mut Pair) {
+    for path in ["/a", "/a/b", "/a/b/c", "/e"] {
+        pair.ask(&root(), Do::Mkdir(path, 0o755));
+    }
+    for path in ["/a/f", "/g"] {
+        pair.ask(&root(), Do::Open(path, CREATE, 0o644));
+    }
+    pair.ask(&root(), Do::Link("/a/f", Follow::No, "/a/same"));
+    pair.ask(&root(), Do::Symlink("a/f", "/l"));
+    pair.ask(&root(), Do::Symlink("a/b", "/to_b"));
+    pair.ask(&root(), Do::Node("/p", FileKind::Fifo, 0o644, 0));
+}
+
+/// Everything goes, whatever became of it.
+fn clear(pair: &mut Pair) {
+    let names = [
+        "a", "b", "c", "e", "f", "g", "l", "p", "new", "same", "to_b", "missing", "x",
+    ];
+    let mut paths: Vec<String> = vec![String::new()];
+    let mut from = 0;
+    for _ in 0..5 {
+        let to = paths.len();
+        for directory in from..to {
+            for name in names {
+                let path = format!("{}/{name}", paths[directory]);
+                if pair.exists(&path) {
+                    paths.push(path);
+                }
+            }
+        }
+        from = to;
+    }
+    for path in paths.iter().skip(1).rev() {
+        pair.ask(&root(), Do::Unlink(path));
+        pair.ask(&root(), Do::Rmdir(path));
+    }
+}
+
+#[test]
+fn renaming_anything_to_anything_is_as_on_linux() {
+    let all = RenameFlags::all();
+    for flags in [NONE, RenameFlags::NO_REPLACE, RenameFlags::EXCHANGE, all] {
+        same_as_linux(|pair| {
+            plant(pair);
+            for from in PATHS {
+                for to in PATHS {
+                    if pair.ask(&root(), Do::Rename(from, to, flags)) {
+                        pair.look();
+                        clear(pair);
+                        plant(pair);
+                    }
+                }
+            }
+            pair.look();
+        });
+    }
+}
+
+#[test]
+fn other_operations_on_such_paths_are_as_on_linux() {
+    same_as_linux(|pair| {
+        plant(pair);
+        for path in PATHS {
+            for step in [
+                Do::Mkdir(path, 0o755),
+                Do::Node(path, FileKind::File, 0o644, 0),
+                Do::Symlink("t", path),
+                Do::Link("/g", Follow::No, path),
+                Do::Link(path, Follow::No, "/new"),
+                Do::Unlink(path),
+                Do::Rmdir(path),
+                Do::Open(path, CREATE, 0o644),
+                Do::Open(path, CREATE | OpenFlags::EXCLUSIVE, 0o644),
+                Do::Open(
+                    path,
+                    OpenFlags::PATH | OpenFlags::CREATE | OpenFlags::TRUNCATE,
+                    0,
+                ),
+                Do::Open(path, OpenFlags::CREATE | OpenFlags::DIRECTORY, 0o644),
+                Do::Size(path, 7),
+            ] {
+                // What only the kernel can open is no case for comparing.
+                let is_pipe =
+                    matches!(step, Do::Open("/p", flags, _) if !flags.contains(OpenFlags::PATH));
+                if is_pipe {
+                    continue;
+                }
+                if pair.ask(&root(), step) {
+                    pair.look();
+                    clear(pair);
+                    plant(pair);
+                }
+            }
+        }
+    });
+}

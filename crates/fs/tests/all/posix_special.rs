@@ -1,0 +1,136 @@
+//! Pipes, sockets and devices: they are kept for those who ask for them, and do nothing here.
+
+use crate::common::linux::same_as_linux;
+use crate::common::steps::Do;
+use crate::common::*;
+use adit_base::Errno;
+use adit_fs::*;
+
+const KINDS: [FileKind; 4] = [
+    FileKind::Fifo,
+    FileKind::Socket,
+    FileKind::CharDevice,
+    FileKind::BlockDevice,
+];
+
+fn root() -> Credentials {
+    Credentials::user(0, 0, &[])
+}
+
+#[test]
+fn special_files_are_made_and_look_as_on_linux() {
+    same_as_linux(|pair| {
+        let user = Credentials::user(10, 20, &[]);
+        pair.step(&root(), Do::Mkdir("/d", 0o777));
+        pair.step(&root(), Do::Symlink("d/dangling", "/l"));
+        for who in [&root(), &user] {
+            for kind in
+                KINDS
+                    .into_iter()
+                    .chain([FileKind::File, FileKind::Directory, FileKind::Symlink])
+            {
+                for (mode, device) in [(0o644, 0), (0o7777, 0x0102), (0o600, 0xfff1_2345)] {
+                    for path in ["/d/x", "/d/x/", "/d/x/y", "/no/x", "/", "/d/.", "/l", ""] {
+                        pair.ask(who, Do::Node(path, kind, mode, device));
+                    }
+                    pair.look();
+                    pair.step(who, Do::Node("/d/y", kind, mode, device));
+                    pair.step(&root(), Do::Unlink("/d/y"));
+                    pair.step(&root(), Do::Unlink("/d/x"));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn everything_but_their_content_works_as_on_linux() {
+    for kind in KINDS {
+        same_as_linux(|pair| {
+            let user = Credentials::user(10, 20, &[]);
+            let path = OpenFlags::PATH;
+            pair.step(&root(), Do::Mkdir("/d", 0o777));
+            pair.step(&root(), Do::Node("/n", kind, 0o644, 0x0102));
+            pair.step(&root(), Do::Owner("/n", Follow::Yes, Some(10), Some(20)));
+            pair.step(&user, Do::Mode("/n", Follow::Yes, 0o6755));
+            pair.step(&user, Do::Owner("/n", Follow::Yes, None, Some(20)));
+            pair.step(
+                &user,
+                Do::Times("/n", Follow::Yes, SetTime::Now, SetTime::Omit),
+            );
+            pair.step(&user, Do::Access("/n", Follow::Yes, Access::all()));
+            pair.step(&user, Do::Size("/n", 5));
+            pair.step(&user, Do::ReadLink("/n"));
+            pair.step(&user, Do::Stat("/n/", Follow::Yes));
+            pair.step(&user, Do::Stat("/n/x", Follow::Yes));
+            pair.step(&user, Do::Open("/n", OpenFlags::DIRECTORY, 0));
+            pair.step(&user, Do::Open("/n", CREATE | OpenFlags::EXCLUSIVE, 0));
+            pair.step(&user, Do::Open("/n", path | OpenFlags::DIRECTORY, 0));
+            pair.step(&root(), Do::Link("/n", Follow::No, "/d/second"));
+            pair.step(&root(), Do::Rename("/n", "/d/moved", RenameFlags::empty()));
+            pair.step(
+                &root(),
+                Do::Rename("/d/moved", "/d/second", RenameFlags::empty()),
+            );
+            pair.step(&root(), Do::Keep(1, "/d/second", path));
+            pair.step(&root(), Do::Unlink("/d/second"));
+            pair.step(&root(), Do::Unlink("/d/moved"));
+            pair.step(&root(), Do::FileStat(1));
+            pair.step(&root(), Do::Read(1, 0, 1));
+            pair.step(&root(), Do::Write(1, 0, b"x"));
+            pair.step(&root(), Do::FileSize(1, 0));
+            pair.step(&root(), Do::Sync(1));
+            pair.step(&root(), Do::Flock(1));
+            pair.step(&root(), Do::FileTimes(1, SetTime::Now, SetTime::Now));
+            pair.step(&root(), Do::Close(1));
+        });
+    }
+}
+
+#[test]
+fn special_files_are_opened_as_paths_only() {
+    let volume = Volume::fresh();
+    let user = Credentials::user(10, 20, &[]);
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let name = format!("/{number}");
+        volume
+            .run(|fs| fs.mknod(at(&name), kind, 0o600, 0x0102))
+            .unwrap();
+        for flags in [RO, RW, OpenFlags::WRITE_ONLY, OpenFlags::TRUNCATE, CREATE] {
+            assert_eq!(volume.open(&name, flags).map(drop), Err(Errno::NXIO));
+            // Who may not open it doesn't learn more.
+            let theirs = At::root(&user, name.as_bytes());
+            let opened = volume.run(|fs| fs.open(theirs, flags, 0));
+            assert_eq!(opened.map(drop), Err(Errno::ACCESS));
+        }
+        let handle = volume.open(&name, OpenFlags::PATH).unwrap();
+        assert_eq!(handle.kind(), kind);
+        volume.close(&handle).unwrap();
+    }
+}
+
+#[test]
+fn special_files_and_links_outlive_a_remount() {
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 16 << 20);
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let name = format!("/{number}");
+        volume
+            .run(|fs| fs.mknod(at(&name), kind, 0o4640, 0xf_fff1_2345))
+            .unwrap();
+    }
+    volume.unmount();
+    let volume = Volume::mount(device, 16 << 20);
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let stat = volume.stat(&format!("/{number}")).unwrap();
+        assert_eq!(stat.kind, kind);
+        assert_eq!(stat.mode, kind.mode_bits() | 0o4640);
+        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        assert_eq!(stat.rdev, if is_device { 0xf_fff1_2345 } else { 0 });
+        let entries = volume.entries("/", 4096).unwrap();
+        let name = format!("{number}");
+        let entry = entries.iter().find(|entry| *entry.name == *name.as_bytes());
+        assert_eq!(entry.unwrap().kind, kind);
+    }
+    assert_eq!(volume.check(), [""; 0]);
+}

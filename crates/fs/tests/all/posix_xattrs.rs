@@ -1,0 +1,214 @@
+//! Extended attributes: namespaces, who may, flags, and bounds.
+
+use crate::common::linux::same_as_linux;
+use crate::common::steps::Do;
+use crate::common::*;
+use adit_base::Errno;
+use adit_fs::*;
+
+fn root() -> Credentials {
+    Credentials::user(0, 0, &[])
+}
+
+const ANY: XattrMode = XattrMode::Any;
+
+#[test]
+fn namespaces_are_read_and_written_by_whom_linux_lets() {
+    let names = [
+        "user.x",
+        "user.",
+        "user",
+        "trusted.x",
+        "trusted.",
+        "security.x",
+        "security.",
+        "system.x",
+        "system.posix_acl_access",
+        "system.posix_acl_default",
+        "btrfs.x",
+        "nothing",
+        ".",
+        "",
+    ];
+    let long = format!("user.{}", "n".repeat(250));
+    let longer = format!("user.{}", "n".repeat(251));
+    let people = [
+        root(),
+        Credentials::user(10, 20, &[]),
+        Credentials::user(11, 20, &[]),
+        Credentials::user(13, 23, &[]),
+    ];
+    same_as_linux(|pair| {
+        pair.ask(&root(), Do::Mkdir("/d", 0o755));
+        pair.ask(&root(), Do::Mkdir("/sticky", 0o755));
+        pair.ask(&root(), Do::Open("/f", CREATE, 0o644));
+        pair.ask(&root(), Do::Symlink("f", "/l"));
+        pair.ask(&root(), Do::Node("/p", FileKind::Fifo, 0o644, 0));
+        pair.ask(&root(), Do::Node("/c", FileKind::CharDevice, 0o644, 0x0102));
+        for path in ["/f", "/d", "/sticky", "/l", "/p", "/c", "/missing"] {
+            for mode in [0o755, 0o770, 0o777, 0o077, 0o222, 0o444] {
+                let sticky = if path == "/sticky" { 0o1000 } else { 0 };
+                pair.ask(&root(), Do::Mode(path, Follow::No, mode | sticky));
+                pair.ask(&root(), Do::Owner(path, Follow::No, Some(10), Some(20)));
+                for who in &people {
+                    for name in names.into_iter().chain([&*long, &*longer]) {
+                        // Those of access control lists are not looked into here: see docs/posix.md.
+                        let is_list = name.starts_with("system.posix_acl");
+                        pair.ask(who, Do::Get(path, Follow::No, name));
+                        pair.ask(who, Do::Remove(path, Follow::No, name));
+                        if !is_list {
+                            pair.ask(
+                                who,
+                                Do::Set(path, Follow::No, name, b"1", XattrMode::Replace),
+                            );
+                            pair.ask(who, Do::Set(path, Follow::No, name, b"2", ANY));
+                            pair.ask(
+                                who,
+                                Do::Set(path, Follow::No, name, b"3", XattrMode::Create),
+                            );
+                            pair.ask(
+                                who,
+                                Do::Set(path, Follow::No, name, b"4", XattrMode::Replace),
+                            );
+                        }
+                        for reader in &people {
+                            pair.ask(reader, Do::Get(path, Follow::No, name));
+                            pair.ask(reader, Do::Names(path, Follow::No));
+                        }
+                        pair.ask(&root(), Do::Remove(path, Follow::No, name));
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn files_that_are_open_obey_whoever_opened_them_and_paths_have_none() {
+    same_as_linux(|pair| {
+        let user = Credentials::user(10, 20, &[]);
+        pair.ask(&root(), Do::Open("/f", CREATE, 0));
+        pair.ask(&root(), Do::Owner("/f", Follow::No, Some(10), None));
+        pair.ask(&root(), Do::Mode("/f", Follow::No, 0o600));
+        pair.ask(&user, Do::Keep(1, "/f", RO));
+        pair.ask(&user, Do::Keep(2, "/f", OpenFlags::PATH));
+        for number in [1, 2] {
+            pair.ask(&user, Do::FileSet(number, "user.x", b"1"));
+            pair.ask(&user, Do::FileSet(number, "trusted.x", b"1"));
+            pair.ask(&user, Do::FileGet(number, "user.x"));
+            pair.ask(&user, Do::FileMode(number, 0o640));
+            pair.ask(&user, Do::FileOwner(number, None, Some(20)));
+            pair.ask(&user, Do::FileTimes(number, SetTime::Now, SetTime::Now));
+            pair.ask(&user, Do::FileSize(number, 3));
+            pair.ask(&user, Do::Allocate(number, AllocateFlags::empty(), 0, 3));
+            pair.ask(&user, Do::Allocate(number, AllocateFlags::empty(), 0, 0));
+            pair.ask(
+                &user,
+                Do::Allocate(number, AllocateFlags::from_bits_retain(0x1000), 0, 1),
+            );
+            pair.ask(&user, Do::Write(number, 0, b"x"));
+            pair.ask(&user, Do::Read(number, 0, 1));
+            pair.ask(&user, Do::List(number));
+            pair.ask(&user, Do::Flock(number));
+            pair.ask(&user, Do::Sync(number));
+            pair.ask(&user, Do::FileStat(number));
+            pair.ask(&user, Do::Close(number));
+        }
+        pair.look();
+    });
+}
+
+#[test]
+fn attributes_that_do_not_fit_are_refused_and_leave_the_others_alone() {
+    let volume = Volume::fresh();
+    let set = |path: &'static str, name: &'static str, value: &[u8]| {
+        volume.run(|fs| fs.xattr_set(at(path), Follow::Yes, name.as_bytes(), value, ANY))
+    };
+    let get = |path: &'static str, name: &'static str| {
+        volume.run(|fs| fs.xattr_get(at(path), Follow::Yes, name.as_bytes()))
+    };
+    volume.touch("/f").unwrap();
+    volume.mkdir("/d").unwrap();
+    for path in ["/f", "/d"] {
+        set(path, "user.small", b"here").unwrap();
+        set(path, "user.large", &[7; 3500]).unwrap();
+        assert_eq!(set(path, "user.more", &[8; 1000]), Err(Errno::NOSPC));
+        assert_eq!(set(path, "user.small", &[8; 1000]), Err(Errno::NOSPC));
+        assert_eq!(set(path, "user.huge", &vec![8; 65_536]), Err(Errno::NOSPC));
+        assert_eq!(set(path, "user.huge", &vec![8; 65_537]), Err(Errno::TOOBIG));
+        assert_eq!(get(path, "user.small").unwrap(), b"here");
+        assert_eq!(get(path, "user.large").unwrap(), [7; 3500]);
+        assert_eq!(get(path, "user.more"), Err(Errno::NODATA));
+        set(path, "user.large", b"").unwrap();
+        set(path, "user.more", &[8; 3000]).unwrap();
+        assert_eq!(get(path, "user.large").unwrap(), b"");
+    }
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn the_rest_of_a_long_symbolic_link_is_no_attribute_that_anybody_sees() {
+    let volume = Volume::fresh();
+    let target = [b'x'; 4000];
+    volume.run(|fs| fs.symlink(&target, at("/l"))).unwrap();
+    let names = || {
+        volume
+            .run(|fs| fs.xattr_list(at("/l"), Follow::No))
+            .unwrap()
+    };
+    assert_eq!(names(), Vec::<Vec<u8>>::new());
+    let name = b"symlink";
+    let follow = Follow::No;
+    assert_eq!(
+        volume.run(|fs| fs.xattr_get(at("/l"), follow, name)),
+        Err(Errno::OPNOTSUPP)
+    );
+    assert_eq!(
+        volume.run(|fs| fs.xattr_set(at("/l"), follow, name, b"y", ANY)),
+        Err(Errno::OPNOTSUPP)
+    );
+    assert_eq!(
+        volume.run(|fs| fs.xattr_remove(at("/l"), follow, name)),
+        Err(Errno::OPNOTSUPP)
+    );
+    // What is left of the page is for attributes of its own.
+    volume
+        .run(|fs| fs.xattr_set(at("/l"), follow, b"trusted.a", b"1", ANY))
+        .unwrap();
+    assert_eq!(names(), [b"trusted.a".to_vec()]);
+    assert_eq!(volume.run(|fs| fs.read_link(at("/l"))).unwrap(), target);
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+#[test]
+fn access_control_lists_are_kept_and_returned_and_decide_nothing() {
+    let volume = Volume::fresh();
+    let owner = Credentials::user(10, 10, &[]);
+    let stranger = Credentials::user(11, 11, &[]);
+    volume.touch("/f").unwrap();
+    volume.mkdir("/d").unwrap();
+    for path in ["/f", "/d"] {
+        volume
+            .run(|fs| fs.set_owner(at(path), Follow::Yes, Some(10), None))
+            .unwrap();
+    }
+    let set = |who: &Credentials, path: &str, name: &str| {
+        let at = At::root(who, path.as_bytes());
+        volume.run(|fs| fs.xattr_set(at, Follow::Yes, name.as_bytes(), b"list", ANY))
+    };
+    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+    assert_eq!(set(&owner, "/f", access), Ok(()));
+    assert_eq!(set(&owner, "/d", default), Ok(()));
+    assert_eq!(set(&owner, "/f", default), Err(Errno::ACCESS));
+    assert_eq!(set(&stranger, "/f", access), Err(Errno::PERM));
+    let get = At::root(&stranger, b"/f");
+    let value = volume.run(|fs| fs.xattr_get(get, Follow::Yes, access.as_bytes()));
+    assert_eq!(value.unwrap(), b"list");
+    assert_eq!(volume.stat("/f").unwrap().mode, 0o100_644);
+    // What isn't there can be removed, as on Linux.
+    for _ in 0..2 {
+        volume
+            .run(|fs| fs.xattr_remove(at("/f"), Follow::Yes, access.as_bytes()))
+            .unwrap();
+    }
+}

@@ -1,0 +1,246 @@
+//! What operations may cost in device requests, counted on a device with a volatile cache.
+
+use crate::rig::{close, create, engine_options, pattern};
+use adit_base::Result;
+use adit_block::{Device, IoCounts, Latency, MemoryConfig, MemoryDevice};
+use adit_reactor::Engine;
+use adit_reactor::sync::join_all;
+use adit_store::{BlobId, MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
+use std::sync::{Arc, Barrier};
+
+fn volume(latency: Option<Latency>) -> (Arc<MemoryDevice>, Arc<Engine<Store>>) {
+    volume_with(latency, false)
+}
+
+fn volume_with(
+    latency: Option<Latency>,
+    data_checksums: bool,
+) -> (Arc<MemoryDevice>, Arc<Engine<Store>>) {
+    let device = MemoryDevice::new(MemoryConfig {
+        size_bytes: 64 << 20,
+        volatile_cache: true,
+        latency,
+        ..MemoryConfig::default()
+    })
+    .unwrap();
+    let raw: Arc<dyn Device> = device.clone();
+    let engine = Engine::<()>::start(raw.clone(), engine_options(), |reactor| async move {
+        let options = MkfsOptions {
+            data_checksums,
+            ..MkfsOptions::default()
+        };
+        mkfs(&reactor, &options).await
+    })
+    .unwrap();
+    engine.shutdown(|()| async { Ok(()) }).unwrap();
+    let engine = Engine::start(raw, engine_options(), |reactor| async move {
+        let options = StoreOptions {
+            survive_process_death: false,
+            ..StoreOptions::default()
+        };
+        Store::open(reactor, &options).await
+    })
+    .unwrap();
+    (device, engine)
+}
+
+fn cost<F, Fut>(device: &MemoryDevice, engine: &Arc<Engine<Store>>, operation: F) -> IoCounts
+where
+    F: FnOnce(Store) -> Fut + Send,
+    Fut: Future<Output = Result<()>>,
+{
+    device.reset_counts();
+    engine.run(|store| operation(store.clone())).unwrap();
+    device.counts()
+}
+
+/// How often the device had to make something durable.
+fn barriers(counts: &IoCounts) -> u64 {
+    counts.flushes + counts.fua_writes
+}
+
+/// Waits for what a checkpoint leaves to do in the background.
+fn settled(device: &MemoryDevice, engine: &Arc<Engine<Store>>) {
+    let idle = || {
+        cost(device, engine, |store| async move {
+            for _ in 0..20 {
+                store.reactor().yield_now().await;
+            }
+            Ok(())
+        })
+    };
+    while idle() != IoCounts::default() {}
+}
+
+fn new_blob(engine: &Arc<Engine<Store>>, len: usize) -> BlobId {
+    engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            store.write(&blob, 0, &pattern(len, 1)).await?;
+            store.sync(&blob, SyncKind::All).await?;
+            store.checkpoint().await?;
+            Ok(id)
+        })
+        .unwrap()
+}
+
+#[test]
+fn a_small_append_with_fdatasync_is_one_write_and_one_flush() {
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        let id = new_blob(&engine, 1000);
+        settled(&device, &engine);
+        for index in 0..200 {
+            let counts = cost(&device, &engine, |store| async move {
+                let blob = store.blob(id).await?;
+                store.append(&blob, &pattern(100, index)).await?;
+                store.sync(&blob, SyncKind::Data).await
+            });
+            assert!(
+                counts.writes == 1 && barriers(&counts) == 1,
+                "append {index}, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
+    }
+}
+
+#[test]
+fn a_new_page_sized_blob_with_fsync_is_two_writes_and_two_flushes_at_most() {
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        new_blob(&engine, 1);
+        settled(&device, &engine);
+        for index in 0..50 {
+            let counts = cost(&device, &engine, |store| async move {
+                let id = create(&store).await?;
+                let blob = store.blob(id).await?;
+                store.write(&blob, 0, &pattern(4096, index)).await?;
+                store.sync(&blob, SyncKind::All).await
+            });
+            assert!(
+                counts.writes <= 2 && barriers(&counts) <= 2,
+                "blob {index}, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
+    }
+}
+
+#[test]
+fn overwriting_a_page_with_fdatasync_is_one_write_and_one_flush() {
+    // With checksums it goes through the journal.
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        let id = new_blob(&engine, 1 << 20);
+        for index in 0..100u64 {
+            let counts = cost(&device, &engine, |store| async move {
+                let blob = store.blob(id).await?;
+                let offset = index * 37 % 256 * 4096;
+                store.write(&blob, offset, &pattern(4096, index)).await?;
+                store.sync(&blob, SyncKind::Data).await
+            });
+            assert!(
+                counts.writes == 1 && barriers(&counts) == 1,
+                "overwrite {index}, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
+    }
+}
+
+#[test]
+fn overwriting_many_pages_of_a_volume_with_checksums_is_two_writes_and_two_flushes() {
+    let (device, engine) = volume_with(None, true);
+    let id = new_blob(&engine, 1 << 20);
+    for index in 0..20u64 {
+        let counts = cost(&device, &engine, |store| async move {
+            let blob = store.blob(id).await?;
+            store.write(&blob, 65_536, &pattern(262_144, index)).await?;
+            store.sync(&blob, SyncKind::Data).await
+        });
+        assert!(
+            counts.writes <= 2 && barriers(&counts) <= 2,
+            "overwrite {index}: {counts:?}"
+        );
+    }
+    close(engine);
+}
+
+#[test]
+fn a_cached_read_and_a_sync_of_what_is_durable_ask_nothing_of_the_device() {
+    let (device, engine) = volume(None);
+    let id = new_blob(&engine, 1 << 20);
+    let counts = cost(&device, &engine, |store| async move {
+        let blob = store.blob(id).await?;
+        let mut back = vec![0; 1 << 20];
+        store.read(&blob, 0, &mut back).await?;
+        assert!(back == pattern(1 << 20, 1));
+        store.sync(&blob, SyncKind::Data).await?;
+        store.sync(&blob, SyncKind::All).await?;
+        store.sync_all().await
+    });
+    assert_eq!(counts, IoCounts::default());
+    close(engine);
+}
+
+#[test]
+fn syncs_of_one_worker_at_the_same_time_share_two_flushes() {
+    let (device, engine) = volume(None);
+    let blobs: Vec<BlobId> = (0..16).map(|_| new_blob(&engine, 100)).collect();
+    let counts = cost(&device, &engine, |store| async move {
+        let store = &store;
+        let syncs = blobs.iter().map(|id| async move {
+            let blob = store.blob(*id).await?;
+            store.append(&blob, &pattern(100, 7)).await?;
+            store.sync(&blob, SyncKind::Data).await
+        });
+        join_all(syncs).await.into_iter().collect()
+    });
+    assert!(counts.writes <= 2 && barriers(&counts) <= 2, "{counts:?}");
+    close(engine);
+}
+
+#[test]
+fn syncs_of_many_threads_share_two_flushes() {
+    // Slow enough that all threads have arrived before the first is done.
+    let slow = Latency {
+        read_us: 0,
+        write_us: 0,
+        flush_us: 30_000,
+        bytes_per_us: 0,
+    };
+    let (device, engine) = volume(Some(slow));
+    const THREADS: u64 = 6;
+    let blobs: Vec<BlobId> = (0..THREADS).map(|_| new_blob(&engine, 100)).collect();
+    // Of several rounds the best: a thread may be late on a busy machine.
+    let mut best = u64::MAX;
+    for round in 0..5 {
+        for id in &blobs {
+            let append = engine.run(|store| async move {
+                let blob = store.blob(*id).await?;
+                store.append(&blob, &pattern(100, round)).await.map(drop)
+            });
+            append.unwrap();
+        }
+        device.reset_counts();
+        let barrier = Barrier::new(blobs.len());
+        std::thread::scope(|scope| {
+            for id in &blobs {
+                let (engine, barrier) = (&engine, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let sync = engine.run(|store| async move {
+                        let blob = store.blob(*id).await?;
+                        store.sync(&blob, SyncKind::Data).await
+                    });
+                    sync.unwrap();
+                });
+            }
+        });
+        best = best.min(barriers(&device.counts()));
+    }
+    assert!(best <= 2, "{best} flushes for {THREADS} syncs");
+    close(engine);
+}

@@ -1,0 +1,19 @@
+//! What the store promises, a file a subject. One program: each one more would compile the store again, for the code of an async
+//! function is made where it is awaited.
+//!
+//! `cargo test -p adit-store power_cut` runs one subject.
+
+mod atomic;
+mod blobs;
+mod budgets;
+mod check;
+mod checksums;
+mod crash;
+mod format_doc;
+mod io_errors;
+mod power_cut;
+mod pressure;
+mod process_death;
+mod rig;
+mod speed;
+mod upkeep;

@@ -1,0 +1,193 @@
+//! More work than the device or the cache keeps up with: who waits, and that everybody gets a turn.
+
+use crate::rig::{
+    PAGE, assert_clean, close, create, drop_dead, format_as, formatted, open, pattern,
+};
+use adit_base::Result;
+use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
+use adit_reactor::sync::join_all;
+use adit_store::{AllocateMode, MkfsOptions, SyncKind, XattrMode};
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// A formatted volume whose writes take their time.
+fn slow(size_bytes: u64, polls: u32) -> Arc<FaultDevice> {
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes,
+        volatile_cache: true,
+        queued: true,
+        ..FaultConfig::default()
+    });
+    format_as(&device, MkfsOptions::default());
+    device.inject(FaultRule::new(FaultOn::Write, FaultEffect::Delay { polls }));
+    device
+}
+
+/// A writer outran the write-back of its own file: that one was busy, so nothing made room, and `write` answered
+/// ENOMEM.
+#[test]
+fn a_writer_that_outruns_the_device_waits_for_it() {
+    let device = slow(128 << 20, 50);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let writer = async {
+                for piece in 0..64 {
+                    store
+                        .write(&blob, piece << 20, &pattern(1 << 20, piece))
+                        .await?;
+                }
+                Ok(())
+            };
+            let syncer = async {
+                for _ in 0..20 {
+                    store.sync(&blob, SyncKind::Data).await?;
+                }
+                Ok(())
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                [Box::pin(writer), Box::pin(syncer)];
+            join_all(both).await.into_iter().collect::<Result<()>>()?;
+            let mut back = vec![0; 1 << 20];
+            for piece in 0..64 {
+                store.read(&blob, piece << 20, &mut back).await?;
+                assert!(back == pattern(1 << 20, piece));
+            }
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+/// Each commit found the next committer waiting before the checkpoint, which so got no turn until the ring was
+/// full but for its last eighth, and everybody waited.
+#[test]
+fn commits_back_to_back_do_not_keep_a_checkpoint_waiting() {
+    let device = slow(32 << 20, 2);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let ring = store.info().await?.journal_bytes;
+            let appender = async || {
+                let id = create(store).await?;
+                let blob = store.blob(id).await?;
+                for _ in 0..2000 {
+                    store.append(&blob, &[1; 100]).await?;
+                    store.sync(&blob, SyncKind::Data).await?;
+                    let live = store.info().await?.journal_live_bytes;
+                    assert!(live < ring / 8 * 6, "{live} of {ring} bytes are live");
+                }
+                Ok(())
+            };
+            let all = join_all((0..3).map(|_| appender())).await;
+            all.into_iter().collect::<Result<()>>()
+        })
+        .unwrap();
+    close(engine);
+}
+
+/// What a jump of the valid size left behind was made unwritten in one transaction, however many extents it had:
+/// the journal's buffers overflowed, and that panicked.
+#[test]
+fn the_last_page_of_a_fragmented_preallocation_can_be_written_first() {
+    const HOLES: u64 = 30_000;
+    let device = formatted(512 << 20);
+    let engine = open(&device);
+    let id = engine
+        .run(|store| async {
+            let sieve = create(store).await?;
+            let blob = store.blob(sieve).await?;
+            let rest = store.info().await?.free_bytes - (3 << 20);
+            store.allocate(&blob, 0..rest, AllocateMode::Extend).await?;
+            for hole in 0..HOLES {
+                let start = hole * 2 * PAGE;
+                store.punch(&blob, start..start + PAGE).await?;
+            }
+            store.checkpoint().await?;
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let end = (HOLES - 500) * PAGE;
+            store.allocate(&blob, 0..end, AllocateMode::Extend).await?;
+            store.write(&blob, end - 10, b"the end...").await?;
+            store.sync(&blob, SyncKind::Data).await?;
+            Ok(id)
+        })
+        .unwrap();
+    drop_dead(engine);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let blob = store.blob(id).await?;
+            let mut back = vec![1; 1 << 20];
+            assert_eq!(store.read(&blob, 0, &mut back).await?, back.len());
+            assert!(back.iter().all(|byte| *byte == 0));
+            let mut back = [0; 10];
+            store.read(&blob, blob.size() - 10, &mut back).await?;
+            assert_eq!(&back, b"the end...");
+            Ok(())
+        })
+        .unwrap();
+    assert_clean(&engine);
+    close(engine);
+}
+
+/// The check had asked for the page of attributes of a blob that was deleted before the page came: the page's frame
+/// was taken away under the load, which panicked.
+#[test]
+fn a_blob_can_be_deleted_while_the_check_looks_at_it() {
+    let device = slow(64 << 20, 0);
+    let engine = open(&device);
+    let ids = engine
+        .run(|store| async {
+            let mut ids = Vec::new();
+            for index in 0..40 {
+                let id = create(store).await?;
+                let value = vec![1; 500 + index];
+                (store.xattr_set(id, b"user.large", &value, XattrMode::Any)).await?;
+                ids.push(id);
+            }
+            Ok(ids)
+        })
+        .unwrap();
+    close(engine);
+    device.inject(FaultRule::new(
+        FaultOn::Read,
+        FaultEffect::Delay { polls: 3 },
+    ));
+    for id in ids {
+        let engine = open(&device);
+        engine
+            .run(|store| async {
+                let check = async { store.check(&mut |_, _| {}).await.map(drop) };
+                let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                    [Box::pin(check), Box::pin(store.delete(id))];
+                let mut results = join_all(both).await.into_iter().skip(1);
+                results.next().unwrap()
+            })
+            .unwrap();
+        close(engine);
+    }
+}
+
+/// It filled the cache with dirty pages until nothing was left to write them back with, and answered ENOMEM.
+#[test]
+fn one_append_may_be_larger_than_the_cache() {
+    let device = formatted(128 << 20);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let data = pattern(60 << 20, 1);
+            assert_eq!(store.append(&blob, &data).await?, 0);
+            store.sync(&blob, SyncKind::Data).await?;
+            let mut back = vec![0; data.len()];
+            store.read(&blob, 0, &mut back).await?;
+            assert!(back == data);
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}

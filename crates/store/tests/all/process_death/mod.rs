@@ -1,0 +1,23 @@
+//! The death of the process is not the machine's: what was acknowledged is there after SIGKILL, on the same boot.
+//!
+//! | file | what |
+//! |---|---|
+//! | `kills.rs` | processes that the kernel kills, anywhere |
+//! | `requests.rs` | deaths before each request to the device, of a workload and of a takeover |
+//! | `mappings.rs` | what lies in `/dev/shm` is old, foreign, damaged or no mapping at all |
+//! | `moment.rs`, `child.rs`, `world.rs` | a death as a value, a process to be killed, the model |
+//!
+//! `ADIT_KILLS=1000` kills so many processes, `ADIT_SEED=7` chooses what they do.
+
+mod child;
+mod kills;
+mod mappings;
+mod moment;
+mod requests;
+mod world;
+
+#[test]
+#[ignore = "is what the tests start and kill"]
+fn the_other_process() {
+    child::run();
+}

@@ -16,8 +16,8 @@ pub(crate) fn include() -> PathBuf {
     root().join("crates/capi/include")
 }
 
-/// `libadit.so` or `libadit.a`. Cargo builds no C libraries for tests, so they are asked for here; after
-/// a build of the workspace that is nothing to do.
+/// `libadit.so` or `libadit.a`. Cargo builds no C libraries for tests, so they are asked for here, in the words of
+/// `cargo xtask plugin`, after which that is nothing to do: with other packages beside it, all layers have other features.
 pub(crate) fn library(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -25,7 +25,8 @@ pub(crate) fn library(name: &str) -> PathBuf {
             .parent()
             .expect("it lies in the target folder");
         run(Command::new(env!("CARGO"))
-            .args(["build", "--package", "adit-capi", "--target-dir"])
+            .args(["build", "--package", "adit-capi", "--package", "adit-cli"])
+            .arg("--target-dir")
             .arg(target)
             .current_dir(root()));
         target.join("debug")

@@ -371,12 +371,11 @@ impl Model {
                 let overlaps = source.id == target.id
                     && *from_offset < to_offset + len
                     && *to_offset < from_offset + len;
-                if failed {
-                    self.doubt(target.id, answer);
-                    return if overlaps { Either } else { Success };
-                }
                 if overlaps {
-                    return Failure;
+                    return if failed { Either } else { Failure };
+                }
+                if failed && !self.may_be_there(target.id, answer) {
+                    return Success;
                 }
                 if let Some(Answer::Copied(count)) = answer {
                     if *count as usize > bytes.len() {
@@ -608,19 +607,8 @@ impl Model {
 
     /// A write that succeeded, may have happened, or failed.
     fn write(&mut self, id: Id, number: u32, offset: u64, len: u64, failure: Option<&Answer>) {
-        if failure.is_some() {
-            // One that failed for want of space has changed nothing; after another failure a part of it may be there, and one that
-            // is a sync may be there as a whole.
-            let syncs = self.slots.iter().flatten();
-            let syncs = syncs
-                .filter(|handle| handle.id == id)
-                .any(|handle| handle.how.dsync);
-            if no_effect(failure) && !(is_late(failure) && syncs) {
-                return;
-            }
-            let file = self.file(id);
-            let edits = file.edits.len();
-            file.uncertain.get_or_insert(edits);
+        if failure.is_some() && !self.may_be_there(id, failure) {
+            return;
         }
         if len == 0 {
             return;
@@ -628,6 +616,22 @@ impl Model {
         let size = (self.file(id).now.len() as u64).max(offset + len);
         let bytes = stamped(number, offset, len);
         self.edit(id, size, vec![(offset, bytes.into())], false);
+    }
+
+    /// Whether something of an operation that failed may be in the file; then, from here on, we don't know. One that failed for want of
+    /// space has changed nothing; after another failure a part of it may be there, and one that is a sync may be there as a whole.
+    fn may_be_there(&mut self, id: Id, failure: Option<&Answer>) -> bool {
+        let syncs = self.slots.iter().flatten();
+        let syncs = syncs
+            .filter(|handle| handle.id == id)
+            .any(|handle| handle.how.dsync);
+        if no_effect(failure) && !(is_late(failure) && syncs) {
+            return false;
+        }
+        let file = self.file(id);
+        let edits = file.edits.len();
+        file.uncertain.get_or_insert(edits);
+        true
     }
 
     /// A change of size that failed: from here on we don't know.

@@ -48,6 +48,12 @@ fn missing_checksums_are_found_after_a_crash() {
     seeds([849, 4207]);
 }
 
+/// The judge's own mistake: a copy whose sync fails has failed, and may be there all the same, as a write may.
+#[test]
+fn a_copy_that_failed_may_be_there() {
+    seeds([14660]);
+}
+
 #[test]
 fn the_same_seed_does_the_same_each_time() {
     for seed in [3, 17, 40, 77] {

@@ -261,17 +261,22 @@ impl Model {
                     return Failure;
                 };
                 let size = self.file(handle.id).now.len() as u64;
+                let at = match answer {
+                    Some(Answer::At(at)) => *at,
+                    _ => size,
+                };
+                let expected = match self.file(handle.id).uncertain {
+                    None if at != size => Failure,
+                    _ => Success,
+                };
                 self.write(
                     handle.id,
                     *number,
-                    size,
+                    at,
                     *len,
                     failed.then_some(answer).flatten(),
                 );
-                match answer {
-                    Some(Answer::At(at)) if *at != size => Failure,
-                    _ => Success,
-                }
+                expected
             }
             Op::Atomic {
                 slot,
@@ -310,8 +315,7 @@ impl Model {
                 let Some(handle) = self.handle(*slot) else {
                     return Failure;
                 };
-                if failed {
-                    self.doubt(handle.id, answer);
+                if failed && !self.may_be_there(handle.id, answer) {
                     return Success;
                 }
                 self.edit(handle.id, *size, Vec::new(), false);
@@ -326,8 +330,7 @@ impl Model {
                 let Some(handle) = self.handle(*slot) else {
                     return Failure;
                 };
-                if failed {
-                    self.doubt(handle.id, answer);
+                if failed && !self.may_be_there(handle.id, answer) {
                     return Success;
                 }
                 let size = self.file(handle.id).now.len() as u64;
@@ -632,16 +635,6 @@ impl Model {
         let edits = file.edits.len();
         file.uncertain.get_or_insert(edits);
         true
-    }
-
-    /// A change of size that failed: from here on we don't know.
-    fn doubt(&mut self, id: Id, answer: Option<&Answer>) {
-        if no_effect(answer) {
-            return;
-        }
-        let file = self.file(id);
-        let uncertain = file.edits.len();
-        file.uncertain.get_or_insert(uncertain);
     }
 
     fn edit(&mut self, id: Id, size: u64, mut ranges: Vec<(u64, Rc<[u8]>)>, atomic: bool) {

@@ -61,16 +61,22 @@ impl Drop for AlignedBuffer {
 }
 
 /// SplitMix64: enough to choose places and to defeat compression.
-#[derive(Clone)]
-pub(crate) struct Prng(u64);
+#[derive(Clone, Debug)]
+pub struct Prng(u64);
 
 impl Prng {
-    pub(crate) fn new(seed: u64) -> Prng {
+    /// The sequence of that seed.
+    pub fn new(seed: u64) -> Prng {
         Prng(seed)
     }
 
+    /// The next 64 bits.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it has no end, of which an iterator would have to tell"
+    )]
     #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -80,7 +86,7 @@ impl Prng {
 
     /// Uniform below `bound`, without a division.
     #[inline]
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }

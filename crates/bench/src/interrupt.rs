@@ -13,13 +13,26 @@ extern "C" fn remember(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Catches SIGINT and SIGTERM while it lives.
-pub(crate) struct Guard {
+/// Catches SIGINT and SIGTERM while it lives: measurements end with an error of kind `Interrupted`.
+pub struct Guard {
     before: [libc::sigaction; 2],
 }
 
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InterruptGuard").finish_non_exhaustive()
+    }
+}
+
+impl Default for Guard {
+    fn default() -> Guard {
+        Guard::new()
+    }
+}
+
 impl Guard {
-    pub(crate) fn new() -> Guard {
+    /// Begins to catch them; what came before is forgotten.
+    pub fn new() -> Guard {
         INTERRUPTED.store(false, Ordering::Relaxed);
         let before = SIGNALS.map(|signal| {
             // SAFETY: an all-zero sigaction is a valid value (default action, empty mask).

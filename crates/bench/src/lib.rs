@@ -5,8 +5,12 @@
 //! written file). [`run`] is the whole benchmark; [`measure_one`] measures one system at one place,
 //! for comparisons that need the device to themselves.
 //!
+//! Programs that measure something else in the same way take their parts from here: [`measure`] under [`observed`], to a
+//! [`Measurement`] by [`Sample::measurement`].
+//!
 //! - `target`: what every system can do; `kernel`, `floor`, `embedded`: the systems;
 //! - `jobs`: what is asked of them; `sample`: measuring it; `schedule`: in what order;
+//! - `measurement`: what a program prints of it for another one;
 //! - `report`, `table`: what is told about it;
 //! - `data`, `place`, `resources`, `interrupt`: bytes, folders, memory, Ctrl-C.
 //!
@@ -18,6 +22,7 @@ mod floor;
 mod interrupt;
 mod jobs;
 mod kernel;
+mod measurement;
 mod place;
 mod report;
 mod resources;
@@ -27,6 +32,11 @@ mod suite;
 mod table;
 mod target;
 
+pub use data::Prng;
+pub use interrupt::Guard as InterruptGuard;
 pub use jobs::{Job, RowKey, Shape};
+pub use measurement::Measurement;
 pub use report::{Block, Cell, Environment, Report, Row};
+pub use resources::observed;
+pub use sample::{Limit, Sample, Timing, measure};
 pub use suite::{Measure, Options, SystemAt, measure_one, run};

@@ -10,29 +10,40 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::interrupt;
+use crate::jobs::RowKey;
+use crate::measurement::Measurement;
 
 /// Latencies in nanoseconds.
 pub(crate) type Latencies = Histogram<u64>;
 
-/// One measurement.
-#[derive(Clone)]
-pub(crate) struct Sample {
-    pub(crate) operations: u64,
-    pub(crate) elapsed: Duration,
+/// One measurement. [`observed`](crate::observed) fills in what it cost besides time.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// How many operations were done.
+    pub operations: u64,
+    /// In what time.
+    pub elapsed: Duration,
     pub(crate) latencies: Latencies,
     /// What this process read from devices meanwhile, where that was counted.
-    pub(crate) device_read_bytes: Option<u64>,
+    pub device_read_bytes: Option<u64>,
+    /// How long the machine's processors were busy meanwhile, in seconds.
+    pub cpu_seconds: Option<f64>,
+    /// Memory in use afterwards.
+    pub memory_bytes: Option<u64>,
 }
 
 /// When a measurement ends: whichever comes first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    pub(crate) time: Duration,
-    pub(crate) operations: u64,
+pub struct Limit {
+    /// After the operation, or the stretch of them, in which this time has passed.
+    pub time: Duration,
+    /// After so many operations.
+    pub operations: u64,
 }
 
 impl Limit {
-    pub(crate) fn time(time: Duration) -> Limit {
+    /// As many operations as that time allows.
+    pub fn time(time: Duration) -> Limit {
         Limit {
             time,
             operations: u64::MAX,
@@ -40,7 +51,7 @@ impl Limit {
     }
 
     /// A fixed number of operations, however long they take.
-    pub(crate) fn operations(operations: u64) -> Limit {
+    pub fn operations(operations: u64) -> Limit {
         Limit {
             time: Duration::MAX,
             operations,
@@ -50,8 +61,10 @@ impl Limit {
 
 /// Each how many operations one is timed by itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Timing {
+pub enum Timing {
+    /// Every one.
     Each,
+    /// The last of each stretch of so many.
     OneIn(u64),
 }
 
@@ -70,8 +83,9 @@ fn clock_cost() -> Duration {
     })
 }
 
-/// Runs `operation(turn)` until the limit.
-pub(crate) fn measure(
+/// Runs `operation(turn)` until the limit. An error of the operation ends it, as does one of kind `Interrupted` after a
+/// signal that an [`InterruptGuard`](crate::InterruptGuard) caught.
+pub fn measure(
     limit: Limit,
     timing: Timing,
     mut operation: impl FnMut(u64) -> io::Result<()>,
@@ -102,27 +116,55 @@ pub(crate) fn measure(
         }
     }
     Ok(Sample {
-        operations: turn,
-        elapsed: started.elapsed(),
         latencies,
-        device_read_bytes: None,
+        ..Sample::untimed(turn, started.elapsed())
     })
 }
 
 impl Sample {
+    /// So many operations in that time, without anything about single ones.
+    pub fn untimed(operations: u64, elapsed: Duration) -> Sample {
+        Sample {
+            operations,
+            elapsed,
+            latencies: empty_latencies(),
+            device_read_bytes: None,
+            cpu_seconds: None,
+            memory_bytes: None,
+        }
+    }
+
+    /// The measurement of a row. It is at no place of a curve (`at`).
+    pub fn measurement(&self, key: &RowKey) -> Measurement {
+        // Of each percentile at least one operation has to lie beyond it.
+        let percentile = |fraction: f64, one_in: u64| {
+            (self.latencies.len() >= one_in).then(|| self.latency_us(fraction))
+        };
+        Measurement {
+            id: key.id.to_owned(),
+            title: key.title.clone(),
+            threads: key.threads,
+            at: None,
+            operation_bytes: key.operation_bytes,
+            operations: self.operations,
+            seconds: self.elapsed.as_secs_f64(),
+            cpu_seconds: self.cpu_seconds,
+            p50_us: percentile(0.5, 2),
+            p99_us: percentile(0.99, 100),
+            p999_us: percentile(0.999, 1000),
+            device_read_bytes: self.device_read_bytes,
+            memory_bytes: self.memory_bytes,
+        }
+    }
+
     /// Operations per second.
-    pub(crate) fn rate(&self) -> f64 {
+    pub fn rate(&self) -> f64 {
         self.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
     /// Several threads that ran at the same time.
     pub(crate) fn side_by_side(samples: Vec<Sample>) -> Sample {
-        let mut sum = Sample {
-            operations: 0,
-            elapsed: Duration::ZERO,
-            latencies: empty_latencies(),
-            device_read_bytes: None,
-        };
+        let mut sum = Sample::untimed(0, Duration::ZERO);
         for sample in samples {
             sum.operations += sample.operations;
             sum.elapsed = sum.elapsed.max(sample.elapsed);
@@ -146,6 +188,7 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::{Limit, Sample, Timing, measure};
+    use crate::jobs::RowKey;
     use std::time::Duration;
 
     #[test]
@@ -180,14 +223,30 @@ mod tests {
 
     #[test]
     fn threads_add_up_over_the_longest_time() {
-        let one = |ms| Sample {
-            operations: 10,
-            elapsed: Duration::from_millis(ms),
-            latencies: super::empty_latencies(),
-            device_read_bytes: None,
-        };
+        let one = |ms| Sample::untimed(10, Duration::from_millis(ms));
         let both = Sample::side_by_side(vec![one(5), one(10)]);
         assert_eq!((both.operations, both.elapsed.as_millis()), (20, 10));
+    }
+
+    #[test]
+    fn a_measurement_has_the_percentiles_that_enough_operations_support() {
+        let key = RowKey {
+            id: "nothing",
+            title: "nothing at all".to_owned(),
+            threads: 1,
+            operation_bytes: 7,
+        };
+        let measured = |operations| {
+            let sample = measure(Limit::operations(operations), Timing::Each, |_| Ok(()));
+            sample.unwrap().measurement(&key)
+        };
+        let few = measured(99);
+        assert_eq!((few.id.as_str(), few.operations), ("nothing", 99));
+        assert_eq!((few.operation_bytes, few.threads), (7, 1));
+        assert!(few.p50_us.is_some() && few.p99_us.is_none() && few.p999_us.is_none());
+        let many = measured(1000);
+        assert!(many.p50_us <= many.p99_us && many.p99_us <= many.p999_us);
+        assert!(many.p999_us.is_some());
     }
 
     #[test]

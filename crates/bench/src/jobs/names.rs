@@ -7,6 +7,7 @@ use std::io;
 use std::time::Instant;
 
 use super::{Measured, RowKey, Stage};
+use crate::resources::observed;
 use crate::sample::{Limit, Timing, measure};
 use crate::target::{Access, Name, Target};
 
@@ -33,11 +34,14 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
 
     let mut rows = Vec::new();
     let mut block = |id, title: &str, each: &dyn Fn(usize) -> io::Result<()>| -> io::Result<()> {
-        let started = Instant::now();
         let limit = Limit::operations(stage.shape.names);
-        let mut sample = measure(limit, Timing::OneIn(STRETCH), |turn| each(turn as usize))?;
-        target.sync_everything()?;
-        sample.elapsed = started.elapsed();
+        let sample = observed(|| {
+            let started = Instant::now();
+            let mut sample = measure(limit, Timing::OneIn(STRETCH), |turn| each(turn as usize))?;
+            target.sync_everything()?;
+            sample.elapsed = started.elapsed();
+            Ok(sample)
+        })?;
         rows.push((RowKey::new(id, title, 0), sample));
         Ok(())
     };

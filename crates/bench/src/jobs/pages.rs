@@ -4,7 +4,7 @@ use std::io;
 
 use super::{Measured, RowKey, Stage, in_threads, readable_bytes};
 use crate::data::{AlignedBuffer, PAGE_BYTES, Prng};
-use crate::resources::counting_device_reads;
+use crate::resources::observed;
 use crate::sample::{Limit, Timing, measure};
 use crate::target::{Access, Target, TargetFile};
 
@@ -15,7 +15,7 @@ const STRETCH: u64 = 32;
 pub(super) fn direct_read<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Measured> {
     let len_bytes = stage.shape.direct_bytes;
     let file = stage.written_file("direct", len_bytes, Access::Direct)?;
-    let sample = counting_device_reads(|| {
+    let sample = observed(|| {
         in_threads(threads, |thread| {
             let mut buffer = AlignedBuffer::new(PAGE_BYTES);
             let mut place = places(stage.round, thread, len_bytes);
@@ -34,8 +34,10 @@ pub(super) fn direct_write<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measur
     let file = stage.written_file("direct", len_bytes, Access::Direct)?;
     let mut place = places(stage.round, 0, len_bytes);
     let limit = Limit::time(stage.shape.slice);
-    let sample = measure(limit, Timing::OneIn(4), |turn| {
-        file.write_at(stage.noise.at(turn, PAGE_BYTES), place())
+    let sample = observed(|| {
+        measure(limit, Timing::OneIn(4), |turn| {
+            file.write_at(stage.noise.at(turn, PAGE_BYTES), place())
+        })
     })?;
     file.sync_data()?;
     let key = RowKey::new("direct-write", "direct random write 4 KiB", 0);
@@ -52,7 +54,7 @@ pub(super) fn cached_read<T: Target>(
     warm(&file, len_bytes)?;
     let limit = Limit::time(stage.shape.slice);
     let size = readable_bytes(len_bytes);
-    let copied = counting_device_reads(|| {
+    let copied = observed(|| {
         in_threads(threads, |thread| {
             let mut buffer = AlignedBuffer::new(PAGE_BYTES);
             let mut place = places(stage.round, thread, len_bytes);
@@ -65,10 +67,12 @@ pub(super) fn cached_read<T: Target>(
     let key = RowKey::new("cached-read", title, PAGE_BYTES as u64).with_threads(threads);
     let mut rows = vec![(key, copied)];
     if file.borrow_at(PAGE_BYTES, 0)? {
-        let borrowed = in_threads(threads, |thread| {
-            let mut place = places(stage.round, thread, len_bytes);
-            measure(limit, Timing::OneIn(STRETCH), |_| {
-                file.borrow_at(PAGE_BYTES, place()).map(drop)
+        let borrowed = observed(|| {
+            in_threads(threads, |thread| {
+                let mut place = places(stage.round, thread, len_bytes);
+                measure(limit, Timing::OneIn(STRETCH), |_| {
+                    file.borrow_at(PAGE_BYTES, place()).map(drop)
+                })
             })
         })?;
         let title = format!("  borrowed, not copied ({size})");
@@ -86,8 +90,10 @@ pub(super) fn cached_write<T: Target>(
     let file = stage.written_file("cached", len_bytes, Access::Cached)?;
     let mut place = places(stage.round, 0, len_bytes);
     let limit = Limit::time(stage.shape.slice);
-    let sample = measure(limit, Timing::OneIn(STRETCH), |turn| {
-        file.write_at(stage.noise.at(turn, PAGE_BYTES), place())
+    let sample = observed(|| {
+        measure(limit, Timing::OneIn(STRETCH), |turn| {
+            file.write_at(stage.noise.at(turn, PAGE_BYTES), place())
+        })
     })?;
     file.sync_all()?;
     let title = format!("cached random write 4 KiB ({})", readable_bytes(len_bytes));

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::{Measured, RowKey, Stage, readable_bytes};
 use crate::data::AlignedBuffer;
+use crate::resources::observed;
 use crate::sample::{Limit, Sample, Timing, measure};
 use crate::target::{Access, Target, TargetFile};
 
@@ -17,13 +18,16 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
     let chunks = stage.shape.scan_bytes / CHUNK_BYTES;
 
     let file = target.create(&name, Access::Durable)?;
-    let started = Instant::now();
-    let mut written = measure(Limit::operations(chunks), Timing::Each, |turn| {
-        let chunk = stage.noise.at(turn, CHUNK_BYTES as usize);
-        file.write_at(chunk, turn * CHUNK_BYTES)
+    let written = observed(|| {
+        let started = Instant::now();
+        let mut written = measure(Limit::operations(chunks), Timing::Each, |turn| {
+            let chunk = stage.noise.at(turn, CHUNK_BYTES as usize);
+            file.write_at(chunk, turn * CHUNK_BYTES)
+        })?;
+        file.sync_data()?;
+        written.elapsed = started.elapsed();
+        Ok(written)
     })?;
-    file.sync_data()?;
-    written.elapsed = started.elapsed();
     drop(file);
     target.sync_everything()?;
 
@@ -69,7 +73,9 @@ fn read<T: Target>(
 
 fn read_chunks(file: &impl TargetFile, chunks: u64) -> io::Result<Sample> {
     let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
-    measure(Limit::operations(chunks), Timing::Each, |turn| {
-        file.read_at(&mut buffer, turn * CHUNK_BYTES)
+    observed(|| {
+        measure(Limit::operations(chunks), Timing::Each, |turn| {
+            file.read_at(&mut buffer, turn * CHUNK_BYTES)
+        })
     })
 }

@@ -1,0 +1,34 @@
+//! One measurement of one row: what a program that measures prints as JSON, and what comparisons are made of.
+
+use serde::{Deserialize, Serialize};
+
+/// One row, measured once on one system.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// A short stable name of the kind of operation, for programs. Rows with the same name and different `at` are a curve.
+    pub id: String,
+    /// What a table calls it.
+    pub title: String,
+    /// Threads that did it at the same time.
+    pub threads: u32,
+    /// Where on its curve: bytes an operation, files, depth of the queue… (in the title in words).
+    pub at: Option<u64>,
+    /// Bytes that each operation moves on behalf of the caller (0 where that means nothing).
+    pub operation_bytes: u64,
+    /// How many operations were done.
+    pub operations: u64,
+    /// In what time, all threads together.
+    pub seconds: f64,
+    /// What the processors did meanwhile, in seconds: the whole machine, so that the kernel's threads are in it.
+    pub cpu_seconds: Option<f64>,
+    /// Half of the operations took at most this long, in µs; likewise 99 and 99.9 of 100. `None` when too few were timed.
+    pub p50_us: Option<f64>,
+    /// See `p50_us`.
+    pub p99_us: Option<f64>,
+    /// See `p50_us`.
+    pub p999_us: Option<f64>,
+    /// Bytes that were read from devices, where that was counted.
+    pub device_read_bytes: Option<u64>,
+    /// Memory in use afterwards: the process's, and the page cache that it filled.
+    pub memory_bytes: Option<u64>,
+}

@@ -18,9 +18,12 @@ fn device_read_bytes() -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Seconds that the machine's processors have worked so far, the kernel's threads included.
-fn busy_seconds() -> Option<f64> {
-    let ticks = busy_ticks(&std::fs::read_to_string("/proc/stat").ok()?)?;
+/// How long the machine's processors have worked so far, the kernel's threads included, in ticks.
+fn busy_so_far() -> Option<u64> {
+    busy_ticks(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+fn seconds(ticks: u64) -> Option<f64> {
     // SAFETY: plain call.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     (per_second > 0).then(|| ticks as f64 / per_second as f64)
@@ -59,15 +62,15 @@ fn memory_bytes() -> Option<u64> {
 /// machine's processors worked, and the memory in use afterwards (by the file that the environment variable
 /// `ADIT_BENCH_MEMORY` names, else the process's own).
 pub fn observed(measure: impl FnOnce() -> io::Result<Sample>) -> io::Result<Sample> {
-    let (read_before, busy_before) = (device_read_bytes(), busy_seconds());
+    let (read_before, busy_before) = (device_read_bytes(), busy_so_far());
     let mut sample = measure()?;
-    let (read, busy) = (device_read_bytes(), busy_seconds());
+    let (read, busy) = (device_read_bytes(), busy_so_far());
     sample.device_read_bytes = read
         .zip(read_before)
         .map(|(after, before)| after.saturating_sub(before));
     sample.cpu_seconds = busy
         .zip(busy_before)
-        .map(|(after, before)| (after - before).max(0.0));
+        .and_then(|(after, before)| seconds(after.saturating_sub(before)));
     sample.memory_bytes = memory_bytes();
     Ok(sample)
 }

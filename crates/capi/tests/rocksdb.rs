@@ -1,4 +1,4 @@
-//! RocksDB on Adit: the plugin's own test, stock `db_bench`, and a RocksDB that is killed again and again.
+//! RocksDB on Adit: the plugin's own test, stock `db_bench`, our benchmark, and a RocksDB that is killed again and again.
 //!
 //! They need g++ and Debian's librocksdb-dev and rocksdb-tools, as `cargo xtask setup` installs them. The plugin
 //! is built here from the same sources and with the same flags as by `cargo xtask plugin`, over the libadit.a
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
-use support::{include, library, root, run, scratch};
+use support::{include, library, outcome, root, run, scratch};
 
 /// Kills of each kind. `ADIT_KILLS` makes it more.
 const KILLS: u32 = 3;
@@ -60,6 +60,10 @@ fn built() -> &'static Path {
                 .join(source.file_stem().expect("a file has a name"));
             run(gxx().arg(source).args(["-lrocksdb", "-o"]).arg(program));
         }
+        run(gxx()
+            .args(sources("plugins/rocksdb/bench"))
+            .args(["-lrocksdb", "-lpthread", "-o"])
+            .arg(folder.path().join("adit-ycsb")));
         folder
     });
     folder.path()
@@ -126,6 +130,99 @@ fn stock_db_bench_runs_every_benchmark_and_leaves_nothing_outside() {
     for expected in ["CURRENT", "LOG", "LOCK", "IDENTITY"] {
         assert!(names.iter().any(|name| name == expected), "{names:?}");
     }
+}
+
+const YCSB: [&str; 4] = [
+    "--workloads=ABCDEF",
+    "--records=1000",
+    "--operations=1001",
+    "--threads=2",
+];
+
+/// Runs the benchmark, and tells its rows by name, with how many operations each has.
+fn ycsb_rows(command: &mut Command) -> Vec<(String, u64)> {
+    let output = run(command.args(YCSB));
+    let document: serde_json::Value = serde_json::from_str(&output).expect("it prints JSON");
+    let rows = document["rows"].as_array().expect("it has rows");
+    for row in rows {
+        let number = |key: &str| {
+            row[key]
+                .as_f64()
+                .unwrap_or_else(|| panic!("no {key}: {row}"))
+        };
+        assert!(number("seconds") > 0.0 && number("cpu_seconds") >= 0.0);
+        assert!(number("p50_us") > 0.0 && number("p50_us") <= number("p99_us"));
+        assert!(number("p99_us") <= number("p999_us"));
+        assert!(number("memory_bytes") > 0.0 && number("device_read_bytes") >= 0.0);
+        assert_eq!(row["threads"], 2);
+        let title = row["title"].as_str().expect("a title");
+        assert!(title.starts_with("YCSB ") && title.ends_with(", 2 threads"));
+    }
+    let named = rows.iter().map(|row| {
+        let operations = row["operations"].as_u64().expect("a number");
+        (row["id"].as_str().expect("a name").to_owned(), operations)
+    });
+    named.collect()
+}
+
+#[test]
+fn ycsb_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
+    let folder = scratch();
+    let database = folder.path().join("db");
+    let mut on_kernel = Command::new(built().join("adit-ycsb"));
+    on_kernel.arg(format!("--db={}", database.display()));
+    let rows = ycsb_rows(&mut on_kernel);
+    assert!(!database.exists());
+    let expected = ["load", "a", "b", "c", "d", "e", "f"].map(|name| {
+        let operations = if name == "load" { 1000 } else { 1001 };
+        (format!("ycsb-{name}"), operations)
+    });
+    assert_eq!(rows, expected);
+
+    let image = folder.path().join("r.adit");
+    mkfs(&image, 1 << 30);
+    let mut on_adit = with_plugin(built().join("adit-ycsb"));
+    on_adit
+        .arg(format!("--fs_uri=adit://{}", image.display()))
+        .args(["--db=/db", "--sync=1", "--cache_size=100000"]);
+    // Synced, so that the WAL is written at each operation.
+    let rows = ycsb_rows(&mut on_adit);
+    assert_eq!(rows, expected);
+    check(&image, "after YCSB");
+    let volume = adit::Volume::open(text(&image)).expect("it was closed");
+    assert_eq!(volume.read_dir("/").expect("the root").count(), 0);
+}
+
+#[test]
+fn ycsb_says_what_it_cannot_do() {
+    let folder = scratch();
+    let refused = |words: &[&str], status: i32, said: &str| {
+        let output = outcome(Command::new(built().join("adit-ycsb")).args(words));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {errors}");
+        assert!(output.stdout.is_empty());
+        assert!(errors.contains(said), "{words:?}: {errors}");
+    };
+    refused(&[], 2, "Usage");
+    for wrong in [
+        "--workloads=AG",
+        "--threads=0",
+        "--records=1e6",
+        "--noise",
+        "--value_size=7",
+    ] {
+        refused(&["--db=/nonexistent/db", wrong], 2, "Usage");
+    }
+    refused(&["--db=/nonexistent/folder/db"], 1, "/nonexistent/folder");
+    // The plugin isn't loaded.
+    refused(&["--fs_uri=adit:///v", "--db=/db"], 1, "adit:///v");
+
+    // What is there already is neither used nor removed.
+    let database = folder.path().join("db");
+    std::fs::create_dir(&database).expect("made");
+    std::fs::write(database.join("CURRENT"), "MANIFEST-000001\n").expect("written");
+    refused(&[&format!("--db={}", database.display())], 1, "exists");
+    assert!(database.join("CURRENT").exists());
 }
 
 /// A few random milliseconds; the seed is in the message of a failure.

@@ -84,7 +84,7 @@ pub(crate) fn wal(place: &Place, slice: Duration) -> io::Result<Vec<Measurement>
             one_row(insert.execute([rows.next()]))
         })
     })?;
-    let title = "SQLite: insert 100 B, commit (WAL, synchronous=FULL)";
+    let title = "SQLite insert 100 B, commit (WAL, FULL)";
     Ok(vec![sample.measurement(&key("sqlite-wal", title, 0))])
 }
 
@@ -107,12 +107,12 @@ pub(crate) fn update(place: &Place, mode: Mode, slice: Duration) -> io::Result<V
     let key = match mode {
         Mode::Batch => key(
             "sqlite-batch",
-            "SQLite: update a row of 10 000, commit (batch atomic write where there is one, else as with journal=DELETE, synchronous=FULL)",
+            "SQLite update, commit (batch atomic, or DELETE)",
             0,
         ),
         _ => key(
             "sqlite-delete",
-            "SQLite: update a row of 10 000, commit (journal=DELETE, synchronous=FULL)",
+            "SQLite update, commit (journal DELETE, FULL)",
             0,
         ),
     };
@@ -159,10 +159,7 @@ pub(crate) fn read(
             }
         })
     })?;
-    let title = format!(
-        "SQLite: select a row by its key (table of {} MiB, cache_size 2 MiB, WAL)",
-        table_bytes >> 20
-    );
+    let title = format!("SQLite select by key ({} MiB, WAL)", table_bytes >> 20);
     let key = key("sqlite-read", &title, ROW_BYTES as u64);
     Ok(vec![sample.measurement(&key)])
 }

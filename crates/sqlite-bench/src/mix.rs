@@ -64,7 +64,7 @@ fn parts(rows: u64) -> Vec<Part> {
     vec![
         part(
             "sqlite-mix-insert",
-            "insert (one transaction)",
+            "insert (1 transaction)",
             "INSERT INTO t VALUES (?, ?, ?)",
             rows,
             Once,
@@ -72,7 +72,7 @@ fn parts(rows: u64) -> Vec<Part> {
         ),
         part(
             "sqlite-mix-indexed-insert",
-            "insert with an index (one transaction)",
+            "insert, indexed (1 transaction)",
             "INSERT INTO u VALUES (?, ?, ?)",
             rows,
             Once,
@@ -80,7 +80,7 @@ fn parts(rows: u64) -> Vec<Part> {
         ),
         part(
             "sqlite-mix-range",
-            "select about 100 rows by an index",
+            "select 100 by index",
             "SELECT count(*) + sum(length(c)) FROM u WHERE b BETWEEN ? AND ?",
             rows / 50,
             Each,
@@ -104,7 +104,7 @@ fn parts(rows: u64) -> Vec<Part> {
         ),
         part(
             "sqlite-mix-indexed-update",
-            "update an indexed column of 10 rows (one transaction)",
+            "update 10 indexed rows (1 transaction)",
             "UPDATE u SET b = b * 7 % 10007 WHERE a BETWEEN ? AND ?",
             rows / 50,
             Once,
@@ -112,7 +112,7 @@ fn parts(rows: u64) -> Vec<Part> {
         ),
         part(
             "sqlite-mix-delete",
-            "delete about 10 rows by an index (one transaction)",
+            "delete 10 by index (1 transaction)",
             "DELETE FROM u WHERE b BETWEEN ? AND ?",
             rows / 100,
             Once,
@@ -120,7 +120,7 @@ fn parts(rows: u64) -> Vec<Part> {
         ),
         part(
             "sqlite-mix-join",
-            "join 100 rows with those that they name",
+            "join 100 rows",
             "SELECT count(*) + sum(length(u.c)) FROM t JOIN u ON u.a = t.b WHERE t.a BETWEEN ? AND ?",
             rows / 100,
             Each,
@@ -167,9 +167,9 @@ pub(crate) fn mix(place: &Place, rows: u64) -> io::Result<Vec<Measurement>> {
         random: Prng::new(6),
         answers: 0,
     };
-    let key = |id, title| RowKey {
+    let key = |id, title: &str| RowKey {
         id,
-        title: format!("SQLite mix of {rows} rows: {title}"),
+        title: format!("SQLite mix: {title}"),
         threads: 1,
         operation_bytes: 0,
     };
@@ -184,8 +184,8 @@ pub(crate) fn mix(place: &Place, rows: u64) -> io::Result<Vec<Measurement>> {
         }
         Ok(Sample::untimed(operations, started.elapsed()))
     })?;
-    let title = "all of it (WAL, synchronous=NORMAL)";
-    measured.push(whole.measurement(&key("sqlite-mix", title)));
+    let title = format!("all of it ({rows} rows, WAL, NORMAL)");
+    measured.push(whole.measurement(&key("sqlite-mix", &title)));
     eprintln!("mix: the answers' sum is {}", run.answers);
     Ok(measured)
 }

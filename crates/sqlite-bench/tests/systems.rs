@@ -60,8 +60,12 @@ fn assert_sane(rows: &[Measurement]) {
     let operations: u64 = parts.map(|part| part.operations).sum();
     assert_eq!(of("sqlite-mix").operations, operations);
     assert_eq!(of("sqlite-mix-insert").operations, 1000);
-    for id in ["sqlite-wal", "sqlite-delete", "sqlite-batch"] {
-        assert!(of(id).title.contains("synchronous=FULL"));
+    for (id, how) in [
+        ("sqlite-wal", "WAL, FULL"),
+        ("sqlite-delete", "DELETE, FULL"),
+        ("sqlite-batch", "batch atomic"),
+    ] {
+        assert!(of(id).title.contains(how));
     }
     assert_eq!(of("sqlite-read").operation_bytes, 100);
 }

@@ -30,7 +30,8 @@ Usage: cargo xtask TASK
 Tasks:
   setup                 Install the Debian packages that are missing (as root; otherwise name them)
   test [--only STEP]    All of CI: setup, formatting, lints, build, unit tests, plugin, end to end
-  plugin [--debug]      Build target/release/libadit_rocksdb.so and libadit_sqlite.so (or target/debug/...)
+  plugin [--debug]      Build target/release/libadit_rocksdb.so and libadit_sqlite.so (or target/debug/...),
+                        and adit-ycsb, a benchmark of RocksDB
 ";
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 //! `cargo xtask plugin`: one compiler command makes `libadit_rocksdb.so`, another one `libadit_sqlite.so`.
 //!
 //! Each library contains `libadit.a`, so that this one file is all that RocksDB or SQLite has to load. Nothing
-//! of the Rust side is exported from it. `libadit_sqlite.a` is for programs that link SQLite and `libadit.a` themselves.
+//! of the Rust side is exported from it. `adit-ycsb` is a benchmark of RocksDB, with or without the plugin. `libadit_sqlite.a` is for programs that link SQLite and `libadit.a` themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,12 +49,14 @@ pub(crate) fn build(profile: Profile) -> Outcome<Vec<PathBuf>> {
     )?;
     let built = |name| profile.folder().join(name);
     let rocksdb = built("libadit_rocksdb.so");
+    let ycsb = built("adit-ycsb");
     let sqlite = built("libadit_sqlite.so");
     let sqlite_archive = built("libadit_sqlite.a");
     process::run(&mut rocksdb_plugin(profile, &rocksdb)?)?;
+    process::run(&mut rocksdb_benchmark(&ycsb)?)?;
     process::run(&mut sqlite_extension(profile, &sqlite)?)?;
     archive_of_sqlite(profile, &sqlite_archive)?;
-    Ok(vec![rocksdb, sqlite, sqlite_archive])
+    Ok(vec![rocksdb, ycsb, sqlite, sqlite_archive])
 }
 
 /// The whole command. plugins/rocksdb/README.md states it for people without cargo.
@@ -68,6 +70,17 @@ fn rocksdb_plugin(profile: Profile, plugin: &Path) -> Outcome<Command> {
         .args(["-lrocksdb", "-lpthread", "-ldl", "-lm"])
         .arg("-o")
         .arg(plugin);
+    Ok(command)
+}
+
+/// A program of RocksDB alone; it finds the plugin as any other does.
+fn rocksdb_benchmark(program: &Path) -> Outcome<Command> {
+    let mut command = compiler("g++", "-std=c++17");
+    command
+        .arg("-Wno-unused-parameter")
+        .args(sources("plugins/rocksdb/bench", "cc")?)
+        .args(["-lrocksdb", "-lpthread", "-o"])
+        .arg(program);
     Ok(command)
 }
 

@@ -1,7 +1,8 @@
-//! Errors, checksums, hashing, random numbers, time, sizes and fork detection: what every other layer needs and no layer owns.
+//! Errors, checksums, hashing, random numbers, time and where it goes, sizes and fork detection: what every other layer needs and no layer owns.
 //!
 //! Invariants: nothing here knows about devices or files; nothing here panics on outside input.
 
+pub mod breakdown;
 pub mod checksum;
 pub mod clock;
 mod error;

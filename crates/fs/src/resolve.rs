@@ -9,6 +9,7 @@ use crate::names::{self, Name, Target};
 use crate::{
     At, Credentials, FileKind, Follow, LINKS_FOLLOWED_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, symlink,
 };
+use adit_base::breakdown::{self, Layer};
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Error};
 use adit_store::format::Slot;
@@ -153,6 +154,7 @@ pub(crate) fn resolve<'p>(
     at: At<'p>,
     goal: Goal,
 ) -> Result<Place<'p>, Stop> {
+    let _in = breakdown::enter(Layer::Names);
     let mut directory = at.start.unwrap_or(base.root);
     let place = |parent, last, slash, found| Place {
         who: at.who,

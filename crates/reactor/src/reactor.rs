@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use adit_base::Error;
+use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_block::{Completion, Device, Doorbell, Queue, Request, Submission};
@@ -236,8 +237,14 @@ impl Reactor {
         self.current.set(id);
         let waker = task::waker(id);
         let mut context = Context::from_waker(&waker);
-        // SAFETY: under the lock; a task in the table is valid, and leaves the table when it is done.
-        let polled = unsafe { (task.vtable.poll)(task.data, self, &mut context) };
+        let polled = {
+            let _in = breakdown::enter(match task.vtable.kind {
+                TaskKind::Local => Layer::Background,
+                _ => Layer::Operation,
+            });
+            // SAFETY: under the lock; a task in the table is valid, and leaves the table when it is done.
+            unsafe { (task.vtable.poll)(task.data, self, &mut context) }
+        };
         self.current.set(TaskId::NONE);
         match polled {
             Polled::Done => {

@@ -24,6 +24,7 @@ use crate::pages::{Pages, PagesRead, Stop};
 use crate::slot_page::slot_place;
 use crate::space::Run;
 use adit_base::Errno;
+use adit_base::breakdown::{self, Layer};
 use smallvec::SmallVec;
 use std::mem::offset_of;
 use std::ops::{ControlFlow, Range};
@@ -151,6 +152,7 @@ pub fn lookup(
     slot_address: u64,
     logical: u32,
 ) -> Result<Mapping, Stop> {
+    let _in = breakdown::enter(Layer::Map);
     let from = u64::from(logical);
     Ok(match first_from(pages, slot, slot_address, from)? {
         Some((_, _, extent)) if extent.logical <= logical => {
@@ -202,6 +204,7 @@ pub fn insert(
     slot_address: u64,
     extent: Extent,
 ) -> Result<(), Stop> {
+    let _in = breakdown::enter(Layer::Map);
     if extent.end() > LOGICAL_END {
         return Err(Errno::FBIG.into());
     }
@@ -262,6 +265,7 @@ pub fn remove(
     max_extents: usize,
     runs: &mut Vec<Run>,
 ) -> Result<Option<u32>, Stop> {
+    let _in = breakdown::enter(Layer::Map);
     let (mut from, end) = (range.start, range.end.min(LOGICAL_END));
     let (mut budget, mut leaves) = (max_extents.max(1), LEAVES_PER_REMOVE);
     while from < end {
@@ -351,6 +355,7 @@ pub fn mark_written(
     slot_address: u64,
     range: Range<u64>,
 ) -> Result<(), Stop> {
+    let _in = breakdown::enter(Layer::Map);
     let (mut from, end) = (range.start, range.end.min(LOGICAL_END));
     while from < end {
         let Some((place, index, extent)) = first_from(pages, slot, slot_address, from)? else {

@@ -4,6 +4,7 @@
 //! `offset_of!`. All integers are little-endian, so big-endian hosts are refused at compile time.
 //! What was read from a device is bytes until a `verify` function turns it into one of these types.
 
+use adit_base::breakdown::{self, Layer};
 use adit_base::checksum::crc32c;
 use adit_base::{PAGE_BYTES, SECTOR_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -479,6 +480,7 @@ impl VolumeId {
     /// Checksum of `bytes` at `address` (a page number, an LSN or a slot address) with the four
     /// bytes at `crc_offset` taken as zero.
     pub fn checksum(&self, address: u64, bytes: &[u8], crc_offset: usize) -> u32 {
+        let _in = breakdown::enter(Layer::Checksum);
         // One short piece in front and one long one: each call of the checksum costs as much as 200 bytes.
         let mut front = [0; 40];
         front[..16].copy_from_slice(&self.0);
@@ -492,6 +494,7 @@ impl VolumeId {
 
     /// Checksum of a page of data; never 0, which stands for "not known".
     pub fn data_checksum(&self, page: u64, bytes: &[u8]) -> u32 {
+        let _in = breakdown::enter(Layer::Checksum);
         let mut front = [0; 24];
         front[..16].copy_from_slice(&self.0);
         front[16..].copy_from_slice(&page.to_le_bytes());

@@ -27,6 +27,7 @@ use crate::format::{JOURNAL_PAYLOAD_BYTES, Page, PageKind, VolumeId};
 use crate::record::{Encoder, encoded_bytes_max};
 use crate::space::Run;
 use crate::volume::Inner;
+use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, GRANULE_BYTES, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -374,6 +375,7 @@ impl Journal {
 
     /// Encodes the open transaction. Everything in it has the LSNs from `Sealed::lsn` on.
     fn seal(&self, inner: &Inner) -> Option<Sealed> {
+        let _in = breakdown::enter(Layer::Journal);
         let cache = &inner.cache;
         let mut open = self.open.borrow_mut();
         if open.is_empty() {
@@ -459,6 +461,7 @@ impl Journal {
 
     /// Hands out again what became reusable.
     pub(crate) fn release_frees(&self, inner: &Inner) {
+        let _in = breakdown::enter(Layer::Journal);
         let (horizon, tail) = (self.horizon(), self.flushed_tail());
         let mut frees = self.frees.borrow_mut();
         if frees.is_empty() {

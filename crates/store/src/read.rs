@@ -9,6 +9,7 @@ use crate::cache::{FrameFlags, FrameId};
 use crate::extents::{Extent, Mapping};
 use crate::format::PageKind;
 use crate::volume::{Inner, Rare, Store};
+use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
@@ -48,6 +49,7 @@ impl Store {
             let want = (end_page - page).max(ahead);
             match inner.source(blob, page, want).await? {
                 Source::Frame(frame) => {
+                    let _in = breakdown::enter(Layer::Copy);
                     let bytes = &inner.cache.page(frame).0;
                     buffer[done..done + count].copy_from_slice(&bytes[within..within + count]);
                 }
@@ -207,10 +209,15 @@ impl Inner {
         }
     }
 
+    fn allocate_frame_now(&self) -> Option<FrameId> {
+        let _in = breakdown::enter(Layer::Cache);
+        self.cache.allocate()
+    }
+
     /// A frame, after making room if need be.
     pub(crate) async fn allocate_frame(self: &Rc<Self>) -> Result<FrameId> {
         loop {
-            if let Some(frame) = self.cache.allocate() {
+            if let Some(frame) = self.allocate_frame_now() {
                 return Ok(frame);
             }
             self.reclaim_frames(1).await?;

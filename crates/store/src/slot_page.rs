@@ -15,6 +15,7 @@ use crate::node::DEPTH_MAX;
 use crate::page_view::corrupt;
 use crate::pages::{Pages, PagesRead, Stop};
 use crate::space::{PageState, Run, Space};
+use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, SECTOR_BYTES};
 use std::mem::offset_of;
 
@@ -81,6 +82,7 @@ impl Space {
     /// The address of a free slot. The caller makes the slot's kind nonzero (in
     /// [`PageKind::Slots`] of its page) before it asks for another one: a slot is free until then.
     pub fn take_slot(&mut self, pages: &mut impl Pages) -> Result<u64, Stop> {
+        let _in = breakdown::enter(Layer::Allocate);
         let state = self.state(pages)?;
         let (cursor, initialized) = (state.slot_cursor, state.groups_initialized);
         if let Some((group, offset)) = self
@@ -122,6 +124,7 @@ impl Space {
     /// Zeroes a slot. When that leaves its page empty the page is freed (and pending, as after
     /// [`Space::free`]) and returned; but not the page at the slot cursor, which is about to be used.
     pub fn free_slot(&mut self, pages: &mut impl Pages, address: u64) -> Result<Option<Run>, Stop> {
+        let _in = breakdown::enter(Layer::Allocate);
         let (page, offset) = slot_place(address);
         let avoided = self.avoids(page);
         let state = match avoided {

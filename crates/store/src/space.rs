@@ -22,6 +22,7 @@
 use crate::format::{GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, PageKind, StatePage};
 use crate::page_view::{begin, corrupt, view, view_mut};
 use crate::pages::{Pages, PagesRead, Stop};
+use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Error};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -203,6 +204,7 @@ impl Space {
     ///
     /// It may initialize a group, so it runs inside a transaction. ENOSPC when nothing is free.
     pub fn take(&mut self, pages: &mut impl Pages, goal: u64, want: u32) -> Result<Run, Stop> {
+        let _in = breakdown::enter(Layer::Allocate);
         assert!(want > 0, "a run of no pages");
         let state = self.state(pages)?;
         let initialized = state.groups_initialized;
@@ -300,6 +302,7 @@ impl Space {
         run: Run,
         state: PageState,
     ) -> Result<(), Stop> {
+        let _in = breakdown::enter(Layer::Allocate);
         assert!(state != PageState::Free && state != PageState::SlotsFull);
         let (group, offset) = self.place(run)?;
         assert!(
@@ -336,6 +339,7 @@ impl Space {
         run: Run,
         was: PageState,
     ) -> Result<(), Stop> {
+        let _in = breakdown::enter(Layer::Allocate);
         let (group, offset) = self.place(run)?;
         if self.avoids(run.page) {
             // Nor does a map say that two files have the same pages.

@@ -14,6 +14,7 @@ use crate::pages::Stop;
 use crate::space::Space;
 use crate::superblock::Layout;
 use crate::transaction::{Transaction, View};
+use adit_base::breakdown::{self, Layer};
 use adit_base::hash::HashKey;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -290,6 +291,7 @@ impl Inner {
             self.admit(data_pages).await?;
             // In a block of its own: it must not live across what is awaited.
             let stop = {
+                let _in = breakdown::enter(Layer::Transaction);
                 let mut transaction = Transaction::new(self, freeing);
                 let taken = self.space.borrow_mut().mark();
                 match f(&mut transaction) {

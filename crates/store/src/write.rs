@@ -10,6 +10,7 @@ use crate::extents::Mapping;
 use crate::format::PageKind;
 use crate::read::Source;
 use crate::volume::{Inner, Rare, Store};
+use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result};
 use std::io::IoSlice;
@@ -237,9 +238,12 @@ impl Inner {
                 blob.dirty.borrow_mut().push(page);
                 cache.set(frame, FrameFlags::DIRTY);
             }
-            if let Some(current) = cache.write(frame, |bytes| {
+            let copying = breakdown::enter(Layer::Copy);
+            let written = cache.write(frame, |bytes| {
                 bytes[within..within + data.len()].copy_from_slice(data)
-            }) {
+            });
+            drop(copying);
+            if let Some(current) = written {
                 // Last: should the process die before, there is nothing of this write, not its length without it.
                 let end = (within + data.len()) as u32;
                 cache.set_extent_in_file(current, blob.id.generation, end);
@@ -305,11 +309,13 @@ impl Inner {
                 continue;
             }
             // With its new content at once: readers on other threads see the frame from here on.
+            let copying = breakdown::enter(Layer::Copy);
             self.cache
                 .insert_filled(frame, key, PageKind::Data as u8, |bytes| {
                     bytes.fill(0);
                     bytes[within..within + data.len()].copy_from_slice(data);
                 });
+            drop(copying);
             // Unwritten pages have a place, but what is there is not theirs: the map must change with them.
             self.cache.set_home(frame, home);
             return Ok(frame);

@@ -18,6 +18,7 @@ pub(crate) mod salvage;
 #[cfg(test)]
 mod tests;
 
+use adit_base::breakdown::{self, Layer};
 use adit_base::hash::{HashKey, name_hash};
 use adit_base::{Errno, PAGE_BYTES};
 use adit_store::format::{MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
@@ -163,6 +164,7 @@ pub(crate) fn insert(
     name: &Name<'_>,
     target: Target,
 ) -> Result<(), Stop> {
+    let _in = breakdown::enter(Layer::Names);
     let mut tree = match tree_of(slot, owner) {
         Some(tree) => tree,
         None => Tree::create(pages, owner, PageKind::NameLeaf, owner / SLOTS_PER_PAGE)?,
@@ -220,6 +222,7 @@ pub(crate) fn remove(
     owner: u64,
     name: &Name<'_>,
 ) -> Result<Target, Stop> {
+    let _in = breakdown::enter(Layer::Names);
     let mut tree = tree_of(slot, owner).ok_or(Stop::from(Errno::NOENT))?;
     let path = tree.descend(pages, name.hash)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;
@@ -249,6 +252,7 @@ pub(crate) fn replace(
     name: &Name<'_>,
     target: Target,
 ) -> Result<Target, Stop> {
+    let _in = breakdown::enter(Layer::Names);
     let tree = tree_of(slot, owner).ok_or(Stop::from(Errno::NOENT))?;
     let path = tree.descend(pages, name.hash)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;

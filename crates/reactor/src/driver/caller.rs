@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use adit_base::Result;
+use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::Ordering;
 
 use super::inside::AbortOnUnwind;
@@ -23,6 +24,7 @@ impl Core {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T>>,
     {
+        let _in = breakdown::enter(Layer::Worker);
         let operation = StackOperation::new(start);
         let abort = AbortOnUnwind;
         if !self.run_at_once(&operation.node) {
@@ -97,6 +99,7 @@ impl Core {
 
     /// Drives without blocking for the device, if the worker is free. If not, the holder is told to look around where that is needed.
     pub(crate) fn help(&self, purpose: &Purpose<'_>, need: Need) {
+        let _in = breakdown::enter(Layer::Worker);
         let mut holding = match need {
             Need::None => self.lock.try_acquire(),
             Need::Driver => self.lock.try_acquire() || self.lock.knock(),
@@ -124,8 +127,11 @@ impl Core {
     pub(crate) fn away(&self, left: Left, node: Option<&Node>) -> bool {
         match left {
             Left::Execute(device, request) => {
-                let arrival = catch_unwind(AssertUnwindSafe(|| device.execute(request)))
-                    .map_or_else(Arrival::Panicked, Arrival::Completion);
+                let arrival = {
+                    let _in = breakdown::enter(Layer::Device);
+                    catch_unwind(AssertUnwindSafe(|| device.execute(request)))
+                        .map_or_else(Arrival::Panicked, Arrival::Completion)
+                };
                 drop(device);
                 if let Some(node) = node {
                     node.come_back();
@@ -140,7 +146,9 @@ impl Core {
                 self.lock_arrived().push(arrival);
             }
             Left::Collect(doorbell, timeout) => {
+                let waiting = breakdown::enter(Layer::Device);
                 doorbell.wait(Some(timeout));
+                drop(waiting);
                 drop(doorbell);
                 let collects = if node.is_some() {
                     &self.caller_collects

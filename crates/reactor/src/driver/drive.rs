@@ -3,6 +3,7 @@
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use adit_base::breakdown::{self, Layer};
 use adit_base::sync::MutexGuard;
 use adit_base::sync::atomic::Ordering;
 
@@ -203,18 +204,21 @@ impl Core {
         if after.is_empty() {
             return;
         }
-        if let Some(doorbell) = &after.ring
-            && let Err(error) = doorbell.ring()
-        {
-            // Whoever waits for the device rings again.
-            tracing::warn!(worker = %self.name, %error, "could not ring the device");
+        if let Some(doorbell) = &after.ring {
+            let _in = breakdown::enter(Layer::Device);
+            if let Err(error) = doorbell.ring() {
+                // Whoever waits for the device rings again.
+                tracing::warn!(worker = %self.name, %error, "could not ring the device");
+            }
         }
+        let waking = breakdown::enter(Layer::Wait);
         for state in &after.sleepers {
             futex::wake(*state);
         }
         if after.wake_keeper {
             self.keeper.wake();
         }
+        drop(waking);
         if !after.wakers.is_empty() {
             let _suspended = Inside::suspend();
             for waker in after.wakers {

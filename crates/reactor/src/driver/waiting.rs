@@ -1,5 +1,6 @@
 //! Waiting without the lock: spinning for a while, then asleep; and getting the lock.
 
+use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::Ordering;
 use adit_base::sync::{spin_loop, tries};
@@ -23,6 +24,7 @@ impl Core {
 
     /// Waits, without the lock, until told to drive (true: with the lock) or done (false).
     pub(super) fn wait(&self, node: &Node, mut deadline_ns: Option<u64>) -> bool {
+        let _in = breakdown::enter(Layer::Wait);
         let spinning = Spinning::enter(self);
         let spin_until_ns = if spinning.allowed {
             monotonic_ns() + SPIN_NS

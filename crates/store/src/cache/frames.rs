@@ -20,6 +20,7 @@ use super::index::Index;
 use super::mapping::{CacheHeader, Mapping};
 use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::PAGE_BYTES;
+use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use adit_base::sync::{spin_loop, tries};
 use adit_block::{Buffer, BufferOwner};
@@ -124,17 +125,44 @@ impl Frames {
     #[inline]
     pub fn read(&self, key: FrameKey, offset: usize, into: &mut [u8]) -> bool {
         assert!(offset <= PAGE_BYTES && into.len() <= PAGE_BYTES - offset);
+        if breakdown::is_on() {
+            return self.read_in_layers(key, offset, into);
+        }
         let Some(frame) = self.acquire(key, offset) else {
             return false;
         };
+        // SAFETY: within the page by the assertion, and pinned.
+        unsafe { self.copy(frame, offset, into) };
+        self.unpin(frame);
+        true
+    }
+
+    /// As [`Frames::read`], which is so short that each of these guards would be seen in its time.
+    #[cold]
+    fn read_in_layers(&self, key: FrameKey, offset: usize, into: &mut [u8]) -> bool {
+        let _in = breakdown::enter(Layer::Cache);
+        let Some(frame) = self.acquire(key, offset) else {
+            return false;
+        };
+        {
+            let _in = breakdown::enter(Layer::Copy);
+            // SAFETY: within the page, as `read` has made sure, and pinned.
+            unsafe { self.copy(frame, offset, into) };
+        }
+        self.unpin(frame);
+        true
+    }
+
+    /// # Safety
+    /// Offset and length stay within a page. The frame is pinned, which keeps its content from changing while it is copied.
+    #[inline]
+    unsafe fn copy(&self, frame: u32, offset: usize, into: &mut [u8]) {
         self.mapping.accesses(frame).read();
-        // SAFETY: within the page by the assertion; the pin keeps the content from changing while it is copied.
+        // SAFETY: by the caller's word.
         unsafe {
             let from = self.mapping.page(frame).cast::<u8>().add(offset);
             std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
         }
-        self.unpin(frame);
-        true
     }
 
     /// Pins a cached page for as long as the answer lives; none: not there, ask the owner.

@@ -1,0 +1,446 @@
+//! Where the time of an operation goes: each thread that measures has a clock that knows in which layer its thread is.
+//!
+//! ```text
+//!   call ──▶ worker ──▶ operation ──▶ copy        enter(Copy): what has passed since the last change goes to `operation`
+//!                           ◀───────────          the guard is dropped: what has passed since then goes to `copy`
+//! ```
+//!
+//! So each moment belongs to one layer, the innermost, and all of them add up to the whole. While nobody measures, entering a layer is one
+//! load and a branch that isn't taken. Other threads' time is not in it: what they do for the one that measures is in its `wait`.
+//!
+//! Invariant: a [`Within`] is not held across an await, since the thread would do something else under its name. Clippy refuses that
+//! (`clippy.toml`), debug builds notice it.
+//!
+//! It is not a profiler: it sees only what says where it is, and entering one takes time itself (some 35 ns).
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// What a thread spends time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(
+    missing_docs,
+    reason = "the names are the documentation; `Layer::meaning` has the rest"
+)]
+pub enum Layer {
+    Call,
+    Worker,
+    Operation,
+    Names,
+    Cache,
+    Map,
+    Allocate,
+    Copy,
+    Checksum,
+    Transaction,
+    Journal,
+    Device,
+    Wait,
+    Background,
+}
+
+/// How many layers there are.
+pub const LAYERS: usize = 14;
+
+impl Layer {
+    /// All of them, from the outside to the inside.
+    pub const ALL: [Layer; LAYERS] = [
+        Layer::Call,
+        Layer::Worker,
+        Layer::Operation,
+        Layer::Names,
+        Layer::Cache,
+        Layer::Map,
+        Layer::Allocate,
+        Layer::Copy,
+        Layer::Checksum,
+        Layer::Transaction,
+        Layer::Journal,
+        Layer::Device,
+        Layer::Wait,
+        Layer::Background,
+    ];
+
+    /// In a few words.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Layer::Call => "the program, the way into the call and out of it",
+            Layer::Worker => "getting the worker, and finding out what it has to do next",
+            Layer::Operation => "the operation itself: descriptors, checks, plans",
+            Layer::Names => "paths and directories",
+            Layer::Cache => "finding pages in the page cache, and memory for them",
+            Layer::Map => "the maps of files: which page lies where",
+            Layer::Allocate => "taking and freeing space",
+            Layer::Copy => "copying the program's data",
+            Layer::Checksum => "checksums of metadata and data",
+            Layer::Transaction => "staging changes of metadata, and making them visible",
+            Layer::Journal => "encoding and ordering what goes to the journal",
+            Layer::Device => "system calls of the device, and waiting for it",
+            Layer::Wait => "waiting for another thread of the process, or waking one",
+            Layer::Background => {
+                "work for everybody that fell to this thread: write-back, checkpoints"
+            }
+        }
+    }
+
+    /// A short stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Layer::Call => "call",
+            Layer::Worker => "worker",
+            Layer::Operation => "operation",
+            Layer::Names => "names",
+            Layer::Cache => "cache",
+            Layer::Map => "map",
+            Layer::Allocate => "allocate",
+            Layer::Copy => "copy",
+            Layer::Checksum => "checksum",
+            Layer::Transaction => "transaction",
+            Layer::Journal => "journal",
+            Layer::Device => "device",
+            Layer::Wait => "wait",
+            Layer::Background => "background",
+        }
+    }
+}
+
+/// Threads that measure. Nobody decides by it, and no model turns it on: an ordinary atomic.
+static MEASURING: AtomicU32 = AtomicU32::new(0);
+
+/// A thread's clock. Points in time are ticks.
+struct Clock {
+    on: Cell<bool>,
+    layer: Cell<Layer>,
+    since: Cell<u64>,
+    ticks: [Cell<u64>; LAYERS],
+    entries: [Cell<u64>; LAYERS],
+}
+
+thread_local! {
+    static CLOCK: Clock = const { Clock::new() };
+}
+
+impl Clock {
+    const fn new() -> Clock {
+        Clock {
+            on: Cell::new(false),
+            layer: Cell::new(Layer::Call),
+            since: Cell::new(0),
+            ticks: [const { Cell::new(0) }; LAYERS],
+            entries: [const { Cell::new(0) }; LAYERS],
+        }
+    }
+
+    fn start(&self, now: u64) {
+        assert!(!self.on.replace(true), "one measurement a thread at a time");
+        self.ticks.iter().for_each(|ticks| ticks.set(0));
+        self.entries.iter().for_each(|entries| entries.set(0));
+        self.layer.set(Layer::Call);
+        self.entries[Layer::Call as usize].set(1);
+        self.since.set(now);
+    }
+
+    /// What has passed goes to the layer so far; answers which that was.
+    fn change(&self, layer: Layer, now: u64) -> Layer {
+        let before = self.layer.replace(layer);
+        let ticks = &self.ticks[before as usize];
+        // Another processor's counter may be a little behind.
+        ticks.set(ticks.get() + now.saturating_sub(self.since.replace(now)));
+        before
+    }
+
+    /// None: this thread doesn't measure.
+    fn enter(&self, layer: Layer, now: u64) -> Option<Layer> {
+        if !self.on.get() {
+            return None;
+        }
+        let entries = &self.entries[layer as usize];
+        entries.set(entries.get() + 1);
+        Some(self.change(layer, now))
+    }
+
+    fn leave(&self, layer: Layer, before: Layer, now: u64) {
+        if self.on.get() {
+            let left = self.change(before, now);
+            debug_assert_eq!(left, layer, "a layer was held across an await");
+        }
+    }
+}
+
+/// Counts up evenly.
+#[inline]
+fn ticks() -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every processor of this architecture has it.
+    return unsafe { std::arch::x86_64::_rdtsc() };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    return crate::clock::monotonic_ns();
+}
+
+/// The thread is in a layer until this is dropped.
+#[must_use = "the layer ends when this is dropped"]
+pub struct Within {
+    layer: Layer,
+    /// The layer around it; none: nobody measures.
+    before: Option<Layer>,
+    /// Of its thread.
+    thread: PhantomData<*const ()>,
+}
+
+/// Does any thread measure?
+#[inline(always)]
+pub fn is_on() -> bool {
+    MEASURING.load(Ordering::Relaxed) != 0
+}
+
+/// From here on the time of this thread belongs to `layer`, until the answer is dropped.
+#[inline(always)]
+pub fn enter(layer: Layer) -> Within {
+    let before = match is_on() {
+        false => None,
+        true => enter_measured(layer),
+    };
+    Within {
+        layer,
+        before,
+        thread: PhantomData,
+    }
+}
+
+impl Drop for Within {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            leave_measured(self.layer, before);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn enter_measured(layer: Layer) -> Option<Layer> {
+    CLOCK.with(|clock| clock.enter(layer, ticks()))
+}
+
+#[cold]
+#[inline(never)]
+fn leave_measured(layer: Layer, before: Layer) {
+    CLOCK.with(|clock| clock.leave(layer, before, ticks()));
+}
+
+/// What a layer took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Nanoseconds of the thread, without those of the layers inside of it.
+    pub ns: u64,
+    /// How often it was entered.
+    pub entries: u64,
+}
+
+/// What a thread spent its time on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Breakdown {
+    layers: [Spent; LAYERS],
+}
+
+impl Breakdown {
+    /// What one layer took.
+    pub fn of(&self, layer: Layer) -> Spent {
+        self.layers[layer as usize]
+    }
+
+    /// Nanoseconds of all layers: the whole measurement.
+    pub fn total_ns(&self) -> u64 {
+        self.layers.iter().map(|spent| spent.ns).sum()
+    }
+
+    /// Adds another measurement.
+    pub fn add(&mut self, other: &Breakdown) {
+        for (mine, more) in self.layers.iter_mut().zip(&other.layers) {
+            mine.ns += more.ns;
+            mine.entries += more.entries;
+        }
+    }
+}
+
+/// A measurement of this thread, from [`start`] on.
+#[derive(Debug)]
+#[must_use = "it ends when this is dropped"]
+pub struct Measurement {
+    began: Instant,
+    thread: PhantomData<*const ()>,
+}
+
+/// Begins to measure this thread. Panics if it does already.
+pub fn start() -> Measurement {
+    MEASURING.fetch_add(1, Ordering::Relaxed);
+    let measurement = Measurement {
+        began: Instant::now(),
+        thread: PhantomData,
+    };
+    CLOCK.with(|clock| clock.start(ticks()));
+    measurement
+}
+
+impl Measurement {
+    /// Ends it. The ticks are held against the clock, so that the sum is the time that has passed.
+    pub fn take(self) -> Breakdown {
+        CLOCK.with(|clock| {
+            clock.change(Layer::Call, ticks());
+            let elapsed_ns = self.began.elapsed().as_nanos();
+            let total = clock.ticks.iter().map(|ticks| u128::from(ticks.get()));
+            let total = total.sum::<u128>().max(1);
+            let spent = |index: usize| Spent {
+                ns: (u128::from(clock.ticks[index].get()) * elapsed_ns / total) as u64,
+                entries: clock.entries[index].get(),
+            };
+            Breakdown {
+                layers: std::array::from_fn(spent),
+            }
+        })
+    }
+}
+
+impl Drop for Measurement {
+    fn drop(&mut self) {
+        CLOCK.with(|clock| clock.on.set(false));
+        MEASURING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn spent(clock: &Clock) -> Vec<(Layer, u64, u64)> {
+        let all = Layer::ALL.into_iter();
+        all.map(|layer| {
+            let index = layer as usize;
+            (layer, clock.ticks[index].get(), clock.entries[index].get())
+        })
+        .filter(|(_, ticks, entries)| *ticks + *entries > 0)
+        .collect()
+    }
+
+    #[test]
+    fn each_moment_belongs_to_the_innermost_layer_alone() {
+        let clock = Clock::new();
+        clock.start(100);
+        let outer = clock.enter(Layer::Worker, 110).unwrap();
+        let inner = clock.enter(Layer::Device, 130).unwrap();
+        assert_eq!((outer, inner), (Layer::Call, Layer::Worker));
+        clock.leave(Layer::Device, inner, 170);
+        // The same layer within itself.
+        let again = clock.enter(Layer::Worker, 175).unwrap();
+        clock.leave(Layer::Worker, again, 180);
+        clock.leave(Layer::Worker, outer, 190);
+        clock.change(Layer::Call, 200);
+        assert_eq!(
+            spent(&clock),
+            [
+                (Layer::Call, 20, 1),
+                (Layer::Worker, 40, 2),
+                (Layer::Device, 40, 1)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_counter_that_is_behind_takes_nothing_away() {
+        let clock = Clock::new();
+        clock.start(100);
+        let before = clock.enter(Layer::Copy, 90).unwrap();
+        clock.leave(Layer::Copy, before, 95);
+        assert_eq!(spent(&clock), [(Layer::Call, 0, 1), (Layer::Copy, 5, 1)]);
+    }
+
+    #[test]
+    fn the_layers_add_up_to_the_time_that_passed() {
+        let around = Instant::now();
+        let measurement = start();
+        let inside = Instant::now();
+        {
+            let _in = enter(Layer::Copy);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let least_ns = inside.elapsed().as_nanos() as u64;
+        let found = measurement.take();
+        let most_ns = around.elapsed().as_nanos() as u64;
+        // A nanosecond is lost for each layer at most.
+        let total_ns = found.total_ns() + LAYERS as u64;
+        assert!(least_ns <= total_ns && total_ns <= most_ns + LAYERS as u64);
+        assert_eq!(found.of(Layer::Copy).entries, 1);
+        assert!(found.of(Layer::Copy).ns >= 1_000_000);
+        assert_eq!(found.of(Layer::Device), Spent::default());
+    }
+
+    #[test]
+    fn only_the_thread_that_measures_is_measured_and_only_meanwhile() {
+        drop(enter(Layer::Copy));
+        let measurement = start();
+        std::thread::spawn(|| drop(enter(Layer::Device)))
+            .join()
+            .unwrap();
+        assert!(enter(Layer::Map).before.is_some());
+        let found = measurement.take();
+        assert!(enter(Layer::Copy).before.is_none());
+        assert_eq!(found.of(Layer::Map).entries, 1);
+        assert_eq!(found.of(Layer::Copy).entries, 0);
+        assert_eq!(found.of(Layer::Device).entries, 0);
+    }
+
+    #[test]
+    fn a_measurement_begins_at_zero_and_ends_when_it_is_dropped() {
+        let measurement = start();
+        let held = enter(Layer::Journal);
+        drop(measurement);
+        // Left after the end: nothing to add it to.
+        drop(held);
+        let found = start().take();
+        assert_eq!(found.of(Layer::Journal), Spent::default());
+        assert_eq!(found.of(Layer::Call).entries, 1);
+        let mut sum = found;
+        sum.add(&found);
+        assert_eq!(sum.total_ns(), 2 * found.total_ns());
+    }
+
+    /// What a guard costs, on and off: `cargo test --release -p adit-base -- --ignored --nocapture speed`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn speed() {
+        const ROUNDS: u32 = 1 << 20;
+        let best_ns = |pass: &dyn Fn()| {
+            let round_ns = |_| {
+                let began = Instant::now();
+                (0..ROUNDS).for_each(|_| pass());
+                began.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
+            };
+            (0..20).map(round_ns).fold(f64::MAX, f64::min)
+        };
+        let nothing = || {
+            std::hint::black_box(7);
+        };
+        let guarded = || {
+            let _in = enter(Layer::Copy);
+            nothing();
+        };
+        let (bare, off) = (best_ns(&nothing), best_ns(&guarded));
+        let measurement = start();
+        let on = best_ns(&guarded);
+        drop(measurement);
+        println!("a guard: {:.2} ns off, {:.1} ns on", off - bare, on - bare);
+    }
+
+    #[test]
+    fn layers_have_names_of_their_own() {
+        for (index, layer) in Layer::ALL.into_iter().enumerate() {
+            assert_eq!(layer as usize, index);
+            let same = Layer::ALL.iter().filter(|l| l.name() == layer.name());
+            assert_eq!(same.count(), 1);
+        }
+    }
+}

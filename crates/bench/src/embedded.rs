@@ -1,11 +1,15 @@
 //! Adit itself: an embedded volume, through the public crate.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
+use std::time::Instant;
 
-use adit::{File, OpenOptions, Volume, VolumeOptions};
+use adit::{File, OpenOptions, Operation, Volume, VolumeOptions};
 
-use crate::report::ADIT;
-use crate::target::{Access, Name, Target, TargetFile, while_doing};
+use crate::rows::ADIT;
+use crate::sample::{Sample, Stopwatch};
+use crate::target::{Access, Flow, Name, Target, TargetFile, while_doing};
 
 /// An open volume, and the folder in it that the benchmark uses.
 pub(crate) struct AditTarget {
@@ -95,8 +99,82 @@ impl Target for AditTarget {
         self.volume.remove_dir(name.absolute()).map_err(io_error)
     }
 
+    fn list(&self, folder: &Name) -> io::Result<u64> {
+        let mut names = 0;
+        for entry in self.volume.read_dir(folder.absolute()).map_err(io_error)? {
+            entry.map_err(io_error)?;
+            names += 1;
+        }
+        Ok(names)
+    }
+
+    fn available_bytes(&self) -> io::Result<u64> {
+        Ok(self.volume.statfs().map_err(io_error)?.free_bytes)
+    }
+
     fn sync_everything(&self) -> io::Result<()> {
         self.volume.sync().map_err(io_error)
+    }
+
+    /// The asynchronous calls; the oldest is waited for, as one does with futures in a ring.
+    fn flow(
+        &self,
+        files: &[AditFile],
+        flow: &Flow<'_>,
+        place: &mut dyn FnMut(u64) -> (usize, u64),
+    ) -> io::Result<Sample> {
+        let mut buffers = Vec::new();
+        for turn in 0..flow.depth as u64 {
+            let mut buffer = self.volume.buffer(flow.request_bytes).map_err(io_error)?;
+            if let Some(memory) = buffer.try_mut() {
+                memory.copy_from_slice(flow.noise.at(turn, flow.request_bytes));
+            }
+            buffers.push(buffer);
+        }
+        match flow.write {
+            true => {
+                let start = |turn: u64| {
+                    let (file, offset_bytes) = place(turn);
+                    let data = buffers[turn as usize % flow.depth].clone();
+                    files[file].0.write_at_async(data, offset_bytes)
+                };
+                in_ring(flow, start, drop)
+            }
+            false => {
+                let buffers = RefCell::new(buffers);
+                let start = |turn: u64| {
+                    let (file, offset_bytes) = place(turn);
+                    let buffer = buffers.borrow_mut().pop();
+                    let buffer = buffer.expect("there are as many as requests in flight");
+                    files[file].0.read_at_async(buffer, offset_bytes)
+                };
+                in_ring(flow, start, |buffer| buffers.borrow_mut().push(buffer))
+            }
+        }
+    }
+}
+
+/// Keeps the ring full until the limit, then waits for the rest.
+fn in_ring<R: Send + 'static>(
+    flow: &Flow<'_>,
+    mut start: impl FnMut(u64) -> Operation<R>,
+    mut done: impl FnMut(R),
+) -> io::Result<Sample> {
+    let mut ring = VecDeque::with_capacity(flow.depth);
+    let mut watch = Stopwatch::start();
+    let mut turn = 0;
+    loop {
+        let over = watch.is_over(&flow.limit);
+        while !over && ring.len() < flow.depth {
+            let began = Instant::now();
+            ring.push_back((start(turn), began));
+            turn += 1;
+        }
+        let Some((operation, began)) = ring.pop_front() else {
+            return Ok(watch.stop());
+        };
+        done(operation.wait().map_err(io_error)?);
+        watch.record(began.elapsed());
     }
 }
 
@@ -127,6 +205,10 @@ impl TargetFile for AditFile {
     #[inline]
     fn sync_all(&self) -> io::Result<()> {
         self.0.sync_all().map_err(io_error)
+    }
+
+    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
+        self.0.set_len(len_bytes).map_err(io_error)
     }
 
     #[inline]

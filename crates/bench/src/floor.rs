@@ -17,9 +17,11 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{Mode, OFlags};
 
 use crate::data::{AlignedBuffer, Noise, PAGE_BYTES};
+use crate::flow::by_io_uring;
 use crate::interrupt;
 use crate::kernel::whole;
-use crate::target::{Access, Name, Target, TargetFile, while_doing};
+use crate::sample::Sample;
+use crate::target::{Access, Flow, Name, Target, TargetFile, while_doing};
 
 /// How much of the file one log wraps around in.
 const LOG_BYTES: u64 = 16 << 20;
@@ -169,8 +171,27 @@ impl Target for FloorTarget {
         Ok(())
     }
 
+    fn list(&self, _folder: &Name) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn available_bytes(&self) -> io::Result<u64> {
+        Ok(self.len_bytes)
+    }
+
     fn sync_everything(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(&self.shared.file)?)
+    }
+
+    /// All files are the one that there is.
+    fn flow(
+        &self,
+        _files: &[FloorFile],
+        flow: &Flow<'_>,
+        place: &mut dyn FnMut(u64) -> (usize, u64),
+    ) -> io::Result<Sample> {
+        let mut place = |turn| (0, place(turn).1);
+        by_io_uring(std::slice::from_ref(&self.shared.file), flow, &mut place)
     }
 }
 
@@ -241,5 +262,9 @@ impl TargetFile for FloorFile {
     #[inline]
     fn sync_all(&self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    fn set_len(&self, _len_bytes: u64) -> io::Result<()> {
+        FloorFile::unsupported()
     }
 }

@@ -1,13 +1,19 @@
 //! The kernel's file system in a directory, by the fewest system calls there are.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::target::{Access, Name, Target, TargetFile, while_doing};
+use crate::flow::by_io_uring;
+use crate::sample::Sample;
+use crate::target::{Access, Flow, Name, Target, TargetFile, while_doing};
+
+/// What a listing is read into; the C library takes 32 KiB.
+const LISTING_BYTES: usize = 32 << 10;
 
 /// A directory; names are resolved relative to its descriptor.
 pub(crate) struct KernelTarget {
@@ -126,13 +132,46 @@ impl Target for KernelTarget {
         )?)
     }
 
+    fn list(&self, folder: &Name) -> io::Result<u64> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.directory, folder.relative(), flags, Mode::empty())?;
+        let mut buffer = vec![MaybeUninit::uninit(); LISTING_BYTES];
+        let mut entries = rustix::fs::RawDir::new(&fd, &mut buffer);
+        let mut names = 0;
+        while let Some(entry) = entries.next() {
+            let name = entry?;
+            names += u64::from(!matches!(name.file_name().to_bytes(), b"." | b".."));
+        }
+        Ok(names)
+    }
+
+    fn available_bytes(&self) -> io::Result<u64> {
+        let statvfs = rustix::fs::fstatvfs(&self.directory)?;
+        Ok(statvfs.f_bavail.saturating_mul(statvfs.f_frsize))
+    }
+
     fn sync_everything(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(&self.directory)?)
+    }
+
+    fn flow(
+        &self,
+        files: &[KernelFile],
+        flow: &Flow<'_>,
+        place: &mut dyn FnMut(u64) -> (usize, u64),
+    ) -> io::Result<Sample> {
+        by_io_uring(files, flow, place)
     }
 }
 
 /// A descriptor. Appends go to its position, which only appends move.
 pub(crate) struct KernelFile(OwnedFd);
+
+impl AsRawFd for KernelFile {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 impl TargetFile for KernelFile {
     #[inline]
@@ -160,6 +199,10 @@ impl TargetFile for KernelFile {
     #[inline]
     fn sync_all(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.0)?)
+    }
+
+    fn set_len(&self, len_bytes: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(&self.0, len_bytes)?)
     }
 }
 

@@ -12,13 +12,19 @@
 //! - `jobs`: what is asked of them; `sample`: measuring it; `schedule`: in what order;
 //! - `measurement`: what a program prints of it for another one;
 //! - `report`, `table`: what is told about it;
+//! - `breakdown`, `breakdown_table`: what the time of Adit's operations is spent on ([`run_breakdown`]);
 //! - `data`, `place`, `resources`, `interrupt`: bytes, folders, memory, Ctrl-C.
 //!
 //! It is not a tuning tool: no job depends on the system that it runs on.
 
+mod breakdown;
+mod breakdown_table;
+mod calm;
+mod compare;
 mod data;
 mod embedded;
 mod floor;
+mod flow;
 mod interrupt;
 mod jobs;
 mod kernel;
@@ -26,17 +32,26 @@ mod measurement;
 mod place;
 mod report;
 mod resources;
+mod rows;
 mod sample;
 mod schedule;
 mod suite;
 mod table;
 mod target;
 
+pub use breakdown::{
+    Breakdown, BreakdownBlock, BreakdownRow, LayerShare, breakdown_of, run_breakdown,
+};
+pub use compare::{
+    Assignment, Comparison, Curve, GroupResult, Options as CompareOptions, Progress, Suite, System,
+    SystemInfo, compare, measure_alone, save,
+};
 pub use data::Prng;
 pub use interrupt::Guard as InterruptGuard;
-pub use jobs::{Job, RowKey, Shape};
-pub use measurement::Measurement;
-pub use report::{Block, Cell, Environment, Report, Row};
+pub use jobs::{Action, Axis, Growth, Job, RowKey, Shape, Stream, Variation};
+pub use measurement::{MeasuredRows, Measurement};
+pub use report::{Block, Environment, Report};
 pub use resources::observed;
+pub use rows::{Cell, Row};
 pub use sample::{Limit, Sample, Timing, measure};
-pub use suite::{Measure, Options, SystemAt, measure_one, run};
+pub use suite::{Options, run};

@@ -32,3 +32,17 @@ pub struct Measurement {
     /// Memory in use afterwards: the process's, and the page cache that it filled.
     pub memory_bytes: Option<u64>,
 }
+
+impl Measurement {
+    /// Operations per second.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.seconds.max(1e-9)
+    }
+}
+
+/// What a program that measures prints: `{"rows": [...]}`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MeasuredRows {
+    /// In the order of the table.
+    pub rows: Vec<Measurement>,
+}

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use crate::calm::Calm;
 use crate::interrupt;
 use crate::jobs::RowKey;
 use crate::measurement::Measurement;
@@ -24,6 +25,8 @@ pub struct Sample {
     /// In what time.
     pub elapsed: Duration,
     pub(crate) latencies: Latencies,
+    /// What is known of it beside, where that was asked.
+    pub(crate) calm: Option<Calm>,
     /// What this process read from devices meanwhile, where that was counted.
     pub device_read_bytes: Option<u64>,
     /// How long the machine's processors were busy meanwhile, in seconds.
@@ -121,6 +124,42 @@ pub fn measure(
     })
 }
 
+/// A measurement by hand, where operations overlap: each is recorded when it ends.
+pub(crate) struct Stopwatch {
+    started: Instant,
+    latencies: Latencies,
+    operations: u64,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch {
+            started: Instant::now(),
+            latencies: empty_latencies(),
+            operations: 0,
+        }
+    }
+
+    /// An operation ended that took so long.
+    #[inline]
+    pub(crate) fn record(&mut self, took: Duration) {
+        self.operations += 1;
+        // Cannot fail: the histogram resizes itself.
+        let _ = self.latencies.record((took.as_nanos() as u64).max(1));
+    }
+
+    pub(crate) fn is_over(&self, limit: &Limit) -> bool {
+        self.operations >= limit.operations || self.started.elapsed() >= limit.time
+    }
+
+    pub(crate) fn stop(self) -> Sample {
+        Sample {
+            latencies: self.latencies,
+            ..Sample::untimed(self.operations, self.started.elapsed())
+        }
+    }
+}
+
 impl Sample {
     /// So many operations in that time, without anything about single ones.
     pub fn untimed(operations: u64, elapsed: Duration) -> Sample {
@@ -128,13 +167,14 @@ impl Sample {
             operations,
             elapsed,
             latencies: empty_latencies(),
+            calm: None,
             device_read_bytes: None,
             cpu_seconds: None,
             memory_bytes: None,
         }
     }
 
-    /// The measurement of a row. It is at no place of a curve (`at`).
+    /// The measurement of a row.
     pub fn measurement(&self, key: &RowKey) -> Measurement {
         // Of each percentile at least one operation has to lie beyond it.
         let percentile = |fraction: f64, one_in: u64| {
@@ -144,7 +184,7 @@ impl Sample {
             id: key.id.to_owned(),
             title: key.title.clone(),
             threads: key.threads,
-            at: None,
+            at: key.at,
             operation_bytes: key.operation_bytes,
             operations: self.operations,
             seconds: self.elapsed.as_secs_f64(),
@@ -168,6 +208,9 @@ impl Sample {
         for sample in samples {
             sum.operations += sample.operations;
             sum.elapsed = sum.elapsed.max(sample.elapsed);
+            if let Some(calm) = &sample.calm {
+                sum.calm.get_or_insert_default().add(calm);
+            }
             sum.absorb(&sample);
         }
         sum
@@ -230,12 +273,7 @@ mod tests {
 
     #[test]
     fn a_measurement_has_the_percentiles_that_enough_operations_support() {
-        let key = RowKey {
-            id: "nothing",
-            title: "nothing at all".to_owned(),
-            threads: 1,
-            operation_bytes: 7,
-        };
+        let key = RowKey::new("nothing", "nothing at all", 7);
         let measured = |operations| {
             let sample = measure(Limit::operations(operations), Timing::Each, |_| Ok(()));
             sample.unwrap().measurement(&key)

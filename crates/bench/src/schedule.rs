@@ -6,8 +6,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::calm::Look;
 use crate::jobs::{self, Job, Measured, Shape};
-use crate::report::{ADIT, Block, Collector, RAW};
+use crate::measurement::Measurement;
+use crate::report::Block;
+use crate::rows::{ADIT, RAW, Rows};
 use crate::target::{Target, while_doing};
 
 /// A system under test, whatever its type.
@@ -22,7 +25,7 @@ impl<T: Target> System for &T {
     }
 
     fn measure(&self, job: Job, shape: &Shape, round: u32) -> io::Result<Vec<Measured>> {
-        jobs::run(*self, job, shape, round)
+        jobs::run(*self, job, shape, round, Look::Latencies)
     }
 }
 
@@ -32,8 +35,6 @@ pub(crate) struct Plan<'a> {
     pub(crate) jobs: &'a [Job],
     pub(crate) shape: &'a Shape,
     pub(crate) rounds: u32,
-    /// Nothing else is measured in this process: its memory is that of the one system.
-    pub(crate) alone: bool,
     /// No further round begins when it would end later than this.
     pub(crate) time_max: Duration,
 }
@@ -45,7 +46,8 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(&str, f64),
 ) -> io::Result<Block> {
     let labels = systems.iter().map(|system| system.label().to_owned());
-    let mut collector = Collector::new(labels, plan.alone);
+    let mut rows = Rows::new(labels);
+    let mut omitted: Vec<String> = Vec::new();
     let started = Instant::now();
     let steps = plan.rounds as usize * plan.jobs.len() * systems.len();
     let mut step = 0;
@@ -62,14 +64,15 @@ pub(crate) fn run(
                 progress(&what, step as f64 / steps as f64);
                 step += 1;
                 match system.measure(job, plan.shape, round) {
-                    Ok(measured) => collector.add(index, measured),
+                    Ok(measured) => rows.add(index, in_company(measured)),
                     // What Adit can't do is a failure, what others can't do is left out.
                     Err(error)
                         if error.kind() == io::ErrorKind::Unsupported && system.label() != ADIT =>
                     {
                         // The floor has gaps by design: they are no news.
-                        if system.label() != RAW {
-                            collector.omit(error.to_string());
+                        let error = error.to_string();
+                        if system.label() != RAW && !omitted.contains(&error) {
+                            omitted.push(error);
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
@@ -78,7 +81,22 @@ pub(crate) fn run(
             }
         }
     }
-    Ok(collector.into_block(plan.title.clone()))
+    Ok(Block {
+        title: plan.title.clone(),
+        rounds: rows.rounds(),
+        rows: rows.finish(),
+        omitted,
+    })
+}
+
+/// The process's memory is that of all systems in it: it is told of none.
+fn in_company(measured: Vec<Measured>) -> Vec<Measurement> {
+    let alone = measured.iter().map(|(key, sample)| sample.measurement(key));
+    let in_company = alone.map(|measurement| Measurement {
+        memory_bytes: None,
+        ..measurement
+    });
+    in_company.collect()
 }
 
 #[cfg(test)]
@@ -102,30 +120,25 @@ mod tests {
                 let what = format!("{} has no direct IO here", self.0);
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
-            let key = RowKey {
-                id: "names",
-                title: "names".to_owned(),
-                threads: 1,
-                operation_bytes: 0,
-            };
+            let key = RowKey::new("names", "names", 0);
             let sample = measure(Limit::operations(1), Timing::Each, |_| Ok(()))?;
             Ok(vec![(key, sample)])
         }
     }
 
-    fn measured(systems: &[&'static str], alone: bool) -> io::Result<crate::report::Block> {
+    fn measured(systems: &[&'static str]) -> io::Result<crate::report::Block> {
         let shape = Shape {
             slice: Duration::ZERO,
             names: 1,
             direct_bytes: 0,
             scan_bytes: 0,
+            cache_bytes: 0,
         };
         let plan = Plan {
             title: "test".to_owned(),
             jobs: &[Job::DirectRead { threads: 1 }, Job::Names],
             shape: &shape,
             rounds: 2,
-            alone,
             time_max: Duration::MAX,
         };
         let systems: Vec<Box<dyn System>> = systems
@@ -138,25 +151,17 @@ mod tests {
     /// tmpfs has no O_DIRECT before Linux 6.6, and its EINVAL ended the whole benchmark.
     #[test]
     fn what_another_system_cannot_do_is_left_out_and_said_once() {
-        let block = measured(&["tmpfs"], false).unwrap();
+        let block = measured(&["tmpfs"]).unwrap();
         assert_eq!(block.rows.len(), 1);
         assert_eq!(block.omitted, ["tmpfs has no direct IO here"]);
         let text = block.to_string();
         assert!(text.contains("Left out: tmpfs has no direct IO"), "{text}");
-        assert!(measured(&["raw"], false).unwrap().omitted.is_empty());
+        assert!(measured(&["raw"]).unwrap().omitted.is_empty());
     }
 
     #[test]
     fn what_adit_cannot_do_is_an_error() {
-        let error = measured(&["adit"], false).unwrap_err();
+        let error = measured(&["adit"]).unwrap_err();
         assert!(error.to_string().contains("DirectRead"), "{error}");
-    }
-
-    /// Each system's cell showed the memory of the process, in which all of them had been measured.
-    #[test]
-    fn memory_is_only_told_of_a_system_that_has_the_process_to_itself() {
-        let resident = |block: crate::report::Block| block.rows[0].cells[0].resident_bytes;
-        assert!(resident(measured(&["ext4"], true).unwrap()).is_some());
-        assert!(resident(measured(&["ext4", "raw"], false).unwrap()).is_none());
     }
 }

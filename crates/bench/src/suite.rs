@@ -11,6 +11,7 @@ use crate::jobs::{Job, Shape};
 use crate::kernel::KernelTarget;
 use crate::place::Place;
 use crate::report::{Block, Environment, Report};
+use crate::rows::RAW;
 use crate::schedule::{self, Plan, System};
 use crate::target::while_doing;
 
@@ -30,15 +31,44 @@ pub struct Options {
     pub quick: bool,
 }
 
+impl Options {
+    /// What the block about the device is about.
+    pub(crate) fn title(&self) -> String {
+        match &self.volume {
+            Some(volume) => format!("Volume {volume}"),
+            None => "An image file in this directory".to_owned(),
+        }
+    }
+
+    /// Where the temporary image goes.
+    pub(crate) fn directory(&self) -> io::Result<PathBuf> {
+        match &self.against {
+            Some(directory) => Ok(directory.clone()),
+            None => std::env::current_dir(),
+        }
+    }
+
+    /// Threads of the rows that have several.
+    pub(crate) fn threads(&self) -> u32 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        match self.threads {
+            0 => cores.min(2) as u32,
+            threads => threads,
+        }
+    }
+}
+
+/// What the benchmark makes, and removes, in a volume that is not its own.
+pub(crate) fn folder_in_volume() -> String {
+    format!("/adit-bench-{}", std::process::id())
+}
+
 /// Runs the benchmark. `progress` is told what is being measured, and which part (0 to 1) is done.
 ///
 /// Ctrl-C ends it with an error of kind `Interrupted`; the temporary files are gone then too.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str, f64)) -> io::Result<Report> {
     let _guard = interrupt::Guard::new();
-    let against = match &options.against {
-        Some(directory) => directory.clone(),
-        None => std::env::current_dir()?,
-    };
+    let against = options.directory()?;
     let sizes = Sizes::new(options);
     let place = Place::inside(&against)?;
     place.need(sizes.disk_bytes(options.volume.is_none()))?;
@@ -86,17 +116,12 @@ struct Sizes {
     jobs: Vec<Job>,
     rounds: u32,
     image_bytes: u64,
-    cache_bytes: u64,
     time_max: Duration,
 }
 
 impl Sizes {
     fn new(options: &Options) -> Sizes {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = match options.threads {
-            0 => cores.min(2) as u32,
-            threads => threads,
-        };
+        let threads = options.threads();
         let cached_bytes = if options.quick { 32 * MIB } else { 128 * MIB };
         if options.quick {
             Sizes {
@@ -105,11 +130,11 @@ impl Sizes {
                     names: 2_000,
                     direct_bytes: 64 * MIB,
                     scan_bytes: 64 * MIB,
+                    cache_bytes: 256 * MIB,
                 },
                 jobs: standard_jobs(cached_bytes, threads),
                 rounds: 3,
                 image_bytes: 512 * MIB,
-                cache_bytes: 256 * MIB,
                 time_max: Duration::from_secs(25),
             }
         } else {
@@ -119,11 +144,11 @@ impl Sizes {
                     names: 20_000,
                     direct_bytes: 256 * MIB,
                     scan_bytes: 256 * MIB,
+                    cache_bytes: 1024 * MIB,
                 },
                 jobs: standard_jobs(cached_bytes, threads),
                 rounds: 5,
                 image_bytes: 2048 * MIB,
-                cache_bytes: 1024 * MIB,
                 time_max: Duration::from_secs(600),
             }
         }
@@ -168,18 +193,11 @@ fn on_disk(
     let kernel = KernelTarget::new(&files)?;
     let raw = FloorTarget::new(&place.file("floor"), sizes.floor_bytes())?;
     let (address, folder) = match &options.volume {
-        Some(volume) => (
-            volume.clone(),
-            format!("/adit-bench-{}", std::process::id()),
-        ),
+        Some(volume) => (volume.clone(), folder_in_volume()),
         None => (temporary_image(place, sizes.image_bytes)?, String::new()),
     };
-    let adit = AditTarget::open(&address, sizes.cache_bytes, &folder)?;
-    let title = match &options.volume {
-        Some(volume) => format!("Volume {volume}"),
-        None => "An image file in this directory".to_owned(),
-    };
-    let plan = sizes.plan(title);
+    let adit = AditTarget::open(&address, sizes.shape.cache_bytes, &folder)?;
+    let plan = sizes.plan(options.title());
     let systems: [Box<dyn System + '_>; 3] = [Box::new(&adit), Box::new(&kernel), Box::new(&raw)];
     let block = schedule::run(&plan, &systems, progress);
     drop(systems);
@@ -192,7 +210,7 @@ fn on_disk(
 /// The block without a device: what the software itself costs.
 fn in_memory(sizes: &Sizes, progress: &mut dyn FnMut(&str, f64)) -> io::Result<Block> {
     let address = format!("mem:{}M", sizes.image_bytes / MIB);
-    let adit = AditTarget::open(&address, sizes.cache_bytes, "")?;
+    let adit = AditTarget::open(&address, sizes.shape.cache_bytes, "")?;
     // tmpfs is the kernel's counterpart, where there is one with room (a container's often has 64 MiB).
     let (tmpfs, omitted) = match memory_place(sizes.image_bytes) {
         Ok(place) => (Some(place), None),
@@ -230,7 +248,6 @@ impl Sizes {
             jobs: &self.jobs,
             shape: &self.shape,
             rounds: self.rounds,
-            alone: false,
             time_max: self.time_max,
         }
     }
@@ -238,7 +255,7 @@ impl Sizes {
 
 /// A volume in an image that has been written from end to end: the file system below has nothing
 /// left to allocate, as on the floor's file.
-fn temporary_image(place: &Place, len_bytes: u64) -> io::Result<String> {
+pub(crate) fn temporary_image(place: &Place, len_bytes: u64) -> io::Result<String> {
     let image = place.file("volume.adit");
     drop(floor::write_through(&image, len_bytes, None)?);
     let address = image
@@ -266,12 +283,8 @@ fn notes(options: &Options, disk: &Block) -> Vec<String> {
         .rows
         .iter()
         .find(|row| row.id == "append-sync")
-        .and_then(|row| {
-            row.cells
-                .iter()
-                .find(|cell| cell.system == crate::report::RAW)
-        })
-        .map(|cell| cell.p50_us);
+        .and_then(|row| row.cells.iter().find(|cell| cell.system == RAW))
+        .and_then(|cell| cell.p50_us);
     if let Some(raw_us) = raw_us.filter(|_| options.volume.is_none()) {
         notes.push(format!(
             "This disk needs {raw_us:.0} µs for one durable 4 KiB write, whoever asks. A file system \
@@ -282,90 +295,6 @@ fn notes(options: &Options, disk: &Block) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// One system, at the place it should use.
-#[derive(Clone, Debug)]
-pub enum SystemAt {
-    /// A volume's address; it has been formatted.
-    Adit {
-        /// As everywhere: the path of an image or a block device, `mem:SIZE`.
-        address: String,
-        /// Bound of its cache.
-        cache_bytes: u64,
-    },
-    /// A directory of the kernel's file system.
-    Kernel(PathBuf),
-    /// A file or a block device. Its content is destroyed.
-    Raw(PathBuf),
-}
-
-/// What to measure on it.
-#[derive(Clone, Debug)]
-pub struct Measure {
-    /// The jobs, in order.
-    pub jobs: Vec<Job>,
-    /// Their sizes.
-    pub shape: Shape,
-    /// How often.
-    pub rounds: u32,
-}
-
-/// Measures a single system; the report has one block and no ratios.
-pub fn measure_one(
-    system: &SystemAt,
-    measure: &Measure,
-    progress: &mut dyn FnMut(&str, f64),
-) -> io::Result<Report> {
-    let _guard = interrupt::Guard::new();
-    let plan = Plan {
-        title: "one system".to_owned(),
-        jobs: &measure.jobs,
-        shape: &measure.shape,
-        rounds: measure.rounds,
-        alone: true,
-        time_max: Duration::MAX,
-    };
-    let (block, place) = match system {
-        SystemAt::Adit {
-            address,
-            cache_bytes,
-        } => {
-            let adit = AditTarget::open(address, *cache_bytes, "")?;
-            let block = schedule::run(&plan, &[Box::new(&adit)], progress);
-            let closed = adit.close();
-            let block = block?;
-            closed?;
-            (block, address.clone())
-        }
-        SystemAt::Kernel(directory) => {
-            let kernel = KernelTarget::new(directory)?;
-            let block = schedule::run(&plan, &[Box::new(&kernel)], progress)?;
-            (block, directory.display().to_string())
-        }
-        SystemAt::Raw(path) => {
-            let raw = FloorTarget::new(path, measure.largest_bytes())?;
-            let block = schedule::run(&plan, &[Box::new(&raw)], progress)?;
-            (block, path.display().to_string())
-        }
-    };
-    Ok(Report {
-        environment: Environment::here(place),
-        blocks: vec![block],
-        notes: Vec::new(),
-    })
-}
-
-impl Measure {
-    /// What the floor's file must cover.
-    fn largest_bytes(&self) -> u64 {
-        let of_jobs = self.jobs.iter().map(|job| match *job {
-            Job::CachedRead { len_bytes, .. } | Job::CachedWrite { len_bytes } => len_bytes,
-            Job::Scan => self.shape.scan_bytes,
-            _ => self.shape.direct_bytes,
-        });
-        of_jobs.max().unwrap_or(0)
-    }
 }
 
 #[cfg(test)]

@@ -2,19 +2,15 @@
 
 use std::fmt;
 
-use crate::report::{ADIT, Block, Cell, Report, Row};
+use crate::compare::Comparison;
+use crate::report::{Block, Environment, Report};
+use crate::rows::{ADIT, Cell, Row};
 
 const TITLE_WIDTH: usize = 47;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = &self.environment;
-        writeln!(
-            f,
-            "Adit {} on Linux {}, {} × {}",
-            at.adit, at.kernel, at.cores, at.processor
-        )?;
-        writeln!(f, "{}", at.place)?;
+        writeln!(f, "{}", self.environment)?;
         for block in &self.blocks {
             writeln!(f)?;
             block.fmt(f)?;
@@ -27,20 +23,38 @@ impl fmt::Display for Report {
     }
 }
 
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.environment)?;
+        for group in &self.groups {
+            writeln!(f)?;
+            let rounds = self.repetitions;
+            writeln!(f, "{} (medians of {rounds} rounds)", group.title)?;
+            write_rows(f, &group.rows)?;
+        }
+        for note in &self.notes {
+            writeln!(f)?;
+            write_wrapped(f, note)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Adit {} on Linux {}, {} × {}",
+            self.adit, self.kernel, self.cores, self.processor
+        )?;
+        write!(f, "{}", self.place)
+    }
+}
+
 impl fmt::Display for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} (medians of {} rounds)", self.title, self.rounds)?;
-        let header = |f: &mut fmt::Formatter<'_>| {
-            writeln!(
-                f,
-                "{:TITLE_WIDTH$} {:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}",
-                "", "system", "ops/s", "p50", "p99", "p99.9", "× kernel", "× raw", "spread"
-            )
-        };
-        header(f)?;
-        for row in &self.rows {
-            row.fmt(f)?;
-        }
+        write_rows(f, &self.rows)?;
         for what in &self.omitted {
             writeln!(f, "Left out: {what}")?;
         }
@@ -48,36 +62,68 @@ impl fmt::Display for Block {
     }
 }
 
+fn write_rows(f: &mut fmt::Formatter<'_>, rows: &[Row]) -> fmt::Result {
+    writeln!(
+        f,
+        "{:TITLE_WIDTH$} {:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}",
+        "", "system", "ops/s", "p50", "p99", "p99.9", "× kernel", "× raw", "spread"
+    )?;
+    rows.iter().try_for_each(|row| write!(f, "{row}"))
+}
+
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, cell) in self.cells.iter().enumerate() {
             let title = if index == 0 { self.title.as_str() } else { "" };
             write!(f, "{title:TITLE_WIDTH$} ")?;
-            cell.fmt(f)?;
+            write_cell(f, self, cell)?;
             writeln!(f)?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to_kernel = match self.system.as_str() {
-            ADIT => ratio(self.to_kernel),
-            _ => String::new(),
-        };
-        write!(
-            f,
-            "{:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>8} {:>5.0}%",
-            self.system,
-            count(self.operations_per_second),
-            percentile(self.p50_us, self.timed / 2),
-            percentile(self.p99_us, self.timed / 100),
-            percentile(self.p999_us, self.timed / 1000),
-            to_kernel,
-            ratio(self.to_raw),
-            self.spread * 100.0
-        )
+fn write_cell(f: &mut fmt::Formatter<'_>, row: &Row, cell: &Cell) -> fmt::Result {
+    let (to_kernel, to_raw) = match cell.system.as_str() {
+        ADIT => (row.to_kernel(), row.to_raw()),
+        _ => (None, None),
+    };
+    write!(
+        f,
+        "{:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>8} {:>5.0}%",
+        cell.system,
+        count(cell.operations_per_second),
+        percentile(cell.p50_us),
+        percentile(cell.p99_us),
+        percentile(cell.p999_us),
+        ratio(to_kernel),
+        ratio(to_raw),
+        cell.spread * 100.0
+    )
+}
+
+/// About three significant digits.
+pub(crate) fn short(value: f64) -> String {
+    let decimals = match value {
+        value if value < 0.995 => 3,
+        value if value < 9.95 => 2,
+        value if value < 99.5 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A size, rounded.
+pub(crate) fn short_bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = UNITS.iter().find(|(shift, _)| bytes >= 1 << shift);
+    match unit {
+        Some((shift, unit)) => {
+            let value = bytes as f64 / (1u64 << shift) as f64;
+            let decimals = usize::from(value < 9.95 && value.fract() > 0.05);
+            format!("{value:.decimals$} {unit}")
+        }
+        None => format!("{bytes} B"),
     }
 }
 
@@ -91,12 +137,9 @@ fn ratio(value: Option<f64>) -> String {
     }
 }
 
-/// A percentile, or nothing when fewer than one operation lies beyond it.
-fn percentile(us: f64, beyond: u64) -> String {
-    match beyond {
-        0 => "–".to_owned(),
-        _ => duration(us),
-    }
+/// A percentile, if enough operations support it.
+fn percentile(us: Option<f64>) -> String {
+    us.map_or_else(|| "–".to_owned(), duration)
 }
 
 /// A whole number with thin groups of three digits.
@@ -129,7 +172,7 @@ fn duration(us: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-fn write_wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+pub(crate) fn write_wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     const WIDTH: usize = 100;
     let mut column = 0;
     for word in text.split_whitespace() {
@@ -163,7 +206,7 @@ mod tests {
         assert_eq!(ratio(Some(0.456)), "0.46");
         assert_eq!(ratio(Some(8.04)), "8.0");
         assert_eq!(ratio(None), "");
-        assert_eq!(percentile(5.0, 1), "5.00 µs");
-        assert_eq!(percentile(5.0, 0), "–");
+        assert_eq!(percentile(Some(5.0)), "5.00 µs");
+        assert_eq!(percentile(None), "–");
     }
 }

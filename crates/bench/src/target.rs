@@ -6,6 +6,9 @@
 use std::ffi::{CStr, CString};
 use std::io;
 
+use crate::data::Noise;
+use crate::sample::{Limit, Sample};
+
 /// A path, in the forms that the systems take: `names-1/f00017` relative to the place of the
 /// benchmark, and from the root of a volume.
 pub(crate) struct Name {
@@ -51,6 +54,16 @@ pub(crate) enum Access {
     Durable,
 }
 
+/// Requests that are kept in flight past the cache.
+pub(crate) struct Flow<'a> {
+    pub(crate) write: bool,
+    pub(crate) request_bytes: usize,
+    pub(crate) depth: usize,
+    pub(crate) limit: Limit,
+    /// What is written.
+    pub(crate) noise: &'a Noise,
+}
+
 /// A system under test, at its place.
 pub(crate) trait Target: Sync {
     /// An open file of it; closed by dropping it.
@@ -75,8 +88,19 @@ pub(crate) trait Target: Sync {
     fn unlink(&self, name: &Name) -> io::Result<()>;
     fn create_folder(&self, name: &Name) -> io::Result<()>;
     fn remove_folder(&self, name: &Name) -> io::Result<()>;
+    /// Reads the directory from its first name to its last; answers how many there are.
+    fn list(&self, folder: &Name) -> io::Result<u64>;
+    /// What can still be written.
+    fn available_bytes(&self) -> io::Result<u64>;
     /// syncfs.
     fn sync_everything(&self) -> io::Result<()>;
+    /// Keeps requests in flight, by whatever is the system's own way; `place(turn)` says in which file, and where.
+    fn flow(
+        &self,
+        files: &[Self::File],
+        flow: &Flow<'_>,
+        place: &mut dyn FnMut(u64) -> (usize, u64),
+    ) -> io::Result<Sample>;
 }
 
 /// An open file. Reads and writes are all or an error.
@@ -88,6 +112,8 @@ pub(crate) trait TargetFile: Send + Sync {
     fn sync_data(&self) -> io::Result<()>;
     /// fsync.
     fn sync_all(&self) -> io::Result<()>;
+    /// ftruncate.
+    fn set_len(&self, len_bytes: u64) -> io::Result<()>;
     /// Reads without a copy, looking at one byte, where the system can; `false` where it can't.
     fn borrow_at(&self, len_bytes: usize, offset_bytes: u64) -> io::Result<bool> {
         let _ = (len_bytes, offset_bytes);

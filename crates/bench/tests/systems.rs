@@ -3,35 +3,76 @@
 use std::path::Path;
 use std::time::Duration;
 
-use adit_bench::{Job, Measure, Report, Shape, SystemAt, measure_one};
+use adit_bench::{
+    Action, Assignment, Axis, Growth, Job, MeasuredRows, Shape, Stream, System, Variation,
+    measure_alone,
+};
 
-const JOBS: [Job; 10] = [
-    Job::AppendSync { threads: 1 },
-    Job::AppendSync { threads: 2 },
-    Job::NewFileSync,
-    Job::OverwriteSync,
-    Job::DirectRead { threads: 2 },
-    Job::DirectWrite,
-    Job::CachedRead {
-        len_bytes: 1 << 20,
-        threads: 1,
-    },
-    Job::CachedWrite { len_bytes: 1 << 20 },
-    Job::Names,
-    Job::Scan,
-];
-
-fn tiny() -> Measure {
-    Measure {
-        jobs: JOBS.to_vec(),
-        shape: Shape {
-            slice: Duration::from_millis(2),
-            names: 20,
-            direct_bytes: 2 << 20,
-            scan_bytes: 2 << 20,
+fn tiny() -> (Vec<Job>, Shape) {
+    let mut jobs = vec![
+        Job::AppendSync { threads: 1 },
+        Job::AppendSync { threads: 2 },
+        Job::NewFileSync,
+        Job::OverwriteSync,
+        Job::DirectRead { threads: 2 },
+        Job::DirectWrite,
+        Job::CachedRead {
+            len_bytes: 1 << 20,
+            threads: 1,
         },
-        rounds: 2,
+        Job::CachedWrite { len_bytes: 1 << 20 },
+        Job::Names,
+        Job::Scan,
+        Job::Mail { threads: 2 },
+        Job::Web { threads: 2 },
+    ];
+    for action in [Action::Read, Action::Write, Action::Append] {
+        for number in 0..8 {
+            // Appends have one order.
+            if action == Action::Append && number & 1 > 0 {
+                continue;
+            }
+            jobs.push(Job::Grid(Variation {
+                action,
+                random: number & 1 > 0,
+                on_disk: number & 2 > 0,
+                shared: number & 4 > 0,
+                threads: 2,
+            }));
+        }
     }
+    for (write, depth, over) in [
+        (true, 1, Axis::Size),
+        (false, 4, Axis::Depth),
+        (true, 4, Axis::Files),
+    ] {
+        jobs.push(Job::Stream(Stream {
+            write,
+            random: !write,
+            request_bytes: 4096,
+            depth,
+            files: 2,
+            over,
+        }));
+    }
+    for growth in [
+        Growth::Files { max: 100 },
+        Growth::Names { max: 100 },
+        Growth::Size { max: 16 << 20 },
+        Growth::Extents { max: 100 },
+        Growth::Open { max: 100 },
+        Growth::Threads { max: 2 },
+    ] {
+        jobs.push(Job::Grow(growth));
+    }
+    let shape = Shape {
+        slice: Duration::from_millis(2),
+        names: 20,
+        direct_bytes: 2 << 20,
+        scan_bytes: 2 << 20,
+        cache_bytes: 4 << 20,
+    };
+    (jobs, shape)
 }
 
 /// A folder on the file system of the sources: /tmp may be a tmpfs.
@@ -39,23 +80,40 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-fn run(system: SystemAt) -> Report {
-    measure_one(&system, &tiny(), &mut |_, _| ()).unwrap()
+fn assignment(system: System, place: &str) -> Assignment {
+    let (jobs, shape) = tiny();
+    Assignment {
+        system,
+        place: place.to_owned(),
+        jobs,
+        shape,
+        round: 1,
+    }
 }
 
-fn assert_sane(report: &Report, rows: usize) {
-    let block = &report.blocks[0];
-    let titles: Vec<&str> = block.rows.iter().map(|row| row.title.as_str()).collect();
-    assert_eq!(block.rows.len(), rows, "{titles:?}");
-    for row in &block.rows {
-        let cell = &row.cells[0];
-        assert_eq!(cell.rounds.len(), 2, "{}", row.title);
-        assert!(cell.operations_per_second > 0.0, "{}", row.title);
-        assert!(cell.resident_bytes.is_some(), "{}", row.title);
-        assert!(cell.p50_us <= cell.p99_us && cell.p99_us <= cell.p999_us);
+fn kernel() -> System {
+    System::Kernel("whatever is here".to_owned())
+}
+
+fn assert_sane(measured: &MeasuredRows) {
+    for row in &measured.rows {
+        assert!(row.operations > 0 && row.seconds > 0.0, "{}", row.title);
+        assert!(row.memory_bytes.is_some(), "{}", row.title);
+        assert!(row.p50_us <= row.p99_us || row.p99_us.is_none());
     }
-    assert!(report.to_string().contains("append 100 B + fdatasync"));
-    assert!(report.to_json().unwrap().contains("append-sync"));
+    let mut keys: Vec<_> = measured
+        .rows
+        .iter()
+        .map(|row| (&row.id, &row.title, row.threads, row.at))
+        .collect();
+    keys.sort();
+    keys.windows(2)
+        .for_each(|pair| assert_ne!(pair[0], pair[1], "two rows would be taken for one"));
+}
+
+fn titles(measured: &MeasuredRows) -> Vec<&str> {
+    let titles = measured.rows.iter().map(|row| row.title.as_str());
+    titles.filter(|title| !title.contains("borrowed")).collect()
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -68,37 +126,56 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn every_job_runs_on_the_kernels_file_system_and_leaves_only_its_data_files() {
+fn every_job_measures_the_same_on_the_kernels_file_system_and_on_a_volume() {
     let folder = folder();
-    let report = run(SystemAt::Kernel(folder.path().to_path_buf()));
-    assert_sane(&report, 16);
-    let left = names_in(folder.path());
-    assert_eq!(
-        left,
-        ["cached-1048576", "direct-2097152", "overwritten-2097152"]
+    let place = folder.path().to_str().unwrap();
+    let kernel = measure_alone(&assignment(kernel(), place)).unwrap();
+    assert_sane(&kernel);
+    let mut on_adit = assignment(System::Adit, "mem:256M");
+    // As much of the kernel's would be much, and it has no rows.
+    let (times, percent) = (2, 20);
+    on_adit.jobs.insert(0, Job::Age { times, percent });
+    let adit = measure_alone(&on_adit).unwrap();
+    assert_sane(&adit);
+    assert_eq!(titles(&adit), titles(&kernel));
+    // The files that are read and overwritten stay; nothing else.
+    let kept = [
+        "aged-",
+        "cached-",
+        "direct-",
+        "grid-",
+        "overwritten-",
+        "stream-",
+    ];
+    for name in names_in(folder.path()) {
+        assert!(kept.iter().any(|kept| name.starts_with(kept)), "{name}");
+    }
+}
+
+#[test]
+fn the_floor_measures_what_needs_no_names_and_no_cache() {
+    let folder = folder();
+    let floor = folder.path().join("floor");
+    let raw = measure_alone(&assignment(System::Raw, floor.to_str().unwrap())).unwrap();
+    assert_sane(&raw);
+    let ids: Vec<&str> = raw.rows.iter().map(|row| row.id.as_str()).collect();
+    for id in [
+        "append-sync",
+        "direct-read",
+        "size-write-sync",
+        "depth-read",
+    ] {
+        assert!(ids.contains(&id), "{ids:?}");
+    }
+    assert!(
+        !ids.contains(&"create") && !ids.contains(&"mail"),
+        "{ids:?}"
     );
 }
 
 #[test]
-fn the_floor_measures_everything_but_names_and_cached_writes() {
-    let folder = folder();
-    let report = run(SystemAt::Raw(folder.path().join("floor")));
-    assert_sane(&report, 10);
-}
-
-#[test]
-fn every_job_runs_on_a_volume_in_memory() {
-    let report = run(SystemAt::Adit {
-        address: "mem:256M".to_owned(),
-        cache_bytes: 64 << 20,
-    });
-    // One more than the kernel: borrowed reads.
-    assert_sane(&report, 17);
-}
-
-#[test]
 fn an_error_says_what_was_measured() {
-    let nowhere = SystemAt::Kernel("/nonexistent/folder".into());
-    let error = measure_one(&nowhere, &tiny(), &mut |_, _| ()).unwrap_err();
+    let nowhere = assignment(kernel(), "/nonexistent/folder");
+    let error = measure_alone(&nowhere).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/folder"), "{error}");
 }

@@ -217,8 +217,24 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     #[command(after_help = "Examples:
   adit bench --quick                  under a minute, in a temporary image here
   adit bench --against /mnt/xfs       image and competitor in another file system
-  adit bench --volume /dev/nvme0n1p3 --against /mnt/ext4")]
+  adit bench --volume /dev/nvme0n1p3 --against /mnt/ext4
+  adit bench --breakdown --quick      where do the microseconds of each operation go?")]
     Bench(Bench),
+    /// Compare Adit with file systems of the kernel and the bare device, one after the other on a device that is overwritten
+    #[command(
+        after_help = "All that is on the device is lost. It needs root, and mkfs of what is compared (Debian: e2fsprogs, xfsprogs); RocksDB's
+rows need db_bench (rocksdb-tools) and what `cargo xtask plugin --release` builds, SQLite's rows adit-sqlite-bench.
+Nothing else should run on the machine meanwhile.
+
+Examples:
+  echo lz4 >/sys/block/zram0/comp_algorithm; echo 4G >/sys/block/zram0/disksize
+  adit compare --device /dev/zram0 --suite quick --yes      a device in memory, under ten minutes
+  adit compare --device /dev/nvme1n1 --with ext4 --only core --out report"
+    )]
+    Compare(Compare),
+    /// Measure one system, as told on stdin: `compare` starts it
+    #[command(hide = true)]
+    Measure,
     /// Mount a volume on a directory, for tools that know nothing of Adit
     #[command(
         after_help = "A mount goes through the kernel, with a switch of threads for each request: it is for administration, not the
@@ -468,6 +484,9 @@ pub(crate) struct Bench {
     /// Under a minute, with small files
     #[arg(long)]
     pub(crate) quick: bool,
+    /// What Adit's operations spend their time on, layer by layer; nothing else is measured
+    #[arg(long)]
+    pub(crate) breakdown: bool,
     /// An existing volume, instead of a temporary image; what is in it stays
     #[arg(long, value_name = "VOLUME")]
     pub(crate) volume: Option<String>,
@@ -480,6 +499,48 @@ pub(crate) struct Bench {
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// Block device to compare on; its content is lost
+    #[arg(long, value_name = "DEV")]
+    pub(crate) device: PathBuf,
+    /// File systems of the kernel, of ext4, xfs, btrfs, f2fs
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "ext4,xfs"
+    )]
+    pub(crate) with: Vec<String>,
+    /// How thorough
+    #[arg(long, value_enum, default_value = "quick")]
+    pub(crate) suite: SuiteArgument,
+    /// Only these groups of rows, like core,rocksdb
+    #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Measure everything so often
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repetitions: u32,
+    /// Folder for report.html, report.md, report.json and the pictures
+    #[arg(long, value_name = "DIR", default_value = "adit-compare")]
+    pub(crate) out: PathBuf,
+    /// Overwrite the device even if it holds data
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Don't ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// `--suite`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum SuiteArgument {
+    /// Under ten minutes
+    Quick,
+    /// Under two hours
+    Full,
 }
 
 fn size(text: &str) -> Result<u64, String> {

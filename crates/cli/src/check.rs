@@ -2,11 +2,11 @@
 
 use crate::Outcome;
 use crate::arguments::{Check, VolumeArguments};
-use crate::output;
+use crate::output::{self, ask};
 use crate::progress::Progress;
 use adit::{Errno, Error, Finding, RepairReport, Repaired};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 #[derive(Serialize)]
 struct CheckLine<'a> {
@@ -98,28 +98,23 @@ fn repair(arguments: &Check, options: &VolumeArguments) -> adit::Result<Repaired
         if arguments.yes {
             return Ok(true);
         }
-        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            let what = format!(
-                "repair {}: {} found; --yes repairs without asking, without --repair they are shown",
-                arguments.volume,
-                count(report)
-            );
-            return Err(Error::with(Errno::CANCELED, what));
-        }
-        let mut err = std::io::stderr().lock();
+        let mut question = String::new();
         for finding in &report.findings.list {
-            writeln!(err, "{}", sentence(finding))?;
+            question.push_str(&sentence(finding));
+            question.push('\n');
         }
-        write!(
-            err,
-            "{} found. Repair {}? [y/N] ",
-            count(report),
+        let found = count(report);
+        let answer = ask(&format!(
+            "{question}{found} found. Repair {}?",
             arguments.volume
-        )?;
-        err.flush()?;
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer)?;
-        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+        ))?;
+        answer.ok_or_else(|| {
+            let what = format!(
+                "repair {}: {found} found; --yes repairs without asking, without --repair they are shown",
+                arguments.volume
+            );
+            Error::with(Errno::CANCELED, what)
+        })
     };
     options.repair(&arguments.volume, confirm, |done, total| {
         progress.step("repairing", done as f64 / total.max(1) as f64);

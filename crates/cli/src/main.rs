@@ -5,6 +5,7 @@
 
 mod arguments;
 mod check;
+mod compare;
 mod lsof;
 mod mount;
 mod names;
@@ -70,6 +71,8 @@ fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<O
         Command::Put(arguments) => return transfer::put(&arguments, options),
         Command::Get(arguments) => return transfer::get(&arguments, options),
         Command::Bench(arguments) => volumes::bench(arguments)?,
+        Command::Compare(arguments) => return compare::compare(arguments),
+        Command::Measure => compare::measure()?,
         Command::Mount(arguments) => mount::mount(&arguments, options)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();

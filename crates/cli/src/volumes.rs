@@ -180,12 +180,21 @@ pub(crate) fn bench(arguments: Bench) -> adit::Result<()> {
         quick: arguments.quick,
     };
     let progress = Progress::steps();
-    let report = adit_bench::run(&options, &mut |what, done| progress.step(what, done))?;
+    let mut step = |what: &str, done: f64| progress.step(what, done);
+    let text = if arguments.breakdown {
+        let breakdown = adit_bench::run_breakdown(&options, &mut step)?;
+        match arguments.json {
+            true => breakdown.to_json()? + "\n",
+            false => breakdown.to_string(),
+        }
+    } else {
+        let report = adit_bench::run(&options, &mut step)?;
+        match arguments.json {
+            true => report.to_json()? + "\n",
+            false => report.to_string(),
+        }
+    };
     drop(progress);
-    let mut out = std::io::stdout().lock();
-    match arguments.json {
-        true => writeln!(out, "{}", report.to_json()?)?,
-        false => write!(out, "{report}")?,
-    }
+    write!(std::io::stdout().lock(), "{text}")?;
     Ok(())
 }

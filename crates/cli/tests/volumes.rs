@@ -203,6 +203,65 @@ fn grow_makes_room_and_shrinking_is_refused() {
     place.fails(1, &["grow", "v.adit", "100M"]);
 }
 
+/// A block device whose content is a file's, where one can be made (as root).
+struct Loop(String);
+
+impl Loop {
+    fn over(file: &std::path::Path) -> Option<Loop> {
+        let output = std::process::Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .output()
+            .ok()?;
+        let device = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        output.status.success().then_some(Loop(device))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup")
+            .args(["--detach", &self.0])
+            .status();
+    }
+}
+
+#[test]
+fn a_comparison_destroys_nothing_that_it_was_not_told_to() {
+    let place = Place::new();
+    place.write("data", noise(7, 16 << 20));
+    let file = place.path("data");
+    let before = std::fs::read(&file).unwrap();
+    let refusal = |device: &str, more: &[&str]| {
+        let arguments = [&["compare", "--device", device, "--with", "ext4"], more].concat();
+        place.fails(1, &arguments)
+    };
+    let refused = refusal("data", &["--yes"]);
+    assert!(refused.contains("data is not a block device"), "{refused}");
+    assert!(refusal("data", &[]).contains("--yes"));
+    assert!(refusal("data", &["--yes", "--with", "ntfs"]).contains("ntfs"));
+    match Loop::over(&file) {
+        Some(device) => {
+            let refused = refusal(&device.0, &["--yes"]);
+            assert!(refused.contains("holds data"), "{refused}");
+            // The kernel's way to say that it is somebody's.
+            let held = std::os::unix::fs::OpenOptionsExt::custom_flags(
+                std::fs::OpenOptions::new().read(true),
+                libc::O_EXCL,
+            )
+            .open(&device.0)
+            .unwrap();
+            let refused = refusal(&device.0, &["--yes", "--force"]);
+            assert!(refused.contains("in use"), "{refused}");
+            drop(held);
+            let refused = refusal(&device.0, &["--yes", "--force", "--only", "nothing"]);
+            assert!(refused.contains("no group `nothing`"), "{refused}");
+        }
+        None => eprintln!("skipped: no loop device"),
+    }
+    assert!(std::fs::read(&file).unwrap() == before);
+}
+
 #[test]
 fn usage_errors_exit_with_2_and_help_with_0() {
     let place = Place::new();
@@ -212,4 +271,19 @@ fn usage_errors_exit_with_2_and_help_with_0() {
     assert!(place.ok(&["completions", "bash"]).contains("adit"));
     place.ok(&["completions", "zsh"]);
     place.ok(&["completions", "fish"]);
+}
+
+#[test]
+fn bench_says_what_operations_spend_their_time_on() {
+    let place = Place::new();
+    let arguments = ["bench", "--breakdown", "--quick", "--volume", "mem:256M"];
+    let json = place.ok(&[&arguments[..], &["--threads", "1", "--json"]].concat());
+    let breakdown: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let rows = breakdown["blocks"][0]["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 11);
+    for row in rows {
+        let layers = row["layers"].as_array().expect("layers");
+        let shares = layers.iter().filter_map(|layer| layer["share"].as_f64());
+        assert!((shares.sum::<f64>() - 1.0).abs() < 1e-6, "{row}");
+    }
 }

@@ -61,15 +61,6 @@ fn one_row(changed: rusqlite::Result<usize>) -> io::Result<()> {
     }
 }
 
-fn key(id: &'static str, title: &str, operation_bytes: u64) -> RowKey {
-    RowKey {
-        id,
-        title: title.to_owned(),
-        threads: 1,
-        operation_bytes,
-    }
-}
-
 /// Insert a row, commit, in WAL mode.
 pub(crate) fn wal(place: &Place, slice: Duration) -> io::Result<Vec<Measurement>> {
     let connection = place.connect(Mode::Wal("FULL"))?;
@@ -85,7 +76,11 @@ pub(crate) fn wal(place: &Place, slice: Duration) -> io::Result<Vec<Measurement>
         })
     })?;
     let title = "SQLite insert 100 B, commit (WAL, FULL)";
-    Ok(vec![sample.measurement(&key("sqlite-wal", title, 0))])
+    Ok(vec![sample.measurement(&RowKey::new(
+        "sqlite-wal",
+        title,
+        0,
+    ))])
 }
 
 /// Update a random row, commit, with a rollback journal or what is used instead of it.
@@ -105,12 +100,12 @@ pub(crate) fn update(place: &Place, mode: Mode, slice: Duration) -> io::Result<V
         })
     })?;
     let key = match mode {
-        Mode::Batch => key(
+        Mode::Batch => RowKey::new(
             "sqlite-batch",
             "SQLite update, commit (batch atomic, or DELETE)",
             0,
         ),
-        _ => key(
+        _ => RowKey::new(
             "sqlite-delete",
             "SQLite update, commit (journal DELETE, FULL)",
             0,
@@ -160,6 +155,6 @@ pub(crate) fn read(
         })
     })?;
     let title = format!("SQLite select by key ({} MiB, WAL)", table_bytes >> 20);
-    let key = key("sqlite-read", &title, ROW_BYTES as u64);
+    let key = RowKey::new("sqlite-read", &title, ROW_BYTES as u64);
     Ok(vec![sample.measurement(&key)])
 }

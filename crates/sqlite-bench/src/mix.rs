@@ -167,12 +167,7 @@ pub(crate) fn mix(place: &Place, rows: u64) -> io::Result<Vec<Measurement>> {
         random: Prng::new(6),
         answers: 0,
     };
-    let key = |id, title: &str| RowKey {
-        id,
-        title: format!("SQLite mix: {title}"),
-        threads: 1,
-        operation_bytes: 0,
-    };
+    let key = |id, title: &str| RowKey::new(id, format!("SQLite mix: {title}"), 0);
     let mut measured = Vec::new();
     let whole = observed(|| {
         let started = Instant::now();

@@ -26,7 +26,8 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("adit-capi", &["adit"]),
     // Its tests cut the power of a device.
     ("adit-sqlite", &["adit-base", "adit-block", "adit"]),
-    ("adit-bench", &["adit"]),
+    // Its breakdown reads the clocks of `base`.
+    ("adit-bench", &["adit-base", "adit"]),
     ("adit-sqlite-bench", &["adit", "adit-sqlite", "adit-bench"]),
     ("adit-fuse", &["adit-base", "adit-fs", "adit"]),
     ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),

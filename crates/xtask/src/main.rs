@@ -1,9 +1,10 @@
-//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | sim | fuzz | bench-zram`.
+//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | sim | fuzz | compare`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
 //! programs as a developer would.
 
+mod compare;
 mod counts;
 mod end_to_end;
 mod fuzz;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
                 workloads::HELP,
                 sim::HELP,
                 fuzz::HELP,
-                zram::HELP
+                compare::HELP
             );
             Ok(())
         }
@@ -68,9 +69,7 @@ fn main() -> ExitCode {
         ["fuzz", options @ ..] => {
             fuzz::Options::parse(options).and_then(|options| fuzz::run(&options))
         }
-        ["bench-zram", options @ ..] => {
-            zram::Options::parse(options).and_then(|options| zram::run(&options))
-        }
+        ["compare", words @ ..] => compare::run(words),
         _ => Err(format!("do not understand `{}`\n\n{HELP}", words.join(" "))),
     };
     match outcome {

@@ -4,24 +4,38 @@
 //! (writing the file to read, warming the cache) and cleaning up are outside the measured time.
 //! - `synced`: small durable changes;
 //! - `pages`: random pages, past the cache and through it;
-//! - `names`: create, stat, open, rename, unlink;
-//! - `scan`: a large file from front to back.
+//! - `names`: create, stat, list, open, rename, unlink;
+//! - `scan`: a large file from front to back;
+//! - `grid`: one kind of operation in all its variations; `stream`: many requests in flight, sizes, files;
+//! - `mixes`: as servers do it; `growth`: as something grows; `aging`: a volume with a past.
 
+mod aging;
+mod grid;
+mod growth;
+mod mixes;
 mod names;
 mod pages;
 mod scan;
+mod stream;
 mod synced;
 
 use std::io;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use crate::data::Noise;
-use crate::sample::Sample;
+use serde::{Deserialize, Serialize};
+
+use crate::calm::{Look, measure_calm};
+use crate::data::{AlignedBuffer, Noise, PAGE_BYTES, Prng};
+use crate::sample::{Limit, Sample, Timing, measure};
 use crate::target::{Access, Name, Target, TargetFile};
 
+pub use grid::{Action, Variation};
+pub use growth::Growth;
+pub use stream::{Axis, Stream};
+
 /// One job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Job {
     /// Append 100 bytes, fdatasync; each thread its own file.
     AppendSync {
@@ -51,14 +65,49 @@ pub enum Job {
         /// Size of the file.
         len_bytes: u64,
     },
-    /// Create, stat, open and close, rename, unlink; each block ends in a syncfs.
+    /// Create, stat, list, open and close, rename, unlink; each block ends in a syncfs.
     Names,
     /// Write a large file, read it through the cache and past it.
     Scan,
+    /// Reads, overwrites, appends: in order or at random, in memory or not, of one file or several.
+    Grid(Variation),
+    /// Requests past the cache, many in flight.
+    Stream(Stream),
+    /// A mail server's mix.
+    Mail {
+        /// Threads that do it at the same time.
+        threads: u32,
+    },
+    /// A web server's mix.
+    Web {
+        /// Threads that do it at the same time.
+        threads: u32,
+    },
+    /// What operations cost as something grows.
+    Grow(Growth),
+    /// Fills most of the volume with files and removes them, several times: it measures nothing, but what comes
+    /// after it meets a volume with a past.
+    Age {
+        /// How often.
+        times: u32,
+        /// How much of the volume is filled.
+        percent: u32,
+    },
+}
+
+impl Job {
+    /// What the floor's file must cover for it.
+    pub(crate) fn file_bytes(&self, shape: &Shape) -> u64 {
+        match *self {
+            Job::CachedRead { len_bytes, .. } | Job::CachedWrite { len_bytes } => len_bytes,
+            Job::Scan => shape.scan_bytes,
+            _ => shape.direct_bytes,
+        }
+    }
 }
 
 /// How much of everything; the same for all systems.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Shape {
     /// How long one measurement of a time-limited job runs.
     pub slice: Duration,
@@ -68,6 +117,8 @@ pub struct Shape {
     pub direct_bytes: u64,
     /// The file of the scan.
     pub scan_bytes: u64,
+    /// What the system may keep in memory; the jobs of the grid work on a quarter of it, and on four times as much.
+    pub cache_bytes: u64,
 }
 
 /// A row's measurement: the row's key, and what was measured.
@@ -82,18 +133,27 @@ pub struct RowKey {
     pub title: String,
     /// Threads that did it at the same time.
     pub threads: u32,
+    /// Where on its curve, see [`Measurement::at`](crate::Measurement::at).
+    pub at: Option<u64>,
     /// Bytes that each operation moves on behalf of the caller (0 where that means nothing).
     pub operation_bytes: u64,
 }
 
 impl RowKey {
-    fn new(id: &'static str, title: impl Into<String>, operation_bytes: u64) -> RowKey {
+    /// A row of one thread that is no point of a curve.
+    pub fn new(id: &'static str, title: impl Into<String>, operation_bytes: u64) -> RowKey {
         RowKey {
             id,
             title: title.into(),
             threads: 1,
+            at: None,
             operation_bytes,
         }
+    }
+
+    fn at(mut self, at: u64) -> RowKey {
+        self.at = Some(at);
+        self
     }
 
     fn with_threads(mut self, threads: u32) -> RowKey {
@@ -111,11 +171,13 @@ pub(crate) fn run<T: Target>(
     job: Job,
     shape: &Shape,
     round: u32,
+    look: Look,
 ) -> io::Result<Vec<Measured>> {
     let stage = Stage {
         target,
         shape,
         round,
+        look,
         noise: Noise::new(u64::from(round) + 1),
     };
     match job {
@@ -128,6 +190,12 @@ pub(crate) fn run<T: Target>(
         Job::CachedWrite { len_bytes } => pages::cached_write(&stage, len_bytes).map(one),
         Job::Names => names::run(&stage),
         Job::Scan => scan::run(&stage),
+        Job::Grid(variation) => grid::run(&stage, variation),
+        Job::Stream(stream) => stream::run(&stage, stream),
+        Job::Mail { threads } => mixes::mail(&stage, threads),
+        Job::Web { threads } => mixes::web(&stage, threads),
+        Job::Grow(growth) => growth::run(&stage, growth),
+        Job::Age { times, percent } => aging::run(&stage, times, percent),
     }
 }
 
@@ -140,10 +208,25 @@ struct Stage<'a, T: Target> {
     target: &'a T,
     shape: &'a Shape,
     round: u32,
+    look: Look,
     noise: Noise,
 }
 
 impl<T: Target> Stage<'_, T> {
+    /// Measures an operation until the limit.
+    fn measure(
+        &self,
+        limit: Limit,
+        timing: Timing,
+        operation: impl FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<Sample> {
+        match self.look {
+            Look::Latencies => measure(limit, timing, operation),
+            Look::Calm => measure_calm(limit, false, operation),
+            Look::Layers => measure_calm(limit, true, operation),
+        }
+    }
+
     /// Opens the written file of that size, making it at the first use. It stays for later rounds.
     fn written_file(&self, what: &str, len_bytes: u64, access: Access) -> io::Result<T::File> {
         let name = self.path(&format!("{what}-{len_bytes}"));
@@ -221,9 +304,30 @@ fn in_threads(threads: u32, work: impl Fn(u32) -> io::Result<Sample> + Sync) -> 
     Ok(Sample::side_by_side(samples?))
 }
 
+/// Reads the whole file once.
+fn warm(file: &impl TargetFile, len_bytes: u64) -> io::Result<()> {
+    const CHUNK_BYTES: u64 = 64 << 10;
+    let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
+    let mut offset_bytes = 0;
+    while offset_bytes < len_bytes {
+        crate::interrupt::check()?;
+        let chunk_bytes = CHUNK_BYTES.min(len_bytes - offset_bytes);
+        file.read_at(&mut buffer[..chunk_bytes as usize], offset_bytes)?;
+        offset_bytes += chunk_bytes;
+    }
+    Ok(())
+}
+
+/// Offsets of random pages, different in each round and thread.
+fn places(round: u32, thread: u32, len_bytes: u64) -> impl FnMut() -> u64 {
+    let pages = len_bytes / PAGE_BYTES as u64;
+    let mut prng = Prng::new(u64::from(round) << 32 | u64::from(thread));
+    move || prng.below(pages) * PAGE_BYTES as u64
+}
+
 /// A size as people write it.
 pub(crate) fn readable_bytes(len_bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    const UNITS: [(u64, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     for (shift, unit) in UNITS {
         if len_bytes >= 1 << shift && len_bytes.is_multiple_of(1 << shift) {
             return format!("{} {unit}", len_bytes >> shift);

@@ -1,4 +1,4 @@
-//! Names: a folder of many empty files, changed in five blocks.
+//! Names: a folder of many empty files, changed and looked at in blocks.
 //!
 //! Each block ends in a syncfs, which belongs to its time: no system may leave its work to a later
 //! row, and a log that is longer than the block doesn't hide what it costs to write home.
@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use super::{Measured, RowKey, Stage};
 use crate::resources::observed;
-use crate::sample::{Limit, Timing, measure};
+use crate::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Name, Target};
 
 /// Of so many operations one is timed.
 const STRETCH: u64 = 8;
 
-/// Create, stat, open and close, rename, unlink.
+/// Create, stat, open and close, list, rename, unlink.
 pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> {
     let target = stage.target;
     if !target.is_file_system() {
@@ -37,7 +37,8 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
         let limit = Limit::operations(stage.shape.names);
         let sample = observed(|| {
             let started = Instant::now();
-            let mut sample = measure(limit, Timing::OneIn(STRETCH), |turn| each(turn as usize))?;
+            let mut sample =
+                stage.measure(limit, Timing::OneIn(STRETCH), |turn| each(turn as usize))?;
             target.sync_everything()?;
             sample.elapsed = started.elapsed();
             Ok(sample)
@@ -52,16 +53,38 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
         0 => Ok(()),
         _ => Err(io::Error::other("an empty file has a size")),
     })?;
+    block("stat-one", "stat of one file", &|_| {
+        target.stat(&first[0]).map(drop)
+    })?;
     block("open", "open + close", &|i| {
         target.open(&first[order[i]], Access::Cached).map(drop)
     })?;
+    let listed = list(stage, &folder)?;
     block("rename", "rename", &|i| {
         target.rename(&first[i], &second[i])
     })?;
     block("unlink", "unlink", &|i| target.unlink(&second[order[i]]))?;
+    rows.push((RowKey::new("list", "list a directory, a name", 0), listed));
     target.remove_folder(&folder)?;
     target.sync_everything()?;
     Ok(rows)
+}
+
+/// Reads all names of the folder; an operation is a name.
+fn list<T: Target>(stage: &Stage<'_, T>, folder: &Name) -> io::Result<Sample> {
+    let mut sample = observed(|| {
+        stage.measure(Limit::operations(1), Timing::Each, |_| {
+            match stage.target.list(folder)? {
+                names if names == stage.shape.names => Ok(()),
+                names => Err(io::Error::other(format!(
+                    "{names} names were listed of {}",
+                    stage.shape.names
+                ))),
+            }
+        })
+    })?;
+    sample.operations = stage.shape.names;
+    Ok(sample)
 }
 
 /// All indexes below `count`, each once, in a scattered order: steps of a prime.

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use super::{Measured, RowKey, Stage, in_threads, readable_bytes};
-use crate::data::{AlignedBuffer, PAGE_BYTES, Prng};
+use super::{Measured, RowKey, Stage, in_threads, places, readable_bytes, warm};
+use crate::data::{AlignedBuffer, PAGE_BYTES};
 use crate::resources::observed;
-use crate::sample::{Limit, Timing, measure};
+use crate::sample::{Limit, Timing};
 use crate::target::{Access, Target, TargetFile};
 
 /// Cheap operations are timed one in so many.
@@ -19,7 +19,7 @@ pub(super) fn direct_read<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::
         in_threads(threads, |thread| {
             let mut buffer = AlignedBuffer::new(PAGE_BYTES);
             let mut place = places(stage.round, thread, len_bytes);
-            measure(Limit::time(stage.shape.slice), Timing::OneIn(4), |_| {
+            stage.measure(Limit::time(stage.shape.slice), Timing::OneIn(4), |_| {
                 file.read_at(&mut buffer, place())
             })
         })
@@ -35,7 +35,7 @@ pub(super) fn direct_write<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measur
     let mut place = places(stage.round, 0, len_bytes);
     let limit = Limit::time(stage.shape.slice);
     let sample = observed(|| {
-        measure(limit, Timing::OneIn(4), |turn| {
+        stage.measure(limit, Timing::OneIn(4), |turn| {
             file.write_at(stage.noise.at(turn, PAGE_BYTES), place())
         })
     })?;
@@ -58,7 +58,7 @@ pub(super) fn cached_read<T: Target>(
         in_threads(threads, |thread| {
             let mut buffer = AlignedBuffer::new(PAGE_BYTES);
             let mut place = places(stage.round, thread, len_bytes);
-            measure(limit, Timing::OneIn(STRETCH), |_| {
+            stage.measure(limit, Timing::OneIn(STRETCH), |_| {
                 file.read_at(&mut buffer, place())
             })
         })
@@ -70,7 +70,7 @@ pub(super) fn cached_read<T: Target>(
         let borrowed = observed(|| {
             in_threads(threads, |thread| {
                 let mut place = places(stage.round, thread, len_bytes);
-                measure(limit, Timing::OneIn(STRETCH), |_| {
+                stage.measure(limit, Timing::OneIn(STRETCH), |_| {
                     file.borrow_at(PAGE_BYTES, place()).map(drop)
                 })
             })
@@ -91,32 +91,11 @@ pub(super) fn cached_write<T: Target>(
     let mut place = places(stage.round, 0, len_bytes);
     let limit = Limit::time(stage.shape.slice);
     let sample = observed(|| {
-        measure(limit, Timing::OneIn(STRETCH), |turn| {
+        stage.measure(limit, Timing::OneIn(STRETCH), |turn| {
             file.write_at(stage.noise.at(turn, PAGE_BYTES), place())
         })
     })?;
     file.sync_all()?;
     let title = format!("cached random write 4 KiB ({})", readable_bytes(len_bytes));
     Ok((RowKey::new("cached-write", title, 0), sample))
-}
-
-/// Reads the whole file once.
-fn warm(file: &impl TargetFile, len_bytes: u64) -> io::Result<()> {
-    const CHUNK_BYTES: u64 = 64 << 10;
-    let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
-    let mut offset_bytes = 0;
-    while offset_bytes < len_bytes {
-        crate::interrupt::check()?;
-        let chunk_bytes = CHUNK_BYTES.min(len_bytes - offset_bytes);
-        file.read_at(&mut buffer[..chunk_bytes as usize], offset_bytes)?;
-        offset_bytes += chunk_bytes;
-    }
-    Ok(())
-}
-
-/// Offsets of random pages, different in each round and thread.
-fn places(round: u32, thread: u32, len_bytes: u64) -> impl FnMut() -> u64 {
-    let pages = len_bytes / PAGE_BYTES as u64;
-    let mut prng = Prng::new(u64::from(round) << 32 | u64::from(thread));
-    move || prng.below(pages) * PAGE_BYTES as u64
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{Measured, RowKey, Stage, readable_bytes};
 use crate::data::AlignedBuffer;
 use crate::resources::observed;
-use crate::sample::{Limit, Sample, Timing, measure};
+use crate::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Target, TargetFile};
 
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -20,7 +20,7 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
     let file = target.create(&name, Access::Durable)?;
     let written = observed(|| {
         let started = Instant::now();
-        let mut written = measure(Limit::operations(chunks), Timing::Each, |turn| {
+        let mut written = stage.measure(Limit::operations(chunks), Timing::Each, |turn| {
             let chunk = stage.noise.at(turn, CHUNK_BYTES as usize);
             file.write_at(chunk, turn * CHUNK_BYTES)
         })?;
@@ -32,12 +32,12 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
     target.sync_everything()?;
 
     // The first reading warms the cache, so that the second finds everything.
-    read(target, &name, Access::Cached, chunks)?;
-    let cached = read(target, &name, Access::Cached, chunks)?;
+    read(stage, &name, chunks)?;
+    let cached = read(stage, &name, chunks)?;
     // Past the cache, in a file that was written past it: nothing of it is cached.
     let direct_chunks = stage.shape.direct_bytes / CHUNK_BYTES;
     let direct = match stage.written_file("direct", stage.shape.direct_bytes, Access::Direct) {
-        Ok(file) => Some(read_chunks(&file, direct_chunks)?),
+        Ok(file) => Some(read_chunks(stage, &file, direct_chunks)?),
         // The other rows stand without it.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
         Err(error) => return Err(error),
@@ -63,18 +63,17 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
 }
 
 fn read<T: Target>(
-    target: &T,
+    stage: &Stage<'_, T>,
     name: &crate::target::Name,
-    access: Access,
     chunks: u64,
 ) -> io::Result<Sample> {
-    read_chunks(&target.open(name, access)?, chunks)
+    read_chunks(stage, &stage.target.open(name, Access::Cached)?, chunks)
 }
 
-fn read_chunks(file: &impl TargetFile, chunks: u64) -> io::Result<Sample> {
+fn read_chunks<T: Target>(stage: &Stage<'_, T>, file: &T::File, chunks: u64) -> io::Result<Sample> {
     let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
     observed(|| {
-        measure(Limit::operations(chunks), Timing::Each, |turn| {
+        stage.measure(Limit::operations(chunks), Timing::Each, |turn| {
             file.read_at(&mut buffer, turn * CHUNK_BYTES)
         })
     })

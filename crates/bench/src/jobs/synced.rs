@@ -5,7 +5,7 @@ use std::io;
 use super::{Measured, RowKey, Stage, in_threads};
 use crate::data::{PAGE_BYTES, Prng};
 use crate::resources::observed;
-use crate::sample::{Limit, Timing, measure};
+use crate::sample::{Limit, Timing};
 use crate::target::{Access, Target, TargetFile};
 
 /// What a database's log writes for a small transaction.
@@ -29,7 +29,7 @@ pub(super) fn append<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Resul
     let sample = observed(|| {
         in_threads(threads, |thread| {
             let (_, file) = &logs[thread as usize];
-            measure(limit, Timing::Each, |turn| {
+            stage.measure(limit, Timing::Each, |turn| {
                 file.append(stage.noise.at(turn, RECORD_BYTES))?;
                 file.sync_data()
             })
@@ -54,7 +54,7 @@ pub(super) fn new_file<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured> 
         operations: NEW_FILES_MAX,
     };
     let sample = observed(|| {
-        measure(limit, Timing::Each, |turn| {
+        stage.measure(limit, Timing::Each, |turn| {
             let file = stage.target.create(&name(turn), Access::Durable)?;
             file.write_at(stage.noise.at(turn, PAGE_BYTES), 0)?;
             file.sync_all()
@@ -76,7 +76,7 @@ pub(super) fn overwrite<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured>
     let pages = len_bytes / PAGE_BYTES as u64;
     let mut places = Prng::new(u64::from(stage.round));
     let sample = observed(|| {
-        measure(Limit::time(stage.shape.slice), Timing::Each, |turn| {
+        stage.measure(Limit::time(stage.shape.slice), Timing::Each, |turn| {
             let offset_bytes = places.below(pages) * PAGE_BYTES as u64;
             file.write_at(stage.noise.at(turn, PAGE_BYTES), offset_bytes)?;
             file.sync_data()

@@ -1,11 +1,10 @@
-//! `/dev/zram0`, claimed for a benchmark: a block device in memory, fresh for each system.
+//! `/dev/zram0`, claimed for a benchmark: a block device in memory.
 //!
 //! It is taken only when nobody has set it up, and handed back unset, also after an error or Ctrl-C.
 //! No other device is ever touched.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use crate::process::{self, Outcome};
 
@@ -20,7 +19,7 @@ impl Zram {
     /// Refuses without root, without the device, and when it has a size: somebody uses it then.
     pub(crate) fn claim() -> Outcome<Zram> {
         if !process::is_root() {
-            return Err("bench-zram needs root: it formats and mounts /dev/zram0".to_owned());
+            return Err("compare needs root: it formats and mounts /dev/zram0".to_owned());
         }
         if !Path::new(CONTROL).exists() {
             return Err(format!("there is no {DEVICE} (try: modprobe zram)"));
@@ -41,18 +40,6 @@ impl Zram {
         write_control("reset", "1")?;
         write_control("comp_algorithm", "lz4")?;
         write_control("disksize", size)
-    }
-
-    /// What `set_up` does, as a shell would.
-    pub(crate) fn set_up_commands(size: &str) -> Vec<String> {
-        let settings = [
-            ("reset", "1"),
-            ("comp_algorithm", "lz4"),
-            ("disksize", size),
-        ];
-        settings
-            .map(|(file, value)| format!("echo {value} > {CONTROL}/{file}"))
-            .to_vec()
     }
 }
 
@@ -85,28 +72,4 @@ fn read_control(file: &str) -> Outcome<String> {
 fn write_control(file: &str, value: &str) -> Outcome {
     let path = format!("{CONTROL}/{file}");
     fs::write(&path, value).map_err(|error| format!("could not write {value} to {path}: {error}"))
-}
-
-/// A mounted file system, unmounted when dropped.
-pub(crate) struct Mount {
-    folder: PathBuf,
-}
-
-impl Mount {
-    pub(crate) fn new(folder: &Path) -> Outcome<Mount> {
-        fs::create_dir_all(folder)
-            .map_err(|error| format!("could not create {}: {error}", folder.display()))?;
-        process::run(Command::new("mount").arg(DEVICE).arg(folder))?;
-        Ok(Mount {
-            folder: folder.to_path_buf(),
-        })
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if let Err(complaint) = process::run(Command::new("umount").arg(&self.folder)) {
-            eprintln!("xtask: {complaint}");
-        }
-    }
 }

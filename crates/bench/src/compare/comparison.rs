@@ -1,0 +1,110 @@
+//! What came out of a comparison.
+
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::growth::{self, Curve};
+use super::suites::{Group, Suite};
+use super::systems::System;
+use crate::report::Environment;
+use crate::rows::{Row, Rows};
+
+/// Everything that was measured, and how.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Where.
+    pub environment: Environment,
+    /// How thorough.
+    pub suite: Suite,
+    /// How often everything was measured.
+    pub repetitions: u32,
+    /// How long all of it took.
+    pub seconds: f64,
+    /// Who.
+    pub systems: Vec<SystemInfo>,
+    /// What, a table each.
+    pub groups: Vec<GroupResult>,
+    /// What was left out, and why.
+    pub notes: Vec<String>,
+}
+
+/// A system, and how to make the same one.
+#[derive(Clone, Debug, Serialize)]
+pub struct SystemInfo {
+    /// What tables call it.
+    pub name: String,
+    /// In its own words.
+    pub version: String,
+    /// As a shell would do it, on an empty device.
+    pub commands: Vec<String>,
+}
+
+impl SystemInfo {
+    pub(crate) fn new(system: &System, device: &Path) -> SystemInfo {
+        SystemInfo {
+            name: system.name().to_owned(),
+            version: system.version(),
+            commands: system.commands(device),
+        }
+    }
+}
+
+/// Rows that were measured together.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupResult {
+    /// A short stable name, for programs.
+    pub id: String,
+    /// What the table is called.
+    pub title: String,
+    /// What is synced, warm, preallocated.
+    pub terms: String,
+    /// What each system could keep in memory, page cache or Adit's.
+    pub cache_bytes: u64,
+    /// In the order in which they were measured.
+    pub rows: Vec<Row>,
+    /// Those that are points of curves, once more as curves.
+    pub curves: Vec<Curve>,
+}
+
+impl GroupResult {
+    pub(crate) fn new(group: &Group, rows: Rows) -> GroupResult {
+        let rows = rows.finish();
+        GroupResult {
+            id: group.id.to_owned(),
+            title: group.title.to_owned(),
+            terms: group.terms.to_owned(),
+            cache_bytes: group.cache_bytes,
+            curves: growth::curves(&rows),
+            rows,
+        }
+    }
+}
+
+impl Comparison {
+    /// For programs.
+    pub fn to_json(&self) -> io::Result<String> {
+        serde_json::to_string_pretty(self).map_err(io::Error::other)
+    }
+
+    /// The kernel's file systems in it.
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = &str> {
+        let names = self.systems.iter().map(|system| system.name.as_str());
+        names.filter(|name| ![crate::rows::ADIT, crate::rows::RAW].contains(name))
+    }
+
+    /// All rows in which Adit has less than 0.95 of the fastest kernel file system's rate, the worst first.
+    pub(crate) fn lost(&self) -> Vec<(&GroupResult, &Row, f64)> {
+        let rows = self
+            .groups
+            .iter()
+            .flat_map(|group| group.rows.iter().map(move |row| (group, row)));
+        let mut lost: Vec<_> = rows
+            .filter_map(|(group, row)| Some((group, row, row.to_kernel()?)))
+            .filter(|&(_, _, ratio)| ratio < 0.95)
+            .collect();
+        lost.sort_by(|a, b| a.2.total_cmp(&b.2));
+        lost
+    }
+}

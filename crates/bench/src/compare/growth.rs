@@ -1,0 +1,113 @@
+//! How a cost grows: rows that are points of a curve, and the exponent that fits them.
+
+use serde::Serialize;
+
+use crate::rows::Row;
+
+/// The points of one kind of operation on one system.
+#[derive(Clone, Debug, Serialize)]
+pub struct Curve {
+    /// The rows' id.
+    pub id: String,
+    /// The system.
+    pub system: String,
+    /// Where, and what an operation took there in µs.
+    pub us: Vec<(u64, f64)>,
+    /// An operation takes about `at` to the power of this: 0 costs the same however large it is, 1 twice as much for twice as much. The
+    /// slope of the least squares line through the logarithms.
+    pub exponent: f64,
+    /// Bytes of memory for each more of what grows, between the first point and the last; `None` where memory didn't grow.
+    pub bytes_each: Option<f64>,
+}
+
+/// Fewer points say nothing about an exponent.
+const POINTS_MIN: usize = 3;
+
+/// All curves of the rows.
+pub(crate) fn curves(rows: &[Row]) -> Vec<Curve> {
+    let mut ids: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.at.is_some())
+        .map(|row| row.id.as_str())
+        .collect();
+    ids.dedup();
+    let mut curves = Vec::new();
+    for id in ids {
+        let points: Vec<&Row> = rows.iter().filter(|row| row.id == id).collect();
+        let mut systems: Vec<&str> = Vec::new();
+        for cell in points.iter().flat_map(|row| &row.cells) {
+            if !systems.contains(&cell.system.as_str()) {
+                systems.push(&cell.system);
+            }
+        }
+        curves.extend(
+            systems
+                .into_iter()
+                .filter_map(|system| curve(id, system, &points)),
+        );
+    }
+    curves
+}
+
+fn curve(id: &str, system: &str, points: &[&Row]) -> Option<Curve> {
+    let cells = points
+        .iter()
+        .filter_map(|row| Some((row.at?, row.cell(system)?)));
+    let cells: Vec<_> = cells.collect();
+    let us: Vec<(u64, f64)> = cells.iter().map(|&(at, cell)| (at, cell.us())).collect();
+    if us.len() < POINTS_MIN {
+        return None;
+    }
+    let memory: Vec<(u64, u64)> = cells
+        .iter()
+        .filter_map(|&(at, cell)| Some((at, cell.memory_bytes?)))
+        .collect();
+    let bytes_each = match memory[..] {
+        [(from, before), .., (to, after)] if after > before && to > from => {
+            Some((after - before) as f64 / (to - from) as f64)
+        }
+        _ => None,
+    };
+    Some(Curve {
+        id: id.to_owned(),
+        system: system.to_owned(),
+        exponent: exponent(&us),
+        us,
+        bytes_each,
+    })
+}
+
+/// The slope of the least squares line through the logarithms.
+fn exponent(points: &[(u64, f64)]) -> f64 {
+    let logs: Vec<(f64, f64)> = points
+        .iter()
+        .map(|&(at, us)| ((at.max(1) as f64).ln(), us.max(1e-9).ln()))
+        .collect();
+    let count = logs.len() as f64;
+    let mean_x = logs.iter().map(|&(x, _)| x).sum::<f64>() / count;
+    let mean_y = logs.iter().map(|&(_, y)| y).sum::<f64>() / count;
+    let covariance: f64 = logs.iter().map(|&(x, y)| (x - mean_x) * (y - mean_y)).sum();
+    let variance: f64 = logs.iter().map(|&(x, _)| (x - mean_x).powi(2)).sum();
+    match variance > 0.0 {
+        true => covariance / variance,
+        false => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exponent;
+
+    #[test]
+    fn exponents_are_those_of_the_law() {
+        let law = |power: f64| -> Vec<(u64, f64)> {
+            [100u64, 1000, 10_000, 100_000]
+                .map(|at| (at, 3.0 * (at as f64).powf(power)))
+                .to_vec()
+        };
+        for power in [0.0, 0.5, 1.0, -1.0] {
+            assert!((exponent(&law(power)) - power).abs() < 1e-9, "{power}");
+        }
+        assert_eq!(exponent(&[(5, 1.0), (5, 2.0)]), 0.0);
+    }
+}

@@ -1,0 +1,449 @@
+//! What is measured: groups of jobs, each of which gets a fresh device and a bound on memory.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::jobs::{Action, Axis, Growth, Job, Shape, Stream, Variation};
+
+const KIB: u32 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// How thorough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Suite {
+    /// Under ten minutes on two cores.
+    Quick,
+    /// Under two hours.
+    Full,
+}
+
+/// Jobs that share a fresh device.
+pub(crate) struct Group {
+    /// A short stable name, for programs.
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    /// What a reader should know: what is synced, warm, preallocated.
+    pub(crate) terms: &'static str,
+    /// What each system may keep in memory.
+    pub(crate) cache_bytes: u64,
+    pub(crate) work: Work,
+}
+
+/// Who does the work.
+pub(crate) enum Work {
+    /// The jobs of this crate.
+    Jobs(Vec<Job>, Shape),
+    /// RocksDB's own benchmark; each list of arguments is a run on a database of its own.
+    DbBench(Vec<Vec<String>>),
+    /// YCSB's core workloads on RocksDB: arguments of `adit-ycsb`.
+    Ycsb(Vec<String>),
+    /// Arguments of `adit-sqlite-bench`.
+    Sqlite(Vec<String>),
+}
+
+/// Amounts of a suite.
+struct Amounts {
+    slice: Duration,
+    names: u64,
+    direct_bytes: u64,
+    threads: Vec<u32>,
+    storms: Vec<u32>,
+    sizes: Vec<u32>,
+    depths: Vec<u32>,
+    files: Vec<u32>,
+    cached_large_bytes: u64,
+    disk_cache_bytes: u64,
+    ages: u32,
+    growth: Vec<Growth>,
+    keys: u64,
+    reads: u64,
+    records: u64,
+}
+
+impl Suite {
+    fn amounts(self) -> Amounts {
+        match self {
+            Suite::Quick => Amounts {
+                slice: Duration::from_millis(200),
+                names: 20_000,
+                direct_bytes: 64 * MIB,
+                threads: vec![1, 2],
+                storms: vec![1, 4, 16],
+                sizes: vec![4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB],
+                depths: vec![1, 8, 32, 128],
+                files: vec![1, 16, 256],
+                cached_large_bytes: 256 * MIB,
+                disk_cache_bytes: 64 * MIB,
+                ages: 1,
+                growth: vec![
+                    Growth::Files { max: 10_000 },
+                    Growth::Names { max: 10_000 },
+                    Growth::Size { max: GIB },
+                    Growth::Extents { max: 10_000 },
+                    Growth::Open { max: 1000 },
+                    Growth::Threads { max: 4 },
+                ],
+                keys: 10_000,
+                reads: 50_000,
+                records: 20_000,
+            },
+            Suite::Full => Amounts {
+                slice: Duration::from_secs(1),
+                names: 200_000,
+                direct_bytes: 256 * MIB,
+                threads: vec![1, 2],
+                storms: vec![1, 2, 4, 8, 16],
+                sizes: vec![
+                    512,
+                    KIB,
+                    2 * KIB,
+                    4 * KIB,
+                    8 * KIB,
+                    16 * KIB,
+                    32 * KIB,
+                    64 * KIB,
+                    128 * KIB,
+                    256 * KIB,
+                    1024 * KIB,
+                ],
+                depths: vec![1, 2, 4, 8, 16, 32, 64, 128],
+                files: vec![1, 2, 4, 8, 16, 32, 64, 128, 256],
+                cached_large_bytes: GIB,
+                disk_cache_bytes: 192 * MIB,
+                ages: 5,
+                growth: vec![
+                    Growth::Files { max: 1_000_000 },
+                    Growth::Names { max: 1_000_000 },
+                    Growth::Size { max: 1024 * GIB },
+                    Growth::Extents { max: 100_000 },
+                    Growth::Open { max: 100_000 },
+                    Growth::Threads { max: 16 },
+                ],
+                keys: 100_000,
+                reads: 500_000,
+                records: 200_000,
+            },
+        }
+    }
+
+    /// All groups, for a device whose smallest request is `block_bytes`.
+    pub(crate) fn groups(self, block_bytes: u32) -> Vec<Group> {
+        let amounts = self.amounts();
+        let mut groups = vec![core(&amounts)];
+        groups.extend(grid(&amounts));
+        groups.push(streams(&amounts, block_bytes));
+        groups.push(mixes(&amounts));
+        groups.push(aged(&amounts));
+        groups.push(growth(&amounts));
+        groups.push(db_bench(&amounts));
+        groups.push(ycsb(&amounts));
+        groups.push(sqlite(&amounts));
+        groups
+    }
+}
+
+fn shape(amounts: &Amounts, cache_bytes: u64) -> Shape {
+    Shape {
+        slice: amounts.slice,
+        names: amounts.names,
+        direct_bytes: amounts.direct_bytes,
+        scan_bytes: amounts.direct_bytes,
+        cache_bytes,
+    }
+}
+
+/// The rows that have budgets.
+fn core(amounts: &Amounts) -> Group {
+    let cache_bytes = amounts.cached_large_bytes + amounts.cached_large_bytes / 2;
+    let mut jobs = Vec::new();
+    jobs.extend(
+        amounts
+            .threads
+            .iter()
+            .map(|&threads| Job::AppendSync { threads }),
+    );
+    jobs.extend([Job::NewFileSync, Job::OverwriteSync]);
+    jobs.extend([Job::DirectRead { threads: 1 }, Job::DirectWrite]);
+    for len_bytes in [16 * MIB, amounts.cached_large_bytes] {
+        jobs.extend(
+            amounts
+                .threads
+                .iter()
+                .map(|&threads| Job::CachedRead { len_bytes, threads }),
+        );
+    }
+    jobs.extend([
+        Job::CachedWrite {
+            len_bytes: 16 * MIB,
+        },
+        Job::Names,
+        Job::Scan,
+    ]);
+    Group {
+        id: "core",
+        title: "Operations with a budget",
+        terms: "Rows with fsync or fdatasync end each operation in one; rows about names end in a syncfs that belongs to their time. Files \
+                that are read or overwritten were written before, cached ones read once. No system preallocates in the rows that append.",
+        cache_bytes,
+        work: Work::Jobs(jobs, shape(amounts, cache_bytes)),
+    }
+}
+
+/// uFS's single operations, what fits into memory and what doesn't.
+fn grid(amounts: &Amounts) -> Vec<Group> {
+    let of = |on_disk: bool| {
+        let mut jobs = Vec::new();
+        for &threads in &amounts.threads {
+            let sharing: &[bool] = if threads > 1 {
+                &[false, true]
+            } else {
+                &[false]
+            };
+            for &shared in sharing {
+                for action in [Action::Read, Action::Write, Action::Append] {
+                    let orders: &[bool] = if action == Action::Append {
+                        &[false]
+                    } else {
+                        &[false, true]
+                    };
+                    jobs.extend(orders.iter().map(|&random| {
+                        Job::Grid(Variation {
+                            action,
+                            random,
+                            on_disk,
+                            shared,
+                            threads,
+                        })
+                    }));
+                }
+            }
+        }
+        jobs
+    };
+    let memory_bytes = 256 * MIB;
+    vec![
+        Group {
+            id: "memory",
+            title: "Single operations in memory",
+            terms: "4 KiB each, on files of a quarter of the cache that were read once. Nothing is synced.",
+            cache_bytes: memory_bytes,
+            work: Work::Jobs(of(false), shape(amounts, memory_bytes)),
+        },
+        Group {
+            id: "disk",
+            title: "Single operations beyond memory",
+            terms: "4 KiB each, through the cache, on files of four times its size. Writes end in one fdatasync that belongs to their time.",
+            cache_bytes: amounts.disk_cache_bytes,
+            work: Work::Jobs(of(true), shape(amounts, amounts.disk_cache_bytes)),
+        },
+    ]
+}
+
+/// Intel's tables: sizes, depths, files; past the cache.
+fn streams(amounts: &Amounts, block_bytes: u32) -> Group {
+    let base = Stream {
+        write: true,
+        random: false,
+        request_bytes: 4 * KIB,
+        depth: 1,
+        files: 1,
+        over: Axis::Size,
+    };
+    let mut jobs = Vec::new();
+    for (write, depth) in [(true, 1), (true, 128), (false, 1)] {
+        let sizes = amounts.sizes.iter().filter(|&&size| size >= block_bytes);
+        jobs.extend(sizes.map(|&request_bytes| Stream {
+            write,
+            depth,
+            request_bytes,
+            ..base
+        }));
+    }
+    for write in [false, true] {
+        let over = Axis::Depth;
+        jobs.extend(amounts.depths.iter().map(|&depth| Stream {
+            write,
+            depth,
+            random: true,
+            over,
+            ..base
+        }));
+    }
+    for depth in [1, 128] {
+        let over = Axis::Files;
+        jobs.extend(amounts.files.iter().map(|&files| Stream {
+            depth,
+            files,
+            over,
+            ..base
+        }));
+    }
+    Group {
+        id: "streams",
+        title: "Past the cache, by size, depth of the queue and number of files",
+        terms: "O_DIRECT on files that were written from end to end before; nothing is synced. One request in flight: pread and pwrite; more: \
+                io_uring for the kernel and the raw device, Adit's asynchronous calls. One thread.",
+        cache_bytes: 256 * MIB,
+        work: Work::Jobs(
+            jobs.into_iter().map(Job::Stream).collect(),
+            shape(amounts, 256 * MIB),
+        ),
+    }
+}
+
+fn mixes(amounts: &Amounts) -> Group {
+    let mut jobs: Vec<Job> = amounts
+        .storms
+        .iter()
+        .map(|&threads| Job::AppendSync { threads })
+        .collect();
+    jobs.extend(amounts.storms.iter().map(|&threads| Job::Mail { threads }));
+    jobs.extend(amounts.storms.iter().map(|&threads| Job::Web { threads }));
+    Group {
+        id: "mixes",
+        title: "Many threads: storms of fsync, a mail server, a web server",
+        terms: "Each thread of a storm appends 100 B to its own file and syncs it. Mail: an fsync after each delivery. Web: nothing is synced.",
+        cache_bytes: 512 * MIB,
+        work: Work::Jobs(jobs, shape(amounts, 512 * MIB)),
+    }
+}
+
+/// Some rows of the core once more, on a volume with a past.
+fn aged(amounts: &Amounts) -> Group {
+    let age = Job::Age {
+        times: amounts.ages,
+        percent: 80,
+    };
+    let jobs = vec![
+        age,
+        Job::AppendSync { threads: 1 },
+        Job::NewFileSync,
+        Job::OverwriteSync,
+        Job::DirectRead { threads: 1 },
+        Job::DirectWrite,
+        Job::Names,
+        Job::Scan,
+    ];
+    Group {
+        id: "aged",
+        title: "The same after the volume was filled and emptied",
+        terms: "Filled to 80 % with files of 4 KiB to 1 MiB, then all but 2 % of them removed in random order, as often as the settings say. \
+                Otherwise as in the first table.",
+        cache_bytes: 512 * MIB,
+        work: Work::Jobs(jobs, shape(amounts, 512 * MIB)),
+    }
+}
+
+fn growth(amounts: &Amounts) -> Group {
+    Group {
+        id: "growth",
+        title: "Cost as work grows",
+        terms: "Creating ends in a syncfs, writing in an fdatasync, which belong to their time. Looking up and reading: from memory, except \
+                extents, which are read past the cache.",
+        cache_bytes: 1536 * MIB,
+        work: Work::Jobs(
+            amounts
+                .growth
+                .iter()
+                .map(|&growth| Job::Grow(growth))
+                .collect(),
+            shape(amounts, 1536 * MIB),
+        ),
+    }
+}
+
+/// Of `--num`, fillsync takes a thousandth for its range of keys, but all of it for the number of its writes unless `--writes` says
+/// otherwise.
+fn db_bench(amounts: &Amounts) -> Group {
+    let (keys, reads) = (amounts.keys, amounts.reads);
+    let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let mut runs = Vec::new();
+    for &threads in &[1, 4] {
+        let writes = keys / threads;
+        runs.push(words(format!(
+            "--benchmarks=fillsync --num={} --writes={writes} --threads={threads}",
+            writes * 1000
+        )));
+        let (num, share) = (keys * 10, reads / threads);
+        runs.push(words(format!(
+            "--benchmarks=fillrandom,overwrite,readrandom,seekrandom,readwhilewriting --num={} --reads={share} --threads={threads} \
+             --cache_size=1048576",
+            num / threads
+        )));
+    }
+    Group {
+        id: "rocksdb",
+        title: "RocksDB, its own benchmark",
+        terms: "db_bench as it is installed, with its defaults (16 B keys, 100 B values, compressible by half; a log without sync but for \
+                fillsync) and a block cache of 1 MiB. On Adit through the plugin.",
+        cache_bytes: GIB,
+        work: Work::DbBench(runs),
+    }
+}
+
+fn ycsb(amounts: &Amounts) -> Group {
+    let operations = amounts.reads;
+    Group {
+        id: "ycsb",
+        title: "RocksDB, YCSB's core workloads",
+        terms: "Values of 1000 incompressible bytes, zipfian keys; a block cache of 8 MiB, a log without sync (RocksDB's default).",
+        cache_bytes: GIB,
+        work: Work::Ycsb(vec![
+            "--workloads=ABCDEF".to_owned(),
+            format!("--records={}", amounts.records),
+            format!("--operations={}", operations / 5),
+            "--threads=2".to_owned(),
+            "--cache_size=8388608".to_owned(),
+        ]),
+    }
+}
+
+fn sqlite(amounts: &Amounts) -> Group {
+    let mut arguments: Vec<String> = ["wal", "delete", "batch", "read", "mix"]
+        .map(str::to_owned)
+        .to_vec();
+    arguments.push(format!("slice-ms={}", amounts.slice.as_millis() * 2));
+    Group {
+        id: "sqlite",
+        title: "SQLite",
+        terms: "The same library on all systems. WAL and DELETE with synchronous=FULL; each row says what a commit is.",
+        cache_bytes: 512 * MIB,
+        work: Work::Sqlite(arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Suite, Work};
+    use crate::jobs::Job;
+
+    #[test]
+    fn no_request_is_smaller_than_the_device_takes() {
+        for (block_bytes, smallest) in [(512, 512), (4096, 4096)] {
+            let groups = Suite::Full.groups(block_bytes);
+            let requests = groups.iter().flat_map(|group| match &group.work {
+                Work::Jobs(jobs, _) => jobs.clone(),
+                _ => Vec::new(),
+            });
+            let sizes = requests.filter_map(|job| match job {
+                Job::Stream(stream) => Some(stream.request_bytes),
+                _ => None,
+            });
+            assert_eq!(sizes.min(), Some(smallest));
+        }
+    }
+
+    #[test]
+    fn groups_have_names_of_their_own() {
+        for suite in [Suite::Quick, Suite::Full] {
+            let mut ids: Vec<&str> = suite.groups(4096).iter().map(|group| group.id).collect();
+            let count = ids.len();
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), count);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! One system at one place, measured by a process that does nothing else, so that memory and work are its own.
+//!
+//! The process that compares starts it, as `adit measure`, with an [`Assignment`] in JSON on stdin, and reads [`MeasuredRows`] from its
+//! stdout.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::systems::System;
+use crate::calm::Look;
+use crate::embedded::AditTarget;
+use crate::floor::FloorTarget;
+use crate::interrupt;
+use crate::jobs::{self, Job, Shape};
+use crate::kernel::KernelTarget;
+use crate::measurement::MeasuredRows;
+use crate::target::{Target, while_doing};
+
+/// What to measure, and where.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Which system.
+    pub system: System,
+    /// A volume's address (it has been made), a directory of the kernel's, or a file or device whose content is destroyed.
+    pub place: String,
+    /// The jobs, in order.
+    pub jobs: Vec<Job>,
+    /// Their sizes.
+    pub shape: Shape,
+    /// Different rounds use different names and places.
+    pub round: u32,
+}
+
+/// Carries it out.
+pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
+    let _guard = interrupt::Guard::new();
+    allow_many_open_files();
+    let shape = &assignment.shape;
+    match assignment.system {
+        System::Adit => {
+            let adit = AditTarget::open(&assignment.place, shape.cache_bytes, "")?;
+            let outcome = run_all(&adit, assignment);
+            let closed = adit.close();
+            let rows = outcome?;
+            closed?;
+            Ok(rows)
+        }
+        System::Kernel(_) => run_all(&KernelTarget::new(assignment.place.as_ref())?, assignment),
+        System::Raw => {
+            let len_bytes = assignment
+                .jobs
+                .iter()
+                .map(|job| job.file_bytes(shape))
+                .max();
+            run_all(
+                &FloorTarget::new(assignment.place.as_ref(), len_bytes.unwrap_or(0))?,
+                assignment,
+            )
+        }
+    }
+}
+
+fn run_all<T: Target>(target: &T, assignment: &Assignment) -> io::Result<MeasuredRows> {
+    let mut rows = Vec::new();
+    for &job in &assignment.jobs {
+        match jobs::run(
+            target,
+            job,
+            &assignment.shape,
+            assignment.round,
+            Look::Latencies,
+        ) {
+            Ok(measured) => {
+                rows.extend(measured.iter().map(|(key, sample)| sample.measurement(key)))
+            }
+            // What Adit can't do is a failure, what others can't do is left out.
+            Err(error)
+                if error.kind() == io::ErrorKind::Unsupported
+                    && assignment.system != System::Adit => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
+            Err(error) => {
+                return Err(while_doing(
+                    format!("measure {job:?} on {}", target.label()),
+                    error,
+                ));
+            }
+        }
+    }
+    Ok(MeasuredRows { rows })
+}
+
+/// As many as we may: a job opens 100,000, each of which is a descriptor of the kernel's there.
+fn allow_many_open_files() {
+    const WANTED: u64 = 150_000;
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both calls get a pointer to a live value.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && limit.rlim_cur < WANTED {
+            let raised = libc::rlimit {
+                rlim_cur: WANTED,
+                rlim_max: limit.rlim_max.max(WANTED),
+            };
+            // Only root may go beyond the hard limit.
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) != 0 {
+                limit.rlim_cur = limit.rlim_max;
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+            }
+        }
+    }
+}

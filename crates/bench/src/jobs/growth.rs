@@ -1,0 +1,328 @@
+//! What an operation costs as something grows: files, the size of a file, its extents, the names in a directory, open files, threads.
+//!
+//! A job climbs by factors of ten and measures at each step. Whoever reads the rows fits exponents to them.
+
+use std::io;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Measured, RowKey, Stage, in_threads, places, readable_bytes, warm};
+use crate::data::{AlignedBuffer, PAGE_BYTES, Prng};
+use crate::resources::observed;
+use crate::sample::{Limit, Sample, Timing};
+use crate::target::{Access, Name, Target, TargetFile};
+
+/// What grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Growth {
+    /// Empty files, a thousand in a directory.
+    Files {
+        /// The last step.
+        max: u64,
+    },
+    /// Names in one directory.
+    Names {
+        /// The last step.
+        max: u64,
+    },
+    /// Size of a sparse file in bytes, by factors of 16 from 1 MiB on.
+    Size {
+        /// The last step.
+        max: u64,
+    },
+    /// Extents of a file: each second page is there.
+    Extents {
+        /// The last step.
+        max: u64,
+    },
+    /// Files that are open.
+    Open {
+        /// The last step.
+        max: u64,
+    },
+    /// Threads that read what is cached, and that append and sync; by factors of two.
+    Threads {
+        /// The last step.
+        max: u32,
+    },
+}
+
+/// Operations that are measured at a step, where time doesn't limit them.
+const PROBES: u64 = 20_000;
+const STRETCH: u64 = 8;
+/// Names in each directory of `Growth::Files`.
+const FOLDER_NAMES: u64 = 1000;
+
+/// Climbs.
+pub(super) fn run<T: Target>(stage: &Stage<'_, T>, growth: Growth) -> io::Result<Vec<Measured>> {
+    if !stage.target.is_file_system() {
+        return Ok(Vec::new());
+    }
+    match growth {
+        Growth::Files { max } => files(stage, "files", max, FOLDER_NAMES),
+        Growth::Names { max } => files(stage, "names", max, u64::MAX),
+        Growth::Size { max } => size(stage, max),
+        Growth::Extents { max } => extents(stage, max),
+        Growth::Open { max } => open(stage, max),
+        Growth::Threads { max } => threads(stage, max),
+    }
+}
+
+fn tens(max: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(100), |step| Some(step * 10)).take_while(move |&step| step <= max)
+}
+
+/// Creating what is missing to the step (with the syncfs at its end), then looking up names at random.
+fn files<T: Target>(
+    stage: &Stage<'_, T>,
+    what: &'static str,
+    max: u64,
+    folder_names: u64,
+) -> io::Result<Vec<Measured>> {
+    let target = stage.target;
+    let root = format!("grown-{what}-{}", stage.round);
+    let folder = |index: u64| stage.path(&format!("{root}/{:04}", index / folder_names));
+    let name = |index: u64| stage.path(&format!("{root}/{:04}/{index:07}", index / folder_names));
+    target.create_folder(&stage.path(&root))?;
+    let mut rows = Vec::new();
+    let mut there = 0;
+    for step in tens(max) {
+        let missing: Vec<Name> = (there..step).map(name).collect();
+        for index in there..step {
+            if index % folder_names == 0 {
+                target.create_folder(&folder(index))?;
+            }
+        }
+        let made = observed(|| {
+            let started = Instant::now();
+            let limit = Limit::operations(step - there);
+            let mut sample = stage.measure(limit, Timing::OneIn(STRETCH), |turn| {
+                target
+                    .create(&missing[turn as usize], Access::Cached)
+                    .map(drop)
+            })?;
+            target.sync_everything()?;
+            sample.elapsed = started.elapsed();
+            Ok(sample)
+        })?;
+        there = step;
+        let mut prng = Prng::new(step);
+        let probes: Vec<Name> = (0..PROBES.min(step * 10))
+            .map(|_| name(prng.below(step)))
+            .collect();
+        let found = observed(|| {
+            stage.measure(
+                Limit::operations(probes.len() as u64),
+                Timing::OneIn(STRETCH),
+                |turn| target.stat(&probes[turn as usize]).map(drop),
+            )
+        })?;
+        let (create, stat) = match what {
+            "files" => ("grow-files-create", "grow-files-stat"),
+            _ => ("grow-names-create", "grow-names-stat"),
+        };
+        let of = if what == "files" {
+            "files, a thousand a directory"
+        } else {
+            "names in a directory"
+        };
+        rows.push((
+            RowKey::new(create, format!("create to {step} {of}"), 0).at(step),
+            made,
+        ));
+        rows.push((
+            RowKey::new(stat, format!("stat one of {step} {of}"), 0).at(step),
+            found,
+        ));
+    }
+    for index in 0..there {
+        target.unlink(&name(index))?;
+    }
+    for index in (0..there).step_by(folder_names.min(there.max(1)) as usize) {
+        target.remove_folder(&folder(index))?;
+    }
+    target.remove_folder(&stage.path(&root))?;
+    target.sync_everything()?;
+    Ok(rows)
+}
+
+/// Writing pages at random places of a sparse file, with a sync at the end, then reading them, from the cache.
+fn size<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
+    /// Pages that are written at each step: what they take has to fit the cache.
+    const WRITTEN: u64 = 2000;
+    let mut rows = Vec::new();
+    for step in
+        std::iter::successors(Some(1 << 20), |step| Some(step * 16)).take_while(|&step| step <= max)
+    {
+        let name = stage.name("grown-size", step);
+        let file = stage.target.create(&name, Access::Cached)?;
+        file.set_len(step)?;
+        let pages = step / PAGE_BYTES as u64;
+        let mut prng = Prng::new(step);
+        let offsets: Vec<u64> = (0..WRITTEN)
+            .map(|_| prng.below(pages) * PAGE_BYTES as u64)
+            .collect();
+        let written = observed(|| {
+            let started = Instant::now();
+            let mut sample =
+                stage.measure(Limit::operations(WRITTEN), Timing::OneIn(STRETCH), |turn| {
+                    file.write_at(stage.noise.at(turn, PAGE_BYTES), offsets[turn as usize])
+                })?;
+            file.sync_data()?;
+            sample.elapsed = started.elapsed();
+            Ok(sample)
+        })?;
+        let mut buffer = AlignedBuffer::new(PAGE_BYTES);
+        let read = observed(|| {
+            stage.measure(Limit::operations(PROBES), Timing::OneIn(STRETCH), |turn| {
+                let place = offsets[(turn * 7919 % WRITTEN) as usize];
+                file.read_at(&mut buffer, place)
+            })
+        })?;
+        drop(file);
+        stage.target.unlink(&name)?;
+        stage.target.sync_everything()?;
+        let size = readable_bytes(step);
+        let title = format!("write pages of a sparse file of {size}, sync");
+        rows.push((
+            RowKey::new("grow-size-write", title, PAGE_BYTES as u64).at(step),
+            written,
+        ));
+        let title = format!("read written pages of a sparse file of {size}");
+        rows.push((
+            RowKey::new("grow-size-read", title, PAGE_BYTES as u64).at(step),
+            read,
+        ));
+    }
+    Ok(rows)
+}
+
+/// A file of so many extents: reading its pages past the cache, which has to find each in the map.
+fn extents<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
+    let mut rows = Vec::new();
+    for step in tens(max) {
+        let name = stage.name("grown-extents", step);
+        let file = stage.target.create(&name, Access::Direct)?;
+        let place = |extent: u64| extent * 2 * PAGE_BYTES as u64;
+        let made = observed(|| {
+            let started = Instant::now();
+            let mut sample =
+                stage.measure(Limit::operations(step), Timing::OneIn(STRETCH), |turn| {
+                    file.write_at(stage.noise.at(turn, PAGE_BYTES), place(turn))
+                })?;
+            file.sync_data()?;
+            sample.elapsed = started.elapsed();
+            Ok(sample)
+        })?;
+        let mut prng = Prng::new(step);
+        let mut buffer = AlignedBuffer::new(PAGE_BYTES);
+        let read = observed(|| {
+            stage.measure(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
+                file.read_at(&mut buffer, place(prng.below(step)))
+            })
+        })?;
+        drop(file);
+        stage.target.unlink(&name)?;
+        stage.target.sync_everything()?;
+        let title = format!("direct write of {step} pages, each an extent");
+        rows.push((
+            RowKey::new("grow-extents-write", title, PAGE_BYTES as u64).at(step),
+            made,
+        ));
+        let title = format!("direct read in a file of {step} extents");
+        rows.push((
+            RowKey::new("grow-extents-read", title, PAGE_BYTES as u64).at(step),
+            read,
+        ));
+    }
+    Ok(rows)
+}
+
+/// Opening files until so many are open, the memory that they take, and reading a page of any of them.
+fn open<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
+    let folder = stage.folder("grown-open");
+    stage.target.create_folder(&folder)?;
+    let names: Vec<Name> = (0..max)
+        .map(|file| stage.inside("grown-open", format_args!("{file:06}")))
+        .collect();
+    for (turn, name) in names.iter().enumerate() {
+        let file = stage.target.create(name, Access::Cached)?;
+        file.write_at(stage.noise.at(turn as u64, PAGE_BYTES), 0)?;
+    }
+    stage.target.sync_everything()?;
+    let mut rows = Vec::new();
+    let mut files = Vec::new();
+    for step in tens(max) {
+        let there = files.len() as u64;
+        let opened = observed(|| {
+            stage.measure(
+                Limit::operations(step - there),
+                Timing::OneIn(STRETCH),
+                |turn| {
+                    files.push(
+                        stage
+                            .target
+                            .open(&names[(there + turn) as usize], Access::Cached)?,
+                    );
+                    Ok(())
+                },
+            )
+        })?;
+        let mut prng = Prng::new(step);
+        let mut buffer = AlignedBuffer::new(PAGE_BYTES);
+        let read = observed(|| {
+            stage.measure(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
+                files[prng.below(step) as usize].read_at(&mut buffer, 0)
+            })
+        })?;
+        rows.push((
+            RowKey::new("grow-open-open", format!("open, {step} stay open"), 0).at(step),
+            opened,
+        ));
+        let title = format!("read a page of one of {step} open files");
+        rows.push((
+            RowKey::new("grow-open-read", title, PAGE_BYTES as u64).at(step),
+            read,
+        ));
+    }
+    drop(files);
+    for name in &names {
+        stage.target.unlink(name)?;
+    }
+    stage.target.remove_folder(&folder)?;
+    stage.target.sync_everything()?;
+    Ok(rows)
+}
+
+fn threads<T: Target>(stage: &Stage<'_, T>, max: u32) -> io::Result<Vec<Measured>> {
+    const CACHED_BYTES: u64 = 16 << 20;
+    let mut rows = Vec::new();
+    let cached = stage.written_file("cached", CACHED_BYTES, Access::Cached)?;
+    warm(&cached, CACHED_BYTES)?;
+    for step in
+        std::iter::successors(Some(1), |step| Some(step * 2)).take_while(|&step| step <= max)
+    {
+        let read = observed(|| -> io::Result<Sample> {
+            in_threads(step, |thread| {
+                let mut buffer = AlignedBuffer::new(PAGE_BYTES);
+                let mut place = places(stage.round, thread, CACHED_BYTES);
+                stage.measure(
+                    Limit::time(stage.shape.slice),
+                    Timing::OneIn(STRETCH),
+                    |_| cached.read_at(&mut buffer, place()),
+                )
+            })
+        })?;
+        let key = RowKey::new(
+            "grow-threads-read",
+            "cached random read 4 KiB",
+            PAGE_BYTES as u64,
+        );
+        rows.push((key.with_threads(step).at(u64::from(step)), read));
+        let (_, synced) = super::synced::append(stage, step)?;
+        let key = RowKey::new("grow-threads-append", "append 100 B + fdatasync", 0);
+        rows.push((key.with_threads(step).at(u64::from(step)), synced));
+    }
+    Ok(rows)
+}

@@ -1,0 +1,142 @@
+//! Mixes of operations as servers do them, after the personalities `varmail` and `webserver` of filebench (Tarasov, Zadok, Shepler 2016),
+//! with files of one size instead of a distribution, and without its pauses.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Measured, RowKey, Stage, in_threads};
+use crate::data::{AlignedBuffer, Prng};
+use crate::resources::observed;
+use crate::sample::{Limit, Timing};
+use crate::target::{Access, Name, Target, TargetFile};
+
+/// What a message has, or a page of the web: filebench's mean.
+const FILE_BYTES: usize = 16 << 10;
+/// Files that there are of each.
+const FILES: u64 = 1000;
+/// What a web server logs for ten pages.
+const LOG_BYTES: usize = 16 << 10;
+/// After so much, a log begins anew.
+const LOG_BYTES_MAX: u64 = 16 << 20;
+
+/// A mail server: delete a message; deliver one (create, append, fsync); read one and append to it (fsync); read one. Each of the four is
+/// one operation.
+pub(super) fn mail<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Vec<Measured>> {
+    if !stage.target.is_file_system() {
+        return Ok(Vec::new());
+    }
+    let (folder, names) = files(stage, "mail")?;
+    let limit = Limit::time(stage.shape.slice);
+    let sample = observed(|| {
+        in_threads(threads, |thread| {
+            let mut prng = Prng::new(u64::from(stage.round) << 32 | u64::from(thread));
+            let mut buffer = AlignedBuffer::new(FILE_BYTES);
+            // A thread has messages of its own: whoever meets a deleted one would otherwise have less to do.
+            let own: Vec<&Name> = names
+                .iter()
+                .skip(thread as usize)
+                .step_by(threads as usize)
+                .collect();
+            let mut message = move || own[prng.below(own.len() as u64) as usize];
+            let mut deleted = None;
+            stage.measure(limit, Timing::Each, |turn| {
+                let noise = stage.noise.at(turn, FILE_BYTES);
+                match turn % 4 {
+                    0 => {
+                        let name = message();
+                        stage.target.unlink(name)?;
+                        deleted = Some(name);
+                    }
+                    1 => {
+                        let name = deleted.take().unwrap_or_else(&mut message);
+                        let file = stage.target.create(name, Access::Cached)?;
+                        file.append(noise)?;
+                        file.sync_all()?;
+                    }
+                    2 => {
+                        let file = stage.target.open(message(), Access::Cached)?;
+                        file.read_at(&mut buffer, 0)?;
+                        file.write_at(noise, FILE_BYTES as u64)?;
+                        file.sync_all()?;
+                    }
+                    _ => {
+                        let file = stage.target.open(message(), Access::Cached)?;
+                        file.read_at(&mut buffer, 0)?;
+                    }
+                }
+                Ok(())
+            })
+        })
+    })?;
+    remove(stage, &folder, &names)?;
+    let key = RowKey::new(
+        "mail",
+        "mail server (delete, deliver, read and append, read)",
+        0,
+    );
+    Ok(vec![(key.with_threads(threads), sample)])
+}
+
+/// A web server: read ten whole files, append to a log that all share. The eleven are one operation.
+pub(super) fn web<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Vec<Measured>> {
+    if !stage.target.is_file_system() {
+        return Ok(Vec::new());
+    }
+    let (folder, names) = files(stage, "web")?;
+    let log_name = stage.inside("web", format_args!("log"));
+    let log = stage.target.create(&log_name, Access::Cached)?;
+    let logged = AtomicU64::new(0);
+    let limit = Limit::time(stage.shape.slice);
+    let sample = observed(|| {
+        in_threads(threads, |thread| {
+            let mut prng = Prng::new(u64::from(stage.round) << 32 | u64::from(thread));
+            let mut buffer = AlignedBuffer::new(FILE_BYTES);
+            stage.measure(limit, Timing::Each, |turn| {
+                for _ in 0..10 {
+                    let name = &names[prng.below(names.len() as u64) as usize];
+                    stage
+                        .target
+                        .open(name, Access::Cached)?
+                        .read_at(&mut buffer, 0)?;
+                }
+                let place = logged.fetch_add(LOG_BYTES as u64, Ordering::Relaxed) % LOG_BYTES_MAX;
+                log.write_at(stage.noise.at(turn, LOG_BYTES), place)
+            })
+        })
+    })?;
+    drop(log);
+    stage.target.unlink(&log_name)?;
+    remove(stage, &folder, &names)?;
+    let key = RowKey::new(
+        "web",
+        "web server (open, read, close 10 files, log)",
+        10 * FILE_BYTES as u64,
+    );
+    Ok(vec![(key.with_threads(threads), sample)])
+}
+
+fn files<T: Target>(stage: &Stage<'_, T>, what: &str) -> io::Result<(Name, Vec<Name>)> {
+    let folder = stage.folder(what);
+    stage.target.create_folder(&folder)?;
+    let names: Vec<Name> = (0..FILES)
+        .map(|file| stage.inside(what, format_args!("{file:05}")))
+        .collect();
+    for (turn, name) in names.iter().enumerate() {
+        let file = stage.target.create(name, Access::Cached)?;
+        file.write_at(stage.noise.at(turn as u64, FILE_BYTES), 0)?;
+    }
+    stage.target.sync_everything()?;
+    Ok((folder, names))
+}
+
+/// All of them but those that a mail server had deleted when its time was over.
+fn remove<T: Target>(stage: &Stage<'_, T>, folder: &Name, names: &[Name]) -> io::Result<()> {
+    for name in names {
+        match stage.target.unlink(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            outcome => outcome?,
+        }
+    }
+    stage.target.remove_folder(folder)?;
+    stage.target.sync_everything()
+}

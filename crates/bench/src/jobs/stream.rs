@@ -1,0 +1,148 @@
+//! Requests past the cache, one after the other or many at the same time: throughput and latency by size, by depth of the queue, by
+//! number of files. The tables of Intel's thin file system (Lisowiec, IXPUG 2020) are of this kind.
+//!
+//! The files are written from end to end before, on each system, so that nothing has to be allocated.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Measured, RowKey, Stage, readable_bytes};
+use crate::data::{AlignedBuffer, Prng};
+use crate::resources::observed;
+use crate::sample::{Limit, Timing};
+use crate::target::{Access, Flow, Target, TargetFile};
+
+/// What flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Overwrite, not read.
+    pub write: bool,
+    /// At random places, not one after the other.
+    pub random: bool,
+    /// Bytes of one request.
+    pub request_bytes: u32,
+    /// Requests in flight; 1: the calls that wait for the device.
+    pub depth: u32,
+    /// Files that are used in turn.
+    pub files: u32,
+    /// What the row is a point of a curve of.
+    pub over: Axis,
+}
+
+/// What changes along a curve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Axis {
+    /// `request_bytes`.
+    Size,
+    /// `depth`.
+    Depth,
+    /// `files`.
+    Files,
+}
+
+impl Stream {
+    fn key(self) -> RowKey {
+        let action = match (self.random, self.write) {
+            (false, true) => "sequential direct write",
+            (false, false) => "sequential direct read",
+            (true, true) => "random direct write",
+            (true, false) => "random direct read",
+        };
+        let size = readable_bytes(u64::from(self.request_bytes));
+        let (id, at, title) = match (self.over, self.write, self.depth) {
+            (Axis::Size, true, 1) => (
+                "size-write-sync",
+                self.request_bytes,
+                format!("{action} {size}"),
+            ),
+            (Axis::Size, true, _) => (
+                "size-write-async",
+                self.request_bytes,
+                format!("{action} {size}, {} in flight", self.depth),
+            ),
+            (Axis::Size, false, _) => (
+                "size-read-sync",
+                self.request_bytes,
+                format!("{action} {size}"),
+            ),
+            (Axis::Depth, true, _) => (
+                "depth-write",
+                self.depth,
+                format!("{action} {size}, {} in flight", self.depth),
+            ),
+            (Axis::Depth, false, _) => (
+                "depth-read",
+                self.depth,
+                format!("{action} {size}, {} in flight", self.depth),
+            ),
+            (Axis::Files, _, 1) => (
+                "files-write-sync",
+                self.files,
+                format!("{action} {size}, {} files in turn", self.files),
+            ),
+            (Axis::Files, _, _) => (
+                "files-write-async",
+                self.files,
+                format!(
+                    "{action} {size}, {} in flight, {} files in turn",
+                    self.depth, self.files
+                ),
+            ),
+        };
+        RowKey::new(id, title, u64::from(self.request_bytes)).at(u64::from(at))
+    }
+}
+
+/// Measures one point.
+pub(super) fn run<T: Target>(stage: &Stage<'_, T>, stream: Stream) -> io::Result<Vec<Measured>> {
+    let request_bytes = u64::from(stream.request_bytes);
+    let len_bytes = (stage.shape.direct_bytes / u64::from(stream.files)).max(request_bytes)
+        / request_bytes
+        * request_bytes;
+    let files: io::Result<Vec<T::File>> = (0..stream.files)
+        .map(|file| {
+            stage.written_file(
+                &format!("stream-{}-{file}", stream.files),
+                len_bytes,
+                Access::Direct,
+            )
+        })
+        .collect();
+    let files = files?;
+    let requests = len_bytes / request_bytes;
+    let mut prng = Prng::new(u64::from(stage.round) + 1);
+    // The turn's file and place: all files one request further, then the next.
+    let mut place = |turn: u64| {
+        let file = (turn % files.len() as u64) as usize;
+        let request = match stream.random {
+            true => prng.below(requests),
+            false => turn / files.len() as u64 % requests,
+        };
+        (file, request * request_bytes)
+    };
+    let sample = observed(|| {
+        if stream.depth > 1 {
+            let flow = Flow {
+                write: stream.write,
+                request_bytes: stream.request_bytes as usize,
+                depth: stream.depth as usize,
+                limit: Limit::time(stage.shape.slice),
+                noise: &stage.noise,
+            };
+            return stage.target.flow(&files, &flow, &mut place);
+        }
+        let mut buffer = AlignedBuffer::new(stream.request_bytes as usize);
+        stage.measure(Limit::time(stage.shape.slice), Timing::Each, |turn| {
+            let (file, offset_bytes) = place(turn);
+            match stream.write {
+                true => files[file].write_at(
+                    stage.noise.at(turn, stream.request_bytes as usize),
+                    offset_bytes,
+                ),
+                false => files[file].read_at(&mut buffer, offset_bytes),
+            }
+        })
+    })?;
+    Ok(vec![(stream.key(), sample)])
+}

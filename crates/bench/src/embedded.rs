@@ -123,8 +123,14 @@ impl Target for AditTarget {
         flow: &Flow<'_>,
         place: &mut dyn FnMut(u64) -> (usize, u64),
     ) -> io::Result<Sample> {
-        let mut buffers = Vec::new();
-        for turn in 0..flow.depth as u64 {
+        // What is written may be in flight several times; the volume's memory for buffers is bounded.
+        let count = if flow.write {
+            flow.depth.min(8)
+        } else {
+            flow.depth
+        };
+        let mut buffers = Vec::with_capacity(count);
+        for turn in 0..count as u64 {
             let mut buffer = self.volume.buffer(flow.request_bytes).map_err(io_error)?;
             if let Some(memory) = buffer.try_mut() {
                 memory.copy_from_slice(flow.noise.at(turn, flow.request_bytes));
@@ -135,7 +141,7 @@ impl Target for AditTarget {
             true => {
                 let start = |turn: u64| {
                     let (file, offset_bytes) = place(turn);
-                    let data = buffers[turn as usize % flow.depth].clone();
+                    let data = buffers[turn as usize % count].clone();
                     files[file].0.write_at_async(data, offset_bytes)
                 };
                 in_ring(flow, start, drop)

@@ -25,12 +25,12 @@ const POINTS_MIN: usize = 3;
 
 /// All curves of the rows.
 pub(crate) fn curves(rows: &[Row]) -> Vec<Curve> {
-    let mut ids: Vec<&str> = rows
-        .iter()
-        .filter(|row| row.at.is_some())
-        .map(|row| row.id.as_str())
-        .collect();
-    ids.dedup();
+    let mut ids: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| row.at.is_some()) {
+        if !ids.contains(&row.id.as_str()) {
+            ids.push(&row.id);
+        }
+    }
     let mut curves = Vec::new();
     for id in ids {
         let points: Vec<&Row> = rows.iter().filter(|row| row.id == id).collect();

@@ -2,8 +2,8 @@
 //!
 //! Three systems get the same jobs, interleaved: Adit (an embedded volume), the kernel's file
 //! system in a directory, and the floor (the IO that a job can't do without, as bare calls on a
-//! written file). [`run`] is the whole benchmark; [`measure_one`] measures one system at one place,
-//! for comparisons that need the device to themselves.
+//! written file). [`run`] is the whole benchmark. [`compare()`] gives each system a device to itself, in processes of
+//! their own ([`measure_alone`]): `adit compare`.
 //!
 //! Programs that measure something else in the same way take their parts from here: [`measure`] under [`observed`], to a
 //! [`Measurement`] by [`Sample::measurement`].

@@ -174,6 +174,24 @@ fn the_floor_measures_what_needs_no_names_and_no_cache() {
 }
 
 #[test]
+fn numbers_that_mean_nothing_are_refused_before_anything_is_touched() {
+    let nothing = Job::Stream(Stream {
+        write: true,
+        random: false,
+        request_bytes: 4096,
+        depth: 1,
+        files: 0,
+        over: Axis::Files,
+    });
+    for job in [nothing, Job::AppendSync { threads: 0 }] {
+        let mut wrong = assignment(System::Raw, "/nonexistent/floor");
+        wrong.jobs = vec![job];
+        let error = measure_alone(&wrong).unwrap_err().to_string();
+        assert!(error.contains("above 0"), "{error}");
+    }
+}
+
+#[test]
 fn an_error_says_what_was_measured() {
     let nowhere = assignment(kernel(), "/nonexistent/folder");
     let error = measure_alone(&nowhere).unwrap_err();

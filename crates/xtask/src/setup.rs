@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::process::{self, Outcome};
 
 /// What `cargo xtask test` uses: the plugins are C++ over RocksDB's headers and C over SQLite's, and their tests
-/// run RocksDB's own `db_bench` and SQLite's own shell.
+/// run RocksDB's own `db_bench` and SQLite's own shell. `adit compare` is refused what it asks for only where mkfs is.
 pub(crate) const FOR_TESTS: &[&str] = &[
     "g++",
     "librocksdb-dev",
@@ -16,6 +16,7 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "libgflags-dev",
     "sqlite3",
     "libsqlite3-dev",
+    "e2fsprogs",
 ];
 
 /// Checks, installs what is missing as root, and otherwise names it and fails.

@@ -62,6 +62,8 @@ pub struct GroupResult {
     pub terms: String,
     /// What each system could keep in memory, page cache or Adit's.
     pub cache_bytes: u64,
+    /// The bound on what a process on a file system of the kernel had in memory, its page cache included.
+    pub kernel_memory_bytes: u64,
     /// In the order in which they were measured.
     pub rows: Vec<Row>,
     /// Those that are points of curves, once more as curves.
@@ -76,6 +78,7 @@ impl GroupResult {
             title: group.title.to_owned(),
             terms: group.terms.to_owned(),
             cache_bytes: group.cache_bytes,
+            kernel_memory_bytes: super::memory_bytes(&System::Kernel(String::new()), group),
             curves: growth::curves(&rows),
             rows,
         }

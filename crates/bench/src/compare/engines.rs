@@ -32,8 +32,8 @@ enum Kind {
     Sqlite,
 }
 
-/// What the volume's cache may hold, as the kernel's page cache may hold as much: what the group is bounded to is both plus the same.
-const CACHE_ARGUMENT: &str = "ADIT_CACHE";
+/// Bounds the cache of the plugin's volume.
+const CACHE_VARIABLE: &str = "ADIT_CACHE";
 
 impl Engines {
     /// Ours lie beside the program that runs, or in the path; db_bench comes with Debian's rocksdb-tools.
@@ -115,7 +115,7 @@ impl Engines {
                 if let Some(plugin) = &self.plugin {
                     process.env("LD_PRELOAD", plugin);
                 }
-                process.env(CACHE_ARGUMENT, format!("{cache_mib}M"));
+                process.env(CACHE_VARIABLE, format!("{cache_mib}M"));
                 process.args([&format!("--fs_uri=adit://{place}"), "--db=/db"]);
             }
             (_, false) => {

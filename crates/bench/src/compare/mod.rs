@@ -47,8 +47,21 @@ use systems::Mount;
 /// so it is little for them; Adit's cache has its own bound.
 const BESIDE_CACHE_BYTES: u64 = 32 << 20;
 const BESIDE_OWN_CACHE_BYTES: u64 = 256 << 20;
-/// What an engine's own caches and tables take.
+/// What an engine's own caches and tables take; of that, too, what it leaves is page cache.
 const ENGINE_BYTES: u64 = 512 << 20;
+
+/// What a process that measures the system may have in memory, its page cache included.
+fn memory_bytes(system: &System, group: &Group) -> u64 {
+    let beside_bytes = match system {
+        System::Kernel(_) => BESIDE_CACHE_BYTES,
+        System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
+    };
+    let engine_bytes = match group.work {
+        Work::Jobs(..) => 0,
+        Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => ENGINE_BYTES,
+    };
+    group.cache_bytes + beside_bytes + engine_bytes
+}
 
 /// What `adit compare` can be asked for.
 #[derive(Clone, Debug)]
@@ -141,14 +154,16 @@ pub fn compare(
                 });
                 let began = Instant::now();
                 let measured =
-                    run.measure(system, group, repetition)
-                        .map_err(|error| match error.kind() {
-                            io::ErrorKind::Interrupted => error,
-                            _ => while_doing(
+                    run.measure(system, group, repetition).map_err(
+                        |error| match interrupt::check() {
+                            // Whatever it was that the signal ended.
+                            Err(interrupted) => interrupted,
+                            Ok(()) => while_doing(
                                 format!("measure `{}` on {}", group.id, system.name()),
                                 error,
                             ),
-                        })?;
+                        },
+                    )?;
                 rows[at].add(index, measured);
                 pace.step(at, began.elapsed());
             }
@@ -235,7 +250,7 @@ impl Run<'_> {
                     shape: shape.clone(),
                     round,
                 };
-                run.jobs(&assignment)
+                run.jobs(&assignment, memory_bytes(system, group))
             });
         };
         let mut rows = Vec::new();
@@ -248,8 +263,7 @@ impl Run<'_> {
                     group.cache_bytes,
                     run.folder.path(),
                 );
-                let bytes = group.cache_bytes + BESIDE_OWN_CACHE_BYTES + ENGINE_BYTES;
-                let output = run.enclosed(&mut process, bytes, b"")?;
+                let output = run.enclosed(&mut process, memory_bytes(system, group), b"")?;
                 command.rows(&output)
             })?);
         }
@@ -277,17 +291,12 @@ impl Run<'_> {
     }
 
     /// This program again, with the assignment.
-    fn jobs(&mut self, assignment: &Assignment) -> io::Result<Vec<Measurement>> {
+    fn jobs(&mut self, assignment: &Assignment, memory_bytes: u64) -> io::Result<Vec<Measurement>> {
         let own = std::env::current_exe()?;
         let mut process = Command::new(own);
         process.arg("measure");
         let text = serde_json::to_vec(assignment).map_err(io::Error::other)?;
-        let beside_bytes = match assignment.system {
-            System::Kernel(_) => BESIDE_CACHE_BYTES,
-            System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
-        };
-        let bytes = assignment.shape.cache_bytes + beside_bytes;
-        let output = self.enclosed(&mut process, bytes, &text)?;
+        let output = self.enclosed(&mut process, memory_bytes, &text)?;
         let measured: MeasuredRows = serde_json::from_slice(&output).map_err(|error| {
             while_doing("understand what was measured", io::Error::other(error))
         })?;

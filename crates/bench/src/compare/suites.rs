@@ -14,9 +14,9 @@ const GIB: u64 = 1 << 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Suite {
-    /// Under ten minutes on two cores.
+    /// About ten minutes on two cores.
     Quick,
-    /// Under two hours.
+    /// Hours.
     Full,
 }
 
@@ -342,7 +342,7 @@ fn growth(amounts: &Amounts) -> Group {
         id: "growth",
         title: "Cost as work grows",
         terms: "Creating ends in a syncfs, writing in an fdatasync, which belong to their time. Looking up and reading: from memory, except \
-                extents, which are read past the cache.",
+                extents, whose pages are asked for past the cache (a system that has them there may answer from it).",
         cache_bytes: 1536 * MIB,
         work: Work::Jobs(
             amounts

@@ -44,9 +44,10 @@ fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) 
     let _ = writeln!(text, "## {}\n", group.title);
     let _ = writeln!(
         text,
-        "{} Cache: {}.\n",
+        "{} Adit's cache: {}; the kernel's page cache with all of the process: {}.\n",
         group.terms,
-        short_bytes(group.cache_bytes)
+        short_bytes(group.cache_bytes),
+        short_bytes(group.kernel_memory_bytes)
     );
     let systems: Vec<&str> = comparison
         .systems

@@ -37,6 +37,13 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
     let _guard = interrupt::Guard::new();
     allow_many_open_files();
     let shape = &assignment.shape;
+    for job in &assignment.jobs {
+        let wrong = |what| {
+            let what = format!("can't measure {job:?}: {what}");
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        };
+        job.check().map_err(wrong)?;
+    }
     match assignment.system {
         System::Adit => {
             let adit = AditTarget::open(&assignment.place, shape.cache_bytes, "")?;

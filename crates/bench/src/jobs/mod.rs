@@ -96,6 +96,37 @@ pub enum Job {
 }
 
 impl Job {
+    /// Numbers with which it can be measured; what is wrong otherwise.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        const REQUEST_BYTES_MAX: u32 = 1 << 20;
+        let sound = match *self {
+            Job::AppendSync { threads }
+            | Job::DirectRead { threads }
+            | Job::Mail { threads }
+            | Job::Web { threads } => threads > 0,
+            Job::CachedRead { len_bytes, threads } => threads > 0 && len_bytes >= PAGE_BYTES as u64,
+            Job::CachedWrite { len_bytes } => len_bytes >= PAGE_BYTES as u64,
+            Job::Grid(variation) => variation.threads > 0,
+            Job::Stream(stream) => {
+                let sizes = 1..=REQUEST_BYTES_MAX;
+                sizes.contains(&stream.request_bytes) && stream.depth > 0 && stream.files > 0
+            }
+            Job::Age { percent, .. } => percent <= 100,
+            Job::NewFileSync
+            | Job::OverwriteSync
+            | Job::DirectWrite
+            | Job::Names
+            | Job::Scan
+            | Job::Grow(_) => true,
+        };
+        match sound {
+            true => Ok(()),
+            false => Err(
+                "threads, files, depths and sizes are above 0, requests at most 1 MiB, percentages at most 100",
+            ),
+        }
+    }
+
     /// What the floor's file must cover for it.
     pub(crate) fn file_bytes(&self, shape: &Shape) -> u64 {
         match *self {

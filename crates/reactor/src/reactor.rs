@@ -430,7 +430,12 @@ impl Reactor {
 
     /// Whether requests wait for a thread to execute them.
     pub(crate) fn has_requests(&self) -> bool {
-        !self.to_execute.borrow().is_empty()
+        self.requests() > 0
+    }
+
+    /// How many do.
+    pub(crate) fn requests(&self) -> usize {
+        self.to_execute.borrow().len()
     }
 
     /// The thread that took it is needed here first.

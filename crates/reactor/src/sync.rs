@@ -381,7 +381,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// Runs futures side by side and collects their results in order.
+/// Runs futures side by side and collects their results in order. For a few: each wake-up polls all that aren't done.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut results: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();

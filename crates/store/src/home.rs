@@ -229,21 +229,22 @@ impl Inner {
                 at += count;
             }
         }
-        let mut result = Ok(());
-        let writes = writes
-            .into_iter()
-            .map(|(home, buffers)| self.write_pages(home, buffers, false));
+        // All of them are handed to the device at once; then each is waited for, in order.
         self.writing_home.set(self.writing_home.get() + 1);
-        let written = adit_reactor::sync::join_all(writes).await;
-        self.writing_home.set(self.writing_home.get() - 1);
-        for written in written {
-            if let Err(errno) = written {
+        let under_way: Vec<_> = writes
+            .into_iter()
+            .map(|(home, buffers)| self.submit_write(home, buffers, false))
+            .collect();
+        let mut result = Ok(());
+        for write in under_way {
+            if let Err(errno) = write.await.result {
                 result = Err(Error::with(
                     errno,
                     format!("write data of blob {}", blob.id.slot),
                 ));
             }
         }
+        self.writing_home.set(self.writing_home.get() - 1);
         if !pieces.is_empty() {
             blob.home_sequence.set(self.journal.note_home_write());
         }

@@ -537,6 +537,7 @@ fn build(
         taking_over: Cell::new(false),
         dirty_blobs: RefCell::default(),
         writeback_running: Cell::new(false),
+        flushing: Cell::new(false),
         closing: Cell::new(false),
         failure: RefCell::new(None),
     };

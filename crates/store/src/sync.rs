@@ -58,8 +58,10 @@ const JOURNAL_DATA_PAGES_MAX: usize = 8;
 pub(crate) const PIECES_PER_TRANSACTION: usize = 16;
 /// The same where it may also change the checksums of its pages, and free the pages that it replaces.
 const SUMMED_PIECES_PER_TRANSACTION: usize = 8;
-/// Dirty pages that one plan covers; more take several rounds.
+/// Dirty pages that one plan covers at most; more take several rounds.
 const PLAN_PAGES_MAX: usize = 4096;
+/// A plan covers at most this part of the cache, so that writers who wait for room wait for little.
+const PLANS_PER_CACHE: usize = 16;
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A page that a write-back has taken on.
@@ -88,6 +90,16 @@ impl SlotSizes {
 }
 
 pub(crate) type TakenPages = SmallVec<[Taken; 8]>;
+
+/// What a sweep over a blob's dirty pages hasn't taken on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// Pages still to come.
+    Ahead,
+    /// Only pages that became dirty after the sweep was there.
+    Behind,
+}
 
 impl Store {
     /// Makes a blob's data, size and map durable (not the names that lead to it).
@@ -201,6 +213,28 @@ impl Inner {
         });
     }
 
+    /// Starts the task that writes back all that is dirty now, unless it is at work already.
+    pub(crate) fn start_flush(self: &Rc<Self>) {
+        if self.flushing.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.reactor.spawn_local(async move {
+            let blobs = inner.dirty_blobs.borrow().clone();
+            for blob in blobs {
+                if inner.closing.get() {
+                    break;
+                }
+                let _map = blob.map_lock.write().await;
+                // What fails stays dirty, and its own fsync reports it.
+                let _ = inner.write_back(&blob, true).await;
+            }
+            inner.forget_clean_blobs();
+            inner.flushing.set(false);
+            inner.frame_settled.notify_all();
+        });
+    }
+
     /// Writes back all dirty blobs that nobody else writes back at the moment.
     pub(crate) async fn write_back_all(self: &Rc<Self>) -> Result<()> {
         let blobs = self.dirty_blobs.borrow().clone();
@@ -225,41 +259,48 @@ impl Inner {
         });
     }
 
-    /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to it. The
-    /// caller holds its `map_lock` exclusively.
+    /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to it: all that is dirty now, in one
+    /// sweep from the front, so that it ends however fast others go on writing. The caller holds its `map_lock` exclusively.
     pub(crate) async fn write_back(self: &Rc<Self>, blob: &Rc<Blob>, times: bool) -> Result<()> {
         self.writable()?;
+        let size_now = blob.size();
+        let mut next = 0;
         loop {
             if blob.deleted.get() {
                 blob.dirty.borrow_mut().clear();
                 return Ok(());
             }
-            let (pages, more) = self.take_dirty(blob);
-            let size = if more {
-                blob.slot
-                    .borrow()
-                    .size
-                    .max(first_clean(&pages))
-                    .min(blob.size())
-            } else {
-                blob.size()
+            let (pages, left) = self.take_dirty(blob, &mut next);
+            let reached = blob.slot.borrow().size.max(first_clean(&pages));
+            let size = match left {
+                Left::Nothing => blob.size(),
+                // Not before the data that it covers.
+                Left::Ahead => reached.min(blob.size()),
+                // What became dirty behind the sweep may be beyond the size of then; up to that, all is done.
+                Left::Behind => reached.max(size_now).min(blob.size()),
             };
-            self.write_back_pages(blob, pages, size, times && !more)
+            let last = left != Left::Ahead;
+            self.write_back_pages(blob, pages, size, times && last)
                 .await?;
-            if !more {
+            if last {
                 return Ok(());
             }
         }
     }
 
-    /// Takes on a blob's dirty pages, ascending; at most a plan's worth, and says if there are more.
-    fn take_dirty(&self, blob: &Blob) -> (TakenPages, bool) {
+    /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth. Says what is left.
+    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (TakenPages, Left) {
+        let plan_pages = (self.cache.counts().limit as usize / PLANS_PER_CACHE)
+            .clamp(JOURNAL_DATA_PAGES_MAX, PLAN_PAGES_MAX);
         let mut listed = blob.dirty.borrow_mut();
-        listed.sort_unstable();
+        // Stable, since that is quick where most is in order already.
+        listed.sort();
         listed.dedup();
-        let count = listed.len().min(PLAN_PAGES_MAX);
+        let first = listed.partition_point(|page| page < next);
+        let end = listed.len().min(first + plan_pages);
         let mut taken = TakenPages::new();
-        for page in listed.drain(..count) {
+        for page in listed.drain(first..end) {
+            *next = page + 1;
             if let Some(frame) = self.cache.find(blob.key(page))
                 && self.cache.has(frame, FrameFlags::DIRTY)
             {
@@ -267,7 +308,12 @@ impl Inner {
                 taken.push(Taken { page, granules });
             }
         }
-        (taken, !listed.is_empty())
+        let left = match listed.last() {
+            None => Left::Nothing,
+            Some(page) if page >= next => Left::Ahead,
+            Some(_) => Left::Behind,
+        };
+        (taken, left)
     }
 
     async fn write_back_pages(

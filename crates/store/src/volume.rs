@@ -19,8 +19,8 @@ use adit_base::hash::HashKey;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, BufferPool, Operation, Request};
-use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
+use adit_reactor::{Reactor, Submit};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -132,6 +132,8 @@ pub(crate) struct Inner {
     pub(crate) dirty_blobs: RefCell<Vec<Rc<Blob>>>,
     /// Is the write-back task running?
     pub(crate) writeback_running: Cell<bool>,
+    /// The task that makes room for writers is at work.
+    pub(crate) flushing: Cell<bool>,
     /// Set by close: background tasks end.
     pub(crate) closing: Cell<bool>,
     /// Why nothing is written any more.
@@ -486,9 +488,19 @@ impl Inner {
         buffers: SmallVec<[Buffer; 4]>,
         fua: bool,
     ) -> Result<(), Errno> {
+        self.submit_write(page, buffers, fua).await.result
+    }
+
+    /// As [`Inner::write_pages`], to be waited for later: the device has it from now on.
+    pub(crate) fn submit_write(
+        &self,
+        page: u64,
+        buffers: SmallVec<[Buffer; 4]>,
+        fua: bool,
+    ) -> Submit<'_> {
         let mut request = self.request(Operation::Write { fua }, page);
         request.buffers = buffers;
-        self.reactor.submit(request).await.result
+        self.reactor.submit(request)
     }
 
     /// Flushes the device's volatile cache, if it has one.

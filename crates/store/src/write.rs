@@ -312,8 +312,10 @@ impl Inner {
             let copying = breakdown::enter(Layer::Copy);
             self.cache
                 .insert_filled(frame, key, PageKind::Data as u8, |bytes| {
-                    bytes.fill(0);
-                    bytes[within..within + data.len()].copy_from_slice(data);
+                    let end = within + data.len();
+                    bytes[..within].fill(0);
+                    bytes[within..end].copy_from_slice(data);
+                    bytes[end..].fill(0);
                 });
             drop(copying);
             // Unwritten pages have a place, but what is there is not theirs: the map must change with them.
@@ -338,27 +340,30 @@ impl Inner {
         }
     }
 
-    /// Is a third of the cache dirty or in write-back?
-    fn is_crowded(&self) -> bool {
+    /// Frames that are dirty or in write-back.
+    fn unsettled_frames(&self) -> u32 {
         let counts = self.cache.counts();
-        counts.dirty + counts.writeback > counts.limit / 3
+        counts.dirty + counts.writeback
     }
 
-    /// Makes a writer wait when the cache is crowded. Not while it holds a blob's
-    /// lock: write-back takes the `map_lock`s, which come first.
+    /// Is a third of the cache dirty or in write-back?
+    fn is_crowded(&self) -> bool {
+        self.unsettled_frames() > self.cache.counts().limit / 3
+    }
+
+    /// From a quarter of the cache on, what is dirty is written back in the background; from a third on, writers wait for that (and
+    /// help: who waits drives). Not while they hold a blob's lock: write-back takes the `map_lock`s, which come first.
     pub(crate) async fn throttle(self: &Rc<Self>) {
-        if !self.is_crowded() {
+        if self.unsettled_frames() <= self.cache.counts().limit / 4 {
             return;
         }
-        let write_back: Rare<'_, _> = Box::pin(async {
-            let blobs = self.dirty_blobs.borrow().clone();
-            for blob in blobs {
-                let _map = blob.map_lock.write().await;
-                // What fails stays dirty, and its own fsync reports it.
-                let _ = self.write_back(&blob, true).await;
+        let wait: Rare<'_, _> = Box::pin(async {
+            self.start_flush();
+            // Should all of it fail, the write is let through: fsync reports that.
+            while self.is_crowded() && self.flushing.get() {
+                self.frame_settled.wait().await;
             }
-            self.forget_clean_blobs();
         });
-        write_back.await;
+        wait.await;
     }
 }

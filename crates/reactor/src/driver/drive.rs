@@ -16,6 +16,8 @@ use crate::owned::OwnedCell;
 use crate::reactor::{After, Reactor};
 use crate::task::Driving;
 
+/// From so many requests on that wait for a thread, waking the keeper to execute some of them is worth it.
+const HELP_FROM: usize = 32;
 /// Other operations that a driver polls after its own is done.
 const FOREIGN_MAX: u32 = 32;
 
@@ -115,7 +117,9 @@ impl Core {
             || self.keeper_collects.load(Ordering::Acquire);
         let work = reactor.has_work() || (reactor.in_flight.get() > 0 && !collected);
         // Who pauses to let others be woken does the rest itself.
-        if work && !matches!(left, Left::Breathe) && !reactor.name_successor() && may_arm {
+        let many = reactor.requests() >= HELP_FROM && !matches!(purpose, Purpose::Keeper);
+        if work && !matches!(left, Left::Breathe) && !reactor.name_successor() && (may_arm || many)
+        {
             after.wake_keeper |= self.keeper.arm();
         }
         if leaves_for_good {

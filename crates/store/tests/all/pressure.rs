@@ -1,12 +1,13 @@
 //! More work than the device or the cache keeps up with: who waits, and that everybody gets a turn.
 
 use crate::rig::{
-    PAGE, assert_clean, close, create, drop_dead, format_as, formatted, open, pattern,
+    PAGE, assert_clean, close, create, cut, drop_dead, format_as, formatted, open, pattern,
 };
-use adit_base::Result;
+use adit_base::{PAGE_BYTES, Result};
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::sync::join_all;
 use adit_store::{AllocateMode, MkfsOptions, SyncKind, XattrMode};
+use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -55,6 +56,91 @@ fn a_writer_that_outruns_the_device_waits_for_it() {
                 store.read(&blob, piece << 20, &mut back).await?;
                 assert!(back == pattern(1 << 20, piece));
             }
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+/// A sync went on as long as others wrote faster than it: each round found new pages.
+#[test]
+fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {
+    const PAGES: u64 = 1000; // several rounds, and too few to be throttled
+    let device = slow(64 << 20, 20);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let synced = Cell::new(false);
+            let blob = store.blob(create(store).await?).await?;
+            store
+                .write(&blob, 0, &pattern(PAGES as usize * PAGE_BYTES, 1))
+                .await?;
+            let writer = async {
+                let mut turns = 0;
+                let half = vec![7; PAGES as usize / 2 * PAGE_BYTES];
+                while !synced.get() {
+                    assert!(turns < 1000, "the sync doesn't end");
+                    let offset = turns % 2 * half.len() as u64;
+                    store.write(&blob, offset, &half).await?;
+                    turns += 1;
+                    store.reactor().yield_now().await;
+                }
+                Ok(())
+            };
+            let syncer = async {
+                store.sync(&blob, SyncKind::Data).await?;
+                synced.set(true);
+                Ok(())
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                [Box::pin(writer), Box::pin(syncer)];
+            join_all(both).await.into_iter().collect::<Result<()>>()
+        })
+        .unwrap();
+    close(engine);
+}
+
+/// What the sweep of a sync has passed, and is written to again, isn't covered by it: nor may be a size that was reached there.
+#[test]
+fn a_size_is_not_durable_before_the_bytes_that_were_appended_behind_the_sweep() {
+    const ROUND: u64 = 256; // a plan's pages with this cache
+    let device = slow(64 << 20, 20);
+    let engine = open(&device);
+    let size = ROUND * PAGE - 1000;
+    let id = engine
+        .run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            let content = pattern((ROUND as usize + 44) * PAGE_BYTES, 1);
+            store.write(&blob, 0, &content).await?;
+            store.sync(&blob, SyncKind::Data).await?;
+            store.write(&blob, 0, &content).await?;
+            // Pages that are dirty no longer stay on the list of those to be looked at: the sweep goes on behind the end.
+            store.resize(&blob, size).await?;
+            let before = device.counts().writes;
+            let appender = async {
+                while device.counts().writes == before {
+                    store.reactor().yield_now().await;
+                }
+                store.append(&blob, &[7; 100]).await.map(drop)
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] = [
+                Box::pin(store.sync(&blob, SyncKind::Data)),
+                Box::pin(appender),
+            ];
+            join_all(both).await.into_iter().collect::<Result<()>>()?;
+            Ok(id)
+        })
+        .unwrap();
+    let device = cut(&device, engine);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let blob = store.blob(id).await?;
+            assert!(blob.size() >= size);
+            let mut tail = vec![0; (blob.size() - size) as usize];
+            store.read(&blob, size, &mut tail).await?;
+            assert!(tail.iter().all(|byte| *byte == 7), "{} zeroes", tail.len());
             Ok(())
         })
         .unwrap();

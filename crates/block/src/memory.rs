@@ -172,6 +172,7 @@ impl Device for MemoryDevice {
             discard: true,
             write_zeroes: true,
             atomic_write_bytes: 512,
+            inline: self.shared.config.latency.is_none(),
         }
     }
 

@@ -150,6 +150,7 @@ impl Device for OverlayDevice {
             discard: false,
             write_zeroes: true,
             atomic_write_bytes: PAGE_BYTES as u32,
+            inline: true,
         }
     }
 

@@ -70,11 +70,9 @@ impl OpenFile {
         &self.error_seen
     }
 
-    /// May reads be served from the cache without asking the worker?
-    fn cached(&self) -> Option<&BlobShared> {
-        let usable = self.flags.readable()
-            && !self.flags.contains(OpenFlags::DIRECT)
-            && !self.closed.load(Ordering::Relaxed);
+    /// What may be read without asking the worker.
+    fn readable(&self) -> Option<&BlobShared> {
+        let usable = self.flags.readable() && !self.closed.load(Ordering::Relaxed);
         let shared = self.shared.as_deref().filter(|_| usable)?;
         (!self.access_is_due(shared)).then_some(shared)
     }
@@ -84,16 +82,25 @@ impl OpenFile {
         shared.access_due() && !self.flags.contains(OpenFlags::NOATIME)
     }
 
-    /// A cached read without the worker, short at the end of the file; None when the worker is
-    /// needed (not all resident, opened DIRECT, not readable).
+    /// A read without the worker, short at the end of the file: of the cache, or, opened DIRECT, of the device. None when the worker is
+    /// needed (not all there, not readable).
+    #[inline]
     pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
-        self.cached()?.try_read(offset, buffer)
+        let shared = self.readable()?;
+        if self.flags.contains(OpenFlags::DIRECT) {
+            return shared.try_read_direct(offset, buffer);
+        }
+        shared.try_read(offset, buffer)
     }
 
     /// A zero-copy read of cached data without the worker, of one page at most; None when the worker
     /// is needed.
     pub fn try_borrow(&self, offset: u64, len_bytes: usize) -> Option<Buffer> {
-        self.cached()?.try_borrow(offset, len_bytes)
+        let shared = self.readable()?;
+        if self.flags.contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        shared.try_borrow(offset, len_bytes)
     }
 }
 

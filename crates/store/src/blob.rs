@@ -11,19 +11,22 @@
 mod models;
 
 use crate::cache::{FrameFlags, FrameKey, Frames};
-use crate::extents::Mapping;
+use crate::direct::DIRECT_BYTES_MAX;
+use crate::extents::{Extent, Mapping};
 use crate::format::{BlobKind, Slot};
+use crate::places::Places;
 use crate::volume::{Inner, Store};
+use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
 use adit_base::hash::BuildNumberHasher;
 use adit_base::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
-use adit_block::Buffer;
+use adit_block::{Buffer, Device, Request};
 use adit_reactor::sync::RwLock;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Names a blob for ever: no other blob of the volume ever has the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -48,6 +51,24 @@ pub struct BlobShared {
     /// Counts write-back errors, so that each descriptor reports each once.
     errors: AtomicU64,
     last_errno: AtomicI32,
+    /// From the first direct read on, where the device may be read without the worker.
+    direct: OnceLock<Box<DirectReads>>,
+}
+
+/// What direct reads without the worker need.
+#[derive(Debug)]
+struct DirectReads {
+    places: Places,
+    device: DeviceHandle,
+}
+
+/// Ends with the volume.
+struct DeviceHandle(Weak<dyn Device>);
+
+impl std::fmt::Debug for DeviceHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Device")
+    }
 }
 
 struct FramesHandle(Arc<Frames>);
@@ -117,6 +138,48 @@ impl BlobShared {
         };
         let buffer = self.frames.0.pin(key)?.into_buffer();
         Some(buffer.slice(within..within + len))
+    }
+
+    /// Reads whole pages from the device without the worker, where nothing newer is in the cache; `None`: ask the worker.
+    pub fn try_read_direct(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let direct = self.direct.get()?;
+        let len = buffer.len();
+        let end = offset.checked_add(len as u64)?;
+        let whole = offset.is_multiple_of(PAGE_BYTES as u64) && len.is_multiple_of(PAGE_BYTES);
+        if !whole || len == 0 || len > DIRECT_BYTES_MAX || end > self.size() {
+            return None;
+        }
+        let pages = (len / PAGE_BYTES) as u64;
+        let ticket = direct.places.find(offset / PAGE_BYTES as u64, pages)?;
+        let device = direct.device.0.upgrade()?;
+        // SAFETY: the buffer is ours until `execute` returns, which gives the request back.
+        let memory = unsafe { Buffer::borrowed(buffer.as_mut_ptr(), len) };
+        let request = Request::read(ticket.home * PAGE_BYTES as u64, memory, 0);
+        let reading = breakdown::enter(Layer::Device);
+        let completion = device.execute(request);
+        drop(reading);
+        // What failed is read again by the worker, which says what and where.
+        let sound = completion.result.is_ok() && direct.places.is_current(ticket);
+        sound.then_some(len)
+    }
+
+    /// From now on, and until [`BlobShared::forget_places`], direct reads of this extent need no worker. The worker only.
+    pub(crate) fn publish_place(&self, extent: Extent, device: &Arc<dyn Device>) {
+        let direct = self.direct.get_or_init(|| {
+            Box::new(DirectReads {
+                places: Places::default(),
+                device: DeviceHandle(Arc::downgrade(device)),
+            })
+        });
+        direct.places.publish(extent);
+    }
+
+    /// Something is newer than what is on the device, or about to be elsewhere. The worker only.
+    #[inline]
+    pub(crate) fn forget_places(&self) {
+        if let Some(direct) = self.direct.get() {
+            direct.places.forget();
+        }
     }
 
     /// Is the next read one that changes the time of access?
@@ -193,6 +256,15 @@ pub struct Blob {
     pub(crate) deleted: Cell<bool>,
     /// Place in the order of transactions of its last change.
     pub(crate) point: Cell<crate::journal::Point>,
+    /// Direct reads until the worker tells again where they need it no more.
+    pub(crate) publish_after: Cell<u32>,
+}
+
+impl Drop for Blob {
+    /// Whoever still has the shared part must ask, and be refused.
+    fn drop(&mut self) {
+        self.shared.forget_places();
+    }
 }
 
 impl std::fmt::Debug for Blob {
@@ -289,6 +361,7 @@ impl Blob {
     pub(crate) fn applied(&self, slot: &Slot) {
         // A tree changes without its slot showing it.
         self.map_hint.set(None);
+        self.shared.forget_places();
         *self.slot.borrow_mut() = *slot;
     }
 
@@ -393,6 +466,7 @@ impl Inner {
                 access_due: AtomicBool::new(false),
                 errors: AtomicU64::new(0),
                 last_errno: AtomicI32::new(0),
+                direct: OnceLock::new(),
             }),
             slot: RefCell::new(slot),
             lock: RwLock::new(),
@@ -410,6 +484,7 @@ impl Inner {
             cut_from: Cell::new(0),
             deleted: Cell::new(false),
             point: Cell::new(self.slot_point(id.slot)),
+            publish_after: Cell::new(0),
         });
         self.blobs.insert(blob.clone());
         blob

@@ -1,13 +1,14 @@
 //! Direct IO: between the caller's memory and the device, coherent with the cache.
 //!
-//! A direct read takes what the cache has from the cache and the rest from the device. A direct write of mapped,
+//! A direct read takes what the cache has from the cache and the rest from the device; where nothing newer than the device is known, the
+//! calling thread does that without the worker (`places.rs`). A direct write of mapped,
 //! written pages goes straight to them and drops their frames, before and after, so that no reader keeps a page
 //! that it loaded meanwhile. All else (unaligned, new or live pages) takes the cached path and is written back
 //! before the call returns. So it is for all of it where data has checksums: see `Inner::overwrite`.
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
-use crate::extents::Mapping;
+use crate::extents::{Extent, Mapping};
 use crate::volume::{Inner, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -17,6 +18,11 @@ use std::rc::Rc;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages of one direct request.
 const DIRECT_PAGES_MAX: u32 = 256;
+pub(crate) const DIRECT_BYTES_MAX: usize = DIRECT_PAGES_MAX as usize * PAGE_BYTES;
+/// Direct reads through the worker before it looks again whether they need it.
+const PUBLISH_AFTER: u32 = 16;
+/// So many pages are looked at in the time of a direct read.
+const PAGES_PER_READ: u32 = 8;
 
 impl Store {
     /// Reads at `offset` without filling the cache. Any alignment works; whole pages avoid a copy.
@@ -102,6 +108,7 @@ impl Inner {
                 return Ok(part);
             }
         };
+        self.publish_place(blob, extent, valid_size);
         let home = extent.physical + u64::from(page - extent.logical);
         let failed = |errno| {
             Error::with(
@@ -155,6 +162,40 @@ impl Inner {
             // What follows is read again, and told if it is asked for.
             sound => Ok(sound * PAGE_BYTES),
         }
+    }
+
+    /// Lets direct reads of this extent pass by the worker if everything in it is on the device, and nothing of the blob on its way there.
+    fn publish_place(&self, blob: &Blob, mut extent: Extent, valid_size: u64) {
+        let wait = blob.publish_after.get();
+        if wait > 0 {
+            return blob.publish_after.set(wait - 1);
+        }
+        let device = self.reactor.device();
+        let end = extent.end().min(valid_size / PAGE);
+        let settled = blob.dirty.borrow().is_empty()
+            && !blob.map_lock.is_locked_exclusively()
+            && blob.cut_from.get() == 0
+            && !blob.deleted.get();
+        // Checksums are the worker's to look at.
+        if !settled
+            || self.checksums.is_some()
+            || end <= extent.logical.into()
+            || !device.capabilities().inline
+        {
+            return blob.publish_after.set(PUBLISH_AFTER);
+        }
+        extent.pages = (end - u64::from(extent.logical)) as u32;
+        let counts = self.cache.counts();
+        let journaled = counts.journaled > 0;
+        if !journaled || !self.any_live(blob, extent.logical, end as u32) {
+            blob.shared.publish_place(extent, device);
+        }
+        let looked_at = match journaled {
+            true => extent.pages.min(counts.used.saturating_mul(2)),
+            false => 0,
+        };
+        blob.publish_after
+            .set(PUBLISH_AFTER + looked_at / PAGES_PER_READ);
     }
 
     /// Writes whole pages in place; false: they are not all mapped, written and free of live bytes.

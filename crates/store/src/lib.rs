@@ -24,6 +24,7 @@ pub mod node;
 mod owned_cache;
 pub mod page_view;
 pub mod pages;
+mod places;
 mod read;
 mod record;
 mod recovery;

@@ -180,6 +180,7 @@ impl Inner {
         if data.is_empty() {
             return Ok(());
         }
+        blob.shared.forget_places();
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;

@@ -271,6 +271,8 @@ impl Device for FaultDevice {
             discard: true,
             write_zeroes: true,
             atomic_write_bytes: SECTOR_BYTES as u32,
+            // Which requests there are, and in what order, has to be the worker's decision.
+            inline: false,
         }
     }
 

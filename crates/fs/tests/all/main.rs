@@ -8,6 +8,7 @@ mod common;
 mod content;
 mod damage;
 mod damaged_blobs;
+mod direct;
 mod full;
 mod hot_paths;
 mod locks;

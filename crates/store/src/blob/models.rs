@@ -26,6 +26,7 @@ fn blob() -> (Cache, crate::cache::FrameId, Arc<BlobShared>) {
         access_due: AtomicBool::new(false),
         errors: AtomicU64::new(0),
         last_errno: AtomicI32::new(0),
+        direct: OnceLock::new(),
     };
     (cache, frame, Arc::new(shared))
 }

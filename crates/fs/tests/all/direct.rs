@@ -1,0 +1,254 @@
+//! Direct reads past the worker: they see what was acknowledged, and no other file's bytes.
+
+use crate::common::*;
+use adit_base::random::Prng;
+use adit_block::{
+    Capabilities, Completion, Device, Geometry, MemoryDevice, Operation, Queue, Request,
+};
+use adit_fs::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 48;
+const DIRECT: OpenFlags = RW.union(OpenFlags::DIRECT);
+
+/// Reads a range directly, past the worker where that is possible; says whether it was.
+fn read_directly(volume: &Volume, file: &OpenFile, offset: u64, buffer: &mut [u8]) -> bool {
+    let past = file.try_read(offset, buffer);
+    let got = past.unwrap_or_else(|| volume.read(file, offset, buffer).expect("read"));
+    assert_eq!(got, buffer.len());
+    past.is_some()
+}
+
+/// Writes content so that all of it is on the device and nothing of it in the cache: direct writes leave nothing there where pages
+/// have a place already, and no live bytes.
+fn write_home(volume: &Volume, direct: &OpenFile, offset: u64, content: &[u8]) {
+    volume.write(direct, offset, content).unwrap();
+    volume
+        .run(|fs| async { fs.store().checkpoint().await })
+        .unwrap();
+    volume.write(direct, offset, content).unwrap();
+}
+
+#[test]
+fn a_direct_read_past_the_worker_sees_whatever_was_done_before_it() {
+    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    let cached = volume.open("/f", CREATE).unwrap();
+    let direct = volume.open("/f", DIRECT).unwrap();
+    let mut random = Prng::new(11);
+    let mut expected = stamped(0, 0, PAGES * PAGE);
+    volume.write(&cached, 0, &expected).unwrap();
+    let mut past = 0;
+    for round in 1..3000u32 {
+        let page = random.below(PAGES as u64 - 4) as usize;
+        let (from, len) = (page * PAGE, (1 + random.below(4) as usize) * PAGE);
+        let fresh = stamped(round, from as u64, len);
+        let offset = from as u64;
+        match random.below(16) {
+            0 => {
+                // Not whole pages.
+                volume.write(&cached, offset + 100, &fresh[100..]).unwrap();
+                expected[from + 100..from + len].copy_from_slice(&fresh[100..]);
+            }
+            1 => {
+                volume.write(&direct, offset, &fresh).unwrap();
+                expected[from..from + len].copy_from_slice(&fresh);
+            }
+            2 => {
+                let ranges = [(offset, &fresh[..])];
+                volume
+                    .run(|fs| fs.write_atomic(&cached, &ranges, round % 2 == 0))
+                    .unwrap();
+                expected[from..from + len].copy_from_slice(&fresh);
+            }
+            3 => {
+                volume.run(|fs| fs.ftruncate(&cached, offset)).unwrap();
+                expected[from..].fill(0);
+                let end = (PAGES * PAGE) as u64;
+                volume.run(|fs| fs.ftruncate(&cached, end)).unwrap();
+            }
+            4 | 5 => {
+                let how = match random.below(2) {
+                    0 => AllocateFlags::PUNCH_HOLE | AllocateFlags::KEEP_SIZE,
+                    _ => AllocateFlags::ZERO_RANGE,
+                };
+                volume
+                    .run(|fs| fs.allocate(&cached, how, offset, len as u64))
+                    .unwrap();
+                expected[from..from + len].fill(0);
+            }
+            // Grabs what was freed.
+            6 => volume.put("/other", &fresh).unwrap(),
+            7 => drop(volume.unlink("/other")),
+            8 => volume.fdatasync(&cached).unwrap(),
+            9 => volume.sync().unwrap(),
+            10 => volume
+                .run(|fs| async { fs.store().checkpoint().await })
+                .unwrap(),
+            11 | 12 => write_home(&volume, &direct, 0, &expected),
+            _ => {}
+        }
+        for _ in 0..random.below(30) {
+            let page = random.below(PAGES as u64 - 4) as usize;
+            let pages = 1 + random.below(4) as usize;
+            let mut back = vec![0; pages * PAGE];
+            let at = page * PAGE;
+            past += u64::from(read_directly(&volume, &direct, at as u64, &mut back));
+            assert!(
+                back == expected[at..at + back.len()],
+                "round {round}, page {page}"
+            );
+        }
+    }
+    assert!(past > 1000, "{past} reads went past the worker");
+    volume.unmount();
+}
+
+#[test]
+fn a_direct_read_gets_no_other_files_bytes_while_pages_change_hands() {
+    let volume = Volume::format(memory(32 << 20), 4 << 20);
+    let keep = volume.open("/keep", CREATE).unwrap();
+    let own = stamped(1, 0, PAGES * PAGE);
+    volume.write(&keep, 0, &own).unwrap();
+    let direct = volume.open("/keep", DIRECT).unwrap();
+    let (done, past) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (volume, own, done, past) = (&volume, &own, &done, &past);
+            scope.spawn(move || {
+                let file = volume
+                    .open("/keep", RO | OpenFlags::DIRECT)
+                    .expect("opened");
+                let mut random = Prng::new(seed);
+                let mut back = vec![0; PAGE];
+                while !done.load(Ordering::Relaxed) {
+                    let at = random.below(PAGES as u64) as usize * PAGE;
+                    let got = file.try_read(at as u64, &mut back);
+                    past.fetch_add(u64::from(got.is_some()), Ordering::Relaxed);
+                    let got = got
+                        .unwrap_or_else(|| volume.read(&file, at as u64, &mut back).expect("read"));
+                    let right = |(byte, own): (&u8, &u8)| byte == own || *byte == 0;
+                    assert!(
+                        back[..got].iter().zip(&own[at..]).all(right),
+                        "another file's bytes"
+                    );
+                }
+                volume.close(&file).expect("closed");
+            });
+        }
+        let mut random = Prng::new(99);
+        for round in 0..400u32 {
+            // Half of its pages go to another file, and come back.
+            let kept = random.below(PAGES as u64 / 2) * PAGE as u64;
+            volume.run(|fs| fs.ftruncate(&keep, kept)).unwrap();
+            volume.sync().unwrap();
+            let name = format!("/other{}", round % 3);
+            volume
+                .put(&name, &stamped(2 + round, 0, PAGES * PAGE))
+                .unwrap();
+            volume.sync().unwrap();
+            volume.unlink(&name).unwrap();
+            volume.sync().unwrap();
+            write_home(&volume, &direct, kept, &own[kept as usize..]);
+            // Readers get to know where it is now.
+            std::thread::sleep(std::time::Duration::from_micros(random.below(2000)));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let past = past.load(Ordering::Relaxed);
+    assert!(past > 1000, "{past} reads went past the worker");
+    volume.unmount();
+}
+
+/// A device on which a read can be held up.
+struct Holding {
+    below: Arc<MemoryDevice>,
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Free,
+    HoldsNext,
+    Holds,
+}
+
+impl Holding {
+    fn set(&self, stage: Stage) {
+        *self.stage.lock().unwrap() = stage;
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, stage: Stage) {
+        let now = self.stage.lock().unwrap();
+        drop(self.changed.wait_while(now, |now| *now != stage).unwrap());
+    }
+}
+
+impl Device for Holding {
+    fn name(&self) -> String {
+        self.below.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.below.capabilities()
+    }
+
+    fn open_queue(&self, depth: u32) -> adit_base::Result<Box<dyn Queue>> {
+        self.below.open_queue(depth)
+    }
+
+    fn execute(&self, request: Request) -> Completion {
+        let held =
+            request.operation == Operation::Read && *self.stage.lock().unwrap() == Stage::HoldsNext;
+        if held {
+            self.set(Stage::Holds);
+            self.wait_for(Stage::Free);
+        }
+        self.below.execute(request)
+    }
+}
+
+#[test]
+fn a_direct_read_that_takes_long_is_repeated_when_its_pages_have_changed_hands() {
+    let device = Arc::new(Holding {
+        below: memory(16 << 20),
+        stage: Mutex::new(Stage::Free),
+        changed: Condvar::new(),
+    });
+    let volume = Volume::format(device.clone(), 4 << 20);
+    let file = volume.open("/f", CREATE | OpenFlags::DIRECT).unwrap();
+    // Half of the volume, so that who fills it gets these pages.
+    let all = stamped(1, 0, 8 << 20);
+    write_home(&volume, &file, 0, &all);
+    let own = &all[..PAGES * PAGE];
+    let fill = |name: &str| {
+        let put = |index| volume.put(&format!("{name}{index}"), &stamped(2, 0, 8 * PAGE));
+        assert!((0..).take_while(|index| put(*index).is_ok()).count() > 0);
+        volume.sync().unwrap();
+    };
+    fill("/other");
+    let mut back = vec![0; PAGES * PAGE];
+    while !read_directly(&volume, &file, 0, &mut back) {}
+    device.set(Stage::HoldsNext);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut back = vec![0; PAGES * PAGE];
+            let got = file.try_read(0, &mut back);
+            got.is_none() || back == own
+        });
+        device.wait_for(Stage::Holds);
+        volume.run(|fs| fs.ftruncate(&file, 0)).unwrap();
+        volume.sync().unwrap();
+        fill("/more");
+        device.set(Stage::Free);
+        assert!(reading.join().unwrap(), "another file's bytes");
+    });
+    volume.unmount();
+}

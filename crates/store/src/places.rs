@@ -1,0 +1,131 @@
+//! Where whole pages of a blob are on the device: for direct reads that need no worker.
+//!
+//! The worker publishes extents whose content is on the device and nowhere newer. Any thread may then read the device there by itself,
+//! and asks afterwards whether what it was told still holds; if not, it asks the worker to read again. A sequence lock with one writer.
+//!
+//! Invariants:
+//! 1. Under the worker's lock: [`Places::publish`] while nothing of the blob is dirty, in write-back or journaled;
+//!    [`Places::forget`] before a write to the cache is acknowledged, and when a transaction that changes the blob is applied.
+//! 2. So what a ticket that is still current was read with are this blob's bytes, as they were at some time during the read: pages that
+//!    are freed are another's only after that.
+
+#[cfg(all(test, loom))]
+mod models;
+
+use crate::extents::Extent;
+use adit_base::sync::atomic::{AtomicU64, Ordering};
+
+/// Extents that are remembered; a read elsewhere goes through the worker, which publishes that extent in place of another.
+const EXTENTS: usize = if cfg!(loom) { 1 } else { 4 };
+
+#[derive(Debug, Default)]
+struct Place {
+    /// First page of the blob, shifted by 32, and number of pages; 0: none.
+    pages: AtomicU64,
+    /// Device page of the first.
+    home: AtomicU64,
+}
+
+/// Some of a blob's extents.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// Odd while it changes.
+    sequence: AtomicU64,
+    places: [Place; EXTENTS],
+}
+
+/// Where to read, and what has to be still so afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) home: u64,
+    sequence: u64,
+}
+
+impl Places {
+    /// Where pages `[page, page + count)` begin on the device, if they are known to lie there in one piece.
+    pub(crate) fn find(&self, page: u64, count: u64) -> Option<Ticket> {
+        let sequence = self.sequence.load(Ordering::Acquire);
+        let home = self.places.iter().find_map(|place| {
+            // Acquire: the sequence is looked at again after these.
+            let pages = place.pages.load(Ordering::Acquire);
+            let home = place.home.load(Ordering::Acquire);
+            let (first, len) = (pages >> 32, pages & u64::from(u32::MAX));
+            (first <= page && page + count <= first + len).then(|| home + (page - first))
+        })?;
+        let ticket = Ticket { home, sequence };
+        (sequence.is_multiple_of(2) && self.is_current(ticket)).then_some(ticket)
+    }
+
+    /// Is what was told then still so?
+    pub(crate) fn is_current(&self, ticket: Ticket) -> bool {
+        self.sequence.load(Ordering::Acquire) == ticket.sequence
+    }
+
+    /// Tells of an extent. The worker only.
+    pub(crate) fn publish(&self, extent: Extent) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        let place = &self.places[(sequence / 2) as usize % EXTENTS];
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        // Release: who sees them sees that the sequence is odd.
+        let pages = u64::from(extent.logical) << 32 | u64::from(extent.pages);
+        place.pages.store(pages, Ordering::Release);
+        place.home.store(extent.physical, Ordering::Release);
+        self.sequence.store(sequence + 2, Ordering::Release);
+    }
+
+    /// Tells of nothing any more. The worker only.
+    pub(crate) fn forget(&self) {
+        let known = |place: &Place| place.pages.load(Ordering::Relaxed) != 0;
+        if !self.places.iter().any(known) {
+            return;
+        }
+        for place in &self.places {
+            place.pages.store(0, Ordering::Relaxed);
+        }
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence + 2, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{EXTENTS, Places};
+    use crate::extents::Extent;
+
+    fn extent(logical: u32, pages: u32, physical: u64) -> Extent {
+        Extent {
+            logical,
+            pages,
+            physical,
+            unwritten: false,
+        }
+    }
+
+    #[test]
+    fn what_lies_in_one_extent_is_found_until_it_is_forgotten() {
+        let places = Places::default();
+        assert!(places.find(0, 1).is_none());
+        places.publish(extent(10, 5, 1000));
+        places.publish(extent(100, 1, 7));
+        assert_eq!(places.find(12, 3).unwrap().home, 1002);
+        assert_eq!(places.find(100, 1).unwrap().home, 7);
+        assert!(places.find(9, 2).is_none());
+        assert!(places.find(12, 4).is_none());
+        let ticket = places.find(10, 5).unwrap();
+        assert!(places.is_current(ticket));
+        places.forget();
+        assert!(!places.is_current(ticket));
+        assert!(places.find(10, 1).is_none());
+    }
+
+    #[test]
+    fn the_last_extents_are_remembered() {
+        let places = Places::default();
+        for index in 0..2 * EXTENTS as u32 {
+            places.publish(extent(index * 10, 10, u64::from(index)));
+        }
+        let known = |index: usize| places.find(index as u64 * 10, 1).is_some();
+        assert!((0..EXTENTS).all(|index| !known(index)));
+        assert!((EXTENTS..2 * EXTENTS).all(known));
+    }
+}

@@ -138,6 +138,16 @@ fn every_job_measures_the_same_on_the_kernels_file_system_and_on_a_volume() {
     let adit = measure_alone(&on_adit).unwrap();
     assert_sane(&adit);
     assert_eq!(titles(&adit), titles(&kernel));
+    // What an operation is, in rows whose operations aren't calls of a page or a name.
+    for title in [
+        "sequential write + fdatasync, per MiB (2 MiB)",
+        "sequential cached read, per MiB (2 MiB)",
+        "sequential direct read, per MiB (2 MiB)",
+        "sequential direct write 4 KiB, 4 in flight, 2 files in turn",
+        "list a directory, a name",
+    ] {
+        assert!(titles(&adit).contains(&title), "{title}");
+    }
     // The files that are read and overwritten stay; nothing else.
     let kept = [
         "aged-",

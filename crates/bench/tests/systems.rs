@@ -88,6 +88,7 @@ fn assignment(system: System, place: &str) -> Assignment {
         jobs,
         shape,
         round: 1,
+        layers: false,
     }
 }
 
@@ -181,6 +182,49 @@ fn the_floor_measures_what_needs_no_names_and_no_cache() {
         !ids.contains(&"create") && !ids.contains(&"mail"),
         "{ids:?}"
     );
+}
+
+#[test]
+fn layers_are_told_instead_of_rows_and_only_of_adit() {
+    let mut looked_at = assignment(System::Adit, "mem:256M");
+    looked_at.layers = true;
+    looked_at.jobs = vec![
+        Job::AppendSync { threads: 1 },
+        Job::CachedRead {
+            len_bytes: 1 << 20,
+            threads: 1,
+        },
+        Job::Names,
+    ];
+    let measured = measure_alone(&looked_at).unwrap();
+    assert!(measured.rows.is_empty());
+    let ids: Vec<&str> = measured.layers.iter().map(|row| row.id.as_str()).collect();
+    let expected = [
+        "cached-read",
+        "append-sync",
+        "create",
+        "stat",
+        "open",
+        "rename",
+        "unlink",
+    ];
+    assert_eq!(ids, expected);
+    for row in &measured.layers {
+        let shares: f64 = row.layers.iter().map(|layer| layer.share).sum();
+        assert!((shares - 1.0).abs() < 1e-9, "{}", row.title);
+    }
+    // What one process prints, another one understands.
+    let text = serde_json::to_string(&measured).unwrap();
+    let read: MeasuredRows = serde_json::from_str(&text).unwrap();
+    assert_eq!(read.layers.len(), measured.layers.len());
+    assert_eq!(read.layers[0].layers[0].layer, "call");
+
+    for system in [System::Raw, kernel()] {
+        let mut wrong = assignment(system, "/nonexistent/place");
+        wrong.layers = true;
+        let error = measure_alone(&wrong).unwrap_err();
+        assert!(error.to_string().contains("only of Adit"), "{error}");
+    }
 }
 
 #[test]

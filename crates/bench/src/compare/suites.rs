@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::systems::System;
+use crate::breakdown;
 use crate::jobs::{Action, Axis, Growth, Job, Shape, Stream, Variation};
 
 const KIB: u32 = 1 << 10;
@@ -36,12 +38,25 @@ pub(crate) struct Group {
 pub(crate) enum Work {
     /// The jobs of this crate.
     Jobs(Vec<Job>, Shape),
+    /// Where their time goes, on Adit, once.
+    Layers(Vec<Job>, Shape),
     /// RocksDB's own benchmark; each list of arguments is a run on a database of its own.
     DbBench(Vec<Vec<String>>),
     /// YCSB's core workloads on RocksDB: arguments of `adit-ycsb`.
     Ycsb(Vec<String>),
     /// Arguments of `adit-sqlite-bench`.
     Sqlite(Vec<String>),
+}
+
+impl Group {
+    /// Whether it is measured on that system in that repetition.
+    pub(crate) fn concerns(&self, system: &System, repetition: u32) -> bool {
+        match self.work {
+            Work::Jobs(..) => true,
+            Work::Layers(..) => *system == System::Adit && repetition == 0,
+            Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => *system != System::Raw,
+        }
+    }
 }
 
 /// Amounts of a suite.
@@ -132,7 +147,7 @@ impl Suite {
     /// All groups, for a device whose smallest request is `block_bytes`.
     pub(crate) fn groups(self, block_bytes: u32) -> Vec<Group> {
         let amounts = self.amounts();
-        let mut groups = vec![core(&amounts)];
+        let mut groups = vec![core(&amounts), layers(&amounts)];
         groups.extend(grid(&amounts));
         groups.push(streams(&amounts, block_bytes));
         groups.push(mixes(&amounts));
@@ -190,6 +205,29 @@ fn core(amounts: &Amounts) -> Group {
                 reading and writing an operation is 1 MiB, so 500 µs are 2000 MiB/s.",
         cache_bytes,
         work: Work::Jobs(jobs, shape(amounts, cache_bytes)),
+    }
+}
+
+/// Where the time of some of them goes.
+fn layers(amounts: &Amounts) -> Group {
+    const CACHE_BYTES: u64 = 256 * MIB;
+    const FILE_BYTES: u64 = 64 * MIB;
+    const THREADS: u32 = 2;
+    let shape = Shape {
+        slice: amounts.slice / 2,
+        names: amounts.names / 10,
+        direct_bytes: FILE_BYTES,
+        scan_bytes: 0,
+        cache_bytes: CACHE_BYTES,
+    };
+    Group {
+        id: "layers",
+        title: "Where Adit's time goes",
+        terms: "Each moment of the calling thread belongs to one layer, the innermost, so all of them add up to the whole. Looking takes \
+                some 35 ns for each layer that is entered. Milliseconds in which somebody else was given the processor don't count, nor does \
+                the syncfs after the rows about names. × 2 is the time of one of two threads. Measured once; files as in the first table.",
+        cache_bytes: CACHE_BYTES,
+        work: Work::Layers(breakdown::jobs(FILE_BYTES, THREADS), shape),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::comparison::{Comparison, GroupResult};
+use super::layers;
 use crate::rows::{ADIT, Cell, Row};
 use crate::table::{short, short_bytes};
 
@@ -42,18 +43,21 @@ pub(crate) fn markdown(comparison: &Comparison) -> String {
 
 fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) {
     let _ = writeln!(text, "## {}\n", group.title);
-    let _ = writeln!(
-        text,
-        "{} Adit's cache: {}; the kernel's page cache with all of the process: {}.\n",
-        group.terms,
-        short_bytes(group.cache_bytes),
-        short_bytes(group.kernel_memory_bytes)
-    );
-    let systems: Vec<&str> = comparison
-        .systems
-        .iter()
-        .map(|system| system.name.as_str())
-        .collect();
+    let cache = short_bytes(group.cache_bytes);
+    let _ = write!(text, "{} Adit's cache: {cache}", group.terms);
+    if let Some(bytes) = group.kernel_memory_bytes {
+        let kernel = short_bytes(bytes);
+        let _ = write!(
+            text,
+            "; the kernel's page cache with all of the process: {kernel}"
+        );
+    }
+    text.push_str(".\n\n");
+    layers::write(text, &group.layers);
+    if group.rows.is_empty() {
+        return;
+    }
+    let systems = comparison.systems_in(group);
     let others: Vec<&str> = systems
         .iter()
         .copied()
@@ -208,7 +212,7 @@ fn title(row: &Row) -> &str {
     row.title.trim_start()
 }
 
-fn write_header(text: &mut String, header: &str) {
+pub(crate) fn write_header(text: &mut String, header: &str) {
     let columns = header.matches('|').count() - 1;
     let _ = writeln!(text, "{header}\n|{}", "---|".repeat(columns));
 }

@@ -8,6 +8,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::systems::System;
+use crate::breakdown;
 use crate::calm::Look;
 use crate::embedded::AditTarget;
 use crate::floor::FloorTarget;
@@ -30,6 +31,9 @@ pub struct Assignment {
     pub shape: Shape,
     /// Different rounds use different names and places.
     pub round: u32,
+    /// Say where the time of their operations goes, instead of how much it is; only Adit knows.
+    #[serde(default)]
+    pub layers: bool,
 }
 
 /// Carries it out.
@@ -45,9 +49,16 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
         job.check().map_err(wrong)?;
     }
     match assignment.system {
+        System::Kernel(_) | System::Raw if assignment.layers => {
+            let what = "only of Adit is it known in which layer its time goes";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        }
         System::Adit => {
             let adit = AditTarget::open(&assignment.place, shape.cache_bytes, "")?;
-            let outcome = run_all(&adit, assignment);
+            let outcome = match assignment.layers {
+                true => layers(&adit, assignment),
+                false => run_all(&adit, assignment),
+            };
             let closed = adit.close();
             let rows = outcome?;
             closed?;
@@ -94,7 +105,20 @@ fn run_all<T: Target>(target: &T, assignment: &Assignment) -> io::Result<Measure
             }
         }
     }
-    Ok(MeasuredRows { rows })
+    Ok(MeasuredRows {
+        rows,
+        ..MeasuredRows::default()
+    })
+}
+
+fn layers(adit: &AditTarget, assignment: &Assignment) -> io::Result<MeasuredRows> {
+    /// One in which the look at the layers comes first, one in which it comes second.
+    const ROUNDS: u32 = 2;
+    let Assignment { jobs, shape, .. } = assignment;
+    Ok(MeasuredRows {
+        rows: Vec::new(),
+        layers: breakdown::measure_rows(adit, jobs, shape, ROUNDS, &mut |_, _| ())?,
+    })
 }
 
 /// As many as we may: a job opens 100,000, each of which is a descriptor of the kernel's there.

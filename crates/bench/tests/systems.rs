@@ -184,6 +184,50 @@ fn the_floor_measures_what_needs_no_names_and_no_cache() {
     );
 }
 
+/// Of a device with an SSD's latency: no operation that needs the device takes less than that.
+#[test]
+fn adit_and_the_floor_wait_for_an_ssd() {
+    for system in [System::Adit, System::Raw] {
+        let mut slow = assignment(system, "ssd:128M");
+        let stream = |write, depth| {
+            Job::Stream(Stream {
+                write,
+                random: true,
+                request_bytes: 4096,
+                depth,
+                files: 1,
+                over: Axis::Depth,
+            })
+        };
+        slow.jobs = vec![
+            Job::AppendSync { threads: 1 },
+            Job::AppendSync { threads: 4 },
+            Job::NewFileSync,
+            Job::OverwriteSync,
+            stream(false, 1),
+            stream(false, 4),
+            stream(true, 4),
+        ];
+        let measured = measure_alone(&slow).unwrap();
+        assert_sane(&measured);
+        assert_eq!(measured.rows.len(), slow.jobs.len());
+        let least_us = |id: &str, at| {
+            let row = measured
+                .rows
+                .iter()
+                .find(|row| row.id == id && row.threads == 1 && row.at == at);
+            let row = row.unwrap();
+            row.seconds * 1e6 / row.operations as f64
+        };
+        // A write and a flush (or one that is both); a read.
+        assert!(least_us("append-sync", None) >= 20.0);
+        assert!(least_us("overwrite-sync", None) >= 20.0);
+        assert!(least_us("depth-read", Some(1)) >= 80.0);
+    }
+    // The kernel's file systems can't be made there.
+    assert!(measure_alone(&assignment(kernel(), "ssd:128M")).is_err());
+}
+
 #[test]
 fn layers_are_told_instead_of_rows_and_only_of_adit() {
     let mut looked_at = assignment(System::Adit, "mem:256M");

@@ -99,12 +99,6 @@ impl Comparison {
         serde_json::to_string_pretty(self).map_err(io::Error::other)
     }
 
-    /// The kernel's file systems in it.
-    pub(crate) fn kernels(&self) -> impl Iterator<Item = &str> {
-        let names = self.systems.iter().map(|system| system.name.as_str());
-        names.filter(|name| ![crate::rows::ADIT, crate::rows::RAW].contains(name))
-    }
-
     /// The systems that a group measured something on.
     pub(crate) fn systems_in(&self, group: &GroupResult) -> Vec<&str> {
         let names = self.systems.iter().map(|system| system.name.as_str());

@@ -34,6 +34,7 @@ use crate::interrupt;
 use crate::measurement::MeasuredRows;
 use crate::report::Environment;
 use crate::rows::Rows;
+use crate::ssd;
 use crate::target::while_doing;
 
 pub use comparison::{Comparison, GroupResult, SystemInfo};
@@ -56,17 +57,21 @@ const BESIDE_OWN_CACHE_BYTES: u64 = 256 << 20;
 /// What an engine's own caches and tables take; of that, too, what it leaves is page cache.
 const ENGINE_BYTES: u64 = 512 << 20;
 
+/// The size of the device with an SSD's latency, which is in the memory of the process.
+const SSD_BYTES: u64 = 384 << 20;
+
 /// What a process that measures the system may have in memory, its page cache included.
 fn memory_bytes(system: &System, group: &Group) -> u64 {
     let beside_bytes = match system {
         System::Kernel(_) => BESIDE_CACHE_BYTES,
         System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
     };
-    let engine_bytes = match group.work {
+    let more_bytes = match group.work {
         Work::Jobs(..) | Work::Layers(..) => 0,
+        Work::Ssd(..) => SSD_BYTES,
         Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => ENGINE_BYTES,
     };
-    group.cache_bytes + beside_bytes + engine_bytes
+    group.cache_bytes + beside_bytes + more_bytes
 }
 
 /// What `adit compare` can be asked for.
@@ -243,16 +248,20 @@ impl Run<'_> {
     fn measure(&mut self, system: &System, group: &Group, round: u32) -> io::Result<MeasuredRows> {
         let memory_bytes = memory_bytes(system, group);
         match &group.work {
-            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => {
+            Work::Jobs(jobs, shape) | Work::Ssd(jobs, shape) | Work::Layers(jobs, shape) => {
+                let mut assignment = Assignment {
+                    system: system.clone(),
+                    place: ssd::place(SSD_BYTES),
+                    jobs: jobs.clone(),
+                    shape: shape.clone(),
+                    round,
+                    layers: matches!(group.work, Work::Layers(..)),
+                };
+                if matches!(group.work, Work::Ssd(..)) {
+                    return self.jobs(&assignment, memory_bytes);
+                }
                 self.on_fresh_device(system, |run, place| {
-                    let assignment = Assignment {
-                        system: system.clone(),
-                        place: place.to_owned(),
-                        jobs: jobs.clone(),
-                        shape: shape.clone(),
-                        round,
-                        layers: matches!(group.work, Work::Layers(..)),
-                    };
+                    assignment.place = place.to_owned();
                     run.jobs(&assignment, memory_bytes)
                 })
             }

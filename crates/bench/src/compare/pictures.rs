@@ -43,11 +43,16 @@ pub(crate) fn all(comparison: &Comparison) -> io::Result<Vec<Picture>> {
                 svg,
             }));
         };
+        let others = rivals(comparison, group);
+        let than = match others[..] {
+            [RAW] => "the bare device",
+            _ => "the kernel's file systems",
+        };
         let title = format!(
-            "{}: how many times as many operations as the kernel's file systems",
+            "{}: how many times as many operations as {than}",
             group.title
         );
-        add("ratios", &title, ratios(comparison, group, &title)?);
+        add("ratios", &title, ratios(&others, group, &title)?);
         let title = format!("{}: latencies", group.title);
         add("latencies", &title, latencies(comparison, group, &title)?);
         add(
@@ -137,26 +142,32 @@ pub(crate) fn decades(values: impl Iterator<Item = f64> + Clone) -> Option<std::
     Some(floor..ceiling.max(floor * 10.0))
 }
 
+/// Whom Adit is compared with: the kernel's file systems; where there is none, the bare device.
+fn rivals<'a>(comparison: &'a Comparison, group: &GroupResult) -> Vec<&'a str> {
+    let mut systems = comparison.systems_in(group);
+    systems.retain(|system| *system != ADIT);
+    if systems.len() > 1 {
+        systems.retain(|system| *system != RAW);
+    }
+    systems
+}
+
 /// A bar for each row and system, from 1 to the ratio.
-fn ratios(comparison: &Comparison, group: &GroupResult, title: &str) -> io::Result<Option<String>> {
-    let kernels: Vec<&str> = comparison.kernels().collect();
+fn ratios(others: &[&str], group: &GroupResult, title: &str) -> io::Result<Option<String>> {
     // Rows of a curve have a picture of their own.
     let rows: Vec<&Row> = group
         .rows
         .iter()
         .filter(|row| {
-            row.at.is_none()
-                && kernels
-                    .iter()
-                    .any(|kernel| row.adit_to.contains_key(*kernel))
+            row.at.is_none() && others.iter().any(|other| row.adit_to.contains_key(*other))
         })
         .collect();
     let bars: Vec<Vec<(&str, f64)>> = rows
         .iter()
         .map(|row| {
-            kernels
+            others
                 .iter()
-                .filter_map(|kernel| Some((*kernel, *row.adit_to.get(*kernel)?)))
+                .filter_map(|other| Some((*other, *row.adit_to.get(*other)?)))
                 .collect()
         })
         .collect();
@@ -169,10 +180,10 @@ fn ratios(comparison: &Comparison, group: &GroupResult, title: &str) -> io::Resu
         .iter()
         .map(|row| row.title.trim_start().to_owned())
         .collect();
-    let axis = "times as many operations per second as the file system of that color (log scale; right of 1 Adit is faster)";
+    let axis = "times as many operations per second as the system of that color (log scale; right of 1 Adit is faster)";
     let bar_height = 13;
-    let row_height = bar_height * kernels.len() as i32 + 10;
-    let legend = legend_of(&kernels);
+    let row_height = bar_height * others.len() as i32 + 10;
+    let legend = legend_of(others);
     let size = (WIDTH, height(&legend, rows.len(), row_height));
     let mut svg = String::new();
     {
@@ -182,10 +193,7 @@ fn ratios(comparison: &Comparison, group: &GroupResult, title: &str) -> io::Resu
         let one = frame.x(1.0);
         for (index, bars) in bars.iter().enumerate() {
             for (system, ratio) in bars {
-                let place = kernels
-                    .iter()
-                    .position(|other| other == system)
-                    .unwrap_or(0) as i32;
+                let place = others.iter().position(|other| other == system).unwrap_or(0) as i32;
                 let y = frame.top(index) + 5 + place * bar_height;
                 let end = frame.x(*ratio);
                 let corners = [(one.min(end), y), (one.max(end), y + bar_height - 2)];

@@ -38,6 +38,8 @@ pub(crate) struct Group {
 pub(crate) enum Work {
     /// The jobs of this crate.
     Jobs(Vec<Job>, Shape),
+    /// Likewise, on memory with an SSD's latency: Adit and the bare device.
+    Ssd(Vec<Job>, Shape),
     /// Where their time goes, on Adit, once.
     Layers(Vec<Job>, Shape),
     /// RocksDB's own benchmark; each list of arguments is a run on a database of its own.
@@ -53,6 +55,7 @@ impl Group {
     pub(crate) fn concerns(&self, system: &System, repetition: u32) -> bool {
         match self.work {
             Work::Jobs(..) => true,
+            Work::Ssd(..) => !matches!(system, System::Kernel(_)),
             Work::Layers(..) => *system == System::Adit && repetition == 0,
             Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => *system != System::Raw,
         }
@@ -152,6 +155,7 @@ impl Suite {
         groups.push(streams(&amounts, block_bytes));
         groups.push(mixes(&amounts));
         groups.push(aged(&amounts));
+        groups.push(ssd(&amounts));
         groups.push(growth(&amounts));
         groups.push(db_bench(&amounts));
         groups.push(ycsb(&amounts));
@@ -376,6 +380,41 @@ fn aged(amounts: &Amounts) -> Group {
     }
 }
 
+/// Whether a commit waits for the device as seldom as it can, and reads overlap.
+fn ssd(amounts: &Amounts) -> Group {
+    const CACHE_BYTES: u64 = 64 * MIB;
+    let mut jobs: Vec<Job> = [1, 4, 16]
+        .into_iter()
+        .map(|threads| Job::AppendSync { threads })
+        .collect();
+    jobs.extend([Job::NewFileSync, Job::OverwriteSync]);
+    for write in [false, true] {
+        jobs.extend([1, 8, 32].map(|depth| {
+            Job::Stream(Stream {
+                write,
+                random: true,
+                request_bytes: 4 * KIB,
+                depth,
+                files: 1,
+                over: Axis::Depth,
+            })
+        }));
+    }
+    let shape = Shape {
+        direct_bytes: 64 * MIB,
+        ..shape(amounts, CACHE_BYTES)
+    };
+    Group {
+        id: "ssd",
+        title: "With an SSD's latency",
+        terms: "On memory that makes one wait as an NVMe SSD for datacenters does: a read takes 80 µs, a write 15 µs, a flush 5 µs, and 3000 \
+                MB/s pass its link. The kernel's file systems can't be made on it. Each thread appends to its own file. raw: the device's \
+                queues, one for each thread; a durable write is a write and a flush.",
+        cache_bytes: CACHE_BYTES,
+        work: Work::Ssd(jobs, shape),
+    }
+}
+
 fn growth(amounts: &Amounts) -> Group {
     Group {
         id: "growth",
@@ -464,7 +503,7 @@ mod tests {
         for (block_bytes, smallest) in [(512, 512), (4096, 4096)] {
             let groups = Suite::Full.groups(block_bytes);
             let requests = groups.iter().flat_map(|group| match &group.work {
-                Work::Jobs(jobs, _) => jobs.clone(),
+                Work::Jobs(jobs, _) | Work::Ssd(jobs, _) => jobs.clone(),
                 _ => Vec::new(),
             });
             let sizes = requests.filter_map(|job| match job {

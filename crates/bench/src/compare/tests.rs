@@ -178,3 +178,38 @@ fn a_group_about_layers_has_a_table_a_picture_and_no_empty_columns() {
     assert_eq!(row["layers"][1]["layer"], "device");
     assert_eq!(row["untimed_us"], 7.0);
 }
+
+#[test]
+fn a_group_without_the_kernels_file_systems_is_compared_with_the_bare_device() {
+    let mut comparison = comparison();
+    let mut rows = Rows::new(comparison.systems.iter().map(|system| system.name.clone()));
+    for (index, rate) in [(0, 500), (3, 1000)] {
+        let key = RowKey::new("append-sync", "append", 0);
+        let sample = Sample::untimed(rate, Duration::from_secs(1));
+        rows.add(index, vec![sample.measurement(&key)]);
+    }
+    let group = Group {
+        id: "slow",
+        title: "Slow",
+        terms: "On an SSD.",
+        cache_bytes: 64 << 20,
+        work: Work::Ssd(Vec::new(), shape()),
+    };
+    comparison
+        .groups
+        .push(GroupResult::new(&group, rows, Vec::new()));
+    let markdown = text::markdown(&comparison);
+    let (_, section) = markdown.split_once("## Slow\n").unwrap();
+    for part in [
+        "On an SSD. Adit's cache: 64 MiB.\n",
+        "| | adit | raw | × raw |\n|---|---|---|---|\n| append | 2000 ±0 % | 1000 ±0 % | 0.500 |\n",
+    ] {
+        assert!(section.contains(part), "{part}: {section}");
+    }
+    let pictures = pictures::all(&comparison).unwrap();
+    let picture = pictures.iter().find(|picture| picture.group == "slow");
+    let title = &picture.unwrap().title;
+    assert!(title.ends_with("as the bare device"), "{title}");
+    // It is no file system's loss.
+    assert_eq!(comparison.lost().len(), 1);
+}

@@ -16,6 +16,7 @@ use crate::interrupt;
 use crate::jobs::{self, Job, Shape};
 use crate::kernel::KernelTarget;
 use crate::measurement::MeasuredRows;
+use crate::ssd::{self, BareDevice};
 use crate::target::{Target, while_doing};
 
 /// What to measure, and where.
@@ -23,7 +24,8 @@ use crate::target::{Target, while_doing};
 pub struct Assignment {
     /// Which system.
     pub system: System,
-    /// A volume's address (it has been made), a directory of the kernel's, or a file or device whose content is destroyed.
+    /// A volume's address (it has been made), a directory of the kernel's, or a file or device whose content is destroyed. `ssd:SIZE` is
+    /// memory with an SSD's latency, for Adit (which makes its volume there) and the bare device.
     pub place: String,
     /// The jobs, in order.
     pub jobs: Vec<Job>,
@@ -54,7 +56,10 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
             Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
         System::Adit => {
-            let adit = AditTarget::open(&assignment.place, shape.cache_bytes, "")?;
+            let adit = match ssd::device_at(&assignment.place)? {
+                Some(device) => AditTarget::on_device(device, shape.cache_bytes)?,
+                None => AditTarget::open(&assignment.place, shape.cache_bytes, "")?,
+            };
             let outcome = match assignment.layers {
                 true => layers(&adit, assignment),
                 false => run_all(&adit, assignment),
@@ -66,15 +71,18 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
         }
         System::Kernel(_) => run_all(&KernelTarget::new(assignment.place.as_ref())?, assignment),
         System::Raw => {
-            let len_bytes = assignment
-                .jobs
-                .iter()
-                .map(|job| job.file_bytes(shape))
-                .max();
-            run_all(
-                &FloorTarget::new(assignment.place.as_ref(), len_bytes.unwrap_or(0))?,
-                assignment,
-            )
+            let files = assignment.jobs.iter().map(|job| job.file_bytes(shape));
+            let len_bytes = files.max().unwrap_or(0);
+            match ssd::device_at(&assignment.place)? {
+                Some(device) => {
+                    let floor = FloorTarget::written(BareDevice::new(device), len_bytes)?;
+                    run_all(&floor, assignment)
+                }
+                None => {
+                    let floor = FloorTarget::new(assignment.place.as_ref(), len_bytes)?;
+                    run_all(&floor, assignment)
+                }
+            }
         }
     }
 }

@@ -6,7 +6,9 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use adit_block::{Buffer, Device, Latency, MemoryConfig, MemoryDevice, Queue, Request, Submission};
+use adit_block::{
+    Buffer, Device, Doorbell, Latency, MemoryConfig, MemoryDevice, Queue, Request, Submission,
+};
 
 use crate::embedded::io_error;
 use crate::floor::Medium;
@@ -42,8 +44,7 @@ pub(crate) fn device_at(place: &str) -> io::Result<Option<Arc<MemoryDevice>>> {
     MemoryDevice::new(config).map(Some).map_err(io_error)
 }
 
-/// The bare device, through queues of its own, one for each thread that is in a request. Whoever waits asks again and again, and lets
-/// other threads have the processor meanwhile: more of them may wait than there are processors.
+/// The bare device, through queues of its own, one for each thread that is in a request.
 pub(crate) struct BareDevice {
     device: Arc<dyn Device>,
     idle: Mutex<Vec<Lane>>,
@@ -52,6 +53,7 @@ pub(crate) struct BareDevice {
 /// A queue for one request at a time, and its memory.
 struct Lane {
     queue: Box<dyn Queue>,
+    doorbell: Arc<dyn Doorbell>,
     buffer: Option<Buffer>,
 }
 
@@ -69,10 +71,14 @@ impl BareDevice {
         let lent = idle().pop();
         let mut lane = match lent {
             Some(lane) => lane,
-            None => Lane {
-                queue: self.device.open_queue(1).map_err(io_error)?,
-                buffer: None,
-            },
+            None => {
+                let queue = self.device.open_queue(1).map_err(io_error)?;
+                Lane {
+                    doorbell: queue.doorbell(),
+                    queue,
+                    buffer: None,
+                }
+            }
         };
         let outcome = work(&mut lane)?;
         idle().push(lane);
@@ -94,7 +100,7 @@ impl Lane {
         submit(&mut *self.queue, request)?;
         let mut done = Vec::with_capacity(1);
         while self.queue.poll(&mut done) == 0 {
-            std::thread::yield_now();
+            self.doorbell.wait(None);
         }
         for completion in done {
             completion.result.map_err(failed)?;
@@ -159,6 +165,7 @@ impl Medium for BareDevice {
             .device
             .open_queue(flow.depth as u32)
             .map_err(io_error)?;
+        let doorbell = queue.doorbell();
         let mut free = Vec::with_capacity(flow.depth);
         for slot in 0..flow.depth {
             let mut buffer = Buffer::zeroed(flow.request_bytes);
@@ -187,7 +194,7 @@ impl Medium for BareDevice {
                 return Ok(watch.stop());
             }
             if queue.poll(&mut done) == 0 {
-                std::thread::yield_now();
+                doorbell.wait(None);
             }
             for completion in done.drain(..) {
                 completion.result.map_err(failed)?;

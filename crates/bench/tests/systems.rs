@@ -61,6 +61,7 @@ fn tiny() -> (Vec<Job>, Shape) {
         Growth::Size { max: 16 << 20 },
         Growth::Extents { max: 100 },
         Growth::Open { max: 100 },
+        Growth::Cache { max: 64 << 20 },
         Growth::Threads { max: 2 },
     ] {
         jobs.push(Job::Grow(growth));

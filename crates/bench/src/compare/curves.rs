@@ -147,6 +147,13 @@ pub(crate) const CURVES: &[Curves] = &[
         false,
     ),
     curves(
+        "grow-cache-read",
+        "Reading a page of what is in the cache",
+        "grow-cache-read",
+        "size of what is cached",
+        false,
+    ),
+    curves(
         "grow-threads-read",
         "Cached 4 KiB read by threads",
         "grow-threads-read",

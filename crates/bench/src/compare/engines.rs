@@ -61,7 +61,7 @@ impl Engines {
             kind,
         };
         match work {
-            Work::Jobs(..) | Work::Ssd(..) | Work::Layers(..) => Ok(Vec::new()),
+            Work::Jobs(..) | Work::Apart(..) | Work::Ssd(..) | Work::Layers(..) => Ok(Vec::new()),
             Work::DbBench(runs) => {
                 let program = self
                     .db_bench
@@ -225,7 +225,7 @@ mod tests {
         };
         for group in Suite::Quick.groups(4096) {
             match (&group.work, none.commands(&group.work)) {
-                (Work::Jobs(..) | Work::Ssd(..) | Work::Layers(..), outcome) => {
+                (Work::Jobs(..) | Work::Apart(..) | Work::Ssd(..) | Work::Layers(..), outcome) => {
                     assert!(outcome.is_ok())
                 }
                 (_, outcome) => {

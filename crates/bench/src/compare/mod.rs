@@ -6,7 +6,7 @@
 //!
 //! - `device`: what may be destroyed; `systems`: what is made on it; `group`: the bound on memory;
 //! - `suites`: what is measured; `worker`: by whom; `engines`: the programs of others;
-//! - `comparison`: what came out, `growth`: how it grows; `text`, `layers`: tables; `pictures`, `curves`: pictures; `page`: all in one page.
+//! - `comparison`: what came out, `growth`: how it grows; `text`, `layers`, `memory`: tables; `pictures`, `curves`: pictures; `page`: all in one page.
 
 mod comparison;
 mod curves;
@@ -15,6 +15,7 @@ mod engines;
 mod group;
 mod growth;
 mod layers;
+mod memory;
 mod pace;
 mod page;
 mod pictures;
@@ -31,6 +32,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::interrupt;
+use crate::jobs::{Job, Shape};
 use crate::measurement::MeasuredRows;
 use crate::report::Environment;
 use crate::rows::Rows;
@@ -67,7 +69,7 @@ fn memory_bytes(system: &System, group: &Group) -> u64 {
         System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
     };
     let more_bytes = match group.work {
-        Work::Jobs(..) | Work::Layers(..) => 0,
+        Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => 0,
         Work::Ssd(..) => SSD_BYTES,
         Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => ENGINE_BYTES,
     };
@@ -247,23 +249,33 @@ impl Run<'_> {
     /// A fresh device, the system on it, one process that measures.
     fn measure(&mut self, system: &System, group: &Group, round: u32) -> io::Result<MeasuredRows> {
         let memory_bytes = memory_bytes(system, group);
+        let assignment = |place: &str, jobs: &[Job], shape: &Shape| Assignment {
+            system: system.clone(),
+            place: place.to_owned(),
+            jobs: jobs.to_vec(),
+            shape: shape.clone(),
+            round,
+            layers: matches!(group.work, Work::Layers(..)),
+        };
         match &group.work {
-            Work::Jobs(jobs, shape) | Work::Ssd(jobs, shape) | Work::Layers(jobs, shape) => {
-                let mut assignment = Assignment {
-                    system: system.clone(),
-                    place: ssd::place(SSD_BYTES),
-                    jobs: jobs.clone(),
-                    shape: shape.clone(),
-                    round,
-                    layers: matches!(group.work, Work::Layers(..)),
-                };
-                if matches!(group.work, Work::Ssd(..)) {
-                    return self.jobs(&assignment, memory_bytes);
+            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => self
+                .on_fresh_device(system, |run, place| {
+                    run.jobs(&assignment(place, jobs, shape), memory_bytes)
+                }),
+            Work::Apart(jobs, shape) => {
+                let mut measured = MeasuredRows::default();
+                for job in jobs {
+                    let job = std::slice::from_ref(job);
+                    let one = self.on_fresh_device(system, |run, place| {
+                        run.jobs(&assignment(place, job, shape), memory_bytes)
+                    })?;
+                    measured.rows.extend(one.rows);
                 }
-                self.on_fresh_device(system, |run, place| {
-                    assignment.place = place.to_owned();
-                    run.jobs(&assignment, memory_bytes)
-                })
+                Ok(measured)
+            }
+            Work::Ssd(jobs, shape) => {
+                let place = ssd::place(SSD_BYTES);
+                self.jobs(&assignment(&place, jobs, shape), memory_bytes)
             }
             engine => self.engine(engine, system, group, memory_bytes),
         }

@@ -38,6 +38,8 @@ pub(crate) struct Group {
 pub(crate) enum Work {
     /// The jobs of this crate.
     Jobs(Vec<Job>, Shape),
+    /// Likewise, each on a fresh device and in a process of its own, so that what it takes in memory is its own.
+    Apart(Vec<Job>, Shape),
     /// Likewise, on memory with an SSD's latency: Adit and the bare device.
     Ssd(Vec<Job>, Shape),
     /// Where their time goes, on Adit, once.
@@ -55,6 +57,7 @@ impl Group {
     pub(crate) fn concerns(&self, system: &System, repetition: u32) -> bool {
         match self.work {
             Work::Jobs(..) => true,
+            Work::Apart(..) => *system != System::Raw,
             Work::Ssd(..) => !matches!(system, System::Kernel(_)),
             Work::Layers(..) => *system == System::Adit && repetition == 0,
             Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => *system != System::Raw,
@@ -101,7 +104,8 @@ impl Suite {
                     Growth::Names { max: 10_000 },
                     Growth::Size { max: GIB },
                     Growth::Extents { max: 10_000 },
-                    Growth::Open { max: 1000 },
+                    Growth::Open { max: 10_000 },
+                    Growth::Cache { max: 256 * MIB },
                     Growth::Threads { max: 4 },
                 ],
                 keys: 10_000,
@@ -138,6 +142,7 @@ impl Suite {
                     Growth::Size { max: 1024 * GIB },
                     Growth::Extents { max: 100_000 },
                     Growth::Open { max: 100_000 },
+                    Growth::Cache { max: GIB },
                     Growth::Threads { max: 16 },
                 ],
                 keys: 100_000,
@@ -420,9 +425,10 @@ fn growth(amounts: &Amounts) -> Group {
         id: "growth",
         title: "Cost as work grows",
         terms: "Creating ends in a syncfs, writing in an fdatasync, which belong to their time. Looking up and reading: from memory, except \
-                extents, whose pages are asked for past the cache (a system that has them there may answer from it).",
+                extents, whose pages are asked for past the cache (a system that has them there may answer from it). Each curve on a fresh \
+                device and in a process of its own.",
         cache_bytes: 1536 * MIB,
-        work: Work::Jobs(
+        work: Work::Apart(
             amounts
                 .growth
                 .iter()
@@ -503,7 +509,7 @@ mod tests {
         for (block_bytes, smallest) in [(512, 512), (4096, 4096)] {
             let groups = Suite::Full.groups(block_bytes);
             let requests = groups.iter().flat_map(|group| match &group.work {
-                Work::Jobs(jobs, _) | Work::Ssd(jobs, _) => jobs.clone(),
+                Work::Jobs(jobs, _) | Work::Apart(jobs, _) | Work::Ssd(jobs, _) => jobs.clone(),
                 _ => Vec::new(),
             });
             let sizes = requests.filter_map(|job| match job {

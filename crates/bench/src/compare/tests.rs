@@ -114,7 +114,7 @@ fn a_report_has_its_tables_pictures_losses_and_commands_in_one_page() {
     let exponents: Vec<f64> = comparison.groups[0]
         .curves
         .iter()
-        .map(|curve| curve.exponent)
+        .filter_map(|curve| curve.exponent)
         .collect();
     assert_eq!(exponents.len(), 2 * 4);
     assert!(

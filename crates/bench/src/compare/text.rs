@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::comparison::{Comparison, GroupResult};
-use super::layers;
+use super::{layers, memory};
 use crate::rows::{ADIT, Cell, Row};
 use crate::table::{short, short_bytes};
 
@@ -128,6 +128,7 @@ fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) 
                  the device for each byte asked for";
     write_simple(text, &systems, group, title, &costs);
     write_curves(text, group);
+    memory::write(text, &systems, &group.curves);
 }
 
 /// A table of one text per system; rows without any text are left out.
@@ -179,16 +180,17 @@ fn write_curves(text: &mut String, group: &GroupResult) {
             continue;
         };
         let bytes = curve.bytes_each.map(short).unwrap_or_default();
+        let exponent = curve.exponent.map(|exponent| format!("{exponent:.2}"));
+        let exponent = exponent.unwrap_or_default();
         let _ = writeln!(
             text,
-            "| {} | {} | {}: {} µs | {}: {} µs | {:.2} | {bytes} |",
+            "| {} | {} | {}: {} µs | {}: {} µs | {exponent} | {bytes} |",
             curve.id,
             curve.system,
             first.0,
             short(first.1),
             last.0,
-            short(last.1),
-            curve.exponent
+            short(last.1)
         );
     }
     text.push('\n');

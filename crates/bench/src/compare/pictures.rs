@@ -86,6 +86,16 @@ pub(crate) fn drawn<E: std::error::Error + Send + Sync>(
     io::Error::other(format!("could not draw: {error}"))
 }
 
+/// Letters of a title, and of a row's label, that have room.
+const TITLE_LETTERS: usize = 112;
+const LABEL_LETTERS: usize = 56;
+
+/// A font of that size, or as much smaller as a text of more than `letters` needs.
+fn fitting(size: usize, text: &str, letters: usize) -> FontDesc<'static> {
+    let count = text.chars().count().max(letters);
+    ("sans-serif", (size * letters) as f64 / count as f64).into_font()
+}
+
 /// What the legend says: names and their colors.
 pub(crate) type Legend<'a> = Vec<(&'a str, RGBColor)>;
 
@@ -118,7 +128,7 @@ pub(crate) fn height(legend: &Legend<'_>, rows: usize, row_height: i32) -> u32 {
 /// A white sheet with the title at its top, a legend below it; what is left.
 pub(crate) fn sheet<'a>(area: &Area<'a>, title: &str, legend: &Legend<'_>) -> io::Result<Area<'a>> {
     area.fill(&WHITE).map_err(drawn)?;
-    let style = ("sans-serif", 18).into_font().color(&BLACK);
+    let style = fitting(18, title, TITLE_LETTERS).color(&BLACK);
     area.draw(&Text::new(title.to_owned(), (12, 10), style))
         .map_err(drawn)?;
     let (places, legend_height) = arranged(legend);
@@ -383,8 +393,7 @@ impl Frame {
         }
         for (index, label) in labels.iter().enumerate() {
             let y = frame.top(index) + row_height / 2;
-            let style = ("sans-serif", 13)
-                .into_font()
+            let style = fitting(13, label, LABEL_LETTERS)
                 .color(&BLACK)
                 .pos(Pos::new(HPos::Right, VPos::Center));
             area.draw(&Text::new(label.clone(), (frame.left - 10, y), style))
@@ -425,7 +434,19 @@ pub(crate) fn short_axis(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{decades, short_axis};
+    use super::{arranged, decades, fitting, legend_of, short_axis};
+
+    #[test]
+    fn long_texts_get_smaller_letters_and_long_legends_more_lines() {
+        assert_eq!(fitting(18, "short", 10).get_size(), 18.0);
+        assert_eq!(fitting(18, &"µ".repeat(20), 10).get_size(), 9.0);
+        let lines = |count| {
+            let (places, height) = arranged(&legend_of(&vec!["transaction"; count]));
+            assert!(places.iter().all(|&(x, _)| x < 900 - 18));
+            height
+        };
+        assert!(lines(1) == lines(3) && lines(14) > lines(3));
+    }
 
     #[test]
     fn an_axis_covers_its_values_in_whole_decades() {

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_base::breakdown::Layer;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::calm::{Calm, Look};
 use crate::embedded::AditTarget;
 use crate::interrupt;
-use crate::jobs::{self, Job, Shape};
+use crate::jobs::{Job, Shape};
 use crate::place::Place;
 use crate::report::Environment;
 use crate::suite::{Options, folder_in_volume, temporary_image};
@@ -39,10 +39,10 @@ pub struct BreakdownBlock {
 }
 
 /// One kind of operation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BreakdownRow {
     /// A short stable name, for programs; that of the benchmark's row.
-    pub id: &'static str,
+    pub id: String,
     /// What the table calls it.
     pub title: String,
     /// Threads that did it at the same time.
@@ -58,10 +58,10 @@ pub struct BreakdownRow {
 }
 
 /// What one layer has of an operation's time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerShare {
     /// A short stable name, for programs.
-    pub layer: &'static str,
+    pub layer: String,
     /// Microseconds of one operation, without the layers inside of it.
     pub us: f64,
     /// Part of the sum, 0 to 1.
@@ -100,22 +100,6 @@ impl Sizes {
             true => (30, 1_000, 16 * MIB, 2),
             false => (500, 20_000, 64 * MIB, 3),
         };
-        let len_bytes = file_bytes;
-        let mut jobs = vec![Job::AppendSync { threads: 1 }];
-        if threads > 1 {
-            jobs.push(Job::AppendSync { threads });
-        }
-        jobs.extend([
-            Job::NewFileSync,
-            Job::OverwriteSync,
-            Job::DirectRead { threads: 1 },
-            Job::CachedRead {
-                len_bytes,
-                threads: 1,
-            },
-            Job::CachedWrite { len_bytes },
-            Job::Names,
-        ]);
         Sizes {
             shape: Shape {
                 slice: Duration::from_millis(slice_ms),
@@ -124,11 +108,31 @@ impl Sizes {
                 scan_bytes: 0,
                 cache_bytes: file_bytes * 8,
             },
-            jobs,
+            jobs: jobs(file_bytes, threads),
             rounds,
             image_bytes: file_bytes * 16,
         }
     }
+}
+
+/// What is broken down; cached rows on a file of `len_bytes`.
+pub(crate) fn jobs(len_bytes: u64, threads: u32) -> Vec<Job> {
+    let mut jobs = vec![Job::AppendSync { threads: 1 }];
+    if threads > 1 {
+        jobs.push(Job::AppendSync { threads });
+    }
+    jobs.extend([
+        Job::NewFileSync,
+        Job::OverwriteSync,
+        Job::DirectRead { threads: 1 },
+        Job::CachedRead {
+            len_bytes,
+            threads: 1,
+        },
+        Job::CachedWrite { len_bytes },
+        Job::Names,
+    ]);
+    jobs
 }
 
 /// Measures what each operation spends its time on, on a volume in an image (or an existing one) and on one in memory. `progress` is told
@@ -223,7 +227,13 @@ fn measure(
     progress: &mut dyn FnMut(&str, f64),
 ) -> io::Result<BreakdownBlock> {
     let adit = AditTarget::open(address, sizes.shape.cache_bytes, folder)?;
-    let rows = measure_rows(&adit, title, sizes, progress);
+    let rows = measure_rows(
+        &adit,
+        &sizes.jobs,
+        &sizes.shape,
+        sizes.rounds,
+        &mut |what, done| progress(&format!("{title}: {what}"), done),
+    );
     let closed = adit.close();
     let rows = rows?;
     closed?;
@@ -233,17 +243,19 @@ fn measure(
     })
 }
 
-fn measure_rows(
+/// One row for each kind of operation in the jobs.
+pub(crate) fn measure_rows(
     adit: &AditTarget,
-    title: &str,
-    sizes: &Sizes,
+    jobs: &[Job],
+    shape: &Shape,
+    rounds: u32,
     progress: &mut dyn FnMut(&str, f64),
 ) -> io::Result<Vec<BreakdownRow>> {
     let mut rows: Vec<Gathered> = Vec::new();
-    let steps = sizes.rounds as usize * sizes.jobs.len();
+    let steps = rounds as usize * jobs.len();
     for step in 0..steps {
-        let (round, job) = (step / sizes.jobs.len(), sizes.jobs[step % sizes.jobs.len()]);
-        progress(&format!("{title}: {job:?}"), step as f64 / steps as f64);
+        let (round, job) = (step / jobs.len(), jobs[step % jobs.len()]);
+        progress(&format!("{job:?}"), step as f64 / steps as f64);
         // Not always the same first: the second finds things warmer.
         let looks = match round.is_multiple_of(2) {
             true => [Look::Calm, Look::Layers],
@@ -251,7 +263,7 @@ fn measure_rows(
         };
         for look in looks {
             let turn = 2 * round as u32 + u32::from(look == Look::Layers);
-            for (key, sample) in jobs::run(adit, job, &sizes.shape, turn, look)? {
+            for (key, sample) in crate::jobs::run(adit, job, shape, turn, look)? {
                 let known = |row: &Gathered| (row.id, row.threads) == (key.id, key.threads);
                 let index = rows.iter().position(known).unwrap_or_else(|| {
                     rows.push(Gathered::new(key.id, key.threads));
@@ -301,14 +313,14 @@ impl Gathered {
         let share = |layer: Layer| {
             let spent = layers.of(layer);
             LayerShare {
-                layer: layer.name(),
+                layer: layer.name().to_owned(),
                 us: spent.ns as f64 / operations / 1000.0,
                 share: spent.ns as f64 / total_ns,
                 entries: spent.entries as f64 / operations,
             }
         };
         BreakdownRow {
-            id: self.id,
+            id: self.id.to_owned(),
             title: match self.threads {
                 1 => title.to_owned(),
                 threads => format!("{title} × {threads}"),

@@ -157,14 +157,14 @@ mod tests {
         let share = |layer: Layer| {
             let share = of(layer).map_or(0.0, |(_, share)| *share);
             LayerShare {
-                layer: layer.name(),
+                layer: layer.name().to_owned(),
                 us: share * 12.0,
                 share,
                 entries: 1.0,
             }
         };
         BreakdownRow {
-            id: "append-sync",
+            id: "append-sync".to_owned(),
             title: "append + fdatasync × 2".to_owned(),
             threads: 2,
             operations: 10,

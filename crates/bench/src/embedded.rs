@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use adit::{File, OpenOptions, Operation, Volume, VolumeOptions};
+use adit_block::Device;
 
 use crate::rows::ADIT;
 use crate::sample::{Sample, Stopwatch};
@@ -20,11 +22,7 @@ pub(crate) struct AditTarget {
 impl AditTarget {
     /// Opens; `folder` is made when it is missing (empty: the volume's root).
     pub(crate) fn open(address: &str, cache_bytes: u64, folder: &str) -> io::Result<AditTarget> {
-        let options = VolumeOptions {
-            cache_bytes,
-            ..VolumeOptions::default()
-        };
-        let volume = Volume::open_with(address, &options).map_err(io_error)?;
+        let volume = Volume::open_with(address, &with_cache(cache_bytes)).map_err(io_error)?;
         if !folder.is_empty() {
             volume.create_dir(folder).map_err(io_error)?;
         }
@@ -34,12 +32,28 @@ impl AditTarget {
         })
     }
 
+    /// A fresh volume on a device of this process.
+    pub(crate) fn on_device(device: Arc<dyn Device>, cache_bytes: u64) -> io::Result<AditTarget> {
+        let volume = Volume::on_device(device, &with_cache(cache_bytes), true);
+        Ok(AditTarget {
+            volume: volume.map_err(io_error)?,
+            folder: String::new(),
+        })
+    }
+
     /// Removes what the benchmark left in its folder, and closes.
     pub(crate) fn close(self) -> io::Result<()> {
         if !self.folder.is_empty() {
             self.volume.remove_dir_all(&self.folder).map_err(io_error)?;
         }
         self.volume.close().map_err(io_error)
+    }
+}
+
+fn with_cache(cache_bytes: u64) -> VolumeOptions {
+    VolumeOptions {
+        cache_bytes,
+        ..VolumeOptions::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The raw floor: what each job must do to the device at least, as bare calls.
 //!
-//! All IO goes past the cache to one file (or block device) that has been written before, so no
+//! All IO goes past the cache to one file or block device, or to a device of this process (`ssd`), that has been written before, so no
 //! allocation and no metadata is in it. For what a cache answers, the floor is a copy in memory.
 //! - a created file is a stretch of a log: an append is one page, a small new file two (its data,
 //!   and its name and size), whatever place comes next;
@@ -27,22 +27,56 @@ use crate::target::{Access, Flow, Name, Target, TargetFile, while_doing};
 const LOG_BYTES: u64 = 16 << 20;
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A written file, or a block device whose content may be destroyed.
-pub(crate) struct FloorTarget {
-    shared: Arc<Shared>,
+/// What the floor lies on. Reads and writes are all or an error.
+pub(crate) trait Medium: Send + Sync {
+    fn read(&self, into: &mut [u8], offset_bytes: u64) -> io::Result<()>;
+    fn write(&self, from: &[u8], offset_bytes: u64) -> io::Result<()>;
+    /// Makes durable what was written.
+    fn sync(&self) -> io::Result<()>;
+    /// Keeps requests in flight; `place(turn)` says where.
+    fn flow(&self, flow: &Flow<'_>, place: &mut dyn FnMut(u64) -> u64) -> io::Result<Sample>;
+}
+
+/// A descriptor of the kernel's.
+impl Medium for OwnedFd {
+    #[inline]
+    fn read(&self, into: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        let wanted = into.len();
+        whole(rustix::io::pread(self, into, offset_bytes)?, wanted)
+    }
+
+    #[inline]
+    fn write(&self, from: &[u8], offset_bytes: u64) -> io::Result<()> {
+        whole(rustix::io::pwrite(self, from, offset_bytes)?, from.len())
+    }
+
+    #[inline]
+    fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(self)?)
+    }
+
+    fn flow(&self, flow: &Flow<'_>, place: &mut dyn FnMut(u64) -> u64) -> io::Result<Sample> {
+        let mut place = |turn| (0, place(turn));
+        by_io_uring(std::slice::from_ref(self), flow, &mut place)
+    }
+}
+
+/// A written file, or a device whose content may be destroyed.
+pub(crate) struct FloorTarget<M> {
+    shared: Arc<Shared<M>>,
     /// What cached reads copy from, made at the first one.
     memory: Mutex<Option<Arc<AlignedBuffer>>>,
     len_bytes: u64,
 }
 
-/// The file and its log.
-pub(crate) struct Shared {
-    file: OwnedFd,
+/// The medium and its log.
+pub(crate) struct Shared<M> {
+    medium: M,
     next_bytes: AtomicU64,
     noise: Noise,
 }
 
-impl Shared {
+impl<M: Medium> Shared<M> {
     /// Writes the next pages of the log, which wraps around in the first `LOG_BYTES`.
     #[inline]
     fn log(&self, pages: usize) -> io::Result<()> {
@@ -53,10 +87,7 @@ impl Shared {
         let place_bytes = if fits { start_bytes } else { 0 };
         let turn = place_bytes / PAGE_BYTES as u64;
         let from = self.noise.at(turn, len_bytes as usize);
-        whole(
-            rustix::io::pwrite(&self.file, from, place_bytes)?,
-            from.len(),
-        )
+        self.medium.write(from, place_bytes)
     }
 }
 
@@ -99,20 +130,40 @@ pub(crate) fn write_through(
     Ok(file)
 }
 
-impl FloorTarget {
+impl FloorTarget<OwnedFd> {
     /// Writes `len_bytes` at `path` first; `len_bytes` covers the largest file of the jobs.
-    pub(crate) fn new(path: &Path, len_bytes: u64) -> io::Result<FloorTarget> {
+    pub(crate) fn new(path: &Path, len_bytes: u64) -> io::Result<FloorTarget<OwnedFd>> {
         let len_bytes = len_bytes.max(LOG_BYTES);
         let file = write_through(path, len_bytes, Some(&Noise::new(0xF100)))?;
-        Ok(FloorTarget {
+        Ok(FloorTarget::on(file, len_bytes))
+    }
+}
+
+impl<M: Medium> FloorTarget<M> {
+    /// Writes `len_bytes` of the medium first; they cover the largest file of the jobs.
+    pub(crate) fn written(medium: M, len_bytes: u64) -> io::Result<FloorTarget<M>> {
+        let len_bytes = len_bytes.max(LOG_BYTES);
+        let noise = Noise::new(0xF100);
+        for offset_bytes in (0..len_bytes).step_by(CHUNK_BYTES) {
+            interrupt::check()?;
+            let chunk_bytes = (len_bytes - offset_bytes).min(CHUNK_BYTES as u64) as usize;
+            let chunk = noise.at(offset_bytes / PAGE_BYTES as u64, chunk_bytes);
+            medium.write(chunk, offset_bytes)?;
+        }
+        medium.sync()?;
+        Ok(FloorTarget::on(medium, len_bytes))
+    }
+
+    fn on(medium: M, len_bytes: u64) -> FloorTarget<M> {
+        FloorTarget {
             shared: Arc::new(Shared {
-                file,
+                medium,
                 next_bytes: AtomicU64::new(0),
                 noise: Noise::new(0xF101),
             }),
             memory: Mutex::new(None),
             len_bytes,
-        })
+        }
     }
 
     fn memory(&self) -> Arc<AlignedBuffer> {
@@ -129,8 +180,8 @@ impl FloorTarget {
     }
 }
 
-impl Target for FloorTarget {
-    type File = FloorFile;
+impl<M: Medium> Target for FloorTarget<M> {
+    type File = FloorFile<M>;
 
     fn label(&self) -> &str {
         "raw"
@@ -140,11 +191,11 @@ impl Target for FloorTarget {
         false
     }
 
-    fn create(&self, _name: &Name, _access: Access) -> io::Result<FloorFile> {
+    fn create(&self, _name: &Name, _access: Access) -> io::Result<FloorFile<M>> {
         Ok(FloorFile::Log(Arc::clone(&self.shared)))
     }
 
-    fn open(&self, _name: &Name, access: Access) -> io::Result<FloorFile> {
+    fn open(&self, _name: &Name, access: Access) -> io::Result<FloorFile<M>> {
         Ok(match access {
             Access::Cached => FloorFile::Memory(self.memory()),
             Access::Direct | Access::Durable => FloorFile::InPlace(Arc::clone(&self.shared)),
@@ -180,38 +231,37 @@ impl Target for FloorTarget {
     }
 
     fn sync_everything(&self) -> io::Result<()> {
-        Ok(rustix::fs::fdatasync(&self.shared.file)?)
+        self.shared.medium.sync()
     }
 
     /// All files are the one that there is.
     fn flow(
         &self,
-        _files: &[FloorFile],
+        _files: &[FloorFile<M>],
         flow: &Flow<'_>,
         place: &mut dyn FnMut(u64) -> (usize, u64),
     ) -> io::Result<Sample> {
-        let mut place = |turn| (0, place(turn).1);
-        by_io_uring(std::slice::from_ref(&self.shared.file), flow, &mut place)
+        self.shared.medium.flow(flow, &mut |turn| place(turn).1)
     }
 }
 
 /// One of the three things that a file of the floor can be.
-pub(crate) enum FloorFile {
+pub(crate) enum FloorFile<M> {
     /// Created: the next places of the log.
-    Log(Arc<Shared>),
+    Log(Arc<Shared<M>>),
     /// Opened for direct or durable use.
-    InPlace(Arc<Shared>),
+    InPlace(Arc<Shared<M>>),
     /// Opened for use through a cache.
     Memory(Arc<AlignedBuffer>),
 }
 
-impl FloorFile {
+impl<M> FloorFile<M> {
     fn unsupported<T>() -> io::Result<T> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-impl TargetFile for FloorFile {
+impl<M: Medium> TargetFile for FloorFile<M> {
     #[inline]
     fn read_at(&self, into: &mut [u8], offset_bytes: u64) -> io::Result<()> {
         match self {
@@ -221,8 +271,7 @@ impl TargetFile for FloorFile {
                 Ok(())
             }
             FloorFile::InPlace(shared) | FloorFile::Log(shared) => {
-                let wanted = into.len();
-                whole(rustix::io::pread(&shared.file, into, offset_bytes)?, wanted)
+                shared.medium.read(into, offset_bytes)
             }
         }
     }
@@ -234,10 +283,9 @@ impl TargetFile for FloorFile {
                 shared.log(from.len().div_ceil(PAGE_BYTES) + 1)
             }
             FloorFile::Log(shared) | FloorFile::InPlace(shared) => {
-                let written = rustix::io::pwrite(&shared.file, from, offset_bytes)?;
-                whole(written, from.len())
+                shared.medium.write(from, offset_bytes)
             }
-            FloorFile::Memory(_) => FloorFile::unsupported(),
+            FloorFile::Memory(_) => Self::unsupported(),
         }
     }
 
@@ -245,16 +293,14 @@ impl TargetFile for FloorFile {
     fn append(&self, from: &[u8]) -> io::Result<()> {
         match self {
             FloorFile::Log(shared) => shared.log(from.len().div_ceil(PAGE_BYTES)),
-            FloorFile::InPlace(_) | FloorFile::Memory(_) => FloorFile::unsupported(),
+            FloorFile::InPlace(_) | FloorFile::Memory(_) => Self::unsupported(),
         }
     }
 
     #[inline]
     fn sync_data(&self) -> io::Result<()> {
         match self {
-            FloorFile::Log(shared) | FloorFile::InPlace(shared) => {
-                Ok(rustix::fs::fdatasync(&shared.file)?)
-            }
+            FloorFile::Log(shared) | FloorFile::InPlace(shared) => shared.medium.sync(),
             FloorFile::Memory(_) => Ok(()),
         }
     }
@@ -265,6 +311,6 @@ impl TargetFile for FloorFile {
     }
 
     fn set_len(&self, _len_bytes: u64) -> io::Result<()> {
-        FloorFile::unsupported()
+        Self::unsupported()
     }
 }

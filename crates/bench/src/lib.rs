@@ -8,7 +8,7 @@
 //! Programs that measure something else in the same way take their parts from here: [`measure`] under [`observed`], to a
 //! [`Measurement`] by [`Sample::measurement`].
 //!
-//! - `target`: what every system can do; `kernel`, `floor`, `embedded`: the systems;
+//! - `target`: what every system can do; `kernel`, `floor`, `embedded`: the systems; `ssd`: a device with latency for two of them;
 //! - `jobs`: what is asked of them; `sample`: measuring it; `schedule`: in what order;
 //! - `measurement`: what a program prints of it for another one;
 //! - `report`, `table`: what is told about it;
@@ -35,6 +35,7 @@ mod resources;
 mod rows;
 mod sample;
 mod schedule;
+mod ssd;
 mod suite;
 mod table;
 mod target;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::breakdown::BreakdownRow;
+
 /// One row, measured once on one system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
@@ -41,8 +43,11 @@ impl Measurement {
 }
 
 /// What a program that measures prints: `{"rows": [...]}`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MeasuredRows {
     /// In the order of the table.
     pub rows: Vec<Measurement>,
+    /// Where the time of operations goes, if that was asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<BreakdownRow>,
 }

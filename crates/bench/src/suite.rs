@@ -276,7 +276,8 @@ fn notes(options: &Options, disk: &Block) -> Vec<String> {
          written file (for cached reads: a copy in memory). Ratios are of operations per second; \
          above 1 Adit does more. Percentiles are of single operations; in the rows about names \
          the rate includes a final syncfs, which the percentiles can't show; a percentile that too \
-         few operations support is left out. Data is incompressible."
+         few operations support is left out. In the sequential rows an operation is a MiB, so ops/s are \
+         MiB/s. Data is incompressible."
             .to_owned(),
     ];
     let raw_us = disk

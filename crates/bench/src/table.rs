@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::breakdown::BreakdownBlock;
 use crate::compare::Comparison;
 use crate::report::{Block, Environment, Report};
 use crate::rows::{ADIT, Cell, Row};
@@ -28,6 +29,14 @@ impl fmt::Display for Comparison {
         writeln!(f, "{}", self.environment)?;
         for group in &self.groups {
             writeln!(f)?;
+            if !group.layers.is_empty() {
+                let block = BreakdownBlock {
+                    title: group.title.clone(),
+                    rows: group.layers.clone(),
+                };
+                block.fmt(f)?;
+                continue;
+            }
             let rounds = self.repetitions;
             writeln!(f, "{} (medians of {rounds} rounds)", group.title)?;
             write_rows(f, &group.rows)?;

@@ -54,7 +54,7 @@ fn all_operations_add_up_and_only_those_that_need_the_device_go_there() {
     assert_eq!(breakdown.blocks.len(), 2);
     for block in &breakdown.blocks {
         let alone: Vec<_> = block.rows.iter().filter(|row| row.threads == 1).collect();
-        let ids: Vec<_> = alone.iter().map(|row| row.id).collect();
+        let ids: Vec<_> = alone.iter().map(|row| row.id.as_str()).collect();
         assert_eq!(ids, ROWS, "{}", block.title);
         for row in &alone {
             assert_sound(row);

@@ -61,6 +61,7 @@ fn tiny() -> (Vec<Job>, Shape) {
         Growth::Size { max: 16 << 20 },
         Growth::Extents { max: 100 },
         Growth::Open { max: 100 },
+        Growth::Cache { max: 64 << 20 },
         Growth::Threads { max: 2 },
     ] {
         jobs.push(Job::Grow(growth));
@@ -88,6 +89,7 @@ fn assignment(system: System, place: &str) -> Assignment {
         jobs,
         shape,
         round: 1,
+        layers: false,
     }
 }
 
@@ -138,6 +140,16 @@ fn every_job_measures_the_same_on_the_kernels_file_system_and_on_a_volume() {
     let adit = measure_alone(&on_adit).unwrap();
     assert_sane(&adit);
     assert_eq!(titles(&adit), titles(&kernel));
+    // What an operation is, in rows whose operations aren't calls of a page or a name.
+    for title in [
+        "sequential write + fdatasync, per MiB (2 MiB)",
+        "sequential cached read, per MiB (2 MiB)",
+        "sequential direct read, per MiB (2 MiB)",
+        "sequential direct write 4 KiB, 4 in flight, 2 files in turn",
+        "list a directory, a name",
+    ] {
+        assert!(titles(&adit).contains(&title), "{title}");
+    }
     // The files that are read and overwritten stay; nothing else.
     let kept = [
         "aged-",
@@ -171,6 +183,93 @@ fn the_floor_measures_what_needs_no_names_and_no_cache() {
         !ids.contains(&"create") && !ids.contains(&"mail"),
         "{ids:?}"
     );
+}
+
+/// Of a device with an SSD's latency: no operation that needs the device takes less than that.
+#[test]
+fn adit_and_the_floor_wait_for_an_ssd() {
+    for system in [System::Adit, System::Raw] {
+        let mut slow = assignment(system, "ssd:128M");
+        let stream = |write, depth| {
+            Job::Stream(Stream {
+                write,
+                random: true,
+                request_bytes: 4096,
+                depth,
+                files: 1,
+                over: Axis::Depth,
+            })
+        };
+        slow.jobs = vec![
+            Job::AppendSync { threads: 1 },
+            Job::AppendSync { threads: 4 },
+            Job::NewFileSync,
+            Job::OverwriteSync,
+            stream(false, 1),
+            stream(false, 4),
+            stream(true, 4),
+        ];
+        let measured = measure_alone(&slow).unwrap();
+        assert_sane(&measured);
+        assert_eq!(measured.rows.len(), slow.jobs.len());
+        let least_us = |id: &str, at| {
+            let row = measured
+                .rows
+                .iter()
+                .find(|row| row.id == id && row.threads == 1 && row.at == at);
+            let row = row.unwrap();
+            row.seconds * 1e6 / row.operations as f64
+        };
+        // A write and a flush (or one that is both); a read.
+        assert!(least_us("append-sync", None) >= 20.0);
+        assert!(least_us("overwrite-sync", None) >= 20.0);
+        assert!(least_us("depth-read", Some(1)) >= 80.0);
+    }
+    // The kernel's file systems can't be made there.
+    assert!(measure_alone(&assignment(kernel(), "ssd:128M")).is_err());
+}
+
+#[test]
+fn layers_are_told_instead_of_rows_and_only_of_adit() {
+    let mut looked_at = assignment(System::Adit, "mem:256M");
+    looked_at.layers = true;
+    looked_at.jobs = vec![
+        Job::AppendSync { threads: 1 },
+        Job::CachedRead {
+            len_bytes: 1 << 20,
+            threads: 1,
+        },
+        Job::Names,
+    ];
+    let measured = measure_alone(&looked_at).unwrap();
+    assert!(measured.rows.is_empty());
+    let ids: Vec<&str> = measured.layers.iter().map(|row| row.id.as_str()).collect();
+    let expected = [
+        "cached-read",
+        "append-sync",
+        "create",
+        "stat",
+        "open",
+        "rename",
+        "unlink",
+    ];
+    assert_eq!(ids, expected);
+    for row in &measured.layers {
+        let shares: f64 = row.layers.iter().map(|layer| layer.share).sum();
+        assert!((shares - 1.0).abs() < 1e-9, "{}", row.title);
+    }
+    // What one process prints, another one understands.
+    let text = serde_json::to_string(&measured).unwrap();
+    let read: MeasuredRows = serde_json::from_str(&text).unwrap();
+    assert_eq!(read.layers.len(), measured.layers.len());
+    assert_eq!(read.layers[0].layers[0].layer, "call");
+
+    for system in [System::Raw, kernel()] {
+        let mut wrong = assignment(system, "/nonexistent/place");
+        wrong.layers = true;
+        let error = measure_alone(&wrong).unwrap_err();
+        assert!(error.to_string().contains("only of Adit"), "{error}");
+    }
 }
 
 #[test]

@@ -22,8 +22,10 @@ use crate::{
     Submission,
 };
 
-/// Closer than this to a deadline, waiting spins: a sleeping thread would wake up later than that.
-const SPIN_NS: u64 = 60_000;
+/// Closer than this to a deadline, waiting doesn't sleep: a sleeping thread may wake up later than that (by the kernel's slack of 50 µs
+/// and, on a virtual machine, as much again). It looks at the clock, and leaves the processor to others meanwhile, as one does that waits
+/// for a device.
+const SPIN_NS: u64 = 150_000;
 
 /// From this size on it is a benchmark's device: huge pages make it faster, and memory is taken in 2 MiB pieces. Smaller ones are tests'.
 const HUGE_PAGES_FROM_BYTES: usize = 512 << 20;
@@ -306,9 +308,9 @@ fn wait_until(due_ns: u64, timeout: Option<Duration>) {
         match until_ns.saturating_sub(monotonic_ns()) {
             0 => return,
             left_ns if left_ns > SPIN_NS => {
-                std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS + 5_000));
+                std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS));
             }
-            _ => std::hint::spin_loop(),
+            _ => std::thread::yield_now(),
         }
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::growth::{self, Curve};
 use super::suites::{Group, Suite};
 use super::systems::System;
+use crate::breakdown::BreakdownRow;
 use crate::report::Environment;
 use crate::rows::{Row, Rows};
 
@@ -62,25 +63,32 @@ pub struct GroupResult {
     pub terms: String,
     /// What each system could keep in memory, page cache or Adit's.
     pub cache_bytes: u64,
-    /// The bound on what a process on a file system of the kernel had in memory, its page cache included.
-    pub kernel_memory_bytes: u64,
+    /// The bound on what a process on a file system of the kernel had in memory, its page cache included; `None` where none was measured.
+    pub kernel_memory_bytes: Option<u64>,
     /// In the order in which they were measured.
     pub rows: Vec<Row>,
     /// Those that are points of curves, once more as curves.
     pub curves: Vec<Curve>,
+    /// Where the time of Adit's operations goes, in the group that is about it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<BreakdownRow>,
 }
 
 impl GroupResult {
-    pub(crate) fn new(group: &Group, rows: Rows) -> GroupResult {
+    pub(crate) fn new(group: &Group, rows: Rows, layers: Vec<BreakdownRow>) -> GroupResult {
         let rows = rows.finish();
+        let kernel = System::Kernel(String::new());
         GroupResult {
             id: group.id.to_owned(),
             title: group.title.to_owned(),
             terms: group.terms.to_owned(),
             cache_bytes: group.cache_bytes,
-            kernel_memory_bytes: super::memory_bytes(&System::Kernel(String::new()), group),
+            kernel_memory_bytes: group
+                .concerns(&kernel, 0)
+                .then(|| super::memory_bytes(&kernel, group)),
             curves: growth::curves(&rows),
             rows,
+            layers,
         }
     }
 }
@@ -91,10 +99,11 @@ impl Comparison {
         serde_json::to_string_pretty(self).map_err(io::Error::other)
     }
 
-    /// The kernel's file systems in it.
-    pub(crate) fn kernels(&self) -> impl Iterator<Item = &str> {
+    /// The systems that a group measured something on.
+    pub(crate) fn systems_in(&self, group: &GroupResult) -> Vec<&str> {
         let names = self.systems.iter().map(|system| system.name.as_str());
-        names.filter(|name| ![crate::rows::ADIT, crate::rows::RAW].contains(name))
+        let measured = |name: &str| group.rows.iter().any(|row| row.cell(name).is_some());
+        names.filter(|name| measured(name)).collect()
     }
 
     /// All rows in which Adit has less than 0.95 of the fastest kernel file system's rate, the worst first.

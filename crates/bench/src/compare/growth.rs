@@ -14,13 +14,13 @@ pub struct Curve {
     /// Where, and what an operation took there in µs.
     pub us: Vec<(u64, f64)>,
     /// An operation takes about `at` to the power of this: 0 costs the same however large it is, 1 twice as much for twice as much. The
-    /// slope of the least squares line through the logarithms.
-    pub exponent: f64,
+    /// slope of the least squares line through the logarithms. `None` where too few points say nothing about it.
+    pub exponent: Option<f64>,
     /// Bytes of memory for each more of what grows, between the first point and the last; `None` where memory didn't grow.
     pub bytes_each: Option<f64>,
 }
 
-/// Fewer points say nothing about an exponent.
+/// Fewer points say nothing about an exponent; two say something about memory.
 const POINTS_MIN: usize = 3;
 
 /// All curves of the rows.
@@ -55,7 +55,7 @@ fn curve(id: &str, system: &str, points: &[&Row]) -> Option<Curve> {
         .filter_map(|row| Some((row.at?, row.cell(system)?)));
     let cells: Vec<_> = cells.collect();
     let us: Vec<(u64, f64)> = cells.iter().map(|&(at, cell)| (at, cell.us())).collect();
-    if us.len() < POINTS_MIN {
+    if us.len() < 2 {
         return None;
     }
     let memory: Vec<(u64, u64)> = cells
@@ -71,7 +71,7 @@ fn curve(id: &str, system: &str, points: &[&Row]) -> Option<Curve> {
     Some(Curve {
         id: id.to_owned(),
         system: system.to_owned(),
-        exponent: exponent(&us),
+        exponent: (us.len() >= POINTS_MIN).then(|| exponent(&us)),
         us,
         bytes_each,
     })
@@ -96,7 +96,33 @@ fn exponent(points: &[(u64, f64)]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::exponent;
+    use super::{curves, exponent};
+    use crate::jobs::RowKey;
+    use crate::rows::Rows;
+    use crate::sample::Sample;
+    use std::time::Duration;
+
+    /// Files that stay open, in a run that is so quick that it has few points.
+    #[test]
+    fn two_points_say_what_something_takes_in_memory_and_nothing_about_an_exponent() {
+        let curves_of = |steps: &[u64]| {
+            let mut rows = Rows::new(["adit".to_owned()]);
+            let measured = steps.iter().map(|&step| {
+                let mut key = RowKey::new("grow", format!("{step}"), 0);
+                key.at = Some(step);
+                let mut sample = Sample::untimed(1000, Duration::from_secs(1));
+                sample.memory_bytes = Some((1 << 20) + step * 300);
+                sample.measurement(&key)
+            });
+            rows.add(0, measured.collect());
+            curves(&rows.finish())
+        };
+        assert!(curves_of(&[100]).is_empty());
+        let two = &curves_of(&[100, 1000])[0];
+        assert_eq!((two.exponent, two.bytes_each), (None, Some(300.0)));
+        let three = &curves_of(&[10, 100, 1000])[0];
+        assert_eq!((three.exponent, three.bytes_each), (Some(0.0), Some(300.0)));
+    }
 
     #[test]
     fn exponents_are_those_of_the_law() {

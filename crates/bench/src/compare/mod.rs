@@ -6,17 +6,23 @@
 //!
 //! - `device`: what may be destroyed; `systems`: what is made on it; `group`: the bound on memory;
 //! - `suites`: what is measured; `worker`: by whom; `engines`: the programs of others;
-//! - `comparison`: what came out, `growth`: how it grows; `pictures`, `page`, `text`: how it is shown.
+//! - `comparison`: what came out, `growth`: how it grows; `text`, `layers`, `memory`: tables; `pictures`, `curves`: pictures; `page`: all in one page.
 
 mod comparison;
+mod curves;
 mod device;
 mod engines;
 mod group;
 mod growth;
+mod layers;
+mod memory;
+mod pace;
 mod page;
 mod pictures;
 mod suites;
 mod systems;
+#[cfg(test)]
+mod tests;
 mod text;
 mod worker;
 
@@ -26,9 +32,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::interrupt;
-use crate::measurement::{MeasuredRows, Measurement};
+use crate::jobs::{Job, Shape};
+use crate::measurement::MeasuredRows;
 use crate::report::Environment;
 use crate::rows::Rows;
+use crate::ssd;
 use crate::target::while_doing;
 
 pub use comparison::{Comparison, GroupResult, SystemInfo};
@@ -40,6 +48,7 @@ pub use worker::{Assignment, measure_alone};
 use device::TestDevice;
 use engines::Engines;
 use group::MemoryGroup;
+use pace::Pace;
 use suites::{Group, Work};
 use systems::Mount;
 
@@ -50,17 +59,21 @@ const BESIDE_OWN_CACHE_BYTES: u64 = 256 << 20;
 /// What an engine's own caches and tables take; of that, too, what it leaves is page cache.
 const ENGINE_BYTES: u64 = 512 << 20;
 
+/// The size of the device with an SSD's latency, which is in the memory of the process.
+const SSD_BYTES: u64 = 384 << 20;
+
 /// What a process that measures the system may have in memory, its page cache included.
 fn memory_bytes(system: &System, group: &Group) -> u64 {
     let beside_bytes = match system {
         System::Kernel(_) => BESIDE_CACHE_BYTES,
         System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
     };
-    let engine_bytes = match group.work {
-        Work::Jobs(..) => 0,
+    let more_bytes = match group.work {
+        Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => 0,
+        Work::Ssd(..) => SSD_BYTES,
         Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => ENGINE_BYTES,
     };
-    group.cache_bytes + beside_bytes + engine_bytes
+    group.cache_bytes + beside_bytes + more_bytes
 }
 
 /// What `adit compare` can be asked for.
@@ -133,14 +146,27 @@ pub fn compare(
         .map(|_| Rows::new(systems.iter().map(|system| system.name().to_owned())))
         .collect();
 
+    let mut layers = vec![Vec::new(); groups.len()];
+
     let started = Instant::now();
-    let mut pace = Pace::new(groups.len(), repetitions as usize * systems.len());
+    let steps_of = |group: &Group| {
+        let each = |repetition| {
+            systems
+                .iter()
+                .filter(move |system| group.concerns(system, repetition))
+        };
+        (0..repetitions).flat_map(each).count()
+    };
+    let mut pace = Pace::new(groups.iter().map(steps_of).collect());
     for repetition in 0..repetitions {
         for (at, group) in groups.iter().enumerate() {
             for turn in 0..systems.len() {
                 interrupt::check()?;
                 let index = (turn + repetition as usize) % systems.len();
                 let system = &systems[index];
+                if !group.concerns(system, repetition) {
+                    continue;
+                }
                 let what = format!(
                     "{} of {repetitions}: {} on {}",
                     repetition + 1,
@@ -164,7 +190,8 @@ pub fn compare(
                             ),
                         },
                     )?;
-                rows[at].add(index, measured);
+                rows[at].add(index, measured.rows);
+                layers[at].extend(measured.layers);
                 pace.step(at, began.elapsed());
             }
         }
@@ -173,8 +200,8 @@ pub fn compare(
 
     let results = groups
         .iter()
-        .zip(rows)
-        .map(|(group, rows)| GroupResult::new(group, rows));
+        .zip(rows.into_iter().zip(layers))
+        .map(|(group, (rows, layers))| GroupResult::new(group, rows, layers));
     Ok(Comparison {
         environment: Environment::here(device.description()),
         suite: options.suite,
@@ -184,7 +211,9 @@ pub fn compare(
             .iter()
             .map(|system| SystemInfo::new(system, &device.path))
             .collect(),
-        groups: results.filter(|group| !group.rows.is_empty()).collect(),
+        groups: results
+            .filter(|group| !group.rows.is_empty() || !group.layers.is_empty())
+            .collect(),
         notes: run.notes,
     })
 }
@@ -218,44 +247,61 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// A fresh device, the system on it, one process that measures.
-    fn measure(
+    fn measure(&mut self, system: &System, group: &Group, round: u32) -> io::Result<MeasuredRows> {
+        let memory_bytes = memory_bytes(system, group);
+        let assignment = |place: &str, jobs: &[Job], shape: &Shape| Assignment {
+            system: system.clone(),
+            place: place.to_owned(),
+            jobs: jobs.to_vec(),
+            shape: shape.clone(),
+            round,
+            layers: matches!(group.work, Work::Layers(..)),
+        };
+        match &group.work {
+            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => self
+                .on_fresh_device(system, |run, place| {
+                    run.jobs(&assignment(place, jobs, shape), memory_bytes)
+                }),
+            Work::Apart(jobs, shape) => {
+                let mut measured = MeasuredRows::default();
+                for job in jobs {
+                    let job = std::slice::from_ref(job);
+                    let one = self.on_fresh_device(system, |run, place| {
+                        run.jobs(&assignment(place, job, shape), memory_bytes)
+                    })?;
+                    measured.rows.extend(one.rows);
+                }
+                Ok(measured)
+            }
+            Work::Ssd(jobs, shape) => {
+                let place = ssd::place(SSD_BYTES);
+                self.jobs(&assignment(&place, jobs, shape), memory_bytes)
+            }
+            engine => self.engine(engine, system, group, memory_bytes),
+        }
+    }
+
+    /// The programs of an engine, each on a fresh device; nothing, and a note, where they are missing.
+    fn engine(
         &mut self,
+        engine: &Work,
         system: &System,
         group: &Group,
-        round: u32,
-    ) -> io::Result<Vec<Measurement>> {
-        let commands = match &group.work {
-            Work::Jobs(..) => None,
-            _ if *system == System::Raw => return Ok(Vec::new()),
-            work => match self.engines.commands(work) {
-                Ok(commands) => Some(commands),
-                Err(missing) => {
-                    let note = format!("`{}` is left out: {missing}.", group.title);
-                    if !self.notes.contains(&note) {
-                        self.notes.push(note);
-                    }
-                    return Ok(Vec::new());
+        memory_bytes: u64,
+    ) -> io::Result<MeasuredRows> {
+        let mut measured = MeasuredRows::default();
+        let commands = match self.engines.commands(engine) {
+            Ok(commands) => commands,
+            Err(missing) => {
+                let note = format!("`{}` is left out: {missing}.", group.title);
+                if !self.notes.contains(&note) {
+                    self.notes.push(note);
                 }
-            },
+                return Ok(measured);
+            }
         };
-        let Some(commands) = commands else {
-            let Work::Jobs(jobs, shape) = &group.work else {
-                return Ok(Vec::new());
-            };
-            return self.on_fresh_device(system, |run, place| {
-                let assignment = Assignment {
-                    system: system.clone(),
-                    place: place.to_owned(),
-                    jobs: jobs.clone(),
-                    shape: shape.clone(),
-                    round,
-                };
-                run.jobs(&assignment, memory_bytes(system, group))
-            });
-        };
-        let mut rows = Vec::new();
         for command in &commands {
-            rows.extend(self.on_fresh_device(system, |run, place| {
+            let rows = self.on_fresh_device(system, |run, place| {
                 let mut process = run.engines.process(
                     command,
                     system,
@@ -263,18 +309,18 @@ impl Run<'_> {
                     group.cache_bytes,
                     run.folder.path(),
                 );
-                let output = run.enclosed(&mut process, memory_bytes(system, group), b"")?;
-                command.rows(&output)
-            })?);
+                command.rows(&run.enclosed(&mut process, memory_bytes, b"")?)
+            });
+            measured.rows.extend(rows?);
         }
-        Ok(rows)
+        Ok(measured)
     }
 
-    fn on_fresh_device(
+    fn on_fresh_device<M>(
         &mut self,
         system: &System,
-        measure: impl FnOnce(&mut Self, &str) -> io::Result<Vec<Measurement>>,
-    ) -> io::Result<Vec<Measurement>> {
+        measure: impl FnOnce(&mut Self, &str) -> io::Result<M>,
+    ) -> io::Result<M> {
         self.device.empty()?;
         system.make(&self.device.path)?;
         let System::Kernel(name) = system else {
@@ -291,16 +337,14 @@ impl Run<'_> {
     }
 
     /// This program again, with the assignment.
-    fn jobs(&mut self, assignment: &Assignment, memory_bytes: u64) -> io::Result<Vec<Measurement>> {
+    fn jobs(&mut self, assignment: &Assignment, memory_bytes: u64) -> io::Result<MeasuredRows> {
         let own = std::env::current_exe()?;
         let mut process = Command::new(own);
         process.arg("measure");
         let text = serde_json::to_vec(assignment).map_err(io::Error::other)?;
         let output = self.enclosed(&mut process, memory_bytes, &text)?;
-        let measured: MeasuredRows = serde_json::from_slice(&output).map_err(|error| {
-            while_doing("understand what was measured", io::Error::other(error))
-        })?;
-        Ok(measured.rows)
+        serde_json::from_slice(&output)
+            .map_err(|error| while_doing("understand what was measured", io::Error::other(error)))
     }
 
     /// Runs it in the bounded group, and answers what it wrote.
@@ -345,44 +389,6 @@ impl Run<'_> {
     }
 }
 
-/// How long steps take, and so how long the rest will.
-struct Pace {
-    /// Time and steps of each group.
-    spent: Vec<(Duration, usize)>,
-    each: usize,
-}
-
-impl Pace {
-    fn new(groups: usize, each: usize) -> Pace {
-        Pace {
-            spent: vec![(Duration::ZERO, 0); groups],
-            each,
-        }
-    }
-
-    fn step(&mut self, group: usize, took: Duration) {
-        self.spent[group].0 += took;
-        self.spent[group].1 += 1;
-    }
-
-    fn done(&self) -> f64 {
-        let steps: usize = self.spent.iter().map(|&(_, steps)| steps).sum();
-        steps as f64 / (self.spent.len() * self.each).max(1) as f64
-    }
-
-    /// The mean step of each group, or of all for a group that hasn't begun, for what is missing.
-    fn left(&self) -> Option<Duration> {
-        let steps: usize = self.spent.iter().map(|&(_, steps)| steps).sum();
-        let all: Duration = self.spent.iter().map(|&(spent, _)| spent).sum();
-        let mean = all.checked_div(steps as u32)?;
-        let left = self.spent.iter().map(|&(spent, steps)| {
-            let each = spent.checked_div(steps as u32).unwrap_or(mean);
-            each * (self.each - steps.min(self.each)) as u32
-        });
-        Some(left.sum())
-    }
-}
-
 /// Writes everything about it into the folder: `report.json`, `report.md`, `report.html` and the pictures. Answers the files.
 pub fn save(comparison: &Comparison, folder: &Path) -> io::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder)
@@ -407,133 +413,4 @@ pub fn save(comparison: &Comparison, folder: &Path) -> io::Result<Vec<PathBuf>> 
             Ok(path)
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::comparison::{Comparison, GroupResult, SystemInfo};
-    use super::suites::{Group, Suite, Work};
-    use super::systems::System;
-    use super::{Pace, save};
-    use crate::jobs::RowKey;
-    use crate::report::Environment;
-    use crate::rows::Rows;
-    use crate::sample::Sample;
-    use std::path::Path;
-    use std::time::Duration;
-
-    /// Two rows and a curve; Adit loses the second row.
-    fn comparison() -> Comparison {
-        let systems = [
-            System::Adit,
-            System::Kernel("ext4".to_owned()),
-            System::Kernel("xfs".to_owned()),
-            System::Raw,
-        ];
-        let mut rows = Rows::new(systems.iter().map(|system| system.name().to_owned()));
-        for (index, rate) in [1000, 100, 200, 3000].into_iter().enumerate() {
-            let measured = |id, title: &str, at, rate| {
-                let mut key = RowKey::new(id, title, 4096);
-                key.at = at;
-                Sample::untimed(rate, Duration::from_secs(1)).measurement(&key)
-            };
-            let mut all = vec![
-                measured("won", "a row < that is won", None, rate),
-                measured("lost", "a row that is lost", None, 4000 - rate),
-            ];
-            for at in [4096, 16384, 65536] {
-                let title = format!("a row of {at}");
-                for id in ["size-write-sync", "size-read-sync"] {
-                    all.push(measured(id, &title, Some(at), rate * 4096 / at));
-                }
-            }
-            rows.add(index, all);
-        }
-        let group = Group {
-            id: "test",
-            title: "A test",
-            terms: "Nothing is synced.",
-            cache_bytes: 256 << 20,
-            work: Work::Sqlite(Vec::new()),
-        };
-        let device = Path::new("/dev/test");
-        Comparison {
-            environment: Environment::here("a test".to_owned()),
-            suite: Suite::Quick,
-            repetitions: 1,
-            seconds: 60.0,
-            systems: systems
-                .iter()
-                .map(|system| SystemInfo::new(system, device))
-                .collect(),
-            groups: vec![GroupResult::new(&group, rows)],
-            notes: vec!["Something was left out.".to_owned()],
-        }
-    }
-
-    #[test]
-    fn a_report_has_its_tables_pictures_losses_and_commands_in_one_page() {
-        let comparison = comparison();
-        let folder = tempfile::tempdir().unwrap();
-        let files = save(&comparison, &folder.path().join("new/folder")).unwrap();
-        let names: Vec<_> = files
-            .iter()
-            .filter_map(|file| file.file_name()?.to_str())
-            .collect();
-        for name in [
-            "report.json",
-            "report.md",
-            "report.html",
-            "test-ratios.svg",
-            "test-size-write-sync-rate.svg",
-        ] {
-            assert!(names.contains(&name), "{names:?}");
-        }
-        let page = std::fs::read_to_string(
-            files
-                .iter()
-                .find(|file| file.ends_with("report.html"))
-                .unwrap(),
-        )
-        .unwrap();
-        assert_eq!(page.matches("<svg").count(), names.len() - 3);
-        for part in [
-            "a row &lt; that is won",
-            "Something was left out.",
-            "mkfs.ext4",
-            "Nothing is synced.",
-        ] {
-            assert!(page.contains(part), "{part}");
-        }
-        // Nothing is loaded from elsewhere.
-        assert!(!page.contains("src=") && !page.contains("<link"), "{page}");
-        let lost = comparison.lost();
-        assert_eq!(lost.len(), 1);
-        assert_eq!(lost[0].1.id, "lost");
-        // A curve is one, however its points lie between others.
-        let exponents: Vec<f64> = comparison.groups[0]
-            .curves
-            .iter()
-            .map(|curve| curve.exponent)
-            .collect();
-        assert_eq!(exponents.len(), 2 * 4);
-        assert!(
-            exponents
-                .iter()
-                .all(|exponent| (exponent - 1.0).abs() < 0.1),
-            "{exponents:?}"
-        );
-    }
-
-    #[test]
-    fn the_time_left_is_what_the_same_steps_took() {
-        let mut pace = Pace::new(2, 2);
-        assert_eq!(pace.left(), None);
-        pace.step(0, Duration::from_secs(10));
-        // One of the first group, two of the second at the mean of all.
-        assert_eq!(pace.left(), Some(Duration::from_secs(30)));
-        pace.step(1, Duration::from_secs(2));
-        assert_eq!(pace.left(), Some(Duration::from_secs(12)));
-        assert!((pace.done() - 0.5).abs() < 1e-9);
-    }
 }

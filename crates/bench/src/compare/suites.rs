@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::systems::System;
+use crate::breakdown;
 use crate::jobs::{Action, Axis, Growth, Job, Shape, Stream, Variation};
 
 const KIB: u32 = 1 << 10;
@@ -36,12 +38,31 @@ pub(crate) struct Group {
 pub(crate) enum Work {
     /// The jobs of this crate.
     Jobs(Vec<Job>, Shape),
+    /// Likewise, each on a fresh device and in a process of its own, so that what it takes in memory is its own.
+    Apart(Vec<Job>, Shape),
+    /// Likewise, on memory with an SSD's latency: Adit and the bare device.
+    Ssd(Vec<Job>, Shape),
+    /// Where their time goes, on Adit, once.
+    Layers(Vec<Job>, Shape),
     /// RocksDB's own benchmark; each list of arguments is a run on a database of its own.
     DbBench(Vec<Vec<String>>),
     /// YCSB's core workloads on RocksDB: arguments of `adit-ycsb`.
     Ycsb(Vec<String>),
     /// Arguments of `adit-sqlite-bench`.
     Sqlite(Vec<String>),
+}
+
+impl Group {
+    /// Whether it is measured on that system in that repetition.
+    pub(crate) fn concerns(&self, system: &System, repetition: u32) -> bool {
+        match self.work {
+            Work::Jobs(..) => true,
+            Work::Apart(..) => *system != System::Raw,
+            Work::Ssd(..) => !matches!(system, System::Kernel(_)),
+            Work::Layers(..) => *system == System::Adit && repetition == 0,
+            Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => *system != System::Raw,
+        }
+    }
 }
 
 /// Amounts of a suite.
@@ -83,7 +104,8 @@ impl Suite {
                     Growth::Names { max: 10_000 },
                     Growth::Size { max: GIB },
                     Growth::Extents { max: 10_000 },
-                    Growth::Open { max: 1000 },
+                    Growth::Open { max: 10_000 },
+                    Growth::Cache { max: 256 * MIB },
                     Growth::Threads { max: 4 },
                 ],
                 keys: 10_000,
@@ -120,6 +142,7 @@ impl Suite {
                     Growth::Size { max: 1024 * GIB },
                     Growth::Extents { max: 100_000 },
                     Growth::Open { max: 100_000 },
+                    Growth::Cache { max: GIB },
                     Growth::Threads { max: 16 },
                 ],
                 keys: 100_000,
@@ -132,11 +155,12 @@ impl Suite {
     /// All groups, for a device whose smallest request is `block_bytes`.
     pub(crate) fn groups(self, block_bytes: u32) -> Vec<Group> {
         let amounts = self.amounts();
-        let mut groups = vec![core(&amounts)];
+        let mut groups = vec![core(&amounts), layers(&amounts)];
         groups.extend(grid(&amounts));
         groups.push(streams(&amounts, block_bytes));
         groups.push(mixes(&amounts));
         groups.push(aged(&amounts));
+        groups.push(ssd(&amounts));
         groups.push(growth(&amounts));
         groups.push(db_bench(&amounts));
         groups.push(ycsb(&amounts));
@@ -186,9 +210,33 @@ fn core(amounts: &Amounts) -> Group {
         id: "core",
         title: "Operations with a budget",
         terms: "Rows with fsync or fdatasync end each operation in one; rows about names end in a syncfs that belongs to their time. Files \
-                that are read or overwritten were written before, cached ones read once. No system preallocates in the rows that append.",
+                that are read or overwritten were written before, cached ones read once. No system preallocates in the rows that append. In rows about sequential \
+                reading and writing an operation is 1 MiB, so 500 µs are 2000 MiB/s.",
         cache_bytes,
         work: Work::Jobs(jobs, shape(amounts, cache_bytes)),
+    }
+}
+
+/// Where the time of some of them goes.
+fn layers(amounts: &Amounts) -> Group {
+    const CACHE_BYTES: u64 = 256 * MIB;
+    const FILE_BYTES: u64 = 64 * MIB;
+    const THREADS: u32 = 2;
+    let shape = Shape {
+        slice: amounts.slice / 2,
+        names: amounts.names / 10,
+        direct_bytes: FILE_BYTES,
+        scan_bytes: 0,
+        cache_bytes: CACHE_BYTES,
+    };
+    Group {
+        id: "layers",
+        title: "Where Adit's time goes",
+        terms: "Each moment of the calling thread belongs to one layer, the innermost, so all of them add up to the whole. Looking takes \
+                some 35 ns for each layer that is entered. Milliseconds in which somebody else was given the processor don't count, nor does \
+                the syncfs after the rows about names. × 2 is the time of one of two threads. Measured once; files as in the first table.",
+        cache_bytes: CACHE_BYTES,
+        work: Work::Layers(breakdown::jobs(FILE_BYTES, THREADS), shape),
     }
 }
 
@@ -337,14 +385,50 @@ fn aged(amounts: &Amounts) -> Group {
     }
 }
 
+/// Whether a commit waits for the device as seldom as it can, and reads overlap.
+fn ssd(amounts: &Amounts) -> Group {
+    const CACHE_BYTES: u64 = 64 * MIB;
+    let mut jobs: Vec<Job> = [1, 4, 16]
+        .into_iter()
+        .map(|threads| Job::AppendSync { threads })
+        .collect();
+    jobs.extend([Job::NewFileSync, Job::OverwriteSync]);
+    for write in [false, true] {
+        jobs.extend([1, 8, 32].map(|depth| {
+            Job::Stream(Stream {
+                write,
+                random: true,
+                request_bytes: 4 * KIB,
+                depth,
+                files: 1,
+                over: Axis::Depth,
+            })
+        }));
+    }
+    let shape = Shape {
+        direct_bytes: 64 * MIB,
+        ..shape(amounts, CACHE_BYTES)
+    };
+    Group {
+        id: "ssd",
+        title: "With an SSD's latency",
+        terms: "On memory that makes one wait as an NVMe SSD for datacenters does: a read takes 80 µs, a write 15 µs, a flush 5 µs, and 3000 \
+                MB/s pass its link. The kernel's file systems can't be made on it. Each thread appends to its own file. Who waits looks \
+                at the clock and leaves the processor to others. raw: the device's queues, one for each thread; durable is a write and a flush.",
+        cache_bytes: CACHE_BYTES,
+        work: Work::Ssd(jobs, shape),
+    }
+}
+
 fn growth(amounts: &Amounts) -> Group {
     Group {
         id: "growth",
         title: "Cost as work grows",
         terms: "Creating ends in a syncfs, writing in an fdatasync, which belong to their time. Looking up and reading: from memory, except \
-                extents, whose pages are asked for past the cache (a system that has them there may answer from it).",
+                extents, whose pages are asked for past the cache (a system that has them there may answer from it). Each curve on a fresh \
+                device and in a process of its own.",
         cache_bytes: 1536 * MIB,
-        work: Work::Jobs(
+        work: Work::Apart(
             amounts
                 .growth
                 .iter()
@@ -425,7 +509,7 @@ mod tests {
         for (block_bytes, smallest) in [(512, 512), (4096, 4096)] {
             let groups = Suite::Full.groups(block_bytes);
             let requests = groups.iter().flat_map(|group| match &group.work {
-                Work::Jobs(jobs, _) => jobs.clone(),
+                Work::Jobs(jobs, _) | Work::Apart(jobs, _) | Work::Ssd(jobs, _) => jobs.clone(),
                 _ => Vec::new(),
             });
             let sizes = requests.filter_map(|job| match job {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::comparison::{Comparison, GroupResult};
+use super::{layers, memory};
 use crate::rows::{ADIT, Cell, Row};
 use crate::table::{short, short_bytes};
 
@@ -42,18 +43,21 @@ pub(crate) fn markdown(comparison: &Comparison) -> String {
 
 fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) {
     let _ = writeln!(text, "## {}\n", group.title);
-    let _ = writeln!(
-        text,
-        "{} Adit's cache: {}; the kernel's page cache with all of the process: {}.\n",
-        group.terms,
-        short_bytes(group.cache_bytes),
-        short_bytes(group.kernel_memory_bytes)
-    );
-    let systems: Vec<&str> = comparison
-        .systems
-        .iter()
-        .map(|system| system.name.as_str())
-        .collect();
+    let cache = short_bytes(group.cache_bytes);
+    let _ = write!(text, "{} Adit's cache: {cache}", group.terms);
+    if let Some(bytes) = group.kernel_memory_bytes {
+        let kernel = short_bytes(bytes);
+        let _ = write!(
+            text,
+            "; the kernel's page cache with all of the process: {kernel}"
+        );
+    }
+    text.push_str(".\n\n");
+    layers::write(text, &group.layers);
+    if group.rows.is_empty() {
+        return;
+    }
+    let systems = comparison.systems_in(group);
     let others: Vec<&str> = systems
         .iter()
         .copied()
@@ -124,6 +128,7 @@ fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) 
                  the device for each byte asked for";
     write_simple(text, &systems, group, title, &costs);
     write_curves(text, group);
+    memory::write(text, &systems, &group.curves);
 }
 
 /// A table of one text per system; rows without any text are left out.
@@ -175,16 +180,17 @@ fn write_curves(text: &mut String, group: &GroupResult) {
             continue;
         };
         let bytes = curve.bytes_each.map(short).unwrap_or_default();
+        let exponent = curve.exponent.map(|exponent| format!("{exponent:.2}"));
+        let exponent = exponent.unwrap_or_default();
         let _ = writeln!(
             text,
-            "| {} | {} | {}: {} µs | {}: {} µs | {:.2} | {bytes} |",
+            "| {} | {} | {}: {} µs | {}: {} µs | {exponent} | {bytes} |",
             curve.id,
             curve.system,
             first.0,
             short(first.1),
             last.0,
-            short(last.1),
-            curve.exponent
+            short(last.1)
         );
     }
     text.push('\n');
@@ -208,7 +214,7 @@ fn title(row: &Row) -> &str {
     row.title.trim_start()
 }
 
-fn write_header(text: &mut String, header: &str) {
+pub(crate) fn write_header(text: &mut String, header: &str) {
     let columns = header.matches('|').count() - 1;
     let _ = writeln!(text, "{header}\n|{}", "---|".repeat(columns));
 }

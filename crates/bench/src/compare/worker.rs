@@ -8,6 +8,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::systems::System;
+use crate::breakdown;
 use crate::calm::Look;
 use crate::embedded::AditTarget;
 use crate::floor::FloorTarget;
@@ -15,6 +16,7 @@ use crate::interrupt;
 use crate::jobs::{self, Job, Shape};
 use crate::kernel::KernelTarget;
 use crate::measurement::MeasuredRows;
+use crate::ssd::{self, BareDevice};
 use crate::target::{Target, while_doing};
 
 /// What to measure, and where.
@@ -22,7 +24,8 @@ use crate::target::{Target, while_doing};
 pub struct Assignment {
     /// Which system.
     pub system: System,
-    /// A volume's address (it has been made), a directory of the kernel's, or a file or device whose content is destroyed.
+    /// A volume's address (it has been made), a directory of the kernel's, or a file or device whose content is destroyed. `ssd:SIZE` is
+    /// memory with an SSD's latency, for Adit (which makes its volume there) and the bare device.
     pub place: String,
     /// The jobs, in order.
     pub jobs: Vec<Job>,
@@ -30,6 +33,9 @@ pub struct Assignment {
     pub shape: Shape,
     /// Different rounds use different names and places.
     pub round: u32,
+    /// Say where the time of their operations goes, instead of how much it is; only Adit knows.
+    #[serde(default)]
+    pub layers: bool,
 }
 
 /// Carries it out.
@@ -45,9 +51,19 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
         job.check().map_err(wrong)?;
     }
     match assignment.system {
+        System::Kernel(_) | System::Raw if assignment.layers => {
+            let what = "only of Adit is it known in which layer its time goes";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        }
         System::Adit => {
-            let adit = AditTarget::open(&assignment.place, shape.cache_bytes, "")?;
-            let outcome = run_all(&adit, assignment);
+            let adit = match ssd::device_at(&assignment.place)? {
+                Some(device) => AditTarget::on_device(device, shape.cache_bytes)?,
+                None => AditTarget::open(&assignment.place, shape.cache_bytes, "")?,
+            };
+            let outcome = match assignment.layers {
+                true => layers(&adit, assignment),
+                false => run_all(&adit, assignment),
+            };
             let closed = adit.close();
             let rows = outcome?;
             closed?;
@@ -55,15 +71,18 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
         }
         System::Kernel(_) => run_all(&KernelTarget::new(assignment.place.as_ref())?, assignment),
         System::Raw => {
-            let len_bytes = assignment
-                .jobs
-                .iter()
-                .map(|job| job.file_bytes(shape))
-                .max();
-            run_all(
-                &FloorTarget::new(assignment.place.as_ref(), len_bytes.unwrap_or(0))?,
-                assignment,
-            )
+            let files = assignment.jobs.iter().map(|job| job.file_bytes(shape));
+            let len_bytes = files.max().unwrap_or(0);
+            match ssd::device_at(&assignment.place)? {
+                Some(device) => {
+                    let floor = FloorTarget::written(BareDevice::new(device), len_bytes)?;
+                    run_all(&floor, assignment)
+                }
+                None => {
+                    let floor = FloorTarget::new(assignment.place.as_ref(), len_bytes)?;
+                    run_all(&floor, assignment)
+                }
+            }
         }
     }
 }
@@ -94,7 +113,20 @@ fn run_all<T: Target>(target: &T, assignment: &Assignment) -> io::Result<Measure
             }
         }
     }
-    Ok(MeasuredRows { rows })
+    Ok(MeasuredRows {
+        rows,
+        ..MeasuredRows::default()
+    })
+}
+
+fn layers(adit: &AditTarget, assignment: &Assignment) -> io::Result<MeasuredRows> {
+    /// One in which the look at the layers comes first, one in which it comes second.
+    const ROUNDS: u32 = 2;
+    let Assignment { jobs, shape, .. } = assignment;
+    Ok(MeasuredRows {
+        rows: Vec::new(),
+        layers: breakdown::measure_rows(adit, jobs, shape, ROUNDS, &mut |_, _| ())?,
+    })
 }
 
 /// As many as we may: a job opens 100,000, each of which is a descriptor of the kernel's there.

@@ -1,4 +1,5 @@
-//! What an operation costs as something grows: files, the size of a file, its extents, the names in a directory, open files, threads.
+//! What an operation costs as something grows: files, the size of a file, its extents, the names in a directory, open files, what is
+//! cached, threads.
 //!
 //! A job climbs by factors of ten and measures at each step. Whoever reads the rows fits exponents to them.
 
@@ -41,6 +42,11 @@ pub enum Growth {
         /// The last step.
         max: u64,
     },
+    /// Bytes of a file that are in the cache, by factors of four from 16 MiB on.
+    Cache {
+        /// The last step.
+        max: u64,
+    },
     /// Threads that read what is cached, and that append and sync; by factors of two.
     Threads {
         /// The last step.
@@ -65,6 +71,7 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>, growth: Growth) -> io::Result
         Growth::Size { max } => size(stage, max),
         Growth::Extents { max } => extents(stage, max),
         Growth::Open { max } => open(stage, max),
+        Growth::Cache { max } => cache(stage, max),
         Growth::Threads { max } => threads(stage, max),
     }
 }
@@ -292,6 +299,34 @@ fn open<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> 
     }
     stage.target.remove_folder(&folder)?;
     stage.target.sync_everything()?;
+    Ok(rows)
+}
+
+/// Reading pages at random places of a file that is in the cache, and the memory that they take there.
+fn cache<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
+    let mut rows = Vec::new();
+    for step in
+        std::iter::successors(Some(16 << 20), |step| Some(step * 4)).take_while(|&step| step <= max)
+    {
+        let name = stage.name("grown-cache", step);
+        let file = stage.target.create(&name, Access::Cached)?;
+        stage.write_all(&file, step)?;
+        file.sync_all()?;
+        warm(&file, step)?;
+        let mut buffer = AlignedBuffer::new(PAGE_BYTES);
+        let mut place = places(stage.round, 0, step);
+        let read = observed(|| {
+            stage.measure(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
+                file.read_at(&mut buffer, place())
+            })
+        })?;
+        drop(file);
+        stage.target.unlink(&name)?;
+        stage.target.sync_everything()?;
+        let title = format!("read a page of {} in the cache", readable_bytes(step));
+        let key = RowKey::new("grow-cache-read", title, PAGE_BYTES as u64);
+        rows.push((key.at(step), read));
+    }
     Ok(rows)
 }
 

@@ -1,4 +1,4 @@
-//! A large file from front to back, 1 MiB at a time: operations per second are MiB per second.
+//! A large file from front to back, 1 MiB at a time: an operation is a MiB, so operations per second are MiB per second.
 
 use std::io;
 use std::time::Instant;
@@ -46,7 +46,7 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
     target.sync_everything()?;
     let key = |id, title: &str, chunks: u64| {
         let size = readable_bytes(chunks * CHUNK_BYTES);
-        RowKey::new(id, format!("{title}, MiB/s ({size})"), 0)
+        RowKey::new(id, format!("{title}, per MiB ({size})"), 0)
     };
     let mut rows = vec![
         (

@@ -50,6 +50,10 @@ impl Stream {
             (true, false) => "random direct read",
         };
         let size = readable_bytes(u64::from(self.request_bytes));
+        let files = match self.files {
+            1 => "1 file".to_owned(),
+            files => format!("{files} files in turn"),
+        };
         let (id, at, title) = match (self.over, self.write, self.depth) {
             (Axis::Size, true, 1) => (
                 "size-write-sync",
@@ -79,15 +83,12 @@ impl Stream {
             (Axis::Files, _, 1) => (
                 "files-write-sync",
                 self.files,
-                format!("{action} {size}, {} files in turn", self.files),
+                format!("{action} {size}, {files}"),
             ),
             (Axis::Files, _, _) => (
                 "files-write-async",
                 self.files,
-                format!(
-                    "{action} {size}, {} in flight, {} files in turn",
-                    self.depth, self.files
-                ),
+                format!("{action} {size}, {} in flight, {files}", self.depth),
             ),
         };
         RowKey::new(id, title, u64::from(self.request_bytes)).at(u64::from(at))
@@ -145,4 +146,29 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>, stream: Stream) -> io::Result
         })
     })?;
     Ok(vec![(stream.key(), sample)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Axis, Stream};
+
+    #[test]
+    fn a_title_says_how_many_files_take_turns() {
+        let title = |files, depth| {
+            let stream = Stream {
+                write: true,
+                random: false,
+                request_bytes: 4096,
+                depth,
+                files,
+                over: Axis::Files,
+            };
+            stream.key().title
+        };
+        assert_eq!(title(1, 1), "sequential direct write 4 KiB, 1 file");
+        assert_eq!(
+            title(16, 128),
+            "sequential direct write 4 KiB, 128 in flight, 16 files in turn"
+        );
+    }
 }

@@ -10,12 +10,11 @@ use crate::inode::Inode;
 use crate::open::OpenFile;
 use crate::resolve;
 use crate::types::*;
-use crate::volume::Fs;
+use crate::volume::{Fs, Rare};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
 use adit_store::{AllocateMode, AtomicRange, Blob, SyncKind};
 use std::io::{IoSlice, IoSliceMut};
-use std::pin::Pin;
 use std::rc::Rc;
 
 /// Reading.
@@ -158,7 +157,8 @@ impl Fs {
         // Through the cache with DIRECT too: new pages go that way in any case.
         let offset = self.store.append_vectored(blob, data).await?;
         if file.flags().contains(OpenFlags::DIRECT) {
-            self.store.write_back(blob).await?;
+            let write_back: Rare<'_, _> = Box::pin(self.store.write_back(blob));
+            write_back.await?;
         }
         self.written(file, &inode).await?;
         Ok(offset)
@@ -210,9 +210,7 @@ impl Fs {
             && !file.who().privileged
             && let Some(blob) = &inode.blob
         {
-            // Boxed, so that writes without it are small futures.
-            let drop: Pin<Box<dyn Future<Output = Result<()>> + '_>> =
-                Box::pin(self.drop_set_ids(file.who(), blob));
+            let drop: Rare<'_, _> = Box::pin(self.drop_set_ids(file.who(), blob));
             drop.await?;
         }
         Ok(inode)
@@ -230,9 +228,7 @@ impl Fs {
         } else {
             return Ok(());
         };
-        // Boxed, so that writes without it are small futures.
-        let sync: Pin<Box<dyn Future<Output = Result<()>> + '_>> =
-            Box::pin(self.sync_inode(file, inode, kind));
+        let sync: Rare<'_, _> = Box::pin(self.sync_inode(file, inode, kind));
         sync.await
     }
 

@@ -4,7 +4,7 @@ use crate::inode::Inode;
 use crate::namespace::New;
 use crate::resolve::{self, Goal, Last};
 use crate::types::*;
-use crate::volume::{Fs, fresh_slot};
+use crate::volume::{Fs, Rare, fresh_slot};
 use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
@@ -274,7 +274,9 @@ impl Fs {
         if inode.unlinked.get() {
             let (id, kind) = (inode.id, inode.kind);
             drop(inode);
-            self.orphans().reclaim(id, kind).await;
+            let orphans = self.orphans();
+            let reclaim: Rare<'_, _> = Box::pin(orphans.reclaim(id, kind));
+            reclaim.await;
         }
     }
 
@@ -357,8 +359,9 @@ impl Fs {
             let (inode, created) = match found {
                 Ok(inode) => (inode, false),
                 Err((parent, name)) => {
-                    let made = self.create(at.who, parent, &name, New::File, mode).await;
-                    match made {
+                    let make: Rare<'_, _> =
+                        Box::pin(self.create(at.who, parent, &name, New::File, mode));
+                    match make.await {
                         Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
                         // Another one was faster.
                         Err(error)
@@ -375,10 +378,12 @@ impl Fs {
             if cut
                 && !flags.contains(OpenFlags::PATH)
                 && let Some(blob) = &inode.blob
-                && let Err(error) = self.cut(at.who, blob, 0).await
             {
-                self.release(inode).await;
-                return Err(error);
+                let cut: Rare<'_, _> = Box::pin(self.cut(at.who, blob, 0));
+                if let Err(error) = cut.await {
+                    self.release(inode).await;
+                    return Err(error);
+                }
             }
             return Ok(self.descriptor(inode, flags, at.who));
         }

@@ -7,7 +7,7 @@ use crate::namespace::{
 use crate::orphans;
 use crate::resolve::{self, Goal, Place};
 use crate::types::*;
-use crate::volume::Fs;
+use crate::volume::{Fs, Rare};
 use adit_base::clock::Timestamp;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
@@ -61,7 +61,8 @@ impl Fs {
             match outcome {
                 Outcome::Nothing => return Ok(()),
                 Outcome::WriteHome(id, blob) => {
-                    self.store.sync(&blob, SyncKind::Data).await?;
+                    let sync: Rare<'_, _> = Box::pin(self.store.sync(&blob, SyncKind::Data));
+                    sync.await?;
                     written = Some(id);
                 }
                 Outcome::Renamed {

@@ -16,7 +16,11 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_store::format::Slot;
 use adit_store::{BlobId, Point, Store};
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use zerocopy::FromZeros;
+
+/// What happens seldom, or takes long anyway: boxed, so that the futures of hot paths, which are moved before they run, stay small.
+pub(crate) type Rare<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Orphans that mounting deletes before it returns; the rest is done in the background.
 const ORPHANS_AT_MOUNT: usize = 64;

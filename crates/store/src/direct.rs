@@ -9,7 +9,7 @@
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
 use crate::extents::{Extent, Mapping};
-use crate::volume::{Inner, Store};
+use crate::volume::{Inner, Rare, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
@@ -73,6 +73,19 @@ impl Store {
         if aligned && inner.overwrite(blob, offset, data).await? {
             return Ok(());
         }
+        let through_the_cache: Rare<'_, _> =
+            Box::pin(self.write_through_the_cache(blob, offset, data, aligned));
+        through_the_cache.await
+    }
+
+    async fn write_through_the_cache(
+        &self,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[u8],
+        aligned: bool,
+    ) -> Result<()> {
+        let inner = &self.0;
         self.write(blob, offset, data).await?;
         self.write_back(blob).await?;
         if aligned && inner.checksums.is_some() {

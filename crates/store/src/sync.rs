@@ -328,29 +328,30 @@ impl Inner {
             return Ok(());
         }
         let valid_size = new_valid_size(slot, &pages, size);
-        if valid_size > slot.valid_size
-            && let Err(error) = self.cover_tail(blob, slot, &mut pages).await
-        {
-            self.redirty(blob, &pages, &[]);
-            return Err(error);
-        }
-        let (journal, mut home) = match self.plan(blob, slot, &pages, size).await {
-            Ok(plan) => plan,
-            Err(error) if error.errno() == Errno::NOSPC && self.checksums.is_some() => {
-                return self.write_back_in_place(blob, pages, size, times).await;
-            }
-            Err(error) => {
+        if valid_size > slot.valid_size && leaves_tail(slot, &pages) {
+            let cover: Rare<'_, _> = Box::pin(self.cover_tail(blob, slot, &mut pages));
+            if let Err(error) = cover.await {
                 self.redirty(blob, &pages, &[]);
                 return Err(error);
             }
-        };
-        let result = match self.write_pieces(blob, &mut home).await {
-            Ok(()) => {
-                self.map_pieces(blob, &journal, &mut home, size, valid_size, times)
-                    .await
+        }
+        let (mut journal, mut home) = (TakenPages::new(), Pieces::new());
+        let planned = self.plan(blob, slot, &pages, size, &mut journal, &mut home);
+        if let Err(error) = planned.await {
+            if error.errno() == Errno::NOSPC && self.checksums.is_some() {
+                let in_place: Rare<'_, _> =
+                    Box::pin(self.write_back_in_place(blob, pages, size, times));
+                return in_place.await;
             }
-            Err(error) => Err(error),
-        };
+            self.redirty(blob, &pages, &[]);
+            return Err(error);
+        }
+        let mut result = self.write_pieces(blob, &mut home).await;
+        if result.is_ok() {
+            result = self
+                .map_pieces(blob, &journal, &mut home, size, valid_size, times)
+                .await;
+        }
         if let Err(error) = result {
             self.redirty(blob, &journal, &home);
             blob.shared.note_error(error.errno());
@@ -391,7 +392,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The page in which the valid size lies has to become zeroes behind it, in the same transaction, before
+    /// The page in which the valid size lies, which isn't among `pages`, has to become zeroes behind it, in the same transaction, before
     /// the valid size passes its end.
     async fn cover_tail(
         self: &Rc<Self>,
@@ -401,11 +402,6 @@ impl Inner {
     ) -> Result<()> {
         let tail = (slot.valid_size / PAGE) as u32;
         let at = pages.partition_point(|taken| taken.page < tail);
-        if slot.valid_size.is_multiple_of(PAGE)
-            || pages.get(at).is_some_and(|taken| taken.page == tail)
-        {
-            return Ok(());
-        }
         if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
             let gap = granules((slot.valid_size % PAGE) as usize, PAGE_BYTES);
             let granules = self.cache.begin_write_back(frame) | gap;
@@ -418,14 +414,17 @@ impl Inner {
         Ok(())
     }
 
-    /// Decides what goes through the journal and what home, and takes space for what has none.
+    /// Decides what goes through the journal and what home, and takes space for what has none. The answers are places of the caller, in
+    /// whose future they would be twice otherwise.
     async fn plan(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
         slot: SlotSizes,
         pages: &[Taken],
         size: u64,
-    ) -> Result<(TakenPages, Pieces)> {
+        journal: &mut TakenPages,
+        homes: &mut Pieces,
+    ) -> Result<()> {
         let cache = &self.cache;
         let dirty_bytes: u32 = pages
             .iter()
@@ -443,24 +442,27 @@ impl Inner {
             }
         }
         let small = changes_map && few;
-        let (journal, home): (TakenPages, TakenPages) = pages.iter().copied().partition(|taken| {
-            small
-                || cache
-                    .find(blob.key(taken.page))
-                    .is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
-                    && !planted(Bug::LiveBytesOverwritten)
-        });
+        let is_live = |taken: &Taken| {
+            let frame = cache.find(blob.key(taken.page));
+            frame.is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
+                && !planted(Bug::LiveBytesOverwritten)
+        };
+        let home: TakenPages;
+        (*journal, home) = pages
+            .iter()
+            .copied()
+            .partition(|taken| small || is_live(taken));
         // Many live pages full of new data would overflow a transaction: let the checkpoint make them
         // ordinary ones. (What they hold now may go home with it; it goes again as it is then.)
         if journal.len() > JOURNAL_PAGES_PER_SYNC {
             self.checkpoint().await?;
-            return Box::pin(self.plan(blob, slot, pages, size)).await;
+            return Box::pin(self.plan(blob, slot, pages, size, journal, homes)).await;
         }
-        if home.is_empty() {
-            return Ok((journal, Pieces::new()));
+        if !home.is_empty() {
+            let take: Rare<'_, _> = Box::pin(self.take_homes(blob, &home));
+            *homes = take.await?;
         }
-        let homes: Rare<'_, _> = Box::pin(self.take_homes(blob, &home));
-        Ok((journal, homes.await?))
+        Ok(())
     }
 
     /// The transaction that maps what was written home and carries what goes through the journal.
@@ -696,6 +698,15 @@ impl Inner {
         }
         self.frame_settled.notify_all();
     }
+}
+
+/// Does the valid size end inside of a page that isn't among these?
+fn leaves_tail(slot: SlotSizes, pages: &[Taken]) -> bool {
+    let tail = (slot.valid_size / PAGE) as u32;
+    !slot.valid_size.is_multiple_of(PAGE)
+        && pages
+            .binary_search_by_key(&tail, |taken| taken.page)
+            .is_err()
 }
 
 /// Pages with live bytes that one sync carries in its transaction.

@@ -69,7 +69,8 @@ impl Store {
         for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
             if inner.is_crowded() {
                 // As `throttle`, but under the lock: what others write back is let be. An error is fsync's to tell.
-                let _ = inner.write_back_all().await;
+                let write_back: Rare<'_, _> = Box::pin(inner.write_back_all());
+                let _ = write_back.await;
             }
             inner.write_locked(blob, at, part, &mut promise).await?;
             at += part.len() as u64;

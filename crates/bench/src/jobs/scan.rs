@@ -11,7 +11,7 @@ use crate::target::{Access, Target, TargetFile};
 
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Write (with the final sync), read past the cache, read through it.
+/// Write a new file (with the final sync), overwrite it again and again (each time with a sync), read it through the cache, and one past it.
 pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> {
     let target = stage.target;
     let name = stage.name("scan", 0);
@@ -28,16 +28,31 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
         written.elapsed = started.elapsed();
         Ok(written)
     })?;
+    let overwritten = observed(|| {
+        stage.measure(Limit::time(stage.shape.slice), Timing::Each, |turn| {
+            let at = turn % chunks;
+            file.write_at(stage.noise.at(turn, CHUNK_BYTES as usize), at * CHUNK_BYTES)?;
+            match at + 1 == chunks {
+                true => file.sync_data(),
+                false => Ok(()),
+            }
+        })
+    })?;
     drop(file);
     target.sync_everything()?;
 
-    // The first reading warms the cache, so that the second finds everything.
-    read(stage, &name, chunks)?;
-    let cached = read(stage, &name, chunks)?;
+    // The first reading warms the cache, so that those that are measured find everything.
+    let file = target.open(&name, Access::Cached)?;
+    read(stage, &file, chunks, Limit::operations(chunks))?;
+    let cached = read(stage, &file, chunks, Limit::time(stage.shape.slice))?;
+    drop(file);
     // Past the cache, in a file that was written past it: nothing of it is cached.
     let direct_chunks = stage.shape.direct_bytes / CHUNK_BYTES;
     let direct = match stage.written_file("direct", stage.shape.direct_bytes, Access::Direct) {
-        Ok(file) => Some(read_chunks(stage, &file, direct_chunks)?),
+        Ok(file) => {
+            let limit = Limit::time(stage.shape.slice);
+            Some(read(stage, &file, direct_chunks, limit)?)
+        }
         // The other rows stand without it.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
         Err(error) => return Err(error),
@@ -53,6 +68,10 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
             key("scan-write", "sequential write + fdatasync", chunks),
             written,
         ),
+        (
+            key("scan-overwrite", "the same, overwriting", chunks),
+            overwritten,
+        ),
         (key("scan-cached", "sequential cached read", chunks), cached),
     ];
     if let Some(direct) = direct {
@@ -64,17 +83,14 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
 
 fn read<T: Target>(
     stage: &Stage<'_, T>,
-    name: &crate::target::Name,
+    file: &T::File,
     chunks: u64,
+    limit: Limit,
 ) -> io::Result<Sample> {
-    read_chunks(stage, &stage.target.open(name, Access::Cached)?, chunks)
-}
-
-fn read_chunks<T: Target>(stage: &Stage<'_, T>, file: &T::File, chunks: u64) -> io::Result<Sample> {
     let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
     observed(|| {
-        stage.measure(Limit::operations(chunks), Timing::Each, |turn| {
-            file.read_at(&mut buffer, turn * CHUNK_BYTES)
+        stage.measure(limit, Timing::Each, |turn| {
+            file.read_at(&mut buffer, turn % chunks * CHUNK_BYTES)
         })
     })
 }

@@ -16,7 +16,7 @@ use crate::extents::Extent;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 
 /// Extents that are remembered; a read elsewhere goes through the worker, which publishes that extent in place of another.
-const EXTENTS: usize = if cfg!(loom) { 1 } else { 4 };
+const EXTENTS: usize = if cfg!(loom) { 1 } else { 16 };
 
 #[derive(Debug, Default)]
 struct Place {

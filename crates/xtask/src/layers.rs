@@ -27,7 +27,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     // Its tests cut the power of a device.
     ("adit-sqlite", &["adit-base", "adit-block", "adit"]),
     // Its breakdown reads the clocks of `base`.
-    ("adit-bench", &["adit-base", "adit"]),
+    ("adit-bench", &["adit-base", "adit-block", "adit"]),
     ("adit-sqlite-bench", &["adit", "adit-sqlite", "adit-bench"]),
     ("adit-fuse", &["adit-base", "adit-fs", "adit"]),
     ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),

@@ -31,11 +31,12 @@ pub enum Bug {
     StaleChecksum,
     UnverifiedRead,
     ForgottenUnsettled,
+    ZeroedOverwritten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 17] = [
+    pub const ALL: [Bug; 18] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -53,6 +54,7 @@ impl Bug {
         Bug::StaleChecksum,
         Bug::UnverifiedRead,
         Bug::ForgottenUnsettled,
+        Bug::ZeroedOverwritten,
     ];
 
     /// What it does.
@@ -84,6 +86,9 @@ impl Bug {
             Bug::UnverifiedRead => "data is read without a look at its checksum",
             Bug::ForgottenUnsettled => {
                 "a superblock moves the tail past data without a checksum and doesn't say so"
+            }
+            Bug::ZeroedOverwritten => {
+                "zeroed pages are written over before it is durable that they are zeroed"
             }
         }
     }

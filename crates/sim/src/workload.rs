@@ -30,6 +30,10 @@ pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
         let habit = *pen.random.pick(&habits);
         habit(&mut pen);
     }
+    // Behind the others, so that what else a seed means stays.
+    if pen.random.chance(1, 5) {
+        pen.recycle();
+    }
     pen.ops
         .into_iter()
         .map(|op| {
@@ -246,6 +250,34 @@ impl Pen {
             let len = record + self.below(30);
             self.ops.push(Op::Append { slot, len });
             if self.random.chance(4, 5) {
+                self.ops.push(Op::Fdatasync { slot });
+            }
+        }
+    }
+
+    /// A log that is zeroed and written anew where it is; what was synced of the old one is readable until the zeroes are.
+    fn recycle(&mut self) {
+        let (slot, name) = (self.slot(), self.name());
+        self.open(slot, name, CREATE);
+        let pages = 10 + self.below(20);
+        let len = pages * 4096;
+        for _ in 0..1 + self.below(4) {
+            self.ops.push(Op::Write {
+                slot,
+                offset: 0,
+                len,
+            });
+            if self.random.chance(3, 4) {
+                self.ops.push(Op::Fdatasync { slot });
+            }
+            let from = self.below(pages / 2) * 4096;
+            self.ops.push(Op::Allocate {
+                slot,
+                space: Space::Zero,
+                offset: from,
+                len: len - from,
+            });
+            if self.random.chance(1, 4) {
                 self.ops.push(Op::Fdatasync { slot });
             }
         }

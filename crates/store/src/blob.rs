@@ -256,6 +256,8 @@ pub struct Blob {
     pub(crate) deleted: Cell<bool>,
     /// Place in the order of transactions of its last change.
     pub(crate) point: Cell<crate::journal::Point>,
+    /// Place in the order of transactions behind the last that made pages with content unwritten.
+    pub(crate) zeroed: Cell<crate::journal::Point>,
     /// Direct reads until the worker tells again where they need it no more.
     pub(crate) publish_after: Cell<u32>,
 }
@@ -457,6 +459,7 @@ impl Store {
 
 impl Inner {
     fn adopt(&self, id: BlobId, slot: Slot) -> Rc<Blob> {
+        let point = self.slot_point(id.slot);
         let blob = Rc::new(Blob {
             id,
             shared: Arc::new(BlobShared {
@@ -483,7 +486,8 @@ impl Inner {
             read_ahead_pages: Cell::new(0),
             cut_from: Cell::new(0),
             deleted: Cell::new(false),
-            point: Cell::new(self.slot_point(id.slot)),
+            point: Cell::new(point),
+            zeroed: Cell::new(point),
             publish_after: Cell::new(0),
         });
         self.blobs.insert(blob.clone());

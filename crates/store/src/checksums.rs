@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! 1. A page that has a checksum holds what it says. So nothing that has one is overwritten in place: data that goes home
-//!    goes to fresh pages, or to places that nothing reads yet (unwritten, or beyond the valid size).
+//!    goes to fresh pages, or to places that nothing reads yet (unwritten, or beyond the valid size), nor would after a crash.
 //! 2. A checksum becomes known again only when no redo record can change the page any more: the flushed tail has passed them.
 //!    Whatever the frame held beside what was journaled, the checksum is that of the bytes that were written.
 //! 3. A transaction's checksums become visible before the rest of it (`Transaction::apply`): who dies in between leaves

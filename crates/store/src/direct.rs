@@ -9,6 +9,7 @@
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
 use crate::extents::{Extent, Mapping};
+use crate::read::Source;
 use crate::volume::{Inner, Rare, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -25,7 +26,7 @@ const PUBLISH_AFTER: u32 = 16;
 const PAGES_PER_READ: u32 = 8;
 
 impl Store {
-    /// Reads at `offset` without filling the cache. Any alignment works; whole pages avoid a copy.
+    /// Reads at `offset` without filling the cache (but with the page in which the file ends). Any alignment works; whole pages avoid a copy.
     pub async fn read_direct(
         &self,
         blob: &Rc<Blob>,
@@ -114,6 +115,16 @@ impl Inner {
         let start = u64::from(page) * PAGE;
         let valid_size = blob.slot.borrow().valid_size;
         let part = (PAGE_BYTES - within).min(buffer.len());
+        if start < valid_size && valid_size - start < PAGE {
+            // A write-back of what follows may take this page elsewhere although nobody writes to it: see `Inner::cover_tail`.
+            match self.source(blob, page, 1).await? {
+                Source::Frame(frame) => {
+                    buffer[..part].copy_from_slice(&self.cache.page(frame).0[within..within + part])
+                }
+                Source::Zero => buffer[..part].fill(0),
+            }
+            return Ok(part);
+        }
         let extent = match self.map(blob, page).await? {
             Mapping::Extent(extent) if !extent.unwritten && start < valid_size => extent,
             _ => {
@@ -135,13 +146,14 @@ impl Inner {
         let mut pages = (buffer.len() / PAGE_BYTES).min(DIRECT_PAGES_MAX as usize) as u32;
         pages = pages
             .min(extent.logical + extent.pages - page)
-            .min(((valid_size - start) / PAGE).min(u64::from(u32::MAX)) as u32);
-        let sums = match self.sums(home, pages.max(1)) {
+            .min(((valid_size - start) / PAGE).min(u64::from(u32::MAX)) as u32)
+            .max(1);
+        let sums = match self.sums(home, pages) {
             Ok(sums) => sums,
             Err(stop) => return self.unstop(stop).await.map(|()| 0), // and look again
         };
         let mut request = self.request(Operation::Read, home);
-        if within != 0 || pages == 0 {
+        if part < PAGE_BYTES {
             request.buffers.push(self.pool.get(PAGE_BYTES)?);
             let completion = self.reactor.submit(request).await;
             completion.result.map_err(failed)?;
@@ -150,10 +162,6 @@ impl Inner {
                 return Err(self.mismatch(blob.id.slot, page, home));
             }
             buffer[..part].copy_from_slice(&read[within..within + part]);
-            let valid = usize::try_from(valid_size - start).unwrap_or(usize::MAX);
-            if valid < within + part {
-                buffer[valid.saturating_sub(within)..part].fill(0);
-            }
             return Ok(part);
         }
         let clean = (1..pages)

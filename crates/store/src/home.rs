@@ -5,6 +5,7 @@
 //! ```
 //!
 //! A place that has content with a checksum is not written over: its piece *replaces* it, with fresh pages whose space is reserved first.
+//! Nor is one whose content was zeroed, before that is durable.
 //! Which pages go home at all, and what their transaction carries beside, is decided in `sync.rs`.
 
 use crate::blob::Blob;
@@ -15,7 +16,8 @@ use crate::pages::Stop;
 use crate::space::Run;
 use crate::sync::Taken;
 use crate::transaction::Transaction;
-use crate::volume::{Inner, Store};
+use crate::volume::{Inner, Rare, Store};
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
 use smallvec::SmallVec;
@@ -207,6 +209,14 @@ impl Inner {
         blob: &Rc<Blob>,
         pieces: &mut [Piece],
     ) -> Result<()> {
+        if self.checksums.is_some()
+            && pieces.iter().any(|piece| piece.unwritten)
+            && !planted(Bug::ZeroedOverwritten)
+        {
+            // After a crash they may be what they were before they were zeroed, and then they can be read.
+            let zeroed: Rare<'_, _> = Box::pin(self.commit_to(blob.zeroed.get()));
+            zeroed.await?;
+        }
         let cache = &self.cache;
         let mut writes = Vec::new();
         for piece in pieces.iter_mut() {

@@ -320,6 +320,7 @@ impl Inner {
             self.checkpoint_all().await?;
         }
         self.mark_unwritten(blob, first, last).await?;
+        blob.zeroed.set(self.journal.point());
         self.drop_frames(blob, first as u32, last as u32);
         Ok(())
     }

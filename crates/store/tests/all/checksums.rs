@@ -9,8 +9,9 @@ use crate::rig::{
 use adit_base::hash::HashKey;
 use adit_base::random::Prng;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use adit_block::{Device, FaultDevice};
+use adit_block::{Device, FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
+use adit_reactor::sync::join_all;
 use adit_store::format::{
     CHECKSUM_PAGES, CHECKSUMS_PER_PAGE, ChecksumPage, EXTENT_UNWRITTEN, GROUP_PAGES, MAP_EXTENTS,
     Page, PageKind, RawExtent, Slot,
@@ -19,6 +20,7 @@ use adit_store::{
     AllocateMode, BlobId, FindingKind, Findings, MkfsOptions, NameEntry, NameLeaves, RepairOptions,
     Store, StoreOptions, SyncKind,
 };
+use std::pin::Pin;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -692,5 +694,99 @@ fn what_can_not_be_written_where_checksums_are_damaged_goes_elsewhere() {
     second.unwrap();
     assert!(home(&engine, new, 0) > FIRST_GROUP + GROUP_PAGES);
     assert!(read(&engine, new, How::Direct, 0, LEN).unwrap() == right);
+    close(engine);
+}
+
+/// The page in which the valid size lies may go through the journal, and home, with data behind it, although nobody writes to it: a
+/// direct read that was under way met the new bytes, and took them for damage.
+#[test]
+fn a_direct_read_of_the_last_page_stands_a_sync_of_what_follows() {
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: VOLUME_BYTES,
+        volatile_cache: true,
+        queued: true,
+        ..FaultConfig::default()
+    });
+    format_as(
+        &device,
+        MkfsOptions {
+            data_checksums: true,
+            ..MkfsOptions::default()
+        },
+    );
+    // Too much for the journal: it is written home.
+    const LEN: usize = 12 * PAGE_BYTES;
+    const TAIL: u64 = 11 * PAGE;
+    let engine = open(&device);
+    let id = new_blob(&engine, LEN, 1);
+    // On the device the rest of the page stays as it was.
+    let cut = engine.run(|store| async {
+        let blob = store.blob(id).await?;
+        store.resize(&blob, TAIL + 1000).await?;
+        store.sync(&blob, SyncKind::All).await
+    });
+    cut.unwrap();
+    let tail = home(&engine, id, 11);
+    close(engine);
+    let engine = open(&device);
+    let delay = FaultEffect::Delay { polls: 2000 };
+    let tail_bytes = tail * PAGE..(tail + 1) * PAGE;
+    device.inject(
+        FaultRule::new(FaultOn::Read, delay)
+            .within(tail_bytes)
+            .times(1),
+    );
+    let read = engine.run(|store| async {
+        let blob = store.blob(id).await?;
+        store.write(&blob, 20 * PAGE, &pattern(100, 2)).await?;
+        let mut back = vec![0; 1000];
+        let read = async {
+            let count = store.read_direct(&blob, TAIL, &mut back).await?;
+            assert_eq!(count, 1000);
+            Ok(())
+        };
+        let sync = async {
+            store.sync(&blob, SyncKind::Data).await?;
+            store.checkpoint().await
+        };
+        let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] = [Box::pin(read), Box::pin(sync)];
+        join_all(both).await.into_iter().collect::<Result<()>>()?;
+        Ok(back)
+    });
+    assert!(read.unwrap() == pattern(LEN, 1)[TAIL as usize..][..1000]);
+    close(engine);
+}
+
+/// Zeroed pages were written over where they are, before it was durable that they are zeroed: after a power cut what had been synced
+/// in them was unreadable.
+#[test]
+fn zeroed_pages_are_not_written_over_before_it_is_durable_that_they_are() {
+    const LEN: usize = 24 * PAGE_BYTES;
+    let device = summed(VOLUME_BYTES);
+    let engine = open(&device);
+    let id = new_blob(&engine, LEN, 1);
+    let written = engine.run(|store| async {
+        let blob = store.blob(id).await?;
+        store
+            .zero_range(&blob, 0..LEN as u64, AllocateMode::KeepSize)
+            .await?;
+        store.write(&blob, 0, &pattern(LEN, 2)).await?;
+        store.write_back(&blob).await
+    });
+    written.unwrap();
+    // All that was written to the device got there.
+    let image = device.power_cut_with(|_, _| true);
+    drop_dead(engine);
+    let engine = open(&device.reopen(image));
+    let content = read(&engine, id, How::Direct, 0, LEN).unwrap();
+    for (page, content) in content.chunks_exact(PAGE_BYTES).enumerate() {
+        let at = page * PAGE_BYTES..(page + 1) * PAGE_BYTES;
+        let legal = [pattern(LEN, 1), vec![0; LEN], pattern(LEN, 2)];
+        assert!(
+            legal.iter().any(|legal| legal[at.clone()] == *content),
+            "page {page}"
+        );
+    }
+    assert_clean(&engine);
     close(engine);
 }

@@ -11,6 +11,7 @@
 use crate::crash::model::{Model, stamped};
 use crate::crash::{drop_dead, engine_options, open};
 use adit_base::random::Prng;
+use adit_base::simulation::World;
 use adit_base::{Errno, Result};
 use adit_block::{Device, FaultConfig, FaultDevice};
 use adit_reactor::Engine;
@@ -131,15 +132,20 @@ struct Run {
     blobs: Vec<Model>,
     /// Deleted, and the deletion committed.
     gone: Vec<BlobId>,
+    /// The blob that was zeroed last, by its tag, and where.
+    zeroed: Option<(u64, Range<u64>)>,
     next_tag: u64,
     next_version: u64,
     cuts: u32,
     opens: u64,
     trace: bool,
+    /// Identifiers follow from the seed, and time goes on as it is told to: a run can be repeated.
+    _world: World,
 }
 
 impl Run {
     fn new(seed: u64, trace: bool) -> Run {
+        let world = World::begin(seed, None);
         let mut random = Prng::new(seed);
         let config = FaultConfig {
             size_bytes: VOLUME_BYTES,
@@ -168,11 +174,13 @@ impl Run {
             device,
             blobs: Vec::new(),
             gone: Vec::new(),
+            zeroed: None,
             next_tag: 0,
             next_version: 0,
             cuts: 0,
             opens: 0,
             trace,
+            _world: world,
         }
     }
 
@@ -213,10 +221,21 @@ impl Run {
         start..(start + len).min(SIZE_MAX)
     }
 
+    /// What was zeroed last is often written next, as recycled logs are.
+    fn range_to_write(&mut self, blob: usize) -> Range<u64> {
+        match self.zeroed.take() {
+            Some((tag, range)) if tag == self.blobs[blob].tag => range,
+            zeroed => {
+                self.zeroed = zeroed;
+                self.range(self.blobs[blob].size())
+            }
+        }
+    }
+
     fn mutation(&mut self, blob: usize) -> Op {
         let size = self.blobs[blob].size();
         let version = self.version();
-        match self.random.below(24) {
+        match self.random.below(25) {
             0..=5 if size + 10_000 < SIZE_MAX => {
                 let len = match self.random.below(8) {
                     0 => 1 + self.random.below(60_000.min(SIZE_MAX - size)),
@@ -230,7 +249,7 @@ impl Run {
                 }
             }
             0..=13 => Op::Write {
-                range: self.range(size),
+                range: self.range_to_write(blob),
                 version,
                 direct: self.random.chance(1, 4),
             },
@@ -244,8 +263,12 @@ impl Run {
                 Op::Resize(to.min(SIZE_MAX))
             }
             17..=19 => Op::Punch(self.range(size)),
-            20 => Op::ZeroRange(self.range(size)),
-            21..=22 => {
+            20..=21 => {
+                let range = self.range(size);
+                self.zeroed = Some((self.blobs[blob].tag, range.clone()));
+                Op::ZeroRange(range)
+            }
+            22..=23 => {
                 let mode = if self.random.chance(1, 2) {
                     AllocateMode::Extend
                 } else {

@@ -32,6 +32,8 @@ type DataSums = HashMap<FrameKey, (u64, u32)>;
 
 /// Pages written home by one request at most.
 const RUN_PAGES_MAX: usize = 64;
+/// Pages that are looked at before others get their turn: whoever waits for a commit waits for that, too.
+const SLICE_KEYS: usize = 256;
 
 impl Inner {
     /// Starts a checkpoint in the background.
@@ -100,30 +102,7 @@ impl Inner {
                 _ => self.commit_open().await?,
             }
         };
-        let mut keys = std::mem::take(&mut *journal.live.borrow_mut());
-        let (mut keys, later): (Vec<FrameKey>, Vec<FrameKey>) = {
-            keys.sort_unstable();
-            keys.dedup();
-            keys.into_iter().partition(|key| {
-                self.cache.find(*key).is_some_and(|frame| {
-                    let first = self.cache.first_lsn(frame);
-                    first != 0 && first < tail
-                })
-            })
-        };
-        journal
-            .live
-            .borrow_mut()
-            .extend(later.into_iter().filter(|key| {
-                self.cache
-                    .find(*key)
-                    .is_some_and(|frame| self.cache.first_lsn(frame) != 0)
-            }));
-        keys.sort_by_key(|key| {
-            self.cache
-                .find(*key)
-                .map_or(0, |frame| self.cache.home(frame))
-        });
+        let keys = self.take_live(tail).await;
         let sums = match self.write_home(&keys).await {
             Ok(sums) => sums,
             Err(error) => {
@@ -146,31 +125,61 @@ impl Inner {
         }
         self.write_superblock(tail, 0).await?;
         journal.set_flushed_tail(tail);
-        for key in keys {
-            let Some(frame) = self.cache.find(key) else {
-                continue;
-            };
-            if self.cache.first_lsn(frame) == 0 {
-                continue;
+        for slice in keys.chunks(SLICE_KEYS) {
+            for key in slice {
+                self.end_live(*key, tail, &sums);
             }
-            if self.cache.pending(frame) == 0 && self.cache.last_lsn(frame) < tail {
-                self.cache.clear(frame, FrameFlags::JOURNALED);
-                self.cache.set_lsns(frame, 0, 0);
-                if let Some((home, sum)) = sums.get(&key)
-                    && let Some(checksums) = &self.checksums
-                    && self.cache.home(frame) == *home
-                {
-                    checksums.settle(*home, *sum, false);
-                }
-            } else {
-                // Changed since: live from the tail on.
-                self.cache.set_lsns(frame, tail, self.cache.last_lsn(frame));
-                journal.live.borrow_mut().push(key);
-            }
+            self.reactor.yield_now().await;
         }
         journal.release_frees(self);
         self.frame_settled.notify_all();
         Ok(())
+    }
+
+    /// Takes the pages with live bytes before `tail` off the journal's list, ascending by home. While a checkpoint runs, it alone knows
+    /// what is live.
+    async fn take_live(&self, tail: u64) -> Vec<FrameKey> {
+        let live = std::mem::take(&mut *self.journal.live.borrow_mut());
+        let mut homes: Vec<(u64, FrameKey)> = Vec::with_capacity(live.len());
+        for slice in live.chunks(SLICE_KEYS) {
+            for key in slice {
+                let Some(frame) = self.cache.find(*key) else {
+                    continue;
+                };
+                match self.cache.first_lsn(frame) {
+                    0 => {}
+                    first if first < tail => homes.push((self.cache.home(frame), *key)),
+                    _ => self.journal.live.borrow_mut().push(*key),
+                }
+            }
+            self.reactor.yield_now().await;
+        }
+        homes.sort_unstable();
+        homes.dedup();
+        homes.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// The tail has passed it: the page of `key` is not live any more, or live from the tail on if it was changed since.
+    fn end_live(&self, key: FrameKey, tail: u64, sums: &DataSums) {
+        let Some(frame) = self.cache.find(key) else {
+            return;
+        };
+        if self.cache.first_lsn(frame) == 0 {
+            return;
+        }
+        if self.cache.pending(frame) == 0 && self.cache.last_lsn(frame) < tail {
+            self.cache.clear(frame, FrameFlags::JOURNALED);
+            self.cache.set_lsns(frame, 0, 0);
+            if let Some((home, sum)) = sums.get(&key)
+                && let Some(checksums) = &self.checksums
+                && self.cache.home(frame) == *home
+            {
+                checksums.settle(*home, *sum, false);
+            }
+        } else {
+            self.cache.set_lsns(frame, tail, self.cache.last_lsn(frame));
+            self.journal.live.borrow_mut().push(key);
+        }
     }
 
     /// Writes the pages of `keys`, ascending by home, as they were at the checkpoint's commit. Answers the checksums of

@@ -37,7 +37,7 @@ pub(crate) fn compare(arguments: Compare) -> adit::Result<Outcome> {
         }
     }
     let progress = Progress::steps();
-    let comparison = adit_bench::compare(&options, &mut |at| {
+    let (comparison, ended) = adit_bench::compare(&options, &mut |at| {
         let what = match at.left {
             Some(left) => format!("{} min left: {}", left.as_secs().div_ceil(60), at.what),
             None => at.what.to_owned(),
@@ -60,6 +60,7 @@ pub(crate) fn compare(arguments: Compare) -> adit::Result<Outcome> {
             pictures - 1
         )?;
     }
+    ended?;
     Ok(Outcome::Done)
 }
 

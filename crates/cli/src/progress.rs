@@ -1,12 +1,19 @@
-//! A progress bar for what takes long, on a terminal only.
+//! A progress bar for what takes long, on a terminal; elsewhere steps are lines, now and then.
 
 use crate::output::plain;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-/// Counts bytes; invisible when stderr is no terminal.
+/// Between lines of a log.
+const LINE_EVERY: Duration = Duration::from_secs(60);
+
+/// Counts bytes, which is invisible when stderr is no terminal, or steps.
 pub(crate) struct Progress {
     bar: ProgressBar,
+    /// When the last line was written.
+    line: Mutex<Instant>,
 }
 
 impl Progress {
@@ -19,7 +26,8 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        Progress { bar }
+        let line = Mutex::new(Instant::now());
+        Progress { bar, line }
     }
 
     /// Named steps of something whose length is known.
@@ -31,7 +39,8 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {wide_msg}") {
             bar.set_style(style);
         }
-        Progress { bar }
+        let line = Mutex::new(Instant::now());
+        Progress { bar, line }
     }
 
     /// The step that is being done, and which part (0 to 1) of all is behind.
@@ -39,6 +48,11 @@ impl Progress {
         if !self.bar.is_hidden() {
             self.bar.set_message(what.to_owned());
             self.bar.set_position((done * 1000.0) as u64);
+        } else if let Ok(mut line) = self.line.lock()
+            && line.elapsed() >= LINE_EVERY
+        {
+            *line = Instant::now();
+            eprintln!("{:3.0}% {}", done * 100.0, plain(what));
         }
     }
 

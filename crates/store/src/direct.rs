@@ -192,7 +192,7 @@ impl Inner {
             return blob.publish_after.set(wait - 1);
         }
         let device = self.reactor.device();
-        let end = extent.end().min(valid_size / PAGE);
+        let end = (extent.end().min(valid_size / PAGE)).min(u32::MAX.into()) as u32;
         let settled = blob.dirty.borrow().is_empty()
             && !blob.map_lock.is_locked_exclusively()
             && blob.cut_from.get() == 0
@@ -200,15 +200,15 @@ impl Inner {
         // Checksums are the worker's to look at.
         if !settled
             || self.checksums.is_some()
-            || end <= extent.logical.into()
+            || end <= extent.logical
             || !device.capabilities().inline
         {
             return blob.publish_after.set(PUBLISH_AFTER);
         }
-        extent.pages = (end - u64::from(extent.logical)) as u32;
+        extent.pages = end - extent.logical;
         let counts = self.cache.counts();
         let journaled = counts.journaled > 0;
-        if !journaled || !self.any_live(blob, extent.logical, end as u32) {
+        if !journaled || !self.any_live(blob, extent.logical, end) {
             blob.shared.publish_place(extent, device);
         }
         let looked_at = match journaled {

@@ -8,6 +8,7 @@ use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId};
 use crate::extents::{Extent, Mapping};
 use crate::format::PageKind;
+use crate::sync::Busy;
 use crate::volume::{Inner, Rare, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -239,7 +240,7 @@ impl Inner {
         }
         let dirty = self.cache.counts().dirty;
         let written = if dirty > 0 {
-            self.write_back_all().await
+            self.write_back_dirty(Busy::Skip).await
         } else {
             Ok(())
         };

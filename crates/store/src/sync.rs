@@ -91,6 +91,13 @@ impl SlotSizes {
 
 pub(crate) type TakenPages = SmallVec<[Taken; 8]>;
 
+/// What to do with a blob that somebody else takes to the device, or changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Busy {
+    Wait,
+    Skip,
+}
+
 /// What a sweep over a blob's dirty pages hasn't taken on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
@@ -146,18 +153,10 @@ impl Store {
         if inner.options.read_only {
             return Ok(());
         }
-        let blobs = inner.dirty_blobs.borrow().clone();
-        let mut first_error = None;
-        for blob in blobs {
-            let _map = blob.map_lock.write().await;
-            if let Err(error) = inner.write_back(&blob, true).await {
-                first_error.get_or_insert(error);
-            }
-        }
-        inner.forget_clean_blobs();
+        let written = inner.write_back_dirty(Busy::Wait).await;
         inner.commit().await?;
         inner.flush_home(inner.journal.home_written()).await?;
-        first_error.map_or(Ok(()), Err)
+        written
     }
 
     /// Takes home everything that was applied so far and empties the journal of it, as happens by itself when the
@@ -202,7 +201,7 @@ impl Inner {
                     break;
                 }
                 // What fails stays dirty and is reported by fsync.
-                let failed = inner.write_back_all().await.is_err();
+                let failed = inner.write_back_dirty(Busy::Skip).await.is_err();
                 let committed = inner.commit().await.is_ok();
                 let left = !inner.dirty_blobs.borrow().is_empty() || !inner.journal.open_is_empty();
                 if !committed || (!left && !failed) {
@@ -220,27 +219,23 @@ impl Inner {
         }
         let inner = self.clone();
         self.reactor.spawn_local(async move {
-            let blobs = inner.dirty_blobs.borrow().clone();
-            for blob in blobs {
-                if inner.closing.get() {
-                    break;
-                }
-                let _map = blob.map_lock.write().await;
-                // What fails stays dirty, and its own fsync reports it.
-                let _ = inner.write_back(&blob, true).await;
-            }
-            inner.forget_clean_blobs();
+            // What fails stays dirty, and its own fsync reports it.
+            let _ = inner.write_back_dirty(Busy::Wait).await;
             inner.flushing.set(false);
             inner.frame_settled.notify_all();
         });
     }
 
-    /// Writes back all dirty blobs that nobody else writes back at the moment.
-    pub(crate) async fn write_back_all(self: &Rc<Self>) -> Result<()> {
+    /// Writes back all blobs that are dirty now.
+    pub(crate) async fn write_back_dirty(self: &Rc<Self>, busy: Busy) -> Result<()> {
         let blobs = self.dirty_blobs.borrow().clone();
         let mut first_error = None;
         for blob in blobs {
-            if let Some(_map) = blob.map_lock.try_write()
+            let map = match busy {
+                Busy::Wait => Some(blob.map_lock.write().await),
+                Busy::Skip => blob.map_lock.try_write(),
+            };
+            if map.is_some()
                 && let Err(error) = self.write_back(&blob, true).await
             {
                 first_error.get_or_insert(error);

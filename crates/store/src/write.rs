@@ -9,6 +9,7 @@ use crate::cache::{FrameFlags, FrameId};
 use crate::extents::Mapping;
 use crate::format::PageKind;
 use crate::read::Source;
+use crate::sync::Busy;
 use crate::volume::{Inner, Rare, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
@@ -69,7 +70,7 @@ impl Store {
         for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
             if inner.is_crowded() {
                 // As `throttle`, but under the lock: what others write back is let be. An error is fsync's to tell.
-                let write_back: Rare<'_, _> = Box::pin(inner.write_back_all());
+                let write_back: Rare<'_, _> = Box::pin(inner.write_back_dirty(Busy::Skip));
                 let _ = write_back.await;
             }
             inner.write_locked(blob, at, part, &mut promise).await?;

@@ -103,14 +103,15 @@ pub struct Progress<'a> {
     pub left: Option<Duration>,
 }
 
-/// Compares. `progress` is told what begins.
+/// Compares; answers what was measured, and whether that is all of it. `progress` is told what begins.
 ///
 /// Fails without having touched the device when it is mounted, in use, or holds data and `overwrite` isn't set; when this process may
 /// not mount (only root may); when a name in `only` is none. Ctrl-C ends it with an error of kind `Interrupted`, with nothing mounted.
+/// What had been measured by then, or when anything else failed, is answered all the same; an error alone says that nothing had.
 pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(Progress<'_>),
-) -> io::Result<Comparison> {
+) -> io::Result<(Comparison, io::Result<()>)> {
     let _guard = interrupt::Guard::new();
     let device = TestDevice::claim(&options.device, options.overwrite)?;
     if !rustix::process::geteuid().is_root() {
@@ -158,51 +159,67 @@ pub fn compare(
         (0..repetitions).flat_map(each).count()
     };
     let mut pace = Pace::new(groups.iter().map(steps_of).collect());
-    for repetition in 0..repetitions {
-        for (at, group) in groups.iter().enumerate() {
-            for turn in 0..systems.len() {
-                interrupt::check()?;
-                let index = (turn + repetition as usize) % systems.len();
-                let system = &systems[index];
-                if !group.concerns(system, repetition) {
-                    continue;
+    let mut step = |at: usize, index: usize, repetition: u32| -> io::Result<()> {
+        interrupt::check()?;
+        let (group, system) = (&groups[at], &systems[index]);
+        let what = format!(
+            "{} of {repetitions}: {} on {}",
+            repetition + 1,
+            group.title,
+            system.name()
+        );
+        progress(Progress {
+            what: &what,
+            done: pace.done(),
+            left: pace.left(),
+        });
+        let began = Instant::now();
+        let measured = (run.measure(system, group, repetition)).map_err(|error| {
+            match interrupt::check() {
+                // Whatever it was that the signal ended.
+                Err(interrupted) => interrupted,
+                Ok(()) => while_doing(
+                    format!("measure `{}` on {}", group.id, system.name()),
+                    error,
+                ),
+            }
+        })?;
+        rows[at].add(index, measured.rows);
+        layers[at].extend(measured.layers);
+        pace.step(at, began.elapsed());
+        Ok(())
+    };
+    let mut all = || -> io::Result<()> {
+        for repetition in 0..repetitions {
+            for (at, group) in groups.iter().enumerate() {
+                for turn in 0..systems.len() {
+                    let index = (turn + repetition as usize) % systems.len();
+                    if group.concerns(&systems[index], repetition) {
+                        step(at, index, repetition)?;
+                    }
                 }
-                let what = format!(
-                    "{} of {repetitions}: {} on {}",
-                    repetition + 1,
-                    group.title,
-                    system.name()
-                );
-                progress(Progress {
-                    what: &what,
-                    done: pace.done(),
-                    left: pace.left(),
-                });
-                let began = Instant::now();
-                let measured =
-                    run.measure(system, group, repetition).map_err(
-                        |error| match interrupt::check() {
-                            // Whatever it was that the signal ended.
-                            Err(interrupted) => interrupted,
-                            Ok(()) => while_doing(
-                                format!("measure `{}` on {}", group.id, system.name()),
-                                error,
-                            ),
-                        },
-                    )?;
-                rows[at].add(index, measured.rows);
-                layers[at].extend(measured.layers);
-                pace.step(at, began.elapsed());
             }
         }
-    }
-    device.empty()?;
-
+        Ok(())
+    };
+    let ended = all();
+    let ended = ended.and(device.empty());
     let results = groups
         .iter()
         .zip(rows.into_iter().zip(layers))
         .map(|(group, (rows, layers))| GroupResult::new(group, rows, layers));
-    Ok(Comparison {
+    let results: Vec<GroupResult> = results
+        .filter(|group| !group.rows.is_empty() || !group.layers.is_empty())
+        .collect();
+    if let Err(error) = &ended {
+        let so_far = format!("This is not all of it: {error}.");
+        run.notes.insert(0, so_far);
+    }
+    if results.is_empty() {
+        ended?;
+        return Err(io::Error::other("nothing could be measured"));
+    }
+    let comparison = Comparison {
         environment: Environment::here(device.description()),
         suite: options.suite,
         repetitions,
@@ -211,11 +228,10 @@ pub fn compare(
             .iter()
             .map(|system| SystemInfo::new(system, &device.path))
             .collect(),
-        groups: results
-            .filter(|group| !group.rows.is_empty() || !group.layers.is_empty())
-            .collect(),
+        groups: results,
         notes: run.notes,
-    })
+    };
+    Ok((comparison, ended))
 }
 
 /// The groups that were asked for.

@@ -16,9 +16,9 @@ const GIB: u64 = 1 << 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Suite {
-    /// About ten minutes on two cores.
+    /// Below ten minutes on two cores.
     Quick,
-    /// Hours.
+    /// Between one hour and two.
     Full,
 }
 
@@ -426,7 +426,7 @@ fn growth(amounts: &Amounts) -> Group {
         title: "Cost as work grows",
         terms: "Creating ends in a syncfs, writing in an fdatasync, which belong to their time. Looking up and reading: from memory, except \
                 extents, whose pages are asked for past the cache (a system that has them there may answer from it). Each curve on a fresh \
-                device and in a process of its own.",
+                device and in a process of its own; one of open files ends where the process may have no more (`ulimit -n`).",
         cache_bytes: 1536 * MIB,
         work: Work::Apart(
             amounts

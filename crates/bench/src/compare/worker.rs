@@ -129,7 +129,7 @@ fn layers(adit: &AditTarget, assignment: &Assignment) -> io::Result<MeasuredRows
     })
 }
 
-/// As many as we may: a job opens 100,000, each of which is a descriptor of the kernel's there.
+/// As many as we may: a job opens 100,000, each of which is a descriptor of a kernel's file system.
 fn allow_many_open_files() {
     const WANTED: u64 = 150_000;
     let mut limit = libc::rlimit {
@@ -143,7 +143,7 @@ fn allow_many_open_files() {
                 rlim_cur: WANTED,
                 rlim_max: limit.rlim_max.max(WANTED),
             };
-            // Only root may go beyond the hard limit.
+            // Only root may go beyond the hard limit, and not in every container.
             if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) != 0 {
                 limit.rlim_cur = limit.rlim_max;
                 libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);

@@ -275,7 +275,12 @@ fn open<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> 
                     Ok(())
                 },
             )
-        })?;
+        });
+        let opened = match opened {
+            // The process may have no more of them.
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => break,
+            opened => opened?,
+        };
         let mut prng = Prng::new(step);
         let mut buffer = AlignedBuffer::new(PAGE_BYTES);
         let read = observed(|| {

@@ -32,11 +32,12 @@ pub enum Bug {
     UnverifiedRead,
     ForgottenUnsettled,
     ZeroedOverwritten,
+    OneSuperblock,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 18] = [
+    pub const ALL: [Bug; 19] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -55,6 +56,7 @@ impl Bug {
         Bug::UnverifiedRead,
         Bug::ForgottenUnsettled,
         Bug::ZeroedOverwritten,
+        Bug::OneSuperblock,
     ];
 
     /// What it does.
@@ -90,6 +92,7 @@ impl Bug {
             Bug::ZeroedOverwritten => {
                 "zeroed pages are written over before it is durable that they are zeroed"
             }
+            Bug::OneSuperblock => "the tail moves when one of the superblocks says so",
         }
     }
 }

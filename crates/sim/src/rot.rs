@@ -2,13 +2,14 @@
 //!
 //! On a volume with data checksums nothing of that may be taken for what was written: whatever is read afterwards is what was there, or an
 //! error. Changed are pages of data, in each way that there is (a bit, all of it, another page's content, what was there before), and
-//! other pages by a bit, which is what their own checksums are for.
+//! other pages by a bit, which is what their own checksums are for. On any volume, a superblock that is damaged after a crash loses nothing.
 
 use crate::observe::Observed;
 use adit_base::random::Prng;
 use adit_base::{PAGE_BYTES, Result};
 use adit_block::Image;
 use adit_fs::{At, Credentials, Follow, Fs, OpenFlags};
+use adit_store::fuzzing::superblocks;
 use std::collections::HashSet;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -71,6 +72,22 @@ pub fn spoil(
         said.push(format!("page {page} ({kind}): {what}"));
     }
     said
+}
+
+/// Damages one of the two superblocks, if both are sound: that loses nothing, whatever the moment of the crash. Says which.
+pub fn spoil_superblock(image: &mut Image, random: &mut Prng) -> Option<u64> {
+    let mut pages = [[0; PAGE_BYTES]; 2];
+    for (page, bytes) in (0..).zip(&mut pages) {
+        image.read(page * PAGE, bytes);
+    }
+    let zeroes = [0; PAGE_BYTES];
+    let sound = |pages: [&[u8]; 2]| superblocks(pages, image.size_bytes()).is_ok();
+    if !sound([&pages[0], &zeroes]) || !sound([&zeroes, &pages[1]]) {
+        return None; // the crash tore one
+    }
+    let page = random.below(2);
+    image.zero(page * PAGE, PAGE);
+    Some(page)
 }
 
 /// Whether all that can be read is what was there.

@@ -484,8 +484,17 @@ impl Runner<'_> {
         tasks: &[Task],
     ) -> std::result::Result<Remains, String> {
         let mut crash = outcome.crash;
-        let at = |crash: Crash, what: String| format!("{crash:?} at {}: {what}", leavings.tick);
         let mut remains = outcome.clone();
+        // Random numbers of its own, so that what else a seed means stays.
+        let mut rot = Prng::new(self.plan.seed ^ (self.figures.states << 32));
+        let spoilt = match rot.chance(1, 4) {
+            true => rot::spoil_superblock(&mut remains.image, &mut rot),
+            false => None,
+        };
+        let at = |crash: Crash, what: String| {
+            let spoilt = spoilt.map_or(String::new(), |page| format!(", superblock {page} lost"));
+            format!("{crash:?} at {}{spoilt}: {what}", leavings.tick)
+        };
         let mut attempts = 0;
         let machine = loop {
             let interrupted = !self.manner.exhaustive && attempts < 3 && self.random.chance(1, 4);

@@ -256,8 +256,9 @@ pub struct Blob {
     pub(crate) deleted: Cell<bool>,
     /// Place in the order of transactions of its last change.
     pub(crate) point: Cell<crate::journal::Point>,
-    /// Place in the order of transactions behind the last that made pages with content unwritten.
-    pub(crate) zeroed: Cell<crate::journal::Point>,
+    /// Place in the order of transactions behind the last that took content out of sight where it is: zeroed it, or cut it off in more
+    /// than one step. Before that is durable, a crash brings it back.
+    pub(crate) hidden: Cell<crate::journal::Point>,
     /// Direct reads until the worker tells again where they need it no more.
     pub(crate) publish_after: Cell<u32>,
 }
@@ -487,7 +488,7 @@ impl Inner {
             cut_from: Cell::new(0),
             deleted: Cell::new(false),
             point: Cell::new(point),
-            zeroed: Cell::new(point),
+            hidden: Cell::new(point),
             publish_after: Cell::new(0),
         });
         self.blobs.insert(blob.clone());

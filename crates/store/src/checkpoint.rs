@@ -1,15 +1,15 @@
 //! Checkpoints: writing home what the journal describes, then moving the tail.
 //!
 //! ```text
-//!  commit (LSN X, images from here on) -> write home in slices -> flush -> superblock with tail X, durable
-//!                                                                            -> frames clean, frees usable
+//!  commit (LSN X, images from here on) -> write home in slices -> flush -> superblocks with tail X, durable
+//!                                                                             -> frames clean, frees usable
 //! ```
 //!
 //! Invariants:
 //! 1. A metadata page goes home as its image at X: the frame itself while it is unchanged since, the image
 //!    that `Journal::save_image` kept otherwise. So nothing goes home before its record is durable.
-//! 2. The tail moves only after a flush that covers every home write, and counts only when the superblock
-//!    is durable (`flushed_tail`).
+//! 2. The tail moves only after a flush that covers every home write, and counts only when both superblocks
+//!    are durable (`flushed_tail`).
 //! 3. A page that is freed meanwhile goes home all the same, as what it was (`Journal::remove_freed`): the
 //!    transaction that frees it comes after X and may be lost.
 //! 4. A data page with live bytes goes home as it is while no transaction after X changed it, else as its image
@@ -113,17 +113,11 @@ impl Inner {
         if !planted(Bug::TailBeforeHome) {
             self.flush_device().await?;
         }
-        if let Some(checksums) = &self.checksums {
-            let geometry = *self.space.borrow().geometry();
-            for (home, _) in sums.values() {
-                checksums.unsettle_place(&geometry, *home);
-            }
-        }
         if planted(Bug::UnflushedTail) {
             journal.set_flushed_tail(tail);
             journal.release_frees(self);
         }
-        self.write_superblock(tail, 0).await?;
+        self.write_superblocks(tail, 0).await?;
         journal.set_flushed_tail(tail);
         for slice in keys.chunks(SLICE_KEYS) {
             for key in slice {
@@ -174,7 +168,7 @@ impl Inner {
                 && let Some(checksums) = &self.checksums
                 && self.cache.home(frame) == *home
             {
-                checksums.settle(*home, *sum, false);
+                checksums.settle(*home, *sum);
             }
         } else {
             self.cache.set_lsns(frame, tail, self.cache.last_lsn(frame));
@@ -208,6 +202,7 @@ impl Inner {
                 next += 1;
                 let kind = self.cache.kind(frame);
                 let image = self.journal.take_image(home);
+                self.unsettle_place(home, kind);
                 buffers.push(match image.filter(|_| !planted(Bug::MetadataHomeEarly)) {
                     Some(image) => self.home_buffer(home, image.kind, &image.page)?,
                     None if kind == PageKind::Data as u8 => {
@@ -235,6 +230,7 @@ impl Inner {
                 return Ok(sums);
             }
             for (home, image) in orphans {
+                self.unsettle_place(home, image.kind);
                 let mut buffers = SmallVec::new();
                 buffers.push(self.home_buffer(home, image.kind, &image.page)?);
                 self.write_pages(home, buffers, false)
@@ -243,6 +239,15 @@ impl Inner {
                         Error::with(errno, format!("write a freed page home at page {home}"))
                     })?;
             }
+        }
+    }
+
+    /// A page of this kind goes home, and the tail is about to pass its records.
+    fn unsettle_place(&self, home: u64, kind: u8) {
+        if let Some(checksums) = &self.checksums
+            && kind == PageKind::Data as u8
+        {
+            checksums.unsettle_place(self.space.borrow().geometry(), home);
         }
     }
 
@@ -263,27 +268,36 @@ impl Inner {
         self.journal.committed.notify_all();
     }
 
-    /// Writes the next superblock with this tail, durably. The caller keeps others from doing so.
-    pub(crate) async fn write_superblock(&self, tail: u64, state: u32) -> Result<()> {
-        let (page, place) = {
+    /// Writes the next superblock with this tail to both places, durably, one after the other. The caller keeps others from doing so, and
+    /// relies on what it says only afterwards.
+    pub(crate) async fn write_superblocks(&self, tail: u64, state: u32) -> Result<()> {
+        {
             let mut superblock = self.superblock.borrow_mut();
-            superblock.sequence += 1;
             superblock.tail = tail;
             if let Some(checksums) = &self.checksums {
                 superblock.unsettled = checksums.listed(self.journal.horizon());
             }
             // Until everything that dead processes left is written, whatever else writes a superblock.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;
-            (
-                superblock::encode(&mut superblock),
-                SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize],
-            )
+        }
+        let times = match planted(Bug::OneSuperblock) {
+            true => 1,
+            false => SUPERBLOCK_PAGES.len(),
         };
-        let mut buffers = SmallVec::new();
-        buffers.push(self.image_buffer(&page)?);
-        self.write_pages(place, buffers, self.volatile_cache)
-            .await
-            .map_err(|errno| Error::with(errno, "write the superblock"))
+        for _ in 0..times {
+            let (page, place) = {
+                let mut superblock = self.superblock.borrow_mut();
+                superblock.sequence += 1;
+                let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
+                (superblock::encode(&mut superblock), place)
+            };
+            let mut buffers = SmallVec::new();
+            buffers.push(self.image_buffer(&page)?);
+            self.write_pages(place, buffers, self.volatile_cache)
+                .await
+                .map_err(|errno| Error::with(errno, "write the superblock"))?;
+        }
+        Ok(())
     }
 
     /// A copy of a page with its checksum, if it has one, brought up to date.

@@ -67,8 +67,8 @@ impl Sums {
 /// What the store knows of checksums beside what is on the device.
 #[derive(Default)]
 pub(crate) struct Checksums {
-    /// Pages whose checksum is to become known.
-    settling: RefCell<BTreeMap<u64, Settling>>,
+    /// Pages whose checksum is to become known, and it, or [`READING`].
+    settling: RefCell<BTreeMap<u64, u32>>,
     /// Pages of checksums some of which may be missing on the device, and when they will be there; [`OPEN`]: not yet known.
     unsettled: RefCell<BTreeMap<u64, Point>>,
     /// Those of them of which a crash left us to find out what is missing.
@@ -77,17 +77,10 @@ pub(crate) struct Checksums {
     ended: Event,
 }
 
+/// In place of a checksum that is to become known: the page is being read.
+const READING: u32 = 0;
 /// When a place will be settled: not known.
 const OPEN: Point = Point(u64::MAX);
-
-/// A checksum that a transaction is to set.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Settling {
-    /// 0: the page is being read.
-    sum: u32,
-    /// Even if there is one already.
-    replace: bool,
-}
 
 /// The places in a superblock's list, and whether there are more.
 pub(crate) fn places_of(listed: &[u64; UNSETTLED_MAX]) -> (Vec<u64>, bool) {
@@ -152,16 +145,13 @@ impl Checksums {
     }
 
     /// These bytes of the page were written home, and its records are behind the tail.
-    pub(crate) fn settle(&self, page: u64, sum: u32, replace: bool) {
-        let settling = Settling { sum, replace };
-        self.settling.borrow_mut().insert(page, settling);
+    pub(crate) fn settle(&self, page: u64, sum: u32) {
+        self.settling.borrow_mut().insert(page, sum);
     }
 
     /// The page has no checksum on the device, and its bytes are these.
     pub(crate) fn settle_unless_known(&self, page: u64, sum: u32) {
-        let replace = false;
-        let settling = Settling { sum, replace };
-        self.settling.borrow_mut().entry(page).or_insert(settling);
+        self.settling.borrow_mut().entry(page).or_insert(sum);
     }
 
     /// The page changes: what is known of it is not true any more.
@@ -178,13 +168,13 @@ impl Checksums {
         }
     }
 
-    fn some(&self) -> Vec<(u64, Settling)> {
+    fn some(&self) -> Vec<(u64, u32)> {
         let mut found = Vec::new();
         let (mut places, mut last) = (0, None);
         let settling = self.settling.borrow();
-        for (page, settling) in settling
+        for (page, sum) in settling
             .iter()
-            .filter(|(_, known)| known.sum != 0)
+            .filter(|(_, sum)| **sum != READING)
             .take(SETTLED_MAX)
         {
             // Near enough: where the pages of checksums begin and end doesn't matter.
@@ -193,7 +183,7 @@ impl Checksums {
             if places > SETTLED_PLACES_MAX / 2 {
                 break;
             }
-            found.push((*page, *settling));
+            found.push((*page, *sum));
         }
         found
     }
@@ -290,21 +280,15 @@ impl Transaction<'_> {
 }
 
 impl Store {
-    /// What recovery wrote home has checksums again: soon, or at once where it may have had others.
-    pub(crate) async fn settle_recovered(&self, recovered: Recovered) -> Result<()> {
+    /// What recovery wrote home has checksums again soon.
+    pub(crate) fn settle_recovered(&self, recovered: Recovered) {
         let inner = &self.0;
         if let Some(checksums) = &inner.checksums {
             for (page, sum) in recovered.data {
-                checksums.settle(page, sum, recovered.older);
+                checksums.settle(page, sum);
             }
         }
-        match recovered.older {
-            true => inner.settle().await,
-            false => {
-                inner.spawn_settle();
-                Ok(())
-            }
-        }
+        inner.spawn_settle();
     }
 }
 
@@ -408,10 +392,6 @@ impl Inner {
                 Ok(missing)
             })
             .await?;
-        let reading = Settling {
-            sum: 0,
-            replace: false,
-        };
         // While one runs, it alone knows what is live.
         while self.journal.checkpointing.get() {
             self.writable()?;
@@ -422,7 +402,7 @@ impl Inner {
         {
             let mut settling = checksums.settling.borrow_mut();
             missing.retain(|page| !live.contains(page) && !settling.contains_key(page));
-            settling.extend(missing.iter().map(|page| (*page, reading)));
+            settling.extend(missing.iter().map(|page| (*page, READING)));
         }
         let mut content = Box::new(Page::zeroed());
         for page in missing {
@@ -430,7 +410,7 @@ impl Inner {
             request.buffers.push(self.pool.get(PAGE_BYTES)?);
             let completion = self.reactor.submit(request).await;
             let mut settling = checksums.settling.borrow_mut();
-            if settling.get(&page) != Some(&reading) {
+            if settling.get(&page) != Some(&READING) {
                 continue; // it was changed meanwhile
             }
             settling.remove(&page);
@@ -438,8 +418,7 @@ impl Inner {
                 (content.0).copy_from_slice(completion.request.buffers[0].as_slice());
                 if !is_metadata(&self.volume, page, &content) {
                     let sum = self.volume.data_checksum(page, &content.0);
-                    let replace = false;
-                    settling.insert(page, Settling { sum, replace });
+                    settling.insert(page, sum);
                 }
             }
         }
@@ -470,14 +449,14 @@ impl Inner {
             let settled = Store(self.clone())
                 .transact_freeing(|txn| {
                     let space = self.space.borrow();
-                    for (page, settling) in &batch {
+                    for (page, sum) in &batch {
                         // Recovery doesn't know what pages are.
                         if space.avoids(*page) || space.page_state(txn, *page)? != PageState::Used {
                             continue;
                         }
-                        let current = checksums.settling.borrow().get(page) == Some(settling);
-                        if current && (settling.replace || txn.checksum(*page)? == 0) {
-                            txn.set_checksums(*page, &[settling.sum])?;
+                        let current = checksums.settling.borrow().get(page) == Some(sum);
+                        if current && txn.checksum(*page)? == 0 {
+                            txn.set_checksums(*page, &[*sum])?;
                         }
                     }
                     Ok(())

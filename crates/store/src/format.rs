@@ -48,7 +48,7 @@ pub const CHECKSUMS_PER_PAGE: usize = (PAGE_BYTES - PAGE_HEADER_BYTES) / 4;
 /// Slots of a slot page.
 pub const SLOTS_PER_PAGE: u64 = (PAGE_BYTES / SECTOR_BYTES) as u64;
 
-/// One of the two superblocks. The valid one with the higher sequence number counts.
+/// One of the two superblocks. The valid one with the higher sequence number counts; each change is written to both, one after the other.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Debug)]
 #[repr(C)]
 pub struct Superblock {

@@ -11,7 +11,7 @@
 //!
 //! A crash anywhere leaves the old size or the new one: a superblock that promises more than the state page
 //! uses is harmless (and growing again goes on from there), the reverse is refused when the volume is opened.
-//! Both superblocks, so that either of them alone lets the records of what follows pass. The new pages are
+//! Both superblocks, as always, so that either of them alone lets the records of what follows pass. The new pages are
 //! free and unwritten; new groups come to be as they are used.
 //!
 //! Not here: shrinking, which would have to move what lies behind the new end.
@@ -96,11 +96,7 @@ impl Inner {
             return Ok(());
         }
         self.superblock.borrow_mut().volume_pages = pages;
-        for _ in 0..2 {
-            self.write_superblock(self.journal.flushed_tail(), 0)
-                .await?;
-        }
-        Ok(())
+        self.write_superblocks(self.journal.flushed_tail(), 0).await
     }
 }
 

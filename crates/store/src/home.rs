@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A place that has content with a checksum is not written over: its piece *replaces* it, with fresh pages whose space is reserved first.
-//! Nor is one whose content was zeroed, before that is durable.
+//! Nor is one whose content was zeroed or cut off, before that is durable.
 //! Which pages go home at all, and what their transaction carries beside, is decided in `sync.rs`.
 
 use crate::blob::Blob;
@@ -210,12 +210,12 @@ impl Inner {
         pieces: &mut [Piece],
     ) -> Result<()> {
         if self.checksums.is_some()
-            && pieces.iter().any(|piece| piece.unwritten)
+            && pieces.iter().any(|piece| !piece.new)
             && !planted(Bug::ZeroedOverwritten)
         {
-            // After a crash they may be what they were before they were zeroed, and then they can be read.
-            let zeroed: Rare<'_, _> = Box::pin(self.commit_to(blob.zeroed.get()));
-            zeroed.await?;
+            // After a crash these places may be what they were before they were zeroed or cut off, and then they can be read.
+            let hidden: Rare<'_, _> = Box::pin(self.commit_to(blob.hidden.get()));
+            hidden.await?;
         }
         let cache = &self.cache;
         let mut writes = Vec::new();

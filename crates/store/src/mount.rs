@@ -184,10 +184,7 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     superblock.created_seconds = Timestamp::now().seconds;
     superblock.hash_key = [key as u64, (key >> 64) as u64];
     superblock.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
-    for sequence in [1, 2] {
-        superblock.sequence = sequence;
-        io.write_superblock(&mut superblock).await?;
-    }
+    io.write_superblocks(&mut superblock).await?;
     io.flush().await
 }
 
@@ -252,7 +249,7 @@ impl Store {
         mut repair: Option<(RepairOptions<'_>, &mut Findings)>,
     ) -> Result<Store> {
         let io = raw_io(&reactor)?;
-        let (mut superblock, alone) = match &mut repair {
+        let mut superblock = match &mut repair {
             None => io.superblock().await?,
             Some((_, findings)) => io.superblock_leniently(findings).await?,
         };
@@ -272,8 +269,7 @@ impl Store {
         let mut abandoned = current(abandoned, &superblock, keep);
         let mut recovered = Recovered::default();
         if options.read_only {
-            // Alone, a clean one may be older than the volume: the journal tells, to who recovers.
-            if superblock.state & STATE_CLEAN == 0 || alone || !abandoned.is_empty() {
+            if superblock.state & STATE_CLEAN == 0 || !abandoned.is_empty() {
                 return Err(Error::with(
                     Errno::ROFS,
                     "the volume was not closed and needs recovery: open it for writing once",
@@ -288,7 +284,7 @@ impl Store {
                 0
             };
             let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
-            recovered = recover(&io, &mut superblock, alone, mine, state, findings).await?;
+            recovered = recover(&io, &mut superblock, mine, state, findings).await?;
             if recovered.transactions > 0 {
                 tracing::info!(
                     transactions = recovered.transactions,
@@ -305,11 +301,8 @@ impl Store {
         }
         let store = build(reactor, options, *superblock, io.pool)?;
         store.check_state().await?;
-        let opened = match store.settle_recovered(recovered).await {
-            Ok(()) => store.take_over(abandoned, keep).await,
-            Err(error) => Err(error),
-        };
-        match opened {
+        store.settle_recovered(recovered);
+        match store.take_over(abandoned, keep).await {
             Ok(()) => Ok(store),
             // Not that the volume is read-only since, if settling in the background met it first.
             Err(error) => Err(store.0.failure.borrow().clone().unwrap_or(error)),
@@ -371,7 +364,7 @@ impl Store {
         if inner.superblock.borrow().state & STATE_TAKING_OVER != 0 && !inner.options.read_only {
             inner.hold_superblock().await?;
             inner.superblock.borrow_mut().state = 0;
-            let written = inner.write_superblock(inner.journal.flushed_tail(), 0);
+            let written = inner.write_superblocks(inner.journal.flushed_tail(), 0);
             let written = written.await;
             inner.release_superblock();
             written?;
@@ -430,7 +423,7 @@ impl Store {
             }
         }
         let tail = inner.journal.next();
-        let written = inner.write_superblock(tail, STATE_CLEAN).await;
+        let written = inner.write_superblocks(tail, STATE_CLEAN).await;
         inner.release_superblock();
         written?;
         inner.frames.delete_shared()

@@ -22,12 +22,12 @@
 use crate::cache::{Abandoned, META_SPACE};
 use crate::checksums;
 use crate::format::{
-    ALGORITHM_CRC32C, GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, JOURNAL_FIRST_PAGE, JournalHeader,
-    Page, STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_PAGES, Superblock, VolumeId,
+    ALGORITHM_CRC32C, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, STATE_TAKING_OVER,
+    SUPERBLOCK_PAGES, Superblock, VolumeId,
 };
 use crate::journal::encode_page;
 use crate::mount::geometry;
-use crate::page_view::{header, view};
+use crate::page_view::header;
 use crate::record::{self, Change};
 use crate::repair::heal::heal;
 use crate::repair::journal::{find_tail, journal_finding, read_ring};
@@ -46,8 +46,6 @@ use std::sync::Arc;
 pub(crate) const SCAN_PAGES: u64 = 128;
 /// Pages held in memory while redoing; more are written home in between.
 const REDO_PAGES_MAX: usize = 8192;
-/// The same when what is redone may turn out to be freed.
-const STALE_REDO_PAGES_MAX: usize = 16 * REDO_PAGES_MAX;
 
 /// Plain device access before there is a store.
 pub(crate) struct RawIo {
@@ -107,8 +105,8 @@ impl RawIo {
         self.request(Operation::Flush, 0, None).await.map(drop)
     }
 
-    /// Reads and chooses the superblock; says if the other one is damaged.
-    pub(crate) async fn superblock(&self) -> Result<(Box<Superblock>, bool)> {
+    /// Reads and chooses the superblock.
+    pub(crate) async fn superblock(&self) -> Result<Box<Superblock>> {
         let device_bytes = self.reactor.device().geometry().size_bytes;
         if device_bytes < 2 * PAGE_BYTES as u64 {
             return Err(Error::with(
@@ -120,15 +118,14 @@ impl RawIo {
         }
         let pages = self.read(SUPERBLOCK_PAGES[0], 2).await?;
         let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
-        let superblock = superblock::choose([first, second], device_bytes)?;
-        Ok((superblock, superblock::is_alone([first, second])))
+        superblock::choose([first, second], device_bytes)
     }
 
     /// The same for a repair: a flipped bit is put right, and what is wrong is told.
     pub(crate) async fn superblock_leniently(
         &self,
         findings: &mut Findings,
-    ) -> Result<(Box<Superblock>, bool)> {
+    ) -> Result<Box<Superblock>> {
         let device_bytes = self.reactor.device().geometry().size_bytes;
         if device_bytes < 2 * PAGE_BYTES as u64 {
             return self.superblock().await;
@@ -158,19 +155,20 @@ impl RawIo {
                 findings.add(superblock_finding(index, what));
             }
         }
-        Ok((superblock, superblock::is_alone(pages)))
+        Ok(superblock)
     }
 
-    /// Writes the superblock to its place, durably.
-    pub(crate) async fn write_superblock(&self, superblock: &mut Superblock) -> Result<()> {
-        let page = superblock::encode(superblock);
-        let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
-        self.write(
-            place,
-            &page.0,
-            self.reactor.device().capabilities().volatile_cache,
-        )
-        .await
+    /// Writes the next superblock to both places, durably, one after the other: so that what it says may be relied on, whichever of
+    /// them is damaged later.
+    pub(crate) async fn write_superblocks(&self, superblock: &mut Superblock) -> Result<()> {
+        let fua = self.reactor.device().capabilities().volatile_cache;
+        for _ in SUPERBLOCK_PAGES {
+            superblock.sequence += 1;
+            let page = superblock::encode(superblock);
+            let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
+            self.write(place, &page.0, fua).await?;
+        }
+        Ok(())
     }
 }
 
@@ -244,55 +242,9 @@ struct Redo<'a> {
     data: BTreeMap<u64, u32>,
     volume: VolumeId,
     geometry: SpaceGeometry,
-    /// Where the groups begin, if the scan may have begun before the tail: see [`Redo::forget_freed`].
-    stale_from_group: Option<u64>,
 }
 
 impl Redo<'_> {
-    /// Forgets the pages that a transaction freed. From the newest superblock's tail on this changes nothing: a page
-    /// that has live records is not given out again. From an older tail it does: such a page may be somebody's data by
-    /// now, written home without a record, and what was redone in it is from before.
-    fn forget_freed(&mut self, before: &[(u64, Box<Page>)]) {
-        for (map, before) in before {
-            let Some(after) = self.pages.get(map) else {
-                continue;
-            };
-            let (before, after) = (view::<GroupMap>(before), view::<GroupMap>(after));
-            let mut freed = Vec::new();
-            for word in 0..GROUP_MAP_WORDS {
-                let was = before.a[word] | before.b[word];
-                let mut left = was & !(after.a[word] | after.b[word]);
-                while left != 0 {
-                    freed.push(map + word as u64 * 64 + u64::from(left.trailing_zeros()));
-                    left &= left - 1;
-                }
-            }
-            for page in freed {
-                self.pages.remove(&page);
-            }
-        }
-    }
-
-    /// The group maps among the pages in memory that a transaction changes, as they are before it.
-    fn maps_before(&self, payload: &[u8]) -> Result<Vec<(u64, Box<Page>)>> {
-        let mut maps: Vec<(u64, Box<Page>)> = Vec::new();
-        let Some(first_group) = self.stale_from_group else {
-            return Ok(maps);
-        };
-        record::decode(payload, self.volume_pages, &mut |record| {
-            let page = record.page;
-            let is_map = page >= first_group && (page - first_group).is_multiple_of(GROUP_PAGES);
-            if is_map
-                && maps.iter().all(|(known, _)| *known != page)
-                && let Some(content) = self.pages.get(&page)
-            {
-                maps.push((page, content.clone()));
-            }
-            Ok(())
-        })?;
-        Ok(maps)
-    }
-
     async fn apply(&mut self, payload: &[u8]) -> Result<()> {
         // Reading needs awaits and decoding takes a closure: first find the pages, then apply.
         let mut missing = Vec::new();
@@ -321,7 +273,6 @@ impl Redo<'_> {
                 .entry(page)
                 .or_insert_with(|| Box::new(Page::zeroed()));
         }
-        let maps = self.maps_before(payload)?;
         record::decode(payload, self.volume_pages, &mut |record| {
             let page = self.pages.get_mut(&record.page).expect("read above");
             match record.change {
@@ -332,12 +283,7 @@ impl Redo<'_> {
             }
             Ok(())
         })?;
-        self.forget_freed(&maps);
-        let limit = match self.stale_from_group {
-            Some(_) => STALE_REDO_PAGES_MAX,
-            None => REDO_PAGES_MAX,
-        };
-        if self.pages.len() > limit {
+        if self.pages.len() > REDO_PAGES_MAX {
             self.write_home().await?;
         }
         Ok(())
@@ -345,6 +291,11 @@ impl Redo<'_> {
 
     async fn write_home(&mut self) -> Result<()> {
         let pages = std::mem::take(&mut self.pages);
+        if pages.is_empty() {
+            return Ok(());
+        }
+        // What the ring was read as has to stay so: a dead process's last write may be in the device's cache only.
+        self.io.flush().await?;
         self.redone_pages += pages.len() as u64;
         let mut run: Vec<u8> = Vec::new();
         let mut first = 0;
@@ -373,6 +324,19 @@ impl Redo<'_> {
         }
         Ok(())
     }
+
+    /// Names in a superblock that moves the tail where the data that was taken home has its checksums.
+    fn list_unsettled(&self, superblock: &mut Superblock) {
+        if self.data.is_empty() {
+            return;
+        }
+        let (mut places, more) = checksums::places_of(&superblock.unsettled);
+        let redone = self.data.keys();
+        places.extend(redone.filter_map(|page| Some(self.geometry.checksum_place(*page)?.0)));
+        places.sort_unstable();
+        places.dedup();
+        superblock.unsettled = checksums::list_of(places.into_iter(), more);
+    }
 }
 
 /// Is this a page of metadata with a header? (Pages of slots are told by the maps: a page of data may have the slots of earlier times behind its end.)
@@ -392,27 +356,23 @@ pub(crate) struct Recovered {
     pub(crate) home_pages: u64,
     /// The data among them, with its checksums, on a volume whose data has some.
     pub(crate) data: BTreeMap<u64, u32>,
-    /// Was the tail that it began from perhaps older than the newest? Then pages that had a checksum may have changed.
-    pub(crate) older: bool,
 }
 
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
 /// `dead` is what a process of this boot left that had the volume open in the superblock's epoch: the end of
 /// its journal writing is done for it first, so that all that follows is as after a crash.
-/// `alone`: the other superblock is damaged. `state`: the bits that the new superblock gets. With `findings`, for a
+/// `state`: the bits that the new superblock gets. With `findings`, for a
 /// repair: what an opening refuses is told there, and replayed as far as possible.
 pub(crate) async fn recover(
     io: &RawIo,
     superblock: &mut Superblock,
-    alone: bool,
     dead: Option<&mut Abandoned>,
     state: u32,
     mut findings: Option<&mut Findings>,
 ) -> Result<Recovered> {
     let volume = VolumeId(superblock.volume_id);
-    let mut older = alone;
     if let Some(findings) = findings.as_deref_mut() {
-        older |= find_tail(io, superblock, alone, findings).await?;
+        find_tail(io, superblock, findings).await?;
     }
     let layout = Layout::of(superblock);
     let mut redo = Redo {
@@ -423,13 +383,11 @@ pub(crate) async fn recover(
         data: BTreeMap::new(),
         volume,
         geometry: geometry(&layout, superblock.cluster_pages),
-        stale_from_group: older.then_some(layout.first_group),
     };
     let mut recovered = Recovered::default();
     let (tail, ring_pages) = (superblock.tail, superblock.journal_pages);
     let mut end = tail;
-    // A clean superblock beside a damaged one may be older than what is in the ring.
-    if superblock.state & STATE_CLEAN == 0 || older {
+    if superblock.state & STATE_CLEAN == 0 {
         let mut expected = Expected {
             lsn: tail,
             transaction_lsn: tail,
@@ -544,30 +502,19 @@ pub(crate) async fn recover(
             end = salvage(io, superblock, dead, end, &mut redo, &mut recovered).await?;
         }
         redo.write_home().await?;
+        redo.list_unsettled(superblock);
         recovered.journal_pages = end - tail;
         recovered.home_pages = redo.redone_pages;
         recovered.data = std::mem::take(&mut redo.data);
-        recovered.older = older;
         io.flush().await?;
     }
-    if layout.checksums {
-        let (mut places, more) = checksums::places_of(&superblock.unsettled);
-        let geometry = geometry(&layout, superblock.cluster_pages);
-        let redone = recovered.data.keys();
-        places
-            .extend(redone.filter_map(|page| geometry.checksum_place(*page).map(|place| place.0)));
-        places.sort_unstable();
-        places.dedup();
-        superblock.unsettled = checksums::list_of(places.into_iter(), more);
-    }
-    superblock.sequence += 1;
     superblock.epoch = superblock.epoch.saturating_add(1);
     superblock.tail = end;
     superblock.state = state;
     if state & STATE_TAKING_OVER == 0 {
         superblock.opening = adit_base::random::os_random_u64();
     }
-    io.write_superblock(superblock).await?;
+    io.write_superblocks(superblock).await?;
     Ok(recovered)
 }
 
@@ -583,10 +530,10 @@ async fn make_room(
         return Ok(());
     }
     redo.write_home().await?;
+    redo.list_unsettled(superblock);
     io.flush().await?;
-    superblock.sequence += 1;
     superblock.tail = end;
-    io.write_superblock(superblock).await
+    io.write_superblocks(superblock).await
 }
 
 /// Writes the journal pages that a dead process had sealed but not written, then what its frames hold beyond

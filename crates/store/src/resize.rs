@@ -281,6 +281,9 @@ impl Inner {
                 .await?;
             blob.shared.set_size(size);
             blob.cut_from.set(end);
+            if resume.is_some() {
+                blob.hidden.set(self.journal.point());
+            }
             self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));
         }
         self.zero_tail(blob, size).await?;
@@ -319,10 +322,11 @@ impl Inner {
         if self.any_live(blob, first as u32, last as u32) {
             self.checkpoint_all().await?;
         }
-        self.mark_unwritten(blob, first, last).await?;
-        blob.zeroed.set(self.journal.point());
+        let marked = self.mark_unwritten(blob, first, last).await;
+        // Some of it may be, if not all.
+        blob.hidden.set(self.journal.point());
         self.drop_frames(blob, first as u32, last as u32);
-        Ok(())
+        marked
     }
 
     /// Makes the mapped pages of `[from, to)` unwritten. The `map_lock` is held exclusively.

@@ -1,6 +1,8 @@
 //! Superblocks: where a volume begins, and which of the two counts.
 //!
-//! Superblock `n` is written to page `n % 2`, so a torn write leaves its predecessor. Everything read
+//! Superblock `n` is written to page `n % 2`, so a torn write leaves its predecessor. Each change is written to both, one after the
+//! other, and only then relied on: so whichever of them is damaged later, the other one is as good
+//! (`docs/decisions/0015-both-superblocks.md`). Everything read
 //! here is outside input: it becomes a [`Superblock`] only through [`choose`], which checks magic,
 //! version, features, checksum and that the stated layout fits the device.
 
@@ -175,12 +177,6 @@ pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superbl
     };
     verify_layout(&superblock, device_bytes)?;
     Ok(superblock)
-}
-
-/// Is one of the two superblocks damaged? Then it may have been the newer one.
-pub(crate) fn is_alone(pages: [&[u8]; 2]) -> bool {
-    let valid = |index: usize| matches!(judge(index, pages[index]), Ok(Judgement::Valid(_)));
-    !(valid(0) && valid(1))
 }
 
 /// Puts a flipped bit right in what was read as superblock `index`. Says if it did.

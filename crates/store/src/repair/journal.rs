@@ -32,13 +32,12 @@ pub(crate) async fn read_ring(io: &RawIo, index: u64, count: u64) -> Vec<u8> {
 
 /// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the tail that it had, as
 /// far as the ring tells: the first page of its epoch, or of the unbroken run of pages that ends with the
-/// newest. Says whether the tail may be older than the one that was flushed last.
+/// newest.
 pub(crate) async fn find_tail(
     io: &RawIo,
     superblock: &mut Superblock,
-    alone: bool,
     findings: &mut Findings,
-) -> Result<bool> {
+) -> Result<()> {
     let volume = VolumeId(superblock.volume_id);
     let ring_pages = superblock.journal_pages;
     let mut epoch = superblock.epoch;
@@ -61,16 +60,10 @@ pub(crate) async fn find_tail(
         index += count;
     }
     let newer = epoch > superblock.epoch;
-    let behind = pages.range(superblock.tail..);
     let unclean = superblock.state & STATE_CLEAN == 0;
-    let gap = alone
-        && !pages.contains_key(&superblock.tail)
-        && behind
-            .clone()
-            .any(|(_, (_, horizon))| *horizon > superblock.tail);
     let after_clean = !unclean && pages.range(superblock.tail..).next().is_some();
-    if !newer && !gap && !after_clean {
-        return Ok(false);
+    if !newer && !after_clean {
+        return Ok(());
     }
     // The unbroken run that ends with the newest page.
     let mut start = pages
@@ -82,7 +75,7 @@ pub(crate) async fn find_tail(
     while pages.get(&start).is_some_and(|(first, _)| *first != start) {
         start += 1;
     }
-    if newer || gap {
+    if newer {
         superblock.tail = start;
     }
     superblock.epoch = epoch;
@@ -93,5 +86,5 @@ pub(crate) async fn find_tail(
         "the volume could not be opened",
         format!("the journal is replayed from LSN {} on", superblock.tail),
     ));
-    Ok(true)
+    Ok(())
 }

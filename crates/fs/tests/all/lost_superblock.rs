@@ -1,0 +1,90 @@
+//! Whichever of the two superblocks is lost, the other one is as good: recovery never begins at an older tail, from which it
+//! would replay what has been overwritten since.
+
+use crate::common::*;
+use adit_base::PAGE_BYTES;
+use adit_block::{FaultConfig, FaultDevice, Image};
+use adit_store::MkfsOptions;
+
+const CACHE_BYTES: u64 = 16 << 20;
+
+/// Pages of a directory were freed, the tail passed their records, and a file got the pages; its data went home
+/// without a record. Then the superblock with that tail was damaged: from the one before it, recovery replayed
+/// the directory over the file's data, and nobody noticed.
+#[test]
+fn recovery_does_not_write_over_pages_that_were_freed_since() {
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: 16 << 20,
+        ..FaultConfig::default()
+    });
+    let volume = Volume::try_format(device.clone(), CACHE_BYTES, false).unwrap();
+    volume.mkdir("/d").unwrap();
+    let name = |number: u32| format!("/d/a name that takes some room in its page {number}");
+    for number in 0..400 {
+        volume.touch(&name(number)).unwrap();
+    }
+    volume.sync().unwrap();
+    for number in 0..400 {
+        volume.unlink(&name(number)).unwrap();
+    }
+    volume.rmdir("/d").unwrap();
+    volume.sync().unwrap();
+    volume.run(|fs| fs.store().checkpoint()).unwrap();
+    // All the space that there is.
+    let mut files = Vec::new();
+    for number in 0..60 {
+        let path = format!("/{number}");
+        let content = stamped(number, 0, 40 * PAGE_BYTES);
+        if volume.put(&path, &content).is_err() || volume.sync().is_err() {
+            break;
+        }
+        files.push((path, content));
+    }
+    assert!(files.len() > 30, "{} files", files.len());
+    let image = device.power_cut_with(|_, _| false);
+    drop(volume);
+    for lost in [0, 1] {
+        let volume = without_superblock(&image, lost);
+        for (path, content) in &files {
+            assert!(volume.get(path).unwrap() == *content, "{path}");
+        }
+        assert_eq!(volume.check(), [""; 0]);
+    }
+}
+
+/// The end of a file went through the journal, then home; then it was overwritten where it is, which needs no record.
+#[test]
+fn recovery_does_not_write_over_what_was_overwritten_in_place_since() {
+    for data_checksums in [false, true] {
+        let device = FaultDevice::new(FaultConfig {
+            size_bytes: 16 << 20,
+            ..FaultConfig::default()
+        });
+        let how = MkfsOptions {
+            data_checksums,
+            ..MkfsOptions::default()
+        };
+        let volume = Volume::try_format_as(device.clone(), CACHE_BYTES, false, &how).unwrap();
+        volume.put("/f", &stamped(1, 0, PAGE_BYTES)).unwrap();
+        volume.sync().unwrap();
+        volume.run(|fs| fs.store().checkpoint()).unwrap();
+        let content = stamped(2, 0, PAGE_BYTES);
+        let file = volume.open("/f", RW).unwrap();
+        volume.write(&file, 0, &content).unwrap();
+        volume.sync().unwrap();
+        let image = device.power_cut_with(|_, _| false);
+        drop((file, volume));
+        for lost in [0, 1] {
+            let volume = without_superblock(&image, lost);
+            assert!(volume.get("/f").unwrap() == content, "superblock {lost}");
+            assert_eq!(volume.check(), [""; 0]);
+        }
+    }
+}
+
+fn without_superblock(image: &Image, lost: u64) -> Volume {
+    let mut image = image.clone();
+    image.zero(lost * PAGE_BYTES as u64, PAGE_BYTES as u64);
+    let device = FaultDevice::with_image(FaultConfig::default(), image);
+    Volume::try_mount(device, CACHE_BYTES, false).unwrap()
+}

@@ -228,7 +228,7 @@ Nothing else should run on the machine meanwhile.
 
 Examples:
   echo lz4 >/sys/block/zram0/comp_algorithm; echo 4G >/sys/block/zram0/disksize
-  adit compare --device /dev/zram0 --suite quick --yes      a device in memory, about ten minutes
+  adit compare --device /dev/zram0 --suite quick --yes      a device in memory, below ten minutes
   adit compare --device /dev/nvme1n1 --with ext4 --only core --out report"
     )]
     Compare(Compare),
@@ -537,9 +537,9 @@ pub(crate) struct Compare {
 /// `--suite`.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum SuiteArgument {
-    /// About ten minutes
+    /// Below ten minutes on two cores
     Quick,
-    /// Hours
+    /// Between one hour and two
     Full,
 }
 

@@ -165,6 +165,9 @@ impl Store {
                     Ok(None)
                 })
                 .await?;
+            if resume.is_some() {
+                blob.hidden.set(inner.journal.point());
+            }
             // Its slot may get another blob, whose pages an old handle's lock-free reads must not find.
             blob.shared.set_size(0);
             blob.cut_from.set(end);

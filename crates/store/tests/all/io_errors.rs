@@ -574,26 +574,28 @@ fn a_truncation_or_deletion_that_fails_has_lost_nothing() {
     }
 }
 
+/// A blob each second page of which is there, in several leaves of its map; the volume is closed.
+fn scattered_blob(device: &Arc<FaultDevice>) -> BlobId {
+    let engine = open(device);
+    let made = engine.run(|store| async {
+        let id = create(store).await?;
+        let blob = store.blob(id).await?;
+        for page in 0..1500 {
+            (store.write(&blob, page * 2 * PAGE, &pattern(4096, page))).await?;
+        }
+        Ok(id)
+    });
+    close(engine);
+    made.unwrap()
+}
+
 /// The second attempt saw the new size and found nothing to cut off: frames of freed pages stayed, and the pages were
 /// given out again while redo records still named them.
 #[test]
 fn a_truncation_that_failed_half_way_is_finished_by_the_next_one() {
     for data_checksums in [false, true] {
         let device = formatted_with(VOLUME_BYTES, data_checksums);
-        let engine = open(&device);
-        let id = engine
-            .run(|store| async {
-                let id = create(store).await?;
-                let blob = store.blob(id).await?;
-                for page in 0..1500 {
-                    store
-                        .write(&blob, page * 2 * PAGE, &pattern(4096, page))
-                        .await?;
-                }
-                Ok(id)
-            })
-            .unwrap();
-        close(engine);
+        let id = scattered_blob(&device);
         let engine = open(&device);
         let resize = |size| {
             engine.run(|store| async {
@@ -635,21 +637,10 @@ fn a_truncation_that_failed_half_way_is_finished_by_the_next_one() {
 /// What was dirty behind the place where the truncation had stopped was written over what is there, before it was durable that
 /// anything had been cut off: with data checksums, what had been synced was unreadable after a power cut.
 #[test]
-fn a_truncation_that_failed_half_way_keeps_what_a_power_cut_may_bring_back() {
-    for data_checksums in [false, true] {
+fn a_truncation_or_deletion_that_failed_half_way_keeps_what_a_power_cut_may_bring_back() {
+    for (data_checksums, delete) in [(false, false), (false, true), (true, false), (true, true)] {
         let device = formatted_with(VOLUME_BYTES, data_checksums);
-        let engine = open(&device);
-        let id = engine
-            .run(|store| async {
-                let id = create(store).await?;
-                let blob = store.blob(id).await?;
-                for page in 0..1500 {
-                    (store.write(&blob, page * 2 * PAGE, &pattern(4096, page))).await?;
-                }
-                Ok(id)
-            })
-            .unwrap();
-        close(engine);
+        let id = scattered_blob(&device);
         let engine = open(&device);
         // The first and the last leaf of the map are in memory, those between aren't.
         let mut back = [0; 4096];
@@ -664,8 +655,10 @@ fn a_truncation_that_failed_half_way_keeps_what_a_power_cut_may_bring_back() {
         write(&engine, id, DIRTY.start * PAGE, &dirty).unwrap();
         device.inject(io_error(FaultOn::Read).within(DATA));
         let cut = engine.run(|store| async {
-            let blob = store.blob(id).await?;
-            store.resize(&blob, PAGE).await
+            match delete {
+                true => store.delete(id).await,
+                false => store.resize(&store.blob(id).await?, PAGE).await,
+            }
         });
         assert_eq!(errno(cut), Errno::IO);
         device.clear_faults();

@@ -24,7 +24,7 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
 use adit_block::{Buffer, Device, Request};
 use adit_reactor::sync::RwLock;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -368,6 +368,14 @@ impl Blob {
         *self.slot.borrow_mut() = *slot;
     }
 
+    /// Whether it has to stay in memory.
+    fn is_used(self: &Rc<Self>) -> bool {
+        Rc::strong_count(self) > 1
+            || Arc::strong_count(&self.shared) > 1
+            || self.is_dirty()
+            || self.cut_from.get() != 0
+    }
+
     pub(crate) fn key(&self, page: u32) -> FrameKey {
         FrameKey {
             space: self.id.slot,
@@ -380,21 +388,19 @@ impl Blob {
 #[derive(Default)]
 pub(crate) struct BlobTable {
     blobs: RefCell<HashMap<u64, Rc<Blob>, BuildNumberHasher>>,
-    /// At this many entries the next insertion looks for unused ones.
-    sweep_at: Cell<usize>,
+    /// Those and some that have gone, in the order in which they are looked at.
+    queue: RefCell<VecDeque<BlobId>>,
 }
 
-/// Blobs kept in memory although nobody uses them.
-const IDLE_BLOBS: usize = 16 << 10;
+/// With so many in memory, each blob that comes looks for others that nobody uses.
+const BLOBS_KEPT: usize = 16 << 10;
+/// At how many. One round takes half as many arrivals as there are blobs, so those that nobody uses never become more than the others.
+const LOOKS: usize = 2;
 
 impl BlobTable {
     /// The blob at a slot address, if it is in memory.
     pub(crate) fn resident(&self, slot: u64) -> Option<Rc<Blob>> {
         self.blobs.borrow().get(&slot).cloned()
-    }
-
-    pub(crate) fn remove(&self, slot: u64) {
-        self.blobs.borrow_mut().remove(&slot);
     }
 
     /// Its slot was freed, and may get another blob: who still has it must not write any more.
@@ -403,21 +409,23 @@ impl BlobTable {
             && blob.id == id
         {
             blob.deleted.set(true);
-            self.remove(id.slot);
+            self.blobs.borrow_mut().remove(&id.slot);
         }
     }
 
     fn insert(&self, blob: Rc<Blob>) {
         let mut blobs = self.blobs.borrow_mut();
-        if blobs.len() >= self.sweep_at.get().max(IDLE_BLOBS) {
-            blobs.retain(|_, blob| {
-                Rc::strong_count(blob) > 1
-                    || Arc::strong_count(&blob.shared) > 1
-                    || blob.is_dirty()
-                    || blob.cut_from.get() != 0
-            });
-            self.sweep_at.set(2 * blobs.len().max(IDLE_BLOBS / 2));
+        let mut queue = self.queue.borrow_mut();
+        let looks = if queue.len() < BLOBS_KEPT { 0 } else { LOOKS };
+        for _ in 0..looks {
+            let Some(id) = queue.pop_front() else { break };
+            match blobs.get(&id.slot) {
+                Some(blob) if blob.id != id => {}
+                Some(blob) if blob.is_used() => queue.push_back(id),
+                _ => drop(blobs.remove(&id.slot)),
+            }
         }
+        queue.push_back(blob.id);
         blobs.insert(blob.id.slot, blob);
     }
 }

@@ -359,8 +359,12 @@ impl Mapping {
         )
     }
 
-    /// Makes the memory of a chunk of frames usable; the answer is no when there is none.
-    /// A system call (or a few) per 2 MiB and only when they are first used.
+    /// Whether `back_chunk` does anything.
+    pub(super) fn is_backed_by_chunks(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Makes the memory of a chunk of frames usable; the answer is no when there is none. Some system calls.
     pub(super) fn back_chunk(&self, chunk: u32) -> bool {
         let Some(file) = &self.file else {
             return true;

@@ -18,6 +18,7 @@
 //! It does no IO and knows no names, files or records; when it is full of dirty frames it says so and the
 //! caller writes back.
 
+mod ahead;
 mod apply;
 mod frames;
 mod index;

@@ -8,6 +8,7 @@
 //! buffer), just allocated, or retired and pinned. `counts` follow the flags, so flags change only through
 //! `set_flags_word`. `used` counts every frame that isn't free; it exceeds `limit` only after `set_limit`.
 
+use super::ahead::Ahead;
 use super::frames::{Frames, Loads, RETIRED, WRITING};
 use super::index::Index;
 use super::lists::{FrameList, Lane, Links};
@@ -62,6 +63,7 @@ pub struct Cache {
     /// Frames below it have memory behind them (apart from cold chunks).
     pub(super) backed: u32,
     pub(super) backing_retry: u32,
+    pub(super) ahead: Ahead,
     pub(super) hand: u32,
     pub(super) counts: Counts,
     pub(super) applies: u32,
@@ -77,6 +79,7 @@ impl Cache {
         let frames = Arc::new(Frames::new(mapping, Index::new(total)));
         Ok(Cache {
             loads: Arc::new(Loads(frames.clone())),
+            ahead: Ahead::new(frames.clone()),
             frames,
             links: Links::new(total),
             lsns: std::array::from_fn(|_| vec![0; total as usize]),

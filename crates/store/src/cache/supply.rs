@@ -49,33 +49,39 @@ impl Cache {
             self.backing_retry -= 1;
             return None;
         }
-        let mapping = self.frames.mapping();
         if self.touched == self.backed {
-            if let Some(&chunk) = self.cold_chunks.last() {
-                if !mapping.back_chunk(chunk) {
-                    self.backing_retry = BACKING_RETRY_ALLOCATIONS;
-                    return None;
-                }
-                self.cold_chunks.pop();
-                let first = chunk * CHUNK_FRAMES;
-                let end = (first + CHUNK_FRAMES).min(self.touched);
-                self.free.extend((first..end).rev());
-                return self.free.pop();
-            }
-            if self.backed == self.counts.total {
-                return None;
-            }
-            if !mapping.back_chunk(self.backed / CHUNK_FRAMES) {
+            let chunk = self.next_chunk()?;
+            if !self.ahead.take(chunk) {
                 self.backing_retry = BACKING_RETRY_ALLOCATIONS;
                 return None;
             }
-            self.backed = (self.backed + CHUNK_FRAMES).min(self.counts.total);
+            let first = chunk * CHUNK_FRAMES;
+            if self.cold_chunks.pop().is_some() {
+                let end = (first + CHUNK_FRAMES).min(self.touched);
+                self.free.extend((first..end).rev());
+            } else {
+                self.backed = (first + CHUNK_FRAMES).min(self.counts.total);
+            }
+            if self.counts.used + CHUNK_FRAMES < self.counts.limit
+                && let Some(next) = self.next_chunk()
+            {
+                self.ahead.want(next);
+            }
+            if let Some(frame) = self.free.pop() {
+                return Some(frame);
+            }
         }
         let frame = self.touched;
         self.touched += 1;
-        let header = mapping.header();
+        let header = self.frames.mapping().header();
         header.frames_touched.store(self.touched, Ordering::Release);
         Some(frame)
+    }
+
+    /// The chunk whose memory is needed next, when all that has memory is used.
+    fn next_chunk(&self) -> Option<u32> {
+        let unused = (self.backed < self.counts.total).then_some(self.backed / CHUNK_FRAMES);
+        self.cold_chunks.last().copied().or(unused)
     }
 
     /// The clock: frees the next clean frame that nobody looked at since the hand passed last.

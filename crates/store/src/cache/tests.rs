@@ -264,6 +264,41 @@ fn shrink_and_grow(mut cache: Cache) {
 }
 
 #[test]
+fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_limit() {
+    const CHUNK_BYTES: u64 = 512 * 4096;
+    let directory = in_shared_memory();
+    for (epoch, limit, chunks) in [(1, 2048, 2), (2, 512, 1)] {
+        let mut cache = shared(directory.path(), 2048, epoch);
+        cache.set_limit(limit);
+        let CachePlacement::Shared(path) = cache.placement().clone() else {
+            panic!("shared");
+        };
+        let used = || {
+            let file = std::fs::metadata(&path).expect("a file");
+            std::os::unix::fs::MetadataExt::blocks(&file) * 512 / CHUNK_BYTES
+        };
+        add(&mut cache, 0, 1);
+        for _ in 0..1000 {
+            if used() == chunks {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        for page in 1..500 {
+            add(&mut cache, page, 1);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        assert_eq!(used(), chunks);
+        // Faster than it, slower than it, and the last of it.
+        for page in 500..3000 {
+            add(&mut cache, page, 1);
+        }
+        let all = u64::from(limit) * 4096;
+        assert_eq!(used() * CHUNK_BYTES, all);
+    }
+}
+
+#[test]
 fn lists_keep_order_and_forget_removed_frames() {
     let mut cache = cache(8);
     let (one, two) = (cache.new_list(Lane::Data), cache.new_list(Lane::Journal));

@@ -424,3 +424,52 @@ fn a_write_beyond_the_largest_size_is_efbig() {
         .unwrap();
     close(engine);
 }
+
+/// All that nobody used went at once, when there were 16,384: milliseconds in which some create waited.
+#[test]
+fn blobs_that_nobody_uses_leave_memory_one_by_one() {
+    const KEPT: usize = 16 << 10;
+    let device = memory(64 << 20);
+    format(&device);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let mut ids = Vec::new();
+            let mut used = Vec::new();
+            for turn in 0..KEPT + 3000 {
+                let id = create(store).await?;
+                let blob = store.blob(id).await?;
+                if turn % 8 == 0 {
+                    used.push(blob);
+                }
+                ids.push(id);
+                if turn == KEPT || turn == KEPT + 100 {
+                    let there = |id: &&BlobId| store.blob_resident(**id).is_some();
+                    assert!(ids.iter().filter(there).count() > KEPT - 200);
+                }
+            }
+            let there = |id: &&BlobId| store.blob_resident(**id).is_some();
+            assert!(ids.iter().filter(there).count() <= KEPT + 1);
+            for blob in &used {
+                let resident = store.blob_resident(blob.id).unwrap();
+                assert!(std::rc::Rc::ptr_eq(blob, &resident));
+            }
+            // Whoever is taken in again is the same.
+            for id in &ids[..100] {
+                assert_eq!(store.blob(*id).await?.id, *id);
+            }
+            // Slots that get another blob again and again leave nothing behind.
+            drop(used);
+            for id in &ids[..KEPT / 2] {
+                store.delete(*id).await?;
+            }
+            for _ in 0..KEPT {
+                let id = create(store).await?;
+                assert_eq!(store.blob(id).await?.size(), 0);
+                store.delete(id).await?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}

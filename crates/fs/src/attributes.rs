@@ -117,7 +117,7 @@ impl Fs {
             .view(|view| {
                 let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                 view.prefetch(id);
-                match self.store.blob_resident(id) {
+                match self.store.blob_ahead(id) {
                     Some(blob) => Ok(stat_of(id, &blob.attributes())?),
                     None => Ok(stat_of(id, view.slot_ref(id)?)?),
                 }
@@ -127,7 +127,7 @@ impl Fs {
 
     /// Attributes of an inode whose slot was just seen: cached reads and writes may be ahead of it.
     pub(crate) fn stat_now(&self, id: BlobId, slot: &Slot) -> Result<Stat> {
-        match self.store.blob_resident(id) {
+        match self.store.blob_ahead(id) {
             Some(blob) => stat_of(id, &blob.attributes()),
             None => stat_of(id, slot),
         }

@@ -24,7 +24,7 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
 use adit_block::{Buffer, Device, Request};
 use adit_reactor::sync::RwLock;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -430,6 +430,45 @@ impl BlobTable {
     }
 }
 
+/// Blobs that cached reads and writes may have left ahead of their slots, in the order in which they were.
+#[derive(Default)]
+pub(crate) struct DirtyBlobs {
+    blobs: RefCell<Vec<Rc<Blob>>>,
+    /// Their slot addresses. Mostly few, so that asking for one that isn't among them waits for no memory.
+    slots: RefCell<HashSet<u64, BuildNumberHasher>>,
+}
+
+impl DirtyBlobs {
+    pub(crate) fn add(&self, blob: &Rc<Blob>) {
+        if !blob.in_dirty_list.replace(true) {
+            self.blobs.borrow_mut().push(blob.clone());
+            self.slots.borrow_mut().insert(blob.id.slot);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blobs.borrow().is_empty()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Rc<Blob>> {
+        self.blobs.borrow().clone()
+    }
+
+    /// Takes off what needs no write-back any more.
+    pub(crate) fn forget_clean(&self) {
+        let (mut blobs, mut slots) = (self.blobs.borrow_mut(), self.slots.borrow_mut());
+        slots.clear();
+        blobs.retain(|blob| {
+            let keep = !blob.deleted.get() && (blob.is_dirty() || blob.map_lock.is_locked());
+            blob.in_dirty_list.set(keep);
+            if keep {
+                slots.insert(blob.id.slot);
+            }
+            keep
+        });
+    }
+}
+
 impl Store {
     /// The blob, from memory or from its slot. ESTALE when it is gone.
     pub async fn blob(&self, id: BlobId) -> Result<Rc<Blob>> {
@@ -457,6 +496,12 @@ impl Store {
     /// The blob if it is in memory.
     pub fn blob_resident(&self, id: BlobId) -> Option<Rc<Blob>> {
         self.0.blobs.resident(id.slot).filter(|blob| blob.id == id)
+    }
+
+    /// The blob if cached reads and writes may have left its size and times ahead of its slot, which has them otherwise.
+    pub fn blob_ahead(&self, id: BlobId) -> Option<Rc<Blob>> {
+        let ahead = self.0.dirty_blobs.slots.borrow().contains(&id.slot);
+        ahead.then(|| self.blob_resident(id)).flatten()
     }
 
     /// The blob without waiting, given what a `view` or `transact` closure just saw in its slot.
@@ -521,9 +566,7 @@ impl Inner {
 
     /// Queues a blob for write-back, which runs after a while.
     pub(crate) fn note_dirty(self: &Rc<Self>, blob: &Rc<Blob>) {
-        if !blob.in_dirty_list.replace(true) {
-            self.dirty_blobs.borrow_mut().push(blob.clone());
-        }
+        self.dirty_blobs.add(blob);
         if !self.writeback_running.get() {
             self.spawn_writeback();
         }

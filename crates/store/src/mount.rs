@@ -5,7 +5,7 @@
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
-use crate::blob::{BlobId, BlobTable};
+use crate::blob::{BlobId, BlobTable, DirtyBlobs};
 use crate::cache::{Abandoned, Cache, CacheOptions, CachePlacement, SharedName};
 use crate::checksums::Checksums;
 use crate::format::{
@@ -528,7 +528,7 @@ fn build(
         writing_home: Cell::new(0),
         reserved_pages: Cell::new(0),
         taking_over: Cell::new(false),
-        dirty_blobs: RefCell::default(),
+        dirty_blobs: DirtyBlobs::default(),
         writeback_running: Cell::new(false),
         flushing: Cell::new(false),
         closing: Cell::new(false),

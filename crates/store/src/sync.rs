@@ -203,7 +203,7 @@ impl Inner {
                 // What fails stays dirty and is reported by fsync.
                 let failed = inner.write_back_dirty(Busy::Skip).await.is_err();
                 let committed = inner.commit().await.is_ok();
-                let left = !inner.dirty_blobs.borrow().is_empty() || !inner.journal.open_is_empty();
+                let left = !inner.dirty_blobs.is_empty() || !inner.journal.open_is_empty();
                 if !committed || (!left && !failed) {
                     break;
                 }
@@ -228,7 +228,7 @@ impl Inner {
 
     /// Writes back all blobs that are dirty now.
     pub(crate) async fn write_back_dirty(self: &Rc<Self>, busy: Busy) -> Result<()> {
-        let blobs = self.dirty_blobs.borrow().clone();
+        let blobs = self.dirty_blobs.all();
         let mut first_error = None;
         for blob in blobs {
             let map = match busy {
@@ -241,17 +241,8 @@ impl Inner {
                 first_error.get_or_insert(error);
             }
         }
-        self.forget_clean_blobs();
+        self.dirty_blobs.forget_clean();
         first_error.map_or(Ok(()), Err)
-    }
-
-    /// Takes off the list what needs no write-back any more.
-    pub(crate) fn forget_clean_blobs(&self) {
-        self.dirty_blobs.borrow_mut().retain(|blob| {
-            let keep = !blob.deleted.get() && (blob.is_dirty() || blob.map_lock.is_locked());
-            blob.in_dirty_list.set(keep);
-            keep
-        });
     }
 
     /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to it: all that is dirty now, in one
@@ -688,9 +679,7 @@ impl Inner {
             }
         }
         drop(dirty);
-        if !blob.in_dirty_list.replace(true) {
-            self.dirty_blobs.borrow_mut().push(blob.clone());
-        }
+        self.dirty_blobs.add(blob);
         self.frame_settled.notify_all();
     }
 }

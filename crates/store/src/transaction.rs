@@ -112,9 +112,13 @@ fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
     }
     inner.cache.prefetch(FrameKey::meta(page), offset);
+    let frame = inner.cache.find(FrameKey::meta(page));
+    let index = address % SLOTS_PER_PAGE;
+    // The frame goes when the page is freed.
+    let verified = frame.is_some_and(|frame| inner.cache.verified_slots(frame) & 1 << index != 0);
     // What is in a page that was a slot page once means nothing: it may be as it was before its slots were freed.
     // Where the map can't be read, the slot's checksum and the generation that is asked for have to do.
-    let known = !inner.space.borrow().avoids(page);
+    let known = !verified && !inner.space.borrow().avoids(page);
     if known
         && !matches!(
             inner.space.borrow().page_state(pages, page)?,
@@ -128,9 +132,7 @@ fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result
     if slot.kind == 0 {
         return Err(Error::with(Errno::STALE, format!("slot {address} is free")).into());
     }
-    let frame = inner.cache.find(FrameKey::meta(page));
-    let index = address % SLOTS_PER_PAGE;
-    if frame.is_some_and(|frame| inner.cache.verified_slots(frame) & 1 << index != 0) {
+    if verified {
         return Ok(slot);
     }
     if slot.algorithm != ALGORITHM_CRC32C || inner.volume.checksum(address, bytes, 0) != slot.crc {

@@ -4,7 +4,7 @@
 //! touches it, so its state is in `Cell`s and `RefCell`s, and no borrow is held across an `await`. What other
 //! threads may see (frames, sizes) is in [`crate::cache`] and [`crate::blob::BlobShared`].
 
-use crate::blob::{Blob, BlobTable};
+use crate::blob::{BlobTable, DirtyBlobs};
 use crate::cache::{FrameKey, Frames};
 use crate::checksums::Checksums;
 use crate::format::{PageKind, StatePage, Superblock, VolumeId};
@@ -129,7 +129,7 @@ pub(crate) struct Inner {
     /// What a dead process had accepted is being written again.
     pub(crate) taking_over: Cell<bool>,
     /// Blobs with dirty data or attributes.
-    pub(crate) dirty_blobs: RefCell<Vec<Rc<Blob>>>,
+    pub(crate) dirty_blobs: DirtyBlobs,
     /// Is the write-back task running?
     pub(crate) writeback_running: Cell<bool>,
     /// The task that makes room for writers is at work.

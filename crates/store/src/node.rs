@@ -61,6 +61,17 @@ pub struct Step {
     pub count: u16,
 }
 
+/// A leaf and what belongs there. Valid until the tree changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeafSpan {
+    /// Page of the leaf.
+    pub leaf: u64,
+    /// The leaf holds keys from here on.
+    pub lower: u64,
+    /// The leaf holds keys below this; `None`: there is no leaf behind it.
+    pub upper: Option<u64>,
+}
+
 /// The way from the root to a leaf. Valid until the tree changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
@@ -179,11 +190,31 @@ impl Tree {
         })
     }
 
-    /// The leaf that `key` belongs to.
+    /// The leaf that `key` belongs to, and the way to it.
     pub fn descend(&self, pages: &impl PagesRead, key: u64) -> Result<Path, Stop> {
-        let mut path = Path {
-            steps: [Step::default(); DEPTH_MAX],
+        let mut steps = [Step::default(); DEPTH_MAX];
+        let span = self.walk(pages, key, |depth, step| steps[depth] = step)?;
+        Ok(Path {
+            steps,
             depth: self.depth,
+            leaf: span.leaf,
+            lower: span.lower,
+            upper: span.upper,
+        })
+    }
+
+    /// The leaf that `key` belongs to, for who doesn't change the tree.
+    pub fn find_leaf(&self, pages: &impl PagesRead, key: u64) -> Result<LeafSpan, Stop> {
+        self.walk(pages, key, |_, _| ())
+    }
+
+    fn walk(
+        &self,
+        pages: &impl PagesRead,
+        key: u64,
+        mut visit: impl FnMut(usize, Step),
+    ) -> Result<LeafSpan, Stop> {
+        let mut span = LeafSpan {
             leaf: self.root,
             lower: 0,
             upper: None,
@@ -195,36 +226,37 @@ impl Tree {
             ));
         }
         for level in (1..=self.depth).rev() {
-            let page = path.leaf;
+            let page = span.leaf;
             let entries = self.inner(pages, page, level)?;
             let index = find_child(entries, key);
             let entry = entries[index];
             if index > 0 {
-                if entry.key <= path.lower || entry.key > key {
+                if entry.key <= span.lower || entry.key > key {
                     return Err(corrupt(
                         page,
                         format_args!("the key of entry {index} is out of order"),
                     ));
                 }
-                path.lower = entry.key;
+                span.lower = entry.key;
             }
             if let Some(next) = entries.get(index + 1) {
-                if next.key <= key || path.upper.is_some_and(|upper| next.key >= upper) {
+                if next.key <= key || span.upper.is_some_and(|upper| next.key >= upper) {
                     return Err(corrupt(
                         page,
                         format_args!("the key of entry {} is out of order", index + 1),
                     ));
                 }
-                path.upper = Some(next.key);
+                span.upper = Some(next.key);
             }
-            path.steps[usize::from(self.depth - level)] = Step {
+            let step = Step {
                 page,
                 index: index as u16,
                 count: entries.len() as u16,
             };
-            path.leaf = entry.child;
+            visit(usize::from(self.depth - level), step);
+            span.leaf = entry.child;
         }
-        Ok(path)
+        Ok(span)
     }
 
     /// A leaf of this tree, with its header verified. What `count` may be only the caller knows.

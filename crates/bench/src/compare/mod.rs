@@ -14,6 +14,7 @@ mod device;
 mod engines;
 mod group;
 mod growth;
+mod host;
 mod layers;
 mod memory;
 mod pace;
@@ -119,7 +120,11 @@ pub fn compare(
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     let groups = chosen(options, &device)?;
-    let mut notes = Vec::new();
+    let mut notes = vec![
+        "Before each measurement as much memory as it may take is used and given back, so that no system pays for what a virtual machine's host \
+         had taken away."
+            .to_owned(),
+    ];
     let memory = match MemoryGroup::new("adit-compare") {
         Ok(memory) => Some(memory),
         Err(error) => {
@@ -375,6 +380,7 @@ impl Run<'_> {
             memory.enclose(process)?;
             process.env("ADIT_BENCH_MEMORY", memory.usage_file());
         }
+        host::call_memory_back(memory_bytes);
         let words = systems::shell_words(process);
         let failed = |error| while_doing(format!("run `{words}`"), error);
         let mut child = process

@@ -108,9 +108,9 @@ impl Suite {
                     Growth::Cache { max: 256 * MIB },
                     Growth::Threads { max: 4 },
                 ],
-                keys: 10_000,
-                reads: 50_000,
-                records: 20_000,
+                keys: 15_000,
+                reads: 100_000,
+                records: 40_000,
             },
             Suite::Full => Amounts {
                 slice: Duration::from_secs(1),
@@ -478,7 +478,7 @@ fn ycsb(amounts: &Amounts) -> Group {
         work: Work::Ycsb(vec![
             "--workloads=ABCDEF".to_owned(),
             format!("--records={}", amounts.records),
-            format!("--operations={}", operations / 5),
+            format!("--operations={}", operations / 4),
             "--threads=2".to_owned(),
             "--cache_size=8388608".to_owned(),
         ]),

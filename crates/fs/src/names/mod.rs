@@ -22,7 +22,7 @@ use adit_base::breakdown::{self, Layer};
 use adit_base::hash::{HashKey, name_hash};
 use adit_base::{Errno, PAGE_BYTES};
 use adit_store::format::{MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
-use adit_store::node::{Path, Tree};
+use adit_store::node::{LeafSpan, Path, Tree};
 use adit_store::pages::{Pages, PagesRead, Stop};
 use leaf::{Fit, Found, Leaf};
 use std::ops::Range;
@@ -116,8 +116,8 @@ fn leaf_at(pages: &impl PagesRead, number: u64, owner: u64) -> Result<Leaf<'_>, 
 }
 
 /// Keys that a leaf may have.
-fn keys(path: &Path) -> Range<u64> {
-    path.lower..path.upper.unwrap_or(KEY_MAX.max(path.lower))
+fn keys(lower: u64, upper: Option<u64>) -> Range<u64> {
+    lower..upper.unwrap_or(KEY_MAX.max(lower))
 }
 
 /// Finds a name.
@@ -130,9 +130,9 @@ pub(crate) fn lookup(
     let Some(tree) = tree_of(slot, owner) else {
         return Ok(None);
     };
-    let path = tree.descend(pages, name.hash)?;
+    let LeafSpan { leaf, lower, upper } = tree.find_leaf(pages, name.hash)?;
     Ok(
-        match leaf_at(pages, path.leaf, owner)?.find(name, &keys(&path))? {
+        match leaf_at(pages, leaf, owner)?.find(name, &keys(lower, upper))? {
             Found::Entry(_, entry) => Some(entry.target),
             Found::Place(..) => None,
         },
@@ -173,7 +173,7 @@ pub(crate) fn insert(
     loop {
         let path = tree.descend(pages, name.hash)?;
         let leaf = leaf_at(pages, path.leaf, owner)?;
-        let (index, key) = match leaf.find(name, &keys(&path))? {
+        let (index, key) = match leaf.find(name, &keys(path.lower, path.upper))? {
             Found::Entry(..) => return Err(Errno::EXIST.into()),
             Found::Place(index, Some(key)) => (index, key),
             Found::Place(_, None) => return Err(Errno::NOSPC.into()),
@@ -226,7 +226,7 @@ pub(crate) fn remove(
     let mut tree = tree_of(slot, owner).ok_or(Stop::from(Errno::NOENT))?;
     let path = tree.descend(pages, name.hash)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;
-    let Found::Entry(index, entry) = leaf.find(name, &keys(&path))? else {
+    let Found::Entry(index, entry) = leaf.find(name, &keys(path.lower, path.upper))? else {
         return Err(Errno::NOENT.into());
     };
     let target = entry.target;
@@ -256,7 +256,7 @@ pub(crate) fn replace(
     let tree = tree_of(slot, owner).ok_or(Stop::from(Errno::NOENT))?;
     let path = tree.descend(pages, name.hash)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;
-    let Found::Entry(index, entry) = leaf.find(name, &keys(&path))? else {
+    let Found::Entry(index, entry) = leaf.find(name, &keys(path.lower, path.upper))? else {
         return Err(Errno::NOENT.into());
     };
     let old = entry.target;
@@ -281,11 +281,11 @@ pub(crate) fn read_leaf(
     let Some(tree) = tree_of(slot, owner) else {
         return Ok(None);
     };
-    let path = tree.descend(pages, from)?;
+    let path = tree.find_leaf(pages, from)?;
     let leaf = leaf_at(pages, path.leaf, owner)?;
     leaf.prefetch();
     let mut least = from;
-    for index in leaf.lower_bound(from, &keys(&path))?..leaf.count() {
+    for index in leaf.lower_bound(from, &keys(path.lower, path.upper))?..leaf.count() {
         let entry = leaf.entry(index)?;
         // Who reads goes on behind the last key: one out of place would lead back, or too far.
         let beyond = path.upper.is_some_and(|upper| entry.key >= upper);

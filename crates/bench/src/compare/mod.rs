@@ -121,8 +121,8 @@ pub fn compare(
     }
     let groups = chosen(options, &device)?;
     let mut notes = vec![
-        "Before each measurement as much memory as it may take is used and given back, so that no system pays for what a virtual machine's host \
-         had taken away."
+        "Before each process that measures (but those of curves and engines) some memory is used and given back, so that no system pays for \
+         what a virtual machine's host had taken away."
             .to_owned(),
     ];
     let memory = match MemoryGroup::new("adit-compare") {
@@ -279,10 +279,12 @@ impl Run<'_> {
             layers: matches!(group.work, Work::Layers(..)),
         };
         match &group.work {
-            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => self
-                .on_fresh_device(system, |run, place| {
+            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => {
+                self.on_fresh_device(system, |run, place| {
+                    host::call_memory_back();
                     run.jobs(&assignment(place, jobs, shape), memory_bytes)
-                }),
+                })
+            }
             Work::Apart(jobs, shape) => {
                 let mut measured = MeasuredRows::default();
                 for job in jobs {
@@ -380,7 +382,6 @@ impl Run<'_> {
             memory.enclose(process)?;
             process.env("ADIT_BENCH_MEMORY", memory.usage_file());
         }
-        host::call_memory_back(memory_bytes);
         let words = systems::shell_words(process);
         let failed = |error| while_doing(format!("run `{words}`"), error);
         let mut child = process

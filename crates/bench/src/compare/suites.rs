@@ -108,9 +108,9 @@ impl Suite {
                     Growth::Cache { max: 256 * MIB },
                     Growth::Threads { max: 4 },
                 ],
-                keys: 15_000,
-                reads: 100_000,
-                records: 40_000,
+                keys: 10_000,
+                reads: 80_000,
+                records: 30_000,
             },
             Suite::Full => Amounts {
                 slice: Duration::from_secs(1),

@@ -202,6 +202,34 @@ fn syncs_of_one_worker_at_the_same_time_share_two_flushes() {
     close(engine);
 }
 
+/// Two that do something in between took turns for ever: each began a commit when the other's ended.
+#[test]
+fn syncs_that_take_turns_come_to_share_their_flushes() {
+    const TURNS: u64 = 100;
+    let (device, engine) = volume(None);
+    let blobs = [new_blob(&engine, 1), new_blob(&engine, 1)];
+    settled(&device, &engine);
+    let counts = cost(&device, &engine, |store| async move {
+        let appends = blobs.map(|id| {
+            let store = store.clone();
+            async move {
+                let blob = store.blob(id).await?;
+                for turn in 0..TURNS {
+                    for _ in 0..10 {
+                        store.reactor().yield_now().await;
+                    }
+                    store.append(&blob, &pattern(100, turn)).await?;
+                    store.sync(&blob, SyncKind::Data).await?;
+                }
+                Ok(())
+            }
+        });
+        join_all(appends).await.into_iter().collect()
+    });
+    assert!(barriers(&counts) <= TURNS + TURNS / 10, "{counts:?}");
+    close(engine);
+}
+
 #[test]
 fn syncs_of_many_threads_share_two_flushes() {
     // Slow enough that all threads have arrived before the first is done.

@@ -2,7 +2,7 @@
 //!
 //! Applied transactions collect in the *open* one: the list of journaled frames with pending granules.
 //! [`Inner::commit`] seals it (encodes the granules, reserves LSNs), writes it and makes it durable; callers
-//! that arrive meanwhile share the next one (group commit: one leader at a time; see `Gather`).
+//! that arrive meanwhile share the next one (group commit: one leader at a time; decision 0016).
 //!
 //! ```text
 //!   flushed_tail <= horizon <= next
@@ -565,16 +565,25 @@ impl Inner {
 
     /// Makes everything applied before `point` was taken durable.
     pub(crate) async fn commit_to(self: &Rc<Self>, point: Point) -> Result<()> {
+        self.commit_until(point, false).await
+    }
+
+    /// Likewise, for a caller who waits for just that, and may soon be back: others like it may join.
+    pub(crate) async fn commit_shared(self: &Rc<Self>, point: Point) -> Result<()> {
+        self.commit_until(point, true).await
+    }
+
+    async fn commit_until(self: &Rc<Self>, point: Point, shared: bool) -> Result<()> {
         // A failed volume acknowledges nothing any more, not even what had become durable before.
         self.writable()?;
         let journal = &self.journal;
-        let (mut waited, mut gathered) = (false, false);
+        let (mut waited, mut gathered) = (false, !shared);
         while journal.horizon() < point.0 {
             self.writable()?;
             if journal.committing.get() {
                 waited = true;
                 journal.committed.wait().await;
-            } else if journal.gather.running.get() {
+            } else if shared && journal.gather.running.get() {
                 journal.gather.join();
                 journal.committed.wait().await;
             } else if !journal.has_ordinary_room() {
@@ -619,7 +628,9 @@ impl Inner {
         let joined = journal.gather.joined.take();
         let result = self.commit_sealed().await;
         journal.committing.set(false);
-        journal.gather.joined_last.set(joined);
+        if joined > 0 {
+            journal.gather.joined_last.set(joined);
+        }
         journal.committed.notify_all();
         if let Err(error) = &result {
             self.fail(error.clone());

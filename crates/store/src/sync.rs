@@ -121,7 +121,7 @@ impl Store {
             inner.write_back(blob, kind == SyncKind::All).await?;
         }
         let written = blob.home_sequence.get();
-        inner.commit_to(blob.point.get()).await?;
+        inner.commit_shared(blob.point.get()).await?;
         if planted(Bug::SkippedFlush) {
             return Ok(());
         }
@@ -178,7 +178,7 @@ impl Store {
         if self.0.options.read_only {
             return Ok(());
         }
-        self.0.commit_to(point).await
+        self.0.commit_shared(point).await
     }
 
     /// Makes everything applied so far durable.

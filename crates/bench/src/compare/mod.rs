@@ -14,7 +14,6 @@ mod device;
 mod engines;
 mod group;
 mod growth;
-mod host;
 mod layers;
 mod memory;
 mod pace;
@@ -120,11 +119,7 @@ pub fn compare(
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     let groups = chosen(options, &device)?;
-    let mut notes = vec![
-        "Before each process that measures (but those of curves and engines) some memory is used and given back, so that no system pays for \
-         what a virtual machine's host had taken away."
-            .to_owned(),
-    ];
+    let mut notes = Vec::new();
     let memory = match MemoryGroup::new("adit-compare") {
         Ok(memory) => Some(memory),
         Err(error) => {
@@ -279,12 +274,10 @@ impl Run<'_> {
             layers: matches!(group.work, Work::Layers(..)),
         };
         match &group.work {
-            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => {
-                self.on_fresh_device(system, |run, place| {
-                    host::call_memory_back();
+            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => self
+                .on_fresh_device(system, |run, place| {
                     run.jobs(&assignment(place, jobs, shape), memory_bytes)
-                })
-            }
+                }),
             Work::Apart(jobs, shape) => {
                 let mut measured = MeasuredRows::default();
                 for job in jobs {

@@ -429,7 +429,7 @@ impl Reactor {
     }
 
     /// Whether requests wait for a thread to execute them.
-    pub(crate) fn has_requests(&self) -> bool {
+    pub fn has_requests(&self) -> bool {
         self.requests() > 0
     }
 

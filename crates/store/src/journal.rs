@@ -178,7 +178,7 @@ impl Gather {
 
 /// More callers don't have to be waited for: they are there, since a commit takes long enough for that.
 const GATHER_CALLERS_MAX: u32 = 4;
-/// How often a commit looks for others to join it: some 2 µs, less than the fastest device takes for a write.
+/// How often a commit looks for others to join it: some 2 µs while there is nothing else to do.
 const GATHER_TURNS: u32 = 64;
 /// Commits without waiting at most, after nobody came.
 const GATHER_PAUSE_MAX: u32 = 255;
@@ -594,7 +594,7 @@ impl Inner {
                 }
             } else if !gathered {
                 gathered = true;
-                self.gather(waited).await;
+                self.gather(point, waited).await;
             } else {
                 self.commit_open().await?;
             }
@@ -602,23 +602,35 @@ impl Inner {
         Ok(())
     }
 
-    /// Lets others join the commit that the caller is about to begin.
-    async fn gather(&self, waited: bool) {
+    /// Lets others join the commit up to `point` that the caller is about to begin.
+    async fn gather(&self, point: Point, waited: bool) {
         let (journal, gather) = (&self.journal, &self.journal.gather);
         gather.join();
         let expected = gather.expected(waited);
-        if expected == 1 {
+        // Not while there is more to do, which would be done first.
+        let in_vain = || {
+            journal.checkpointing.get()
+                || journal.committing.get()
+                || journal.horizon() >= point.0
+                || self.reactor.has_requests()
+        };
+        if expected == 1 || in_vain() {
             return;
         }
         gather.running.set(true);
         for _ in 0..GATHER_TURNS {
-            if gather.joined.get() >= expected || journal.committing.get() {
+            if gather.joined.get() >= expected || in_vain() {
                 break;
             }
             self.reactor.yield_now().await;
         }
         gather.running.set(false);
-        gather.note(gather.joined.get() >= expected);
+        if journal.horizon() >= point.0 {
+            // Another commit was faster, and who joined this one since waits for nothing.
+            journal.committed.notify_all();
+        } else if !journal.committing.get() {
+            gather.note(gather.joined.get() >= expected);
+        }
     }
 
     /// Seals, writes and makes durable the open transaction, as the only committer.

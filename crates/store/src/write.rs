@@ -206,6 +206,8 @@ impl Inner {
             done += count;
             if at + count as u64 > blob.size() {
                 blob.shared.set_size(at + count as u64);
+                // In the same step: who asks for attributes must not see it shrink again.
+                self.note_dirty(blob);
             }
         }
         blob.mtime.set(Some(Timestamp::now()));

@@ -20,6 +20,8 @@ use crate::task::Driving;
 const HELP_FROM: usize = 32;
 /// Other operations that a driver polls after its own is done.
 const FOREIGN_MAX: u32 = 32;
+/// Polls after which a task that gave way to everything else gets its turn, however much there is.
+const YIELDED_WAIT: u32 = 128;
 
 impl Core {
     /// Drives, with the lock; returns without it, after everything owed was paid. Foreign wakers were called only if the thread then had
@@ -60,9 +62,14 @@ impl Core {
             if usable && (eager || polled < FOREIGN_MAX) {
                 if eager && polled >= FOREIGN_MAX && reactor.owes_wakeups() {
                     left = Some(Left::Breathe);
-                } else if reactor.poll_next() {
-                    polled += 1;
-                    continue;
+                } else {
+                    if eager && polled % YIELDED_WAIT == YIELDED_WAIT - 1 {
+                        reactor.resume_yielded();
+                    }
+                    if reactor.poll_next() {
+                        polled += 1;
+                        continue;
+                    }
                 }
             }
             if eager && left.is_none() {

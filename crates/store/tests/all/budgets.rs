@@ -6,6 +6,8 @@ use adit_block::{Device, IoCounts, Latency, MemoryConfig, MemoryDevice};
 use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
 use adit_store::{BlobId, MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 
 fn volume(latency: Option<Latency>) -> (Arc<MemoryDevice>, Arc<Engine<Store>>) {
@@ -227,6 +229,69 @@ fn syncs_that_take_turns_come_to_share_their_flushes() {
         join_all(appends).await.into_iter().collect()
     });
     assert!(barriers(&counts) <= TURNS + TURNS / 10, "{counts:?}");
+    close(engine);
+}
+
+/// Who begins a commit waits for others to join it; another commit may be faster, in whatever order.
+#[test]
+fn who_joins_a_commit_that_another_was_faster_with_gets_through() {
+    let (device, engine) = volume(None);
+    let blobs = [1, 2, 3].map(|_| new_blob(&engine, 1));
+    settled(&device, &engine);
+    for (first, second) in (0..144).map(|turn| (turn / 12, turn % 12)) {
+        let done = engine.run(|store| async move {
+            let done = Rc::new(Cell::new(0));
+            let pause = async |store: &Store, turns| {
+                for _ in 0..turns {
+                    store.reactor().yield_now().await;
+                }
+            };
+            let append = async |store: &Store, id| {
+                let blob = store.blob(id).await.unwrap();
+                store.append(&blob, &pattern(100, 7)).await.unwrap();
+                store.sync(&blob, SyncKind::Data).await.unwrap();
+            };
+            // Two share their commits; at last the one begins another, for which the other doesn't come.
+            for index in 0..3 {
+                let (done, store) = (done.clone(), store.clone());
+                store.clone().reactor().spawn_local(async move {
+                    if index < 2 {
+                        for _ in 0..10 {
+                            pause(&store, 10).await;
+                            append(&store, blobs[index]).await;
+                        }
+                    }
+                    match index {
+                        0 => append(&store, blobs[0]).await,
+                        1 => {
+                            pause(&store, first).await;
+                            done.set(done.get() + 10);
+                            store.sync_all().await.unwrap();
+                        }
+                        _ => {
+                            while done.get() == 0 {
+                                pause(&store, 1).await;
+                            }
+                            pause(&store, second).await;
+                            append(&store, blobs[2]).await;
+                        }
+                    }
+                    done.set(done.get() + 1);
+                });
+            }
+            // It takes no time, or for ever.
+            for _ in 0..2000 {
+                if done.get() == 13 {
+                    break;
+                }
+                let moment = std::time::Duration::from_millis(5);
+                store.reactor().sleep(moment).await;
+            }
+            assert_eq!(done.get(), 13, "{first} {second}");
+            Ok(())
+        });
+        done.unwrap();
+    }
     close(engine);
 }
 

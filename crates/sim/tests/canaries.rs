@@ -17,7 +17,7 @@ fn found(bugs: &[Bug]) {
         let from = match bug {
             // This one the simulator found by itself, there.
             Bug::ReserveAtTakeover => 5000,
-            // Of some 3,400 seeds one meets it: the ring must be full while both superblocks are on their way.
+            // It is rare: the ring must be full while both superblocks are on their way.
             Bug::UnflushedTail => 1500,
             _ => 0,
         };

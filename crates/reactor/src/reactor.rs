@@ -176,7 +176,7 @@ impl Reactor {
         self.timers.borrow_mut().add(deadline_ns(duration), None);
     }
 
-    /// Lets everything else that is ready run first. What is left of a task that yields when a caller's operation is done is the keeper's.
+    /// Lets everything else that is ready run first, but not for ever. What is left of a task that yields when a caller's operation is done is the keeper's.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         std::future::poll_fn(|_| {
@@ -191,11 +191,6 @@ impl Reactor {
             Poll::Pending
         })
         .await;
-    }
-
-    /// Whether other tasks could run or requests wait for a driver: a long task may want to yield.
-    pub fn has_other_work(&self) -> bool {
-        !self.ready.borrow().is_empty() || !self.to_execute.borrow().is_empty()
     }
 
     // ---- tasks ----

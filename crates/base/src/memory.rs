@@ -1,4 +1,49 @@
-//! Hints about memory.
+//! Copying pages, and hints about memory.
+
+/// From so many bytes on a copy is one instruction.
+const LONG_BYTES: usize = 2048;
+/// Where the target lies less than this behind the source, within a page, that instruction is slow on some processors.
+const CLOSE_BYTES: usize = 64;
+
+/// As [`slice::copy_from_slice`], for what may be a page: strictly ascending, so that the processor goes on fetching at the next page
+/// where pages follow each other. (The C library's `memcpy` begins with the last bytes: a stream from memory takes it 1.5 times as long.)
+///
+/// # Panics
+/// When the lengths differ.
+#[inline]
+pub fn copy(from: &[u8], to: &mut [u8]) {
+    assert_eq!(from.len(), to.len(), "a copy into another length");
+    // SAFETY: valid for that length, and a unique reference's memory is nobody else's.
+    unsafe { copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) }
+}
+
+/// As [`std::ptr::copy_nonoverlapping`] of bytes, like [`copy`].
+///
+/// # Safety
+/// That function's.
+#[inline]
+pub unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, len_bytes: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let behind = (to as usize).wrapping_sub(from as usize) % crate::PAGE_BYTES;
+        let close = (1..CLOSE_BYTES).contains(&behind);
+        if len_bytes >= LONG_BYTES && !close && std::arch::is_x86_feature_detected!("ermsb") {
+            // SAFETY: by the caller's word; the direction flag is clear wherever Rust runs.
+            unsafe {
+                std::arch::asm!(
+                    "rep movsb",
+                    inout("rcx") len_bytes => _,
+                    inout("rsi") from => _,
+                    inout("rdi") to => _,
+                    options(nostack, preserves_flags)
+                );
+            }
+            return;
+        }
+    }
+    // SAFETY: by the caller's word.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len_bytes) }
+}
 
 /// Begins to fetch the cache line of an address that will be read soon. Any address will do: it is a hint.
 #[inline]
@@ -11,4 +56,42 @@ pub fn prefetch(at: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CLOSE_BYTES, LONG_BYTES, copy};
+    use crate::PAGE_BYTES;
+
+    #[test]
+    fn every_byte_arrives_and_no_other_changes() {
+        let from: Vec<u8> = (0..3 * PAGE_BYTES).map(|at| (at % 251) as u8).collect();
+        let offsets = [0, 1, 7, CLOSE_BYTES - 1, CLOSE_BYTES, 100, PAGE_BYTES - 1];
+        let lengths = [
+            0,
+            1,
+            100,
+            LONG_BYTES - 1,
+            LONG_BYTES,
+            PAGE_BYTES,
+            2 * PAGE_BYTES,
+        ];
+        for source in offsets {
+            for target in offsets {
+                for len in lengths {
+                    let mut to = vec![0xff; 3 * PAGE_BYTES];
+                    copy(&from[source..source + len], &mut to[target..target + len]);
+                    assert_eq!(to[target..target + len], from[source..source + len]);
+                    let mut others = to[..target].iter().chain(&to[target + len..]);
+                    assert!(others.all(|&byte| byte == 0xff));
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a copy into another length")]
+    fn lengths_are_checked() {
+        copy(&[0; PAGE_BYTES], &mut [0; PAGE_BYTES - 1]);
+    }
 }

@@ -101,25 +101,13 @@ impl BlobShared {
         let len = buffer
             .len()
             .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let within = (at % PAGE_BYTES as u64) as usize;
-            let count = (PAGE_BYTES - within).min(len - done);
-            let key = FrameKey {
-                space: self.id.slot,
-                page: at / PAGE_BYTES as u64,
-            };
-            if !self
-                .frames
-                .0
-                .read(key, within, &mut buffer[done..done + count])
-            {
-                return None;
-            }
-            done += count;
-        }
-        Some(len)
+        let key = FrameKey {
+            space: self.id.slot,
+            page: offset / PAGE_BYTES as u64,
+        };
+        let within = (offset % PAGE_BYTES as u64) as usize;
+        let found = self.frames.0.read(key, within, &mut buffer[..len]);
+        found.then_some(len)
     }
 
     /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the worker.

@@ -11,7 +11,7 @@ use crate::format::PageKind;
 use crate::sync::Busy;
 use crate::volume::{Inner, Rare, Store};
 use adit_base::breakdown::{self, Layer};
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, memory};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -52,7 +52,10 @@ impl Store {
                 Source::Frame(frame) => {
                     let _in = breakdown::enter(Layer::Copy);
                     let bytes = &inner.cache.page(frame).0;
-                    buffer[done..done + count].copy_from_slice(&bytes[within..within + count]);
+                    memory::copy(
+                        &bytes[within..within + count],
+                        &mut buffer[done..done + count],
+                    );
                 }
                 Source::Zero => buffer[done..done + count].fill(0),
             }

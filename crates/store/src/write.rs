@@ -13,7 +13,7 @@ use crate::sync::Busy;
 use crate::volume::{Inner, Rare, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
-use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result, memory};
 use std::io::IoSlice;
 use std::rc::Rc;
 
@@ -245,7 +245,7 @@ impl Inner {
             }
             let copying = breakdown::enter(Layer::Copy);
             let written = cache.write(frame, |bytes| {
-                bytes[within..within + data.len()].copy_from_slice(data)
+                memory::copy(data, &mut bytes[within..within + data.len()])
             });
             drop(copying);
             if let Some(current) = written {
@@ -319,7 +319,7 @@ impl Inner {
                 .insert_filled(frame, key, PageKind::Data as u8, |bytes| {
                     let end = within + data.len();
                     bytes[..within].fill(0);
-                    bytes[within..end].copy_from_slice(data);
+                    memory::copy(data, &mut bytes[within..end]);
                     bytes[end..].fill(0);
                 });
             drop(copying);

@@ -11,7 +11,7 @@
 use super::frames::FrameMeta;
 use super::owner::Cache;
 use super::{FrameFlags, FrameId, PageBytes};
-use adit_base::GRANULE_BYTES;
+use adit_base::{GRANULE_BYTES, memory};
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// What [`Cache::apply`] did to one page.
@@ -47,7 +47,7 @@ impl Cache {
         };
         // SAFETY: different frames; the shadow is not published, the target only read.
         let (from, to) = unsafe { (self.frames.bytes(target.0), self.frames.bytes_mut(shadow.0)) };
-        to.copy_from_slice(from);
+        memory::copy(from, to);
         let meta = self.frames.meta(shadow.0);
         meta.loads.store(0, Ordering::Relaxed);
         meta.next.store(target.0 + 1, Ordering::Relaxed);

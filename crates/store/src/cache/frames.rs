@@ -19,10 +19,10 @@
 use super::index::Index;
 use super::mapping::{CacheHeader, Mapping};
 use super::{FrameFlags, FrameKey, PageBytes};
-use adit_base::PAGE_BYTES;
 use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use adit_base::sync::{spin_loop, tries};
+use adit_base::{PAGE_BYTES, memory};
 use adit_block::{Buffer, BufferOwner};
 use std::sync::Arc;
 
@@ -69,6 +69,8 @@ const STEPS_MAX: u32 = 64;
 const SPINS_MAX: u32 = tries(64);
 /// Starts at the head after the frame vanished between finding and pinning it.
 const RETRIES_MAX: u32 = tries(3);
+/// Pages that a reader pins at the same time.
+const PINNED_MAX: usize = 8;
 
 enum Try {
     Pinned,
@@ -119,37 +121,78 @@ impl Frames {
         self.mapping.memory()
     }
 
-    /// Copies from a cached page; false: not there, ask the owner.
+    /// Copies what the pages from `key` on have from `offset` of the first one on; false: not all is there (some of it may have been
+    /// copied), ask the owner.
     ///
-    /// Panics when `offset` and the length of `into` reach beyond a page.
+    /// Panics when `offset` is beyond a page.
     #[inline]
     pub fn read(&self, key: FrameKey, offset: usize, into: &mut [u8]) -> bool {
-        assert!(offset <= PAGE_BYTES && into.len() <= PAGE_BYTES - offset);
+        assert!(offset <= PAGE_BYTES);
         if breakdown::is_on() {
             return self.read_in_layers(key, offset, into);
         }
-        let Some(frame) = self.acquire(key, offset) else {
+        if into.len() > PAGE_BYTES - offset {
+            return self.read_pages(key, offset, into);
+        }
+        let Some(frame) = self.acquire(key, Some(offset)) else {
             return false;
         };
-        // SAFETY: within the page by the assertion, and pinned.
+        // SAFETY: within the page, as was asked above, and pinned.
         unsafe { self.copy(frame, offset, into) };
         self.unpin(frame);
         true
     }
 
+    /// Pins some pages before it copies them: counting a pin waits for all that this thread has stored.
+    fn read_pages(&self, mut key: FrameKey, mut offset: usize, mut into: &mut [u8]) -> bool {
+        while !into.is_empty() {
+            let pages = (offset + into.len()).div_ceil(PAGE_BYTES).min(PINNED_MAX);
+            let mut frames = [0; PINNED_MAX];
+            let mut pinned = 0;
+            // Without fetching their bytes, which would hide from the processor that one page is read behind the other.
+            while pinned < pages
+                && let Some(frame) = self.acquire(key, None)
+            {
+                frames[pinned] = frame;
+                pinned += 1;
+                key.page += 1;
+            }
+            if pinned == pages {
+                for &frame in &frames[..pages] {
+                    let (part, rest) = into.split_at_mut((PAGE_BYTES - offset).min(into.len()));
+                    // SAFETY: the part ends with the page, which is pinned.
+                    unsafe { self.copy(frame, offset, part) };
+                    into = rest;
+                    offset = 0;
+                }
+            }
+            for &frame in &frames[..pinned] {
+                self.unpin(frame);
+            }
+            if pinned < pages {
+                return false;
+            }
+        }
+        true
+    }
+
     /// As [`Frames::read`], which is so short that each of these guards would be seen in its time.
     #[cold]
-    fn read_in_layers(&self, key: FrameKey, offset: usize, into: &mut [u8]) -> bool {
+    fn read_in_layers(&self, mut key: FrameKey, mut offset: usize, mut into: &mut [u8]) -> bool {
         let _in = breakdown::enter(Layer::Cache);
-        let Some(frame) = self.acquire(key, offset) else {
-            return false;
-        };
-        {
-            let _in = breakdown::enter(Layer::Copy);
-            // SAFETY: within the page, as `read` has made sure, and pinned.
-            unsafe { self.copy(frame, offset, into) };
+        while !into.is_empty() {
+            let (part, rest) = into.split_at_mut((PAGE_BYTES - offset).min(into.len()));
+            let Some(frame) = self.acquire(key, Some(offset)) else {
+                return false;
+            };
+            {
+                let _in = breakdown::enter(Layer::Copy);
+                // SAFETY: the part ends with the page, which is pinned.
+                unsafe { self.copy(frame, offset, part) };
+            }
+            self.unpin(frame);
+            (key.page, into, offset) = (key.page + 1, rest, 0);
         }
-        self.unpin(frame);
         true
     }
 
@@ -161,14 +204,14 @@ impl Frames {
         // SAFETY: by the caller's word.
         unsafe {
             let from = self.mapping.page(frame).cast::<u8>().add(offset);
-            std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
+            memory::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
         }
     }
 
     /// Pins a cached page for as long as the answer lives; none: not there, ask the owner.
     #[inline]
     pub fn pin(self: &Arc<Self>, key: FrameKey) -> Option<PinnedFrame<'_>> {
-        let frame = self.acquire(key, 0)?;
+        let frame = self.acquire(key, Some(0))?;
         Some(PinnedFrame {
             frames: self,
             frame,
@@ -180,9 +223,9 @@ impl Frames {
         self.mapping.meta(frame)
     }
 
-    /// Finds and pins a valid frame.
+    /// Finds and pins a valid frame; begins to fetch its bytes at `fetch`.
     #[inline]
-    fn acquire(&self, key: FrameKey, offset: usize) -> Option<u32> {
+    fn acquire(&self, key: FrameKey, fetch: Option<usize>) -> Option<u32> {
         let mut spins = 0;
         let mut retries = 0;
         let head = self.index.head(key);
@@ -194,8 +237,10 @@ impl Frames {
                 return None;
             }
             steps += 1;
-            // It most likely is the right one: its bytes are fetched while its metadata still is.
-            self.mapping.prefetch(frame, offset);
+            if let Some(offset) = fetch {
+                // It most likely is the right one: its bytes are fetched while its metadata still is.
+                self.mapping.prefetch(frame, offset);
+            }
             let meta = self.mapping.meta(frame);
             if meta.space.load(Ordering::Relaxed) != key.space
                 || meta.page.load(Ordering::Relaxed) != key.page

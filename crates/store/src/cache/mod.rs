@@ -1,7 +1,7 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
 //! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `index.rs` how a page is
-//! found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from, `writing.rs`: how it
+//! found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from, `free.rs`: which are free, `writing.rs`: how it
 //! changes pages), `apply.rs` how a transaction becomes visible, `lists.rs`
 //! the owner's lists of frames, `salvage.rs` what is left of a process that died.
 //!
@@ -21,6 +21,7 @@
 mod ahead;
 mod apply;
 mod frames;
+mod free;
 mod index;
 mod lists;
 mod mapping;

@@ -10,6 +10,7 @@
 
 use super::ahead::Ahead;
 use super::frames::{Frames, Loads, RETIRED, WRITING};
+use super::free::FreeFrames;
 use super::index::Index;
 use super::lists::{FrameList, Lane, Links};
 use super::mapping::Mapping;
@@ -55,7 +56,7 @@ pub struct Cache {
     pub(super) links: Links,
     /// First and last LSN of journaled frames, and the granules that `write` made dirty.
     pub(super) lsns: [Vec<u64>; 3],
-    pub(super) free: Vec<u32>,
+    pub(super) free: FreeFrames,
     /// Free frames whose chunk was given back to the system, lowest last.
     pub(super) cold_chunks: Vec<u32>,
     /// Frames at and above it were never used.
@@ -83,8 +84,7 @@ impl Cache {
             frames,
             links: Links::new(total),
             lsns: std::array::from_fn(|_| vec![0; total as usize]),
-            // Room for all, so that freeing never allocates; untouched until used.
-            free: Vec::with_capacity(total as usize),
+            free: FreeFrames::new(total),
             cold_chunks: Vec::new(),
             touched: 0,
             backed: 0,

@@ -58,7 +58,7 @@ impl Cache {
             let first = chunk * CHUNK_FRAMES;
             if self.cold_chunks.pop().is_some() {
                 let end = (first + CHUNK_FRAMES).min(self.touched);
-                self.free.extend((first..end).rev());
+                (first..end).for_each(|frame| self.free.push(frame));
             } else {
                 self.backed = (first + CHUNK_FRAMES).min(self.counts.total);
             }
@@ -145,27 +145,17 @@ impl Cache {
     /// free frames: for quiet moments.
     pub fn trim(&mut self) -> u64 {
         self.drain_returned();
-        let chunks = self.touched.div_ceil(CHUNK_FRAMES) as usize;
-        let mut free_in = vec![0u32; chunks];
-        for &frame in &self.free {
-            free_in[(frame / CHUNK_FRAMES) as usize] += 1;
-        }
-        let cold_before = self.cold_chunks.len();
+        let chunks = self.touched.div_ceil(CHUNK_FRAMES);
         let mut released = 0;
-        for chunk in (0..chunks as u32).rev() {
+        for chunk in (0..chunks).rev() {
             let first = chunk * CHUNK_FRAMES;
             // The last chunk is still being handed out for the first time unless it is all touched.
             let frames = CHUNK_FRAMES.min(self.counts.total - first);
-            if free_in[chunk as usize] == frames && self.frames.mapping().release_chunk(chunk) {
-                free_in[chunk as usize] = 0;
+            if self.free.count_in(chunk) == frames && self.frames.mapping().release_chunk(chunk) {
+                self.free.take_chunk(chunk);
                 self.cold_chunks.push(chunk);
                 released += u64::from(frames) * adit_base::PAGE_BYTES as u64;
             }
-        }
-        if self.cold_chunks.len() > cold_before {
-            // A frame in `free` is in a chunk with free frames, unless that was just released.
-            self.free
-                .retain(|frame| free_in[(frame / CHUNK_FRAMES) as usize] != 0);
         }
         released
     }

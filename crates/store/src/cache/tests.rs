@@ -46,6 +46,26 @@ fn an_inserted_page_is_read_and_a_removed_one_is_not() {
 }
 
 #[test]
+fn a_read_of_many_pages_has_all_of_them_or_says_no_and_leaves_no_pin() {
+    let mut cache = cache(64);
+    let ids: Vec<_> = (0..20)
+        .map(|page| add(&mut cache, page, page as u8))
+        .collect();
+    for (offset, len) in [(0, 20 * PAGE_BYTES), (100, 8 * PAGE_BYTES), (4095, 2)] {
+        let mut into = vec![0xff; len];
+        assert!(cache.frames().read(key(0), offset, &mut into));
+        let pages = (offset..offset + len).map(|at| (at / PAGE_BYTES) as u8);
+        assert!(into.iter().copied().eq(pages));
+    }
+    cache.remove(ids[13]);
+    let mut into = vec![0; 20 * PAGE_BYTES];
+    assert!(!cache.frames().read(key(0), 0, &mut into));
+    for &id in ids.iter().filter(|&&id| id != ids[13]) {
+        assert!(cache.write(id, |_| ()).is_ok(), "nobody pins it");
+    }
+}
+
+#[test]
 fn neighbours_and_strides_are_all_found() {
     for stride in [1, 16, 256, 1 << 20] {
         let mut cache = cache(3000);

@@ -6,6 +6,7 @@
 use super::frames::{Frames, WRITING};
 use super::owner::{Cache, Pinned};
 use super::{FrameFlags, FrameId, PageBytes};
+use adit_base::memory;
 use std::sync::atomic::Ordering;
 
 impl Cache {
@@ -55,7 +56,7 @@ impl Cache {
         let new = self.allocate()?;
         // SAFETY: different frames; the new one is not published, the old one only read.
         let (from, to) = unsafe { (self.frames.bytes(id.0), self.frames.bytes_mut(new.0)) };
-        to.copy_from_slice(from);
+        memory::copy(from, to);
         change(to);
         self.take_over_numbers(id.0, new.0);
         self.take_place(id.0, new.0, self.flags_word(id.0));

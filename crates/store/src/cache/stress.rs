@@ -246,7 +246,8 @@ fn child(directory: &Path, epoch: u64, seed: u64, witness: &Witness) -> ! {
     let mut name = SharedName::new(42, epoch);
     name.directory = directory.to_path_buf();
     let mut cache = Cache::new(&CacheOptions {
-        frames_max: 100,
+        // Enough at any time: metadata pages with image and shadow each, data pages with what is being written of them, and what is pinned.
+        frames_max: (3 * META_PAGES + 2 * DATA_PAGES) as u32 + 8,
         shared: Some(name),
     })
     .expect("a cache");

@@ -201,6 +201,17 @@ impl File {
     /// written; after EIO or ENOMEM, what precedes the failure may be. With
     /// [`append`](crate::OpenOptions::append) it goes to the end.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let descriptor = self.alive()?;
+        if descriptor.open.writes_past_worker() {
+            let mounted = &descriptor.mounted;
+            let direct = mounted.beside(|| descriptor.open.try_write(offset, data))?;
+            if direct.recalled {
+                self.run(|fs, open| fs.end_direct_writes(open))?;
+            }
+            if direct.written {
+                return Ok(());
+            }
+        }
         self.run(|fs, open| fs.write(open, offset, data))
     }
 

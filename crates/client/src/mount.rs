@@ -255,6 +255,12 @@ impl Mounted {
         self.engine().run(op)
     }
 
+    /// Calls what needs no worker, but the volume in order.
+    #[inline]
+    pub(crate) fn beside<T>(&self, call: impl FnOnce() -> T) -> Result<T> {
+        self.engine().beside(call)
+    }
+
     /// Starts an operation.
     pub(crate) fn spawn<T, F, Fut>(&self, op: F) -> Operation<T>
     where

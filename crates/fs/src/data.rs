@@ -98,6 +98,14 @@ impl Fs {
         self.written(file, &inode).await
     }
 
+    /// Somebody who wrote without the worker was the last to leave, and the worker waits for that.
+    pub async fn end_direct_writes(&self, file: &OpenFile) -> Result<()> {
+        if let Some(blob) = self.store.blob_resident(file.blob_id()) {
+            self.store.end_direct_writes(&blob);
+        }
+        Ok(())
+    }
+
     async fn write_blob(
         &self,
         file: &OpenFile,

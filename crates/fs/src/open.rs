@@ -9,7 +9,7 @@ use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_store::format::Slot;
-use adit_store::{Blob, BlobId, BlobShared};
+use adit_store::{Blob, BlobId, BlobShared, DirectWrite};
 use bumpalo::Bump;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -91,6 +91,28 @@ impl OpenFile {
             return shared.try_read_direct(offset, buffer);
         }
         shared.try_read(offset, buffer)
+    }
+
+    /// Whether [`OpenFile::try_write`] may work.
+    #[inline]
+    pub fn writes_past_worker(&self) -> bool {
+        const OTHERS: OpenFlags = OpenFlags::APPEND
+            .union(OpenFlags::SYNC)
+            .union(OpenFlags::DSYNC);
+        self.flags.contains(OpenFlags::DIRECT)
+            && self.flags.writable()
+            && !self.flags.intersects(OTHERS)
+            && self.who.privileged // who isn't takes set-ID bits away with each write
+    }
+
+    /// An overwrite of whole pages without the worker, where they are lent. What the answer asks for must be done ([`Fs::end_direct_writes`]).
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> DirectWrite {
+        match &self.shared {
+            Some(shared) if self.writes_past_worker() && !self.closed.load(Ordering::Relaxed) => {
+                shared.try_write_direct(offset, data)
+            }
+            _ => DirectWrite::default(),
+        }
     }
 
     /// A zero-copy read of cached data without the worker, of one page at most; None when the worker

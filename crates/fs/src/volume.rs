@@ -198,6 +198,10 @@ impl Fs {
     /// When reading changes times of access; never, unless this says otherwise. Concerns files that are opened later.
     pub fn set_access_times(&self, policy: AccessTimes) {
         self.access_times.set(policy);
+        if policy != AccessTimes::Never {
+            // Each write then makes the next read change the time of access.
+            self.store.keep_direct_writes();
+        }
     }
 
     /// Makes everything durable and marks the volume clean. Open files become useless.

@@ -120,6 +120,14 @@ impl<S: 'static> Engine<S> {
         self.core.run(move || operation(unsafe { state.get() }))
     }
 
+    /// Calls what needs no worker, but the volume in order; refused as [`Engine::run`] is, which it must not call.
+    #[inline]
+    pub fn beside<T>(&self, call: impl FnOnce() -> T) -> Result<T> {
+        let _inside = Inside::enter()?;
+        self.core.check()?;
+        Ok(call())
+    }
+
     /// Begins an operation that runs to its end whatever happens to the handle.
     ///
     /// What is ready runs here and now if the worker is free; what would block is left to whoever polls the handle, to other callers and

@@ -176,6 +176,11 @@ impl RwLock {
         self.queue.try_take(EXCLUSIVE).then(|| WriteGuard(self))
     }
 
+    /// Gives back a shared hold whose guard was forgotten.
+    pub fn return_read(&self) {
+        self.queue.give_back(1);
+    }
+
     /// Whether somebody holds it, shared or exclusively.
     pub fn is_locked(&self) -> bool {
         self.queue.free.get() != EXCLUSIVE

@@ -43,8 +43,8 @@ impl Store {
     pub async fn write_atomic(&self, blob: &Rc<Blob>, ranges: &[AtomicRange<'_>]) -> Result<()> {
         let inner = &self.0;
         inner.throttle().await;
-        let _map = blob.map_lock.write().await;
-        let _exclusive = blob.lock.write().await;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
         let (mut pages, size) = self.touched(blob, ranges)?;
         if pages.is_empty() {
             return Ok(());

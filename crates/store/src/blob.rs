@@ -14,6 +14,7 @@ use crate::cache::{FrameFlags, FrameKey, Frames};
 use crate::direct::DIRECT_BYTES_MAX;
 use crate::extents::{Extent, Mapping};
 use crate::format::{BlobKind, Slot};
+use crate::lease::Lease;
 use crate::places::Places;
 use crate::volume::{Inner, Store};
 use adit_base::breakdown::{self, Layer};
@@ -21,10 +22,11 @@ use adit_base::clock::Timestamp;
 use adit_base::hash::BuildNumberHasher;
 use adit_base::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
-use adit_block::{Buffer, Device, Request};
+use adit_block::{Buffer, Device, Operation, Request};
 use adit_reactor::sync::RwLock;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -51,15 +53,25 @@ pub struct BlobShared {
     /// Counts write-back errors, so that each descriptor reports each once.
     errors: AtomicU64,
     last_errno: AtomicI32,
-    /// From the first direct read on, where the device may be read without the worker.
-    direct: OnceLock<Box<DirectReads>>,
+    /// From the first direct read or write on, where the device may be read and written without the worker.
+    direct: OnceLock<Box<DirectIo>>,
 }
 
-/// What direct reads without the worker need.
+/// What direct reads and writes without the worker need.
 #[derive(Debug)]
-struct DirectReads {
+pub(crate) struct DirectIo {
     places: Places,
+    pub(crate) lease: Lease,
     device: DeviceHandle,
+}
+
+/// How a direct write without the worker went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DirectWrite {
+    /// It is done; otherwise the worker has to do it.
+    pub written: bool,
+    /// The worker waits for the end of such writes and must be told ([`Store::end_direct_writes`]), first.
+    pub recalled: bool,
 }
 
 /// Ends with the volume.
@@ -151,15 +163,49 @@ impl BlobShared {
         sound.then_some(len)
     }
 
-    /// From now on, and until [`BlobShared::forget_places`], direct reads of this extent need no worker. The worker only.
-    pub(crate) fn publish_place(&self, extent: Extent, device: &Arc<dyn Device>) {
-        let direct = self.direct.get_or_init(|| {
-            Box::new(DirectReads {
+    /// Overwrites whole pages on the device without the worker, where they are lent (`lease.rs`).
+    pub fn try_write_direct(&self, offset: u64, data: &[u8]) -> DirectWrite {
+        let no = DirectWrite::default();
+        let Some(direct) = self.direct.get() else {
+            return no;
+        };
+        let len = data.len();
+        let whole = offset.is_multiple_of(PAGE_BYTES as u64) && len.is_multiple_of(PAGE_BYTES);
+        if !whole || len == 0 || len > DIRECT_BYTES_MAX {
+            return no;
+        }
+        if let Err(recalled) = direct.lease.enter() {
+            return DirectWrite { recalled, ..no };
+        }
+        let written = direct.write(offset, data);
+        if written {
+            direct.lease.note_written(Timestamp::now());
+        }
+        DirectWrite {
+            written,
+            recalled: direct.lease.leave(),
+        }
+    }
+
+    /// What direct reads and writes need.
+    pub(crate) fn direct(&self, device: &Arc<dyn Device>) -> &DirectIo {
+        self.direct.get_or_init(|| {
+            Box::new(DirectIo {
                 places: Places::default(),
+                lease: Lease::default(),
                 device: DeviceHandle(Arc::downgrade(device)),
             })
-        });
-        direct.places.publish(extent);
+        })
+    }
+
+    /// What is lent, if anything ever was.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.direct.get().map(|direct| &direct.lease)
+    }
+
+    /// From now on, and until [`BlobShared::forget_places`], direct reads of this extent need no worker. The worker only.
+    pub(crate) fn publish_place(&self, extent: Extent, device: &Arc<dyn Device>) {
+        self.direct(device).places.publish(extent);
     }
 
     /// Something is newer than what is on the device, or about to be elsewhere. The worker only.
@@ -210,6 +256,25 @@ impl BlobShared {
     }
 }
 
+impl DirectIo {
+    /// Writes whole pages for who is inside the lease; false: they are not all lent, or it failed, and the worker says how.
+    fn write(&self, offset: u64, data: &[u8]) -> bool {
+        let pages = (data.len() / PAGE_BYTES) as u64;
+        let ticket = self.lease.places.find(offset / PAGE_BYTES as u64, pages);
+        let (Some(ticket), Some(device)) = (ticket, self.device.0.upgrade()) else {
+            return false;
+        };
+        // SAFETY: the memory is valid until `execute` returns, which gives the request back; a write only reads it.
+        let memory = unsafe { Buffer::borrowed(data.as_ptr().cast_mut(), data.len()) };
+        let mut request = Request::read(ticket.home * PAGE_BYTES as u64, memory, 0);
+        request.operation = Operation::Write { fua: false };
+        let _in = breakdown::enter(Layer::Device);
+        // A device that panics does so again for the worker, which poisons the volume. Nobody must be left inside.
+        catch_unwind(AssertUnwindSafe(|| device.execute(request)))
+            .is_ok_and(|completion| completion.result.is_ok())
+    }
+}
+
 /// A blob that its worker has in memory.
 pub struct Blob {
     /// Its name.
@@ -249,12 +314,19 @@ pub struct Blob {
     pub(crate) hidden: Cell<crate::journal::Point>,
     /// Direct reads until the worker tells again where they need it no more.
     pub(crate) publish_after: Cell<u32>,
+    /// Pages are lent: both locks are held shared for those who write without the worker.
+    pub(crate) lent: Cell<bool>,
+    /// Direct writes until the worker lends again.
+    pub(crate) lend_after: Cell<u32>,
 }
 
 impl Drop for Blob {
     /// Whoever still has the shared part must ask, and be refused.
     fn drop(&mut self) {
         self.shared.forget_places();
+        if let Some(lease) = self.shared.lease() {
+            lease.close();
+        }
     }
 }
 
@@ -283,7 +355,8 @@ impl Blob {
     pub fn attributes(&self) -> Slot {
         let mut slot = *self.slot.borrow();
         slot.size = self.size();
-        if let Some(time) = self.mtime.get() {
+        let outside = self.shared.lease().and_then(Lease::written_at);
+        if let Some(time) = self.mtime.get().max(outside) {
             (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
             (slot.ctime, slot.ctime_ns) =
                 (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
@@ -310,6 +383,9 @@ impl Blob {
 
     /// Forgets the modification time of cached writes: an explicit one, applied by a transaction, wins.
     pub fn forget_modified(&self) {
+        if let Some(lease) = self.shared.lease() {
+            lease.forget_time();
+        }
         self.mtime.set(None);
     }
 
@@ -324,6 +400,7 @@ impl Blob {
     pub fn is_dirty(&self) -> bool {
         !self.dirty.borrow().is_empty()
             || self.has_new_times()
+            || self.lent.get()
             || self.size() != self.slot.borrow().size
     }
 
@@ -531,6 +608,8 @@ impl Inner {
             point: Cell::new(point),
             hidden: Cell::new(point),
             publish_after: Cell::new(0),
+            lent: Cell::new(false),
+            lend_after: Cell::new(0),
         });
         self.blobs.insert(blob.clone());
         blob

@@ -251,6 +251,7 @@ impl Inner {
         written?;
         blob.mtime.set(Some(Timestamp::now()));
         self.note_dirty(blob);
+        self.lend(blob, last - 1);
         Ok(true)
     }
 

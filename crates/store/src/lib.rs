@@ -19,6 +19,7 @@ mod grow;
 mod home;
 mod iterate;
 mod journal;
+mod lease;
 mod mount;
 pub mod node;
 mod owned_cache;
@@ -45,7 +46,7 @@ mod write;
 mod xattr;
 
 pub use atomic::AtomicRange;
-pub use blob::{BLOB_BYTES_MAX, Blob, BlobId, BlobShared};
+pub use blob::{BLOB_BYTES_MAX, Blob, BlobId, BlobShared, DirectWrite};
 pub use check::{CheckReport, Problem};
 pub use journal::Point;
 pub use mount::{MkfsOptions, RepairOptions, mkfs};

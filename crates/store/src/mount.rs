@@ -525,6 +525,7 @@ fn build(
         checksums,
         blobs: BlobTable::default(),
         frame_settled: Event::new(),
+        lends: Cell::new(true),
         writing_home: Cell::new(0),
         reserved_pages: Cell::new(0),
         taking_over: Cell::new(false),

@@ -261,6 +261,10 @@ impl OwnedCache {
         self.get().buffer(frame)
     }
 
+    pub(crate) fn pass(&self, key: FrameKey) -> bool {
+        self.get_mut().pass(key)
+    }
+
     pub(crate) fn remove(&self, frame: FrameId) {
         self.get_mut().remove(frame);
     }

@@ -26,6 +26,27 @@ struct Place {
     home: AtomicU64,
 }
 
+impl Place {
+    /// If that extent and this one are one piece, or have pages in common, makes it all of it. The worker only.
+    fn join(&self, extent: &mut Extent) -> bool {
+        let pages = self.pages.load(Ordering::Relaxed);
+        let home = self.home.load(Ordering::Relaxed);
+        let (first, len) = (pages >> 32, pages & u64::from(u32::MAX));
+        let (logical, end) = (u64::from(extent.logical), extent.end());
+        let (from, to) = (first.min(logical), (first + len).max(end));
+        let one = len != 0
+            && first <= end
+            && logical <= first + len
+            && home + logical == extent.physical + first
+            && to - from <= u64::from(u32::MAX);
+        if one {
+            extent.physical = home.min(extent.physical);
+            (extent.logical, extent.pages) = (from as u32, (to - from) as u32);
+        }
+        one
+    }
+}
+
 /// Some of a blob's extents.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
@@ -61,10 +82,11 @@ impl Places {
         self.sequence.load(Ordering::Acquire) == ticket.sequence
     }
 
-    /// Tells of an extent. The worker only.
-    pub(crate) fn publish(&self, extent: Extent) {
+    /// Tells of an extent, in place of the oldest, or of one that it continues or covers. The worker only.
+    pub(crate) fn publish(&self, mut extent: Extent) {
         let sequence = self.sequence.load(Ordering::Relaxed);
-        let place = &self.places[(sequence / 2) as usize % EXTENTS];
+        let joined = self.places.iter().find(|place| place.join(&mut extent));
+        let place = joined.unwrap_or(&self.places[(sequence / 2) as usize % EXTENTS]);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
         // Release: who sees them sees that the sequence is odd.
         let pages = u64::from(extent.logical) << 32 | u64::from(extent.pages);
@@ -116,6 +138,21 @@ mod tests {
         places.forget();
         assert!(!places.is_current(ticket));
         assert!(places.find(10, 1).is_none());
+    }
+
+    #[test]
+    fn extents_that_continue_each_other_are_one() {
+        let places = Places::default();
+        places.publish(extent(10, 5, 1000));
+        places.publish(extent(15, 5, 1005));
+        places.publish(extent(5, 5, 995));
+        places.publish(extent(8, 4, 998));
+        assert_eq!(places.find(5, 15).unwrap().home, 995);
+        places.publish(extent(20, 5, 2000));
+        assert!(places.find(19, 2).is_none());
+        assert_eq!(places.find(20, 5).unwrap().home, 2000);
+        assert!(places.find(4, 1).is_none());
+        assert!(places.find(25, 1).is_none());
     }
 
     #[test]

@@ -174,6 +174,7 @@ impl Inner {
         if loading.is_empty() {
             return Ok(());
         }
+        self.recalled(blob).await;
         let completion = self.reactor.submit(request).await;
         let result = completion.result;
         drop(completion.request);

@@ -41,8 +41,8 @@ impl Store {
             ));
         }
         let inner = &self.0;
-        let _map = blob.map_lock.write().await;
-        let _exclusive = blob.lock.write().await;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
         inner.writable()?;
         let untouched = blob.slot.borrow().allocated_pages == 0 && blob.slot.borrow().size == size;
         if untouched && blob.size() == size && blob.dirty.borrow().is_empty() {
@@ -78,8 +78,8 @@ impl Store {
     ) -> Result<()> {
         check_range(&range)?;
         let inner = &self.0;
-        let _map = blob.map_lock.write().await;
-        let _exclusive = blob.lock.write().await;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
         inner.write_back(blob, false).await?;
         inner.allocate_locked(blob, &range).await?;
         if mode == AllocateMode::Extend && range.end > blob.size() {
@@ -94,8 +94,8 @@ impl Store {
     pub async fn punch(&self, blob: &Rc<Blob>, range: Range<u64>) -> Result<()> {
         check_range(&range)?;
         let inner = &self.0;
-        let _map = blob.map_lock.write().await;
-        let _exclusive = blob.lock.write().await;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
         inner.punch_locked(blob, &range).await?;
         inner.touch(blob);
         blob.point.set(inner.journal.point());
@@ -111,8 +111,8 @@ impl Store {
     ) -> Result<()> {
         check_range(&range)?;
         let inner = &self.0;
-        let _map = blob.map_lock.write().await;
-        let _exclusive = blob.lock.write().await;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
         inner.write_back(blob, false).await?;
         // First what may fail for lack of space.
         inner.allocate_locked(blob, &range).await?;
@@ -130,8 +130,8 @@ impl Store {
     pub async fn delete(&self, id: BlobId) -> Result<()> {
         let blob = self.blob(id).await?;
         let inner = &self.0;
-        let _map = blob.map_lock.write().await;
-        let _exclusive = blob.lock.write().await;
+        let _map = inner.lock_map(&blob).await;
+        let _exclusive = inner.lock(&blob).await;
         inner.writable()?;
         let end = blob.frames_end();
         let journaled = inner.any_live(&blob, 0, u32::MAX);

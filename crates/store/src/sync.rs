@@ -117,7 +117,7 @@ impl Store {
         }
         // Locked: a write-back is in flight, which an fsync may not overtake.
         if blob.is_dirty() || blob.map_lock.is_locked() {
-            let _map = blob.map_lock.write().await;
+            let _map = inner.lock_map(blob).await;
             inner.write_back(blob, kind == SyncKind::All).await?;
         }
         let written = blob.home_sequence.get();
@@ -130,7 +130,7 @@ impl Store {
 
     /// Takes a blob's dirty data to the device. Only a sync makes it durable.
     pub async fn write_back(&self, blob: &Rc<Blob>) -> Result<()> {
-        let _map = blob.map_lock.write().await;
+        let _map = self.0.lock_map(blob).await;
         self.0.write_back(blob, false).await
     }
 
@@ -141,7 +141,7 @@ impl Store {
         }
         let (inner, blob) = (self.0.clone(), blob.clone());
         self.0.reactor.spawn_local(async move {
-            if let Some(_map) = blob.map_lock.try_write() {
+            if let Some(_map) = inner.try_lock_map(&blob) {
                 let _ = inner.write_back(&blob, false).await; // fsync reports what fails
             }
         });
@@ -232,8 +232,8 @@ impl Inner {
         let mut first_error = None;
         for blob in blobs {
             let map = match busy {
-                Busy::Wait => Some(blob.map_lock.write().await),
-                Busy::Skip => blob.map_lock.try_write(),
+                Busy::Wait => Some(self.lock_map(&blob).await),
+                Busy::Skip => self.try_lock_map(&blob),
             };
             if map.is_some()
                 && let Err(error) = self.write_back(&blob, true).await

@@ -120,8 +120,10 @@ pub(crate) struct Inner {
     /// On a volume whose data has checksums.
     pub(crate) checksums: Option<Checksums>,
     pub(crate) blobs: BlobTable,
-    /// A frame finished loading, or left write-back.
+    /// A frame finished loading, or left write-back, or lent pages came back.
     pub(crate) frame_settled: Event,
+    /// Pages may be lent to who writes without the worker.
+    pub(crate) lends: Cell<bool>,
     /// Write-backs whose data is on its way home.
     pub(crate) writing_home: Cell<u32>,
     /// Pages promised to dirty frames that have no place on the device yet.
@@ -277,6 +279,9 @@ impl Inner {
             *failure = Some(error);
         }
         drop(failure);
+        for blob in self.dirty_blobs.all() {
+            self.recall(&blob);
+        }
         self.journal.committed.notify_all();
         self.frame_settled.notify_all();
     }

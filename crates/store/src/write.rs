@@ -34,7 +34,7 @@ impl Store {
     ) -> Result<()> {
         let inner = &self.0;
         inner.throttle().await;
-        let mut exclusive = blob.lock.write().await;
+        let mut exclusive = inner.lock(blob).await;
         let mut promise = inner.promise(blob, offset, data).await?;
         let (mut at, mut locked) = (offset, 0);
         for piece in data {
@@ -42,7 +42,7 @@ impl Store {
                 if locked + part.len() > LOCKED_BYTES_MAX {
                     drop(exclusive);
                     inner.throttle().await;
-                    exclusive = blob.lock.write().await;
+                    exclusive = inner.lock(blob).await;
                     locked = 0;
                 }
                 inner.write_locked(blob, at, part, &mut promise).await?;
@@ -63,7 +63,7 @@ impl Store {
     pub async fn append_vectored(&self, blob: &Rc<Blob>, data: &[IoSlice<'_>]) -> Result<u64> {
         let inner = &self.0;
         inner.throttle().await;
-        let _exclusive = blob.lock.write().await;
+        let _exclusive = inner.lock(blob).await;
         let offset = blob.size();
         let mut promise = inner.promise(blob, offset, data).await?;
         let mut at = offset;

@@ -357,6 +357,14 @@ mod atomics {
         bool,
         |answer| answer != 0,
     );
+
+    impl Default for AtomicBool {
+        #[track_caller]
+        fn default() -> Self {
+            AtomicBool::new(false)
+        }
+    }
+
     atomic!(
         AtomicPtr<T>,
         loom::sync::atomic::AtomicPtr<T>,

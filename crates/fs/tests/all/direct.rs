@@ -1,6 +1,7 @@
-//! Direct reads past the worker: they see what was acknowledged, and no other file's bytes.
+//! Direct reads and writes past the worker: they see what was acknowledged, and no other file's bytes; nobody else's pages are written.
 
 use crate::common::*;
+use adit_base::clock::Timestamp;
 use adit_base::random::Prng;
 use adit_block::{
     Capabilities, Completion, Device, Geometry, MemoryDevice, Operation, Queue, Request,
@@ -161,9 +162,10 @@ fn a_direct_read_gets_no_other_files_bytes_while_pages_change_hands() {
     volume.unmount();
 }
 
-/// A device on which a read can be held up.
+/// A device on which a request can be held up.
 struct Holding {
     below: Arc<MemoryDevice>,
+    holds: Operation,
     stage: Mutex<Stage>,
     changed: Condvar,
 }
@@ -206,7 +208,7 @@ impl Device for Holding {
 
     fn execute(&self, request: Request) -> Completion {
         let held =
-            request.operation == Operation::Read && *self.stage.lock().unwrap() == Stage::HoldsNext;
+            request.operation == self.holds && *self.stage.lock().unwrap() == Stage::HoldsNext;
         if held {
             self.set(Stage::Holds);
             self.wait_for(Stage::Free);
@@ -219,6 +221,7 @@ impl Device for Holding {
 fn a_direct_read_that_takes_long_is_repeated_when_its_pages_have_changed_hands() {
     let device = Arc::new(Holding {
         below: memory(16 << 20),
+        holds: Operation::Read,
         stage: Mutex::new(Stage::Free),
         changed: Condvar::new(),
     });
@@ -250,5 +253,201 @@ fn a_direct_read_that_takes_long_is_repeated_when_its_pages_have_changed_hands()
         device.set(Stage::Free);
         assert!(reading.join().unwrap(), "another file's bytes");
     });
+    volume.unmount();
+}
+
+/// A file of whole pages on the device, of which direct writes go past the worker from now on.
+fn lent(volume: &Volume, path: &str, pages: usize) -> Arc<OpenFile> {
+    let file = volume.open(path, CREATE | OpenFlags::DIRECT).unwrap();
+    let content = stamped(1, 0, pages * PAGE);
+    write_home(volume, &file, 0, &content);
+    lend_again(volume, &file, &content[..PAGE]);
+    file
+}
+
+/// Writes the first page until that goes past the worker.
+fn lend_again(volume: &Volume, file: &OpenFile, page: &[u8]) {
+    let mut tries = 0;
+    while !volume.write_past_worker(file, 0, page).unwrap() {
+        volume.run(|fs| fs.write(file, 0, page)).unwrap();
+        tries += 1;
+        assert!(tries < 100, "nothing is lent");
+    }
+}
+
+fn page_at(volume: &Volume, path: &str, page: usize) -> Vec<u8> {
+    let mut back = vec![0; PAGE];
+    let file = volume.open(path, RO).unwrap();
+    let got = volume.read(&file, (page * PAGE) as u64, &mut back).unwrap();
+    volume.close(&file).unwrap();
+    back.truncate(got);
+    back
+}
+
+#[test]
+fn a_direct_write_past_the_worker_is_seen_by_all_who_look_later() {
+    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    let direct = lent(&volume, "/f", PAGES);
+    let cached = volume.open("/f", RW).unwrap();
+    let mut expected = stamped(1, 0, PAGES * PAGE);
+    let mut random = Prng::new(5);
+    let mut past = 0;
+    for round in 2..4000u32 {
+        let page = random.below(PAGES as u64 - 4) as usize;
+        let (from, len) = (page * PAGE, (1 + random.below(4) as usize) * PAGE);
+        let fresh = stamped(round, from as u64, len);
+        if random.below(30) == 0 {
+            volume.write(&cached, from as u64, &fresh).unwrap();
+        } else if volume
+            .write_past_worker(&direct, from as u64, &fresh)
+            .unwrap()
+        {
+            past += 1;
+        } else {
+            volume
+                .run(|fs| fs.write(&direct, from as u64, &fresh))
+                .unwrap();
+        }
+        expected[from..from + len].copy_from_slice(&fresh);
+        let at = match random.below(2) {
+            0 => from,
+            _ => random.below(PAGES as u64) as usize * PAGE,
+        };
+        if random.below(12) == 0 {
+            // Which brings it into the cache.
+            let back = page_at(&volume, "/f", at / PAGE);
+            assert!(back == expected[at..at + PAGE], "round {round}");
+        }
+        let mut back = vec![0; PAGE];
+        read_directly(&volume, &direct, at as u64, &mut back);
+        assert!(back == expected[at..at + PAGE], "round {round}, directly");
+        match random.below(40) {
+            0 => volume.fdatasync(&direct).unwrap(),
+            1 => volume.sync().unwrap(),
+            2 => volume
+                .run(|fs| async { fs.store().checkpoint().await })
+                .unwrap(),
+            _ => {}
+        }
+    }
+    assert!(past > 500, "{past} writes went past the worker");
+    volume.unmount();
+}
+
+#[test]
+fn who_takes_pages_away_waits_for_who_writes_to_them_past_the_worker() {
+    type Take = fn(&Volume, &OpenFile);
+    let takes: [(&str, Take); 5] = [
+        ("truncation", |volume, file| {
+            volume.run(|fs| fs.ftruncate(file, 0)).unwrap();
+        }),
+        ("an atomic write", |volume, file| {
+            let ranges: [(u64, &[u8]); 1] = [(5, b"x")];
+            volume
+                .run(|fs| fs.write_atomic(file, &ranges, false))
+                .unwrap();
+        }),
+        ("a hole", |volume, file| {
+            let how = AllocateFlags::PUNCH_HOLE | AllocateFlags::KEEP_SIZE;
+            let len = (PAGES * PAGE) as u64;
+            volume.run(|fs| fs.allocate(file, how, 0, len)).unwrap();
+        }),
+        ("a write to the cache", |volume, file| {
+            volume.run(|fs| fs.write(file, 1, b"x")).unwrap();
+        }),
+        ("a read to the cache", |volume, _| {
+            page_at(volume, "/f", 0);
+        }),
+    ];
+    for (what, take) in takes {
+        let device = Arc::new(Holding {
+            below: memory(16 << 20),
+            holds: Operation::Write { fua: false },
+            stage: Mutex::new(Stage::Free),
+            changed: Condvar::new(),
+        });
+        // Nothing else writes meanwhile.
+        let volume = Volume::try_format(device.clone(), 4 << 20, false).unwrap();
+        let file = lent(&volume, "/f", PAGES);
+        let other = volume.open("/f", DIRECT).unwrap();
+        device.set(Stage::HoldsNext);
+        let taken = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let fresh = stamped(7, 0, PAGE);
+            let writing = scope.spawn({
+                let (volume, other) = (&volume, &other);
+                move || volume.write_past_worker(other, 0, &fresh)
+            });
+            device.wait_for(Stage::Holds);
+            let taking = scope.spawn(|| {
+                take(&volume, &file);
+                taken.store(true, Ordering::Relaxed);
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let early = taken.load(Ordering::Relaxed);
+            device.set(Stage::Free);
+            assert!(writing.join().unwrap().unwrap());
+            taking.join().unwrap();
+            assert!(!early, "{what} didn't wait");
+        });
+        volume.close(&other).unwrap();
+        if what == "a read to the cache" {
+            let back = page_at(&volume, "/f", 0);
+            assert!(
+                back == stamped(7, 0, PAGE),
+                "older than what was acknowledged"
+            );
+        }
+        volume.unmount();
+    }
+}
+
+/// The time of the last change of `/f`.
+fn seconds(volume: &Volume) -> i64 {
+    volume.stat("/f").unwrap().modified.seconds
+}
+
+#[test]
+fn what_was_written_past_the_worker_is_flushed_and_timed_by_a_sync() {
+    let device = memory(16 << 20);
+    let volume = Volume::try_format(device.clone(), 4 << 20, false).unwrap();
+    let file = lent(&volume, "/f", PAGES);
+    let other = lent(&volume, "/other", PAGES);
+    let fresh = stamped(3, 0, PAGE);
+    let sync: [fn(&Volume, &OpenFile); 3] = [
+        |volume, file| volume.fdatasync(file).unwrap(),
+        |volume, file| volume.fsync(file).unwrap(),
+        |volume, _| volume.sync().unwrap(),
+    ];
+    for sync in sync {
+        lend_again(&volume, &file, &fresh);
+        volume.sync().unwrap();
+        lend_again(&volume, &file, &fresh);
+        // That one went past the worker, and so does what follows. Another file's sync flushes what was written before.
+        (volume.run(|fs| fs.write(&other, 0, &fresh))).unwrap();
+        volume.fdatasync(&other).unwrap();
+        let long_ago = SetTime::To(Timestamp {
+            seconds: 1,
+            nanoseconds: 0,
+        });
+        volume
+            .run(|fs| fs.fset_times(&file, SetTime::Omit, long_ago))
+            .unwrap();
+        assert_eq!(seconds(&volume), 1);
+        assert!(
+            volume
+                .write_past_worker(&file, PAGE as u64, &fresh)
+                .unwrap()
+        );
+        assert!(seconds(&volume) > 1, "its time");
+        let before = device.counts().flushes;
+        sync(&volume, &file);
+        assert!(device.counts().flushes > before, "no flush");
+        assert!(seconds(&volume) > 1, "its time, later");
+    }
+    volume.unmount();
+    let volume = Volume::mount(device, 4 << 20);
+    assert!(seconds(&volume) > 1, "its time, on the device");
+    assert!(page_at(&volume, "/f", 1) == fresh);
     volume.unmount();
 }

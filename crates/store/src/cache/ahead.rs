@@ -9,10 +9,10 @@
 //! fast enough, `take` does the same in its place. The mutex is never held across a system call but those that wait for or wake the other.
 
 use super::frames::Frames;
+use adit_base::sync::thread::JoinHandle;
 use adit_base::thread::spawn_without_signals;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {

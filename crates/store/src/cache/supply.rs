@@ -6,7 +6,7 @@
 use super::lists::Lane;
 use super::mapping::CHUNK_FRAMES;
 use super::owner::Cache;
-use super::{FrameFlags, FrameId};
+use super::{FrameFlags, FrameId, FrameKey};
 use std::sync::atomic::Ordering;
 
 /// Allocations between attempts to get a chunk of memory that the system refused.
@@ -110,6 +110,22 @@ impl Cache {
             }
         }
         None
+    }
+
+    /// What the clock does when it passes: frees a page's frame if it is clean and nobody looked at it since the last pass. Is the page in the
+    /// cache afterwards?
+    pub fn pass(&mut self, key: FrameKey) -> bool {
+        let Some(frame) = self.frames.index.find(self.frames.mapping(), key) else {
+            return false;
+        };
+        let clean = self.flags(FrameId(frame)).is_clean();
+        let referenced = &self.frames.meta(frame).referenced;
+        if !clean || referenced.swap(0, Ordering::Relaxed) != 0 || !self.try_evict(frame) {
+            return true;
+        }
+        self.free.push(frame);
+        self.counts.used -= 1;
+        false
     }
 
     /// Takes a clean frame out of the index unless it is pinned. It still counts as used.

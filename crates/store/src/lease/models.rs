@@ -1,0 +1,121 @@
+//! Models of writers without the worker against the worker, which takes their pages back (`cargo xtask models`).
+//!
+//! The device is one page, of one number; its queue orders what it does after what its caller did before, and before what comes after.
+
+use super::*;
+use crate::extents::Extent;
+use adit_base::sync::model::Wrong::Relaxed;
+use adit_base::sync::model::{Bug, check, spawn};
+use adit_base::sync::{Condvar, Mutex};
+use std::sync::Arc;
+
+const OLD: u64 = 1;
+const NEWER: u64 = 2;
+const FOREIGN: u64 = 9;
+
+struct World {
+    lease: Lease,
+    device: AtomicU64,
+    told: (Mutex<bool>, Condvar),
+}
+
+fn lent() -> Arc<World> {
+    let world = Arc::new(World {
+        lease: Lease::default(),
+        device: AtomicU64::new(OLD),
+        told: (Mutex::new(false), Condvar::new()),
+    });
+    world.lease.places.publish(Extent {
+        logical: 0,
+        pages: 1,
+        physical: 0,
+        unwritten: false,
+    });
+    world.lease.open();
+    world
+}
+
+impl World {
+    /// As `BlobShared::try_write_direct`, and its caller, who tells the worker.
+    fn write(&self) -> bool {
+        let (written, recalled) = match self.lease.enter() {
+            Err(recalled) => (false, recalled),
+            Ok(()) => {
+                let written = self.lease.places.find(0, 1).is_some();
+                if written {
+                    self.device.store(NEWER, Ordering::Relaxed);
+                    self.lease.note_written(Timestamp {
+                        seconds: 1,
+                        nanoseconds: 0,
+                    });
+                }
+                (written, self.lease.leave())
+            }
+        };
+        if recalled {
+            *self.told.0.lock().expect("held") = true;
+            self.told.1.notify_one();
+        }
+        written
+    }
+
+    /// As `Inner::recalled`: waits to be told.
+    fn take_back(&self) {
+        while !self.lease.recall() {
+            let mut told = self.told.0.lock().expect("held");
+            while !*told {
+                told = self.told.1.wait(told).expect("held");
+            }
+            *told = false;
+        }
+        self.lease.places.forget();
+    }
+}
+
+#[test]
+fn pages_that_came_back_are_written_by_nobody() {
+    check(3, || {
+        let world = lent();
+        let writers = [0, 1].map(|_| {
+            let world = world.clone();
+            spawn(move || world.write())
+        });
+        world.take_back();
+        let noted = world.lease.written.load(Ordering::Relaxed);
+        let found = world.device.load(Ordering::Relaxed);
+        assert_eq!(
+            noted,
+            found == NEWER,
+            "a write that the worker doesn't hear of"
+        );
+        // They are given to somebody else.
+        world.device.store(FOREIGN, Ordering::Relaxed);
+        let written = writers.map(|writer| writer.join().expect("a thread"));
+        assert_eq!(world.device.load(Ordering::Relaxed), FOREIGN);
+        assert_eq!(noted, written.contains(&true));
+    });
+}
+
+const COME_BACK: &str = "lease::models::pages_that_came_back_are_written_by_nobody";
+
+#[test]
+fn planted_leaving_before_the_write_is_there_is_found() {
+    Bug::planted(
+        Relaxed,
+        "store/src/lease.rs",
+        "pub(crate) fn leave",
+        "word.fetch_sub(1",
+    )
+    .found_by(COME_BACK);
+}
+
+#[test]
+fn planted_taking_back_without_looking_behind_who_left_is_found() {
+    Bug::planted(
+        Relaxed,
+        "store/src/lease.rs",
+        "fn end(",
+        "compare_exchange(RECALLED",
+    )
+    .found_by(COME_BACK);
+}

@@ -33,11 +33,12 @@ pub enum Bug {
     ForgottenUnsettled,
     ZeroedOverwritten,
     OneSuperblock,
+    UnnotedDirectWrite,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 19] = [
+    pub const ALL: [Bug; 20] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -57,6 +58,7 @@ impl Bug {
         Bug::ForgottenUnsettled,
         Bug::ZeroedOverwritten,
         Bug::OneSuperblock,
+        Bug::UnnotedDirectWrite,
     ];
 
     /// What it does.
@@ -93,6 +95,7 @@ impl Bug {
                 "zeroed pages are written over before it is durable that they are zeroed"
             }
             Bug::OneSuperblock => "the tail moves when one of the superblocks says so",
+            Bug::UnnotedDirectWrite => "an fsync doesn't hear of a direct write past the worker",
         }
     }
 }

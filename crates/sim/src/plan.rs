@@ -149,6 +149,7 @@ impl Plan {
             volatile_cache: random.chance(7, 8),
             fua: random.chance(1, 2),
             queued,
+            inline: true,
             seed: 0,
         };
         let shared = random.chance(1, 3);

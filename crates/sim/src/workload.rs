@@ -34,6 +34,9 @@ pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
     if pen.random.chance(1, 5) {
         pen.recycle();
     }
+    if pen.random.chance(1, 5) {
+        pen.buffer_pool();
+    }
     pen.ops
         .into_iter()
         .map(|op| {
@@ -280,6 +283,57 @@ impl Pen {
             if self.random.chance(1, 4) {
                 self.ops.push(Op::Fdatasync { slot });
             }
+        }
+    }
+
+    /// A database that writes its pages directly: where they are, many of them, now and then a sync, of it or of another file; somebody looks at
+    /// it through the cache, it grows and shrinks.
+    fn buffer_pool(&mut self) {
+        let (slot, name) = (self.slot(), self.name());
+        let how = How {
+            direct: true,
+            ..CREATE
+        };
+        self.open(slot, name, how);
+        let other = (slot + 1) % SLOTS;
+        let other_name = if self.random.chance(1, 3) {
+            name
+        } else {
+            self.name()
+        };
+        self.open(other, other_name, CREATE);
+        let pages = 4 + self.below(12);
+        self.ops.push(Op::Write {
+            slot,
+            offset: 0,
+            len: pages * 4096,
+        });
+        for _ in 0..10 + self.below(40) {
+            let page = self.below(pages);
+            let (offset, len) = (
+                page * 4096,
+                (1 + self.below(3).min(pages - page - 1)) * 4096,
+            );
+            let op = match self.below(24) {
+                0..=2 => Op::Fdatasync { slot },
+                9..=11 => Op::Fdatasync { slot: other },
+                3 => Op::SyncAll,
+                4 => Op::Read {
+                    slot: other,
+                    offset,
+                    len,
+                },
+                5 => Op::Write {
+                    slot: other,
+                    offset: offset + 10,
+                    len: 100,
+                },
+                6 if self.random.chance(1, 3) => Op::Truncate { slot, size: offset },
+                7 => Op::Append { slot: other, len },
+                8 => Op::Checkpoint,
+                _ => Op::Write { slot, offset, len },
+            };
+            self.ops.push(op);
         }
     }
 

@@ -26,6 +26,7 @@ use crate::places::Places;
 use crate::volume::{Inner, Store};
 use adit_base::PAGE_BYTES;
 use adit_base::clock::Timestamp;
+use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use adit_reactor::sync::WriteGuard;
 use std::mem;
@@ -118,7 +119,7 @@ impl Lease {
     /// When somebody last wrote, if anybody did.
     pub(crate) fn written_at(&self) -> Option<Timestamp> {
         let ns = self.written_ns.load(Ordering::Relaxed);
-        (ns != 0).then(|| Timestamp {
+        (ns != 0).then_some(Timestamp {
             seconds: (ns / 1_000_000_000) as i64,
             nanoseconds: (ns % 1_000_000_000) as u32,
         })
@@ -191,7 +192,7 @@ impl Inner {
     fn end_lease(&self, blob: &Rc<Blob>) {
         if let Some(lease) = blob.shared.lease() {
             lease.places.forget();
-            if lease.written.swap(false, Ordering::Relaxed) {
+            if lease.written.swap(false, Ordering::Relaxed) && !planted(Bug::UnnotedDirectWrite) {
                 blob.home_sequence.set(self.journal.note_home_write());
             }
             if let Some(time) = lease.written_at() {
@@ -228,17 +229,17 @@ impl Inner {
         }
         let valid_pages = blob.slot.borrow().valid_size / PAGE_BYTES as u64;
         let window = page - page % LENT_PAGES_MAX;
-        let (mut from, mut to) = (
-            window.max(extent.logical),
-            (u64::from(window) + u64::from(LENT_PAGES_MAX))
-                .min(extent.end())
-                .min(valid_pages) as u32,
-        );
-        if !(from..to).contains(&page) {
+        let first = window.max(extent.logical);
+        let end = (u64::from(window) + u64::from(LENT_PAGES_MAX))
+            .min(extent.end())
+            .min(valid_pages) as u32;
+        if !(first..end).contains(&page) {
             return;
         }
+        blob.lend_after.set((end - first) / PAGES_PER_WRITE);
         // Up to the nearest that stay in the cache.
-        for other in from..to {
+        let (mut from, mut to) = (first, end);
+        for other in first..end {
             if self.cache.pass(blob.key(other)) {
                 match other < page {
                     true => from = other + 1,
@@ -246,7 +247,6 @@ impl Inner {
                 }
             }
         }
-        blob.lend_after.set((to - from) / PAGES_PER_WRITE);
         if to == page {
             return;
         }

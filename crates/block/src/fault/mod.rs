@@ -44,6 +44,9 @@ pub struct FaultConfig {
     pub fua: bool,
     /// Whether requests are in flight until polled and complete in random order, or are handed back to be executed inline.
     pub queued: bool,
+    /// Whether to say that any thread may execute requests by itself ([`Capabilities::inline`]). If not, which requests there are, and in
+    /// what order, is the worker's decision alone.
+    pub inline: bool,
     /// Decides everything that is random.
     pub seed: u64,
 }
@@ -57,6 +60,7 @@ impl Default for FaultConfig {
             volatile_cache: true,
             fua: true,
             queued: false,
+            inline: false,
             seed: 0,
         }
     }
@@ -271,8 +275,7 @@ impl Device for FaultDevice {
             discard: true,
             write_zeroes: true,
             atomic_write_bytes: SECTOR_BYTES as u32,
-            // Which requests there are, and in what order, has to be the worker's decision.
-            inline: false,
+            inline: self.config.inline,
         }
     }
 

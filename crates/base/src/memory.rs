@@ -23,7 +23,8 @@ pub fn copy(from: &[u8], to: &mut [u8]) {
 /// That function's.
 #[inline]
 pub unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, len_bytes: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // A sanitizer must see what is read and written.
+    #[cfg(all(target_arch = "x86_64", not(any(miri, sanitizer))))]
     {
         let behind = (to as usize).wrapping_sub(from as usize) % crate::PAGE_BYTES;
         let close = (1..CLOSE_BYTES).contains(&behind);

@@ -72,10 +72,10 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         // It must see how memory is mapped and unmapped, and sees only calls of libc: or else a cache that comes to lie where another one lay
         // would be the same memory.
         Sanitizer::Thread => (
-            "-Zsanitizer=thread --cfg=rustix_use_libc",
+            "-Zsanitizer=thread --cfg=rustix_use_libc --cfg=sanitizer",
             "sanitize-thread",
         ),
-        Sanitizer::Address => ("-Zsanitizer=address", "sanitize-address"),
+        Sanitizer::Address => ("-Zsanitizer=address --cfg=sanitizer", "sanitize-address"),
     };
     let target = process::target_directory().join(folder);
     command

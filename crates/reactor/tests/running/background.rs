@@ -1,7 +1,11 @@
 //! The keeper, timers, and work that no caller waits for.
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -179,5 +183,29 @@ fn a_background_task_that_never_ends_delays_neither_callers_nor_the_end() {
         }
         engine.run(|state| write_read(state, 1, 1)).expect("io");
         engine.shutdown(|_| async { Ok(()) }).expect("ends");
+    });
+}
+
+#[test]
+fn who_gives_way_to_what_never_rests_has_a_turn() {
+    const RESTLESS: u32 = 100_000;
+    within(LIMIT, || {
+        let engine = start(memory());
+        let polls = engine.run(|state| async move {
+            let polls = Rc::new(Cell::new(0));
+            let counter = polls.clone();
+            state.reactor.spawn_local(poll_fn(move |context| {
+                counter.set(counter.get() + 1);
+                if counter.get() == RESTLESS {
+                    return Poll::Ready(());
+                }
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }));
+            state.reactor.yield_now().await;
+            Ok(polls.get())
+        });
+        let polls = polls.expect("runs");
+        assert!((1..1000).contains(&polls), "after {polls} polls of another");
     });
 }

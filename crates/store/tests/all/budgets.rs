@@ -267,6 +267,8 @@ fn who_joins_a_commit_that_another_was_faster_with_gets_through() {
                             pause(&store, first).await;
                             done.set(done.get() + 10);
                             store.sync_all().await.unwrap();
+                            // Before who gathers has looked again.
+                            append(&store, blobs[1]).await;
                         }
                         _ => {
                             while done.get() == 0 {
@@ -279,8 +281,8 @@ fn who_joins_a_commit_that_another_was_faster_with_gets_through() {
                     done.set(done.get() + 1);
                 });
             }
-            // It takes no time, or for ever.
-            for _ in 0..2000 {
+            // It takes no time, or until a write-back commits, after 5 s.
+            for _ in 0..700 {
                 if done.get() == 13 {
                     break;
                 }

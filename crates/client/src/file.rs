@@ -203,12 +203,13 @@ impl File {
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let descriptor = self.alive()?;
         if descriptor.open.writes_past_worker() {
+            let open = &descriptor.open;
+            let write = || {
+                let direct = open.try_write(offset, data);
+                (direct.written, direct.recalled)
+            };
             let mounted = &descriptor.mounted;
-            let direct = mounted.beside(|| descriptor.open.try_write(offset, data))?;
-            if direct.recalled {
-                self.run(|fs, open| fs.end_direct_writes(open))?;
-            }
-            if direct.written {
+            if mounted.beside(write, |fs| fs.end_direct_writes(open))? {
                 return Ok(());
             }
         }

@@ -255,10 +255,18 @@ impl Mounted {
         self.engine().run(op)
     }
 
-    /// Calls what needs no worker, but the volume in order.
+    /// Calls what needs no worker, but the volume in order, and runs an operation behind it if that asks for it.
     #[inline]
-    pub(crate) fn beside<T>(&self, call: impl FnOnce() -> T) -> Result<T> {
-        self.engine().beside(call)
+    pub(crate) fn beside<'a, T, F, Fut>(
+        &'a self,
+        call: impl FnOnce() -> (T, bool),
+        behind: F,
+    ) -> Result<T>
+    where
+        F: FnOnce(&'a Fs) -> Fut + Send,
+        Fut: Future<Output = Result<()>> + 'a,
+    {
+        self.engine().beside(call, behind)
     }
 
     /// Starts an operation.

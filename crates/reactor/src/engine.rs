@@ -120,12 +120,23 @@ impl<S: 'static> Engine<S> {
         self.core.run(move || operation(unsafe { state.get() }))
     }
 
-    /// Calls what needs no worker, but the volume in order; refused as [`Engine::run`] is, which it must not call.
+    /// Calls what needs no worker, but the volume in order, and, if that asks for it, runs an operation behind it: in one call, for signal
+    /// handlers too. Refused as [`Engine::run`] is.
     #[inline]
-    pub fn beside<T>(&self, call: impl FnOnce() -> T) -> Result<T> {
+    pub fn beside<'a, T, F, Fut>(&'a self, call: impl FnOnce() -> (T, bool), behind: F) -> Result<T>
+    where
+        F: FnOnce(&'a S) -> Fut + Send,
+        Fut: Future<Output = Result<()>> + 'a,
+    {
         let _inside = Inside::enter()?;
         self.core.check()?;
-        Ok(call())
+        let (answer, asked) = call();
+        if asked {
+            let state = self.pointer();
+            // SAFETY: as in `run`.
+            self.core.run(move || behind(unsafe { state.get() }))?;
+        }
+        Ok(answer)
     }
 
     /// Begins an operation that runs to its end whatever happens to the handle.

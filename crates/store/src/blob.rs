@@ -318,6 +318,10 @@ pub struct Blob {
     pub(crate) lent: Cell<bool>,
     /// Direct writes until the worker lends again.
     pub(crate) lend_after: Cell<u32>,
+    /// How many more, since what was lent came back unused.
+    pub(crate) lend_pause: Cell<u32>,
+    /// Who waits for the pages without a place in a lock's queue.
+    pub(crate) recalling: Cell<u32>,
 }
 
 impl Drop for Blob {
@@ -610,6 +614,8 @@ impl Inner {
             publish_after: Cell::new(0),
             lent: Cell::new(false),
             lend_after: Cell::new(0),
+            lend_pause: Cell::new(0),
+            recalling: Cell::new(0),
         });
         self.blobs.insert(blob.clone());
         blob

@@ -39,8 +39,10 @@ const INSIDE: u32 = RECALLED - 1;
 
 /// Direct writes through the worker before it asks again whether it can lend their pages.
 const LEND_AFTER: u32 = 16;
+/// Direct writes that it waits at most because nobody used what was lent.
+const LEND_PAUSE_MAX: u32 = 255;
 /// Pages around a write that are lent if they are not cached, or leave the cache because nobody looks at them.
-const LENT_PAGES_MAX: u32 = 1 << 13;
+const LENT_PAGES_MAX: u32 = 1 << 11;
 /// So many pages are looked at in the time of a direct write.
 const PAGES_PER_WRITE: u32 = 32;
 
@@ -165,7 +167,9 @@ impl Inner {
     /// Waits until nobody writes to the blob without the worker. Before the caller gives way, they may again.
     pub(crate) async fn recalled(&self, blob: &Rc<Blob>) {
         while !self.recall(blob) {
+            blob.recalling.set(blob.recalling.get() + 1);
             self.frame_settled.wait().await;
+            blob.recalling.set(blob.recalling.get() - 1);
         }
     }
 
@@ -192,9 +196,12 @@ impl Inner {
     fn end_lease(&self, blob: &Rc<Blob>) {
         if let Some(lease) = blob.shared.lease() {
             lease.places.forget();
-            if lease.written.swap(false, Ordering::Relaxed) && !planted(Bug::UnnotedDirectWrite) {
+            let used = lease.written.swap(false, Ordering::Relaxed);
+            if used && !planted(Bug::UnnotedDirectWrite) {
                 blob.home_sequence.set(self.journal.note_home_write());
             }
+            let pause = (2 * blob.lend_pause.get() + 1).min(LEND_PAUSE_MAX);
+            blob.lend_pause.set(if used { 0 } else { pause });
             if let Some(time) = lease.written_at() {
                 blob.mtime
                     .set(Some(blob.mtime.get().map_or(time, |other| other.max(time))));
@@ -219,12 +226,15 @@ impl Inner {
         let settled = blob.dirty.borrow().is_empty()
             && blob.cut_from.get() == 0
             && !blob.deleted.get()
+            && blob.recalling.get() == 0
             && self.writable().is_ok();
         let lendable = self.lends.get() && self.checksums.is_none() && device.capabilities().inline;
         let Some((_, Mapping::Extent(mut extent))) = blob.map_hint.get() else {
             return;
         };
-        if !settled || !lendable || extent.unwritten {
+        let lease = blob.shared.lease().filter(|_| blob.lent.get());
+        let known = lease.is_some_and(|lease| lease.places.find(page.into(), 1).is_some());
+        if !settled || !lendable || extent.unwritten || known {
             return;
         }
         let valid_pages = blob.slot.borrow().valid_size / PAGE_BYTES as u64;
@@ -236,7 +246,8 @@ impl Inner {
         if !(first..end).contains(&page) {
             return;
         }
-        blob.lend_after.set((end - first) / PAGES_PER_WRITE);
+        blob.lend_after
+            .set((end - first) / PAGES_PER_WRITE + blob.lend_pause.get());
         // Up to the nearest that stay in the cache.
         let (mut from, mut to) = (first, end);
         for other in first..end {

@@ -82,11 +82,16 @@ impl Places {
         self.sequence.load(Ordering::Acquire) == ticket.sequence
     }
 
-    /// Tells of an extent, in place of the oldest, or of one that it continues or covers. The worker only.
+    /// Tells of an extent, in place of one that it continues or covers, or else of the smallest. The worker only.
     pub(crate) fn publish(&self, mut extent: Extent) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         let joined = self.places.iter().find(|place| place.join(&mut extent));
-        let place = joined.unwrap_or(&self.places[(sequence / 2) as usize % EXTENTS]);
+        let next = (sequence / 2) as usize % EXTENTS;
+        let in_turn = || self.places[next..].iter().chain(&self.places[..next]);
+        let len = |place: &&Place| place.pages.load(Ordering::Relaxed) & u64::from(u32::MAX);
+        let Some(place) = joined.or_else(|| in_turn().min_by_key(len)) else {
+            return;
+        };
         self.sequence.store(sequence + 1, Ordering::Relaxed);
         // Release: who sees them sees that the sequence is odd.
         let pages = u64::from(extent.logical) << 32 | u64::from(extent.pages);

@@ -1,6 +1,6 @@
 //! Models of writers without the worker against the worker, which takes their pages back (`cargo xtask models`).
 //!
-//! The device is one page, of one number; its queue orders what it does after what its caller did before, and before what comes after.
+//! The device is two pages, of one number each; its queue orders what it does after what its caller did before, and before what comes after.
 
 use super::*;
 use crate::extents::Extent;
@@ -15,23 +15,17 @@ const FOREIGN: u64 = 9;
 
 struct World {
     lease: Lease,
-    device: AtomicU64,
+    device: [AtomicU64; 2],
     told: (Mutex<bool>, Condvar),
 }
 
 fn lent() -> Arc<World> {
     let world = Arc::new(World {
         lease: Lease::default(),
-        device: AtomicU64::new(OLD),
+        device: [OLD, OLD].map(AtomicU64::new),
         told: (Mutex::new(false), Condvar::new()),
     });
-    world.lease.places.publish(Extent {
-        logical: 0,
-        pages: 1,
-        physical: 0,
-        unwritten: false,
-    });
-    world.lease.open();
+    world.lend(0);
     world
 }
 
@@ -41,15 +35,15 @@ impl World {
         let (written, recalled) = match self.lease.enter() {
             Err(recalled) => (false, recalled),
             Ok(()) => {
-                let written = self.lease.places.find(0, 1).is_some();
-                if written {
-                    self.device.store(NEWER, Ordering::Relaxed);
+                let ticket = self.lease.places.find(0, 1);
+                if let Some(ticket) = ticket {
+                    self.device[ticket.home as usize].store(NEWER, Ordering::Relaxed);
                     self.lease.note_written(Timestamp {
                         seconds: 1,
                         nanoseconds: 0,
                     });
                 }
-                (written, self.lease.leave())
+                (ticket.is_some(), self.lease.leave())
             }
         };
         if recalled {
@@ -57,6 +51,17 @@ impl World {
             self.told.1.notify_one();
         }
         written
+    }
+
+    /// As `Inner::lend`.
+    fn lend(&self, physical: u64) {
+        self.lease.places.publish(Extent {
+            logical: 0,
+            pages: 1,
+            physical,
+            unwritten: false,
+        });
+        self.lease.open();
     }
 
     /// As `Inner::recalled`: waits to be told.
@@ -82,16 +87,19 @@ fn pages_that_came_back_are_written_by_nobody() {
         });
         world.take_back();
         let noted = world.lease.written.load(Ordering::Relaxed);
-        let found = world.device.load(Ordering::Relaxed);
+        let found = world.device[0].load(Ordering::Relaxed);
         assert_eq!(
             noted,
             found == NEWER,
             "a write that the worker doesn't hear of"
         );
-        // They are given to somebody else.
-        world.device.store(FOREIGN, Ordering::Relaxed);
+        // The page is given to somebody else, and the blob gets another.
+        world.device[0].store(FOREIGN, Ordering::Relaxed);
+        world.lend(1);
         let written = writers.map(|writer| writer.join().expect("a thread"));
-        assert_eq!(world.device.load(Ordering::Relaxed), FOREIGN);
+        assert_eq!(world.device[0].load(Ordering::Relaxed), FOREIGN);
+        world.take_back();
+        let noted = world.lease.written.load(Ordering::Relaxed);
         assert_eq!(noted, written.contains(&true));
     });
 }
@@ -116,6 +124,28 @@ fn planted_taking_back_without_looking_behind_who_left_is_found() {
         "store/src/lease.rs",
         "fn end(",
         "compare_exchange(RECALLED",
+    )
+    .found_by(COME_BACK);
+}
+
+#[test]
+fn planted_lending_before_it_is_said_what_is_found() {
+    Bug::planted(
+        Relaxed,
+        "store/src/lease.rs",
+        "fn open(",
+        "word.fetch_or(OPEN",
+    )
+    .found_by(COME_BACK);
+}
+
+#[test]
+fn planted_entering_without_looking_at_what_is_lent_is_found() {
+    Bug::planted(
+        Relaxed,
+        "store/src/lease.rs",
+        "pub(crate) fn enter",
+        "word.fetch_add(1",
     )
     .found_by(COME_BACK);
 }

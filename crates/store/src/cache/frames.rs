@@ -69,6 +69,8 @@ const STEPS_MAX: u32 = 64;
 const SPINS_MAX: u32 = tries(64);
 /// Starts at the head after the frame vanished between finding and pinning it.
 const RETRIES_MAX: u32 = tries(3);
+/// Pages of which the first bytes are fetched while their metadata is.
+const FETCHED_MAX: usize = 2;
 /// Pages that a reader pins at the same time.
 const PINNED_MAX: usize = 8;
 
@@ -149,10 +151,12 @@ impl Frames {
             let pages = (offset + into.len()).div_ceil(PAGE_BYTES).min(PINNED_MAX);
             let mut frames = [0; PINNED_MAX];
             let mut pinned = 0;
-            // Without fetching their bytes, which would hide from the processor that one page is read behind the other.
+            // Of a long row the bytes aren't fetched, which would hide from the processor that one page is read behind the other.
+            let mut fetch = (pages <= FETCHED_MAX).then_some(offset);
             while pinned < pages
-                && let Some(frame) = self.acquire(key, None)
+                && let Some(frame) = self.acquire(key, fetch)
             {
+                fetch = fetch.map(|_| 0);
                 frames[pinned] = frame;
                 pinned += 1;
                 key.page += 1;

@@ -199,7 +199,9 @@ impl File {
 impl File {
     /// Writes all of `data`, or fails: with ENOSPC before any of it was
     /// written; after EIO or ENOMEM, what precedes the failure may be. With
-    /// [`append`](crate::OpenOptions::append) it goes to the end.
+    /// [`append`](crate::OpenOptions::append) it goes to the end. Where the file was
+    /// opened for direct or synchronous writes, EROFS may come when it is written and
+    /// not yet on the device: the volume has become read-only meanwhile.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let descriptor = self.alive()?;
         if descriptor.open.writes_past_worker() {

@@ -622,12 +622,13 @@ impl Model {
     }
 
     /// Whether something of an operation that failed may be in the file; then, from here on, we don't know. One that failed for want of
-    /// space has changed nothing; after another failure a part of it may be there, and one that is a sync may be there as a whole.
+    /// space has changed nothing; after another failure a part of it may be there, and one that ends in a sync, or in a write-back, as those
+    /// past the cache do where there is no place yet, may be there as a whole.
     fn may_be_there(&mut self, id: Id, failure: Option<&Answer>) -> bool {
         let syncs = self.slots.iter().flatten();
         let syncs = syncs
             .filter(|handle| handle.id == id)
-            .any(|handle| handle.how.dsync);
+            .any(|handle| handle.how.dsync || handle.how.direct);
         if no_effect(failure) && !(is_late(failure) && syncs) {
             return false;
         }
@@ -733,7 +734,7 @@ fn no_effect(answer: Option<&Answer>) -> bool {
     )
 }
 
-/// Whether a failure may have come when the operation was done and its sync wasn't: others may have made the volume read-only.
+/// Whether a failure may have come when the operation was done and its sync or write-back wasn't: others may have made the volume read-only.
 fn is_late(answer: Option<&Answer>) -> bool {
     matches!(answer, Some(Answer::Failed(adit_base::Errno::ROFS)))
 }

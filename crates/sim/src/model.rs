@@ -248,7 +248,7 @@ impl Model {
                     _ => *offset,
                 };
                 self.write(
-                    handle.id,
+                    handle,
                     *number,
                     offset,
                     *len,
@@ -270,7 +270,7 @@ impl Model {
                     _ => Success,
                 };
                 self.write(
-                    handle.id,
+                    handle,
                     *number,
                     at,
                     *len,
@@ -315,7 +315,7 @@ impl Model {
                 let Some(handle) = self.handle(*slot) else {
                     return Failure;
                 };
-                if failed && !self.may_be_there(handle.id, answer) {
+                if failed && !self.may_be_there(handle.id, answer, false) {
                     return Success;
                 }
                 self.edit(handle.id, *size, Vec::new(), false);
@@ -330,7 +330,7 @@ impl Model {
                 let Some(handle) = self.handle(*slot) else {
                     return Failure;
                 };
-                if failed && !self.may_be_there(handle.id, answer) {
+                if failed && !self.may_be_there(handle.id, answer, false) {
                     return Success;
                 }
                 let size = self.file(handle.id).now.len() as u64;
@@ -377,7 +377,7 @@ impl Model {
                 if overlaps {
                     return if failed { Either } else { Failure };
                 }
-                if failed && !self.may_be_there(target.id, answer) {
+                if failed && !self.may_be_there(target.id, answer, false) {
                     return Success;
                 }
                 if let Some(Answer::Copied(count)) = answer {
@@ -609,8 +609,16 @@ impl Model {
     }
 
     /// A write that succeeded, may have happened, or failed.
-    fn write(&mut self, id: Id, number: u32, offset: u64, len: u64, failure: Option<&Answer>) {
-        if failure.is_some() && !self.may_be_there(id, failure) {
+    fn write(
+        &mut self,
+        handle: Handle,
+        number: u32,
+        offset: u64,
+        len: u64,
+        failure: Option<&Answer>,
+    ) {
+        let (id, writes_back) = (handle.id, handle.how.direct);
+        if failure.is_some() && !self.may_be_there(id, failure, writes_back) {
             return;
         }
         if len == 0 {
@@ -622,14 +630,14 @@ impl Model {
     }
 
     /// Whether something of an operation that failed may be in the file; then, from here on, we don't know. One that failed for want of
-    /// space has changed nothing; after another failure a part of it may be there, and one that ends in a sync, or in a write-back, as those
-    /// past the cache do where there is no place yet, may be there as a whole.
-    fn may_be_there(&mut self, id: Id, failure: Option<&Answer>) -> bool {
+    /// space has changed nothing; after another failure a part of it may be there, and one that ends in a sync, or in a write-back, as direct
+    /// writes do where there is no place yet, may be there as a whole.
+    fn may_be_there(&mut self, id: Id, failure: Option<&Answer>, writes_back: bool) -> bool {
         let syncs = self.slots.iter().flatten();
         let syncs = syncs
             .filter(|handle| handle.id == id)
-            .any(|handle| handle.how.dsync || handle.how.direct);
-        if no_effect(failure) && !(is_late(failure) && syncs) {
+            .any(|handle| handle.how.dsync);
+        if no_effect(failure) && !(is_late(failure) && (syncs || writes_back)) {
             return false;
         }
         let file = self.file(id);

@@ -5,7 +5,8 @@
 //! at once. The same holds for the modification time.
 //!
 //! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation: whoever changes
-//! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes).
+//! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes). Exclusively only by `Inner::lock_map` and
+//! `Inner::lock`, which ask for lent pages first (`lease.rs`): otherwise it is waited for ever.
 
 #[cfg(all(test, loom))]
 mod models;

@@ -3,7 +3,7 @@
 //! A direct read takes what the cache has from the cache and the rest from the device; where nothing newer than the device is known, the
 //! calling thread does that without the worker (`places.rs`). A direct write of mapped,
 //! written pages goes straight to them and drops their frames, before and after, so that no reader keeps a page
-//! that it loaded meanwhile. All else (unaligned, new or live pages) takes the cached path and is written back
+//! that it loaded meanwhile; then they are lent, so that the next one needs no worker (`lease.rs`). All else (unaligned, new or live pages) takes the cached path and is written back
 //! before the call returns. So it is for all of it where data has checksums: see `Inner::overwrite`.
 
 use crate::blob::Blob;

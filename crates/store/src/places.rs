@@ -1,4 +1,5 @@
-//! Where whole pages of a blob are on the device: for direct reads that need no worker.
+//! Where whole pages of a blob are on the device: for direct reads that need no worker. (A lease has places too, which direct writes may go
+//! to; what holds for those is in `lease.rs`.)
 //!
 //! The worker publishes extents whose content is on the device and nowhere newer. Any thread may then read the device there by itself,
 //! and asks afterwards whether what it was told still holds; if not, it asks the worker to read again. A sequence lock with one writer.

@@ -12,6 +12,8 @@ use adit_reactor::Engine;
 use adit_store::{
     BlobId, MkfsOptions, Store, SyncKind, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode,
 };
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 
 fn errno<T: std::fmt::Debug>(result: adit_base::Result<T>) -> Errno {
@@ -460,4 +462,32 @@ fn a_close_when_a_checkpoint_is_due_loses_nothing() {
         assert_clean(&engine);
         drop_dead(engine);
     }
+}
+
+/// Whoever comes while a checkpoint runs waits for a few pages at most, however many there are.
+#[test]
+fn a_checkpoint_of_many_pages_lets_others_in_again_and_again() {
+    const PAGES: u64 = 200;
+    let device = formatted(32 * MIB);
+    let engine = open(&device);
+    engine
+        .shutdown(|store| async move {
+            let id = create(&store).await?;
+            let blob = store.blob(id).await?;
+            for page in 0..PAGES {
+                // Small data that comes with a new size goes through the journal.
+                store.write(&blob, page * rig::PAGE, b"small").await?;
+                store.sync(&blob, SyncKind::Data).await?;
+            }
+            let mut turns = 0;
+            let mut closing = pin!(store.close());
+            poll_fn(|context| {
+                turns += 1;
+                closing.as_mut().poll(context)
+            })
+            .await?;
+            assert!(turns > PAGES / 4, "{turns} turns in {PAGES} pages");
+            Ok(())
+        })
+        .unwrap();
 }

@@ -472,7 +472,7 @@ fn a_checkpoint_of_many_pages_lets_others_in_again_and_again() {
     let engine = open(&device);
     engine
         .shutdown(|store| async move {
-            let id = create(&store).await?;
+            let id = create(store).await?;
             let blob = store.blob(id).await?;
             for page in 0..PAGES {
                 // Small data that comes with a new size goes through the journal.

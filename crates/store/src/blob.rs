@@ -17,6 +17,7 @@ use crate::extents::{Extent, Mapping};
 use crate::format::{BlobKind, Slot};
 use crate::lease::Lease;
 use crate::places::Places;
+use crate::read::Streams;
 use crate::volume::{Inner, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
@@ -301,9 +302,8 @@ pub struct Blob {
     pub(crate) map_hint: Cell<Option<(u32, Mapping)>>,
     /// Device page behind the last pages that were taken for it; 0: unknown.
     pub(crate) goal: Cell<u64>,
-    /// Where a sequential reader would go on, and how far ahead to read.
-    pub(crate) read_next: Cell<u64>,
-    pub(crate) read_ahead_pages: Cell<u32>,
+    /// Its sequential readers.
+    pub(crate) streams: Cell<Streams>,
     /// While a truncation is half way, or when it failed there: where it had begun. Frames may lie up to here.
     pub(crate) cut_from: Cell<u64>,
     /// The blob was deleted: nothing is written back any more.
@@ -606,8 +606,7 @@ impl Inner {
             home_sequence: Cell::new(self.journal.home_written()),
             map_hint: Cell::new(None),
             goal: Cell::new(0),
-            read_next: Cell::new(0),
-            read_ahead_pages: Cell::new(0),
+            streams: Cell::default(),
             cut_from: Cell::new(0),
             deleted: Cell::new(false),
             point: Cell::new(point),

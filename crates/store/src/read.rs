@@ -1,6 +1,6 @@
 //! Reading blobs through the worker: what is not in the cache comes from the device.
 //!
-//! A miss loads the page, and behind a sequential reader the pages that follow, with one request into frames
+//! A miss loads the page, and for a sequential reader the pages that follow (`Streams`), with one request into frames
 //! that are LOADING until the data is there. Bytes beyond the slot's `valid_size` become zeroes on the way.
 //! Holes and unwritten extents read as zeroes and take no frame.
 
@@ -18,6 +18,10 @@ use std::rc::Rc;
 
 /// Most pages that one load brings in.
 const LOAD_PAGES_MAX: u32 = 128;
+/// Pages of the first load that reads ahead; each one that follows has twice as many.
+const AHEAD_PAGES_MIN: u32 = 8;
+/// Sequential readers of one blob that are told apart.
+const STREAMS: usize = 4;
 
 /// Where a page's content comes from.
 pub(crate) enum Source {
@@ -39,7 +43,6 @@ impl Store {
         let len = buffer
             .len()
             .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
-        let ahead = read_ahead(blob, offset, len);
         let end_page = ((offset + len as u64).div_ceil(PAGE_BYTES as u64)) as u32;
         let mut done = 0;
         while done < len {
@@ -47,8 +50,7 @@ impl Store {
             let within = (at % PAGE_BYTES as u64) as usize;
             let count = (PAGE_BYTES - within).min(len - done);
             let page = (at / PAGE_BYTES as u64) as u32;
-            let want = (end_page - page).max(ahead);
-            match inner.source(blob, page, want).await? {
+            match inner.source(blob, page, end_page - page).await? {
                 Source::Frame(frame) => {
                     let _in = breakdown::enter(Layer::Copy);
                     let bytes = &inner.cache.page(frame).0;
@@ -85,16 +87,38 @@ impl Store {
     }
 }
 
-/// How many pages to load at once for this read: more behind a sequential reader.
-fn read_ahead(blob: &Blob, offset: u64, len: usize) -> u32 {
-    let pages = if blob.read_next.get() == offset && offset != 0 {
-        (blob.read_ahead_pages.get() * 2).clamp(8, LOAD_PAGES_MAX)
-    } else {
-        1
-    };
-    blob.read_ahead_pages.set(pages);
-    blob.read_next.set(offset + len as u64);
-    pages
+/// A blob's sequential readers, the latest first. Only misses are seen: what is in the cache is read past the worker. So a reader is known by
+/// the page behind the last that was loaded for it, where its next miss is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Streams([Stream; STREAMS]);
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    /// Page of the next miss; 0: none.
+    next: u32,
+    /// Pages that the last load asked for.
+    pages: u32,
+}
+
+impl Streams {
+    /// How many pages to load at once for a miss at `page`.
+    fn ahead(&self, page: u32) -> u32 {
+        let stream = self.0.iter().find(|stream| stream.next == page);
+        match stream.filter(|_| page != 0) {
+            Some(stream) => (stream.pages * 2).clamp(AHEAD_PAGES_MIN, LOAD_PAGES_MAX),
+            None => 1,
+        }
+    }
+
+    /// Of `pages` that were asked for at `page`, `loaded` are loaded.
+    fn note(&mut self, page: u32, pages: u32, loaded: u32) {
+        let known = self.0.iter().position(|stream| stream.next == page);
+        self.0[..=known.unwrap_or(STREAMS - 1)].rotate_right(1);
+        self.0[0] = Stream {
+            next: page.saturating_add(loaded),
+            pages,
+        };
+    }
 }
 
 impl Inner {
@@ -127,7 +151,7 @@ impl Inner {
         }
     }
 
-    /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent.
+    /// Loads `page` and up to `want - 1` pages behind it, more for a sequential reader, that lie in the same extent.
     async fn load_data(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
@@ -140,7 +164,9 @@ impl Inner {
             .div_ceil(PAGE_BYTES as u64)
             .min(u64::from(u32::MAX)) as u32;
         let in_extent = extent.logical + extent.pages - page;
-        let want = want
+        let mut streams = blob.streams.get();
+        let asked = want.max(streams.ahead(page));
+        let want = asked
             .min(in_extent)
             .min(LOAD_PAGES_MAX)
             .min(valid_pages.saturating_sub(page))
@@ -174,6 +200,8 @@ impl Inner {
         if loading.is_empty() {
             return Ok(());
         }
+        streams.note(page, asked, loading.len() as u32);
+        blob.streams.set(streams);
         self.recalled(blob).await;
         let completion = self.reactor.submit(request).await;
         let result = completion.result;

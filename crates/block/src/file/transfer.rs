@@ -22,17 +22,22 @@ const BLKZEROOUT: libc::Ioctl = 0x127f;
 /// Parts of memory for the kernel.
 pub(super) type Parts = SmallVec<[libc::iovec; 4]>;
 
-/// The buffers as the kernel wants them.
+/// The buffers as the kernel wants them: what lies side by side in memory as one part, since with O_DIRECT each of them costs.
 pub(super) fn parts(buffers: &Buffers) -> Parts {
-    let part = |buffer: &Buffer| libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
-    buffers
-        .iter()
-        .filter(|buffer| !buffer.is_empty())
-        .map(part)
-        .collect()
+    let mut parts = Parts::new();
+    for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
+        let start = buffer.as_mut_ptr().cast::<libc::c_void>();
+        match parts.last_mut() {
+            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == start => {
+                last.iov_len += buffer.len();
+            }
+            _ => parts.push(libc::iovec {
+                iov_base: start,
+                iov_len: buffer.len(),
+            }),
+        }
+    }
+    parts
 }
 
 /// Drops the first bytes of parts.
@@ -266,21 +271,40 @@ fn last_errno() -> Errno {
 mod tests {
     use super::*;
 
+    fn lengths(parts: &Parts) -> Vec<usize> {
+        parts.iter().map(|part| part.iov_len).collect()
+    }
+
     #[test]
     fn parts_advance_over_whole_and_partial_buffers() {
         let whole = Buffer::copy_of(b"0123456789");
-        let buffers: Buffers = [whole.slice(0..4), whole.slice(4..4), whole.slice(4..10)]
+        let buffers: Buffers = [whole.slice(0..4), whole.slice(4..4), whole.slice(5..10)]
             .into_iter()
             .collect();
         let mut parts = parts(&buffers);
-        let lengths = |parts: &Parts| parts.iter().map(|part| part.iov_len).collect::<Vec<_>>();
-        assert_eq!(lengths(&parts), [4, 6]);
+        assert_eq!(lengths(&parts), [4, 5]);
         advance(&mut parts, 3);
-        assert_eq!(lengths(&parts), [1, 6]);
+        assert_eq!(lengths(&parts), [1, 5]);
         advance(&mut parts, 2);
-        assert_eq!(lengths(&parts), [5]);
-        assert_eq!(parts[0].iov_base as usize, whole.as_mut_ptr() as usize + 5);
-        advance(&mut parts, 5);
+        assert_eq!(lengths(&parts), [4]);
+        assert_eq!(parts[0].iov_base as usize, whole.as_mut_ptr() as usize + 6);
+        advance(&mut parts, 4);
         assert!(parts.is_empty());
+    }
+
+    #[test]
+    fn what_lies_side_by_side_is_one_part() {
+        let whole = Buffer::copy_of(b"0123456789");
+        let buffers = |ranges: &[std::ops::Range<usize>]| -> Buffers {
+            ranges
+                .iter()
+                .map(|range| whole.slice(range.clone()))
+                .collect()
+        };
+        assert_eq!(lengths(&parts(&buffers(&[0..4, 4..6, 6..10]))), [10]);
+        assert_eq!(
+            lengths(&parts(&buffers(&[4..10, 0..4, 4..6, 7..8]))),
+            [6, 6, 1]
+        );
     }
 }

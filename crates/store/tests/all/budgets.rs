@@ -35,15 +35,19 @@ fn volume_with(
     })
     .unwrap();
     engine.shutdown(|()| async { Ok(()) }).unwrap();
-    let engine = Engine::start(raw, engine_options(), |reactor| async move {
+    let engine = open(raw);
+    (device, engine)
+}
+
+fn open(device: Arc<dyn Device>) -> Arc<Engine<Store>> {
+    Engine::start(device, engine_options(), |reactor| async move {
         let options = StoreOptions {
             survive_process_death: false,
             ..StoreOptions::default()
         };
         Store::open(reactor, &options).await
     })
-    .unwrap();
-    (device, engine)
+    .unwrap()
 }
 
 fn cost<F, Fut>(device: &MemoryDevice, engine: &Arc<Engine<Store>>, operation: F) -> IoCounts
@@ -184,6 +188,35 @@ fn a_cached_read_and_a_sync_of_what_is_durable_ask_nothing_of_the_device() {
         store.sync_all().await
     });
     assert_eq!(counts, IoCounts::default());
+    close(engine);
+}
+
+#[test]
+fn who_reads_in_order_loads_many_pages_at_once_beside_another_who_does() {
+    const PAGES: u64 = 1024;
+    let (device, engine) = volume(None);
+    let id = new_blob(&engine, 2 * PAGES as usize * 4096);
+    close(engine);
+    let engine = open(device.clone());
+    let shared = engine
+        .run(|store| async { Ok(store.blob(id).await?.shared.clone()) })
+        .unwrap();
+    device.reset_counts();
+    let mut buffer = [0; 4096];
+    for page in (0..PAGES).flat_map(|page| [page, PAGES + page]) {
+        // As files do it: past the worker, which sees the misses only.
+        if shared.try_read(page * 4096, &mut buffer).is_none() {
+            let buffer = &mut buffer;
+            engine
+                .run(|store| async move {
+                    let blob = store.blob(id).await?;
+                    store.read(&blob, page * 4096, buffer).await
+                })
+                .unwrap();
+        }
+    }
+    let counts = device.counts();
+    assert!(counts.reads <= 40, "{counts:?}");
     close(engine);
 }
 

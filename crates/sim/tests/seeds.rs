@@ -48,6 +48,13 @@ fn missing_checksums_are_found_after_a_crash() {
     seeds([849, 4207]);
 }
 
+/// Zeroing a range failed, since the volume had become read-only, when the parts of pages at its edges were zeroes already: EROFS promises that
+/// nothing was done.
+#[test]
+fn what_a_read_only_volume_refuses_is_not_done() {
+    seeds([702765]);
+}
+
 /// The judge's own mistakes: a copy whose sync fails has failed, and may be there all the same, as a write may (14660); so may zeroes whose
 /// range was only partly made so (33492), and what was appended past the cache when the volume becomes read-only before it is on the
 /// device (605943).

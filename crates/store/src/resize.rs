@@ -118,7 +118,8 @@ impl Store {
         inner.allocate_locked(blob, &range).await?;
         inner.zero_locked(blob, &range).await?;
         if mode == AllocateMode::Extend && range.end > blob.size() {
-            inner.grow_slot(blob, range.end).await?;
+            let grown = inner.grow_slot(blob, range.end);
+            grown.await.map_err(half_way)?;
         }
         inner.touch(blob);
         blob.point.set(inner.journal.point());
@@ -177,6 +178,14 @@ impl Store {
         blob.mtime.set(None);
         blob.cut_from.set(0);
         Ok(())
+    }
+}
+
+/// EROFS says that nothing was done. Where part of a range may be zero already, it is EIO.
+fn half_way(error: Error) -> Error {
+    match error.errno() {
+        Errno::ROFS => Error::with(Errno::IO, format!("zero a range, half way: {error}")),
+        _ => error,
     }
 }
 
@@ -311,25 +320,25 @@ impl Inner {
 
     /// Makes the allocated range read as zeroes. Nothing is dirty, both locks are held.
     async fn zero_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
-        self.zero_edges(blob, range).await?;
         // Behind the valid size nothing is read.
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         let (first, last) = (
             range.start.div_ceil(PAGE),
             (range.end / PAGE).min(valid_pages),
         );
+        // What is forgotten about them must not include that redo records name them.
+        if last > first && self.any_live(blob, first as u32, last as u32) {
+            self.checkpoint_all().await?;
+        }
+        self.zero_edges(blob, range).await?;
         if last <= first {
             return Ok(());
-        }
-        // What is forgotten about them must not include that redo records name them.
-        if self.any_live(blob, first as u32, last as u32) {
-            self.checkpoint_all().await?;
         }
         let marked = self.mark_unwritten(blob, first, last).await;
         // Some of it may be, if not all.
         blob.hidden.set(self.journal.point());
         self.drop_frames(blob, first as u32, last as u32);
-        marked
+        marked.map_err(half_way)
     }
 
     /// Makes the mapped pages of `[from, to)` unwritten. The `map_lock` is held exclusively.
@@ -468,10 +477,9 @@ impl Inner {
     }
 
     async fn punch_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
-        self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
-        self.zero_edges(blob, range).await?;
         self.write_back(blob, false).await?;
+        self.zero_edges(blob, range).await?;
         if last <= first {
             return Ok(());
         }
@@ -488,20 +496,24 @@ impl Inner {
                     txn.put(blob.id, slot)?;
                     Ok(left)
                 })
-                .await?;
+                .await
+                .map_err(half_way)?;
             self.drop_frames(blob, start, resume.unwrap_or(last as u32));
         }
         Ok(())
     }
 
-    /// Writes zeroes to the part of a range that lies in pages of which other parts stay.
+    /// Writes zeroes to the part of a range that lies in pages of which other parts stay. If the volume is read-only, nothing is done.
     async fn zero_edges(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
         let head_end = (first * PAGE).min(range.end);
-        self.zero_bytes(blob, range.start, head_end).await?;
+        let head = self.zero_bytes(blob, range.start, head_end);
+        head.await.map_err(half_way)?;
         if last >= first {
             let tail = (last * PAGE).max(range.start);
-            self.zero_bytes(blob, tail, range.end).await?;
+            let tail = self.zero_bytes(blob, tail, range.end);
+            tail.await.map_err(half_way)?;
         }
         Ok(())
     }

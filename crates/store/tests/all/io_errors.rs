@@ -691,6 +691,36 @@ fn a_truncation_or_deletion_that_failed_half_way_keeps_what_a_power_cut_may_brin
     }
 }
 
+/// Not even the parts of pages at its edges, which are in the cache.
+#[test]
+fn zeroing_or_punching_a_range_that_fails_before_its_pages_changes_nothing() {
+    for data_checksums in [false, true] {
+        for punch in [false, true] {
+            let device = formatted_with(VOLUME_BYTES, data_checksums);
+            let engine = open(&device);
+            // Its pages have live bytes: small data goes through the journal.
+            let id = new_blob(&engine, 6000, 1);
+            if punch {
+                // This much goes home before anything is punched.
+                write(&engine, id, 8192, &pattern(65_536, 2)).unwrap();
+            }
+            let before = read(&engine, id).unwrap();
+            device.inject(io_error(FaultOn::Write));
+            device.inject(io_error(FaultOn::Flush));
+            let result = engine.run(|store| async {
+                let blob = store.blob(id).await?;
+                match punch {
+                    true => store.punch(&blob, 0..5000).await,
+                    false => (store.zero_range(&blob, 0..5000, AllocateMode::KeepSize)).await,
+                }
+            });
+            assert_eq!(errno(result), Errno::IO);
+            assert!(read(&engine, id).unwrap() == before, "punch {punch}");
+            drop_dead(engine);
+        }
+    }
+}
+
 #[test]
 fn zeroing_a_range_without_space_for_it_changes_nothing() {
     for data_checksums in [false, true] {

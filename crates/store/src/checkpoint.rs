@@ -126,6 +126,8 @@ impl Inner {
             journal.set_flushed_tail(tail);
             journal.release_frees(self);
         }
+        // A flush of somebody else's may have failed, and have lost these writes: a device tells only once.
+        self.writable()?;
         self.write_superblocks(tail, 0).await?;
         journal.set_flushed_tail(tail);
         for (index, key) in keys.into_iter().enumerate() {
@@ -194,6 +196,7 @@ impl Inner {
         keys: &mut Vec<FrameKey>,
     ) -> Result<DataSums> {
         let mut sums = DataSums::new();
+        let mut steps = 0;
         while !homes.is_empty() {
             let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
             let mut first = 0;
@@ -201,6 +204,8 @@ impl Inner {
                 && buffers.len() < RUN_PAGES_MAX
             {
                 let key = *key;
+                steps += 1;
+                self.end_slice(steps, SLICE_COPIES).await;
                 // Listed twice, or freed meanwhile, or freed and written again: it may not even have a place.
                 let frame = (self.cache.find(key)).filter(|frame| {
                     keys.last() != Some(&key) && self.cache.has(*frame, FrameFlags::JOURNALED)
@@ -230,7 +235,6 @@ impl Inner {
                     }
                     None => self.home_buffer(home, kind, self.cache.page(frame))?,
                 });
-                self.end_slice(keys.len(), SLICE_COPIES).await;
             }
             if buffers.is_empty() {
                 continue;

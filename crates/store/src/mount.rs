@@ -527,6 +527,7 @@ fn build(
         frame_settled: Event::new(),
         lends: Cell::new(true),
         writing_home: Cell::new(0),
+        loading: Cell::new(0),
         reserved_pages: Cell::new(0),
         taking_over: Cell::new(false),
         dirty_blobs: DirtyBlobs::default(),

@@ -45,12 +45,14 @@ impl Store {
             .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let end_page = ((offset + len as u64).div_ceil(PAGE_BYTES as u64)) as u32;
         let mut done = 0;
+        let mut missed = false;
         while done < len {
             let at = offset + done as u64;
             let within = (at % PAGE_BYTES as u64) as usize;
             let count = (PAGE_BYTES - within).min(len - done);
             let page = (at / PAGE_BYTES as u64) as u32;
-            match inner.source(blob, page, end_page - page).await? {
+            let source = inner.source_ahead(blob, page, end_page - page, &mut missed);
+            match source.await? {
                 Source::Frame(frame) => {
                     let _in = breakdown::enter(Layer::Copy);
                     let bytes = &inner.cache.page(frame).0;
@@ -80,7 +82,7 @@ impl Store {
             .min(PAGE_BYTES - within)
             .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let page = (offset / PAGE_BYTES as u64) as u32;
-        match inner.source(blob, page, 1).await? {
+        match inner.source_ahead(blob, page, 1, &mut false).await? {
             Source::Frame(frame) => Ok(inner.cache.buffer(frame).slice(within..within + len)),
             Source::Zero => Ok(Buffer::zeroed(len)),
         }
@@ -130,6 +132,18 @@ impl Inner {
         page: u32,
         want: u32,
     ) -> Result<Source> {
+        self.source_ahead(blob, page, want, &mut true).await
+    }
+
+    /// The same, and more pages for a sequential reader. `missed`: whether its call has loaded anything yet; only the first load says
+    /// whether it goes on where it was before.
+    async fn source_ahead(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        page: u32,
+        want: u32,
+        missed: &mut bool,
+    ) -> Result<Source> {
         loop {
             match self.cache.find(blob.key(page)) {
                 Some(frame) if self.cache.is_loading(frame) => self.frame_settled.wait().await,
@@ -143,7 +157,8 @@ impl Inner {
                         return Ok(Source::Zero);
                     }
                     Mapping::Extent(extent) => {
-                        let load: Rare<'_, _> = Box::pin(self.load_data(blob, page, extent, want));
+                        let load: Rare<'_, _> =
+                            Box::pin(self.load_data(blob, page, extent, want, missed));
                         load.await?;
                     }
                 },
@@ -151,13 +166,15 @@ impl Inner {
         }
     }
 
-    /// Loads `page` and up to `want - 1` pages behind it, more for a sequential reader, that lie in the same extent.
+    /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent; more for a sequential reader, which a call that has
+    /// `missed` before is not asked about again.
     async fn load_data(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
         page: u32,
         extent: Extent,
         want: u32,
+        missed: &mut bool,
     ) -> Result<()> {
         let valid_size = blob.slot.borrow().valid_size;
         let valid_pages = valid_size
@@ -165,10 +182,15 @@ impl Inner {
             .min(u64::from(u32::MAX)) as u32;
         let in_extent = extent.logical + extent.pages - page;
         let mut streams = blob.streams.get();
-        let asked = want.max(streams.ahead(page));
+        let ahead = match *missed {
+            true => 1,
+            // In a small cache, many readers must not take each other's pages before they are read.
+            false => streams.ahead(page).min(self.cache.counts().limit / 32),
+        };
+        let asked = want.max(ahead).min(LOAD_PAGES_MAX);
+        let needed = want;
         let want = asked
             .min(in_extent)
-            .min(LOAD_PAGES_MAX)
             .min(valid_pages.saturating_sub(page))
             .max(1);
         let home = extent.physical + u64::from(page - extent.logical);
@@ -202,8 +224,11 @@ impl Inner {
         }
         streams.note(page, asked, loading.len() as u32);
         blob.streams.set(streams);
+        *missed = true;
         self.recalled(blob).await;
+        self.loading.set(self.loading.get() + 1);
         let completion = self.reactor.submit(request).await;
+        self.loading.set(self.loading.get() - 1);
         let result = completion.result;
         drop(completion.request);
         let mut damaged = None;
@@ -225,6 +250,9 @@ impl Inner {
             self.cache.loaded(*frame);
         }
         self.frame_settled.notify_all();
+        if result.is_err() && loading.len() > needed as usize {
+            return Ok(()); // perhaps only what nobody asked for can't be read: look again, for less
+        }
         result.map_err(|errno| {
             let offset = u64::from(page) * PAGE_BYTES as u64;
             Error::with(
@@ -279,8 +307,8 @@ impl Inner {
         if self.cache.available() < count && self.cache.counts().journaled > 0 {
             self.checkpoint_all().await?;
         }
-        if self.cache.available() < count && self.writing_home.get() > 0 {
-            self.frame_settled.wait().await; // another task's write-back
+        if self.cache.available() < count && self.writing_home.get() + self.loading.get() > 0 {
+            self.frame_settled.wait().await; // another task's write-back, or its load
             return Ok(());
         }
         if self.cache.available() < count {

@@ -126,6 +126,8 @@ pub(crate) struct Inner {
     pub(crate) lends: Cell<bool>,
     /// Write-backs whose data is on its way home.
     pub(crate) writing_home: Cell<u32>,
+    /// Loads of data under way, whose frames nobody else can have.
+    pub(crate) loading: Cell<u32>,
     /// Pages promised to dirty frames that have no place on the device yet.
     pub(crate) reserved_pages: Cell<u64>,
     /// What a dead process had accepted is being written again.

@@ -45,8 +45,7 @@ pub(super) fn advance(parts: &mut Parts, mut bytes: usize) {
     while bytes > 0 && !parts.is_empty() {
         let first = &mut parts[0];
         if first.iov_len > bytes {
-            // SAFETY: stays within the part.
-            first.iov_base = unsafe { first.iov_base.byte_add(bytes) };
+            first.iov_base = first.iov_base.wrapping_byte_add(bytes);
             first.iov_len -= bytes;
             return;
         }

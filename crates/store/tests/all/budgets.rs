@@ -217,6 +217,38 @@ fn who_reads_in_order_loads_many_pages_at_once_beside_another_who_does() {
     }
     let counts = device.counts();
     assert!(counts.reads <= 40, "{counts:?}");
+    assert!(
+        counts.bytes_read <= 2 * PAGES * 4096 + (1 << 20),
+        "{counts:?}"
+    );
+    close(engine);
+}
+
+#[test]
+fn who_reads_at_random_loads_what_it_asked_for() {
+    const READ: usize = 1 << 20;
+    let (device, engine) = volume(None);
+    let id = new_blob(&engine, 16 * READ);
+    close(engine);
+    let engine = open(device.clone());
+    device.reset_counts();
+    // Each takes three loads, of which the later ones go on where the one before ended.
+    for place in [9, 3, 13, 5, 11, 1] {
+        engine
+            .run(|store| async move {
+                let blob = store.blob(id).await?;
+                let mut buffer = vec![0; READ];
+                let offset = place * READ as u64 + 2048;
+                store.read(&blob, offset, &mut buffer).await
+            })
+            .unwrap();
+    }
+    let counts = device.counts();
+    // Its map and metadata come, too.
+    assert!(
+        counts.bytes_read <= 6 * 257 * 4096 + (1 << 16),
+        "{counts:?}"
+    );
     close(engine);
 }
 

@@ -10,9 +10,12 @@ use adit_block::{FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
 use adit_store::format::Slot;
 use adit_store::{AllocateMode, BlobId, Store, SyncKind};
+use std::future::{Future, poll_fn};
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::task::Poll;
 
 const VOLUME_BYTES: u64 = 32 << 20;
 /// The smallest ring, which mkfs chooses for such a volume.
@@ -719,6 +722,64 @@ fn zeroing_or_punching_a_range_that_fails_before_its_pages_changes_nothing() {
             drop_dead(engine);
         }
     }
+}
+
+#[test]
+fn a_page_is_read_though_those_that_would_be_read_ahead_cannot_be() {
+    let device = formatted(VOLUME_BYTES);
+    let engine = open(&device);
+    let id = new_blob(&engine, 1 << 20, 1);
+    close(engine);
+    let engine = open(&device);
+    let read = |page: u64| {
+        engine.run(|store| async move {
+            let blob = store.blob(id).await?;
+            store.read(&blob, page * PAGE, &mut [0; PAGE_BYTES]).await
+        })
+    };
+    read(1).unwrap();
+    let before = device.faults();
+    device.inject(io_error(FaultOn::Read).within(DATA).times(1));
+    read(2).unwrap(); // eight pages at first
+    assert_eq!(device.faults(), before + 1);
+    device.inject(io_error(FaultOn::Read).within(DATA));
+    assert_eq!(errno(read(100)), Errno::IO);
+    drop_dead(engine);
+}
+
+/// A device says only once that a flush failed, and what it lost may be what a checkpoint wrote home meanwhile.
+#[test]
+fn a_checkpoint_does_not_believe_a_flush_after_one_that_failed() {
+    let device = formatted(VOLUME_BYTES);
+    let engine = open(&device);
+    let rule = io_error(FaultOn::Flush).times(1);
+    let failing = device.clone();
+    engine
+        .shutdown(|store| async move {
+            let store = &store;
+            let blob = store.blob(create(store).await?).await?;
+            for page in 0..200 {
+                store.write(&blob, page * PAGE, b"small").await?;
+                store.sync(&blob, SyncKind::Data).await?;
+            }
+            let other = store.blob(create(store).await?).await?;
+            let mut checkpoint = pin!(store.checkpoint());
+            // Its commit is done, its pages are on their way.
+            for _ in 0..40 {
+                poll_fn(|context| {
+                    assert!(checkpoint.as_mut().poll(context).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+                store.reactor().yield_now().await;
+            }
+            store.write(&other, 0, &pattern(1 << 20, 1)).await?;
+            failing.inject(rule);
+            assert_eq!(errno(store.sync(&other, SyncKind::Data).await), Errno::IO);
+            assert_eq!(errno(checkpoint.await), Errno::ROFS);
+            Ok(())
+        })
+        .unwrap();
 }
 
 #[test]

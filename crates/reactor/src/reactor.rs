@@ -71,8 +71,8 @@ pub struct Reactor {
     completions: RefCell<Vec<Completion>>,
     /// Accepted by the queue and not collected.
     pub(crate) in_flight: Cell<usize>,
-    /// Being executed by some thread.
-    pub(crate) executing: Cell<usize>,
+    /// Being executed by some thread: the request's token, and whose it is.
+    pub(crate) executing: RefCell<Vec<(u64, TaskId)>>,
     unrung: Cell<bool>,
 
     pub(crate) timers: RefCell<Timers>,
@@ -109,7 +109,7 @@ impl Reactor {
             overflow: RefCell::default(),
             completions: RefCell::new(Vec::with_capacity(64)),
             in_flight: Cell::new(0),
-            executing: Cell::new(0),
+            executing: RefCell::default(),
             unrung: Cell::new(false),
             timers: RefCell::default(),
             guard: Cell::new(ptr::null()),
@@ -401,26 +401,37 @@ impl Reactor {
         true
     }
 
-    /// A request for the calling thread to execute; its own operation's first.
+    /// A request for the calling thread to execute; its own operation's first. None while another thread executes that: who took another
+    /// request, of the checkpoint's perhaps, would still be busy with it long after its operation is done.
     pub(crate) fn take_request(&self, own: Option<&Node>) -> Option<Request> {
-        let request = self.choose_request(own)?;
-        self.executing.set(self.executing.get() + 1);
-        Some(request)
-    }
-
-    fn choose_request(&self, own: Option<&Node>) -> Option<Request> {
         let mut requests = self.to_execute.borrow_mut();
-        if requests.len() > 1
-            && let Some(own) = own
+        let mut executing = self.executing.borrow_mut();
+        let mut at = 0;
+        if let Some(own) = own
+            && !requests.is_empty()
         {
             let data = own.task().data;
             let mut tasks = self.tasks.borrow_mut();
-            let mine = |id: TaskId| tasks.get(id).is_some_and(|task| task.data == data);
-            if let Some(at) = requests.iter().take(16).map(|(id, _)| *id).position(mine) {
-                return requests.remove(at).map(|(_, request)| request);
+            let mut mine = |id: TaskId| tasks.get(id).is_some_and(|task| task.data == data);
+            match requests.iter().take(16).position(|(id, _)| mine(*id)) {
+                Some(first) => at = first,
+                None if executing.iter().any(|(_, id)| mine(*id)) => return None,
+                None => {}
             }
         }
-        requests.pop_front().map(|(_, request)| request)
+        let (id, request) = requests.remove(at)?;
+        executing.push((request.token, id));
+        Some(request)
+    }
+
+    /// A thread is back with a request that it took, or without it when the device panicked; whose it is.
+    pub(crate) fn end_execution(&self, token: Option<u64>) -> TaskId {
+        let mut executing = self.executing.borrow_mut();
+        let at = executing
+            .iter()
+            .position(|(taken, _)| token == Some(*taken))
+            .unwrap_or(0);
+        executing.swap_remove(at).1
     }
 
     /// Whether requests wait for a thread to execute them.
@@ -435,10 +446,8 @@ impl Reactor {
 
     /// The thread that took it is needed here first.
     pub(crate) fn put_back_request(&self, request: Request) {
-        self.executing.set(self.executing.get() - 1);
-        self.to_execute
-            .borrow_mut()
-            .push_front((TaskId::NONE, request));
+        let id = self.end_execution(Some(request.token));
+        self.to_execute.borrow_mut().push_front((id, request));
     }
 
     pub(crate) fn deliver(&self, completion: Completion) {

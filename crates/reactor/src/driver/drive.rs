@@ -125,7 +125,13 @@ impl Core {
         let work = reactor.has_work() || (reactor.in_flight.get() > 0 && !collected);
         // Who pauses to let others be woken does the rest itself.
         let many = reactor.requests() >= HELP_FROM && !matches!(purpose, Purpose::Keeper);
-        if work && !matches!(left, Left::Breathe) && !reactor.name_successor() && (may_arm || many)
+        // A caller that waits and leaves requests would only name another one that may leave them, too (`Reactor::take_request`).
+        let declined = matches!((&left, purpose), (Left::Wait(_), Purpose::Caller(_)))
+            && reactor.has_requests();
+        if work
+            && !matches!(left, Left::Breathe)
+            && (declined || !reactor.name_successor())
+            && (may_arm || many)
         {
             after.wake_keeper |= self.keeper.arm();
         }
@@ -195,7 +201,7 @@ impl Core {
         if reactor.in_flight.get() > 0 {
             reactor.collect();
         }
-        if reactor.in_flight.get() == 0 && reactor.executing.get() == 0 {
+        if reactor.in_flight.get() == 0 && reactor.executing.borrow().is_empty() {
             let error = || self.ended_error();
             if self.is_poisoned() {
                 reactor.fail_tasks(&error);
@@ -241,9 +247,14 @@ impl Core {
 }
 
 pub(super) fn arrive(reactor: &Reactor, arrival: Arrival) {
-    reactor.executing.set(reactor.executing.get() - 1);
     match arrival {
-        Arrival::Completion(completion) => reactor.deliver(completion),
-        Arrival::Panicked(panic) => reactor.break_down(&*panic),
+        Arrival::Completion(completion) => {
+            reactor.end_execution(Some(completion.request.token));
+            reactor.deliver(completion);
+        }
+        Arrival::Panicked(panic) => {
+            reactor.end_execution(None);
+            reactor.break_down(&*panic);
+        }
     }
 }

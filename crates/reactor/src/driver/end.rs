@@ -21,7 +21,7 @@ impl Core {
                 self.take_in(reactor);
                 reactor.discard_requests();
                 reactor.collect();
-                if reactor.in_flight.get() == 0 && reactor.executing.get() == 0 {
+                if reactor.in_flight.get() == 0 && reactor.executing.borrow().is_empty() {
                     reactor.set_unusable();
                     self.fail_operations(reactor);
                     reactor.dismantle();

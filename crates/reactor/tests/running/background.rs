@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use adit_base::Error;
 use adit_block::{Buffer, Request};
 
-use crate::common::{LIMIT, memory, slow_memory, start, start_with, within, write_read};
+use crate::common::{
+    LIMIT, Mixed, is_keeper, memory, slow_memory, start, start_with, until, within, write_read,
+};
 
 #[test]
 fn an_idle_keeper_never_wakes() {
@@ -207,5 +209,65 @@ fn who_gives_way_to_what_never_rests_has_a_turn() {
         });
         let polls = polls.expect("runs");
         assert!((1..1000).contains(&polls), "after {polls} polls of another");
+    });
+}
+
+/// The keeper executes a caller's request; meanwhile the caller drives, and a background task asks for something that may take long. If the
+/// caller did that, it would be busy with it when its operation is done.
+#[test]
+fn who_waits_for_a_request_that_the_keeper_executes_takes_no_other() {
+    within(LIMIT, || {
+        for round in 0.. {
+            let asked = Arc::new(AtomicBool::new(false));
+            // Of each flush: whether it came before the background task's, and whether the keeper executed it.
+            let flushes = Arc::new(Mutex::new(Vec::new()));
+            let device = {
+                let (asked, flushes) = (asked.clone(), flushes.clone());
+                Mixed::device(0, move || {
+                    let callers = !asked.load(Ordering::SeqCst);
+                    flushes.lock().unwrap().push((callers, is_keeper()));
+                    let begun = Instant::now();
+                    while callers && begun.elapsed() < Duration::from_millis(50) {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                })
+            };
+            let engine = start(device);
+            let (inside, calls) = (
+                Arc::new(AtomicBool::new(false)),
+                Arc::new(AtomicBool::new(false)),
+            );
+            let (entered, called, asks) = (inside.clone(), calls.clone(), asked.clone());
+            let begin = engine.run(|state| async move {
+                let reactor = state.reactor.clone();
+                state.reactor.spawn_local(async move {
+                    reactor.sleep(Duration::from_millis(2)).await;
+                    entered.store(true, Ordering::SeqCst);
+                    while !called.load(Ordering::SeqCst) {
+                        thread::yield_now();
+                    }
+                    thread::sleep(Duration::from_millis(10)); // until the caller's operation has come in
+                    reactor.yield_now().await;
+                    asks.store(true, Ordering::SeqCst);
+                    let _ = reactor.submit(Request::flush(0)).await;
+                });
+                Ok(())
+            });
+            begin.expect("runs");
+            until("the keeper polls", || inside.load(Ordering::SeqCst));
+            calls.store(true, Ordering::SeqCst);
+            let own = engine.run(|state| async move {
+                let flushed = state.reactor.submit(Request::flush(0)).await;
+                flushed.result.map_err(Error::from)
+            });
+            own.expect("flushes");
+            until("both are done", || flushes.lock().unwrap().len() == 2);
+            let flushes = flushes.lock().unwrap();
+            if flushes[0] == (true, true) {
+                assert_eq!(flushes[1], (false, true), "the caller took it");
+                return;
+            }
+            assert!(round < 100, "the caller is always faster");
+        }
     });
 }

@@ -401,8 +401,8 @@ impl Reactor {
         true
     }
 
-    /// A request for the calling thread to execute; its own operation's first. None while another thread executes that: who took another
-    /// request, of the checkpoint's perhaps, would still be busy with it long after its operation is done.
+    /// A request for the calling thread to execute; its own operation's first. While another thread executes that, only one of another
+    /// operation, not of the worker's own tasks: who writes a checkpoint's pages is still busy with them long after its operation is done.
     pub(crate) fn take_request(&self, own: Option<&Node>) -> Option<Request> {
         let mut requests = self.to_execute.borrow_mut();
         let mut executing = self.executing.borrow_mut();
@@ -413,10 +413,14 @@ impl Reactor {
             let data = own.task().data;
             let mut tasks = self.tasks.borrow_mut();
             let mut mine = |id: TaskId| tasks.get(id).is_some_and(|task| task.data == data);
-            match requests.iter().take(16).position(|(id, _)| mine(*id)) {
-                Some(first) => at = first,
-                None if executing.iter().any(|(_, id)| mine(*id)) => return None,
-                None => {}
+            if let Some(first) = requests.iter().take(16).position(|(id, _)| mine(*id)) {
+                at = first;
+            } else if executing.iter().any(|(_, id)| mine(*id)) {
+                let mut operations = |id: TaskId| {
+                    let task = tasks.get(id);
+                    task.is_some_and(|task| task.vtable.kind != TaskKind::Local)
+                };
+                at = requests.iter().position(|(id, _)| operations(*id))?;
             }
         }
         let (id, request) = requests.remove(at)?;

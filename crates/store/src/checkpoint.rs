@@ -120,14 +120,12 @@ impl Inner {
             }
         };
         if !planted(Bug::TailBeforeHome) {
-            self.flush_device().await?;
+            self.flush_home(journal.note_home_write()).await?;
         }
         if planted(Bug::UnflushedTail) {
             journal.set_flushed_tail(tail);
             journal.release_frees(self);
         }
-        // A flush of somebody else's may have failed, and have lost these writes: a device tells only once.
-        self.writable()?;
         self.write_superblocks(tail, 0).await?;
         journal.set_flushed_tail(tail);
         for (index, key) in keys.into_iter().enumerate() {
@@ -291,7 +289,8 @@ impl Inner {
     }
 
     /// Writes the next superblock with this tail to both places, durably, one after the other. The caller keeps others from doing so, and
-    /// relies on what it says only afterwards.
+    /// relies on what it says only afterwards. Not where anything has failed: a flush of somebody else's may have lost what the caller
+    /// wrote, and a device tells that only once.
     pub(crate) async fn write_superblocks(&self, tail: u64, state: u32) -> Result<()> {
         {
             let mut superblock = self.superblock.borrow_mut();
@@ -307,6 +306,7 @@ impl Inner {
             false => SUPERBLOCK_PAGES.len(),
         };
         for _ in 0..times {
+            self.writable()?;
             let (page, place) = {
                 let mut superblock = self.superblock.borrow_mut();
                 superblock.sequence += 1;

@@ -707,7 +707,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the first `sequence` data writes home durable. Concurrent callers share flushes.
+    /// Makes the first `sequence` writes home durable. Concurrent callers share flushes; never are there two at once, since one that fails
+    /// may have lost what the other one was to make durable.
     pub(crate) async fn flush_home(&self, sequence: u64) -> Result<()> {
         let journal = &self.journal;
         if !self.volatile_cache {
@@ -731,6 +732,7 @@ impl Inner {
             }
             journal.committed.notify_all();
             result?;
+            self.writable()?;
         }
         Ok(())
     }

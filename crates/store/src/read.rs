@@ -225,8 +225,8 @@ impl Inner {
         streams.note(page, asked, loading.len() as u32);
         blob.streams.set(streams);
         *missed = true;
-        self.recalled(blob).await;
         self.loading.set(self.loading.get() + 1);
+        self.recalled(blob).await;
         let completion = self.reactor.submit(request).await;
         self.loading.set(self.loading.get() - 1);
         let result = completion.result;
@@ -304,15 +304,17 @@ impl Inner {
         } else {
             Ok(())
         };
+        let mut settled = Ok(());
         if self.cache.available() < count && self.cache.counts().journaled > 0 {
-            self.checkpoint_all().await?;
+            settled = self.checkpoint_all().await;
         }
         if self.cache.available() < count && self.writing_home.get() + self.loading.get() > 0 {
             self.frame_settled.wait().await; // another task's write-back, or its load
             return Ok(());
         }
         if self.cache.available() < count {
-            written?; // somebody else's failed write matters only now
+            settled?; // somebody else's failure matters only now
+            written?;
             return Err(Error::with(
                 Errno::NOMEM,
                 format!(

@@ -125,13 +125,14 @@ impl Core {
         let work = reactor.has_work() || (reactor.in_flight.get() > 0 && !collected);
         // Who pauses to let others be woken does the rest itself.
         let many = reactor.requests() >= HELP_FROM && !matches!(purpose, Purpose::Keeper);
-        // A caller that waits and leaves requests would only name another one that may leave them, too (`Reactor::take_request`).
-        let declined = matches!((&left, purpose), (Left::Wait(_), Purpose::Caller(_)))
+        // What a caller leaves though it has nothing else to do is not for callers (`Reactor::take_request`).
+        let declined = matches!(purpose, Purpose::Caller(_))
+            && matches!(left, Left::Wait(_) | Left::Collect(..))
             && reactor.has_requests();
         if work
             && !matches!(left, Left::Breathe)
             && (declined || !reactor.name_successor())
-            && (may_arm || many)
+            && (may_arm || many || declined)
         {
             after.wake_keeper |= self.keeper.arm();
         }

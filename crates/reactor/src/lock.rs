@@ -18,6 +18,8 @@
 //! 6. Who polls a handle by hand is a driver that comes back until the operation is done, so rule 2's keeper is spared; but only for what
 //!    nobody else relies on. Everybody else names a driver when they leave, or knock when they find the lock held; so a holder who polls
 //!    by hand and was knocked at, or whose operation is done, or who leaves a timer, goes by rules 2 and 5 like any other.
+//! 7. A caller whose request another thread executes leaves those of the worker's own tasks (`Reactor::take_request`) to the keeper, not to
+//!    a waiter. If there is none, to that thread, which comes back by rule 4.
 //!
 //! A waiter that goes to sleep does so by a compare-and-swap from WAITING to SLEEPING; every change to DRIVE or DONE is a swap that returns
 //! SLEEPING to exactly one holder, who then owes the futex wake and pays it after its release. States: `node.rs`.

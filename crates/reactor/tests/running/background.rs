@@ -271,3 +271,57 @@ fn who_waits_for_a_request_that_the_keeper_executes_takes_no_other() {
         }
     });
 }
+
+/// The keeper takes in two callers' operations and executes the request of one. That of the other doesn't wait for it.
+#[test]
+fn requests_of_two_callers_that_the_keeper_took_in_are_executed_side_by_side() {
+    within(LIMIT, || {
+        let begun = Arc::new(AtomicU64::new(0));
+        let alone = Arc::new(AtomicBool::new(false));
+        let device = {
+            let (begun, alone) = (begun.clone(), alone.clone());
+            Mixed::device(0, move || {
+                if begun.fetch_add(1, Ordering::SeqCst) == 0 {
+                    let since = Instant::now();
+                    while begun.load(Ordering::SeqCst) == 1 && !alone.load(Ordering::SeqCst) {
+                        thread::sleep(Duration::from_millis(1));
+                        alone.store(since.elapsed() > LIMIT / 4, Ordering::SeqCst);
+                    }
+                }
+            })
+        };
+        let engine = start(device);
+        let (inside, calls) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let (entered, called) = (inside.clone(), calls.clone());
+        let begin = engine.run(|state| async move {
+            let reactor = state.reactor.clone();
+            state.reactor.spawn_local(async move {
+                reactor.sleep(Duration::from_millis(2)).await;
+                entered.store(true, Ordering::SeqCst);
+                while !called.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                thread::sleep(Duration::from_millis(10)); // until both operations have come in
+            });
+            Ok(())
+        });
+        begin.expect("runs");
+        until("the keeper polls", || inside.load(Ordering::SeqCst));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let own = engine.run(|state| async move {
+                        let flushed = state.reactor.submit(Request::flush(0)).await;
+                        flushed.result.map_err(Error::from)
+                    });
+                    own.expect("flushes");
+                });
+            }
+            calls.store(true, Ordering::SeqCst);
+        });
+        assert!(!alone.load(Ordering::SeqCst), "one waited for the other");
+    });
+}

@@ -188,19 +188,18 @@ impl Inner {
             false => streams.ahead(page).min(self.cache.counts().limit / 32),
         };
         let asked = want.max(ahead).min(LOAD_PAGES_MAX);
-        let needed = want;
-        let want = asked
+        let count = asked
             .min(in_extent)
             .min(valid_pages.saturating_sub(page))
             .max(1);
         let home = extent.physical + u64::from(page - extent.logical);
-        let sums = match self.sums(home, want) {
+        let sums = match self.sums(home, count) {
             Ok(sums) => sums,
             Err(stop) => return self.unstop(stop).await, // and look again
         };
         let mut request = self.request(Operation::Read, home);
         let mut loading: SmallVec<[FrameId; 8]> = SmallVec::new();
-        for index in 0..want {
+        for index in 0..count {
             if self.cache.find(blob.key(page + index)).is_some() {
                 break; // the first too: another reader may have come while this one looked up the map
             }
@@ -250,7 +249,7 @@ impl Inner {
             self.cache.loaded(*frame);
         }
         self.frame_settled.notify_all();
-        if result.is_err() && loading.len() > needed as usize {
+        if result.is_err() && loading.len() > want as usize {
             return Ok(()); // perhaps only what nobody asked for can't be read: look again, for less
         }
         result.map_err(|errno| {

@@ -477,6 +477,7 @@ impl Inner {
     }
 
     async fn punch_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
         self.write_back(blob, false).await?;
         self.zero_edges(blob, range).await?;

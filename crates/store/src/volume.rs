@@ -510,7 +510,7 @@ impl Inner {
         self.reactor.submit(request)
     }
 
-    /// Flushes the device's volatile cache, if it has one.
+    /// Flushes the device's volatile cache, if it has one; only for `flush_home`, which sees to it that there is one flush at a time.
     pub(crate) async fn flush_device(&self) -> Result<()> {
         if !self.volatile_cache {
             return Ok(());

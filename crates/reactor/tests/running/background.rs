@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use adit_base::Error;
 use adit_block::{Buffer, Request};
+use adit_reactor::{Engine, Reactor};
 
 use crate::common::{
-    LIMIT, Mixed, is_keeper, memory, slow_memory, start, start_with, until, within, write_read,
+    LIMIT, Mixed, State, is_keeper, memory, slow_memory, start, start_with, until, within,
+    write_read,
 };
 
 #[test]
@@ -212,6 +214,34 @@ fn who_gives_way_to_what_never_rests_has_a_turn() {
     });
 }
 
+/// Has the keeper poll a background task until what is answered is true, and what callers begin then has come in; `rest` follows.
+fn hold_keeper<F: Future<Output = ()> + 'static>(
+    engine: &Engine<State>,
+    rest: impl FnOnce(Rc<Reactor>) -> F + Send + 'static,
+) -> Arc<AtomicBool> {
+    let (inside, release) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (entered, released) = (inside.clone(), release.clone());
+    let begin = engine.run(|state| async move {
+        let reactor = state.reactor.clone();
+        state.reactor.spawn_local(async move {
+            reactor.sleep(Duration::from_millis(2)).await;
+            entered.store(true, Ordering::SeqCst);
+            while !released.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(10));
+            rest(reactor).await;
+        });
+        Ok(())
+    });
+    begin.expect("runs");
+    until("the keeper polls", || inside.load(Ordering::SeqCst));
+    release
+}
+
 /// The keeper executes a caller's request; meanwhile the caller drives, and a background task asks for something that may take long. If the
 /// caller did that, it would be busy with it when its operation is done.
 #[test]
@@ -233,29 +263,13 @@ fn who_waits_for_a_request_that_the_keeper_executes_takes_no_other() {
                 })
             };
             let engine = start(device);
-            let (inside, calls) = (
-                Arc::new(AtomicBool::new(false)),
-                Arc::new(AtomicBool::new(false)),
-            );
-            let (entered, called, asks) = (inside.clone(), calls.clone(), asked.clone());
-            let begin = engine.run(|state| async move {
-                let reactor = state.reactor.clone();
-                state.reactor.spawn_local(async move {
-                    reactor.sleep(Duration::from_millis(2)).await;
-                    entered.store(true, Ordering::SeqCst);
-                    while !called.load(Ordering::SeqCst) {
-                        thread::yield_now();
-                    }
-                    thread::sleep(Duration::from_millis(10)); // until the caller's operation has come in
-                    reactor.yield_now().await;
-                    asks.store(true, Ordering::SeqCst);
-                    let _ = reactor.submit(Request::flush(0)).await;
-                });
-                Ok(())
+            let asks = asked.clone();
+            let release = hold_keeper(&engine, |reactor| async move {
+                reactor.yield_now().await;
+                asks.store(true, Ordering::SeqCst);
+                let _ = reactor.submit(Request::flush(0)).await;
             });
-            begin.expect("runs");
-            until("the keeper polls", || inside.load(Ordering::SeqCst));
-            calls.store(true, Ordering::SeqCst);
+            release.store(true, Ordering::SeqCst);
             let own = engine.run(|state| async move {
                 let flushed = state.reactor.submit(Request::flush(0)).await;
                 flushed.result.map_err(Error::from)
@@ -291,25 +305,7 @@ fn requests_of_two_callers_that_the_keeper_took_in_are_executed_side_by_side() {
             })
         };
         let engine = start(device);
-        let (inside, calls) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let (entered, called) = (inside.clone(), calls.clone());
-        let begin = engine.run(|state| async move {
-            let reactor = state.reactor.clone();
-            state.reactor.spawn_local(async move {
-                reactor.sleep(Duration::from_millis(2)).await;
-                entered.store(true, Ordering::SeqCst);
-                while !called.load(Ordering::SeqCst) {
-                    thread::yield_now();
-                }
-                thread::sleep(Duration::from_millis(10)); // until both operations have come in
-            });
-            Ok(())
-        });
-        begin.expect("runs");
-        until("the keeper polls", || inside.load(Ordering::SeqCst));
+        let release = hold_keeper(&engine, |_| async {});
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -320,7 +316,7 @@ fn requests_of_two_callers_that_the_keeper_took_in_are_executed_side_by_side() {
                     own.expect("flushes");
                 });
             }
-            calls.store(true, Ordering::SeqCst);
+            release.store(true, Ordering::SeqCst);
         });
         assert!(!alone.load(Ordering::SeqCst), "one waited for the other");
     });

@@ -34,11 +34,12 @@ pub enum Bug {
     ZeroedOverwritten,
     OneSuperblock,
     UnnotedDirectWrite,
+    HastyBarrier,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 20] = [
+    pub const ALL: [Bug; 21] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -59,6 +60,7 @@ impl Bug {
         Bug::ZeroedOverwritten,
         Bug::OneSuperblock,
         Bug::UnnotedDirectWrite,
+        Bug::HastyBarrier,
     ];
 
     /// What it does.
@@ -96,6 +98,9 @@ impl Bug {
             }
             Bug::OneSuperblock => "the tail moves when one of the superblocks says so",
             Bug::UnnotedDirectWrite => "an fsync doesn't hear of a direct write past the worker",
+            Bug::HastyBarrier => {
+                "a flush is believed though a durable write beside it fails, or the other way round"
+            }
         }
     }
 }

@@ -461,7 +461,7 @@ impl Reactor {
         }
     }
 
-    /// Collects completions from the queue; says whether there were any.
+    /// Collects completions from the queue; says whether anything came of it, if only that the queue is broken.
     pub(crate) fn collect(&self) -> bool {
         let mut completions = self.completions.take();
         {
@@ -477,7 +477,7 @@ impl Reactor {
                 // Its requests never come back; their memory stays with it, for good.
                 std::mem::forget(self.queue.borrow_mut().take());
                 self.in_flight.set(0);
-                return false;
+                return true;
             }
         }
         let any = !completions.is_empty();

@@ -38,6 +38,8 @@ pub enum Trouble {
         torn: bool,
         /// Only in this part of the device, bytes.
         within: Option<(u64, u64)>,
+        /// Polls that each sits out before.
+        late: u32,
     },
     /// Requests take their time.
     Slow {
@@ -51,8 +53,8 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// As a rule for the device.
-    pub fn rule(&self) -> FaultRule {
+    /// As rules for the device.
+    pub fn rules(&self) -> Vec<FaultRule> {
         match self {
             Trouble::Errors {
                 on,
@@ -60,16 +62,21 @@ impl Trouble {
                 times,
                 torn,
                 within,
+                late,
             } => {
                 let effect = match torn {
                     true => FaultEffect::TearAndFail(Errno::IO),
                     false => FaultEffect::Error(Errno::IO),
                 };
-                let rule = FaultRule::new(*on, effect).after(*after).times(*times);
-                match within {
-                    Some((from, to)) => rule.within(*from..*to),
-                    None => rule,
-                }
+                let delay = (*late > 0).then_some(FaultEffect::Delay { polls: *late });
+                let rule = |effect| {
+                    let rule = FaultRule::new(*on, effect).after(*after).times(*times);
+                    match within {
+                        Some((from, to)) => rule.within(*from..*to),
+                        None => rule,
+                    }
+                };
+                std::iter::once(effect).chain(delay).map(rule).collect()
             }
             Trouble::Slow {
                 on,
@@ -77,10 +84,10 @@ impl Trouble {
                 superblocks,
             } => {
                 let rule = FaultRule::new(*on, FaultEffect::Delay { polls: *polls });
-                match superblocks {
+                vec![match superblocks {
                     true => rule.within(0..2 * 4096),
                     false => rule,
-                }
+                }]
             }
         }
     }
@@ -169,6 +176,20 @@ impl Plan {
             let life = plan.life(&mut random, &mut number);
             plan.lives.push(life);
         }
+        // Of its own, too; those that `tests/seeds.rs` keeps get none of it.
+        let mut random_late = Prng::new(seed ^ 0x6c61_7466);
+        for life in &mut plan.lives {
+            if tasks > 1 && plan.device.volatile_cache && random_late.chance(1, 4) {
+                life.troubles.push(Trouble::Errors {
+                    on: FaultOn::Barrier,
+                    after: random_late.below(40),
+                    times: 1,
+                    torn: false,
+                    within: None,
+                    late: 10 + random_late.below(200) as u32,
+                });
+            }
+        }
         if random.chance(1, 12)
             && let Some(last) = plan.lives.last_mut()
         {
@@ -198,6 +219,7 @@ impl Plan {
                 times: *random.pick(&[1, 1, 1, 2, 5, u64::MAX]),
                 torn: random.chance(1, 2),
                 within: (!anywhere).then_some((from, from + (1 << 20))),
+                late: 0,
             });
         }
         if self.device.queued && random.chance(1, 4) {

@@ -234,7 +234,9 @@ impl Runner<'_> {
             });
         }
         for trouble in &life.troubles {
-            machine.device.inject(trouble.rule());
+            for rule in trouble.rules() {
+                machine.device.inject(rule);
+            }
         }
         if let Some(lie) = &life.lie {
             machine.device.inject(lie.clone());

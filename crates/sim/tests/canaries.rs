@@ -5,7 +5,7 @@ use adit_sim::plan::Plan;
 use adit_sim::run::{Manner, run};
 use adit_sim::shrink::shrink;
 
-/// None took more than 283 when this was written.
+/// None took more than 566 when this was written.
 const SEEDS_MAX: u64 = 1500;
 
 fn found(bugs: &[Bug]) {
@@ -19,11 +19,15 @@ fn found(bugs: &[Bug]) {
             Bug::ReserveAtTakeover => 5000,
             // It is rare: the ring must be full while both superblocks are on their way.
             Bug::UnflushedTail => 1500,
-            // Once in some 300 seeds, but not among the first 1,500.
-            Bug::UnnotedDirectWrite => 1500,
             _ => 0,
         };
-        let seed = (from..from + SEEDS_MAX).find(|seed| run(&Plan::of(*seed), manner).is_err());
+        let plan = |seed| {
+            let mut plan = Plan::of(seed);
+            // Where there is a cache, a commit waits for a superblock that is on its way, so that the ring doesn't fill up meanwhile.
+            plan.device.volatile_cache &= bug != Bug::UnflushedTail;
+            plan
+        };
+        let seed = (from..from + SEEDS_MAX).find(|seed| run(&plan(*seed), manner).is_err());
         match seed {
             Some(seed) => println!("{bug:?} ({}): seed {seed}", bug.story()),
             None => panic!("not found in {SEEDS_MAX} seeds: {bug:?} ({})", bug.story()),

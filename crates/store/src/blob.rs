@@ -603,7 +603,7 @@ impl Inner {
             mtime: Cell::new(None),
             in_dirty_list: Cell::new(false),
             // It may have been in memory before: what was written then may not be flushed.
-            home_sequence: Cell::new(self.journal.home_written()),
+            home_sequence: Cell::new(self.barriers.written()),
             map_hint: Cell::new(None),
             goal: Cell::new(0),
             streams: Cell::default(),

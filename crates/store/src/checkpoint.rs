@@ -120,7 +120,7 @@ impl Inner {
             }
         };
         if !planted(Bug::TailBeforeHome) {
-            self.flush_home(journal.note_home_write()).await?;
+            self.flush_home(self.barriers.note_write()).await?;
         }
         if planted(Bug::UnflushedTail) {
             journal.set_flushed_tail(tail);
@@ -237,11 +237,9 @@ impl Inner {
             if buffers.is_empty() {
                 continue;
             }
-            self.write_pages(first, buffers, false)
-                .await
-                .map_err(|errno| {
-                    Error::with(errno, format!("write metadata home at page {first}"))
-                })?;
+            self.write_pages(first, buffers).await.map_err(|errno| {
+                Error::with(errno, format!("write metadata home at page {first}"))
+            })?;
         }
         // More may be freed while these are written.
         loop {
@@ -253,11 +251,9 @@ impl Inner {
                 self.unsettle_place(home, image.kind);
                 let mut buffers = SmallVec::new();
                 buffers.push(self.home_buffer(home, image.kind, &image.page)?);
-                self.write_pages(home, buffers, false)
-                    .await
-                    .map_err(|errno| {
-                        Error::with(errno, format!("write a freed page home at page {home}"))
-                    })?;
+                self.write_pages(home, buffers).await.map_err(|errno| {
+                    Error::with(errno, format!("write a freed page home at page {home}"))
+                })?;
             }
         }
     }
@@ -315,9 +311,8 @@ impl Inner {
             };
             let mut buffers = SmallVec::new();
             buffers.push(self.image_buffer(&page)?);
-            self.write_pages(place, buffers, self.volatile_cache)
-                .await
-                .map_err(|errno| Error::with(errno, "write the superblock"))?;
+            self.write_durably(place, buffers, || "write the superblock".into())
+                .await?;
         }
         Ok(())
     }

@@ -246,7 +246,7 @@ impl Inner {
         }
         let written = self.overwrite_pages(blob, first, last, data).await;
         // After a failure too: some of it may be on the device.
-        blob.home_sequence.set(self.journal.note_home_write());
+        blob.home_sequence.set(self.barriers.note_write());
         self.drop_clean_frames(blob, first, last).await;
         written?;
         blob.mtime.set(Some(Timestamp::now()));

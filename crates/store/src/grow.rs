@@ -77,7 +77,7 @@ impl Inner {
         device
             .grow(pages * PAGE)
             .map_err(|error| error.context("the device is smaller than the volume is to be"))?;
-        self.flush_home(self.journal.note_home_write()).await
+        self.flush_home(self.barriers.note_write()).await
     }
 
     /// Lets both superblocks allow `pages`.

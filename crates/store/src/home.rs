@@ -243,7 +243,7 @@ impl Inner {
         self.writing_home.set(self.writing_home.get() + 1);
         let under_way: Vec<_> = writes
             .into_iter()
-            .map(|(home, buffers)| self.submit_write(home, buffers, false))
+            .map(|(home, buffers)| self.submit_write(home, buffers))
             .collect();
         let mut result = Ok(());
         for write in under_way {
@@ -256,7 +256,7 @@ impl Inner {
         }
         self.writing_home.set(self.writing_home.get() - 1);
         if !pieces.is_empty() {
-            blob.home_sequence.set(self.journal.note_home_write());
+            blob.home_sequence.set(self.barriers.note_write());
         }
         result
     }

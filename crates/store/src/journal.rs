@@ -29,7 +29,7 @@ use crate::space::Run;
 use crate::volume::Inner;
 use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
-use adit_base::{Error, GRANULE_BYTES, PAGE_BYTES, Result};
+use adit_base::{GRANULE_BYTES, PAGE_BYTES, Result};
 use adit_block::Buffer;
 use adit_reactor::sync::Event;
 use smallvec::SmallVec;
@@ -126,10 +126,6 @@ pub(crate) struct Journal {
     /// A checkpoint waits for a seal from which on it gets images.
     images_wanted: Cell<bool>,
     images: RefCell<Option<Images>>,
-    /// Data writes home that completed, and how many of them a flush has covered.
-    home_written: Cell<u64>,
-    home_flushed: Cell<u64>,
-    flushing: Cell<bool>,
     epoch: Cell<u64>,
 }
 
@@ -213,9 +209,6 @@ impl Journal {
             checkpointing: Cell::new(false),
             images_wanted: Cell::new(false),
             images: RefCell::new(None),
-            home_written: Cell::new(0),
-            home_flushed: Cell::new(0),
-            flushing: Cell::new(false),
             epoch: Cell::new(epoch),
         }
     }
@@ -412,17 +405,6 @@ impl Journal {
     pub(crate) fn stop_images(&self) {
         self.images_wanted.set(false);
         *self.images.borrow_mut() = None;
-    }
-
-    /// Data writes home that completed.
-    pub(crate) fn home_written(&self) -> u64 {
-        self.home_written.get()
-    }
-
-    /// Notes a completed data write home; returns its number for [`Inner::flush_home`].
-    pub(crate) fn note_home_write(&self) -> u64 {
-        self.home_written.set(self.home_written.get() + 1);
-        self.home_written.get()
     }
 
     /// Encodes the open transaction. Everything in it has the LSNs from `Sealed::lsn` on.
@@ -662,7 +644,7 @@ impl Inner {
         };
         // Records were only added after their data's writes completed, so flushing here is enough.
         if !planted(Bug::CommitBeforeData) {
-            self.flush_home(journal.home_written.get()).await?;
+            self.flush_home(self.barriers.written()).await?;
         }
         let result = self.write_sealed(&sealed).await;
         // After a failure they stay published: the next process on this boot can still write them.
@@ -699,40 +681,10 @@ impl Inner {
                 .iter()
                 .map(|frame| self.cache.buffer(*frame))
                 .collect();
-            self.write_pages(layout.journal_page(lsn), buffers, self.volatile_cache)
-                .await
-                .map_err(|errno| Error::with(errno, format!("write the journal at LSN {lsn}")))?;
+            let what = || format!("write the journal at LSN {lsn}");
+            self.write_durably(layout.journal_page(lsn), buffers, what)
+                .await?;
             lsn += piece.len() as u64;
-        }
-        Ok(())
-    }
-
-    /// Makes the first `sequence` writes home durable. Concurrent callers share flushes; never are there two at once, since one that fails
-    /// may have lost what the other one was to make durable.
-    pub(crate) async fn flush_home(&self, sequence: u64) -> Result<()> {
-        let journal = &self.journal;
-        if !self.volatile_cache {
-            return Ok(());
-        }
-        while journal.home_flushed.get() < sequence {
-            self.writable()?;
-            if journal.flushing.get() {
-                journal.committed.wait().await;
-                continue;
-            }
-            // A flush covers only writes whose completion was seen before it is submitted.
-            let covered = journal.home_written.get();
-            journal.flushing.set(true);
-            let result = self.flush_device().await;
-            journal.flushing.set(false);
-            if result.is_ok() {
-                journal
-                    .home_flushed
-                    .set(covered.max(journal.home_flushed.get()));
-            }
-            journal.committed.notify_all();
-            result?;
-            self.writable()?;
         }
         Ok(())
     }

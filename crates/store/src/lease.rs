@@ -198,7 +198,7 @@ impl Inner {
             lease.places.forget();
             let used = lease.written.swap(false, Ordering::Relaxed);
             if used && !planted(Bug::UnnotedDirectWrite) {
-                blob.home_sequence.set(self.journal.note_home_write());
+                blob.home_sequence.set(self.barriers.note_write());
             }
             let pause = (2 * blob.lend_pause.get() + 1).min(LEND_PAUSE_MAX);
             blob.lend_pause.set(if used { 0 } else { pause });

@@ -4,6 +4,7 @@
 //! `sync.rs` (how data gets home) and `recovery.rs` (how it comes back).
 
 mod atomic;
+mod barriers;
 pub mod blob;
 pub mod cache;
 mod check;

@@ -5,6 +5,7 @@
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
+use crate::barriers::Barriers;
 use crate::blob::{BlobId, BlobTable, DirtyBlobs};
 use crate::cache::{Abandoned, Cache, CacheOptions, CachePlacement, SharedName};
 use crate::checksums::Checksums;
@@ -522,6 +523,7 @@ fn build(
         frames,
         survives_process_death,
         journal,
+        barriers: Barriers::default(),
         checksums,
         blobs: BlobTable::default(),
         frame_settled: Event::new(),

@@ -155,7 +155,7 @@ impl Store {
         }
         let written = inner.write_back_dirty(Busy::Wait).await;
         inner.commit().await?;
-        inner.flush_home(inner.journal.home_written()).await?;
+        inner.flush_home(inner.barriers.written()).await?;
         written
     }
 

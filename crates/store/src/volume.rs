@@ -4,6 +4,7 @@
 //! touches it, so its state is in `Cell`s and `RefCell`s, and no borrow is held across an `await`. What other
 //! threads may see (frames, sizes) is in [`crate::cache`] and [`crate::blob::BlobShared`].
 
+use crate::barriers::Barriers;
 use crate::blob::{BlobTable, DirtyBlobs};
 use crate::cache::{FrameKey, Frames};
 use crate::checksums::Checksums;
@@ -117,6 +118,7 @@ pub(crate) struct Inner {
     pub(crate) survives_process_death: bool,
     pub(crate) space: RefCell<Space>,
     pub(crate) journal: Journal,
+    pub(crate) barriers: Barriers,
     /// On a volume whose data has checksums.
     pub(crate) checksums: Option<Checksums>,
     pub(crate) blobs: BlobTable,
@@ -493,37 +495,15 @@ impl Inner {
         &self,
         page: u64,
         buffers: SmallVec<[Buffer; 4]>,
-        fua: bool,
     ) -> Result<(), Errno> {
-        self.submit_write(page, buffers, fua).await.result
+        self.submit_write(page, buffers).await.result
     }
 
     /// As [`Inner::write_pages`], to be waited for later: the device has it from now on.
-    pub(crate) fn submit_write(
-        &self,
-        page: u64,
-        buffers: SmallVec<[Buffer; 4]>,
-        fua: bool,
-    ) -> Submit<'_> {
-        let mut request = self.request(Operation::Write { fua }, page);
+    pub(crate) fn submit_write(&self, page: u64, buffers: SmallVec<[Buffer; 4]>) -> Submit<'_> {
+        let mut request = self.request(Operation::Write { fua: false }, page);
         request.buffers = buffers;
         self.reactor.submit(request)
-    }
-
-    /// Flushes the device's volatile cache, if it has one; only for `flush_home`, which sees to it that there is one flush at a time.
-    pub(crate) async fn flush_device(&self) -> Result<()> {
-        if !self.volatile_cache {
-            return Ok(());
-        }
-        let completion = self.reactor.submit(self.request(Operation::Flush, 0)).await;
-        if planted(Bug::IgnoredFlushError) {
-            return Ok(());
-        }
-        completion.result.map_err(|errno| {
-            let error = Error::with(errno, "flush the device");
-            self.fail(error.clone());
-            error
-        })
     }
 }
 

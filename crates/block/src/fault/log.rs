@@ -1,7 +1,8 @@
 //! The volatile cache of the fault device: what was written, what of it is durable, and what a power cut may leave.
 //!
 //! State of a write: submitted → completed → durable. A flush makes durable what had completed before the flush was *submitted*; a FUA
-//! write is durable when it completes; without a volatile cache every write is.
+//! write is durable when it completes; without a volatile cache every write is. A flush or FUA write that fails may have lost what was in
+//! the cache meanwhile, and its answer is the only word about it: no other flush makes such a write durable, and a FUA write is none of its own.
 //!
 //! Invariants: `durable` holds exactly what must survive; `cached` holds, in order of completion, what may; `in_flight` what may although
 //! nobody was told. After a cut, every sector of every write that may survive does or does not by itself: lost, kept and torn writes are
@@ -27,6 +28,8 @@ pub(super) struct CachedWrite {
     /// Sectors that a later durable write replaced: they can't come back.
     superseded: Vec<u64>,
     completed_at: u64,
+    /// A flush or FUA write that failed was under way when it completed, or began afterwards.
+    forsaken: bool,
 }
 
 /// Durable content and what isn't durable yet.
@@ -38,6 +41,8 @@ pub(super) struct WriteLog {
     in_flight: BTreeMap<u64, CachedWrite>,
     /// Counts completions: a flush covers what completed up to its submission.
     clock: u64,
+    /// Flushes and FUA writes under way that will fail.
+    failing: u32,
 }
 
 impl CachedWrite {
@@ -48,6 +53,7 @@ impl CachedWrite {
             bytes,
             superseded: Vec::new(),
             completed_at: 0,
+            forsaken: false,
         }
     }
 
@@ -89,6 +95,7 @@ impl WriteLog {
             cached: Vec::new(),
             in_flight: BTreeMap::new(),
             clock: 0,
+            failing: 0,
         }
     }
 
@@ -124,27 +131,50 @@ impl WriteLog {
         };
         self.clock += 1;
         write.completed_at = self.clock;
-        if !fua && self.volatile_cache {
+        // A device without FUA makes a write and a flush of it.
+        if self.volatile_cache && (!fua || self.failing > 0) {
+            write.forsaken = self.failing > 0;
             return self.cached.push(write);
         }
+        self.make_durable(write);
+    }
+
+    /// A write is durable, and all older ones that are not are in the list.
+    fn make_durable(&mut self, write: CachedWrite) {
         // What older cached writes say about these sectors can't come back over durable content.
         let ours = write.sectors();
         for older in &mut self.cached {
-            let theirs = older.sectors();
-            let both = ours.start.max(theirs.start)..ours.end.min(theirs.end);
-            older.superseded.extend(both);
+            if older.completed_at < write.completed_at {
+                let theirs = older.sectors();
+                let both = ours.start.max(theirs.start)..ours.end.min(theirs.end);
+                older.superseded.extend(both);
+            }
         }
         write.apply_all(&mut self.durable);
     }
 
     /// A flush that was submitted at `covers` completed.
     pub(super) fn flushed(&mut self, covers: u64) {
-        let count = self
-            .cached
-            .partition_point(|write| write.completed_at <= covers);
-        for write in self.cached.drain(..count) {
-            write.apply_all(&mut self.durable);
+        let (durable, cached) = std::mem::take(&mut self.cached)
+            .into_iter()
+            .partition(|write| write.completed_at <= covers && !write.forsaken);
+        self.cached = cached;
+        for write in durable {
+            self.make_durable(write);
         }
+    }
+
+    /// A flush or FUA write begins that will fail: what is in the cache, or comes there before it is answered, may be lost.
+    pub(super) fn barrier_fails(&mut self) {
+        self.failing += 1;
+        self.cached
+            .iter_mut()
+            .for_each(|write| write.forsaken = true);
+    }
+
+    /// Its answer is given.
+    pub(super) fn barrier_failed(&mut self) {
+        self.failing -= 1;
     }
 
     /// Writes that a power cut may lose: (completed, in flight).

@@ -96,6 +96,17 @@ struct Started {
     held_polls: u32,
 }
 
+impl Started {
+    /// A flush or FUA write that the device was told to fail.
+    fn is_failing_barrier(&self) -> bool {
+        let fails = matches!(
+            self.effect,
+            Some(FaultEffect::Error(_) | FaultEffect::TearAndFail(_))
+        );
+        fails && rules::is_barrier(&self.request)
+    }
+}
+
 impl FaultDevice {
     /// A device that reads as zeroes.
     pub fn new(config: FaultConfig) -> Arc<FaultDevice> {
@@ -380,15 +391,21 @@ impl State {
         if self.cut || started.request.check(&self.geometry).is_err() {
             return started;
         }
-        started.effect = self
-            .rules
-            .iter_mut()
-            .find_map(|rule| rule.strike(&started.request));
-        if let Some(effect) = started.effect {
-            self.faults += 1;
-            if let FaultEffect::Delay { polls } = effect {
-                started.held_polls = polls;
+        for rule in &mut self.rules {
+            if started.effect.is_some() && !rule.is_delay() {
+                continue;
             }
+            match rule.strike(&started.request) {
+                None => continue,
+                Some(FaultEffect::Delay { polls }) => {
+                    started.held_polls = started.held_polls.saturating_add(polls);
+                }
+                effect => started.effect = effect,
+            }
+            self.faults += 1;
+        }
+        if started.is_failing_barrier() {
+            self.log.barrier_fails();
         }
         let write = self.effective_write(&started);
         if let Some(write) = write {
@@ -438,6 +455,7 @@ impl State {
 
     /// A request completes.
     fn finish(&mut self, started: Started) -> Completion {
+        let fails = started.is_failing_barrier();
         let Started {
             request,
             number,
@@ -453,6 +471,9 @@ impl State {
             Ok(()) => self.transfer(&request, number, effect, covers),
             Err(errno) => Err(errno),
         };
+        if fails {
+            self.log.barrier_failed();
+        }
         request.complete(result)
     }
 

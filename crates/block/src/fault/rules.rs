@@ -1,7 +1,7 @@
 //! Which requests are to go wrong, and how.
 //!
-//! A rule matches by kind and range, lets the first `skip` matches pass, then strikes `times` times. The first rule that strikes decides;
-//! rules are tried in the order in which they were injected.
+//! A rule matches by kind and range, lets the first `skip` matches pass, then strikes `times` times. Rules are tried in the order in which they
+//! were injected, and the first one that strikes decides; but delays come on top of it, whichever comes first.
 
 use std::ops::Range;
 
@@ -20,6 +20,8 @@ pub enum FaultOn {
     Write,
     /// Flushes.
     Flush,
+    /// Flushes and FUA writes.
+    Barrier,
     /// Discards and zeroings.
     Discard,
 }
@@ -27,9 +29,9 @@ pub enum FaultOn {
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEffect {
-    /// It fails and has no effect.
+    /// It fails and has no effect; a failed flush or FUA write may have lost what was in the cache meanwhile.
     Error(Errno),
-    /// A write reaches a random subset of its sectors, then fails. Other requests just fail.
+    /// A write reaches a random subset of its sectors, then fails. Other requests fail as with `Error`.
     TearAndFail(Errno),
     /// A write reaches a random subset of its sectors and claims success: a broken device.
     TearSilently,
@@ -92,6 +94,10 @@ impl FaultRule {
         self
     }
 
+    pub(super) fn is_delay(&self) -> bool {
+        matches!(self.effect, FaultEffect::Delay { .. })
+    }
+
     fn matches(&self, request: &Request) -> bool {
         let kind = match request.operation {
             Operation::Read => FaultOn::Read,
@@ -100,11 +106,15 @@ impl FaultRule {
             Operation::Discard { .. } | Operation::WriteZeroes { .. } => FaultOn::Discard,
         };
         let range = request.offset_bytes..request.offset_bytes.saturating_add(request.len_bytes());
-        (self.on == FaultOn::Any || self.on == kind)
-            && self
-                .range_bytes
-                .as_ref()
-                .is_none_or(|wanted| wanted.start < range.end && range.start < wanted.end)
+        let on = match self.on {
+            FaultOn::Any => true,
+            FaultOn::Barrier => is_barrier(request),
+            on => on == kind,
+        };
+        on && self
+            .range_bytes
+            .as_ref()
+            .is_none_or(|wanted| wanted.start < range.end && range.start < wanted.end)
     }
 
     /// What it does to this request, if it strikes.
@@ -119,4 +129,12 @@ impl FaultRule {
         self.times -= 1;
         Some(self.effect)
     }
+}
+
+/// A flush, or a write that is one, too.
+pub(super) fn is_barrier(request: &Request) -> bool {
+    matches!(
+        request.operation,
+        Operation::Flush | Operation::Write { fua: true }
+    )
 }

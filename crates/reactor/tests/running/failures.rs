@@ -110,10 +110,11 @@ fn a_panic_of_the_device_poisons_and_hangs_nobody() {
     });
 }
 
-/// A queue that panics in its nth `submit`.
+/// A queue that panics in its nth `submit` or `poll`.
 struct Fragile {
     inner: Box<dyn Queue>,
     submits_left: u32,
+    polls_left: u32,
 }
 
 impl Queue for Fragile {
@@ -123,6 +124,8 @@ impl Queue for Fragile {
         self.inner.submit(request)
     }
     fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        self.polls_left -= 1;
+        assert!(self.polls_left > 0, "a bug of the queue");
         self.inner.poll(done)
     }
     fn in_flight(&self) -> usize {
@@ -137,6 +140,7 @@ impl Queue for Fragile {
 struct FragileDevice {
     inner: Arc<dyn Device>,
     submits: u32,
+    polls: u32,
 }
 
 impl Device for FragileDevice {
@@ -153,6 +157,7 @@ impl Device for FragileDevice {
         Ok(Box::new(Fragile {
             inner: self.inner.open_queue(1)?,
             submits_left: self.submits,
+            polls_left: self.polls,
         }))
     }
     fn execute(&self, request: Request) -> Completion {
@@ -163,12 +168,19 @@ impl Device for FragileDevice {
 /// A request that finds the queue full is submitted again by whoever collects a completion, outside of any operation's poll. A panic of the
 /// queue was caught there only in `poll`, so that one in `submit` ended the process instead of poisoning the volume.
 #[test]
-fn a_panic_of_the_queue_poisons_whoever_submits() {
+fn a_panic_of_the_queue_poisons_and_hangs_nobody() {
     within(LIMIT, || {
         // The first is taken, the second finds the queue full; the third is the second one's next try.
-        for submits in 1..=3 {
+        let submitting = (1..=3).map(|submits| (submits, u32::MAX));
+        // A queue that panics while it is polled panics with nobody's request in hand.
+        let polling = [1, 2, 3].map(|polls| (u32::MAX, polls));
+        for (submits, polls) in submitting.chain(polling) {
             let inner = slow_memory(500);
-            let engine = start(Arc::new(FragileDevice { inner, submits }));
+            let engine = start(Arc::new(FragileDevice {
+                inner,
+                submits,
+                polls,
+            }));
             let failed = engine.run(|state| async move {
                 let both = [write_read(state, 1, 1), write_read(state, 2, 2)];
                 join_all(both).await.into_iter().collect::<Result<()>>()

@@ -1,8 +1,8 @@
 //! Devices that fail, fill up or lie: what is reported, what still works, and that nothing panics.
 
 use crate::rig::{
-    Bytes, PAGE, assert_clean, close, create, cut, drop_dead, formatted, formatted_with, open,
-    pattern, slot_of, try_open,
+    Bytes, PAGE, assert_clean, close, create, cut, drop_dead, errno, formatted, formatted_with,
+    open, pattern, slot_of, try_open,
 };
 use adit_base::random::Prng;
 use adit_base::{Errno, PAGE_BYTES};
@@ -10,12 +10,9 @@ use adit_block::{FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
 use adit_store::format::Slot;
 use adit_store::{AllocateMode, BlobId, Store, SyncKind};
-use std::future::{Future, poll_fn};
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::task::Poll;
 
 const VOLUME_BYTES: u64 = 32 << 20;
 /// The smallest ring, which mkfs chooses for such a volume.
@@ -25,10 +22,6 @@ const DATA: Range<u64> = (2 + 1024 + 1) * PAGE..VOLUME_BYTES;
 
 fn io_error(on: FaultOn) -> FaultRule {
     FaultRule::new(on, FaultEffect::Error(Errno::IO))
-}
-
-fn errno<T: std::fmt::Debug>(result: adit_base::Result<T>) -> Errno {
-    result.unwrap_err().errno()
 }
 
 fn new_blob(engine: &Arc<Engine<Store>>, len: usize, seed: u64) -> BlobId {
@@ -745,41 +738,6 @@ fn a_page_is_read_though_those_that_would_be_read_ahead_cannot_be() {
     device.inject(io_error(FaultOn::Read).within(DATA));
     assert_eq!(errno(read(100)), Errno::IO);
     drop_dead(engine);
-}
-
-/// A device says only once that a flush failed, and what it lost may be what a checkpoint wrote home meanwhile.
-#[test]
-fn a_checkpoint_does_not_believe_a_flush_after_one_that_failed() {
-    let device = formatted(VOLUME_BYTES);
-    let engine = open(&device);
-    let rule = io_error(FaultOn::Flush).times(1);
-    let failing = device.clone();
-    engine
-        .shutdown(|store| async move {
-            let store = &store;
-            let blob = store.blob(create(store).await?).await?;
-            for page in 0..200 {
-                store.write(&blob, page * PAGE, b"small").await?;
-                store.sync(&blob, SyncKind::Data).await?;
-            }
-            let other = store.blob(create(store).await?).await?;
-            let mut checkpoint = pin!(store.checkpoint());
-            // Its commit is done, its pages are on their way.
-            for _ in 0..40 {
-                poll_fn(|context| {
-                    assert!(checkpoint.as_mut().poll(context).is_pending());
-                    Poll::Ready(())
-                })
-                .await;
-                store.reactor().yield_now().await;
-            }
-            store.write(&other, 0, &pattern(1 << 20, 1)).await?;
-            failing.inject(rule);
-            assert_eq!(errno(store.sync(&other, SyncKind::Data).await), Errno::IO);
-            assert_eq!(errno(checkpoint.await), Errno::ROFS);
-            Ok(())
-        })
-        .unwrap();
 }
 
 #[test]

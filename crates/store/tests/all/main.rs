@@ -4,6 +4,7 @@
 //! `cargo test -p adit-store power_cut` runs one subject.
 
 mod atomic;
+mod barriers;
 mod blobs;
 mod budgets;
 mod check;

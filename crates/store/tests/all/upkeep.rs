@@ -2,7 +2,7 @@
 
 use crate::rig;
 use crate::rig::{
-    assert_clean, close, create, cut, drop_dead, format_as, formatted, formatted_with, open,
+    assert_clean, close, create, cut, drop_dead, errno, format_as, formatted, formatted_with, open,
     pattern,
 };
 use adit_base::Errno;
@@ -15,10 +15,6 @@ use adit_store::{
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-
-fn errno<T: std::fmt::Debug>(result: adit_base::Result<T>) -> Errno {
-    result.unwrap_err().errno()
-}
 
 fn free_pages(engine: &Arc<Engine<Store>>) -> u64 {
     engine

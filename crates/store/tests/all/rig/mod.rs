@@ -2,7 +2,7 @@
 #![allow(unreachable_pub)]
 
 use adit_base::random::Prng;
-use adit_base::{PAGE_BYTES, Result};
+use adit_base::{Errno, PAGE_BYTES, Result};
 use adit_block::{Device, FaultConfig, FaultDevice};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::{BlobKind, Slot, Superblock, VolumeId};
@@ -94,6 +94,10 @@ pub async fn create(store: &Store) -> Result<BlobId> {
             txn.create(slot)
         })
         .await
+}
+
+pub fn errno<T: std::fmt::Debug>(result: Result<T>) -> Errno {
+    result.unwrap_err().errno()
 }
 
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {

@@ -62,7 +62,8 @@ impl Inner {
     ) -> Result<Pieces> {
         let moving = self.count_moving(blob, pages).await?;
         if moving > 0 {
-            self.reserve(moving).await?;
+            // It can be written through the journal instead, but its map can't do without a node.
+            self.reserve_of(Inner::spare_pages, moving).await?;
         }
         let taken = self.take_places(blob, pages).await;
         if taken.is_err() {

@@ -364,16 +364,23 @@ impl Inner {
 
     /// Pages that cached data may still claim.
     pub(crate) fn available_pages(&self, free_pages: u64) -> u64 {
-        let reserved = self.reserved_pages.get();
-        let kept = match self.taking_over.get() {
+        match self.taking_over.get() {
             // It was promised already, by who died; and deleting may have used some of the reserve since.
-            true if !planted(Bug::ReserveAtTakeover) => 0,
-            // Every 200 data pages may need a node of an extent tree.
-            _ => reserved / 128 + RESERVE_PAGES,
-        };
-        free_pages
-            .saturating_sub(self.journal.pages_pending())
-            .saturating_sub(reserved + kept)
+            true if !planted(Bug::ReserveAtTakeover) => self.unclaimed_pages(free_pages),
+            _ => self.spare_pages(free_pages),
+        }
+    }
+
+    /// Likewise, for data that can do without: the reserve stays.
+    pub(crate) fn spare_pages(&self, free_pages: u64) -> u64 {
+        // Every 200 data pages may need a node of an extent tree.
+        let kept = self.reserved_pages.get() / 128 + RESERVE_PAGES;
+        self.unclaimed_pages(free_pages).saturating_sub(kept)
+    }
+
+    fn unclaimed_pages(&self, free_pages: u64) -> u64 {
+        let claimed = self.journal.pages_pending() + self.reserved_pages.get();
+        free_pages.saturating_sub(claimed)
     }
 
     /// Brings a metadata page into the cache, verified.

@@ -331,10 +331,19 @@ impl Inner {
 
     /// Promises `pages` pages of the volume, or says ENOSPC.
     pub(crate) async fn reserve(self: &Rc<Self>, pages: u64) -> Result<()> {
+        self.reserve_of(Inner::available_pages, pages).await
+    }
+
+    /// Promises `pages` of those that `available` says are left of the free ones.
+    pub(crate) async fn reserve_of(
+        self: &Rc<Self>,
+        available: fn(&Inner, u64) -> u64,
+        pages: u64,
+    ) -> Result<()> {
         let mut reclaimed = false;
         loop {
             let free = crate::Store(self.clone()).state().await?.free_pages;
-            if self.available_pages(free) >= pages {
+            if available(self, free) >= pages {
                 self.reserved_pages.set(self.reserved_pages.get() + pages);
                 return Ok(());
             }

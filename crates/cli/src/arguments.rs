@@ -539,7 +539,7 @@ pub(crate) struct Compare {
 pub(crate) enum SuiteArgument {
     /// Below ten minutes on two cores
     Quick,
-    /// Between one hour and two
+    /// About an hour on two cores
     Full,
 }
 

@@ -18,7 +18,7 @@ const GIB: u64 = 1 << 30;
 pub enum Suite {
     /// Below ten minutes on two cores.
     Quick,
-    /// Between one hour and two.
+    /// About an hour on two cores.
     Full,
 }
 

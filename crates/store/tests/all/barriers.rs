@@ -65,16 +65,16 @@ async fn until(store: &Store, done: impl Fn() -> bool) {
     panic!("it never came");
 }
 
-/// Data of a file comes to the device while a commit's write is on its way, and the file's flush succeeds; then the write fails, and may
-/// be all that ever told of the data.
-#[test]
-fn a_sync_does_not_believe_its_flush_beside_a_commit_that_fails() {
-    let (device, engine, large, small) = two_files();
-    device.reset_counts();
+/// How a commit of the small file ends, and a sync of new data of the large one that begins while the commit's write is on its way.
+fn commit_and_sync(
+    device: &FaultDevice,
+    engine: &Engine<Store>,
+    (large, small): (BlobId, BlobId),
+    rules: Vec<FaultRule>,
+) -> [Option<Errno>; 2] {
     let errors = engine.run(|store| async {
         let (large, small) = (store.blob(large).await?, store.blob(small).await?);
-        device.inject(delayed(FaultOn::Write, 10_000).within(RING));
-        device.inject(failing(FaultOn::Write).within(RING));
+        rules.into_iter().for_each(|rule| device.inject(rule));
         let commit = async {
             store.write(&small, 0, b"small").await?;
             store.sync(&small, SyncKind::Data).await
@@ -86,7 +86,21 @@ fn a_sync_does_not_believe_its_flush_beside_a_commit_that_fails() {
         };
         Ok(both(Box::pin(commit), Box::pin(sync)).await)
     });
-    assert_eq!(errors.unwrap(), [Some(Errno::IO), Some(Errno::ROFS)]);
+    errors.unwrap()
+}
+
+/// Data of a file comes to the device while a commit's write is on its way, and the file's flush succeeds; then the write fails, and may
+/// be all that ever told of the data.
+#[test]
+fn a_sync_does_not_believe_its_flush_beside_a_commit_that_fails() {
+    let (device, engine, large, small) = two_files();
+    device.reset_counts();
+    let rules = [
+        delayed(FaultOn::Write, 10_000).within(RING),
+        failing(FaultOn::Write).within(RING),
+    ];
+    let errors = commit_and_sync(&device, &engine, (large, small), rules.to_vec());
+    assert_eq!(errors, [Some(Errno::IO), Some(Errno::ROFS)]);
     // Delayed, and failed.
     assert_eq!((device.faults(), device.counts().flushes), (2, 1));
     drop_dead(engine);
@@ -96,23 +110,13 @@ fn a_sync_does_not_believe_its_flush_beside_a_commit_that_fails() {
 #[test]
 fn a_commit_is_not_believed_beside_a_flush_that_fails() {
     let (device, engine, large, small) = two_files();
-    let errors = engine.run(|store| async {
-        let (large, small) = (store.blob(large).await?, store.blob(small).await?);
-        device.inject(delayed(FaultOn::Write, 5000).within(RING));
-        device.inject(delayed(FaultOn::Flush, 20_000));
-        device.inject(failing(FaultOn::Flush));
-        let commit = async {
-            store.write(&small, 0, b"small").await?;
-            store.sync(&small, SyncKind::Data).await
-        };
-        let sync = async {
-            until(store, || device.faults() > 0).await;
-            store.write(&large, 0, &pattern(LEN, 2)).await?;
-            store.sync(&large, SyncKind::Data).await
-        };
-        Ok(both(Box::pin(commit), Box::pin(sync)).await)
-    });
-    assert_eq!(errors.unwrap(), [Some(Errno::ROFS), Some(Errno::IO)]);
+    let rules = [
+        delayed(FaultOn::Write, 5000).within(RING),
+        delayed(FaultOn::Flush, 20_000),
+        failing(FaultOn::Flush),
+    ];
+    let errors = commit_and_sync(&device, &engine, (large, small), rules.to_vec());
+    assert_eq!(errors, [Some(Errno::ROFS), Some(Errno::IO)]);
     assert_eq!(device.faults(), 3);
     drop_dead(engine);
 }

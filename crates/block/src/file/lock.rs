@@ -1,10 +1,12 @@
 //! Who may use an image: one opener exclusively, or any number for reading only. And who does, when it isn't us.
 //!
 //! The lock is a `flock`: it belongs to the open file, ends with its process, and excludes a second opening in the same process too. A
-//! forked child would share it; `adit_base::fork` takes the descriptor away from children. The kernel closes an io_uring's files a little
-//! *after* the death of their process, so a dead holder's lock is waited for.
+//! forked child would share it; `adit_base::fork` takes the descriptor away from children. A block device is claimed from the kernel
+//! (O_EXCL) as well, which also keeps mounts away. The kernel finishes an io_uring's requests a little *after* the death of their process
+//! and keeps its files until then, so what a dead process holds is waited for.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,6 +16,8 @@ use rustix::fs::{FlockOperation, flock, major, minor};
 
 /// A dead process's lock is gone within this time, or its holder isn't dead but in another pid namespace.
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(2);
+/// A block device that is busy without a lock is waited for so long.
+const UNSEEN_HOLDER_MAX: Duration = Duration::from_millis(100);
 
 /// Takes the lock or says who has it (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
@@ -29,8 +33,7 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
             Err(Errno::AGAIN) => {
                 let pid = holder_pid(file);
                 // In a container a dead holder has no number any more.
-                if pid.is_none_or(is_dead) && begin.elapsed() < DEAD_HOLDER_MAX {
-                    std::thread::sleep(Duration::from_millis(1));
+                if pid.is_none_or(is_dead) && waits(begin, DEAD_HOLDER_MAX) {
                     continue;
                 }
                 let owner = pid.map_or_else(|| "another process".to_owned(), named);
@@ -43,9 +46,34 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
     }
 }
 
-/// EBUSY with its reason.
-fn busy(path: &Path, reason: &str) -> Error {
-    Error::with(Errno::BUSY, format!("open {}: {reason}", path.display()))
+/// Opens a block device for oneself. EBUSY: somebody who lives has it (see [`busy_device`]).
+pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    let begin = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                let wait_max = match lock_holder(path) {
+                    Some(pid) if is_dead(pid) => DEAD_HOLDER_MAX,
+                    Some(_) => return Err(error),
+                    // A mount, most of the time; or somebody who has let go since.
+                    None => UNSEEN_HOLDER_MAX,
+                };
+                if !waits(begin, wait_max) {
+                    return Err(error);
+                }
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// A millisecond passes, unless it has been long enough.
+fn waits(begin: Instant, max: Duration) -> bool {
+    let waits = begin.elapsed() < max;
+    if waits {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    waits
 }
 
 /// EBUSY for a block device that the kernel didn't let us have exclusively.
@@ -55,6 +83,11 @@ pub(super) fn busy_device(path: &Path) -> Error {
         Some(pid) => busy(path, &format!("in use by {}", named(pid))),
         None => busy(path, "mounted, or part of another device"),
     }
+}
+
+/// EBUSY with its reason.
+fn busy(path: &Path, reason: &str) -> Error {
+    Error::with(Errno::BUSY, format!("open {}: {reason}", path.display()))
 }
 
 /// The process that has an image or device open, as far as the host shows it: for writing, or one of those that read.

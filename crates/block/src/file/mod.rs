@@ -113,11 +113,10 @@ impl FileDevice {
         };
         let open = |direct: bool| {
             let direct = if direct { libc::O_DIRECT } else { 0 };
-            OpenOptions::new()
-                .read(true)
-                .write(!options.read_only)
-                .custom_flags(exclusive | direct)
-                .open(path)
+            let mut how = OpenOptions::new();
+            how.read(true).write(!options.read_only);
+            how.custom_flags(exclusive | direct);
+            lock::claim(path, || how.open(path))
         };
         let (file, direct) = match open(options.direct) {
             Ok(file) if options.direct && kind.is_file() && !host::takes_direct_pages(&file) => {

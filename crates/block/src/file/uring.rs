@@ -13,7 +13,8 @@
 //!
 //! Not used: SINGLE_ISSUER and DEFER_TASKRUN (any thread drives), COOP_TASKRUN (the kernel completes a request in the thread that
 //! submitted it, which may be busy with something else for long; it has to be interrupted), registered buffers (they would pin the lazily
-//! touched cache).
+//! touched cache), registered files (the kernel keeps them for some milliseconds after the ring's end, and with them a block device's
+//! exclusive claim: the next opening would be refused).
 //!
 //! Flushes, discards and zeroing are handed back as `Inline`: the kernel would give them to another thread, which costs more than the
 //! driving thread's own system call. What the ring did only in part or not for good (a short transfer, EINTR, EAGAIN, ECANCELED when the
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result};
-use io_uring::types::{Fixed, SubmitArgs, Timespec};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use super::Opened;
@@ -35,7 +36,7 @@ use super::transfer::{Parts, advance, parts, scatter};
 use crate::{Buffer, Buffers, Completion, Doorbell, Operation, Queue, Request, Submission};
 
 /// No wait in the kernel lasts longer; see the file header.
-const WAIT_MAX: Duration = Duration::from_millis(5);
+const WAIT_MAX: Duration = Duration::from_millis(10);
 /// A queue that is dropped waits so long for its requests, then leaves their memory to them.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How often submitting is tried while the kernel is short of memory.
@@ -91,10 +92,6 @@ impl UringQueue {
                 "use this kernel's io_uring (before 5.11)",
             ));
         }
-        uring
-            .submitter()
-            .register_files(&[opened.file.as_raw_fd()])
-            .map_err(fail)?;
         // SAFETY: the ring's descriptor is open as long as `uring` lives, which is longer than this borrow.
         let guard = fork::close_in_child(unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) });
         let ring = Arc::new(Ring {
@@ -134,7 +131,7 @@ impl UringQueue {
             parts,
             bounce,
         });
-        let file = Fixed(0);
+        let file = Fd(self.opened.file.as_raw_fd());
         let entry = match (operation, slot.parts.as_slice()) {
             (Operation::Read, [part]) => {
                 opcode::Read::new(file, part.iov_base.cast(), part.iov_len as u32)

@@ -48,6 +48,8 @@ pub(crate) use purpose::{Left, Need, Purpose};
 
 /// Waiting for the device is interrupted this often, in case somebody else finished what it is waited for.
 const COLLECT_NS: u64 = 1_000_000;
+/// So often where only the device can finish it. A timer that ends before the system's own tick (1 to 10 ms) would cost some µs a wait.
+const COLLECT_OWN_NS: u64 = 10_000_000;
 
 /// What a thread that executed a request without the lock hands in.
 enum Arrival {

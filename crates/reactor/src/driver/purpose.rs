@@ -8,7 +8,7 @@ use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_block::{Device, Doorbell, Request};
 
-use super::{COLLECT_NS, Core};
+use super::{COLLECT_NS, COLLECT_OWN_NS, Core};
 use crate::node::{BUSY, Node};
 use crate::owned::OwnedCell;
 use crate::reactor::Reactor;
@@ -111,19 +111,21 @@ impl Purpose<'_> {
         if !self.may_wait() {
             return None;
         }
-        if let Purpose::Caller(node) = self
+        let own = matches!(self, Purpose::Caller(node) if reactor.waits_for_device(node));
+        if !own
+            && matches!(self, Purpose::Caller(_))
             && core.keeper_collects.load(Ordering::Acquire)
-            && !reactor.waits_for_device(node)
         {
             // What it waits for is another thread's to do, which couldn't wake it from there. The keeper sees to the device.
             return None;
         }
         let doorbell = reactor.doorbell()?;
         self.collects(core).store(true, Ordering::Relaxed);
+        let max_ns = if own { COLLECT_OWN_NS } else { COLLECT_NS };
         let next_ns = reactor.timers.borrow().next_ns();
         let timeout_ns = match next_ns {
-            u64::MAX => COLLECT_NS,
-            next_ns => next_ns.saturating_sub(monotonic_ns()).min(COLLECT_NS),
+            u64::MAX => max_ns,
+            next_ns => next_ns.saturating_sub(monotonic_ns()).min(max_ns),
         };
         Some(Left::Collect(doorbell, Duration::from_nanos(timeout_ns)))
     }

@@ -1,0 +1,93 @@
+//! What only kernel block devices do: they are claimed, and measured.
+
+mod common;
+
+use std::io::{self, BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use adit_base::Errno;
+use adit_block::{Buffer, Device, FileDevice, FileEngine, FileOptions, Request, Submission};
+use common::{LoopDevice, no_uring};
+
+/// Reads that the kernel has counted.
+fn reads(block: &LoopDevice) -> u64 {
+    let name = block.path.rsplit('/').next().expect("a name");
+    let counts = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("counts");
+    let first = counts.split_whitespace().next().expect("reads");
+    first.parse().expect("a number")
+}
+
+/// A device that only says where its data is if it is a file (`lseek`) was never measured, and never had a ring.
+#[test]
+fn a_block_device_is_measured() {
+    let Some(block) = LoopDevice::new(8 << 20) else {
+        return;
+    };
+    let before = reads(&block);
+    let device = block.open(FileEngine::Probe).expect("opened");
+    assert!(reads(&block) >= before + 8);
+    assert_ne!(device.engine(), FileEngine::Probe);
+}
+
+/// The block device that a process of [`a_block_device_is_free_when_its_process_is_killed`] writes to.
+const BUSY_DEVICE: &str = "ADIT_TEST_BUSY_DEVICE";
+
+/// The kernel finishes what a killed process had in flight some time after its end.
+#[test]
+fn a_block_device_is_free_when_its_process_is_killed() {
+    if let Ok(path) = std::env::var(BUSY_DEVICE) {
+        return write_for_ever(&path);
+    }
+    let Some(block) = LoopDevice::new(8 << 20) else {
+        return;
+    };
+    if let Err(error) = block.open(FileEngine::IoUring) {
+        assert!(no_uring(error.errno()), "{error}");
+        eprintln!("skipped, this machine has no io_uring: {error}");
+        return;
+    }
+    for _ in 0..20 {
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args([
+                "--exact",
+                "a_block_device_is_free_when_its_process_is_killed",
+            ])
+            .arg("--nocapture")
+            .env(BUSY_DEVICE, &block.path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let writes = |line: io::Result<String>| line.is_ok_and(|line| line.ends_with("writing"));
+        assert!(output.lines().any(writes), "the child writes");
+        assert_eq!(
+            block
+                .open(FileEngine::Sync)
+                .map(|_| ())
+                .map_err(|error| error.errno()),
+            Err(Errno::BUSY)
+        );
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        block.open(FileEngine::IoUring).expect("free");
+    }
+}
+
+fn write_for_ever(path: &str) {
+    let options = FileOptions {
+        engine: FileEngine::IoUring,
+        ..FileOptions::default()
+    };
+    let device = FileDevice::open(path, &options).expect("opened");
+    let mut queue = device.open_queue(64).expect("a queue");
+    let doorbell = queue.doorbell();
+    let mut done = Vec::new();
+    println!("writing");
+    loop {
+        while let Submission::Accepted = queue.submit(Request::write(0, Buffer::zeroed(65536), 0)) {
+        }
+        doorbell.wait(None);
+        queue.poll(&mut done);
+        done.clear();
+    }
+}

@@ -30,7 +30,7 @@ pub struct Capabilities {
     pub write_zeroes: bool,
     /// Writes up to this size that lie within one multiple of it never tear; 512 promises nothing beyond a sector.
     pub atomic_write_bytes: u32,
-    /// Its queues carry nothing: each request is [executed](crate::Device::execute) by a thread, which may as well be the one that wants it.
+    /// A thread that waits for one request may as well [execute](crate::Device::execute) it: by a queue, it would not be done sooner.
     pub inline: bool,
 }
 

@@ -12,7 +12,7 @@
 //!    holder must look again, sees it WAITING, and names a successor again. The keeper does the same with its word.
 //! 3. A named waiter whose operation is finished by somebody else is unnamed by that holder, which then leaves by rule 2.
 //! 4. A thread that left to execute a request, or to wait for the device, knocks when it returns, and its state tells holders that it is no
-//!    candidate for rule 2 meanwhile.
+//!    candidate for rule 2 meanwhile. Before it leaves to execute while the device has requests that nobody waits for, it names by rule 2.
 //! 5. The next timer has a *guard*: a waiting thread or the keeper that sleeps until then at most. A guard that wakes knocks; one that takes
 //!    the lock, or whose operation is done, is forgotten by that holder, who then leaves by finding a new one.
 //! 6. Who polls a handle by hand is a driver that comes back until the operation is done, so rule 2's keeper is spared; but only for what

@@ -52,6 +52,8 @@ impl After {
 /// A worker's local services; what an operation does IO, sleeps and starts tasks with.
 pub struct Reactor {
     device: UnsafeCell<Option<Arc<dyn Device>>>,
+    /// Any thread may execute the device's requests.
+    executes: bool,
     queue: RefCell<Option<Box<dyn Queue>>>,
     doorbell: RefCell<Option<Arc<dyn Doorbell>>>,
     pool: Arc<CellPool>,
@@ -96,6 +98,7 @@ pub struct Reactor {
 impl Reactor {
     pub(crate) fn new(device: Arc<dyn Device>, queue: Box<dyn Queue>, pool: Arc<CellPool>) -> Self {
         Reactor {
+            executes: device.capabilities().inline,
             device: UnsafeCell::new(Some(device)),
             doorbell: RefCell::new(Some(queue.doorbell())),
             queue: RefCell::new(Some(queue)),
@@ -138,7 +141,11 @@ impl Reactor {
         let user_token = request.token;
         let token = self.slots.borrow_mut().insert();
         request.token = token;
-        if self.overflow.borrow().is_empty() {
+        if self.is_callers_first() {
+            self.to_execute
+                .borrow_mut()
+                .push_back((self.current.get(), request));
+        } else if self.overflow.borrow().is_empty() {
             self.start(request);
         } else {
             self.overflow.borrow_mut().push_back(request);
@@ -365,6 +372,18 @@ impl Reactor {
     }
 
     // ---- requests ----
+
+    /// Whether a request is better executed by the thread whose operation asks for it: it would wait for the device in any case, and its own
+    /// system call spares it a ring, and other threads its completion. What else the operation asks for is in flight meanwhile.
+    fn is_callers_first(&self) -> bool {
+        let id = self.current.get();
+        let mut tasks = self.tasks.borrow_mut();
+        let to_execute = self.to_execute.borrow();
+        self.executes
+            && self.is_usable()
+            && (tasks.get(id)).is_some_and(|task| task.vtable.kind == TaskKind::Stack)
+            && !to_execute.iter().take(16).any(|(other, _)| *other == id)
+    }
 
     /// Gives a request to the queue; false when it was full and the request waits again. After the end or a panic nothing is submitted.
     fn start(&self, request: Request) -> bool {

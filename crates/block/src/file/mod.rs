@@ -227,7 +227,7 @@ impl Device for FileDevice {
             discard: facts.discard,
             write_zeroes: facts.write_zeroes,
             atomic_write_bytes: SECTOR_BYTES as u32,
-            inline: self.engine == FileEngine::Sync,
+            inline: true,
         }
     }
 

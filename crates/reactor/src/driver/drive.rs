@@ -122,7 +122,10 @@ impl Core {
         let may_arm = leaves_for_good && purpose.may_arm();
         let collected = self.caller_collects.load(Ordering::Acquire)
             || self.keeper_collects.load(Ordering::Acquire);
-        let work = reactor.has_work() || (reactor.in_flight.get() > 0 && !collected);
+        let uncollected = reactor.in_flight.get() > 0 && !collected;
+        let work = reactor.has_work() || uncollected;
+        // What the device finishes meanwhile may be what others wait for, asleep or without a thread.
+        let absent = uncollected && matches!(left, Left::Execute(..)) && purpose.may_arm();
         // Who pauses to let others be woken does the rest itself.
         let many = reactor.requests() >= HELP_FROM && !matches!(purpose, Purpose::Keeper);
         // What a caller leaves though it has nothing else to do is not for callers (`Reactor::take_request`).
@@ -132,7 +135,7 @@ impl Core {
         if work
             && !matches!(left, Left::Breathe)
             && (declined || !reactor.name_successor())
-            && (may_arm || many || declined)
+            && (may_arm || many || declined || absent)
         {
             after.wake_keeper |= self.keeper.arm();
         }

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use adit_base::Result;
 use adit_block::{
-    Capabilities, Completion, Device, Doorbell, Geometry, Queue, Request, Submission,
+    Buffer, Capabilities, Completion, Device, Doorbell, Geometry, Queue, Request, Submission,
 };
 use adit_reactor::{Engine, Handle};
 
-use crate::common::{LIMIT, State, is_keeper, slow_memory, start, until, within, write_read};
+use crate::common::{
+    LIMIT, Mixed, State, is_keeper, slow_memory, start, until, within, write_read,
+};
 
 /// A device that the keeper waits for without an end until it may go on; counts who waits.
 struct Held {
@@ -143,5 +145,111 @@ fn a_caller_that_waits_for_its_own_request_does_not_need_the_keeper() {
         background.wait().expect("io");
         assert!(bell.caller_waits.load(Ordering::SeqCst) > 0);
         bell.keeper_may_go_on.store(true, Ordering::SeqCst);
+    });
+}
+
+/// A caller that executes a request is away for as long as that takes. What the device finished meanwhile was collected only when it came
+/// back, unless somebody was waiting for the device before.
+#[test]
+fn the_keeper_collects_while_a_caller_executes() {
+    within(LIMIT, || {
+        let written = Arc::new(AtomicBool::new(false));
+        let seen = written.clone();
+        let engine = start(Mixed::device(200, move || {
+            until("the other request is collected", || {
+                seen.load(Ordering::SeqCst)
+            });
+        }));
+        let flushed = engine.run(|state| async move {
+            let reactor = state.reactor.clone();
+            state.reactor.spawn_local(async move {
+                let write = Request::write(0, Buffer::zeroed(4096), 0);
+                let result = reactor.submit(write).await.result;
+                written.store(result.is_ok(), Ordering::SeqCst);
+            });
+            Ok(state.reactor.submit(Request::flush(0)).await.result)
+        });
+        assert_eq!(flushed.expect("runs"), Ok(()));
+    });
+}
+
+/// A device with a queue whose requests any thread may as well execute; counts which way they go.
+struct EitherWay {
+    inner: Arc<dyn Device>,
+    executed: AtomicUsize,
+    queued: Arc<AtomicUsize>,
+}
+
+struct CountedQueue(Box<dyn Queue>, Arc<AtomicUsize>);
+
+impl Device for EitherWay {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            inline: true,
+            ..self.inner.capabilities()
+        }
+    }
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {
+        let queue = self.inner.open_queue(depth)?;
+        Ok(Box::new(CountedQueue(queue, self.queued.clone())))
+    }
+    fn execute(&self, request: Request) -> Completion {
+        self.executed.fetch_add(1, Ordering::SeqCst);
+        self.inner.execute(request)
+    }
+}
+
+impl Queue for CountedQueue {
+    fn submit(&mut self, request: Request) -> Submission {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.submit(request)
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        self.0.poll(done)
+    }
+    fn in_flight(&self) -> usize {
+        self.0.in_flight()
+    }
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.0.doorbell()
+    }
+}
+
+/// Of what a blocking call asks for, the first request is its thread's, and the others are in flight meanwhile; what nobody blocks for is
+/// always in flight.
+#[test]
+fn a_caller_executes_one_request_at_a_time_itself() {
+    within(LIMIT, || {
+        let device = Arc::new(EitherWay {
+            inner: slow_memory(200),
+            executed: AtomicUsize::new(0),
+            queued: Arc::default(),
+        });
+        let counts = || {
+            let executed = device.executed.swap(0, Ordering::SeqCst);
+            (executed, device.queued.swap(0, Ordering::SeqCst))
+        };
+        let engine = start(device.clone());
+        engine.run(|state| write_read(state, 1, 1)).expect("io");
+        assert_eq!(counts(), (2, 0));
+        let three = engine.run(|state| async move {
+            let read = |page: u64| Request::read(page * 4096, Buffer::zeroed(4096), 0);
+            let reads = [1, 2, 3].map(|page| state.reactor.submit(read(page)));
+            for read in reads {
+                read.await.result?;
+            }
+            Ok(())
+        });
+        three.expect("io");
+        assert_eq!(counts(), (1, 2));
+        let handle = engine.spawn(|state| write_read(state, 4, 4));
+        handle.wait().expect("io");
+        assert_eq!(counts(), (0, 2));
     });
 }

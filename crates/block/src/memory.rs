@@ -175,6 +175,7 @@ impl Device for MemoryDevice {
             write_zeroes: true,
             atomic_write_bytes: 512,
             inline: self.shared.config.latency.is_none(),
+            queued: self.shared.config.latency.is_some(),
         }
     }
 

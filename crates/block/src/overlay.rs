@@ -151,6 +151,7 @@ impl Device for OverlayDevice {
             write_zeroes: true,
             atomic_write_bytes: PAGE_BYTES as u32,
             inline: true,
+            queued: false,
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Capabilities {
     pub atomic_write_bytes: u32,
     /// A thread that waits for one request may as well [execute](crate::Device::execute) it: by a queue, it would not be done sooner.
     pub inline: bool,
+    /// Its queues carry requests while threads do something else; if not, each one is some thread's to execute.
+    pub queued: bool,
 }
 
 /// What is to be done.

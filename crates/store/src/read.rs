@@ -1,7 +1,8 @@
 //! Reading blobs through the worker: what is not in the cache comes from the device.
 //!
 //! A miss loads the page, and for a sequential reader the pages that follow (`Streams`), with one request into frames
-//! that are LOADING until the data is there. Bytes beyond the slot's `valid_size` become zeroes on the way.
+//! that are LOADING until the data is there. A reader that has gone on for a while has the pages behind those under way, too, in the
+//! background: while it copies what is there, and while it waits. Bytes beyond the slot's `valid_size` become zeroes on the way.
 //! Holes and unwritten extents read as zeroes and take no frame.
 
 use crate::blob::Blob;
@@ -29,6 +30,14 @@ pub(crate) enum Source {
     Frame(FrameId),
     /// It is all zeroes: a hole, unwritten, or beyond the valid size.
     Zero,
+}
+
+/// Whom a load is for.
+enum Load<'m> {
+    /// A call, which waits. Whether it has loaded anything before: only its first load says whether it goes on where a reader was.
+    For(&'m mut bool),
+    /// A sequential reader that isn't there yet.
+    Behind,
 }
 
 impl Store {
@@ -100,6 +109,8 @@ struct Stream {
     next: u32,
     /// Pages that the last load asked for.
     pages: u32,
+    /// First page of what was last loaded in the background, if nobody has waited for it yet; 0: nothing.
+    background: u32,
 }
 
 impl Streams {
@@ -112,14 +123,23 @@ impl Streams {
         }
     }
 
-    /// Of `pages` that were asked for at `page`, `loaded` are loaded.
-    fn note(&mut self, page: u32, pages: u32, loaded: u32) {
+    /// Of `pages` that were asked for at `page`, `loaded` are loaded; in the background if nobody `waits`.
+    fn note(&mut self, page: u32, pages: u32, loaded: u32, waits: bool) {
         let known = self.0.iter().position(|stream| stream.next == page);
         self.0[..=known.unwrap_or(STREAMS - 1)].rotate_right(1);
         self.0[0] = Stream {
             next: page.saturating_add(loaded),
             pages,
+            background: if waits { 0 } else { page },
         };
+    }
+
+    /// A reader is at `page`, which is being loaded: where the next load begins, if it is time for that.
+    fn catch_up(&mut self, page: u32) -> Option<u32> {
+        let caught = |stream: &&mut Stream| stream.background == page && page != 0;
+        let stream = self.0.iter_mut().find(caught)?;
+        stream.background = 0;
+        Some(stream.next)
     }
 }
 
@@ -146,7 +166,15 @@ impl Inner {
     ) -> Result<Source> {
         loop {
             match self.cache.find(blob.key(page)) {
-                Some(frame) if self.cache.is_loading(frame) => self.frame_settled.wait().await,
+                Some(frame) if self.cache.is_loading(frame) => {
+                    let mut streams = blob.streams.get();
+                    let next = streams.catch_up(page);
+                    blob.streams.set(streams);
+                    if let Some(next) = next {
+                        self.load_behind(blob, next);
+                    }
+                    self.frame_settled.wait().await;
+                }
                 Some(frame) => return Ok(Source::Frame(frame)),
                 None => match self.map(blob, page).await? {
                     Mapping::Hole { .. } => return Ok(Source::Zero),
@@ -158,7 +186,7 @@ impl Inner {
                     }
                     Mapping::Extent(extent) => {
                         let load: Rare<'_, _> =
-                            Box::pin(self.load_data(blob, page, extent, want, missed));
+                            Box::pin(self.load_data(blob, page, extent, want, Load::For(missed)));
                         load.await?;
                     }
                 },
@@ -166,15 +194,34 @@ impl Inner {
         }
     }
 
-    /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent; more for a sequential reader, which a call that has
-    /// `missed` before is not asked about again.
+    /// Loads pages from `page` on in the background, for a sequential reader that isn't there yet.
+    fn load_behind(self: &Rc<Self>, blob: &Rc<Blob>, page: u32) {
+        if self.closing.get() || !self.reactor.device().capabilities().queued {
+            return; // a thread would have to do it, and most likely the reader
+        }
+        let (inner, blob) = (self.clone(), blob.clone());
+        self.reactor.spawn_local(async move {
+            let _shared = blob.lock.read().await;
+            let valid = u64::from(page) * (PAGE_BYTES as u64) < blob.slot.borrow().valid_size;
+            if let Ok(Mapping::Extent(extent)) = inner.map(&blob, page).await
+                && !extent.unwritten
+                && valid
+            {
+                // Who needs what can't be read loads it again, and gets the error.
+                let load = inner.load_data(&blob, page, extent, 1, Load::Behind);
+                let _ = load.await;
+            }
+        });
+    }
+
+    /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent; more for a sequential reader.
     async fn load_data(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
         page: u32,
         extent: Extent,
         want: u32,
-        missed: &mut bool,
+        load: Load<'_>,
     ) -> Result<()> {
         let valid_size = blob.slot.borrow().valid_size;
         let valid_pages = valid_size
@@ -182,10 +229,12 @@ impl Inner {
             .min(u64::from(u32::MAX)) as u32;
         let in_extent = extent.logical + extent.pages - page;
         let mut streams = blob.streams.get();
-        let ahead = match *missed {
-            true => 1,
-            // In a small cache, many readers must not take each other's pages before they are read.
-            false => streams.ahead(page).min(self.cache.counts().limit / 32),
+        // In a small cache, many readers must not take each other's pages before they are read.
+        let most = LOAD_PAGES_MAX.min(self.cache.counts().limit / 32);
+        let ahead = match &load {
+            Load::For(true) => 1,
+            Load::For(false) => streams.ahead(page).min(most),
+            Load::Behind => most,
         };
         let asked = want.max(ahead).min(LOAD_PAGES_MAX);
         let count = asked
@@ -206,7 +255,7 @@ impl Inner {
             // Only the page that was asked for is worth waiting for memory.
             let frame = match self.cache.allocate() {
                 Some(frame) => frame,
-                None if index > 0 => break,
+                None if index > 0 || matches!(load, Load::Behind) => break,
                 None => {
                     self.reclaim_frames(1).await?;
                     return Ok(()); // things have changed: look again
@@ -221,9 +270,19 @@ impl Inner {
         if loading.is_empty() {
             return Ok(());
         }
-        streams.note(page, asked, loading.len() as u32);
+        let behind = page + loading.len() as u32;
+        let waits = match load {
+            Load::For(missed) => {
+                *missed = true;
+                true
+            }
+            Load::Behind => false,
+        };
+        streams.note(page, asked, loading.len() as u32, waits);
         blob.streams.set(streams);
-        *missed = true;
+        if waits && ahead == most && most >= AHEAD_PAGES_MIN {
+            self.load_behind(blob, behind);
+        }
         self.loading.set(self.loading.get() + 1);
         self.recalled(blob).await;
         let completion = self.reactor.submit(request).await;

@@ -287,6 +287,7 @@ impl Device for FaultDevice {
             write_zeroes: true,
             atomic_write_bytes: SECTOR_BYTES as u32,
             inline: self.config.inline,
+            queued: self.config.queued,
         }
     }
 

@@ -228,6 +228,7 @@ impl Device for FileDevice {
             write_zeroes: facts.write_zeroes,
             atomic_write_bytes: SECTOR_BYTES as u32,
             inline: true,
+            queued: self.engine == FileEngine::IoUring,
         }
     }
 

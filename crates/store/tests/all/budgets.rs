@@ -5,10 +5,11 @@ use adit_base::Result;
 use adit_block::{Device, IoCounts, Latency, MemoryConfig, MemoryDevice};
 use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
-use adit_store::{BlobId, MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
+use adit_store::{BlobId, BlobShared, MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 fn volume(latency: Option<Latency>) -> (Arc<MemoryDevice>, Arc<Engine<Store>>) {
     volume_with(latency, false)
@@ -202,18 +203,8 @@ fn who_reads_in_order_loads_many_pages_at_once_beside_another_who_does() {
         .run(|store| async { Ok(store.blob(id).await?.shared.clone()) })
         .unwrap();
     device.reset_counts();
-    let mut buffer = [0; 4096];
     for page in (0..PAGES).flat_map(|page| [page, PAGES + page]) {
-        // As files do it: past the worker, which sees the misses only.
-        if shared.try_read(page * 4096, &mut buffer).is_none() {
-            let buffer = &mut buffer;
-            engine
-                .run(|store| async move {
-                    let blob = store.blob(id).await?;
-                    store.read(&blob, page * 4096, buffer).await
-                })
-                .unwrap();
-        }
+        read_page(&engine, id, &shared, page);
     }
     let counts = device.counts();
     assert!(counts.reads <= 40, "{counts:?}");
@@ -221,6 +212,95 @@ fn who_reads_in_order_loads_many_pages_at_once_beside_another_who_does() {
         counts.bytes_read <= 2 * PAGES * 4096 + (1 << 20),
         "{counts:?}"
     );
+    close(engine);
+}
+
+/// Reads a page as files do it: past the worker, which sees the misses only.
+fn read_page(
+    engine: &Arc<Engine<Store>>,
+    id: BlobId,
+    shared: &BlobShared,
+    page: u64,
+) -> [u8; 4096] {
+    let mut buffer = [0; 4096];
+    if shared.try_read(page * 4096, &mut buffer).is_none() {
+        let buffer = &mut buffer;
+        engine
+            .run(|store| async move {
+                let blob = store.blob(id).await?;
+                store.read(&blob, page * 4096, buffer).await
+            })
+            .unwrap();
+    }
+    buffer
+}
+
+#[test]
+fn what_follows_a_long_sequential_read_is_under_way_before_anybody_asks() {
+    const PAGES: u64 = 1024;
+    // The windows are 1, 8, 16, 32, 64, and 128 pages.
+    const FIRST_OF_128: u64 = 1 + 8 + 16 + 32 + 64;
+    let slow = Latency {
+        read_us: 300,
+        write_us: 0,
+        flush_us: 0,
+        bytes_per_us: 0,
+    };
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(Some(slow), data_checksums);
+        let id = new_blob(&engine, PAGES as usize * 4096);
+        close(engine);
+        let engine = open(device.clone());
+        let shared = engine
+            .run(|store| async { Ok(store.blob(id).await?.shared.clone()) })
+            .unwrap();
+        let expected = pattern(PAGES as usize * 4096, 1);
+        device.reset_counts();
+        for page in 0..PAGES {
+            let read = read_page(&engine, id, &shared, page);
+            assert!(read == expected[page as usize * 4096..][..4096], "{page}");
+            if page == FIRST_OF_128 {
+                let both = (FIRST_OF_128 + 2 * 128) * 4096;
+                let limit = Instant::now() + Duration::from_secs(30);
+                while device.counts().bytes_read < both {
+                    assert!(Instant::now() < limit, "{:?}", device.counts());
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        // Its map and metadata come, too.
+        let counts = device.counts();
+        assert!(counts.bytes_read <= PAGES * 4096 + (1 << 16), "{counts:?}");
+        assert!(counts.reads <= 32, "{counts:?}");
+        drop(shared);
+        close(engine);
+    }
+}
+
+#[test]
+fn a_volume_closes_while_something_is_read_ahead() {
+    let slow = Latency {
+        read_us: 20_000,
+        write_us: 0,
+        flush_us: 0,
+        bytes_per_us: 0,
+    };
+    let (device, engine) = volume(Some(slow));
+    let id = new_blob(&engine, 1024 * 4096);
+    close(engine);
+    let engine = open(device.clone());
+    let shared = engine
+        .run(|store| async { Ok(store.blob(id).await?.shared.clone()) })
+        .unwrap();
+    for page in [0, 1, 9, 25, 57, 121] {
+        read_page(&engine, id, &shared, page);
+    }
+    drop(shared);
+    close(engine);
+    let engine = open(device);
+    engine
+        .run(|store| async move { store.blob(id).await.map(drop) })
+        .unwrap();
     close(engine);
 }
 

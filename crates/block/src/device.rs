@@ -20,7 +20,8 @@ pub trait Device: Send + Sync {
     fn capabilities(&self) -> Capabilities;
     /// A submission and completion pair for one worker. `depth` bounds the requests in flight.
     fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>>;
-    /// Does a request here and now; blocks. For requests that a queue answered [`Submission::Inline`], and for set-up and tools.
+    /// Does a request here and now; blocks. For requests that a queue answered [`Submission::Inline`], for a thread that
+    /// waits for one anyway ([`Capabilities::inline`]), and for set-up and tools.
     fn execute(&self, request: Request) -> Completion;
     /// Announces memory that buffers will come from, so that the driver can map it once.
     ///

@@ -83,7 +83,8 @@ impl<T: Send + 'static> Handle<T> {
         }
     }
 
-    /// Drives the worker if it is free, without blocking for the device's completions; the result, if the operation is done.
+    /// Drives the worker if it is free, without blocking for the device's completions (but it may execute a request that waits for a
+    /// thread, this operation's or another's); the result, if the operation is done.
     ///
     /// For callers that poll in a loop: while the operation isn't done, what it waits for is theirs, and the keeper isn't woken for it. They
     /// poll until it is done, or drop the handle, or await it. What others rely on never waits for the next poll.

@@ -1,7 +1,7 @@
 //! Requests under way: a slot for each, and the future that waits for it.
 //!
 //! A slot is known by index and generation, which travel as the request's token; the submitter's own token is put back at the end. What the
-//! queue takes is *in flight*; what it answers `Inline` waits for a driver that executes it without the lock; what it answers `Full` waits in
+//! queue takes is *in flight*; what it answers `Inline`, or a caller is to do itself, waits for a driver that executes it without the lock; what it answers `Full` waits in
 //! order for a completion to make room (one entry for each waiting future, so there are as many as operations ask for).
 
 use std::future::Future;
@@ -114,7 +114,7 @@ impl SlotTable {
 
 /// A request under way; a future of its [`Completion`].
 ///
-/// The request was handed to the device when this was made, so several of these run side by side. Dropped early, the request is still done;
+/// The request was handed to the device, or put on the list of those to execute, when this was made, so several of these run side by side. Dropped early, the request is still done;
 /// its completion is dropped when it arrives.
 #[must_use = "the request is done anyway, but its result is lost"]
 pub struct Submit<'a> {

@@ -66,7 +66,7 @@ pub struct Reactor {
     current: Cell<TaskId>,
 
     pub(crate) slots: RefCell<SlotTable>,
-    /// Requests that the queue handed back, and the task that asked.
+    /// Requests that the queue handed back or never saw, and the task that asked.
     to_execute: RefCell<VecDeque<(TaskId, Request)>>,
     /// Requests that found the queue full.
     overflow: RefCell<VecDeque<Request>>,
@@ -136,7 +136,7 @@ impl Reactor {
         device.as_ref().expect("a worker has its device to the end")
     }
 
-    /// Hands a request to the device now; await the result for its completion. The request comes back in it, with its token.
+    /// Hands a request to the device now, or has it executed by a thread soon; await the result for its completion. The request comes back in it, with its token.
     pub fn submit(&self, mut request: Request) -> Submit<'_> {
         let user_token = request.token;
         let token = self.slots.borrow_mut().insert();
@@ -379,10 +379,12 @@ impl Reactor {
         let id = self.current.get();
         let mut tasks = self.tasks.borrow_mut();
         let to_execute = self.to_execute.borrow();
+        let executing = self.executing.borrow();
         self.executes
             && self.is_usable()
             && (tasks.get(id)).is_some_and(|task| task.vtable.kind == TaskKind::Stack)
             && !to_execute.iter().take(16).any(|(other, _)| *other == id)
+            && !executing.iter().any(|(_, other)| *other == id)
     }
 
     /// Gives a request to the queue; false when it was full and the request waits again. After the end or a panic nothing is submitted.

@@ -105,6 +105,7 @@ fn live_and_die(script: Script) {
     let config = FaultConfig {
         seed,
         queued: random.below(2) == 0,
+        inline: seed & 1 == 0,
         ..FaultConfig::default()
     };
     let mut device = FaultDevice::new(config);

@@ -240,7 +240,7 @@ impl Inner {
                 at += count;
             }
         }
-        // All of them are handed to the device at once; then each is waited for, in order.
+        // All of them are under way at once; then each is waited for, in order.
         self.writing_home.set(self.writing_home.get() + 1);
         let under_way: Vec<_> = writes
             .into_iter()

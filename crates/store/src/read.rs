@@ -202,10 +202,11 @@ impl Inner {
         let (inner, blob) = (self.clone(), blob.clone());
         self.reactor.spawn_local(async move {
             let _shared = blob.lock.read().await;
-            let valid = u64::from(page) * (PAGE_BYTES as u64) < blob.slot.borrow().valid_size;
+            if u64::from(page) * PAGE_BYTES as u64 >= blob.slot.borrow().valid_size {
+                return;
+            }
             if let Ok(Mapping::Extent(extent)) = inner.map(&blob, page).await
                 && !extent.unwritten
-                && valid
             {
                 // Who needs what can't be read loads it again, and gets the error.
                 let load = inner.load_data(&blob, page, extent, 1, Load::Behind);
@@ -229,8 +230,8 @@ impl Inner {
             .min(u64::from(u32::MAX)) as u32;
         let in_extent = extent.logical + extent.pages - page;
         let mut streams = blob.streams.get();
-        // In a small cache, many readers must not take each other's pages before they are read.
-        let most = LOAD_PAGES_MAX.min(self.cache.counts().limit / 32);
+        // In a small cache, many readers must not take each other's pages before they are read; each has two loads.
+        let most = LOAD_PAGES_MAX.min(self.cache.counts().limit / 64);
         let ahead = match &load {
             Load::For(true) => 1,
             Load::For(false) => streams.ahead(page).min(most),
@@ -322,8 +323,8 @@ impl Inner {
             )
         })?;
         match damaged {
-            // Another page may never be asked for.
-            Some(0) => Err(self.mismatch(blob.id.slot, page, home)),
+            // Another page may never be asked for, like any page that is loaded in the background.
+            Some(0) if waits => Err(self.mismatch(blob.id.slot, page, home)),
             _ => Ok(()),
         }
     }

@@ -506,7 +506,7 @@ impl Inner {
         self.submit_write(page, buffers).await.result
     }
 
-    /// As [`Inner::write_pages`], to be waited for later: the device has it from now on.
+    /// As [`Inner::write_pages`], to be waited for later: it is under way from now on.
     pub(crate) fn submit_write(&self, page: u64, buffers: SmallVec<[Buffer; 4]>) -> Submit<'_> {
         let mut request = self.request(Operation::Write { fua: false }, page);
         request.buffers = buffers;

@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, flock, major, minor};
 /// A dead process's lock is gone within this time, or its holder isn't dead but in another pid namespace.
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(2);
 /// A block device that is busy without a lock is waited for so long.
-const UNSEEN_HOLDER_MAX: Duration = Duration::from_millis(100);
+const UNLOCKED_MAX: Duration = Duration::from_millis(100);
 
 /// Takes the lock or says who has it (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
@@ -49,15 +49,18 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
 /// Opens a block device for oneself. EBUSY: somebody who lives has it (see [`busy_device`]).
 pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
     let begin = Instant::now();
+    // A mount, most of the time; or somebody who is letting go: the claim ends a little after the lock.
+    let mut wait_max = UNLOCKED_MAX;
     loop {
         match open() {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                let wait_max = match lock_holder(path) {
-                    Some(pid) if is_dead(pid) => DEAD_HOLDER_MAX,
+                match lock_holder(path) {
+                    Some(pid) if is_dead(pid) => wait_max = DEAD_HOLDER_MAX,
                     Some(_) => return Err(error),
-                    // A mount, most of the time; or somebody who has let go since.
-                    None => UNSEEN_HOLDER_MAX,
-                };
+                    // In a container a dead holder has no number any more.
+                    None if is_locked(path) => wait_max = DEAD_HOLDER_MAX,
+                    None => {}
+                }
                 if !waits(begin, wait_max) {
                     return Err(error);
                 }
@@ -65,6 +68,12 @@ pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Res
             opened => return opened,
         }
     }
+}
+
+/// Whether somebody has the lock of a volume, whoever it is.
+fn is_locked(path: &Path) -> bool {
+    let locked = |file: File| flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+    File::open(path).is_ok_and(locked)
 }
 
 /// A millisecond passes, unless it has been long enough.

@@ -35,7 +35,7 @@ pub use lock::lock_holder;
 /// Who carries requests to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileEngine {
-    /// Measured at open by a few reads: io_uring only where it doesn't cost latency and there is latency to overlap.
+    /// Measured at open by a few reads: io_uring where there is latency to overlap.
     #[default]
     Probe,
     /// A ring; requests are in flight while threads do something else.
@@ -281,7 +281,7 @@ impl Opened {
 }
 
 impl Drop for Opened {
-    /// The lock ends here, not when the kernel has finished dismantling a ring that also refers to the file.
+    /// The lock ends here, also if a request that was given up still refers to the file.
     fn drop(&mut self) {
         if fork::generation() == self.generation {
             let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);

@@ -1,4 +1,5 @@
-//! Which engine suits a device, found out by a few reads at open. Writes nothing and takes some two milliseconds.
+//! Which engine suits a device, found out by a few reads at open. Writes nothing and takes some two milliseconds, or three reads of a slow
+//! device.
 //!
 //! The rule: io_uring where several reads at once through a ring take much less time than the same reads by system calls in turn. A device
 //! that completes in the caller (RAM-backed disks, a hot image on a RAM disk) has no latency to overlap, and a ring costs it a detour
@@ -21,6 +22,10 @@ const READS: u64 = 8;
 const ROUNDS: usize = 4;
 /// No other round is begun after this time.
 const MEASURE_MAX: Duration = Duration::from_millis(2);
+/// A read that is faster than this has no latency worth overlapping, even if several system calls cost more than one.
+const OVERLAP_MIN: Duration = Duration::from_micros(4);
+/// Where each read takes longer than this, there is latency without measuring more.
+const SLOW: Duration = Duration::from_millis(1);
 
 /// The engine for a device.
 pub(super) fn choose(opened: &Arc<Opened>) -> FileEngine {
@@ -39,6 +44,16 @@ fn overlaps(opened: &Arc<Opened>) -> Option<bool> {
             .iter()
             .map(|&at| Request::read(at, buffer.clone(), 0))
     };
+    let mut fastest = Duration::MAX;
+    for (turn, read) in reads().enumerate() {
+        fastest = fastest.min(timed(|| opened.run(&read).is_ok())?);
+        if turn >= 2 && fastest > SLOW {
+            return UringQueue::open(opened.clone(), 1).ok().map(|_| true);
+        }
+    }
+    if fastest < OVERLAP_MIN {
+        return Some(false);
+    }
     let mut queue = UringQueue::open(opened.clone(), READS as u32).ok()?;
     let (mut in_turn, mut at_once) = (Duration::MAX, Duration::MAX);
     let begin = Instant::now();
@@ -77,6 +92,9 @@ fn timed(work: impl FnOnce() -> bool) -> Option<Duration> {
 fn together(queue: &mut UringQueue, mut reads: impl Iterator<Item = Request>) -> bool {
     let all = reads.all(|read| matches!(queue.submit(read), Submission::Accepted));
     let doorbell = queue.doorbell();
+    if doorbell.ring().is_err() {
+        return false;
+    }
     let mut done = Vec::with_capacity(READS as usize);
     while queue.in_flight() > 0 {
         doorbell.wait(None);

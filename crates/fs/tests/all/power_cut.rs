@@ -581,6 +581,7 @@ fn run(seed: u64, cut: u64, canary: Canary) -> Result<Figures, String> {
     let config = FaultConfig {
         seed,
         queued: random.below(2) == 0,
+        inline: seed & 1 == 0,
         fua: canary == Canary::None && random.below(4) != 0,
         ..FaultConfig::default()
     };

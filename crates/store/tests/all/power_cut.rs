@@ -151,6 +151,7 @@ impl Run {
             size_bytes: VOLUME_BYTES,
             volatile_cache: !seed.is_multiple_of(3),
             queued: seed & 1 == 0,
+            inline: seed & 2 == 0,
             seed: random.next_u64(),
             ..FaultConfig::default()
         };

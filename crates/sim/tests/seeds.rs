@@ -58,10 +58,10 @@ fn what_a_read_only_volume_refuses_is_not_done() {
 
 /// The judge's own mistakes: a copy whose sync fails has failed, and may be there all the same, as a write may (14660); so may zeroes whose
 /// range was only partly made so (33492), and what was appended past the cache when the volume becomes read-only before it is on the
-/// device (605943).
+/// device (605943), and a copy within such a file may find nothing to copy (1202133).
 #[test]
 fn what_failed_may_be_there_in_part() {
-    seeds([14660, 33492, 605943]);
+    seeds([14660, 33492, 605943, 1202133]);
 }
 
 #[test]

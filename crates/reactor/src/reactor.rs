@@ -52,8 +52,8 @@ impl After {
 /// A worker's local services; what an operation does IO, sleeps and starts tasks with.
 pub struct Reactor {
     device: UnsafeCell<Option<Arc<dyn Device>>>,
-    /// Any thread may execute the device's requests.
-    executes: bool,
+    /// Any thread may execute what the device's queue would carry.
+    either_way: bool,
     queue: RefCell<Option<Box<dyn Queue>>>,
     doorbell: RefCell<Option<Arc<dyn Doorbell>>>,
     pool: Arc<CellPool>,
@@ -98,7 +98,7 @@ pub struct Reactor {
 impl Reactor {
     pub(crate) fn new(device: Arc<dyn Device>, queue: Box<dyn Queue>, pool: Arc<CellPool>) -> Self {
         Reactor {
-            executes: device.capabilities().inline,
+            either_way: device.capabilities().inline && device.capabilities().queued,
             device: UnsafeCell::new(Some(device)),
             doorbell: RefCell::new(Some(queue.doorbell())),
             queue: RefCell::new(Some(queue)),
@@ -136,7 +136,8 @@ impl Reactor {
         device.as_ref().expect("a worker has its device to the end")
     }
 
-    /// Hands a request to the device now, or has it executed by a thread soon; await the result for its completion. The request comes back in it, with its token.
+    /// Hands a request to the device now, or has it executed by a thread soon; await the result for its completion. The request comes back in
+    /// it, with its token.
     pub fn submit(&self, mut request: Request) -> Submit<'_> {
         let user_token = request.token;
         let token = self.slots.borrow_mut().insert();
@@ -376,13 +377,13 @@ impl Reactor {
     /// Whether a request is better executed by the thread whose operation asks for it: it would wait for the device in any case, and its own
     /// system call spares it a ring, and other threads its completion. What else the operation asks for is in flight meanwhile.
     fn is_callers_first(&self) -> bool {
+        if !self.either_way || !self.is_usable() {
+            return false;
+        }
         let id = self.current.get();
-        let mut tasks = self.tasks.borrow_mut();
-        let to_execute = self.to_execute.borrow();
-        let executing = self.executing.borrow();
-        self.executes
-            && self.is_usable()
-            && (tasks.get(id)).is_some_and(|task| task.vtable.kind == TaskKind::Stack)
+        let task = self.tasks.borrow_mut().get(id);
+        let (to_execute, executing) = (self.to_execute.borrow(), self.executing.borrow());
+        task.is_some_and(|task| task.vtable.kind == TaskKind::Stack)
             && !to_execute.iter().take(16).any(|(other, _)| *other == id)
             && !executing.iter().any(|(_, other)| *other == id)
     }

@@ -16,8 +16,6 @@ use rustix::fs::{FlockOperation, flock, major, minor};
 
 /// A dead process's lock is gone within this time, or its holder isn't dead but in another pid namespace.
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(2);
-/// A block device that is busy without a lock is waited for so long.
-const UNLOCKED_MAX: Duration = Duration::from_millis(100);
 
 /// Takes the lock or says who has it (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
@@ -46,34 +44,20 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
     }
 }
 
-/// Opens a block device for oneself. EBUSY: somebody who lives has it (see [`busy_device`]).
+/// Opens a block device for oneself. EBUSY: somebody who lives has it, or a mount (see [`busy_device`]). Takes no lock to find out, which
+/// could be in the way of somebody who has the claim and is about to take the lock.
 pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
     let begin = Instant::now();
-    // A mount, most of the time; or somebody who is letting go: the claim ends a little after the lock.
-    let mut wait_max = UNLOCKED_MAX;
     loop {
         match open() {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                match lock_holder(path) {
-                    Some(pid) if is_dead(pid) => wait_max = DEAD_HOLDER_MAX,
-                    Some(_) => return Err(error),
-                    // In a container a dead holder has no number any more.
-                    None if is_locked(path) => wait_max = DEAD_HOLDER_MAX,
-                    None => {}
-                }
-                if !waits(begin, wait_max) {
-                    return Err(error);
-                }
-            }
+            // Without a holder, a dead one may be letting go: the claim ends a little after the lock, and in a container has no number.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY)
+                    && lock_holder(path).is_none_or(is_dead)
+                    && waits(begin, DEAD_HOLDER_MAX) => {}
             opened => return opened,
         }
     }
-}
-
-/// Whether somebody has the lock of a volume, whoever it is.
-fn is_locked(path: &Path) -> bool {
-    let locked = |file: File| flock(&file, FlockOperation::NonBlockingLockShared).is_err();
-    File::open(path).is_ok_and(locked)
 }
 
 /// A millisecond passes, unless it has been long enough.

@@ -97,7 +97,8 @@ impl Core {
         }
     }
 
-    /// Drives without waiting for the device's completions, if the worker is free. If not, the holder is told to look around where that is needed.
+    /// Drives without waiting for the device's completions, if the worker is free. If not, the holder is told to look around where that is
+    /// needed.
     pub(crate) fn help(&self, purpose: &Purpose<'_>, need: Need) {
         let _in = breakdown::enter(Layer::Worker);
         let mut holding = match need {

@@ -286,8 +286,8 @@ impl Pen {
         }
     }
 
-    /// A database that writes its pages directly: where they are, many of them, now and then a sync, of it or of another file; somebody looks at
-    /// it through the cache, it grows and shrinks.
+    /// A database that writes its pages directly: where they are, many of them, some in part, now and then a sync, of it or of another file;
+    /// somebody looks at it through the cache, it grows and shrinks.
     fn buffer_pool(&mut self) {
         let (slot, name) = (self.slot(), self.name());
         let how = How {
@@ -331,6 +331,11 @@ impl Pen {
                 6 if self.random.chance(1, 3) => Op::Truncate { slot, size: offset },
                 7 => Op::Append { slot: other, len },
                 8 => Op::Checkpoint,
+                blocks @ 12..=15 => Op::Write {
+                    slot,
+                    offset: offset + blocks % 8 * 512,
+                    len: len - 7 * 512,
+                },
                 _ => Op::Write { slot, offset, len },
             };
             self.ops.push(op);

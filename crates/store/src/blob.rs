@@ -16,7 +16,7 @@ use crate::direct::DIRECT_BYTES_MAX;
 use crate::extents::{Extent, Mapping};
 use crate::format::{BlobKind, Slot};
 use crate::lease::Lease;
-use crate::places::Places;
+use crate::places::{Places, Ticket};
 use crate::read::Streams;
 use crate::volume::{Inner, Store};
 use adit_base::breakdown::{self, Layer};
@@ -64,6 +64,8 @@ pub struct BlobShared {
 pub(crate) struct DirectIo {
     places: Places,
     pub(crate) lease: Lease,
+    /// Blocks of the device: what is read and written is a multiple of them.
+    block_bytes: u64,
     device: DeviceHandle,
 }
 
@@ -142,21 +144,18 @@ impl BlobShared {
         Some(buffer.slice(within..within + len))
     }
 
-    /// Reads whole pages from the device without the worker, where nothing newer is in the cache; `None`: ask the worker.
+    /// Reads whole blocks of the device without the worker, where nothing newer is in the cache; `None`: ask the worker.
     pub fn try_read_direct(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
         let direct = self.direct.get()?;
         let len = buffer.len();
-        let end = offset.checked_add(len as u64)?;
-        let whole = offset.is_multiple_of(PAGE_BYTES as u64) && len.is_multiple_of(PAGE_BYTES);
-        if !whole || len == 0 || len > DIRECT_BYTES_MAX || end > self.size() {
+        if offset.checked_add(len as u64)? > self.size() {
             return None;
         }
-        let pages = (len / PAGE_BYTES) as u64;
-        let ticket = direct.places.find(offset / PAGE_BYTES as u64, pages)?;
+        let (ticket, place) = direct.find(&direct.places, offset, len)?;
         let device = direct.device.0.upgrade()?;
         // SAFETY: the buffer is ours until `execute` returns, which gives the request back.
         let memory = unsafe { Buffer::borrowed(buffer.as_mut_ptr(), len) };
-        let request = Request::read(ticket.home * PAGE_BYTES as u64, memory, 0);
+        let request = Request::read(place, memory, 0);
         let reading = breakdown::enter(Layer::Device);
         let completion = device.execute(request);
         drop(reading);
@@ -165,15 +164,13 @@ impl BlobShared {
         sound.then_some(len)
     }
 
-    /// Overwrites whole pages on the device without the worker, where they are lent (`lease.rs`).
+    /// Overwrites whole blocks of the device without the worker, where their pages are lent (`lease.rs`).
     pub fn try_write_direct(&self, offset: u64, data: &[u8]) -> DirectWrite {
         let no = DirectWrite::default();
         let Some(direct) = self.direct.get() else {
             return no;
         };
-        let len = data.len();
-        let whole = offset.is_multiple_of(PAGE_BYTES as u64) && len.is_multiple_of(PAGE_BYTES);
-        if !whole || len == 0 || len > DIRECT_BYTES_MAX {
+        if !direct.takes(offset, data.len()) {
             return no;
         }
         if let Err(recalled) = direct.lease.enter() {
@@ -195,6 +192,7 @@ impl BlobShared {
             Box::new(DirectIo {
                 places: Places::default(),
                 lease: Lease::default(),
+                block_bytes: device.geometry().logical_block_bytes.into(),
                 device: DeviceHandle(Arc::downgrade(device)),
             })
         })
@@ -259,16 +257,32 @@ impl BlobShared {
 }
 
 impl DirectIo {
-    /// Writes whole pages for who is inside the lease; false: they are not all lent, or it failed, and the worker says how.
+    /// Whether one request to the device can be of this.
+    fn takes(&self, offset: u64, len: usize) -> bool {
+        let whole = (offset | len as u64).is_multiple_of(self.block_bytes);
+        whole && len != 0 && len <= DIRECT_BYTES_MAX
+    }
+
+    /// Where bytes `[offset, offset + len)` begin on the device, if one request can be of them and these places know all of their pages.
+    fn find(&self, places: &Places, offset: u64, len: usize) -> Option<(Ticket, u64)> {
+        if !self.takes(offset, len) {
+            return None;
+        }
+        let (page, within) = (offset / PAGE_BYTES as u64, offset % PAGE_BYTES as u64);
+        let pages = (within + len as u64).div_ceil(PAGE_BYTES as u64);
+        let ticket = places.find(page, pages)?;
+        Some((ticket, ticket.home * PAGE_BYTES as u64 + within))
+    }
+
+    /// Writes whole blocks for who is inside the lease; false: their pages are not all lent, or it failed, and the worker says how.
     fn write(&self, offset: u64, data: &[u8]) -> bool {
-        let pages = (data.len() / PAGE_BYTES) as u64;
-        let ticket = self.lease.places.find(offset / PAGE_BYTES as u64, pages);
-        let (Some(ticket), Some(device)) = (ticket, self.device.0.upgrade()) else {
+        let found = self.find(&self.lease.places, offset, data.len());
+        let (Some((_, place)), Some(device)) = (found, self.device.0.upgrade()) else {
             return false;
         };
         // SAFETY: the memory is valid until `execute` returns, which gives the request back; a write only reads it.
         let memory = unsafe { Buffer::borrowed(data.as_ptr().cast_mut(), data.len()) };
-        let mut request = Request::read(ticket.home * PAGE_BYTES as u64, memory, 0);
+        let mut request = Request::read(place, memory, 0);
         request.operation = Operation::Write { fua: false };
         let _in = breakdown::enter(Layer::Device);
         // A device that panics does so again for the worker, which poisons the volume. Nobody must be left inside.

@@ -1,10 +1,10 @@
 //! Direct IO: between the caller's memory and the device, coherent with the cache.
 //!
 //! A direct read takes what the cache has from the cache and the rest from the device; where nothing newer than the device is known, the
-//! calling thread does that without the worker (`places.rs`). A direct write of mapped,
-//! written pages goes straight to them and drops their frames, before and after, so that no reader keeps a page
-//! that it loaded meanwhile; then they are lent, so that the next one needs no worker (`lease.rs`). All else (unaligned, new or live pages) takes the cached path and is written back
-//! before the call returns. So it is for all of it where data has checksums: see `Inner::overwrite`.
+//! calling thread does that without the worker (`places.rs`). A direct write of whole blocks of the device, in mapped,
+//! written pages, goes straight to them and drops their frames, before and after, so that no reader keeps a page
+//! that it loaded meanwhile; then they are lent, so that the next one needs no worker (`lease.rs`). All else (unaligned, new or live pages) takes
+//! the cached path and is written back before the call returns. So it is for all of it where data has checksums: see `Inner::overwrite`.
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
@@ -17,16 +17,16 @@ use adit_block::{Buffer, Operation};
 use std::rc::Rc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Pages of one direct request.
-const DIRECT_PAGES_MAX: u32 = 256;
-pub(crate) const DIRECT_BYTES_MAX: usize = DIRECT_PAGES_MAX as usize * PAGE_BYTES;
+/// Bytes of one direct request.
+pub(crate) const DIRECT_BYTES_MAX: usize = 1 << 20;
 /// Direct reads through the worker before it looks again whether they need it.
 const PUBLISH_AFTER: u32 = 16;
 /// So many pages are looked at in the time of a direct read.
 const PAGES_PER_READ: u32 = 8;
 
 impl Store {
-    /// Reads at `offset` without filling the cache (but with the page in which the file ends). Any alignment works; whole pages avoid a copy.
+    /// Reads at `offset` without filling the cache (but with the page in which the file ends). Any alignment works; whole blocks of the
+    /// device (whole pages, where data has checksums) avoid a copy.
     pub async fn read_direct(
         &self,
         blob: &Rc<Blob>,
@@ -68,9 +68,8 @@ impl Store {
     pub async fn write_direct(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
         let inner = &self.0;
         inner.check_write(blob, offset, data.len() as u64)?;
-        let aligned = offset.is_multiple_of(PAGE)
-            && data.len().is_multiple_of(PAGE_BYTES)
-            && !data.is_empty();
+        let aligned =
+            (offset | data.len() as u64).is_multiple_of(inner.direct_unit()) && !data.is_empty();
         if aligned && inner.overwrite(blob, offset, data).await? {
             return Ok(());
         }
@@ -135,25 +134,28 @@ impl Inner {
         self.publish_place(blob, extent, valid_size);
         let home = extent.physical + u64::from(page - extent.logical);
         let failed = |errno| {
-            Error::with(
-                errno,
-                format!(
-                    "read blob {} at offset {start} (device page {home})",
-                    blob.id.slot
-                ),
-            )
+            let at = start + within as u64;
+            let what = format!(
+                "read blob {} at offset {at} (device page {home})",
+                blob.id.slot
+            );
+            Error::with(errno, what)
         };
-        let mut pages = (buffer.len() / PAGE_BYTES).min(DIRECT_PAGES_MAX as usize) as u32;
-        pages = pages
-            .min(extent.logical + extent.pages - page)
-            .min(((valid_size - start) / PAGE).min(u64::from(u32::MAX)) as u32)
-            .max(1);
+        let within = within as u64;
+        let end = (extent.end() * PAGE).min(valid_size - valid_size % PAGE) - start;
+        let most = (end - within).min(buffer.len().min(DIRECT_BYTES_MAX) as u64);
+        let unit = self.direct_unit();
+        let whole = match within.is_multiple_of(unit) {
+            true => most - most % unit,
+            false => 0,
+        };
+        let pages = (within + whole).div_ceil(PAGE).max(1) as u32;
         let sums = match self.sums(home, pages) {
             Ok(sums) => sums,
             Err(stop) => return self.unstop(stop).await.map(|()| 0), // and look again
         };
         let mut request = self.request(Operation::Read, home);
-        if part < PAGE_BYTES {
+        if whole == 0 {
             request.buffers.push(self.pool.get(PAGE_BYTES)?);
             let completion = self.reactor.submit(request).await;
             completion.result.map_err(failed)?;
@@ -161,14 +163,16 @@ impl Inner {
             if !self.matches(home, 0, &sums, read) {
                 return Err(self.mismatch(blob.id.slot, page, home));
             }
+            let within = within as usize;
             buffer[..part].copy_from_slice(&read[within..within + part]);
             return Ok(part);
         }
         let clean = (1..pages)
             .take_while(|index| self.cache.find(blob.key(page + index)).is_none())
-            .count() as u32
+            .count() as u64
             + 1;
-        let bytes = clean as usize * PAGE_BYTES;
+        let bytes = whole.min(clean * PAGE - within) as usize;
+        request.offset_bytes += within;
         // SAFETY: the caller of a direct read lends its memory until the operation is complete, and
         // operations run to completion.
         request
@@ -176,12 +180,21 @@ impl Inner {
             .push(unsafe { Buffer::borrowed(buffer.as_mut_ptr(), bytes) });
         let completion = self.reactor.submit(request).await;
         completion.result.map_err(failed)?;
-        let read = buffer[..bytes].chunks_exact(PAGE_BYTES).enumerate();
+        // Where there are checksums, these are whole pages.
+        let read = buffer[..bytes].chunks(PAGE_BYTES).enumerate();
         let sound = read.take_while(|(index, read)| self.matches(home, *index, &sums, read));
         match sound.count() {
             0 => Err(self.mismatch(blob.id.slot, page, home)),
             // What follows is read again, and told if it is asked for.
-            sound => Ok(sound * PAGE_BYTES),
+            sound => Ok(bytes.min(sound * PAGE_BYTES)),
+        }
+    }
+
+    /// Offset and length of what goes between the caller's memory and the device are multiples of this.
+    fn direct_unit(&self) -> u64 {
+        match self.checksums {
+            Some(_) => PAGE,
+            None => self.reactor.device().geometry().logical_block_bytes.into(),
         }
     }
 
@@ -219,7 +232,7 @@ impl Inner {
             .set(PUBLISH_AFTER + looked_at / PAGES_PER_READ);
     }
 
-    /// Writes whole pages in place; false: they are not all mapped, written and free of live bytes.
+    /// Writes whole blocks of the device in place; false: their pages are not all mapped, written and free of live bytes.
     async fn overwrite(self: &Rc<Self>, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
         if self.checksums.is_some() {
             // In place it would have to be, and the checksum of memory that its owner may change meanwhile means nothing.
@@ -227,7 +240,7 @@ impl Inner {
         }
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
-        let end = offset + data.len() as u64;
+        let end = (offset + data.len() as u64).next_multiple_of(PAGE);
         if end > blob.slot.borrow().valid_size {
             return Ok(false);
         }
@@ -244,7 +257,7 @@ impl Inner {
         if !self.drop_clean_frames(blob, first, last).await {
             return Ok(false);
         }
-        let written = self.overwrite_pages(blob, first, last, data).await;
+        let written = self.overwrite_blocks(blob, offset, data).await;
         // After a failure too: some of it may be on the device.
         blob.home_sequence.set(self.barriers.note_write());
         self.drop_clean_frames(blob, first, last).await;
@@ -255,39 +268,39 @@ impl Inner {
         Ok(true)
     }
 
-    /// Writes mapped pages to where they are.
-    async fn overwrite_pages(
+    /// Writes into mapped pages where they are.
+    async fn overwrite_blocks(
         self: &Rc<Self>,
         blob: &Rc<Blob>,
-        first: u32,
-        last: u32,
+        offset: u64,
         data: &[u8],
     ) -> Result<()> {
-        let mut page = first;
-        while page < last {
-            let Mapping::Extent(extent) = self.map(blob, page).await? else {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let Mapping::Extent(extent) = self.map(blob, (at / PAGE) as u32).await? else {
                 return Err(Error::with(Errno::UCLEAN, "find a page that was there"));
             };
-            let home = extent.physical + u64::from(page - extent.logical);
-            let pages = (extent.logical + extent.pages)
-                .min(last)
-                .min(page + DIRECT_PAGES_MAX)
-                - page;
-            let from = (page - first) as usize * PAGE_BYTES;
-            let bytes = pages as usize * PAGE_BYTES;
+            let skip = at - u64::from(extent.logical) * PAGE;
+            let there = u64::from(extent.pages) * PAGE - skip;
+            let bytes = there.min((data.len() - done).min(DIRECT_BYTES_MAX) as u64) as usize;
+            let home = extent.physical + skip / PAGE;
             let mut request = self.request(Operation::Write { fua: false }, home);
+            request.offset_bytes += skip % PAGE;
+            let data = &data[done..done + bytes];
             // SAFETY: as in `read_device`; a write only reads the memory.
-            request.buffers.push(unsafe {
-                Buffer::borrowed(data[from..from + bytes].as_ptr().cast_mut(), bytes)
-            });
+            request
+                .buffers
+                .push(unsafe { Buffer::borrowed(data.as_ptr().cast_mut(), bytes) });
             let completion = self.reactor.submit(request).await;
             completion.result.map_err(|errno| {
-                Error::with(
-                    errno,
-                    format!("write blob {} (device page {home})", blob.id.slot),
-                )
+                let what = format!(
+                    "write blob {} at offset {at} (device page {home})",
+                    blob.id.slot
+                );
+                Error::with(errno, what)
             })?;
-            page += pages;
+            done += bytes;
         }
         Ok(())
     }

@@ -11,8 +11,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 const PAGE: usize = 4096;
+/// Of the device.
+const BLOCK: usize = 512;
 const PAGES: usize = 48;
 const DIRECT: OpenFlags = RW.union(OpenFlags::DIRECT);
+
+/// A place and a length within the first pages: whole pages, or blocks of the device.
+fn some_blocks(random: &mut Prng) -> (usize, usize) {
+    let unit = match random.below(2) {
+        0 => PAGE,
+        _ => BLOCK,
+    };
+    let len = (1 + random.below(4 * PAGE as u64 / unit as u64)) as usize * unit;
+    let units = (PAGES * PAGE - len) / unit;
+    (random.below(units as u64) as usize * unit, len)
+}
 
 /// Reads a range directly, past the worker where that is possible; says whether it was.
 fn read_directly(volume: &Volume, file: &OpenFile, offset: u64, buffer: &mut [u8]) -> bool {
@@ -53,7 +66,9 @@ fn a_direct_read_past_the_worker_sees_whatever_was_done_before_it() {
                 expected[from + 100..from + len].copy_from_slice(&fresh[100..]);
             }
             1 => {
-                volume.write(&direct, offset, &fresh).unwrap();
+                let (from, len) = some_blocks(&mut random);
+                let fresh = stamped(round, from as u64, len);
+                volume.write(&direct, from as u64, &fresh).unwrap();
                 expected[from..from + len].copy_from_slice(&fresh);
             }
             2 => {
@@ -91,15 +106,10 @@ fn a_direct_read_past_the_worker_sees_whatever_was_done_before_it() {
             _ => {}
         }
         for _ in 0..random.below(30) {
-            let page = random.below(PAGES as u64 - 4) as usize;
-            let pages = 1 + random.below(4) as usize;
-            let mut back = vec![0; pages * PAGE];
-            let at = page * PAGE;
+            let (at, len) = some_blocks(&mut random);
+            let mut back = vec![0; len];
             past += u64::from(read_directly(&volume, &direct, at as u64, &mut back));
-            assert!(
-                back == expected[at..at + back.len()],
-                "round {round}, page {page}"
-            );
+            assert!(back == expected[at..at + len], "round {round}, at {at}");
         }
     }
     assert!(past > 1000, "{past} reads went past the worker");
@@ -293,8 +303,7 @@ fn a_direct_write_past_the_worker_is_seen_by_all_who_look_later() {
     let mut random = Prng::new(5);
     let mut past = 0;
     for round in 2..4000u32 {
-        let page = random.below(PAGES as u64 - 4) as usize;
-        let (from, len) = (page * PAGE, (1 + random.below(4) as usize) * PAGE);
+        let (from, len) = some_blocks(&mut random);
         let fresh = stamped(round, from as u64, len);
         if random.below(30) == 0 {
             volume.write(&cached, from as u64, &fresh).unwrap();
@@ -310,7 +319,7 @@ fn a_direct_write_past_the_worker_is_seen_by_all_who_look_later() {
         }
         expected[from..from + len].copy_from_slice(&fresh);
         let at = match random.below(2) {
-            0 => from,
+            0 => from - from % PAGE,
             _ => random.below(PAGES as u64) as usize * PAGE,
         };
         if random.below(12) == 0 {

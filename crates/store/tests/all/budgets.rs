@@ -136,6 +136,35 @@ fn a_new_page_sized_blob_with_fsync_is_two_writes_and_two_flushes_at_most() {
 }
 
 #[test]
+fn direct_access_to_some_blocks_is_one_request_of_these_blocks() {
+    let (device, engine) = volume(None);
+    let id = new_blob(&engine, 16 * 4096 + 100);
+    settled(&device, &engine);
+    for (offset, len) in [(512, 512), (3 * 4096 + 1024, 2048), (7 * 512, 9 * 512)] {
+        let data = pattern(len, offset);
+        let counts = cost(&device, &engine, |store| {
+            let data = data.clone();
+            async move {
+                let blob = store.blob(id).await?;
+                // What the cache has of it is dropped.
+                store.write_direct(&blob, offset, &data).await
+            }
+        });
+        assert_eq!((counts.writes, counts.bytes_written), (1, len as u64));
+        assert_eq!(counts.reads, 0);
+        let counts = cost(&device, &engine, |store| async move {
+            let blob = store.blob(id).await?;
+            let mut back = vec![0; len];
+            let got = store.read_direct(&blob, offset, &mut back).await?;
+            assert!(got == len && back == data);
+            Ok(())
+        });
+        assert_eq!((counts.reads, counts.bytes_read), (1, len as u64));
+    }
+    close(engine);
+}
+
+#[test]
 fn overwriting_a_page_with_fdatasync_is_one_write_and_one_flush() {
     // With checksums it goes through the journal.
     for data_checksums in [false, true] {

@@ -198,7 +198,7 @@ impl Run {
     }
 
     fn range(&mut self, size: u64) -> Range<u64> {
-        let (start, len) = match self.random.below(6) {
+        let (start, len) = match self.random.below(7) {
             0 => (self.random.below(size + 1), 1 + self.random.below(300)),
             1 => (
                 self.random.below(size / 4096 + 2) * 4096,
@@ -212,6 +212,11 @@ impl Run {
             4 => (
                 size.saturating_sub(self.random.below(5000)),
                 1 + self.random.below(5000),
+            ),
+            // Blocks of the device.
+            5 => (
+                self.random.below(size / 512 + 1) * 512,
+                512 * (1 + self.random.below(20)),
             ),
             _ => (
                 self.random.below(size / 2 + 1),

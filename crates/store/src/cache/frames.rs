@@ -140,12 +140,13 @@ impl Frames {
             return false;
         };
         // SAFETY: within the page, as was asked above, and pinned.
-        unsafe { self.copy(frame, offset, into) };
+        unsafe { self.copy(&[frame], offset, into) };
         self.unpin(frame);
         true
     }
 
-    /// Pins some pages before it copies them: counting a pin waits for all that this thread has stored.
+    /// Pins some pages before it copies them: counting a pin waits for all that this thread has stored. Those that lie side by side are one
+    /// copy: each begins with a wait for memory.
     fn read_pages(&self, mut key: FrameKey, mut offset: usize, mut into: &mut [u8]) -> bool {
         while !into.is_empty() {
             let pages = (offset + into.len()).div_ceil(PAGE_BYTES).min(PINNED_MAX);
@@ -162,10 +163,11 @@ impl Frames {
                 key.page += 1;
             }
             if pinned == pages {
-                for &frame in &frames[..pages] {
-                    let (part, rest) = into.split_at_mut((PAGE_BYTES - offset).min(into.len()));
-                    // SAFETY: the part ends with the page, which is pinned.
-                    unsafe { self.copy(frame, offset, part) };
+                for row in frames[..pages].chunk_by(|frame, next| *next == frame + 1) {
+                    let len = (row.len() * PAGE_BYTES - offset).min(into.len());
+                    let (part, rest) = into.split_at_mut(len);
+                    // SAFETY: the part ends with the last page of the row, all of which are pinned.
+                    unsafe { self.copy(row, offset, part) };
                     into = rest;
                     offset = 0;
                 }
@@ -192,7 +194,7 @@ impl Frames {
             {
                 let _in = breakdown::enter(Layer::Copy);
                 // SAFETY: the part ends with the page, which is pinned.
-                unsafe { self.copy(frame, offset, part) };
+                unsafe { self.copy(&[frame], offset, part) };
             }
             self.unpin(frame);
             (key.page, into, offset) = (key.page + 1, rest, 0);
@@ -200,14 +202,18 @@ impl Frames {
         true
     }
 
+    /// Copies from a row of frames that lie side by side.
+    ///
     /// # Safety
-    /// Offset and length stay within a page. The frame is pinned, which keeps its content from changing while it is copied.
+    /// Offset and length stay within their pages. They are pinned, which keeps their content from changing while it is copied.
     #[inline]
-    unsafe fn copy(&self, frame: u32, offset: usize, into: &mut [u8]) {
-        self.mapping.accesses(frame).read();
+    unsafe fn copy(&self, row: &[u32], offset: usize, into: &mut [u8]) {
+        for &frame in row {
+            self.mapping.accesses(frame).read();
+        }
         // SAFETY: by the caller's word.
         unsafe {
-            let from = self.mapping.page(frame).cast::<u8>().add(offset);
+            let from = self.mapping.page(row[0]).cast::<u8>().add(offset);
             memory::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
         }
     }

@@ -88,6 +88,7 @@ fn clock_cost() -> Duration {
 
 /// Runs `operation(turn)` until the limit. An error of the operation ends it, as does one of kind `Interrupted` after a
 /// signal that an [`InterruptGuard`](crate::InterruptGuard) caught.
+#[inline(never)] // `cargo xtask flames` draws what is called below it.
 pub fn measure(
     limit: Limit,
     timing: Timing,

@@ -361,6 +361,7 @@ impl Shared {
         Geometry {
             size_bytes: self.config.size_bytes,
             logical_block_bytes: self.config.logical_block_bytes,
+            physical_block_bytes: self.config.logical_block_bytes,
         }
     }
 

@@ -15,6 +15,9 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Every request starts at and covers a multiple of this: 512 or 4096.
     pub logical_block_bytes: u32,
+    /// What the device writes as one piece, a multiple of the logical block: it reads what a smaller write leaves of it and writes that as
+    /// well, and if power fails meanwhile, that may be damaged.
+    pub physical_block_bytes: u32,
 }
 
 /// What a device can do, and what it may lose.

@@ -167,7 +167,7 @@ int adit_syncfs(adit_volume *volume);
 #define ADIT_O_EXCL 0x20u      /* with ADIT_O_CREAT: -EEXIST if it does */
 #define ADIT_O_TRUNC 0x40u     /* make it empty */
 #define ADIT_O_APPEND 0x80u    /* every write goes to the end, whatever its offset */
-#define ADIT_O_DIRECT 0x100u   /* past the cache: without a copy where offset, length and memory are multiples of the device's logical block */
+#define ADIT_O_DIRECT 0x100u   /* past the cache: without a copy where offset, length and memory are multiples of 4096 */
 #define ADIT_O_DSYNC 0x200u    /* each write is followed by an fdatasync of its own */
 #define ADIT_O_SYNC 0x400u     /* each write is followed by an fsync of its own */
 #define ADIT_O_DIRECTORY 0x800u /* -ENOTDIR if it isn't one; ADIT_O_RDONLY only */

@@ -98,9 +98,9 @@ impl OpenOptions {
         self
     }
 
-    /// Reads and writes go past the cache (`O_DIRECT`), without a copy where memory, offset and length are multiples of the device's
-    /// logical block (512 or 4096; on volumes with data checksums offset and length of 4096); others work too. Coherent with cached access
-    /// to the same file.
+    /// Reads and writes go past the cache (`O_DIRECT`); coherent with cached access to the same file. Without a copy where memory, offset
+    /// and length are multiples of 4096. Smaller pieces go past the cache where the device's blocks allow it, but for volumes with data
+    /// checksums: reads of whole logical blocks, writes of whole physical ones (in an image these are taken for 4096). All others work, too.
     pub fn direct(&mut self, yes: bool) -> &mut Self {
         self.direct = yes;
         self

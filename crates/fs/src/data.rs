@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 /// Reading.
 impl Fs {
-    /// Reads; short at the end of the file. With DIRECT, offset, length and memory are aligned.
+    /// Reads; short at the end of the file.
     pub async fn read(&self, file: &OpenFile, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let blob = self.readable(file)?;
         self.read_blob(file, &blob, offset, buffer).await

@@ -105,7 +105,7 @@ impl OpenFile {
             && self.who.privileged // who isn't takes set-ID bits away with each write
     }
 
-    /// An overwrite of whole blocks of the device without the worker, where their pages are lent. What the answer asks for must be done ([`Fs::end_direct_writes`]).
+    /// An overwrite of whole physical blocks of the device without the worker, where their pages are lent. What the answer asks for must be done ([`Fs::end_direct_writes`]).
     pub fn try_write(&self, offset: u64, data: &[u8]) -> DirectWrite {
         match &self.shared {
             Some(shared) if self.writes_past_worker() && !self.closed.load(Ordering::Relaxed) => {

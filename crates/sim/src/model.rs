@@ -237,10 +237,6 @@ impl Model {
                 let Some(handle) = self.handle(*slot) else {
                     return Failure;
                 };
-                let expected = match handle.how.direct && (offset | len) % 4096 != 0 {
-                    true => Either,
-                    false => Success,
-                };
                 let size = self.file(handle.id).now.len() as u64;
                 let offset = match (handle.how.append, answer) {
                     (true, Some(Answer::At(at))) => *at,
@@ -254,7 +250,7 @@ impl Model {
                     *len,
                     failed.then_some(answer).flatten(),
                 );
-                expected
+                Success
             }
             Op::Append { slot, len } => {
                 let Some(handle) = self.handle(*slot) else {
@@ -409,7 +405,6 @@ impl Model {
                     {
                         Failure
                     }
-                    _ if handle.how.direct && (offset | len) % 4096 != 0 => Either,
                     _ => Success,
                 }
             }

@@ -153,6 +153,7 @@ impl Plan {
         let device = FaultConfig {
             size_bytes: crate::ground::VOLUME_BYTES,
             logical_block_bytes: *random.pick(&[512, 4096]),
+            physical_block_bytes: [512, 4096][(seed % 2) as usize],
             volatile_cache: random.chance(7, 8),
             fua: random.chance(1, 2),
             queued,

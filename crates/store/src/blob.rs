@@ -12,7 +12,7 @@
 mod models;
 
 use crate::cache::{FrameFlags, FrameKey, Frames};
-use crate::direct::DIRECT_BYTES_MAX;
+use crate::direct::{DIRECT_BYTES_MAX, direct_read_unit, direct_write_unit};
 use crate::extents::{Extent, Mapping};
 use crate::format::{BlobKind, Slot};
 use crate::lease::Lease;
@@ -64,8 +64,10 @@ pub struct BlobShared {
 pub(crate) struct DirectIo {
     places: Places,
     pub(crate) lease: Lease,
-    /// Blocks of the device: what is read and written is a multiple of them.
-    block_bytes: u64,
+    /// What is read is a multiple of this.
+    read_unit: u64,
+    /// What is written is.
+    write_unit: u64,
     device: DeviceHandle,
 }
 
@@ -144,14 +146,14 @@ impl BlobShared {
         Some(buffer.slice(within..within + len))
     }
 
-    /// Reads whole blocks of the device without the worker, where nothing newer is in the cache; `None`: ask the worker.
+    /// Reads whole logical blocks of the device without the worker, where nothing newer is in the cache; `None`: ask the worker.
     pub fn try_read_direct(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
         let direct = self.direct.get()?;
         let len = buffer.len();
         if offset.checked_add(len as u64)? > self.size() {
             return None;
         }
-        let (ticket, place) = direct.find(&direct.places, offset, len)?;
+        let (ticket, place) = find(&direct.places, direct.read_unit, offset, len)?;
         let device = direct.device.0.upgrade()?;
         // SAFETY: the buffer is ours until `execute` returns, which gives the request back.
         let memory = unsafe { Buffer::borrowed(buffer.as_mut_ptr(), len) };
@@ -164,13 +166,13 @@ impl BlobShared {
         sound.then_some(len)
     }
 
-    /// Overwrites whole blocks of the device without the worker, where their pages are lent (`lease.rs`).
+    /// Overwrites whole physical blocks of the device without the worker, where their pages are lent (`lease.rs`).
     pub fn try_write_direct(&self, offset: u64, data: &[u8]) -> DirectWrite {
         let no = DirectWrite::default();
         let Some(direct) = self.direct.get() else {
             return no;
         };
-        if !direct.takes(offset, data.len()) {
+        if !is_request(direct.write_unit, offset, data.len()) {
             return no;
         }
         if let Err(recalled) = direct.lease.enter() {
@@ -192,7 +194,8 @@ impl BlobShared {
             Box::new(DirectIo {
                 places: Places::default(),
                 lease: Lease::default(),
-                block_bytes: device.geometry().logical_block_bytes.into(),
+                read_unit: direct_read_unit(device),
+                write_unit: direct_write_unit(device),
                 device: DeviceHandle(Arc::downgrade(device)),
             })
         })
@@ -257,26 +260,9 @@ impl BlobShared {
 }
 
 impl DirectIo {
-    /// Whether one request to the device can be of this.
-    fn takes(&self, offset: u64, len: usize) -> bool {
-        let whole = (offset | len as u64).is_multiple_of(self.block_bytes);
-        whole && len != 0 && len <= DIRECT_BYTES_MAX
-    }
-
-    /// Where bytes `[offset, offset + len)` begin on the device, if one request can be of them and these places know all of their pages.
-    fn find(&self, places: &Places, offset: u64, len: usize) -> Option<(Ticket, u64)> {
-        if !self.takes(offset, len) {
-            return None;
-        }
-        let (page, within) = (offset / PAGE_BYTES as u64, offset % PAGE_BYTES as u64);
-        let pages = (within + len as u64).div_ceil(PAGE_BYTES as u64);
-        let ticket = places.find(page, pages)?;
-        Some((ticket, ticket.home * PAGE_BYTES as u64 + within))
-    }
-
-    /// Writes whole blocks for who is inside the lease; false: their pages are not all lent, or it failed, and the worker says how.
+    /// Writes whole physical blocks for who is inside the lease; false: their pages are not all lent, or it failed, and the worker says how.
     fn write(&self, offset: u64, data: &[u8]) -> bool {
-        let found = self.find(&self.lease.places, offset, data.len());
+        let found = find(&self.lease.places, self.write_unit, offset, data.len());
         let (Some((_, place)), Some(device)) = (found, self.device.0.upgrade()) else {
             return false;
         };
@@ -289,6 +275,23 @@ impl DirectIo {
         catch_unwind(AssertUnwindSafe(|| device.execute(request)))
             .is_ok_and(|completion| completion.result.is_ok())
     }
+}
+
+/// Whether one request to the device can be of this.
+fn is_request(unit: u64, offset: u64, len: usize) -> bool {
+    let whole = (offset | len as u64).is_multiple_of(unit);
+    whole && len != 0 && len <= DIRECT_BYTES_MAX
+}
+
+/// Where bytes `[offset, offset + len)` begin on the device, if one request can be of them and these places know all of their pages.
+fn find(places: &Places, unit: u64, offset: u64, len: usize) -> Option<(Ticket, u64)> {
+    if !is_request(unit, offset, len) {
+        return None;
+    }
+    let (page, within) = (offset / PAGE_BYTES as u64, offset % PAGE_BYTES as u64);
+    let pages = (within + len as u64).div_ceil(PAGE_BYTES as u64);
+    let ticket = places.find(page, pages)?;
+    Some((ticket, ticket.home * PAGE_BYTES as u64 + within))
 }
 
 /// A blob that its worker has in memory.

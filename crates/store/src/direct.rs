@@ -1,7 +1,7 @@
 //! Direct IO: between the caller's memory and the device, coherent with the cache.
 //!
 //! A direct read takes what the cache has from the cache and the rest from the device; where nothing newer than the device is known, the
-//! calling thread does that without the worker (`places.rs`). A direct write of whole blocks of the device, in mapped,
+//! calling thread does that without the worker (`places.rs`). A direct write of whole physical blocks of the device, in mapped,
 //! written pages, goes straight to them and drops their frames, before and after, so that no reader keeps a page
 //! that it loaded meanwhile; then they are lent, so that the next one needs no worker (`lease.rs`). All else (unaligned, new or live pages) takes
 //! the cached path and is written back before the call returns. So it is for all of it where data has checksums: see `Inner::overwrite`.
@@ -13,8 +13,9 @@ use crate::read::Source;
 use crate::volume::{Inner, Rare, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use adit_block::{Buffer, Operation};
+use adit_block::{Buffer, Device, Operation};
 use std::rc::Rc;
+use std::sync::Arc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes of one direct request.
@@ -24,9 +25,20 @@ const PUBLISH_AFTER: u32 = 16;
 /// So many pages are looked at in the time of a direct read.
 const PAGES_PER_READ: u32 = 8;
 
+/// Offset and length of what is read directly to the caller's memory are multiples of this.
+pub(crate) fn direct_read_unit(device: &Arc<dyn Device>) -> u64 {
+    device.geometry().logical_block_bytes.into()
+}
+
+/// Likewise what is written: a smaller piece could cost what is beside it, which may have been synced. (Of a device with larger blocks
+/// than pages, a write risks other pages anyway.)
+pub(crate) fn direct_write_unit(device: &Arc<dyn Device>) -> u64 {
+    u64::from(device.geometry().physical_block_bytes).min(PAGE)
+}
+
 impl Store {
-    /// Reads at `offset` without filling the cache (but with the page in which the file ends). Any alignment works; whole blocks of the
-    /// device (whole pages, where data has checksums) avoid a copy.
+    /// Reads at `offset` without filling the cache (but with the page in which the file ends). Any alignment works; whole logical blocks
+    /// of the device (whole pages, where data has checksums) avoid a copy.
     pub async fn read_direct(
         &self,
         blob: &Rc<Blob>,
@@ -69,7 +81,7 @@ impl Store {
         let inner = &self.0;
         inner.check_write(blob, offset, data.len() as u64)?;
         let aligned =
-            (offset | data.len() as u64).is_multiple_of(inner.direct_unit()) && !data.is_empty();
+            (offset | data.len() as u64).is_multiple_of(inner.write_unit()) && !data.is_empty();
         if aligned && inner.overwrite(blob, offset, data).await? {
             return Ok(());
         }
@@ -144,9 +156,14 @@ impl Inner {
         let within = within as u64;
         let end = (extent.end() * PAGE).min(valid_size - valid_size % PAGE) - start;
         let most = (end - within).min(buffer.len().min(DIRECT_BYTES_MAX) as u64);
-        let unit = self.direct_unit();
-        let whole = match within.is_multiple_of(unit) {
-            true => most - most % unit,
+        let unit = match self.checksums {
+            Some(_) => PAGE,
+            None => direct_read_unit(self.reactor.device()),
+        };
+        let whole = most - most % unit;
+        // One request, be it of a whole page, rather than two.
+        let whole = match within.is_multiple_of(unit) && (whole == most || most > PAGE - within) {
+            true => whole,
             false => 0,
         };
         let pages = (within + whole).div_ceil(PAGE).max(1) as u32;
@@ -190,11 +207,11 @@ impl Inner {
         }
     }
 
-    /// Offset and length of what goes between the caller's memory and the device are multiples of this.
-    fn direct_unit(&self) -> u64 {
+    /// Offset and length of what a direct write takes from the caller's memory are multiples of this.
+    fn write_unit(&self) -> u64 {
         match self.checksums {
             Some(_) => PAGE,
-            None => self.reactor.device().geometry().logical_block_bytes.into(),
+            None => direct_write_unit(self.reactor.device()),
         }
     }
 
@@ -232,7 +249,7 @@ impl Inner {
             .set(PUBLISH_AFTER + looked_at / PAGES_PER_READ);
     }
 
-    /// Writes whole blocks of the device in place; false: their pages are not all mapped, written and free of live bytes.
+    /// Writes whole physical blocks of the device in place; false: their pages are not all mapped, written and free of live bytes.
     async fn overwrite(self: &Rc<Self>, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
         if self.checksums.is_some() {
             // In place it would have to be, and the checksum of memory that its owner may change meanwhile means nothing.

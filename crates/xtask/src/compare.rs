@@ -17,7 +17,7 @@ const PACKAGES: &[&str] = &[
 ];
 
 /// Size of the device: what is in it is in memory.
-const SIZE: &str = "4G";
+pub(crate) const DEVICE_SIZE: &str = "4G";
 
 /// What `cargo xtask compare` understands.
 pub(crate) const HELP: &str = "\
@@ -38,7 +38,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         "adit-sqlite-bench",
     ]))?;
     plugin::build(Profile::Release)?;
-    zram.set_up(SIZE)?;
+    zram.set_up(DEVICE_SIZE)?;
     let mut compare = Command::new(Profile::Release.program("adit"));
     compare.args(["compare", "--yes", "--device", DEVICE]);
     process::run(compare.args(words))

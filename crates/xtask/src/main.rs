@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | sim | fuzz | compare`.
+//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | sim | fuzz | compare | flames`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
@@ -7,6 +7,7 @@
 mod compare;
 mod counts;
 mod end_to_end;
+mod flames;
 mod fuzz;
 #[cfg(test)]
 mod layers;
@@ -41,14 +42,15 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
             print!(
-                "{HELP}{}{}{}{}{}{}{}",
+                "{HELP}{}{}{}{}{}{}{}{}",
                 models::HELP,
                 sanitize::HELP,
                 posix::HELP,
                 workloads::HELP,
                 sim::HELP,
                 fuzz::HELP,
-                compare::HELP
+                compare::HELP,
+                flames::HELP
             );
             Ok(())
         }
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
             fuzz::Options::parse(options).and_then(|options| fuzz::run(&options))
         }
         ["compare", words @ ..] => compare::run(words),
+        ["flames", names @ ..] => flames::run(names),
         _ => Err(format!("do not understand `{}`\n\n{HELP}", words.join(" "))),
     };
     match outcome {

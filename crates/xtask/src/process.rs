@@ -73,8 +73,13 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
 
 /// Runs to the end, quietly; returns standard output. On failure standard error is in the sentence.
 pub(crate) fn read(command: &mut Command) -> Outcome<String> {
+    read_fed(command, Stdio::null())
+}
+
+/// As [`read`], with something on standard input.
+pub(crate) fn read_fed(command: &mut Command, input: impl Into<Stdio>) -> Outcome<String> {
     let output = command
-        .stdin(Stdio::null())
+        .stdin(input)
         .output()
         .map_err(|error| failed(command, error))?;
     if output.status.success() {

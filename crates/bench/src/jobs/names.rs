@@ -3,6 +3,7 @@
 //! Each block ends in a syncfs, which belongs to its time: no system may leave its work to a later
 //! row, and a log that is longer than the block doesn't hide what it costs to write home.
 
+use std::ffi::CString;
 use std::io;
 use std::time::Instant;
 
@@ -34,6 +35,7 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
 
     let mut rows = Vec::new();
     let mut block = |id, title: &str, each: &dyn Fn(usize) -> io::Result<()>| -> io::Result<()> {
+        name_thread(id);
         let limit = Limit::operations(stage.shape.names);
         let sample = observed(|| {
             let started = Instant::now();
@@ -64,10 +66,18 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
         target.rename(&first[i], &second[i])
     })?;
     block("unlink", "unlink", &|i| target.unlink(&second[order[i]]))?;
+    name_thread("adit");
     rows.push((RowKey::new("list", "list a directory, a name", 0), listed));
     target.remove_folder(&folder)?;
     target.sync_everything()?;
     Ok(rows)
+}
+
+/// So that a profiler can tell the rows apart.
+fn name_thread(name: &str) {
+    if let Ok(name) = CString::new(name) {
+        let _ = rustix::thread::set_name(&name);
+    }
 }
 
 /// Reads all names of the folder; an operation is a name.

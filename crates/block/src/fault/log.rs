@@ -6,7 +6,8 @@
 //!
 //! Invariants: `durable` holds exactly what must survive; `cached` holds, in order of completion, what may; `in_flight` what may although
 //! nobody was told. After a cut, every sector of every write that may survive does or does not by itself: lost, kept and torn writes are
-//! all legal outcomes, and of two writes to one sector the later wins if both are kept (or the earlier stays, if the later is lost).
+//! all legal outcomes, and of two writes to one sector the later wins if both are kept (or the earlier stays, if the later is lost). A torn
+//! write may damage what it leaves of its physical blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub(super) struct CachedWrite {
 #[derive(Clone)]
 pub(super) struct WriteLog {
     volatile_cache: bool,
+    physical_block_bytes: u32,
     durable: Image,
     cached: Vec<CachedWrite>,
     in_flight: BTreeMap<u64, CachedWrite>,
@@ -74,6 +76,21 @@ impl CachedWrite {
         }
     }
 
+    /// What is beside it in its physical blocks may be anything.
+    fn damage_beside(&self, image: &mut Image, physical_block_bytes: u32, random: &mut Prng) {
+        let block = u64::from(physical_block_bytes);
+        let (start, end) = (self.offset_bytes, self.offset_bytes + self.len_bytes);
+        let first = start - start % block;
+        let last = end.next_multiple_of(block).min(image.size_bytes());
+        for beside in [first..start, end..last] {
+            for sector in beside.step_by(SECTOR_BYTES) {
+                if random.chance(1, 2) {
+                    image.write(sector, &[0xdb; SECTOR_BYTES]);
+                }
+            }
+        }
+    }
+
     fn apply_all(&self, image: &mut Image) {
         match &self.bytes {
             _ if !self.superseded.is_empty() => self.apply(image, |_| true),
@@ -88,9 +105,10 @@ impl CachedWrite {
 }
 
 impl WriteLog {
-    pub(super) fn new(durable: Image, volatile_cache: bool) -> WriteLog {
+    pub(super) fn new(durable: Image, volatile_cache: bool, physical_block_bytes: u32) -> WriteLog {
         WriteLog {
             volatile_cache,
+            physical_block_bytes,
             durable,
             cached: Vec::new(),
             in_flight: BTreeMap::new(),
@@ -216,7 +234,10 @@ impl WriteLog {
             match random.below(4) {
                 0 => {}
                 1 | 2 => write.apply(&mut image, |_| true),
-                _ => write.apply(&mut image, |_| random.chance(1, 2)),
+                _ => {
+                    write.apply(&mut image, |_| random.chance(1, 2));
+                    write.damage_beside(&mut image, self.physical_block_bytes, random);
+                }
             }
         }
         image

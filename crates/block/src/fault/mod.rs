@@ -38,6 +38,8 @@ pub struct FaultConfig {
     pub size_bytes: u64,
     /// 512 or 4096.
     pub logical_block_bytes: u32,
+    /// [`Geometry::physical_block_bytes`], if that is more: what a torn write leaves of such a block may be damaged.
+    pub physical_block_bytes: u32,
     /// Whether completed writes wait for a flush, or are durable at once.
     pub volatile_cache: bool,
     /// Whether to declare FUA (it is obeyed in either case).
@@ -57,6 +59,7 @@ impl Default for FaultConfig {
         FaultConfig {
             size_bytes: 64 << 20,
             logical_block_bytes: 512,
+            physical_block_bytes: 512,
             volatile_cache: true,
             fua: true,
             queued: false,
@@ -126,12 +129,14 @@ impl FaultDevice {
             "an image of whole blocks"
         );
         config.size_bytes = image.size_bytes();
+        let physical_block_bytes = config.physical_block_bytes.max(config.logical_block_bytes);
         let state = State {
             geometry: Geometry {
                 size_bytes: config.size_bytes,
                 logical_block_bytes: config.logical_block_bytes,
+                physical_block_bytes,
             },
-            log: WriteLog::new(image.clone(), config.volatile_cache),
+            log: WriteLog::new(image.clone(), config.volatile_cache, physical_block_bytes),
             current: image,
             rules: Vec::new(),
             random: Prng::new(config.seed),

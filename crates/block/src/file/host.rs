@@ -17,6 +17,8 @@ pub(super) struct HostFacts {
     pub(super) size_bytes: u64,
     /// 512 or 4096.
     pub(super) logical_block_bytes: u32,
+    /// At least the logical block.
+    pub(super) physical_block_bytes: u32,
     /// Opened with O_DIRECT.
     pub(super) direct: bool,
     /// With O_DIRECT, memory must be aligned to this.
@@ -54,6 +56,11 @@ impl HostFacts {
             let what = format!("use logical blocks of {logical_block_bytes} bytes");
             return Err(Error::with(Errno::INVAL, what));
         }
+        let physical_block_bytes = match block_device {
+            true => rustix::fs::ioctl_blkpbszget(file)?,
+            // What is below is not known.
+            false => PAGE_BYTES as u32,
+        };
         let queue = |name: &str| queue_attribute(metadata.rdev(), name);
         let supported = |name: &str| queue(name).is_some_and(|value| value != "0");
         let write_through =
@@ -66,6 +73,7 @@ impl HostFacts {
             size_bytes: size_bytes(file)? / u64::from(logical_block_bytes)
                 * u64::from(logical_block_bytes),
             logical_block_bytes,
+            physical_block_bytes: physical_block_bytes.max(logical_block_bytes),
             direct,
             memory_align: if memory_align == 0 {
                 PAGE_BYTES

@@ -276,6 +276,7 @@ impl Opened {
         Geometry {
             size_bytes: self.size_bytes.load(Ordering::Acquire),
             logical_block_bytes: self.facts.logical_block_bytes,
+            physical_block_bytes: self.facts.physical_block_bytes,
         }
     }
 }

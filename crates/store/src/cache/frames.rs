@@ -202,10 +202,11 @@ impl Frames {
         true
     }
 
-    /// Copies from a row of frames that lie side by side.
+    /// Copies from a row of frames.
     ///
     /// # Safety
-    /// Offset and length stay within their pages. They are pinned, which keeps their content from changing while it is copied.
+    /// There is at least one, and their numbers follow each other, so that their pages do. Offset and length stay within these. They are
+    /// pinned, which keeps their content from changing while it is copied.
     #[inline]
     unsafe fn copy(&self, row: &[u32], offset: usize, into: &mut [u8]) {
         for &frame in row {

@@ -57,6 +57,24 @@ fn a_read_of_many_pages_has_all_of_them_or_says_no_and_leaves_no_pin() {
         let pages = (offset..offset + len).map(|at| (at / PAGE_BYTES) as u8);
         assert!(into.iter().copied().eq(pages));
     }
+    // Not side by side: 5 and 13 change places.
+    cache.remove(ids[5]);
+    cache.remove(ids[13]);
+    let ids: Vec<_> = (ids.iter().enumerate())
+        .map(|(page, id)| match page {
+            5 => add(&mut cache, 5, 5),
+            13 => add(&mut cache, 13, 13),
+            _ => *id,
+        })
+        .collect();
+    for (offset, len) in [(0, 20 * PAGE_BYTES), (3 * PAGE_BYTES - 1, 9 * PAGE_BYTES)] {
+        let mut into = vec![0xff; len];
+        let first = (offset / PAGE_BYTES) as u64;
+        let within = offset % PAGE_BYTES;
+        assert!(cache.frames().read(key(first), within, &mut into));
+        let pages = (offset..offset + len).map(|at| (at / PAGE_BYTES) as u8);
+        assert!(into.iter().copied().eq(pages));
+    }
     cache.remove(ids[13]);
     let mut into = vec![0; 20 * PAGE_BYTES];
     assert!(!cache.frames().read(key(0), 0, &mut into));

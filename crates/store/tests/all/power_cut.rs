@@ -10,6 +10,7 @@
 
 use crate::crash::model::{Model, stamped};
 use crate::crash::{drop_dead, engine_options, open};
+use crate::rig;
 use adit_base::random::Prng;
 use adit_base::simulation::World;
 use adit_base::{Errno, Result};
@@ -152,6 +153,7 @@ impl Run {
             volatile_cache: !seed.is_multiple_of(3),
             queued: seed & 1 == 0,
             inline: seed & 2 == 0,
+            physical_block_bytes: [512, 4096][(seed / 4 % 2) as usize],
             seed: random.next_u64(),
             ..FaultConfig::default()
         };
@@ -666,4 +668,46 @@ fn nothing_synced_is_lost_and_nothing_foreign_appears() {
         "seeds {from}..{seed}: {cuts} cuts, {opens} recoveries in {:?}",
         began.elapsed()
     );
+}
+
+#[test]
+fn a_direct_write_of_some_blocks_risks_nothing_beside_them() {
+    const LEN: usize = 16 << 10;
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: VOLUME_BYTES,
+        physical_block_bytes: 4096,
+        ..FaultConfig::default()
+    });
+    rig::format_as(&device, MkfsOptions::default());
+    let engine = rig::open(&device);
+    let (old, new) = (rig::pattern(LEN, 1), rig::pattern(512, 2));
+    let write = engine.run(|store| async {
+        let id = rig::create(store).await?;
+        let blob = store.blob(id).await?;
+        store.write(&blob, 0, &old).await?;
+        store.sync(&blob, SyncKind::All).await?;
+        store.checkpoint().await?;
+        store.write_direct(&blob, 512, &new).await?;
+        Ok(id)
+    });
+    let id = write.unwrap();
+    let mut random = Prng::new(3);
+    let cuts: Vec<_> = (0..100).map(|_| device.power_cut(&mut random)).collect();
+    rig::drop_dead(engine);
+    let mut written = 0;
+    for image in cuts {
+        let engine = rig::open(&device.reopen(image));
+        let read = engine.run(|store| async {
+            let blob = store.blob(id).await?;
+            let mut back = vec![0; LEN];
+            assert_eq!(store.read(&blob, 0, &mut back).await?, LEN);
+            Ok(back)
+        });
+        let back = read.unwrap();
+        written += u32::from(back[512..1024] == new);
+        let beside = |bytes: &[u8]| [&bytes[..512], &bytes[1024..]].concat();
+        assert!(beside(&back) == beside(&old), "what was synced is lost");
+        rig::drop_dead(engine);
+    }
+    assert!((1..100).contains(&written), "{written} of 100 cuts kept it");
 }

@@ -37,7 +37,7 @@ const fn picture(name: &'static str, title: &'static str, job: &'static str) -> 
     }
 }
 
-/// A row about 20,000 names.
+/// A row about 400,000 names, so that there are enough samples.
 const fn names(name: &'static str, title: &'static str, row: &'static str) -> Picture {
     Picture {
         row,
@@ -71,13 +71,17 @@ const PICTURES: &[Picture] = &[
     ),
     names(
         "create",
-        "create + close, 20,000 names in one directory",
+        "create + close, 400,000 names in one directory",
         "create",
     ),
-    names("stat", "stat, 20,000 names at random", "stat"),
-    names("open-close", "open + close, 20,000 names at random", "open"),
-    names("rename", "rename, 20,000 names at random", "rename"),
-    names("unlink", "unlink, 20,000 names at random", "unlink"),
+    names("stat", "stat, 400,000 names at random", "stat"),
+    names(
+        "open-close",
+        "open + close, 400,000 names at random",
+        "open",
+    ),
+    names("rename", "rename, 400,000 names at random", "rename"),
+    names("unlink", "unlink, 400,000 names at random", "unlink"),
     picture(
         "direct-read",
         "direct reads of 4 KiB at random",
@@ -148,7 +152,7 @@ pub(crate) fn run(wanted: &[&str]) -> Outcome {
 /// What perf saw while `adit measure` did the job, as text.
 fn record(picture: &Picture, adit: &Path, folder: &Path) -> Outcome<String> {
     let assignment = format!(
-        r#"{{"system":"adit","place":"{DEVICE}","jobs":[{}],"round":0,"shape":{{"slice":{{"secs":3,"nanos":0}},"names":20000,
+        r#"{{"system":"adit","place":"{DEVICE}","jobs":[{}],"round":0,"shape":{{"slice":{{"secs":3,"nanos":0}},"names":400000,
            "direct_bytes":67108864,"scan_bytes":67108864,"cache_bytes":{}}}}}"#,
         picture.job,
         u64::from(picture.cache_mib) << 20

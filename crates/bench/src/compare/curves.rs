@@ -215,9 +215,12 @@ pub(crate) fn lines(
     let Some(y_range) = decades(points().map(|(_, y)| y)) else {
         return Ok(None);
     };
+    // So that no rounding leaves out the labels of its ends.
+    let y_range = y_range.start * 0.999..y_range.end * 1.001;
     let x_low = points().map(|(x, _)| x).fold(f64::MAX, f64::min);
     let x_high = points().map(|(x, _)| x).fold(0.0, f64::max);
     let in_bytes = curves.x.contains("size");
+    let doubles = points().all(|(x, _)| (x as u64).is_power_of_two());
     let label = |x: &f64| match in_bytes {
         true => short_bytes(x.round() as u64),
         false => short_axis(*x),
@@ -234,7 +237,7 @@ pub(crate) fn lines(
             .build_cartesian_2d(
                 (x_low..x_high * 1.02)
                     .log_scale()
-                    .base(if in_bytes { 2.0 } else { 10.0 }),
+                    .base(if in_bytes || doubles { 2.0 } else { 10.0 }),
                 y_range.log_scale(),
             )
             .map_err(drawn)?;

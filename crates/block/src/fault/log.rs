@@ -31,6 +31,8 @@ pub(super) struct CachedWrite {
     completed_at: u64,
     /// A flush or FUA write that failed was under way when it completed, or began afterwards.
     forsaken: bool,
+    /// A sector of a write that was torn: what is beside it is that write's.
+    torn: bool,
 }
 
 /// Durable content and what isn't durable yet.
@@ -56,6 +58,15 @@ impl CachedWrite {
             superseded: Vec::new(),
             completed_at: 0,
             forsaken: false,
+            torn: false,
+        }
+    }
+
+    /// What is left of a torn write.
+    pub(super) fn sector_of_torn(offset_bytes: u64, bytes: &[u8]) -> CachedWrite {
+        CachedWrite {
+            torn: true,
+            ..CachedWrite::new(offset_bytes, bytes.len() as u64, Some(bytes.into()))
         }
     }
 
@@ -84,7 +95,7 @@ impl CachedWrite {
         let last = end.next_multiple_of(block).min(image.size_bytes());
         for beside in [first..start, end..last] {
             for sector in beside.step_by(SECTOR_BYTES) {
-                if random.chance(1, 2) {
+                if !self.torn && random.chance(1, 2) {
                     image.write(sector, &[0xdb; SECTOR_BYTES]);
                 }
             }

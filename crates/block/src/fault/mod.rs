@@ -550,7 +550,7 @@ impl State {
             for sector in buffer.as_slice().chunks(SECTOR_BYTES) {
                 if self.random.chance(1, 2) {
                     self.current.write(at, sector);
-                    let write = CachedWrite::new(at, sector.len() as u64, Some(sector.into()));
+                    let write = CachedWrite::sector_of_torn(at, sector);
                     self.log.submitted(number, write);
                     self.log.completed(number, false);
                 }

@@ -1,6 +1,8 @@
 /* Lesson 4: blobs: storage without names, for programs that keep their own index.
  *
- *   gcc examples/c/blob.c -Icrates/capi/include -Ltarget/release -ladit -o blob && ./blob blob.adit
+ *   cargo build --release --package adit-capi
+ *   gcc examples/c/blob.c -Icrates/capi/include -Ltarget/release -ladit -Wl,-rpath,$PWD/target/release -o blob
+ *   ./blob blob.adit
  */
 #include "adit.h"
 

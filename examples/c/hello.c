@@ -1,6 +1,8 @@
 /* Lesson 1: a volume, a file, some bytes.
  *
- *   gcc examples/c/hello.c -Icrates/capi/include -Ltarget/release -ladit -o hello && ./hello hello.adit
+ *   cargo build --release --package adit-capi
+ *   gcc examples/c/hello.c -Icrates/capi/include -Ltarget/release -ladit -Wl,-rpath,$PWD/target/release -o hello
+ *   ./hello hello.adit
  */
 #include "adit.h"
 

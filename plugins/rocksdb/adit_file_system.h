@@ -5,7 +5,8 @@
 // ADDRESS. A program that links the library can call NewAditFileSystem instead.
 //
 // Invariants: every path is inside the volume, and nothing is written outside it (LOG, LOCK and OPTIONS included);
-// no function throws. NewLogger is RocksDB's own, which writes through NewWritableFile below.
+// no function throws. A logger is RocksDB's own, which writes through NewWritableFile below; Adit's
+// messages go there, too.
 #pragma once
 
 #include <memory>
@@ -93,6 +94,8 @@ class AditFileSystem final : public rocksdb::FileSystem {
   IOStatus LockFile(const std::string& path, const IOOptions&, rocksdb::FileLock** lock,
                     IODebugContext*) override;
   IOStatus UnlockFile(rocksdb::FileLock* lock, const IOOptions&, IODebugContext*) override;
+  IOStatus NewLogger(const std::string& path, const IOOptions& options,
+                     std::shared_ptr<rocksdb::Logger>* result, IODebugContext* debug) override;
   IOStatus GetTestDirectory(const IOOptions& options, std::string* path,
                             IODebugContext* debug) override;
   IOStatus GetAbsolutePath(const std::string& path, const IOOptions&, std::string* absolute,

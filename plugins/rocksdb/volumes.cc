@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 
+#include "messages.h"
+
 namespace adit_rocksdb {
 
 namespace {
@@ -38,7 +40,10 @@ Registry& registry = *new Registry;
 // Constructed when the library is loaded, and destroyed at exit after the program's own statics, which may hold
 // the last reference to a file system (db_bench's do).
 const struct AtExit {
-  ~AtExit() { registry.SyncAll(); }
+  ~AtExit() {
+    messages.End();
+    registry.SyncAll();
+  }
 } at_exit;
 
 // Two spellings of one path are one volume; mem:SIZE and what doesn't exist stay as they are.
@@ -47,35 +52,12 @@ std::string Canonical(const std::string& address) {
   return realpath(address.c_str(), resolved) != nullptr ? std::string(resolved) : address;
 }
 
-// Reads "64M" as bytes. False for what isn't a size: nobody should get another bound than was meant.
-bool ParseSize(const char* text, uint64_t* bytes) {
-  uint64_t number = 0;
-  const char* at = text;
-  for (; *at >= '0' && *at <= '9'; ++at) {
-    if (__builtin_mul_overflow(number, 10u, &number)) return false;
-    if (__builtin_add_overflow(number, static_cast<uint64_t>(*at - '0'), &number)) return false;
-  }
-  if (at == text || number == 0) return false;
-  unsigned shift = 0;
-  switch (*at) {
-    case '\0': break;
-    case 'k': case 'K': shift = 10; break;
-    case 'm': case 'M': shift = 20; break;
-    case 'g': case 'G': shift = 30; break;
-    case 't': case 'T': shift = 40; break;
-    default: return false;
-  }
-  if (shift != 0 && *++at != '\0') return false;
-  *bytes = number << shift;
-  return *bytes >> shift == number;
-}
-
 std::shared_ptr<Volume> Registry::Open(const std::string& address, std::string* error) {
   const std::string canonical = Canonical(address);
+  messages.Begin();
   adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
-  const char* cache = getenv("ADIT_CACHE");
-  if (cache != nullptr && *cache != '\0' && !ParseSize(cache, &options.cache_bytes)) {
-    *error = "ADIT_CACHE=" + std::string(cache) + " is not a size like 64M";
+  if (adit_options_from_environment(&options) < 0) {
+    *error = adit_error_message();
     return nullptr;
   }
   std::lock_guard<std::mutex> guard(mutex_);
@@ -101,6 +83,7 @@ std::shared_ptr<Volume> Registry::Open(const std::string& address, std::string* 
 
 // What the owner of a handle does at its end.
 int Registry::Close(const Volume* owner) {
+  messages.LetGo();  // of a LOG, which is a file of the volume
   std::lock_guard<std::mutex> guard(mutex_);
   const auto found = volumes_.find(owner->address());
   if (found == volumes_.end() || found->second.owner != owner) return 0;
@@ -117,7 +100,11 @@ int Registry::Close(const Volume* owner) {
 
 void Registry::SyncAll() {
   std::lock_guard<std::mutex> guard(mutex_);
-  for (const auto& entry : volumes_) adit_syncfs(entry.second.handle);
+  for (const auto& entry : volumes_) {
+    if (adit_syncfs(entry.second.handle) < 0) {
+      fprintf(stderr, "adit: syncing %s at exit: %s\n", entry.first.c_str(), adit_error_message());
+    }
+  }
 }
 
 }  // namespace

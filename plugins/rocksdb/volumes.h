@@ -33,7 +33,7 @@ class Volume {
 };
 
 // The volume at `address`, opened if it isn't. Null on failure, with the reason in *error.
-// The environment variable ADIT_CACHE (like 64M) bounds the page cache of volumes opened by this.
+// The environment decides how it is opened: see adit_options_from_environment.
 std::shared_ptr<Volume> OpenVolume(const std::string& address, std::string* error);
 
 }  // namespace adit_rocksdb

@@ -20,6 +20,13 @@ int sqlite3_adit_register(int make_default);
  * with volume NULL, and closes it then. SQLITE_BUSY: databases are open in it; SQLITE_MISUSE: the address is in use. */
 int sqlite3_adit_lend_volume(const char *address, adit_volume *volume);
 
+/* Hands messages of Adit to SQLite's log (SQLITE_CONFIG_LOG), and errors to standard error, too. The extension sees to that
+ * itself; a program that links statically has one place for messages, and decides:
+ *
+ *     adit_set_log(sqlite3_adit_log, NULL, ADIT_LOG_WARNING);
+ */
+void sqlite3_adit_log(void *unused, int level, const char *message);
+
 #ifdef __cplusplus
 }
 #endif

@@ -101,8 +101,8 @@ static int open_handle(struct file *file, int *flags)
         return result == -ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;
     }
     /* It lives on until it is closed. */
-    if (*flags & SQLITE_OPEN_DELETEONCLOSE)
-        adit_unlink(file->volume->handle, file->path);
+    if (*flags & SQLITE_OPEN_DELETEONCLOSE && adit_unlink(file->volume->handle, file->path) < 0)
+        sqlite3_log(SQLITE_WARNING, "adit: the temporary file %s stays: %s", file->path, adit_error_message());
     return SQLITE_OK;
 }
 
@@ -149,8 +149,9 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
     if (code == SQLITE_OK && (flags & SQLITE_OPEN_MAIN_DB)) {
         file->powersafe_overwrite = sqlite3_uri_boolean(name, "psow", 1) != 0;
         file->batches = sqlite3_uri_boolean(name, "batch", 1) != 0;
-        if (adit_fstat(file->handle, &stat) < 0)
-            code = SQLITE_IOERR_FSTAT;
+        const int found = adit_fstat(file->handle, &stat);
+        if (found < 0)
+            code = file_failed(file, found, SQLITE_IOERR_FSTAT);
         else if ((file->database = database_acquire(file->volume, &stat)) == NULL)
             code = SQLITE_NOMEM;
     }
@@ -194,12 +195,10 @@ static int vfs_delete(sqlite3_vfs *vfs, const char *name, int and_sync)
     result = adit_unlink(volume->handle, path);
     if (result == -ENOENT)
         code = SQLITE_IOERR_DELETE_NOENT;
-    else if (result < 0)
+    else if (result >= 0)
+        code = and_sync && sync_directory(volume, path) < 0 ? SQLITE_IOERR_DIR_FSYNC : SQLITE_OK;
+    if (code != SQLITE_OK && code != SQLITE_IOERR_DELETE_NOENT)
         sqlite3_log(code, "adit: %s", adit_error_message());
-    else if (and_sync && sync_directory(volume, path) < 0)
-        code = SQLITE_IOERR_DIR_FSYNC;
-    else
-        code = SQLITE_OK;
     volume_release(volume);
     return code;
 }
@@ -323,6 +322,8 @@ int sqlite3_aditsqlite_init(sqlite3 *db, char **error, const sqlite3_api_routine
     SQLITE_EXTENSION_INIT2(api);
     int code = sqlite3_adit_register(0);
     (void)db;
+    /* The library has a libadit.a of its own. */
+    adit_set_log(sqlite3_adit_log, NULL, ADIT_LOG_WARNING);
     if (code != SQLITE_OK && error != NULL)
         *error = sqlite3_mprintf("adit: there is no VFS to stand beside");
     /* A VFS can't go while connections use it. */

@@ -53,28 +53,6 @@ unsigned forks(void)
     return fork_count;
 }
 
-/* Reads "64M" as bytes; 0 for what isn't a size. */
-static uint64_t parse_size(const char *text)
-{
-    static const char units[] = "KMGT";
-    char *end;
-    const char *unit;
-    int shift = 0;
-    if (*text < '0' || *text > '9')
-        return 0;
-    errno = 0;
-    const unsigned long long number = strtoull(text, &end, 10);
-    if (errno != 0)
-        return 0;
-    if (*end != '\0') {
-        unit = strchr(units, *end & ~0x20);
-        if (unit == NULL || end[1] != '\0')
-            return 0;
-        shift = 10 * (int)(unit - units + 1);
-    }
-    return number << shift >> shift == number ? (uint64_t)number << shift : 0;
-}
-
 /* The words of an error go to SQLite's log and, since SQLite itself has none for what goes wrong with a volume, to
  * standard error. */
 int tell(int code, const char *words)
@@ -82,6 +60,16 @@ int tell(int code, const char *words)
     sqlite3_log(code, "adit: %s", words);
     fprintf(stderr, "adit: %s\n", words);
     return code;
+}
+
+/* May be called by any thread, so by one that is inside of SQLite, which sqlite3_log allows. */
+void sqlite3_adit_log(void *unused, int level, const char *message)
+{
+    (void)unused;
+    if (level == ADIT_LOG_ERROR)
+        tell(SQLITE_IOERR, message);
+    else
+        sqlite3_log(level == ADIT_LOG_WARNING ? SQLITE_WARNING : SQLITE_NOTICE, "adit: %s", message);
 }
 
 static struct volume *find(const char *address)
@@ -119,17 +107,16 @@ static void take_out(struct volume *volume)
 static struct volume *open_volume(const char *address, int *code)
 {
     adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
-    const char *cache = getenv("ADIT_CACHE");
     adit_volume *handle;
     struct volume *volume;
     int result;
-    if (cache != NULL && *cache != '\0' && (options.cache_bytes = parse_size(cache)) == 0) {
-        *code = tell(SQLITE_CANTOPEN, "ADIT_CACHE is not a size like 64M");
+    if (adit_options_from_environment(&options) < 0) {
+        *code = tell(SQLITE_CANTOPEN, adit_error_message());
         return NULL;
     }
     result = adit_open_volume(address, &options, &handle);
     if (result == -EACCES || result == -EROFS || result == -EPERM) {
-        options.flags = ADIT_VOLUME_READ_ONLY;
+        options.flags |= ADIT_VOLUME_READ_ONLY;
         result = adit_open_volume(address, &options, &handle);
     }
     if (result < 0) {

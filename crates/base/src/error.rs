@@ -16,6 +16,8 @@ pub struct Error {
     errno: Errno,
     /// Stands before the errno's text; empty when there is nothing to add to it.
     what: Cow<'static, str>,
+    /// The file ended before a read was satisfied: of `std::io` this is an error without an errno.
+    end_of_file: bool,
 }
 
 impl Error {
@@ -24,6 +26,7 @@ impl Error {
         Error {
             errno,
             what: Cow::Borrowed(""),
+            end_of_file: false,
         }
     }
 
@@ -32,6 +35,16 @@ impl Error {
         Error {
             errno,
             what: what.into(),
+            end_of_file: false,
+        }
+    }
+
+    /// The error of a read that the end of the file cut short: `ENODATA`, and `UnexpectedEof` in
+    /// `std::io`.
+    pub fn end_of_file(what: impl Into<Cow<'static, str>>) -> Self {
+        Error {
+            end_of_file: true,
+            ..Error::with(Errno::NODATA, what)
         }
     }
 
@@ -54,8 +67,8 @@ impl Error {
             format!("{what}: {}", self.what)
         };
         Error {
-            errno: self.errno,
             what: Cow::Owned(what),
+            ..self
         }
     }
 }
@@ -116,13 +129,13 @@ impl From<std::io::Error> for Error {
 }
 
 impl From<Error> for std::io::Error {
-    /// Keeps the words when there are some (then `raw_os_error` is none), else the plain errno.
+    /// Keeps the errno, as `raw_os_error`, by which callers decide. `std::io` has no room for the
+    /// words beside it: print the error before it is converted. Only [`Error::end_of_file`] has no
+    /// errno in `std::io`; it keeps its words.
     fn from(error: Error) -> Self {
-        let plain = std::io::Error::from_raw_os_error(error.errno.raw_os_error());
-        if error.what.is_empty() {
-            plain
-        } else {
-            std::io::Error::new(plain.kind(), error)
+        match error.end_of_file {
+            true => std::io::Error::new(std::io::ErrorKind::UnexpectedEof, error),
+            false => std::io::Error::from_raw_os_error(error.errno.raw_os_error()),
         }
     }
 }
@@ -143,7 +156,7 @@ pub fn errno_name(errno: Errno) -> Option<&'static str> {
         OVERFLOW "EOVERFLOW", ILSEQ "EILSEQ", OPNOTSUPP "EOPNOTSUPP", TIMEDOUT "ETIMEDOUT", CONNREFUSED "ECONNREFUSED",
         STALE "ESTALE", DQUOT "EDQUOT", CANCELED "ECANCELED", SHUTDOWN "ESHUTDOWN", BADMSG "EBADMSG", PROTO "EPROTO",
         REMOTEIO "EREMOTEIO", UCLEAN "EUCLEAN", ADDRINUSE "EADDRINUSE", ALREADY "EALREADY", INPROGRESS "EINPROGRESS",
-        NOLCK "ENOLCK",
+        NOLCK "ENOLCK", OWNERDEAD "EOWNERDEAD",
     )
 }
 
@@ -163,8 +176,8 @@ mod tests {
             "Input/output error (EIO)"
         );
         assert_eq!(
-            Error::new(Errno::from_raw_os_error(130)).to_string(),
-            "Owner died (errno 130)"
+            Error::new(Errno::from_raw_os_error(133)).to_string(),
+            "Memory page has hardware error (errno 133)"
         );
     }
 
@@ -179,15 +192,35 @@ mod tests {
         assert_eq!(Error::new(Errno::IO).context("read").what(), "read");
     }
 
+    /// An error with words became an `io::Error` without an errno: a program that asks
+    /// `raw_os_error` whether the disk is full or the volume is busy was told nothing.
     #[test]
     fn the_errno_survives_the_way_through_io_error_and_back() {
         for error in [
             Error::new(Errno::NOSPC),
             Error::with(Errno::STALE, "find it"),
+            Error::with(Errno::NODATA, "read an extended attribute"),
         ] {
             let there = std::io::Error::from(error.clone());
-            assert_eq!(Error::from(there), error);
+            assert_eq!(there.raw_os_error(), Some(error.errno().raw_os_error()));
+            assert_eq!(Error::from(there).errno(), error.errno());
         }
         assert_eq!(Error::from(std::io::Error::other("odd")).errno(), Errno::IO);
+        // Words put in by whoever made the `io::Error` come back, too.
+        let named = Error::with(Errno::NOSPC, "write standard output");
+        let there = std::io::Error::new(std::io::ErrorKind::StorageFull, named.clone());
+        assert_eq!(Error::from(there), named);
+    }
+
+    /// `read_exact_at` at the end of a file was an error of no kind, where every reader of
+    /// `std::io` expects `UnexpectedEof`.
+    #[test]
+    fn the_end_of_a_file_is_that_of_std_io() {
+        let error = Error::end_of_file("read 8 bytes").context("load");
+        assert_eq!(error.errno(), Errno::NODATA);
+        let there = std::io::Error::from(error.clone());
+        assert_eq!(there.kind(), std::io::ErrorKind::UnexpectedEof);
+        assert!(there.to_string().starts_with("load: read 8 bytes"));
+        assert_eq!(Error::from(there), error);
     }
 }

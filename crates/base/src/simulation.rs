@@ -35,11 +35,18 @@ pub enum Bug {
     OneSuperblock,
     UnnotedDirectWrite,
     HastyBarrier,
+    StrangersMapping,
+    OlderImage,
+    UnreadableMapping,
+    LivingOwner,
+    ClosedBelieved,
+    ForgedName,
+    LookTakesOver,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 21] = [
+    pub const ALL: [Bug; 28] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -61,6 +68,13 @@ impl Bug {
         Bug::OneSuperblock,
         Bug::UnnotedDirectWrite,
         Bug::HastyBarrier,
+        Bug::StrangersMapping,
+        Bug::OlderImage,
+        Bug::UnreadableMapping,
+        Bug::LivingOwner,
+        Bug::ClosedBelieved,
+        Bug::ForgedName,
+        Bug::LookTakesOver,
     ];
 
     /// What it does.
@@ -101,6 +115,15 @@ impl Bug {
             Bug::HastyBarrier => {
                 "a flush is believed though a durable write beside it fails, or the other way round"
             }
+            Bug::StrangersMapping => "a copy takes over what belongs to another image",
+            Bug::OlderImage => "a mapping is taken over by an image that is older than it",
+            Bug::UnreadableMapping => "a mapping that can't be used is passed over",
+            Bug::LivingOwner => "a volume is opened although another process has it open",
+            Bug::ClosedBelieved => {
+                "a superblock that says closed is believed though a later one is lost"
+            }
+            Bug::ForgedName => "a name that anybody can give keeps the owner out",
+            Bug::LookTakesOver => "a look deletes the mapping that it saw",
         }
     }
 }
@@ -112,6 +135,26 @@ pub fn planted(_bug: Bug) -> bool {
     return world::planted(_bug);
     #[cfg(not(feature = "simulation"))]
     false
+}
+
+/// A call of the host that can be told to fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Host {
+    /// Listing the directory of mappings.
+    ListMappings,
+    /// Opening a mapping that another process made.
+    ReadMapping,
+    /// Making one.
+    MakeMapping,
+}
+
+/// How the call fails in this thread's world, if it was told to. Never, without the feature.
+#[inline(always)]
+pub fn host_error(_host: Host) -> Option<crate::Errno> {
+    #[cfg(feature = "simulation")]
+    return world::host_error(_host);
+    #[cfg(not(feature = "simulation"))]
+    None
 }
 
 /// The simulated monotonic clock in ns, if there is one.
@@ -147,7 +190,8 @@ pub use world::World;
 
 #[cfg(feature = "simulation")]
 mod world {
-    use super::Bug;
+    use super::{Bug, Host};
+    use crate::Errno;
     use crate::random::Prng;
     use std::cell::{Cell, RefCell};
 
@@ -155,6 +199,7 @@ mod world {
         static NOW_NS: Cell<u64> = const { Cell::new(0) };
         static RANDOM: RefCell<Option<Prng>> = const { RefCell::new(None) };
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+        static HOST: Cell<Option<(Host, Errno)>> = const { Cell::new(None) };
     }
 
     /// Keeps this thread in a simulated world. There is one a thread at most.
@@ -170,6 +215,11 @@ mod world {
             World(())
         }
 
+        /// From now on a call of the host fails, or none does.
+        pub fn host_fails(&self, how: Option<(Host, Errno)>) {
+            HOST.set(how);
+        }
+
         /// Lets time pass.
         pub fn pass(&self, duration_ns: u64) {
             NOW_NS.set(NOW_NS.get() + duration_ns);
@@ -181,7 +231,14 @@ mod world {
             NOW_NS.set(0);
             RANDOM.set(None);
             PLANTED.set(None);
+            HOST.set(None);
         }
+    }
+
+    pub(super) fn host_error(host: Host) -> Option<Errno> {
+        HOST.get()
+            .filter(|(which, _)| *which == host)
+            .map(|(_, errno)| errno)
     }
 
     pub(super) fn planted(bug: Bug) -> bool {

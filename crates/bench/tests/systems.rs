@@ -71,7 +71,7 @@ fn tiny() -> (Vec<Job>, Shape) {
         names: 20,
         direct_bytes: 2 << 20,
         scan_bytes: 2 << 20,
-        cache_bytes: 4 << 20,
+        cache_bytes: 8 << 20,
     };
     (jobs, shape)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use adit_base::{Errno, Error, Result};
 
-use crate::{Capabilities, Completion, Geometry, Request, Submission};
+use crate::{Capabilities, Completion, Geometry, Identity, Request, Submission};
 
 /// A block device.
 pub trait Device: Send + Sync {
@@ -18,6 +18,14 @@ pub trait Device: Send + Sync {
     fn geometry(&self) -> Geometry;
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
+    /// Which storage it is. The default, "unknown", is that of memory.
+    fn identity(&self) -> Identity {
+        Identity::default()
+    }
+    /// The user who owns its file or device node; None: there is none.
+    fn owner(&self) -> Option<u32> {
+        None
+    }
     /// A submission and completion pair for one worker. `depth` bounds the requests in flight.
     fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>>;
     /// Does a request here and now; blocks. For requests that a queue answered [`Submission::Inline`], for a thread that

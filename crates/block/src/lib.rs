@@ -19,6 +19,7 @@ mod buffer;
 mod device;
 pub mod fault;
 mod file;
+mod identity;
 mod memory;
 #[cfg(all(test, loom))]
 mod models;
@@ -30,7 +31,8 @@ pub use address::{DeviceOptions, open_device};
 pub use buffer::{Buffer, BufferOwner};
 pub use device::{Device, Doorbell, IdleDoorbell, Queue};
 pub use fault::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image, Moment};
-pub use file::{FileDevice, FileEngine, FileOptions, lock_holder};
+pub use file::{FileDevice, FileEngine, FileOptions, Life, is_locked, life_of, lock_holder};
+pub use identity::{Identity, IdentityKind};
 pub use memory::{IoCounts, Latency, MemoryConfig, MemoryDevice};
 pub use overlay::OverlayDevice;
 pub use pool::{BufferPool, POOLED_BYTES_MAX, PoolConfig, PoolUsage};

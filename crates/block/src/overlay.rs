@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_base::{Errno, PAGE_BYTES, Result};
 
 use crate::{
-    Buffer, Capabilities, Completion, Device, Doorbell, Geometry, IdleDoorbell, Operation, Queue,
-    Request, Submission,
+    Buffer, Capabilities, Completion, Device, Doorbell, Geometry, Identity, IdleDoorbell,
+    Operation, Queue, Request, Submission,
 };
 
 type Page = Box<[u8; PAGE_BYTES]>;
@@ -141,6 +141,15 @@ impl Device for OverlayDevice {
 
     fn geometry(&self) -> Geometry {
         self.below.geometry()
+    }
+
+    /// The identity of the device below, whose content this one shows.
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn owner(&self) -> Option<u32> {
+        self.below.owner()
     }
 
     fn capabilities(&self) -> Capabilities {

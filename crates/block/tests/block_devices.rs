@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use adit_base::Errno;
 use adit_block::{Buffer, Device, FileDevice, FileEngine, FileOptions, Request, Submission};
-use common::{LoopDevice, no_uring};
+use adit_skip::skip;
+use common::{LoopDevice, NO_LOOP, NO_RING, no_uring};
 
 /// Reads that the kernel has counted.
 fn reads(block: &LoopDevice) -> u64 {
@@ -21,12 +22,18 @@ fn reads(block: &LoopDevice) -> u64 {
 #[test]
 fn a_block_device_is_measured() {
     let Some(block) = LoopDevice::new(8 << 20) else {
-        return;
+        return skip(NO_LOOP);
     };
-    let before = reads(&block);
-    let device = block.open(FileEngine::Probe).expect("opened");
-    assert!(reads(&block) >= before + 8);
-    assert_ne!(device.engine(), FileEngine::Probe);
+    let probing = || {
+        let before = reads(&block);
+        let device = block.open(FileEngine::Probe).expect("opened");
+        assert_ne!(device.engine(), FileEngine::Probe);
+        reads(&block) - before
+    };
+    // On a busy machine a device looks slow, of which three reads are evidence enough.
+    let counts: Vec<u64> = (0..100).map(|_| probing()).collect();
+    assert!(counts.iter().all(|reads| *reads >= 3), "{counts:?}");
+    assert!(counts.iter().any(|reads| *reads >= 8), "{counts:?}");
 }
 
 /// The block device that a process of [`a_block_device_is_free_when_its_process_is_killed`] writes to.
@@ -39,12 +46,11 @@ fn a_block_device_is_free_when_its_process_is_killed() {
         return write_for_ever(&path);
     }
     let Some(block) = LoopDevice::new(8 << 20) else {
-        return;
+        return skip(NO_LOOP);
     };
     if let Err(error) = block.open(FileEngine::IoUring) {
         assert!(no_uring(error.errno()), "{error}");
-        eprintln!("skipped, this machine has no io_uring: {error}");
-        return;
+        return skip(NO_RING);
     }
     for _ in 0..20 {
         let mut child = Command::new(std::env::current_exe().expect("this test"))

@@ -14,7 +14,8 @@ use adit_block::{
     Buffer, Completion, Device, FaultConfig, FaultDevice, FileDevice, FileEngine, FileOptions,
     Latency, MemoryConfig, MemoryDevice, Operation, OverlayDevice, Queue, Request, Submission,
 };
-use common::{LoopDevice, no_uring};
+use adit_skip::skip;
+use common::{LoopDevice, NO_LOOP, NO_RING, no_uring};
 
 const SIZE_BYTES: u64 = 8 << 20;
 const DEPTH: u32 = 8;
@@ -367,9 +368,7 @@ fn file(engine: FileEngine, direct: bool, test: impl FnOnce(Arc<dyn Device>)) {
     };
     match FileDevice::create(folder.path().join("x.adit"), SIZE_BYTES, &options) {
         Ok(device) => test(device),
-        Err(error) if engine == FileEngine::IoUring && no_uring(error.errno()) => {
-            eprintln!("skipped, this machine has no io_uring: {error}");
-        }
+        Err(error) if engine == FileEngine::IoUring && no_uring(error.errno()) => skip(NO_RING),
         Err(error) => panic!("{error}"),
     }
 }
@@ -407,8 +406,12 @@ fn file_by_io_uring() {
 }
 
 #[test]
-fn file_through_the_page_cache() {
+fn file_through_the_page_cache_by_system_calls() {
     file(FileEngine::Sync, false, conforms);
+}
+
+#[test]
+fn file_through_the_page_cache_by_io_uring() {
     file(FileEngine::IoUring, false, conforms);
 }
 
@@ -416,11 +419,14 @@ fn file_through_the_page_cache() {
 #[test]
 fn block_devices_by_either_engine_in_turn() {
     let Some(block) = LoopDevice::new(SIZE_BYTES) else {
-        return;
+        return skip(NO_LOOP);
     };
     for engine in [FileEngine::IoUring, FileEngine::Sync, FileEngine::IoUring] {
         let device = match block.open(engine) {
-            Err(error) if engine == FileEngine::IoUring && no_uring(error.errno()) => continue,
+            // The first in turn.
+            Err(error) if engine == FileEngine::IoUring && no_uring(error.errno()) => {
+                return skip(NO_RING);
+            }
             opened => opened.expect("opened"),
         };
         assert!(device.is_block_device() && device.is_direct());
@@ -490,16 +496,18 @@ fn latency_is_kept_and_overlaps_in_depth() {
         bytes_per_us: 0,
     };
     let mut driven = Driven::new(memory(512, Some(latency)));
-    let start = std::time::Instant::now();
-    for token in 0..8 {
-        driven.submit(Request::read(0, Buffer::zeroed(512), token));
-    }
-    assert_eq!(driven.finish().len(), 8);
-    let took = start.elapsed();
-    assert!(
-        took >= Duration::from_millis(2) && took < Duration::from_millis(14),
-        "{took:?}"
-    );
+    let mut took = || {
+        let start = std::time::Instant::now();
+        for token in 0..8 {
+            driven.submit(Request::read(0, Buffer::zeroed(512), token));
+        }
+        assert_eq!(driven.finish().len(), 8);
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(2), "{took:?}");
+        took
+    };
+    // One after the other they take 16 ms, and on a busy machine they do so sometimes.
+    assert!((0..500).any(|_| took() < Duration::from_millis(14)));
 }
 
 #[test]

@@ -24,6 +24,12 @@
  *            to close, which then only frees memory). exec'ed programs are not concerned.
  * Memory     Data passed in is read during the call only, except by the *_submit functions, which
  *            say so. Strings passed out belong to Adit; each function says for how long they are valid.
+ *            Memory passed in must be readable (and writable, where Adit fills it) until the call
+ *            returns. Where the kernel's write would answer -EFAULT, a copy in this process gets
+ *            SIGSEGV or SIGBUS: so it goes when data comes from a mapping of a file that somebody
+ *            truncates meanwhile. The volume is then as after any other death of the process. A
+ *            handler that jumps out of the call instead leaves the volume locked: every other call
+ *            on it waits for ever.
  * Structs    Those with struct_bytes grow at their end in later versions: set it to the sizeof that the
  *            program was compiled with and zero the rest (ADIT_..._INIT does both). Zero means
  *            "the default" in every option.
@@ -43,6 +49,13 @@
  *   adit_pwrite_atomic           all of its ranges or none, after a power cut too
  *   a write failed later         each file handle open then gets the error once, from its next fsync; the data
  *                                stays in memory and is tried again
+ *
+ * MESSAGES
+ *
+ * An error goes to the caller of a function. For everybody else, and for events without a caller,
+ * there are messages: a volume becomes read-only, data can't be written back, recovery brought
+ * something back. Adit prints nothing by itself, but for one line on standard error in a forked
+ * child that uses its parent's volume. A program that does not call adit_set_log gets no messages.
  *
  * This header is C11 and C++17. The library needs no thread, signal or allocator set-up by the program.
  */
@@ -87,6 +100,26 @@ int adit_api_version(void);
  * Valid until the next call of this function in this thread. */
 const char *adit_error_message(void);
 
+#define ADIT_LOG_ERROR 1   /* data is in danger, or a volume takes no more changes: somebody must act */
+#define ADIT_LOG_WARNING 2 /* Adit goes on with less than was asked for, or tries again */
+#define ADIT_LOG_INFO 3    /* what recovery did */
+#define ADIT_LOG_DEBUG 4   /* details for those who work on Adit */
+
+/* One line of UTF-8 text without a newline; valid during the call. It begins with the volume's address. */
+typedef void (*adit_log)(void *user_data, int level, const char *message);
+
+/* Messages of this level and of smaller numbers go to callback from now on, in place of the one
+ * before; NULL: they go nowhere, as at the beginning. This is for all volumes of the process: call
+ * it before the first one is opened.
+ * callback is called by whichever thread has a message, also by Adit's own threads, and by several
+ * at once; other calls on the volume may wait until it returns. It must not call any function of
+ * this header (that may hang or answer -EDEADLK; this function always answers so), nor wait for a
+ * thread that does, nor leave by longjmp or an exception. Once this function has returned, the
+ * callback before is not running and is not called again.
+ * -EINVAL: no such level; -EDEADLK: called from inside of callback; -EBUSY: a Rust program with a
+ * tracing subscriber, which gets the messages. */
+int adit_set_log(adit_log callback, void *user_data, int level);
+
 /* ------------------------------------------------------------------------------------------------ volumes
  *
  * ADDRESS: the PATH of an image file or block device, or mem:SIZE (like mem:256M) for a volume in
@@ -112,31 +145,49 @@ int adit_mkfs(const char *address, const adit_mkfs_options *options);
 typedef struct adit_open_options {
     uint32_t struct_bytes;
     uint32_t flags;       /* ADIT_VOLUME_... */
-    uint64_t cache_bytes; /* bound of the page cache; default: 256 MiB */
+    uint64_t cache_bytes; /* bound of the page cache, 8 MiB to the memory of the machine (else -EINVAL); default: 256 MiB */
     uint32_t queue_depth; /* requests in flight at the device; default: 128 */
     uint32_t reserved;
+    const char *survive_in; /* directory of the memory that survives the process, on a tmpfs; default: /dev/shm */
 } adit_open_options;
 
-#define ADIT_OPEN_OPTIONS_INIT { sizeof(adit_open_options), 0, 0, 0, 0 }
+#define ADIT_OPEN_OPTIONS_INIT { sizeof(adit_open_options), 0, 0, 0, 0, 0 }
 
 #define ADIT_VOLUME_READ_ONLY 0x1u
 #define ADIT_VOLUME_IO_URING 0x2u    /* force this way of reaching a file; default: whichever a probe finds faster */
 #define ADIT_VOLUME_SYNC 0x4u        /* likewise: pread and pwrite by the calling thread */
-#define ADIT_VOLUME_NO_SURVIVAL 0x8u /* don't keep unwritten data in shared memory: it dies with the process */
+/* By default written data survives the death of the process, in shared memory; with too little room for the
+ * cache there the cache becomes smaller, and with room for less than 8 MiB the open fails (-ENOSPC). */
+#define ADIT_VOLUME_NO_SURVIVAL 0x8u /* written data that wasn't synced dies with the process */
+#define ADIT_VOLUME_PREFER_SURVIVAL 0x20u /* it survives if that is possible; see adit_volume_survives */
 #define ADIT_VOLUME_NO_INSPECTION 0x10u /* no thread that lets `adit ls` and the like look at the open volume */
 
+/* What a killed process left there is taken over completely, or the open fails with -EOWNERDEAD. adit_last_error
+ * says why, and which of these is the way out. */
+#define ADIT_VOLUME_ADOPT 0x40u    /* the image is the one that was open then, though it was moved */
+#define ADIT_VOLUME_LEAVE 0x80u    /* open without that data, and leave it to the image it belongs to: this is a copy */
+#define ADIT_VOLUME_DISCARD 0x100u /* open without that data, and delete it */
+
+/* Sets what the environment names, for programs that have no settings of their own: ADIT_CACHE (like 64M),
+ * ADIT_SURVIVE (require, prefer or off), ADIT_SURVIVE_IN (a directory; the string stays the environment's) and
+ * ADIT_TAKEOVER (complete, adopt, leave or discard). -EINVAL names the variable that can't be understood. */
+int adit_options_from_environment(adit_open_options *options);
+
 /* Opens a volume for this process, recovering it if its last user did not close it. options may be NULL.
- * -EBUSY: another process has it open (the message names it), or this one has. */
+ * -EBUSY: another process has it open (the message names it), or this one has. -EOWNERDEAD: see above. */
 int adit_open_volume(const char *address, const adit_open_options *options, adit_volume **volume);
 
+/* 1 if what was written and not synced survives the death of this process, else 0. */
+int adit_volume_survives(adit_volume *volume);
+
 /* Makes everything durable and closes. -EBUSY, and nothing happens, while files, directories, blobs
- * or operations of the volume are open. After any other error the volume is closed
+ * or operations of the volume are open (the message says how many). After any other error the volume is closed
  * nevertheless, and the next open recovers. */
 int adit_close_volume(adit_volume *volume);
 
 typedef struct adit_statfs {
     uint64_t total_bytes;     /* for data and its metadata */
-    uint64_t free_bytes;      /* not used and not promised */
+    uint64_t free_bytes;      /* what a new file can take */
     uint64_t available_bytes; /* of these, what a program may still use */
     uint32_t page_bytes;      /* 4096 */
     uint32_t name_max_bytes;  /* 255 */

@@ -18,6 +18,7 @@ pub mod blob;
 pub mod buffer;
 pub mod directory;
 pub mod file;
+pub mod log;
 pub mod names;
 pub mod operation;
 pub mod result;

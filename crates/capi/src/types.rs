@@ -33,6 +33,8 @@ pub struct OpenVolumeOptions {
     pub cache_bytes: u64,
     pub queue_depth: u32,
     pub reserved: u32,
+    /// A `const char *`.
+    pub survive_in: usize,
 }
 
 pub const VOLUME_READ_ONLY: u32 = 0x1;
@@ -40,6 +42,10 @@ pub const VOLUME_IO_URING: u32 = 0x2;
 pub const VOLUME_SYNC: u32 = 0x4;
 pub const VOLUME_NO_SURVIVAL: u32 = 0x8;
 pub const VOLUME_NO_INSPECTION: u32 = 0x10;
+pub const VOLUME_PREFER_SURVIVAL: u32 = 0x20;
+pub const VOLUME_ADOPT: u32 = 0x40;
+pub const VOLUME_LEAVE: u32 = 0x80;
+pub const VOLUME_DISCARD: u32 = 0x100;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
@@ -206,6 +212,7 @@ pub struct AditBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::{LOG_DEBUG, LOG_ERROR, LOG_INFO, LOG_WARNING};
     use std::mem::offset_of;
     use std::process::Command;
 
@@ -256,7 +263,7 @@ mod tests {
         structure!(MkfsOptions, "adit_mkfs_options", struct_bytes "struct_bytes", flags "flags",
             size_bytes "size_bytes", journal_bytes "journal_bytes", cluster_bytes "cluster_bytes");
         structure!(OpenVolumeOptions, "adit_open_options", struct_bytes "struct_bytes", flags "flags",
-            cache_bytes "cache_bytes", queue_depth "queue_depth");
+            cache_bytes "cache_bytes", queue_depth "queue_depth", survive_in "survive_in");
         structure!(AditStatFs, "adit_statfs", total_bytes "total_bytes", free_bytes "free_bytes",
             available_bytes "available_bytes", page_bytes "page_bytes", name_max_bytes "name_max_bytes",
             volume_id "volume_id", reserved "reserved");
@@ -284,7 +291,12 @@ mod tests {
             VOLUME_READ_ONLY,
             VOLUME_IO_URING,
             VOLUME_SYNC,
-            VOLUME_NO_SURVIVAL
+            VOLUME_NO_SURVIVAL,
+            VOLUME_PREFER_SURVIVAL,
+            VOLUME_NO_INSPECTION,
+            VOLUME_ADOPT,
+            VOLUME_LEAVE,
+            VOLUME_DISCARD
         );
         numbers!(
             O_WRONLY,
@@ -312,6 +324,7 @@ mod tests {
             LOCK_POSIX
         );
         numbers!(RENAME_NOREPLACE, RENAME_EXCHANGE);
+        numbers!(LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG);
         for (kind, name) in [
             (FileKind::File, "FILE"),
             (FileKind::Directory, "DIRECTORY"),

@@ -3,11 +3,13 @@
 use crate::arguments::{check_flags, close, handle, invalid, options, out, text};
 use crate::result::{guard_int, guard_unit};
 use crate::types::{
-    AditStatFs, MKFS_DATA_CHECKSUMS, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_IO_URING,
-    VOLUME_NO_INSPECTION, VOLUME_NO_SURVIVAL, VOLUME_READ_ONLY, VOLUME_SYNC,
+    AditStatFs, MKFS_DATA_CHECKSUMS, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_ADOPT,
+    VOLUME_DISCARD, VOLUME_IO_URING, VOLUME_LEAVE, VOLUME_NO_INSPECTION, VOLUME_NO_SURVIVAL,
+    VOLUME_PREFER_SURVIVAL, VOLUME_READ_ONLY, VOLUME_SYNC,
 };
-use adit::{Credentials, IoEngine, Result, Volume, VolumeOptions};
-use std::ffi::{c_char, c_int};
+use adit::{Credentials, Errno, Error, IoEngine, Result, Survive, Takeover, Volume, VolumeOptions};
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
 
 /// Behind `adit_volume *`.
 pub struct VolumeHandle {
@@ -77,17 +79,111 @@ pub unsafe extern "C" fn adit_mkfs(
     })
 }
 
-fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
+/// A variable of the environment that isn't empty.
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: `name` is a string. What getenv answers stays until somebody changes the environment, which no
+    // program with threads may do.
+    let value = unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value))
+    };
+    value.filter(|value| !value.is_empty())
+}
+
+/// The flag that the value of a variable stands for.
+fn flag_of(name: &CStr, choices: &[(&str, u32)]) -> Result<u32> {
+    let Some(value) = variable(name) else {
+        return Ok(0);
+    };
+    let text = value.to_string_lossy();
+    let found = choices.iter().find(|(choice, _)| *choice == text);
+    let name = name.to_string_lossy();
+    let words: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
+    found.map(|(_, flag)| *flag).ok_or_else(|| {
+        let what = format!("{name} is {text:?} and not one of {}", words.join(", "));
+        Error::with(Errno::INVAL, what)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_options_from_environment(given: *mut OpenVolumeOptions) -> c_int {
+    guard_unit(|| {
+        if given.is_null() {
+            return Err(invalid("fill in options that are NULL"));
+        }
+        // SAFETY: promised by adit.h.
+        let mut chosen: OpenVolumeOptions = unsafe { options(given)? };
+        if let Some(cache) = variable(c"ADIT_CACHE") {
+            let text = cache.to_string_lossy();
+            let size = adit::parse_size(&text).ok();
+            let plain = !text.contains(char::is_whitespace);
+            chosen.cache_bytes = size.filter(|size| plain && *size > 0).ok_or_else(|| {
+                let what = format!("ADIT_CACHE is {text:?} and not a size like 64M");
+                Error::with(Errno::INVAL, what)
+            })?;
+        }
+        chosen.flags |= flag_of(
+            c"ADIT_SURVIVE",
+            &[
+                ("require", 0),
+                ("prefer", VOLUME_PREFER_SURVIVAL),
+                ("off", VOLUME_NO_SURVIVAL),
+            ],
+        )?;
+        chosen.flags |= flag_of(
+            c"ADIT_TAKEOVER",
+            &[
+                ("complete", 0),
+                ("adopt", VOLUME_ADOPT),
+                ("leave", VOLUME_LEAVE),
+                ("discard", VOLUME_DISCARD),
+            ],
+        )?;
+        if let Some(directory) = variable(c"ADIT_SURVIVE_IN") {
+            if (chosen.struct_bytes as usize) < size_of::<OpenVolumeOptions>() {
+                return Err(invalid("set survive_in in options of an older adit.h"));
+            }
+            chosen.survive_in = directory.as_ptr() as usize;
+        }
+        let len = (chosen.struct_bytes as usize).min(size_of::<OpenVolumeOptions>());
+        // SAFETY: the caller's structure has at least so many bytes, and `options` has read them.
+        unsafe {
+            let from = (&raw const chosen).cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, given.cast::<u8>(), len);
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `survive_in` is null or a string.
+unsafe fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
     let known = VOLUME_READ_ONLY
         | VOLUME_IO_URING
         | VOLUME_SYNC
         | VOLUME_NO_SURVIVAL
-        | VOLUME_NO_INSPECTION;
+        | VOLUME_NO_INSPECTION
+        | VOLUME_PREFER_SURVIVAL
+        | VOLUME_ADOPT
+        | VOLUME_LEAVE
+        | VOLUME_DISCARD;
     check_flags(given.flags, known)?;
     let has = |flag| given.flags & flag != 0;
     let mut chosen = VolumeOptions {
         read_only: has(VOLUME_READ_ONLY),
-        survive_process_death: !has(VOLUME_NO_SURVIVAL),
+        survive: match (has(VOLUME_NO_SURVIVAL), has(VOLUME_PREFER_SURVIVAL)) {
+            (false, false) => Survive::Require,
+            (false, true) => Survive::Prefer,
+            (true, false) => Survive::Off,
+            (true, true) => return Err(invalid("open a volume with two answers about survival")),
+        },
+        takeover: match (has(VOLUME_ADOPT), has(VOLUME_LEAVE), has(VOLUME_DISCARD)) {
+            (false, false, false) => Takeover::Complete,
+            (true, false, false) => Takeover::Adopt,
+            (false, true, false) => Takeover::Leave,
+            (false, false, true) => Takeover::Discard,
+            _ => return Err(invalid("open a volume with two answers about unsaved data")),
+        },
         inspectable: !has(VOLUME_NO_INSPECTION),
         engine: match (has(VOLUME_IO_URING), has(VOLUME_SYNC)) {
             (false, false) => IoEngine::Probe,
@@ -103,6 +199,12 @@ fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
     if let Some(queue_depth) = unless_zero(given.queue_depth) {
         chosen.queue_depth = queue_depth;
     }
+    if given.survive_in != 0 {
+        let directory = given.survive_in as *const c_char;
+        // SAFETY: promised by adit.h.
+        let directory = unsafe { text(directory)? };
+        chosen.survive_in = OsStr::from_bytes(directory.to_bytes()).into();
+    }
     Ok(chosen)
 }
 
@@ -116,9 +218,20 @@ pub unsafe extern "C" fn adit_open_volume(
         let volume = out(volume)?;
         // SAFETY: promised by adit.h.
         let (address, given) = unsafe { (address(address_of_volume)?, options(given)?) };
-        let opened = Volume::open_with(address, &volume_options(&given)?)?;
+        // SAFETY: promised by adit.h.
+        let options = unsafe { volume_options(&given)? };
+        let opened = Volume::open_with(address, &options)?;
         volume.give(VolumeHandle::new(opened));
         Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_volume_survives(volume: *mut VolumeHandle) -> c_int {
+    guard_int(|| {
+        // SAFETY: promised by adit.h.
+        let open = unsafe { handle(volume)? };
+        Ok(c_int::from(open.volume.info()?.mapping.is_some()))
     })
 }
 
@@ -136,8 +249,7 @@ pub unsafe extern "C" fn adit_close_volume(volume: *mut VolumeHandle) -> c_int {
             return unsafe { close(volume, |_| false) };
         }
         if open.volume.handles() > 1 {
-            // EBUSY, with its words.
-            return open.volume.clone().close();
+            return Err(open.volume.still_open());
         }
         // SAFETY: it came from `give`, and by adit.h this is the last use of it.
         unsafe { Box::from_raw(volume) }.volume.close()

@@ -1,11 +1,15 @@
 //! C programs on `libadit.so`: the one that calls every function, and the lessons of `examples/c`.
 
+#[path = "../../client/tests/support/failing.rs"]
+mod failing;
 mod support;
 
 use adit::{Errno, Inspector, VolumeOptions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{build_c, outcome, root, run, scratch};
+use support::{build_c, include, library, outcome, root, run, scratch};
 
 #[test]
 fn every_function_does_from_c_what_the_header_says() {
@@ -40,8 +44,11 @@ fn a_process_may_fork_exec_and_popen_while_a_volume_is_open() {
     );
 }
 
+/// The command lines in the examples built programs that didn't find `libadit.so` when they were
+/// started. They are run here as they are written, in a folder where `target/release` is what cargo
+/// built with this test.
 #[test]
-fn the_c_examples_run() {
+fn the_c_examples_run_as_they_say() {
     let mut sources: Vec<_> = std::fs::read_dir(root().join("examples/c"))
         .expect("there are examples")
         .map(|entry| entry.expect("a folder can be read").path())
@@ -49,13 +56,56 @@ fn the_c_examples_run() {
         .collect();
     sources.sort();
     assert!(!sources.is_empty());
+    let built = library("libadit.so");
+    let built = built.parent().expect("a library lies in a folder");
+    let root = root().canonicalize().expect("the repository");
     for source in sources {
         let folder = scratch();
-        let program = folder.path().join("example");
-        build_c(&source, &program);
-        let output = run(Command::new(&program).arg(folder.path().join("volume.adit")));
+        let link = |from: &Path, to: &str| {
+            std::os::unix::fs::symlink(from, folder.path().join(to)).expect("linked");
+        };
+        link(&root.join("examples"), "examples");
+        link(&root.join("crates"), "crates");
+        std::fs::create_dir(folder.path().join("target")).expect("made");
+        link(built, "target/release");
+        let text = std::fs::read_to_string(&source).expect("a source");
+        let lines: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(" *   "))
+            .collect();
+        let [cargo, rest @ ..] = &lines[..] else {
+            panic!("{}: no command lines", source.display());
+        };
+        assert_eq!(*cargo, "cargo build --release --package adit-capi");
+        let output = run(Command::new("sh")
+            .args(["-e", "-c", &rest.join("\n")])
+            .current_dir(folder.path())
+            .env_remove("LD_LIBRARY_PATH"));
         assert!(!output.is_empty(), "{} is silent", source.display());
+        // With every warning that there is, too.
+        build_c(&source, &folder.path().join("strict"));
     }
+}
+
+/// A program was bound to whichever `libadit.so` lies where it looks, of whatever version.
+#[test]
+fn the_library_has_the_name_of_its_major_version() {
+    let library = library("libadit.so");
+    let about = run(Command::new("readelf").arg("-d").arg(&library));
+    let header = std::fs::read_to_string(include().join("adit.h")).expect("the header");
+    let major = header
+        .lines()
+        .find_map(|line| line.strip_prefix("#define ADIT_API_MAJOR "));
+    let name = format!("libadit.so.{}", major.expect("it has one"));
+    assert!(
+        about.contains(&format!("Library soname: [{name}]")),
+        "{about}"
+    );
+    let beside = library
+        .with_file_name(&name)
+        .canonicalize()
+        .expect("a link");
+    assert_eq!(beside, library.canonicalize().expect("it is there"));
 }
 
 #[test]
@@ -113,6 +163,53 @@ fn a_volume_that_a_c_program_has_open_can_be_looked_at() {
 fn a_volume_opened_without_inspection_is_busy() {
     let refused = look_at_held("0x10").expect_err("refused");
     assert_eq!(refused.errno(), Errno::BUSY);
+}
+
+/// That a volume became read-only was in the error of the call that met it, and nowhere else.
+#[test]
+fn a_volume_that_becomes_read_only_is_told_to_the_callback_once() {
+    if !failing::Filter::works() {
+        return adit_skip::skip("seccomp filters can't be installed here");
+    }
+    let folder = scratch();
+    let program = folder.path().join("log_test");
+    build_c(&root().join("crates/capi/tests/c/log_test.c"), &program);
+    let options = adit::MkfsOptions {
+        size_bytes: Some(64 << 20),
+        ..Default::default()
+    };
+    let addresses = ["a", "b", "c"].map(|name| folder.path().join(name));
+    for address in &addresses {
+        adit::Volume::mkfs(address.to_str().expect("text"), &options).expect("formatted");
+    }
+    let journal = failing::Failing::Writes(failing::JOURNAL.start, failing::JOURNAL.end);
+    let filter = failing::Filter::new(journal, libc::EIO);
+    let mut command = Command::new(&program);
+    command.args(&addresses);
+    // SAFETY: two system calls.
+    unsafe { command.pre_exec(move || filter.install()) };
+    let output = outcome(&mut command);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(printed.contains("claims hold"), "{printed}{errors}");
+    assert_eq!(errors, "", "the library printed something");
+}
+
+/// adit.h did not say what becomes of a write whose memory is not there.
+#[test]
+fn a_write_from_a_truncated_mapping_kills_the_process_and_nothing_that_was_acknowledged() {
+    let folder = scratch();
+    let program = folder.path().join("fault_test");
+    build_c(&root().join("crates/capi/tests/c/fault_test.c"), &program);
+    let address = folder.path().join("volume.adit");
+    let mut command = Command::new(&program);
+    let output = outcome(command.arg(&address).arg(folder.path().join("scratch")));
+    assert_eq!(output.stdout, b"ready\n", "{output:?}");
+    assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
+    let volume = adit::Volume::open(address.to_str().expect("text")).expect("opened");
+    assert!(volume.read("/old").expect("there") == vec![b'o'; 1 << 20]);
+    let report = volume.check().expect("checked");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
 #[test]

@@ -4,13 +4,16 @@
 //! They need gcc and Debian's sqlite3 and libsqlite3-dev, as `cargo xtask setup` installs them. The extension is
 //! built here from the same sources as by `cargo xtask plugin`, over the libadit.a that cargo built with this test.
 
+#[path = "../../client/tests/support/failing.rs"]
+mod failing;
 mod support;
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use support::{compiler, library, outcome, root, run, scratch};
+use support::{compiler, exports, library, outcome, root, run, scratch, shown_by};
 
 fn sources() -> Vec<PathBuf> {
     let folder = std::fs::read_dir(root().join("plugins/sqlite")).expect("the plugin is there");
@@ -33,7 +36,7 @@ fn built() -> &'static Path {
             .args(["-fPIC", "-shared"])
             .args(sources())
             .arg(library("libadit.a"))
-            .args(["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
+            .args(exports("plugins/sqlite"))
             .args(LIBRARIES)
             .arg("-o")
             .arg(folder.path().join("libadit_sqlite.so")));
@@ -55,7 +58,11 @@ fn mkfs(folder: &Path) -> PathBuf {
 
 /// The sqlite3 shell with the extension loaded, in an environment of its own, fed with commands.
 fn shell_with(variables: &[(&str, &Path)], folder: &Path, commands: &str) -> Output {
-    let mut shell = Command::new("sqlite3")
+    feed(Command::new("sqlite3"), variables, folder, commands)
+}
+
+fn feed(mut shell: Command, variables: &[(&str, &Path)], folder: &Path, commands: &str) -> Output {
+    let mut shell = shell
         .arg("-batch")
         .current_dir(folder)
         .envs(variables.iter().copied())
@@ -126,6 +133,104 @@ fn the_shell_fills_checks_and_vacuums_a_database_in_each_journal_mode() {
     }
 }
 
+/// SQLite's log had the errors of single calls, "disk I/O error", and nobody was told that the
+/// volume takes no more changes.
+#[test]
+fn a_volume_that_becomes_read_only_is_told_to_sqlites_log_and_on_standard_error() {
+    if !failing::Filter::works() {
+        return adit_skip::skip("seccomp filters can't be installed here");
+    }
+    let folder = scratch();
+    let options = adit::MkfsOptions {
+        size_bytes: Some(64 << 20),
+        ..Default::default()
+    };
+    let image = folder.path().join("v.adit");
+    let address = image.to_str().expect("the target folder has a plain name");
+    adit::Volume::mkfs(address, &options).expect("formatted");
+    let journal = failing::Failing::Writes(failing::JOURNAL.start, failing::JOURNAL.end);
+    let filter = failing::Filter::new(journal, libc::EIO);
+    let mut command = Command::new("sqlite3");
+    // SAFETY: two system calls.
+    unsafe { command.pre_exec(move || filter.install()) };
+    let commands = ".log stdout
+        .open file:/app.db?vfs=adit&volume=v.adit
+        CREATE TABLE t (a);
+        INSERT INTO t VALUES (1);\n";
+    let output = feed(command, &[], folder.path(), commands);
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(!output.status.success(), "{printed}{errors}");
+    let told = |lines: &str, begin: &str| {
+        let told = |line: &&str| {
+            line.starts_with(begin) && line.contains("v.adit: the volume becomes read-only")
+        };
+        lines.lines().filter(told).count()
+    };
+    // (10) is SQLITE_IOERR.
+    assert_eq!(told(&printed, "(10) adit: "), 1, "{printed}{errors}");
+    assert_eq!(told(&errors, "adit: "), 1, "{printed}{errors}");
+}
+
+/// The extension showed 28 names, like `tell`, `forks` and `batch_overlay`.
+#[test]
+fn the_extension_shows_its_entry_point_and_nothing_else() {
+    let shown = shown_by(&built().join("libadit_sqlite.so"));
+    assert_eq!(shown, ["sqlite3_aditsqlite_init"]);
+}
+
+#[test]
+fn a_program_whose_functions_have_the_same_names_is_not_called_instead() {
+    let folder = scratch();
+    let image = mkfs(folder.path());
+    let program = folder.path().join("same_names_test");
+    run(compiler(false)
+        .arg(root().join("plugins/sqlite/tests/same_names_test.c"))
+        .args(["-rdynamic", "-lsqlite3", "-o"])
+        .arg(&program));
+    let extension = built().join("libadit_sqlite");
+    let printed = run(Command::new(&program).arg(extension).arg(&image));
+    assert_eq!(printed, "each kept to its own\n");
+}
+
+/// docs/sqlite.md said nothing of Python or of ATTACH. What it says now is run as it is written.
+#[test]
+fn python_and_attach_work_as_the_documentation_says() {
+    let python = || Command::new("/usr/bin/python3");
+    let probe = "import sqlite3; sqlite3.Connection.enable_load_extension";
+    let able = python().args(["-c", probe]).output();
+    if !able.is_ok_and(|output| output.status.success()) {
+        return adit_skip::skip("no /usr/bin/python3 whose sqlite3 loads extensions");
+    }
+    let folder = scratch();
+    let image = mkfs(folder.path());
+    let text_of = std::fs::read_to_string(root().join("docs/sqlite.md")).expect("there");
+    let (_, program) = text_of.split_once("```python\n").expect("a program");
+    let (program, _) = program.split_once("```").expect("its end");
+    assert!(
+        program.contains("\"target/release/libadit_sqlite\"") && program.contains("/tmp/host.db")
+    );
+    let host = folder.path().join("host.db");
+    let program = program
+        .replace("target/release", &built().display().to_string())
+        .replace("/tmp/host.db", &host.display().to_string());
+    run(python().args(["-c", &program]).current_dir(folder.path()));
+    let volume = adit::Volume::open(image.to_str().expect("plain")).expect("it was closed");
+    assert!(volume.exists("/other.db").expect("known"));
+    volume.close().expect("closed");
+
+    let output = shell(
+        folder.path(),
+        ".open file:/app.db?vfs=adit&volume=v.adit
+         ATTACH 'v.adit//other.db' AS other;
+         SELECT a FROM other.copy;
+         ATTACH 'file:host.db?vfs=unix' AS host;
+         CREATE TABLE host.kept AS SELECT a FROM other.copy;
+         SELECT a FROM host.kept;\n",
+    );
+    assert_eq!(text(&output.stdout), "1\n1\n", "{}", text(&output.stderr));
+    assert!(host.exists());
+}
+
 #[test]
 fn a_database_moves_in_with_backup_and_out_again() {
     let folder = scratch();
@@ -168,7 +273,7 @@ fn the_environment_names_a_volume_for_names_that_say_none() {
         ("ADIT_CACHE", Path::new("16Z")),
     ];
     let output = shell_with(&variables, folder.path(), commands);
-    assert!(text(&output.stderr).contains("ADIT_CACHE is not a size"));
+    assert!(text(&output.stderr).contains("ADIT_CACHE is \"16Z\" and not a size"));
 }
 
 #[test]

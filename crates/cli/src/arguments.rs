@@ -1,6 +1,6 @@
 //! The command line, as types. What each command does is in the modules named after them.
 
-use adit::{Inspector, IoEngine, RepairReport, Repaired, Volume, VolumeOptions};
+use adit::{Inspector, IoEngine, RepairReport, Repaired, Survive, Takeover, Volume, VolumeOptions};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -35,6 +35,12 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) volume: VolumeArguments,
+    /// Say more on stderr than errors and warnings: what recovery did; -vv: everything
+    ///
+    /// RUST_LOG=LEVEL or TARGET=LEVEL (error, warn, info, debug) does the same, for targets like
+    /// adit_store, too.
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
 }
 
 /// How volumes are opened.
@@ -52,6 +58,59 @@ pub(crate) struct VolumeArguments {
     /// Bound of the page cache
     #[arg(long, global = true, value_name = "SIZE", value_parser = size, default_value = "256M", hide_short_help = true)]
     pub(crate) cache_size: u64,
+    /// Whether what is written survives the death of this process before it is synced
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHETHER",
+        value_enum,
+        default_value = "require",
+        hide_short_help = true
+    )]
+    pub(crate) survive: SurviveArgument,
+    /// Directory of the memory that survives it, on a tmpfs
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIRECTORY",
+        default_value = "/dev/shm",
+        hide_short_help = true
+    )]
+    pub(crate) survive_in: PathBuf,
+    /// How to treat unsaved data that a killed process left
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOW",
+        value_enum,
+        default_value = "complete",
+        hide_short_help = true
+    )]
+    pub(crate) takeover: TakeoverArgument,
+}
+
+/// `--survive`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum SurviveArgument {
+    /// It does, or the volume isn't opened
+    Require,
+    /// It does where that is possible, with a warning where it isn't
+    Prefer,
+    /// It doesn't
+    Off,
+}
+
+/// `--takeover`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum TakeoverArgument {
+    /// All of it is taken over, or the volume isn't opened
+    Complete,
+    /// Likewise, and the image is the one that was open then: it was moved
+    Adopt,
+    /// The volume is opened without that data, which is left for the image that it belongs to: this is a copy
+    Leave,
+    /// The volume is opened without that data, which is deleted
+    Discard,
 }
 
 /// `--engine`.
@@ -74,6 +133,18 @@ impl VolumeArguments {
                 EngineArgument::Probe => IoEngine::Probe,
                 EngineArgument::IoUring => IoEngine::IoUring,
                 EngineArgument::Sync => IoEngine::Sync,
+            },
+            survive: match self.survive {
+                SurviveArgument::Require => Survive::Require,
+                SurviveArgument::Prefer => Survive::Prefer,
+                SurviveArgument::Off => Survive::Off,
+            },
+            survive_in: self.survive_in.clone(),
+            takeover: match self.takeover {
+                TakeoverArgument::Complete => Takeover::Complete,
+                TakeoverArgument::Adopt => Takeover::Adopt,
+                TakeoverArgument::Leave => Takeover::Leave,
+                TakeoverArgument::Discard => Takeover::Discard,
             },
             ..VolumeOptions::default()
         }
@@ -109,14 +180,11 @@ impl VolumeArguments {
     }
 
     /// Opens a volume whose content is read: for reading only, so that several can do that at once and nothing
-    /// is written, unless it has to be recovered first.
+    /// is written.
     pub(crate) fn open_to_read(&self, address: &str) -> adit::Result<Volume> {
         let mut options = self.options();
         options.read_only = true;
-        match patiently(|| Volume::open_with(address, &options)) {
-            Err(error) if error.errno() == adit::Errno::ROFS => self.open(address),
-            opened => opened,
-        }
+        patiently(|| Volume::open_with(address, &options))
     }
 }
 
@@ -184,6 +252,8 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Df(Info),
     /// Show which files the process that has the volume open has open
     Lsof(Lsof),
+    /// Show what processes keep, or left, in shared memory, and whose it is
+    Mappings(Mappings),
     /// Remove files, or trees with -r
     Rm(Rm),
     /// Make directories
@@ -196,8 +266,11 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Ln(Ln),
     /// Copy files and trees into a volume
     ///
-    /// With kinds, permissions, owners, times, extended attributes, holes and hard links. Symbolic links inside a tree are copied as links;
-    /// LOCAL itself is followed if it is one. A file that is there is replaced, a directory is filled.
+    /// With kinds, permissions, owners, times, extended attributes, holes and hard links. Symbolic
+    /// links inside a tree are copied as links; LOCAL itself is followed if it is one. A directory
+    /// that is there is filled, a file replaced: when the new one is whole, which is named
+    /// .NAME.adit-put until then. Whatever ends the copy before, the old one is as it was; so it
+    /// takes room for both.
     #[command(after_help = "Examples:
   adit put db.adit a.txt /            as /a.txt
   adit put db.adit a.txt /b.txt       as /b.txt
@@ -239,7 +312,7 @@ Examples:
     #[command(
         after_help = "A mount goes through the kernel, with a switch of threads for each request: it is for administration, not the
 fast path. It ends with `umount DIR` or a SIGTERM to its process; when that is killed, nothing that was written is
-lost, and the volume can be mounted again.
+lost, and the volume can be mounted again at once. Without root it takes fusermount3 (Debian package fuse3).
 
 Examples:
   adit mount db.adit /mnt && ls /mnt && umount /mnt
@@ -275,6 +348,9 @@ pub(crate) struct Mount {
     /// Reading never changes times of access (else the rule of `relatime` does)
     #[arg(long)]
     pub(crate) noatime: bool,
+    /// Append messages to this file (else: stderr in the foreground, syslog in the background)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -311,7 +387,8 @@ pub(crate) struct Info {
 #[derive(Args)]
 pub(crate) struct Check {
     pub(crate) volume: String,
-    /// As JSON
+    /// As JSON; of a name that is not UTF-8 all bytes, in hexadecimal, in a second field:
+    /// name_bytes, path_bytes, target_bytes
     #[arg(long)]
     pub(crate) json: bool,
     /// Repair what can be repaired
@@ -323,6 +400,19 @@ pub(crate) struct Check {
 }
 
 #[derive(Args)]
+pub(crate) struct Mappings {
+    /// Delete these files of dead processes: what exists only there is lost
+    #[arg(long, value_name = "FILE")]
+    pub(crate) remove: Vec<PathBuf>,
+    /// Delete all of dead processes that hold nothing unsaved and whose volume isn't there any more
+    #[arg(long)]
+    pub(crate) remove_gone: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct Scrub {
     pub(crate) volume: String,
     /// Bytes a second at most, like 50M
@@ -331,7 +421,8 @@ pub(crate) struct Scrub {
     /// Write nothing, not even checksums that are missing
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// As JSON
+    /// As JSON; of a name that is not UTF-8 all bytes, in hexadecimal, in a second field:
+    /// name_bytes, path_bytes, target_bytes
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -352,7 +443,8 @@ pub(crate) struct Ls {
     /// With mode, links, owner, size and time
     #[arg(short)]
     pub(crate) long: bool,
-    /// As JSON
+    /// As JSON; of a name that is not UTF-8 all bytes, in hexadecimal, in a second field:
+    /// name_bytes, path_bytes, target_bytes
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -362,7 +454,8 @@ pub(crate) struct Paths {
     pub(crate) volume: String,
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// As JSON
+    /// As JSON; of a name that is not UTF-8 all bytes, in hexadecimal, in a second field:
+    /// name_bytes, path_bytes, target_bytes
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -382,7 +475,8 @@ pub(crate) struct Du {
     /// Only the total
     #[arg(long, short)]
     pub(crate) summarize: bool,
-    /// As JSON
+    /// As JSON; of a name that is not UTF-8 all bytes, in hexadecimal, in a second field:
+    /// name_bytes, path_bytes, target_bytes
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -393,7 +487,8 @@ pub(crate) struct Lsof {
     /// With their names, for which the whole tree is searched
     #[arg(long, short)]
     pub(crate) paths: bool,
-    /// As JSON
+    /// As JSON; of a name that is not UTF-8 all bytes, in hexadecimal, in a second field:
+    /// name_bytes, path_bytes, target_bytes
     #[arg(long)]
     pub(crate) json: bool,
 }

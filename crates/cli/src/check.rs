@@ -6,6 +6,7 @@ use crate::output::{self, ask};
 use crate::progress::Progress;
 use adit::{Errno, Error, Finding, RepairReport, Repaired};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::Write;
 
 #[derive(Serialize)]
@@ -26,7 +27,9 @@ struct ProblemLine<'a> {
     place: String,
     page: Option<u64>,
     inode: Option<u64>,
-    path: Option<&'a str>,
+    path: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
     text: &'a str,
     consequence: &'a str,
     repairable: bool,
@@ -40,7 +43,8 @@ impl<'a> From<&'a Finding> for ProblemLine<'a> {
             place: finding.place(),
             page: finding.page,
             inode: finding.slot,
-            path: finding.path.as_deref(),
+            path: finding.path.as_ref().map(|path| path.to_string_lossy()),
+            path_bytes: finding.path.as_deref().and_then(output::bytes_unless_text),
             text: &finding.what,
             consequence: &finding.consequence,
             repairable: finding.repair.is_some(),
@@ -139,7 +143,7 @@ fn sentence(finding: &Finding) -> String {
 
 fn tell(arguments: &Check, outcome: &Repaired) -> adit::Result<()> {
     let report = &outcome.report;
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     if arguments.json {
         let line = CheckLine {
             clean: outcome.left.is_empty(),

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::arguments::{Compare, SuiteArgument};
-use crate::output::ask;
+use crate::output::{self, ask};
 use crate::progress::Progress;
 use adit::{Errno, Error};
 use adit_bench::{CompareOptions, Suite, System};
@@ -46,7 +46,7 @@ pub(crate) fn compare(arguments: Compare) -> adit::Result<Outcome> {
     })?;
     drop(progress);
     let files = adit_bench::save(&comparison, &arguments.out)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     write!(out, "{comparison}")?;
     if let Some(page) = files
         .iter()
@@ -75,6 +75,6 @@ pub(crate) fn measure() -> adit::Result<()> {
         })?;
     let measured = adit_bench::measure_alone(&assignment)?;
     let text = serde_json::to_string(&measured).map_err(std::io::Error::other)?;
-    writeln!(std::io::stdout(), "{text}")?;
+    writeln!(output::stdout(), "{text}")?;
     Ok(())
 }

@@ -20,6 +20,8 @@ struct OpenLine {
     unlinked: bool,
     /// One of its names, if they were asked for. Bytes that are not UTF-8 appear as U+FFFD.
     path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -35,22 +37,24 @@ pub(crate) fn lsof(arguments: &Lsof, options: &VolumeArguments) -> adit::Result<
         true => paths(&volume, &found)?,
         false => HashMap::new(),
     };
-    let line = |open: &OpenDescriptor| OpenLine {
-        inode: open.inode,
-        generation: open.generation,
-        kind: kind_name(open.kind),
-        flags: flags_text(open.flags),
-        size_bytes: open.size_bytes,
-        unlinked: open.unlinked,
-        path: paths
-            .get(&(open.inode, open.generation))
-            .map(|path| path.to_string_lossy().into_owned()),
+    let line = |open: &OpenDescriptor| {
+        let path = paths.get(&(open.inode, open.generation));
+        OpenLine {
+            inode: open.inode,
+            generation: open.generation,
+            kind: kind_name(open.kind),
+            flags: flags_text(open.flags),
+            size_bytes: open.size_bytes,
+            unlinked: open.unlinked,
+            path: path.map(|path| path.to_string_lossy().into_owned()),
+            path_bytes: path.and_then(|path| output::bytes_unless_text(path)),
+        }
     };
     let lines = OpenLines {
         open_by: volume.owner().map(OwnerLine::from),
         files: found.iter().map(line).collect(),
     };
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(output::stdout());
     if arguments.json {
         output::json(&mut out, &lines)?;
     } else if let Some(owner) = &lines.open_by {

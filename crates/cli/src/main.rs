@@ -6,7 +6,9 @@
 mod arguments;
 mod check;
 mod compare;
+mod log;
 mod lsof;
+mod mappings;
 mod mount;
 mod names;
 mod output;
@@ -17,6 +19,7 @@ mod transfer;
 mod volumes;
 
 use adit::Errno;
+use adit::log::Filter;
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};
 use std::io::Write;
@@ -33,10 +36,13 @@ enum Outcome {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let outcome = run(arguments.command, &arguments.volume).and_then(|outcome| {
-        std::io::stdout().flush()?;
-        Ok(outcome)
-    });
+    let filter = log::filter(arguments.verbose);
+    let outcome = log::to_stderr(filter.clone())
+        .and_then(|()| run(arguments.command, &arguments.volume, filter))
+        .and_then(|outcome| {
+            output::stdout().flush()?;
+            Ok(outcome)
+        });
     match outcome {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Partly) => ExitCode::from(1),
@@ -44,13 +50,17 @@ fn main() -> ExitCode {
         // The reader of our output has seen enough: `adit ls … | head`.
         Err(error) if error.errno() == Errno::PIPE => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("adit: {}", output::plain(&error.to_string()));
+            output::complain(&error);
             ExitCode::from(1)
         }
     }
 }
 
-fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<Outcome> {
+fn run(
+    command: Command,
+    options: &arguments::VolumeArguments,
+    filter: Filter,
+) -> adit::Result<Outcome> {
     match command {
         Command::Mkfs(arguments) => volumes::mkfs(&arguments)?,
         Command::Info(arguments) => volumes::info(&arguments, options)?,
@@ -58,11 +68,12 @@ fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<O
         Command::Scrub(arguments) => return scrub::scrub(&arguments, options),
         Command::Grow(arguments) => volumes::grow(&arguments, options)?,
         Command::Ls(arguments) => read::ls(&arguments, options)?,
-        Command::Stat(arguments) => read::stat(&arguments, options)?,
-        Command::Cat(arguments) => read::cat(&arguments, options)?,
+        Command::Stat(arguments) => return read::stat(&arguments, options),
+        Command::Cat(arguments) => return read::cat(&arguments, options),
         Command::Du(arguments) => read::du(&arguments, options)?,
         Command::Df(arguments) => volumes::df(&arguments, options)?,
         Command::Lsof(arguments) => lsof::lsof(&arguments, options)?,
+        Command::Mappings(arguments) => mappings::list(&arguments, options)?,
         Command::Rm(arguments) => names::rm(&arguments, options)?,
         Command::Mkdir(arguments) => names::mkdir(&arguments, options)?,
         Command::Rmdir(arguments) => names::rmdir(&arguments, options)?,
@@ -73,11 +84,11 @@ fn run(command: Command, options: &arguments::VolumeArguments) -> adit::Result<O
         Command::Bench(arguments) => volumes::bench(arguments)?,
         Command::Compare(arguments) => return compare::compare(arguments),
         Command::Measure => compare::measure()?,
-        Command::Mount(arguments) => mount::mount(&arguments, options)?,
+        Command::Mount(arguments) => mount::mount(&arguments, options, filter)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "adit", &mut text);
-            std::io::stdout().write_all(&text)?;
+            output::stdout().write_all(&text)?;
         }
     }
     Ok(Outcome::Done)

@@ -1,46 +1,66 @@
 //! `adit mount`.
 
 use crate::arguments::{Mount, VolumeArguments};
+use crate::log;
+use adit::log::Filter;
 use adit::{Error, Result};
 use adit_fuse::MountOptions;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, WaitOptions};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Mounts; in the background unless told otherwise, and then returns when the mount is there.
-pub(crate) fn mount(arguments: &Mount, options: &VolumeArguments) -> Result<()> {
+/// Mounts; in the background unless told otherwise, and then returns when the mount answers.
+pub(crate) fn mount(arguments: &Mount, options: &VolumeArguments, filter: Filter) -> Result<()> {
+    if let Some(path) = &arguments.log {
+        log::to_file(filter.clone(), log::open_file(path)?)?;
+    }
     if arguments.foreground {
-        return serve(arguments, options, || ());
+        return serve(arguments, options, || Ok(()));
     }
     // A child, before there is anything that a child could not have: a thread, a volume.
-    let (reader, writer) = rustix::pipe::pipe().map_err(Error::from)?;
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(Error::from)?;
     // SAFETY: this process has one thread.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error().into()),
         0 => {
             drop(reader);
-            let mut status = File::from(writer);
-            let served = serve(arguments, options, || in_background(&mut status));
-            if let Err(error) = served {
-                // Nobody reads it any more if the mount was there once.
-                let _ = status.write_all(error.to_string().as_bytes());
-                std::process::exit(1);
+            let mut parent = Some(File::from(writer));
+            // Opened first: once there is a mount, nothing fails for want of a descriptor.
+            let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+            let served = null.map_err(Error::from).and_then(|null| {
+                serve(arguments, options, || {
+                    if arguments.log.is_none() {
+                        leave_stderr(filter);
+                    }
+                    in_background(&null, &mut parent)
+                })
+            });
+            if let Err(error) = &served {
+                match parent {
+                    Some(mut parent) => _ = parent.write_all(error.to_string().as_bytes()),
+                    None => tracing::error!(volume = arguments.volume, %error, "the mount ends"),
+                }
             }
-            std::process::exit(0);
+            std::process::exit(i32::from(served.is_err()));
         }
-        _ => {
+        child => {
             drop(writer);
             let mut said = String::new();
             File::from(reader).read_to_string(&mut said)?;
-            match said.strip_prefix(READY) {
-                Some(_) => Ok(()),
-                None if said.is_empty() => Err(Error::with(
+            match said.as_str() {
+                READY => Ok(()),
+                "" => Err(Error::with(
                     adit::Errno::IO,
-                    "the process that serves the mount ended without a word",
+                    format!(
+                        "the process that serves the mount ended {}",
+                        how_ended(child)
+                    ),
                 )),
-                None => {
+                _ => {
                     eprintln!("adit: {}", crate::output::plain(&said));
                     std::process::exit(1);
                 }
@@ -49,10 +69,26 @@ pub(crate) fn mount(arguments: &Mount, options: &VolumeArguments) -> Result<()> 
     }
 }
 
-/// What the child says when the mount is there.
-const READY: &str = "mounted";
+/// How a child ended that has said nothing.
+fn how_ended(child: i32) -> String {
+    let child = Pid::from_raw(child);
+    let ended = rustix::process::waitpid(child, WaitOptions::empty());
+    match ended.ok().flatten().map(|(_, status)| status) {
+        Some(status) if status.signaled() => {
+            format!("by signal {}", status.terminating_signal().unwrap_or(0))
+        }
+        _ => "without a word".into(),
+    }
+}
 
-fn serve(arguments: &Mount, options: &VolumeArguments, ready: impl FnOnce()) -> Result<()> {
+/// What the child says when the mount is there.
+const READY: &str = "\0mounted";
+
+fn serve(
+    arguments: &Mount,
+    options: &VolumeArguments,
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let directory = arguments.directory.as_path();
     let volume = match arguments.read_only {
         true => options.open_to_read(&arguments.volume)?,
@@ -71,19 +107,25 @@ fn serve(arguments: &Mount, options: &VolumeArguments, ready: impl FnOnce()) -> 
     )
 }
 
+/// Sends messages to syslog, since nobody will read stderr.
+fn leave_stderr(filter: Filter) {
+    let kept = log::Syslog::connect(Path::new(log::SYSLOG))
+        .map_err(|error| log::say_that_nobody_hears(&error))
+        .is_ok_and(|syslog| log::to_syslog(filter, syslog).is_ok());
+    if !kept {
+        let _ = adit::log::stop();
+    }
+}
+
 /// Leaves the terminal and the directory, and tells the parent, which waits for the end of the pipe.
-fn in_background(status: &mut File) {
-    let _ = status.write_all(READY.as_bytes());
-    let _ = rustix::process::setsid();
-    let _ = rustix::process::chdir(Path::new("/"));
-    let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty()) else {
-        return;
-    };
-    let _ = rustix::stdio::dup2_stdin(&null);
-    let _ = rustix::stdio::dup2_stdout(&null);
-    let _ = rustix::stdio::dup2_stderr(&null);
-    let _ = fcntl_setfd(&null, FdFlags::CLOEXEC);
-    // The parent reads to the end.
-    let closed = std::mem::replace(status, File::from(null));
-    drop(closed);
+fn in_background(null: &OwnedFd, parent: &mut Option<File>) -> Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::chdir("/")?;
+    rustix::stdio::dup2_stdin(null)?;
+    rustix::stdio::dup2_stdout(null)?;
+    rustix::stdio::dup2_stderr(null)?;
+    if let Some(mut parent) = parent.take() {
+        parent.write_all(READY.as_bytes())?;
+    }
+    Ok(())
 }

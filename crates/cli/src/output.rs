@@ -12,8 +12,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// What `ls` and `stat` say about an inode in JSON.
 #[derive(Serialize)]
 pub(crate) struct FileLine<'a> {
-    /// Bytes that are not UTF-8 appear as U+FFFD.
+    /// Bytes that are not UTF-8 appear as U+FFFD; then `name_bytes` has all bytes.
     pub(crate) name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name_bytes: Option<String>,
     pub(crate) kind: &'static str,
     pub(crate) size_bytes: u64,
     pub(crate) allocated_bytes: u64,
@@ -26,6 +28,8 @@ pub(crate) struct FileLine<'a> {
     /// What a symbolic link says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) target_bytes: Option<String>,
     /// Major and minor number of a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) device: Option<String>,
@@ -40,6 +44,7 @@ impl<'a> FileLine<'a> {
         let stat: &Stat = metadata.stat();
         FileLine {
             name: name.to_string_lossy(),
+            name_bytes: bytes_unless_text(name),
             kind: kind_name(stat.kind),
             size_bytes: stat.size_bytes,
             allocated_bytes: stat.allocated_bytes,
@@ -50,6 +55,7 @@ impl<'a> FileLine<'a> {
             inode: stat.inode,
             generation: stat.generation,
             target: target.map(|target| target.to_string_lossy().into_owned()),
+            target_bytes: target.and_then(bytes_unless_text),
             device: device(stat),
             accessed: time(metadata.accessed()),
             modified: time(metadata.modified()),
@@ -83,6 +89,43 @@ impl std::fmt::Display for OwnerLine {
             None => write!(f, "a process of another container"),
         }
     }
+}
+
+/// The bytes of a name that is not UTF-8, in hexadecimal: JSON has only text.
+pub(crate) fn bytes_unless_text(name: &Path) -> Option<String> {
+    let bytes = name.as_os_str().as_bytes();
+    let hexadecimal = || bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    name.to_str().is_none().then(hexadecimal)
+}
+
+/// Standard output, whose errors say that it is that: ENOSPC is not the volume's then.
+pub(crate) fn stdout() -> Stdout {
+    Stdout(std::io::stdout().lock())
+}
+
+pub(crate) struct Stdout(std::io::StdoutLock<'static>);
+
+impl Write for Stdout {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        self.0.write(data).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
+fn of_stdout(error: std::io::Error) -> std::io::Error {
+    let kind = error.kind();
+    std::io::Error::new(
+        kind,
+        adit::Error::from(error).context("write standard output"),
+    )
+}
+
+/// Says on standard error what failed.
+pub(crate) fn complain(error: &adit::Error) {
+    eprintln!("adit: {}", plain(&error.to_string()));
 }
 
 /// Writes a value as JSON and ends the line.

@@ -3,11 +3,25 @@
 use crate::output::plain;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Between lines of a log.
 const LINE_EVERY: Duration = Duration::from_secs(60);
+
+/// The bar that is shown, for messages that come from elsewhere.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Writes to stderr without disturbing the bar, if there is one.
+pub(crate) fn beside_the_bar(write: impl FnOnce()) {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let bar = shown.clone();
+    drop(shown);
+    match bar {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
 
 /// Counts bytes, which is invisible when stderr is no terminal, or steps.
 pub(crate) struct Progress {
@@ -26,8 +40,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        let line = Mutex::new(Instant::now());
-        Progress { bar, line }
+        Progress::shown(bar)
     }
 
     /// Named steps of something whose length is known.
@@ -39,6 +52,12 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {wide_msg}") {
             bar.set_style(style);
         }
+        Progress::shown(bar)
+    }
+
+    fn shown(bar: ProgressBar) -> Self {
+        let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        *shown = Some(bar.clone());
         let line = Mutex::new(Instant::now());
         Progress { bar, line }
     }
@@ -84,6 +103,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        SHOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.bar.finish_and_clear();
     }
 }

@@ -1,8 +1,9 @@
 //! Commands that only look: ls, stat, cat, du.
 
+use crate::Outcome;
 use crate::arguments::{Cat, Du, Ls, Paths, VolumeArguments};
 use crate::output::{self, FileLine, kind_name, mode_text};
-use adit::{Errno, FileKind, Inspector, Metadata, OpenOptions};
+use adit::{Errno, Error, FileKind, Inspector, Metadata, OpenOptions};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -44,7 +45,7 @@ pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> 
         };
         known.push((name, about, target));
     }
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(output::stdout());
     if arguments.json {
         let lines = known.iter().map(|(name, metadata, target)| {
             FileLine::new(Path::new(name), metadata, target.as_deref())
@@ -116,13 +117,24 @@ fn long_line(
     Ok(out.write_all(b"\n")?)
 }
 
-pub(crate) fn stat(arguments: &Paths, options: &VolumeArguments) -> adit::Result<()> {
+pub(crate) fn stat(arguments: &Paths, options: &VolumeArguments) -> adit::Result<Outcome> {
     let volume = options.inspect(&arguments.volume)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     let mut lines = Vec::new();
+    let mut outcome = Outcome::Done;
     for path in &arguments.paths {
-        let metadata = volume.symlink_metadata(path)?;
-        let target = target(&volume, path, &metadata)?;
+        let about = volume.symlink_metadata(path).and_then(|metadata| {
+            let target = target(&volume, path, &metadata)?;
+            Ok((metadata, target))
+        });
+        let (metadata, target) = match about {
+            Ok(about) => about,
+            Err(error) => {
+                output::complain(&error);
+                outcome = Outcome::Partly;
+                continue;
+            }
+        };
         if arguments.json {
             lines.push(FileLine::new(path, &metadata, target.as_deref()));
             continue;
@@ -169,33 +181,51 @@ pub(crate) fn stat(arguments: &Paths, options: &VolumeArguments) -> adit::Result
     if arguments.json {
         output::json(&mut out, &lines)?;
     }
-    volume.close()
+    volume.close()?;
+    Ok(outcome)
 }
 
-pub(crate) fn cat(arguments: &Cat, options: &VolumeArguments) -> adit::Result<()> {
+pub(crate) fn cat(arguments: &Cat, options: &VolumeArguments) -> adit::Result<Outcome> {
     let volume = options.open_to_read(&arguments.volume)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     let mut chunk = vec![0; CHUNK_BYTES];
+    let mut outcome = Outcome::Done;
+    let mut failed = |error: Error| {
+        output::complain(&error);
+        outcome = Outcome::Partly;
+    };
     for path in &arguments.paths {
-        let file = volume.open_file(path, OpenOptions::new().read(true))?;
+        let file = match volume.open_file(path, OpenOptions::new().read(true)) {
+            Ok(file) => file,
+            Err(error) => {
+                failed(error);
+                continue;
+            }
+        };
         let mut offset = 0;
         loop {
-            let got = file
-                .read_at(&mut chunk, offset)
-                .map_err(|error| error.context(format_args!("read {}", path.display())))?;
-            if got == 0 {
-                break;
+            match file.read_at(&mut chunk, offset) {
+                Ok(0) => break,
+                Ok(got) => {
+                    out.write_all(&chunk[..got])?;
+                    offset += got as u64;
+                }
+                Err(error) => {
+                    failed(error.context(format_args!("read {}", path.display())));
+                    break;
+                }
             }
-            out.write_all(&chunk[..got])?;
-            offset += got as u64;
         }
     }
-    volume.close()
+    volume.close()?;
+    Ok(outcome)
 }
 
 #[derive(Serialize)]
 struct Usage {
     path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
     allocated_bytes: u64,
 }
 
@@ -205,13 +235,14 @@ pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<()> 
     usage(&volume, &arguments.path, &mut |path, bytes| {
         usages.push(Usage {
             path: path.to_string_lossy().into_owned(),
+            path_bytes: output::bytes_unless_text(path),
             allocated_bytes: bytes,
         });
     })?;
     if arguments.summarize {
         usages = usages.split_off(usages.len().saturating_sub(1));
     }
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(output::stdout());
     if arguments.json {
         output::json(&mut out, &usages)?;
     } else {

@@ -6,6 +6,7 @@ use crate::output;
 use crate::progress::Progress;
 use adit::{Damaged, ScrubOptions, Scrubbed, format_size};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::Write;
 
 #[derive(Serialize)]
@@ -21,7 +22,9 @@ struct ScrubLine<'a> {
 
 #[derive(Serialize)]
 struct DamageLine<'a> {
-    path: Option<&'a str>,
+    path: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
     inode: u64,
     offset: u64,
     len_bytes: u64,
@@ -32,7 +35,8 @@ struct DamageLine<'a> {
 impl<'a> From<&'a Damaged> for DamageLine<'a> {
     fn from(damaged: &'a Damaged) -> Self {
         DamageLine {
-            path: damaged.path.as_deref(),
+            path: damaged.path.as_ref().map(|path| path.to_string_lossy()),
+            path_bytes: damaged.path.as_deref().and_then(output::bytes_unless_text),
             inode: damaged.inode,
             offset: damaged.offset,
             len_bytes: damaged.len_bytes,
@@ -63,7 +67,7 @@ pub(crate) fn scrub(arguments: &Scrub, options: &VolumeArguments) -> adit::Resul
 }
 
 fn tell(arguments: &Scrub, found: &Scrubbed, data_checksums: bool) -> adit::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     if arguments.json {
         let line = ScrubLine {
             clean: found.is_clean(),

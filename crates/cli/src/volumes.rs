@@ -12,10 +12,12 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
     let cluster_bytes = match arguments.cluster_size {
         None => None,
         Some(bytes) => Some(u32::try_from(bytes).map_err(|_| {
-            Error::with(
-                Errno::INVAL,
-                format!("use clusters of {}", format_size(bytes)),
-            )
+            let what = format!(
+                "format {}: a cluster of {} (a multiple of 4096, at most 32 MiB)",
+                arguments.volume,
+                format_size(bytes)
+            );
+            Error::with(Errno::INVAL, what)
         })?),
     };
     let options = MkfsOptions {
@@ -53,6 +55,8 @@ struct InfoLine {
     blobs: u64,
     epoch: u64,
     open_by: Option<OwnerLine>,
+    survives_in: Option<String>,
+    unsaved: Option<String>,
     failure: Option<String>,
 }
 
@@ -70,7 +74,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         label: info.label,
         created: output::time(UNIX_EPOCH + created),
         volume_bytes: info.volume_bytes,
-        free_bytes: info.free_bytes,
+        free_bytes: info.usable_bytes,
         journal_bytes: info.journal_bytes,
         journal_live_bytes: info.journal_live_bytes,
         cluster_bytes: info.cluster_bytes,
@@ -78,9 +82,11 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         blobs: info.blobs,
         epoch: info.epoch,
         open_by: volume.owner().map(OwnerLine::from),
+        survives_in: info.mapping,
+        unsaved: info.unsaved,
         failure: info.failure,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     if arguments.json {
         output::json(&mut out, &line)?;
         return volume.close();
@@ -114,6 +120,17 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
     writeln!(out, "  epoch     {}", line.epoch)?;
     if let Some(owner) = &line.open_by {
         writeln!(out, "  open by   {owner}")?;
+        match &line.survives_in {
+            Some(path) => writeln!(out, "  survives  its process, in {}", output::plain(path))?,
+            None => writeln!(out, "  survives  NOT: unsynced writes die with its process")?,
+        }
+    }
+    if let Some(unsaved) = &line.unsaved {
+        let unsaved = output::plain(unsaved);
+        writeln!(
+            out,
+            "  unsaved   {unsaved} (shown here; the next opening takes it over)"
+        )?;
     }
     if let Some(failure) = &line.failure {
         writeln!(out, "  READ-ONLY since: {}", output::plain(failure))?;
@@ -142,7 +159,7 @@ pub(crate) fn df(arguments: &Info, options: &VolumeArguments) -> adit::Result<()
         inodes: space.inodes,
         free_inodes: space.free_inodes,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     if arguments.json {
         output::json(&mut out, &line)?;
     } else {
@@ -195,6 +212,6 @@ pub(crate) fn bench(arguments: Bench) -> adit::Result<()> {
         }
     };
     drop(progress);
-    write!(std::io::stdout().lock(), "{text}")?;
+    write!(output::stdout(), "{text}")?;
     Ok(())
 }

@@ -22,7 +22,7 @@ fn soon(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
         .expect("the binary runs");
     let begin = Instant::now();
     while child.try_wait().expect("a child").is_none() {
-        if begin.elapsed() > Duration::from_secs(60) {
+        if begin.elapsed() > Duration::from_secs(240) {
             child.kill().expect("killed");
             panic!("adit {arguments:?} waits for somebody");
         }

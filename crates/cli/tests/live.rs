@@ -4,9 +4,8 @@ mod support;
 
 use adit::{OpenOptions, Volume, VolumeOptions};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use support::{Place, noise};
+use support::{LoopDevice, Place, noise};
 
 /// Opens `v.adit` in this process.
 fn open(place: &Place) -> Volume {
@@ -271,8 +270,13 @@ fn once_the_owner_is_killed_commands_work_directly() {
 fn an_owner_that_is_stopped_is_named_and_not_waited_for_long() {
     let place = Place::with_volume();
     let child = owner(&place, None);
-    // SAFETY: a child of ours.
-    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSTOP) };
+    let (pid, mut status) = (child.id() as libc::pid_t, 0);
+    // SAFETY: a child of ours. It is stopped only when the kernel says so.
+    unsafe {
+        libc::kill(pid, libc::SIGSTOP);
+        assert_eq!(libc::waitpid(pid, &mut status, libc::WUNTRACED), pid);
+    }
+    assert!(libc::WIFSTOPPED(status));
     let errors = place.fails(1, &["ls", "v.adit"]);
     kill(child);
     assert!(
@@ -285,8 +289,7 @@ fn an_owner_that_is_stopped_is_named_and_not_waited_for_long() {
 fn root_sees_the_volume_of_another_user() {
     // SAFETY: no preconditions.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can be somebody else");
-        return;
+        return adit_skip::skip("only root can be another user");
     }
     const USER: u32 = 4711;
     let place = Place::with_volume();
@@ -299,43 +302,18 @@ fn root_sees_the_volume_of_another_user() {
         .arg(&program)
         .status();
     if !reachable.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: another user can't run {}", program.display());
-        return;
+        return adit_skip::skip(format!("no other user may run {}", program.display()));
     }
     let child = owner(&place, Some(USER));
     assert_eq!(place.ok(&["ls", "v.adit"]), "from-owner\n");
     kill(child);
 }
 
-/// A loop device, given back at the end.
-struct LoopDevice(String);
-
-impl LoopDevice {
-    fn new(image: &Path) -> Option<LoopDevice> {
-        let made = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(image)
-            .output()
-            .ok()?;
-        made.status.success().then(|| {
-            let name = String::from_utf8_lossy(&made.stdout).trim().to_owned();
-            LoopDevice(name)
-        })
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
-
 #[test]
 fn a_block_device_is_found_by_every_name_that_it_has() {
     let place = Place::with_volume();
     let Some(device) = LoopDevice::new(&place.path("v.adit")) else {
-        eprintln!("skipped: no loop devices here");
-        return;
+        return adit_skip::skip("no loop devices here (they take root)");
     };
     let volume = Volume::open(&device.0).expect("opened");
     volume.write("/f", "x").expect("written");

@@ -147,3 +147,106 @@ fn a_put_that_is_killed_leaves_a_sound_volume_and_can_be_repeated() {
     assert!(tree(&place.path("tree")) == tree(&place.path("copy")));
     place.ok(&["check", "v.adit"]);
 }
+
+/// `put` removed the file that it replaces before it wrote the new one: a full volume cost the old
+/// content, too.
+#[test]
+fn a_file_that_cannot_be_replaced_is_as_it_was() {
+    let place = Place::with_volume();
+    let old = noise(6, 20 << 20);
+    place.write("f", &old);
+    place.ok(&["put", "v.adit", "f", "/"]);
+    place.write("f", noise(7, 130 << 20));
+    let errors = place.fails(1, &["put", "v.adit", "f", "/"]);
+    assert!(errors.contains("/f is as it was"), "{errors}");
+    assert!(errors.contains("ENOSPC"), "{errors}");
+    assert_eq!(place.ok(&["ls", "v.adit"]), "f\n");
+    assert!(place.run(&["cat", "v.adit", "/f"]).stdout == old);
+    let new = noise(8, 80 << 20); // more than half of the volume: nothing is left of the failure
+    place.write("f", &new);
+    place.ok(&["put", "v.adit", "f", "/"]);
+    assert!(place.run(&["cat", "v.adit", "/f"]).stdout == new);
+    place.ok(&["check", "v.adit"]);
+}
+
+/// A killed `put` left a part of the new content under the name of the old file. Between the two is
+/// nothing now.
+#[test]
+fn a_file_whose_replacement_is_killed_is_as_it_was() {
+    let (old, new) = (noise(9, 12 << 20), noise(10, 60 << 20));
+    for attempt in 1.. {
+        let place = Place::with_volume();
+        place.write("f", &old);
+        place.ok(&["put", "v.adit", "f", "/"]);
+        place.write("f", &new);
+        let image_bytes = || {
+            let image = std::fs::metadata(place.path("v.adit")).expect("there");
+            image.blocks() * 512
+        };
+        let before = image_bytes();
+        let mut put = place
+            .command(&["put", "--cache-size", "16M", "v.adit", "f", "/"])
+            .spawn()
+            .expect("the binary runs");
+        while put.try_wait().expect("a child").is_none() && image_bytes() < before + (10 << 20) {
+            std::thread::yield_now();
+        }
+        put.kill().expect("killed");
+        let killed = !put.wait().expect("ended").success();
+        let found = place.run(&["cat", "v.adit", "/f"]).stdout;
+        let left = place.ok(&["ls", "v.adit"]);
+        if killed && left == ".f.adit-put\nf\n" {
+            assert!(found == old);
+            // What it left is gone with the next one.
+            place.ok(&["put", "v.adit", "f", "/"]);
+            assert!(place.run(&["cat", "v.adit", "/f"]).stdout == new);
+            assert_eq!(place.ok(&["ls", "v.adit"]), "f\n");
+            place.ok(&["check", "v.adit"]);
+            return;
+        }
+        assert!(found == old || found == new, "{left}");
+        assert!(attempt < 20, "no kill came while it copied");
+    }
+}
+
+#[test]
+fn everything_else_is_replaced_by_a_rename_too_and_nothing_is_left_behind() {
+    let place = Place::with_volume();
+    let long = "n".repeat(255);
+    place.write(&format!("tree/{long}"), "1");
+    place.write("tree/f", "old");
+    std::fs::hard_link(place.path("tree/f"), place.path("tree/g")).expect("linked");
+    std::os::unix::fs::symlink("old", place.path("tree/link")).expect("made");
+    for content in ["old", "new"] {
+        place.write("tree/f", content);
+        std::fs::remove_file(place.path("tree/link")).expect("removed");
+        std::os::unix::fs::symlink(content, place.path("tree/link")).expect("made");
+        for _ in 0..2 {
+            place.ok(&["put", "v.adit", "tree", "/"]);
+        }
+        let names = format!("f\ng\nlink\n{long}\n");
+        assert_eq!(place.ok(&["ls", "v.adit", "/tree"]), names);
+        assert_eq!(
+            place.ok(&["cat", "v.adit", "/tree/f", "/tree/g"]),
+            content.repeat(2)
+        );
+        let stat: serde_json::Value = serde_json::from_str(&place.ok(&[
+            "stat",
+            "--json",
+            "v.adit",
+            "/tree/f",
+            "/tree/g",
+            "/tree/link",
+        ]))
+        .expect("JSON");
+        assert_eq!(stat[0]["inode"], stat[1]["inode"]);
+        assert_eq!(stat[0]["links"], 2);
+        assert_eq!(stat[2]["target"], content);
+    }
+    // Two names of one file, of which both are there already.
+    place.ok(&[
+        "put", "v.adit", "tree/f", "tree/g", "tree/f", "tree/g", "/tree",
+    ]);
+    assert_eq!(place.ok(&["ls", "v.adit", "/tree"]).lines().count(), 4);
+    place.ok(&["check", "v.adit"]);
+}

@@ -82,21 +82,19 @@ impl File {
             .run(|fs| fs.read(&descriptor.open, offset, buffer))
     }
 
-    /// Reads exactly `buffer.len()` bytes, or fails with `ENODATA` when the file ends before.
+    /// Reads exactly `buffer.len()` bytes, or fails with `ENODATA` when the file ends before
+    /// ([`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) as an error of `std::io`).
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         match self.read_at(buffer, offset)? {
             got if got == buffer.len() => Ok(()),
-            got => Err(Error::with(
-                Errno::NODATA,
-                format!(
-                    "read {} bytes at {offset}, {got} bytes before the end",
-                    buffer.len()
-                ),
-            )),
+            got => Err(Error::end_of_file(format!(
+                "read {} bytes at {offset}, {got} bytes before the end",
+                buffer.len()
+            ))),
         }
     }
 
-    /// Reads into several pieces of memory, one behind the other.
+    /// Reads into several pieces of memory, one behind the other, as one read: what is written meanwhile falls between no two of them.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let descriptor = self.alive()?;
         descriptor

@@ -37,12 +37,26 @@
 //! | an IO error while data was written back | each descriptor open then gets it once, from its next sync; the data stays in memory and is tried again |
 //!
 //! A process that ends without [`Volume::close`] loses nothing: the next open recovers. (With
-//! [`VolumeOptions::survive_process_death`] off, it may lose what was written since the last sync.)
+//! [`VolumeOptions::survive`] off, it may lose what was written since the last sync.)
 //!
 //! # Looking at a volume in use
 //!
 //! A volume is open for writing in one process at a time. Other processes of the same user, and of root, may look at it meanwhile:
 //! names, attributes, space, what is open ([`Inspector`]). [`VolumeOptions::inspectable`] turns that off.
+//!
+//! # Messages
+//!
+//! An error goes to the caller of an operation. For everybody else, and for events without a
+//! caller, there are `tracing` events: a volume becomes read-only, data can't be written back,
+//! recovery brought something back. A program without a subscriber sees nothing of it; [`log`] has
+//! the levels and targets, and a way to get each event as a line of text.
+//!
+//! # Memory
+//!
+//! What is handed to a write must stay readable during the call, and what a read fills writable.
+//! Where it isn't (a mapping of a file that somebody truncates meanwhile, say), the kernel's calls
+//! would answer `EFAULT`; here the process gets SIGBUS, as from any copy of its own. The volume is
+//! then as after any other death of the process.
 //!
 //! # Threads, futures, fork
 //!
@@ -63,6 +77,7 @@ mod file;
 #[doc(hidden)]
 pub mod fuzzing;
 mod inspect;
+pub mod log;
 mod metadata;
 mod mount;
 mod names;
@@ -81,7 +96,10 @@ pub use adit_fs::{
     FindingKind, Findings, FlockOperation, Follow, LockMode, LockOwner, OpenDescriptor, OpenFlags,
     RangeLock, RenameFlags, RepairReport, SetTime, Stat, StatFs,
 };
-pub use adit_store::{ScrubOptions, VolumeInfo, XattrMode};
+pub use adit_store::{
+    Mapping, ScrubOptions, Survive, Takeover, Unsaved, VolumeInfo, XattrMode, mappings,
+    remove_mapping,
+};
 pub use blob::Blobs;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;

@@ -13,13 +13,13 @@ use crate::operation::Operation;
 use crate::volume::{IoEngine, MkfsOptions, VolumeOptions};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::{
-    Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions,
+    Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions, OverlayDevice,
     POOLED_BYTES_MAX, PoolConfig, Request, open_device,
 };
 use adit_fs::{Fs, OpenFile};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::SUPERBLOCK_MAGIC;
-use adit_store::{Store, StoreOptions, foreign_signature};
+use adit_store::{Store, StoreOptions, Survive, foreign_signature};
 use std::future::Future;
 use std::io::Read;
 use std::sync::{Arc, OnceLock};
@@ -97,10 +97,11 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
         label: options.label.clone(),
         // What is there was judged above, with words for more kinds of it.
         force: true,
+        ..adit_store::MkfsOptions::default()
     };
     let store_options = StoreOptions {
         cache_bytes: MKFS_CACHE_BYTES,
-        survive_process_death: false,
+        survive: Survive::Off,
         ..StoreOptions::default()
     };
     let engine_options = EngineOptions {
@@ -152,8 +153,9 @@ fn first_bytes(address: &str, device: &dyn Device) -> Result<Vec<u8>> {
 }
 
 /// How the device of a volume is opened.
-pub(crate) fn device_options(options: &VolumeOptions, read_only: bool) -> DeviceOptions {
-    DeviceOptions {
+pub(crate) fn device_options(options: &VolumeOptions, read_only: bool) -> Result<DeviceOptions> {
+    options.check()?;
+    Ok(DeviceOptions {
         engine: match options.engine {
             IoEngine::Probe => FileEngine::Probe,
             IoEngine::IoUring => FileEngine::IoUring,
@@ -161,14 +163,14 @@ pub(crate) fn device_options(options: &VolumeOptions, read_only: bool) -> Device
         },
         read_only,
         ..DeviceOptions::default()
-    }
+    })
 }
 
 impl Mounted {
     pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<Mounted> {
         fork::install(); // before there is a descriptor to close in children
         let in_memory = address.starts_with("mem:");
-        let device = open_device(address, &device_options(options, options.read_only))?;
+        let device = open_device(address, &device_options(options, options.read_only)?)?;
         Mounted::on_device(device, address, options, in_memory)
     }
 
@@ -180,32 +182,17 @@ impl Mounted {
         fresh: bool,
     ) -> Result<Mounted> {
         fork::install();
-        let store_options = StoreOptions {
-            cache_bytes: options.cache_bytes,
-            read_only: options.read_only && !fresh,
-            // A device in memory dies with the process anyway.
-            survive_process_death: options.survive_process_death && !fresh,
-            writeback_interval: options.writeback_interval,
-            ..StoreOptions::default()
-        };
-        let engine_options = EngineOptions {
-            queue_depth: options.queue_depth,
-            keeper: true,
-            name: address.to_owned(),
-        };
-        let engine = Engine::start(device, engine_options, |reactor| async move {
-            if fresh {
-                let layout = adit_store::MkfsOptions::default();
-                adit_store::mkfs(&reactor, &layout).await?;
-                Fs::format(Store::open(reactor, &store_options).await?).await
-            } else {
-                Fs::mount(Store::open(reactor, &store_options).await?).await
+        let engine = match start(device.clone(), address, options, fresh, false) {
+            // It has to be recovered: in memory, where nothing is to be written.
+            Err(error) if error.errno() == Errno::ROFS && options.read_only => {
+                start(OverlayDevice::new(device), address, options, fresh, true)?
             }
-        })?;
+            started => started?,
+        };
         let server = match options.inspectable && !options.read_only && !fresh {
             true => Server::start(address, engine.clone())
                 .inspect_err(
-                    |error| tracing::warn!(%address, %error, "nobody can look at the open volume"),
+                    |error| tracing::warn!(volume = %address, %error, "nobody can look at the open volume"),
                 )
                 .ok(),
             false => None,
@@ -326,7 +313,7 @@ impl Drop for Mounted {
         let address = std::mem::take(&mut self.address);
         let report = move |done: Result<()>| {
             if let Err(error) = done {
-                tracing::error!(%address, %error, "the volume was not closed well; the next open recovers it");
+                tracing::error!(volume = %address, %error, "the volume was not closed well; the next open recovers it");
             }
         };
         server.iter().for_each(Server::stop);
@@ -342,6 +329,50 @@ impl Drop for Mounted {
                 report(done);
             }
         }
+    }
+}
+
+/// Opens the store on a device, which is a copy `in_memory` or not.
+fn start(
+    device: Arc<dyn Device>,
+    address: &str,
+    options: &VolumeOptions,
+    fresh: bool,
+    in_memory: bool,
+) -> Result<Arc<Engine<Fs>>> {
+    let store_options = StoreOptions {
+        read_only: options.read_only && !fresh,
+        in_memory,
+        // A device in memory dies with the process anyway.
+        survive: if fresh { Survive::Off } else { options.survive },
+        ..store_options(options)
+    };
+    let engine_options = EngineOptions {
+        queue_depth: options.queue_depth,
+        keeper: true,
+        name: address.to_owned(),
+    };
+    Engine::start(device, engine_options, |reactor| async move {
+        if fresh {
+            let layout = adit_store::MkfsOptions::default();
+            adit_store::mkfs(&reactor, &layout).await?;
+            Fs::format(Store::open(reactor, &store_options).await?).await
+        } else {
+            Fs::mount(Store::open(reactor, &store_options).await?).await
+        }
+    })
+}
+
+/// The store's options, as far as they are the same for all that opens one.
+pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
+    StoreOptions {
+        cache_bytes: options.cache_bytes,
+        read_only: false,
+        in_memory: false,
+        survive: options.survive,
+        takeover: options.takeover,
+        shared_directory: options.survive_in.clone(),
+        writeback_interval: options.writeback_interval,
     }
 }
 

@@ -78,13 +78,16 @@ impl Volume {
 
     /// The whole content of a file.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
         let file = self.open_file(path, OpenOptions::new().read(true))?;
         let mut content = Vec::new();
         loop {
             let start = content.len();
             let more = file.len().saturating_sub(start as u64).clamp(1, 1 << 20) as usize;
             content.resize(start + more, 0);
-            let got = file.read_at(&mut content[start..], start as u64)?;
+            let got = file
+                .read_at(&mut content[start..], start as u64)
+                .map_err(|error| naming(error, "read", path))?;
             content.truncate(start + got);
             if got == 0 {
                 return Ok(content);
@@ -95,10 +98,12 @@ impl Volume {
     /// Creates a file with this content, or replaces the content that it has. Not atomic; for that,
     /// write another file, sync it and rename it.
     pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
         self.open_file(path, &options)?
             .write_at(content.as_ref(), 0)
+            .map_err(|error| naming(error, "write", path))
     }
 
     /// Sets the size of a file.
@@ -251,11 +256,25 @@ impl Volume {
     }
 
     /// Removes a directory and everything in it, or whatever else is there; of a symbolic link itself. Not atomic.
+    ///
+    /// Before anything is removed: `EBUSY` for the root of the volume, `EINVAL` for a path that
+    /// ends with `..`.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         // A slash at the end would follow a link.
         let path = path.as_ref().components().as_path();
-        if !self.symlink_metadata(path)?.is_dir() {
+        let metadata = self.symlink_metadata(path)?;
+        if !metadata.is_dir() {
             return self.remove_file(path);
+        }
+        // The last step, removing the directory itself, would fail: nothing below it may be gone by
+        // then.
+        if metadata.inode() == self.symlink_metadata("/")?.inode() {
+            let what = format!("remove {}: it is the root of the volume", path.display());
+            return Err(Error::with(Errno::BUSY, what));
+        }
+        if path.ends_with("..") {
+            let what = format!("remove {}: it ends with ..", path.display());
+            return Err(Error::with(Errno::INVAL, what));
         }
         // An explicit stack: how deep a tree is, is decided by whoever made it.
         let mut pending = vec![(path.to_owned(), false)];

@@ -3,13 +3,13 @@
 //! A check is a repair on a device in memory over the real one, so it looks at what can't be opened, and writes
 //! nothing. A repair does that first, asks, and does the same on the device.
 
-use crate::mount::device_options;
+use crate::mount::{device_options, store_options};
 use crate::volume::{Volume, VolumeOptions, naming};
 use adit_base::{Result, fork};
 use adit_block::{Device, OverlayDevice, open_device};
 use adit_fs::{Finding, Fs, RepairReport};
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::StoreOptions;
+use adit_store::{StoreOptions, Survive};
 use std::sync::Arc;
 
 /// What [`Volume::repair`] did.
@@ -36,7 +36,7 @@ impl Volume {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<RepairReport> {
         let examined = (|| {
-            let device = open_device(address, &device_options(options, true))?;
+            let device = open_device(address, &device_options(options, true)?)?;
             run(OverlayDevice::new(device), options, true, &mut progress)
         })();
         examined.map_err(|error| naming(error, "open", address))
@@ -53,7 +53,9 @@ impl Volume {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Repaired> {
         let named = |error| naming(error, "open", address);
-        let device = open_device(address, &device_options(options, false)).map_err(named)?;
+        let device = device_options(options, false)
+            .and_then(|device| open_device(address, &device))
+            .map_err(named)?;
         let rehearsal = OverlayDevice::new(device.clone());
         let report = run(rehearsal.clone(), options, true, &mut progress).map_err(named)?;
         if report.is_clean() {
@@ -89,11 +91,8 @@ fn run(
 ) -> Result<RepairReport> {
     fork::install();
     let store_options = StoreOptions {
-        cache_bytes: options.cache_bytes,
-        read_only: false,
-        survive_process_death: false,
-        writeback_interval: options.writeback_interval,
-        ..StoreOptions::default()
+        survive: Survive::Off,
+        ..store_options(options)
     };
     let engine_options = EngineOptions {
         queue_depth: options.queue_depth,

@@ -4,12 +4,13 @@ use crate::volume::Volume;
 use adit_base::{Errno, Result};
 use adit_store::ScrubOptions;
 use std::fmt;
+use std::path::PathBuf;
 
 /// Data that is lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damaged {
     /// A path of the file, if it has one.
-    pub path: Option<String>,
+    pub path: Option<PathBuf>,
     /// Its inode number.
     pub inode: u64,
     /// From where on, bytes.
@@ -25,7 +26,7 @@ pub struct Damaged {
 impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.path {
-            Some(path) => write!(f, "{path}")?,
+            Some(path) => write!(f, "{}", path.display())?,
             None => write!(f, "inode {}", self.inode)?,
         }
         let end = self.offset + self.len_bytes;

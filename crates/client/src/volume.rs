@@ -5,10 +5,12 @@
 
 use crate::mount::{self, Mounted};
 use crate::operation::Operation;
+use adit_base::size::format_size;
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{CheckReport, Credentials, StatFs};
-use adit_store::VolumeInfo;
+use adit_store::{CACHE_BYTES_MIN, Survive, Takeover, VolumeInfo};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,16 +47,23 @@ pub struct MkfsOptions {
 /// Parameters of [`Volume::open_with`].
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// Bound of the page cache.
+    /// Bound of the page cache: 8 MiB to the memory of the machine, else `EINVAL`.
     pub cache_bytes: u64,
-    /// Nothing is written, not even a recovery; fails with `EROFS` where that would be needed.
+    /// Nothing is written, neither to the image nor to shared memory. A volume that wasn't closed is
+    /// recovered in memory, with what a killed process left; that takes as much memory.
     pub read_only: bool,
     /// How an image file or block device is reached.
     pub engine: IoEngine,
-    /// What `write` acknowledged survives the death of the process (in shared memory, until the next
-    /// open on the same boot). Costs nothing per write; the cache then counts as shared memory. What a killed
-    /// process leaves in `/dev/shm` stays there until its volume is opened or the machine restarts.
-    pub survive_process_death: bool,
+    /// Whether what `write` acknowledged survives the death of the process (in shared memory, until the
+    /// next open on the same boot). Costs nothing per write; the cache then counts as shared memory: with
+    /// less room there it becomes smaller, and with room for less than 8 MiB the volume isn't opened,
+    /// unless the answer is `Prefer`. What a killed process leaves stays there until its volume is opened
+    /// or the machine restarts ([`mappings`](crate::mappings) lists it).
+    pub survive: Survive,
+    /// The directory of that memory, on a tmpfs; `/dev/shm`. The next opening must look into the same one.
+    pub survive_in: PathBuf,
+    /// What to do about what a killed process left there.
+    pub takeover: Takeover,
     /// Most requests in flight at the device.
     pub queue_depth: u32,
     /// Dirty data is written home after about this time.
@@ -70,11 +79,31 @@ impl Default for VolumeOptions {
             cache_bytes: 256 << 20,
             read_only: false,
             engine: IoEngine::Probe,
-            survive_process_death: true,
+            survive: Survive::Require,
+            survive_in: PathBuf::from("/dev/shm"),
+            takeover: Takeover::Complete,
             queue_depth: 128,
             writeback_interval: Duration::from_secs(5),
             inspectable: true,
         }
+    }
+}
+
+impl VolumeOptions {
+    /// Refuses a size of the page cache that nobody can mean. The default is allowed on a machine
+    /// with less memory, too.
+    pub(crate) fn check(&self) -> Result<()> {
+        let machine = rustix::system::sysinfo();
+        let memory_bytes = (machine.totalram as u64).saturating_mul(machine.mem_unit.into());
+        let most_bytes = memory_bytes.max(VolumeOptions::default().cache_bytes);
+        if (CACHE_BYTES_MIN..=most_bytes).contains(&self.cache_bytes) {
+            return Ok(());
+        }
+        let [given, least, most] = [self.cache_bytes, CACHE_BYTES_MIN, most_bytes].map(format_size);
+        let what = format!(
+            "use a page cache of {given}: it has {least} to {most}, the memory of this machine"
+        );
+        Err(Error::with(Errno::INVAL, what))
     }
 }
 
@@ -113,8 +142,11 @@ impl Volume {
     /// Opens a volume for reading and writing, recovering it if it wasn't closed. `mem:SIZE`
     /// (like `mem:256M`) is a fresh volume in memory that is gone when it is closed.
     ///
-    /// Errors: `EBUSY` when it is in use (the message names the process), `EMEDIUMTYPE` or `EINVAL` when it
-    /// is not a volume, `EUCLEAN` when it is damaged, and those of the device.
+    /// Errors: `EBUSY` when it is in use (the message names the process), `EOWNERDEAD` when a killed process
+    /// left unsaved data of it that can't be taken over (the message says why, and the ways out:
+    /// [`VolumeOptions::takeover`]), `ENOSPC` when there is no shared memory ([`VolumeOptions::survive`]),
+    /// `EMEDIUMTYPE` or `EINVAL` when it is not a volume, `EUCLEAN` when it is damaged, and those of the
+    /// device.
     pub fn open(address: &str) -> Result<Volume> {
         Volume::open_with(address, &VolumeOptions::default())
     }
@@ -153,9 +185,9 @@ impl Volume {
         }
     }
 
-    /// Makes everything durable and closes. `EBUSY` while other clones, or files of it, are there:
-    /// then the last of them closes it. After any other error it is closed nevertheless, and the next
-    /// open recovers it.
+    /// Makes everything durable and closes. `EBUSY`, with their number, while other clones, or
+    /// files of it, are there: then the last of them closes it. After any other error it is closed
+    /// nevertheless, and the next open recovers it.
     pub fn close(self) -> Result<()> {
         if self.mounted.is_inherited() {
             return Err(Error::with(
@@ -165,11 +197,19 @@ impl Volume {
         }
         match Arc::try_unwrap(self.mounted) {
             Ok(mounted) => mounted.close(),
-            Err(_) => Err(Error::with(
-                Errno::BUSY,
-                "close a volume that is still in use",
-            )),
+            Err(mounted) => Err(Volume { mounted, ..self }.still_open()),
         }
+    }
+
+    /// What [`close`](Self::close) answers while there are other handles. For the C interface,
+    /// whose own one stays.
+    #[doc(hidden)]
+    pub fn still_open(&self) -> Error {
+        let what = match self.handles() {
+            0..=2 => "1 handle is still open".to_owned(),
+            handles => format!("{} handles are still open", handles - 1),
+        };
+        Error::with(Errno::BUSY, format!("close {}: {what}", self.address()))
     }
 
     /// The address it was opened with.
@@ -253,7 +293,9 @@ impl Volume {
 
     /// Makes the volume (and an image file) larger, while it is in use.
     pub fn grow(&self, size_bytes: u64) -> Result<()> {
-        self.mounted.run(move |fs| fs.store().grow(size_bytes))
+        self.mounted
+            .run(move |fs| fs.store().grow(size_bytes))
+            .map_err(|error| naming(error, "grow", self.address()))
     }
 
     /// Memory for asynchronous and direct IO, aligned to 4096. Up to 1 MiB it comes from a pool, and is

@@ -33,8 +33,44 @@ fn what_is_written_is_read_and_reads_end_at_the_end_of_the_file() {
     assert_eq!(&buffer[..8], b"\0\0\0hello");
     assert_eq!(file.read_at(&mut buffer, 8).expect("read"), 0);
     assert_eq!(errno(file.read_exact_at(&mut buffer, 0)), Errno::NODATA);
+    let ended = file.read_exact_at(&mut buffer, 0).expect_err("8 bytes");
+    assert_eq!(
+        std::io::Error::from(ended).kind(),
+        std::io::ErrorKind::UnexpectedEof
+    );
     assert_eq!((file.len(), file.metadata().expect("known").len()), (8, 8));
     assert_eq!(volume.read("/f").expect("read"), b"\0\0\0hello");
+}
+
+/// `remove_dir_all("/")` emptied the whole volume, and then failed since a root can't be removed;
+/// `"/d/e/.."` emptied `/d`.
+#[test]
+fn what_cannot_be_removed_keeps_what_is_in_it() {
+    let volume = volume();
+    volume.create_dir_all("/d/e").expect("made");
+    volume.write("/d/f", "content").expect("written");
+    volume.symlink("/", "/up").expect("made");
+    let refused = [
+        ("/", Errno::BUSY),
+        ("", Errno::NOENT),
+        ("//", Errno::BUSY),
+        (".", Errno::BUSY),
+        ("/..", Errno::BUSY),
+        ("/d/..", Errno::BUSY),
+        ("/d/e/../..", Errno::BUSY),
+        ("/up/d/..", Errno::BUSY),
+        ("/d/e/..", Errno::INVAL),
+    ];
+    for (path, expected) in refused {
+        let error = volume.remove_dir_all(path).expect_err("refused");
+        assert_eq!(error.errno(), expected, "{path}: {error}");
+        assert_eq!(volume.read("/d/f").expect("there"), b"content", "{path}");
+        assert!(volume.exists("/d/e").expect("known"), "{path}");
+    }
+    let words = volume.remove_dir_all("/").expect_err("refused").to_string();
+    assert!(words.contains("it is the root of the volume"), "{words}");
+    volume.remove_dir_all("/up/").expect("the link itself");
+    volume.remove_dir_all("/d").expect("removed");
 }
 
 #[test]

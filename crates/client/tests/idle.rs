@@ -52,28 +52,16 @@ fn an_idle_volume_wakes_nobody_once_it_is_clean() {
             .write(format!("/{number}"), vec![7; 10_000])
             .expect("written");
     }
-    // Nobody syncs: the keeper makes it clean.
-    let mut sleeps = activity().0;
-    for _ in 0..100 {
-        std::thread::sleep(Duration::from_millis(200));
-        let now = activity().0;
-        if now == sleeps && now > 0 {
-            break;
-        }
-        sleeps = now;
-    }
-    let (sleeps, ticks) = activity();
-    assert!(sleeps > 0, "the keeper has worked");
-    std::thread::sleep(Duration::from_secs(2));
-    let (sleeps_later, ticks_later) = activity();
-    assert_eq!(
-        sleeps_later, sleeps,
-        "the keeper or the thread for onlookers woke up"
-    );
-    assert!(
-        ticks_later - ticks <= 2,
-        "{} ticks in two seconds",
-        ticks_later - ticks
-    );
+    // Nobody syncs: the keeper makes it clean. On a busy machine that takes longer than two seconds.
+    // A keeper, or a thread for onlookers, that wakes for nothing does so in all of them.
+    let mut all = Vec::new();
+    let idle = (0..30).any(|_| {
+        let (sleeps, ticks) = activity();
+        std::thread::sleep(Duration::from_secs(2));
+        let (sleeps_later, ticks_later) = activity();
+        all.push((sleeps_later - sleeps, ticks_later - ticks));
+        sleeps > 0 && sleeps_later == sleeps && ticks_later - ticks <= 2
+    });
+    assert!(idle, "sleeps and ticks, each in two seconds: {all:?}");
     volume.close().expect("closed");
 }

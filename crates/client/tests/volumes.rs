@@ -1,6 +1,6 @@
 //! Opening, closing, sharing and losing volumes, on image files.
 
-use adit::{Errno, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use adit::{Errno, Inspector, MkfsOptions, OpenOptions, Volume, VolumeOptions};
 use std::process::{Command, Stdio};
 
 struct Image {
@@ -81,6 +81,96 @@ fn closing_waits_for_nobody_and_says_that_it_is_in_use() {
     drop(file);
     let volume = Volume::open(&image.address).expect("free again");
     assert_eq!(volume.read("/f").expect("read"), b"x");
+}
+
+/// "close a volume that is still in use": which one, and by how many handles, was for the program's
+/// author to find out.
+#[test]
+fn closing_says_how_many_handles_are_open() {
+    let image = image();
+    let volume = Volume::open(&image.address).expect("opened");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true);
+    let files = ["/f", "/g"].map(|path| volume.open_file(path, &options).expect("opened"));
+    let said = |volume: &Volume| volume.still_open().to_string();
+    let words = |count: &str| {
+        let address = &image.address;
+        format!("close {address}: {count} still open: Device or resource busy (EBUSY)")
+    };
+    assert_eq!(said(&volume), words("2 handles are"));
+    let refused = volume.clone().close().expect_err("in use");
+    assert_eq!(refused.to_string(), words("3 handles are"));
+    let [one, other] = files;
+    drop(one);
+    assert_eq!(said(&volume), words("1 handle is"));
+    drop(other);
+    volume.close().expect("closed");
+}
+
+/// A page cache of 0 bytes was 8 MiB in silence, and one of 2^64 bytes 4 TiB.
+#[test]
+fn an_absurd_page_cache_is_refused_with_what_is_allowed() {
+    let image = image();
+    let with = |cache_bytes| VolumeOptions {
+        cache_bytes,
+        ..VolumeOptions::default()
+    };
+    for absurd in [0, 1, (8 << 20) - 1, 1 << 50, u64::MAX] {
+        let opened = Volume::open_with(&image.address, &with(absurd)).map(drop);
+        let examined = Volume::examine(&image.address, &with(absurd), |_, _| ()).map(drop);
+        let inspected = Inspector::open(&image.address, &with(absurd)).map(drop);
+        for outcome in [opened, examined, inspected] {
+            let error = outcome.expect_err("refused");
+            let (given, words) = (adit::format_size(absurd), error.to_string());
+            let begin = format!("open {}: use a page cache of {given}:", image.address);
+            assert!(words.starts_with(&begin), "{words}");
+            assert!(words.contains("it has 8 MiB to "), "{words}");
+            assert_eq!(error.errno(), Errno::INVAL);
+        }
+    }
+    let volume = Volume::open_with(&image.address, &with(8 << 20)).expect("the smallest");
+    volume.close().expect("closed");
+}
+
+/// Below the smallest size the refusal gave no number, or was "the volume is full", after the image
+/// had been overwritten.
+#[test]
+fn mkfs_names_the_smallest_size_and_that_works() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("made");
+    let path = folder.path().join("v.adit");
+    let address = path.to_str().expect("text");
+    let with = |size_bytes, journal_bytes, data_checksums| MkfsOptions {
+        size_bytes: Some(size_bytes),
+        journal_bytes,
+        data_checksums,
+        ..MkfsOptions::default()
+    };
+    for (journal, checksums) in [(None, false), (None, true), (Some(64 << 20), true)] {
+        for small in [
+            4096,
+            64 << 10,
+            (4 << 20) + (16 << 10),
+            (4 << 20) + (300 << 10),
+        ] {
+            let refused = Volume::mkfs(address, &with(small, journal, checksums));
+            let words = refused.expect_err("too small").to_string();
+            let (_, smallest) = words
+                .split_once("the smallest has ")
+                .unwrap_or_else(|| panic!("{words}"));
+            let number: String = smallest.chars().take_while(char::is_ascii_digit).collect();
+            let smallest: u64 = number.parse().expect("a number");
+            assert_eq!(smallest, journal.unwrap_or(4 << 20) + (512 << 10));
+            assert!(!path.exists(), "a failed mkfs leaves nothing behind");
+
+            Volume::mkfs(address, &with(smallest - 4096, journal, checksums))
+                .expect_err("one page less");
+            Volume::mkfs(address, &with(smallest, journal, checksums)).expect("made");
+            let volume = Volume::open(address).expect("opened");
+            volume.write("/f", [7; 10_000]).expect("it has room");
+            volume.close().expect("closed");
+            std::fs::remove_file(&path).expect("removed");
+        }
+    }
 }
 
 #[test]

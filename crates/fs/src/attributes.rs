@@ -327,7 +327,8 @@ impl Fs {
             .await;
         // It was read all the same.
         if let Err(error) = noted {
-            tracing::debug!(inode = id.slot, %error, "the time of access was not changed");
+            let volume = self.store.reactor().name();
+            tracing::debug!(%volume, %error, inode = id.slot, "the time of access was not changed");
         }
         Ok(())
     }

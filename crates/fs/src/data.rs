@@ -22,27 +22,17 @@ impl Fs {
     /// Reads; short at the end of the file.
     pub async fn read(&self, file: &OpenFile, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let blob = self.readable(file)?;
-        self.read_blob(file, &blob, offset, buffer).await
-    }
-
-    async fn read_blob(
-        &self,
-        file: &OpenFile,
-        blob: &Rc<Blob>,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize> {
         if !buffer.is_empty() && file.access_is_due(&blob.shared) {
-            self.note_read(blob);
+            self.note_read(&blob);
         }
         if file.flags().contains(OpenFlags::DIRECT) {
-            self.store.read_direct(blob, offset, buffer).await
+            self.store.read_direct(&blob, offset, buffer).await
         } else {
-            self.store.read(blob, offset, buffer).await
+            self.store.read(&blob, offset, buffer).await
         }
     }
 
-    /// Reads into several pieces of memory, each piece by itself: a concurrent write may fall between two.
+    /// Reads into several pieces of memory, one behind the other: one read, which no write falls into.
     pub async fn read_vectored(
         &self,
         file: &OpenFile,
@@ -50,20 +40,12 @@ impl Fs {
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<usize> {
         let blob = self.readable(file)?;
-        let mut done = 0;
-        for buffer in buffers {
-            let at = offset.saturating_add(done as u64);
-            let count = match self.read_blob(file, &blob, at, buffer).await {
-                Ok(count) => count,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
-            };
-            done += count;
-            if count < buffer.len() {
-                break;
-            }
+        let any = buffers.iter().any(|buffer| !buffer.is_empty());
+        if any && file.access_is_due(&blob.shared) {
+            self.note_read(&blob);
         }
-        Ok(done)
+        let direct = file.flags().contains(OpenFlags::DIRECT);
+        (self.store.read_vectored(&blob, offset, buffers, direct)).await
     }
 
     /// A read without a copy where the data is cached: at most to the end of its page, short at the end of

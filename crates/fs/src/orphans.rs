@@ -90,7 +90,8 @@ impl Orphans {
     /// Deletes an orphan that nobody has open. What fails stays an orphan until the next mount.
     pub(crate) async fn reclaim(&self, id: BlobId, kind: FileKind) {
         if let Err(error) = self.delete(id, kind).await {
-            tracing::warn!(inode = id.slot, %error, "an unlinked inode was not deleted; the next mount tries again");
+            let volume = self.store.reactor().name();
+            tracing::warn!(%volume, %error, inode = id.slot, "a file without a name was not deleted and keeps its space; the next open tries again");
         }
     }
 

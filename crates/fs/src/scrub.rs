@@ -7,6 +7,9 @@ use crate::volume::Fs;
 use adit_base::Result;
 use adit_store::{ScrubOptions, ScrubReport};
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 impl Fs {
     /// As [`adit_store::Store::scrub`], and a path for each file that lost something, by slot address; where there is none, it is unlinked, or its
@@ -15,7 +18,7 @@ impl Fs {
         &self,
         options: ScrubOptions,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(ScrubReport, HashMap<u64, String>)> {
+    ) -> Result<(ScrubReport, HashMap<u64, PathBuf>)> {
         let report = self.store.scrub(options, progress).await?;
         let wanted = report.damages.iter().map(|damage| damage.blob.slot);
         let paths = self.paths_of(wanted.collect()).await;
@@ -23,9 +26,9 @@ impl Fs {
     }
 
     /// A path of each of these inodes, as far as directories can be read.
-    async fn paths_of(&self, mut wanted: HashSet<u64>) -> HashMap<u64, String> {
+    async fn paths_of(&self, mut wanted: HashSet<u64>) -> HashMap<u64, PathBuf> {
         let mut paths = HashMap::new();
-        let mut directories = vec![(self.base.root, String::from("/"))];
+        let mut directories = vec![(self.base.root, b"/".to_vec())];
         while let Some((id, path)) = directories.pop() {
             let mut from = Some(0);
             while let Some(key) = from {
@@ -47,11 +50,12 @@ impl Fs {
                 let Ok(next) = listed else { break };
                 from = next;
                 for (name, target) in entries {
-                    let child = format!("{path}{}", String::from_utf8_lossy(&name));
+                    let mut child = [&path[..], &name].concat();
                     if target.kind == FileKind::Directory as u8 {
-                        directories.push((id_of(target), child + "/"));
+                        child.push(b'/');
+                        directories.push((id_of(target), child));
                     } else if wanted.remove(&target.slot) {
-                        paths.insert(target.slot, child);
+                        paths.insert(target.slot, OsString::from_vec(child).into());
                     }
                 }
             }

@@ -276,7 +276,7 @@ pub struct StatFs {
     pub block_bytes: u32,
     /// Bytes that files can use in all.
     pub total_bytes: u64,
-    /// Bytes not used.
+    /// Bytes that a new file can take.
     pub free_bytes: u64,
     /// Inodes in use (the number of inodes is not limited).
     pub inodes: u64,

@@ -220,10 +220,10 @@ impl Fs {
         Ok(StatFs {
             block_bytes: PAGE_BYTES as u32,
             total_bytes: info.volume_bytes.saturating_sub(info.journal_bytes),
-            free_bytes: info.free_bytes,
+            free_bytes: info.usable_bytes,
             inodes: info.blobs,
             // Each needs a slot of 512 bytes and nothing else.
-            free_inodes: info.free_bytes / 512,
+            free_inodes: info.usable_bytes / 512,
             name_bytes_max: NAME_BYTES_MAX as u32,
             volume_id: info.volume_id,
             read_only: self.store.is_read_only() || info.failure.is_some(),

@@ -10,8 +10,8 @@ use crate::handles::Handles;
 use crate::nodes::Nodes;
 use adit::{Errno, Error, Result, Volume};
 use adit_fs::{
-    AllocateFlags, At, BlobId, Credentials, DirEntry, FileKind, Follow, Fs, OpenFile, Stat,
-    XattrMode,
+    AccessTimes, AllocateFlags, At, BlobId, Credentials, DirEntry, FileKind, Follow, Fs, OpenFile,
+    SetTime, Stat, XattrMode,
 };
 use fuser::*;
 use std::cell::RefCell;
@@ -55,6 +55,16 @@ impl Shared {
                 nodes: Nodes::default(),
                 handles: Handles::default(),
             })),
+        })
+    }
+
+    /// Reading changes times of access by Linux's relatime rule from now on.
+    pub(crate) fn obey_relatime(&self) -> Result<()> {
+        self.with(|mounted| {
+            mounted.run(|fs| async {
+                fs.set_access_times(AccessTimes::Relative);
+                Ok(())
+            })
         })
     }
 
@@ -132,9 +142,15 @@ impl Mounted {
         (self.attributes(stat), Generation(stat.generation.into()))
     }
 
-    /// What the kernel does before every other truncation, but not before one that is part of an open.
+    /// The set-ID bits of a file go when somebody without privilege changes it, and when it changes hands. The kernel leaves that
+    /// to us (`FUSE_HANDLE_KILLPRIV_V2`): else it asks for `security.capability` before each write. It says when it writes,
+    /// and by a SETATTR that sets nothing.
     fn drop_set_ids(&self, at: At<'_>) -> Result<()> {
-        let mode = self.run(|fs| fs.stat(at, Follow::No))?.mode;
+        let stat = self.run(|fs| fs.stat(at, Follow::No))?;
+        if stat.kind == FileKind::Directory {
+            return Ok(());
+        }
+        let mode = stat.mode;
         let group = libc::S_ISGID | libc::S_IXGRP;
         let dropped = match mode & group == group {
             true => libc::S_ISUID | libc::S_ISGID,
@@ -148,7 +164,7 @@ impl Mounted {
 
     fn close(&self, file: &OpenFile) {
         if let Err(error) = self.run(|fs| fs.close(file)) {
-            tracing::warn!(%error, "closing a file");
+            tracing::warn!(volume = self.volume.address(), %error, "a file was not closed");
         }
     }
 
@@ -230,7 +246,8 @@ impl fuser::Filesystem for Filesystem {
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_NO_EXPORT_SUPPORT;
+            | InitFlags::FUSE_NO_EXPORT_SUPPORT
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         for flag in wanted.iter() {
             // An older kernel does without.
             let _ = config.add_capabilities(flag);
@@ -297,6 +314,11 @@ impl fuser::Filesystem for Filesystem {
         let (accessed, modified) = (set_time(accessed), set_time(modified));
         let done = self.with(|mounted| {
             let at = At::inode(&who, mounted.id(ino)?);
+            let nothing = (size, mode, uid, gid) == (None, None, None, None)
+                && (accessed, modified) == (SetTime::Omit, SetTime::Omit);
+            if nothing || size.is_some() && request.uid() != 0 {
+                mounted.drop_set_ids(at)?;
+            }
             if let Some(size) = size {
                 match handle.and_then(|handle| mounted.handles.get(handle)) {
                     Some(file) => mounted.run(|fs| fs.ftruncate(&file, size))?,
@@ -502,17 +524,20 @@ impl fuser::Filesystem for Filesystem {
 
     fn write(
         &self,
-        _: &Request,
-        _: INodeNo,
+        request: &Request,
+        ino: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let done = self.with(|mounted| {
+            if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                mounted.drop_set_ids(At::inode(&who(request), mounted.id(ino)?))?;
+            }
             let file = mounted.file(handle)?;
             mounted.run(|fs| fs.write(&file, offset, data))
         });
@@ -716,6 +741,12 @@ impl fuser::Filesystem for Filesystem {
             let at = At::inode(&who, mounted.id(ino)?);
             mounted.run(|fs| fs.xattr_get(at, Follow::No, name.as_bytes()))
         });
+        let found = match found {
+            Err(error) if error.errno() == Errno::NODATA && decides_nothing(name) => {
+                Err(Errno::OPNOTSUPP.into())
+            }
+            found => found,
+        };
         answer!(reply, found, value => answer_xattr(reply, size, &value));
     }
 
@@ -747,8 +778,8 @@ impl fuser::Filesystem for Filesystem {
 
     fn fallocate(
         &self,
-        _: &Request,
-        _: INodeNo,
+        request: &Request,
+        ino: INodeNo,
         handle: FileHandle,
         offset: u64,
         len: u64,
@@ -758,6 +789,9 @@ impl fuser::Filesystem for Filesystem {
         let done = self.with(|mounted| {
             let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
             let file = mounted.file(handle)?;
+            if request.uid() != 0 {
+                mounted.drop_set_ids(At::inode(&who(request), mounted.id(ino)?))?;
+            }
             mounted.run(|fs| fs.allocate(&file, flags, offset, len))
         });
         answer!(reply, done, () => reply.ok());
@@ -786,11 +820,11 @@ impl fuser::Filesystem for Filesystem {
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         source: FileHandle,
         source_offset: u64,
-        _: INodeNo,
+        ino: INodeNo,
         target: FileHandle,
         target_offset: u64,
         len: u64,
@@ -801,6 +835,9 @@ impl fuser::Filesystem for Filesystem {
         let len = len.min(u64::from(u32::MAX / 2));
         let copied = self.with(|mounted| {
             let (from, to) = (mounted.file(source)?, mounted.file(target)?);
+            if request.uid() != 0 {
+                mounted.drop_set_ids(At::inode(&who(request), mounted.id(ino)?))?;
+            }
             mounted.run(|fs| fs.copy_range(&from, source_offset, &to, target_offset, len))
         });
         answer!(reply, copied, count => reply.written(count as u32));
@@ -857,6 +894,13 @@ impl Mounted {
         self.run(|fs| fs.read_directory(directory, from, LISTING_BYTES, &mut entries))?;
         Ok(entries)
     }
+}
+
+/// Is this an attribute that file systems obey, and this one only keeps? A program that hears of "not supported" once, instead of
+/// "not there", asks for no other file: `ls -l` asks twice for each otherwise, and each time is a trip to this process.
+/// (A kernel with SELinux answers for it by itself.)
+fn decides_nothing(name: &OsStr) -> bool {
+    name == "security.selinux" || name.as_bytes().starts_with(b"system.posix_acl_")
 }
 
 /// An attribute's value, or its length if that is what the kernel wants to know.

@@ -2,7 +2,7 @@
 //!
 //! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's requests (FUSE) into
 //! operations of `adit-fs`, `nodes.rs` is what the kernel remembers of inodes, `handles.rs` what it has open,
-//! `convert.rs` how attributes look to it. [`mount`] runs it all until it is unmounted or told to end.
+//! `convert.rs` how attributes look to it, `place.rs` the mount itself. [`mount`] runs it all until it is unmounted or told to end.
 //!
 //! What is left to the kernel, which sees all who use the mount: permission checks (`default_permissions`: it knows
 //! every group of who asks), locks, and the caching of names, attributes and pages. Nobody else can change the volume
@@ -14,11 +14,14 @@ mod convert;
 mod filesystem;
 mod handles;
 mod nodes;
+mod place;
 
 use adit::{Errno, Error, Result, Volume};
-use adit_fs::AccessTimes;
 use filesystem::{Filesystem, Shared};
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, Session, SessionACL};
+use place::Place;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,72 +44,75 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Mounts a volume on a directory and serves it until it is unmounted, or this process gets SIGTERM, SIGINT or SIGHUP: then
 /// it is unmounted, from those who still use it taken away after five seconds, and the volume closed. `ready` is called when
-/// the mount is there. Must be called before the process has other threads, which would get the signals.
+/// the mount answers; its error ends the mount. Must be called before the process has other threads, which would get the signals.
 pub fn mount(
     volume: Volume,
     directory: &Path,
     options: &MountOptions,
-    ready: impl FnOnce(),
+    ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let said = |error: std::io::Error| {
-        Error::from(error).context(format_args!("mount on {}", directory.display()))
-    };
-    clear_dead_mount(directory);
-    if !options.no_access_times {
-        volume.run(|fs| async {
-            fs.set_access_times(AccessTimes::Relative);
-            Ok(())
-        })?;
-    }
+    let source = source(volume.address());
     let shared = Arc::new(Shared::new(volume)?);
-    let signals = block_signals();
-    let session = Session::new(
-        Filesystem(shared.clone()),
-        directory,
-        &config(&shared.address(), options),
-    );
-    let session = session.map_err(|error| {
-        let _ = shared.finish();
-        said(error)
-    })?;
-    let (ender, mounted_on) = (shared.clone(), directory.to_owned());
-    std::thread::Builder::new()
-        .name("adit-signals".into())
-        .spawn(move || end_on_signal(&signals, &mounted_on, &ender))
-        .map_err(said)?;
-    ready();
-    let served = session.run().map_err(said);
+    let served = Place::find(directory, source)
+        .and_then(|place| attach_and_serve(&shared, &place, options, ready))
+        .map_err(|error| error.context(format_args!("mount on {}", directory.display())));
     shared.finish()?;
     served
 }
 
-fn config(address: &str, options: &MountOptions) -> Config {
-    let mut config = Config::default();
-    config.n_threads = Some(THREADS);
-    config.clone_fd = true;
-    config.acl = match options.allow_other {
-        true => SessionACL::All,
-        false => SessionACL::Owner,
-    };
-    config.mount_options = vec![
-        MountOption::FSName(address.replace(',', "_")),
-        MountOption::Subtype("adit".into()),
-        MountOption::DefaultPermissions,
-        match options.read_only {
-            true => MountOption::RO,
-            false => MountOption::RW,
-        },
-    ];
-    config
+/// The image's absolute path, without symbolic links.
+fn source(address: &str) -> OsString {
+    std::fs::canonicalize(address).map_or_else(|_| address.into(), OsString::from)
 }
 
-/// Takes away what the mount of a process that was killed has left: everything in it answers ENOTCONN.
-fn clear_dead_mount(directory: &Path) {
-    let dead = std::fs::metadata(directory)
-        .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
-    if dead {
-        let _ = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH);
+fn attach_and_serve(
+    shared: &Arc<Shared>,
+    place: &Place,
+    options: &MountOptions,
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    if !options.no_access_times {
+        shared.obey_relatime()?;
     }
+    let signals = block_signals();
+    let connection = place.attach(options)?;
+    let (ender, mounted) = (shared.clone(), place.clone());
+    let served = std::thread::Builder::new()
+        .name("adit-signals".into())
+        .spawn(move || end_on_signal(&signals, &mounted, &ender))
+        .map_err(Error::from)
+        .and_then(|_| serve(Filesystem(shared.clone()), connection, place, ready));
+    // It is there still if serving failed.
+    served.and(place.detach())
+}
+
+fn serve(
+    filesystem: Filesystem,
+    connection: OwnedFd,
+    place: &Place,
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let mut config = Config::default();
+    config.n_threads = Some(THREADS);
+    // Whom the mount is for is for the kernel to say.
+    config.acl = SessionACL::All;
+    // A connection for each thread, if this user may open that.
+    config.clone_fd = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(place::DEVICE)
+        .is_ok();
+    let session = Session::from_fd(filesystem, connection, config.acl, config)?;
+    let serving = std::thread::Builder::new()
+        .name("adit-mount".into())
+        .spawn(move || session.run())?;
+    // Answered by the threads of the session; if they could not be started, the connection is closed by now.
+    let ready = place.answers().and_then(|()| ready());
+    if ready.is_err() {
+        place.detach()?;
+    }
+    let served = serving.join().map_err(|_| Error::new(Errno::IO))?;
+    served.map_err(Error::from).and(ready)
 }
 
 /// Keeps the signals that end a mount from doing so by themselves, in this thread and those that it starts.
@@ -124,22 +130,22 @@ fn block_signals() -> libc::sigset_t {
 }
 
 /// Waits for a signal and unmounts; whoever still has files open loses them after a while.
-fn end_on_signal(signals: &libc::sigset_t, directory: &Path, shared: &Shared) {
+fn end_on_signal(signals: &libc::sigset_t, place: &Place, shared: &Shared) {
     let mut signal = 0;
     // SAFETY: both point to what they should.
     while unsafe { libc::sigwait(signals, &mut signal) } != 0 {}
-    let unmounted = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH);
-    if let Err(error) = unmounted {
-        tracing::warn!(%error, "unmounting");
+    if let Err(error) = place.detach() {
+        tracing::warn!(volume = shared.address(), %error, "can't be unmounted");
     }
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
     }
     // Whatever is asked from now on is answered with ENOTCONN.
+    let volume = shared.address();
     let closed = shared.finish();
     if let Err(error) = &closed {
-        eprintln!("adit: {error}");
+        tracing::error!(%volume, %error, "the volume was not closed well; the next open recovers it");
     }
     std::process::exit(i32::from(closed.is_err()));
 }

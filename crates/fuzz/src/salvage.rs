@@ -9,7 +9,7 @@ use crate::volume::{self, at};
 use adit_base::{PAGE_BYTES, Result};
 use adit_fs::{Fs, OpenFlags};
 use adit_store::Store;
-use adit_store::cache::Abandoned;
+use adit_store::cache::Leftover;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -256,17 +256,12 @@ pub(crate) fn target(data: &[u8]) {
 
 /// Everything that a mapping says, without a volume.
 fn decode() {
-    let Ok(found) = Abandoned::find(
-        std::path::Path::new("/dev/shm"),
-        volume_id(std::process::id()),
-    ) else {
+    let directory = std::path::Path::new("/dev/shm");
+    let Ok(found) = Leftover::abandoned(directory, volume_id(std::process::id())) else {
         return;
     };
     let mut page = Box::new([0; PAGE_BYTES]);
-    for mut dead in found {
-        if dead.finish_applying().is_err() {
-            continue;
-        }
+    for dead in found {
         let frames = (dead.journal_buffers().iter().map(|page| page.frame))
             .chain(dead.pending().iter().map(|page| page.frame))
             .chain(dead.dirty().iter().map(|page| page.frame))
@@ -274,7 +269,7 @@ fn decode() {
         for frame in frames {
             let _ = dead.read(frame, &mut page);
         }
-        let _ = (dead.next_lsn(), dead.journal_pages(), dead.room());
+        let _ = (dead.horizon(), dead.unsaved());
     }
 }
 

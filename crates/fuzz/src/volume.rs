@@ -4,7 +4,7 @@ use adit_base::{PAGE_BYTES, Result};
 use adit_block::{Buffer, Device, MemoryConfig, MemoryDevice, Request};
 use adit_fs::{At, Credentials, Fs};
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::{Store, StoreOptions};
+use adit_store::{Store, StoreOptions, Survive};
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -58,10 +58,13 @@ where
 }
 
 /// How volumes are opened: the smallest cache, nothing done by a timer.
-pub(crate) fn options(survive_process_death: bool) -> StoreOptions {
+pub(crate) fn options(survives: bool) -> StoreOptions {
     StoreOptions {
         cache_bytes: 8 << 20,
-        survive_process_death,
+        survive: match survives {
+            true => Survive::Require,
+            false => Survive::Off,
+        },
         writeback_interval: Duration::from_secs(3600),
         ..StoreOptions::default()
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError, mpsc};
 use std::time::Duration;
 
 /// One input takes milliseconds.
-const HANGS_AFTER: Duration = Duration::from_secs(120);
+const HANGS_AFTER: Duration = Duration::from_secs(240);
 /// A page is 4 KiB, a cache here 8 MiB, a volume 64 MiB at most.
 const ADDRESS_SPACE_MAX: u64 = 16 << 30;
 

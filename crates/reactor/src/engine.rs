@@ -27,7 +27,7 @@ pub struct EngineOptions {
     pub queue_depth: u32,
     /// Whether there is a keeper. Without one, work that no caller waits for gets on only while callers drive.
     pub keeper: bool,
-    /// For messages.
+    /// What messages call the volume: the address it was opened by.
     pub name: String,
 }
 
@@ -246,7 +246,7 @@ impl<S> Drop for Engine<S> {
             return;
         }
         let Ok(inside) = Inside::enter() else {
-            tracing::error!("an engine dropped inside one of its calls is leaked");
+            tracing::error!(volume = %self.core.name, "an engine dropped inside one of its calls is leaked");
             return;
         };
         self.core.closing.store(true, Ordering::Relaxed);
@@ -258,7 +258,7 @@ impl<S> Drop for Engine<S> {
             Ok(())
         });
         if let Err(error) = drained {
-            tracing::debug!(%error, "operations didn't all end well");
+            tracing::debug!(volume = %self.core.name, %error, "operations didn't all end well");
         }
         drop(inside);
         self.end();

@@ -51,6 +51,7 @@ impl After {
 
 /// A worker's local services; what an operation does IO, sleeps and starts tasks with.
 pub struct Reactor {
+    name: Arc<str>,
     device: UnsafeCell<Option<Arc<dyn Device>>>,
     /// Any thread may execute what the device's queue would carry.
     either_way: bool,
@@ -96,8 +97,14 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    pub(crate) fn new(device: Arc<dyn Device>, queue: Box<dyn Queue>, pool: Arc<CellPool>) -> Self {
+    pub(crate) fn new(
+        name: Arc<str>,
+        device: Arc<dyn Device>,
+        queue: Box<dyn Queue>,
+        pool: Arc<CellPool>,
+    ) -> Self {
         Reactor {
+            name,
             either_way: device.capabilities().inline && device.capabilities().queued,
             device: UnsafeCell::new(Some(device)),
             doorbell: RefCell::new(Some(queue.doorbell())),
@@ -128,6 +135,11 @@ impl Reactor {
     }
 
     // ---- what operations use ----
+
+    /// What messages call the volume.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {

@@ -8,7 +8,7 @@ use adit_base::{Errno, Result};
 use adit_block::{Device, FaultConfig, FaultDevice, Image};
 use adit_fs::{AllocateFlags, At, Credentials, Fs, OpenFlags};
 use adit_reactor::Engine;
-use adit_store::{MkfsOptions, Store, StoreOptions, mkfs};
+use adit_store::{MkfsOptions, Store, StoreOptions, Survive, mkfs};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -58,7 +58,7 @@ fn make(ground: Ground, data_checksums: bool, logical_block_bytes: u32) -> Resul
         mkfs(&reactor, &options).await?;
         let options = StoreOptions {
             cache_bytes: 8 << 20,
-            survive_process_death: false,
+            survive: Survive::Off,
             ..StoreOptions::default()
         };
         Fs::format(Store::open(reactor, &options).await?).await

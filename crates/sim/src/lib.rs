@@ -17,6 +17,7 @@
 //!
 //! Docs: docs/testing.md.
 
+pub mod environment;
 pub mod ground;
 pub mod machine;
 pub mod model;

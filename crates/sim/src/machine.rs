@@ -7,20 +7,17 @@ use crate::oracle::Crash;
 use adit_base::random::Prng;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{
-    Capabilities, Completion, Device, Doorbell, FaultConfig, FaultDevice, Geometry, Image, Moment,
-    Queue, Request, Submission,
+    Capabilities, Completion, Device, Doorbell, FaultConfig, FaultDevice, Geometry, Identity,
+    Image, Moment, Queue, Request, Submission,
 };
 use adit_fs::Fs;
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::{Store, StoreOptions};
-use std::os::unix::fs::FileExt;
+use adit_store::{Store, StoreOptions, Survive};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Byte offset of the owner's process id in a mapping.
-const PID_OFFSET: usize = 48;
 
 /// Counts what happens in a life, so that it can be said what came before what.
 pub type Clock = Arc<AtomicU64>;
@@ -29,19 +26,22 @@ pub type Clock = Arc<AtomicU64>;
 pub type Mappings = Vec<Mapping>;
 
 /// A file of shared memory.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Mapping {
     name: PathBuf,
+    /// Its owner.
+    uid: u32,
     len_bytes: u64,
     /// Pages that aren't all zeroes.
     pages: Vec<(u64, Box<[u8; PAGE_BYTES]>)>,
 }
 
 impl Mapping {
-    /// Reads one, as that of a dead process.
+    /// Reads one.
     fn read(path: &Path) -> std::io::Result<Mapping> {
         let file = std::fs::File::open(path)?;
-        let len_bytes = file.metadata()?.len();
+        let metadata = file.metadata()?;
+        let len_bytes = metadata.len();
         let mut pages = Vec::new();
         let mut chunk = vec![0; 256 << 10];
         let mut at = 0;
@@ -64,19 +64,25 @@ impl Mapping {
             }
             at += read as u64;
         }
-        if let Some((0, page)) = pages.first_mut() {
-            page[PID_OFFSET..PID_OFFSET + 4].fill(0);
-        }
         Ok(Mapping {
             name: path.file_name().map(PathBuf::from).unwrap_or_default(),
+            uid: metadata.uid(),
             len_bytes,
             pages,
         })
     }
 
-    fn write(&self, directory: &Path) -> std::io::Result<()> {
+    /// Is it one, or only a file of such a name?
+    pub(crate) fn is_mapping(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
+    pub(crate) fn write(&self, directory: &Path) -> std::io::Result<()> {
         let file = std::fs::File::create(directory.join(&self.name))?;
         file.set_len(self.len_bytes)?;
+        if self.uid != file.metadata()?.uid() {
+            std::os::unix::fs::fchown(&file, Some(self.uid), None)?;
+        }
         for (at, page) in &self.pages {
             file.write_all_at(&page[..], *at)?;
         }
@@ -245,8 +251,8 @@ impl Witness {
     }
 }
 
-/// The mappings in a directory, as those of dead processes.
-fn mappings(directory: &Path) -> Mappings {
+/// The mappings in a directory; copies of the files, which nobody locks.
+pub(crate) fn mappings(directory: &Path) -> Mappings {
     let mut found = Mappings::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         found.extend(Mapping::read(&entry.path()).ok());
@@ -266,6 +272,10 @@ impl Device for Witness {
 
     fn capabilities(&self) -> Capabilities {
         self.device.capabilities()
+    }
+
+    fn identity(&self) -> Identity {
+        self.device.identity()
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {
@@ -409,7 +419,10 @@ impl Machine {
         });
         let options = StoreOptions {
             cache_bytes: 8 << 20,
-            survive_process_death: config.shared,
+            survive: match config.shared {
+                true => Survive::Require,
+                false => Survive::Off,
+            },
             shared_directory: path,
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()

@@ -240,7 +240,7 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
     let seconds = begin.elapsed().as_secs_f64();
     println!(
         "{} {} from {} on: {} operations, {} device requests, {} faults; {} crash states judged ({} MiB of content), \
-         {} recoveries cut short, {} states of lying devices endured, {} closed volumes rotten; {seconds:.0} s with {jobs} threads",
+         {} recoveries cut short, {} states of lying devices endured, {} closed volumes rotten, {} scenes around a volume; {seconds:.0} s with {jobs} threads",
         sum.seeds,
         if arguments.small.is_some() {
             "sequences"
@@ -256,6 +256,7 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
         sum.interrupted,
         sum.lies,
         sum.rotten,
+        sum.scenes,
     );
     !failed.load(Ordering::Relaxed)
 }

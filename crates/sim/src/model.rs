@@ -19,6 +19,8 @@ pub struct Edit {
     pub ranges: Vec<(u64, Rc<[u8]>)>,
     /// All or nothing.
     pub atomic: bool,
+    /// The operation failed, so it may not be there at all.
+    pub failed: bool,
 }
 
 /// A file's content through time.
@@ -305,6 +307,7 @@ impl Model {
                     .map(|(offset, len)| (*offset, stamped(*number, *offset, *len).into()))
                     .collect();
                 self.edit(handle.id, size, ranges, true);
+                self.last_edit(handle.id).failed = failed;
                 if failed { Either } else { Success }
             }
             Op::Truncate { slot, size } => {
@@ -625,6 +628,12 @@ impl Model {
         let size = (self.file(id).now.len() as u64).max(offset + len);
         let bytes = stamped(number, offset, len);
         self.edit(id, size, vec![(offset, bytes.into())], false);
+        self.last_edit(id).failed = failure.is_some();
+    }
+
+    fn last_edit(&mut self, id: Id) -> &mut Edit {
+        let edits = &mut self.file(id).edits;
+        edits.last_mut().expect("one was just made")
     }
 
     /// Whether something of an operation that failed may be in the file; then, from here on, we don't know. One that failed for want of
@@ -655,6 +664,7 @@ impl Model {
             size,
             ranges,
             atomic,
+            failed: false,
         };
         edit.apply(&mut file.now);
         file.edits.push(edit);

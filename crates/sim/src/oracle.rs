@@ -274,6 +274,15 @@ fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> 
         .collect();
     for (index, edit) in file.edits.iter().enumerate().skip(from) {
         let cut = edit.size as usize..now.len();
+        // An edit that failed may be missing; what a later one finds beyond the end is zeroes then.
+        let later = file.edits[index + 1..].iter().map(|later| later.size);
+        let reach = match edit.failed {
+            true => later.max().unwrap_or(0).min(edit.size) as usize,
+            false => 0,
+        };
+        for at in now.len()..reach.min(content.len()) {
+            right[at] |= content[at] == 0;
+        }
         edit.apply(&mut now);
         low = low.min(now.len());
         high = high.max(now.len());

@@ -151,6 +151,7 @@ impl Plan {
             Ground::Full,
         ]);
         let device = FaultConfig {
+            identity: 1,
             size_bytes: crate::ground::VOLUME_BYTES,
             logical_block_bytes: *random.pick(&[512, 4096]),
             physical_block_bytes: [512, 4096][(seed % 2) as usize],

@@ -1,5 +1,6 @@
 //! Carrying out a plan: lives, the scheduler of their tasks, and the judgement of every crash.
 
+use crate::environment::{self, Scene};
 use crate::ground;
 use crate::machine::{Clock, Config, Leavings, Machine, Remains, Watch};
 use crate::model::{Answer, Expected, Model};
@@ -44,6 +45,8 @@ pub struct Figures {
     pub lies: u64,
     /// Closed volumes of which the device changed something.
     pub rotten: u64,
+    /// Crash states around which the world changed before they were recovered.
+    pub scenes: u64,
 }
 
 impl std::ops::AddAssign for Figures {
@@ -57,6 +60,7 @@ impl std::ops::AddAssign for Figures {
         self.bytes += other.bytes;
         self.lies += other.lies;
         self.rotten += other.rotten;
+        self.scenes += other.scenes;
     }
 }
 
@@ -104,6 +108,8 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         clock: Arc::new(AtomicU64::new(1)),
         random: Prng::new(plan.seed ^ 0x51_4d),
         earlier: image.clone(),
+        older: None,
+        closed: None,
         figures: Figures {
             seeds: 1,
             ..Figures::default()
@@ -198,6 +204,10 @@ struct Runner<'p> {
     figures: Figures,
     /// What was on the device when something of it rotted last.
     earlier: Image,
+    /// What was on it at an earlier moment of this life.
+    older: Option<Image>,
+    /// The closed volume that this life began with.
+    closed: Option<Image>,
 }
 
 /// A task that is at it.
@@ -221,6 +231,8 @@ impl Runner<'_> {
         tasks: &mut Vec<Task>,
     ) -> std::result::Result<Remains, String> {
         let quiet = Watch::none();
+        self.older = None;
+        self.closed = (remains.crash == Crash::Closed).then(|| remains.image.clone());
         let machine = Machine::open(remains, &self.config, quiet, &self.clock, &mut self.random);
         let mut machine = machine.map_err(|unopened| format!("opening: {}", unopened.error))?;
         let found = machine.run(async |fs| observe(fs).await);
@@ -493,9 +505,23 @@ impl Runner<'_> {
             true => rot::spoil_superblock(&mut remains.image, &mut rot),
             false => None,
         };
+        let mut scene = None;
+        if outcome.crash == Crash::ProcessDeath && spoilt.is_none() && rot.chance(1, 3) {
+            let played = *rot.pick(&environment::SCENES);
+            remains = self
+                .change_the_world(played, remains, leavings, tasks, &mut rot)
+                .map_err(|what| format!("at {}: {what}", leavings.tick))?;
+            scene = Some(played);
+        }
+        let lost = outcome.crash == Crash::PowerCut && rot.chance(1, 8);
+        if let (true, Some(closed)) = (lost, self.closed.clone()) {
+            self.lose_superblocks(&closed, &remains, leavings, tasks)?;
+        }
+        self.older = Some(outcome.image.clone());
         let at = |crash: Crash, what: String| {
             let spoilt = spoilt.map_or(String::new(), |page| format!(", superblock {page} lost"));
-            format!("{crash:?} at {}{spoilt}: {what}", leavings.tick)
+            let scene = scene.map_or(String::new(), |scene| format!(", after {scene:?}"));
+            format!("{crash:?} at {}{spoilt}{scene}: {what}", leavings.tick)
         };
         let mut attempts = 0;
         let machine = loop {
@@ -537,6 +563,58 @@ impl Runner<'_> {
             .map_err(|what| at(crash, what))?;
         self.figures.states += 1;
         Ok(outcome)
+    }
+
+    /// Changes the world around what a process's death left, and judges what that ends in. Answers what there is
+    /// to be recovered afterwards.
+    fn change_the_world(
+        &mut self,
+        scene: Scene,
+        remains: Remains,
+        leavings: &Leavings,
+        tasks: &[Task],
+        random: &mut Prng,
+    ) -> std::result::Result<Remains, String> {
+        let (older, config, world) = (self.older.as_ref(), &self.config, &self.world);
+        let Some(ended) = environment::play(scene, &remains, older, config, world, random)? else {
+            return Ok(remains);
+        };
+        self.figures.scenes += 1;
+        if let Some(opened) = ended.opened {
+            let observed = opened.engine.run(|fs| async move { observe(fs).await });
+            let observed =
+                observed.map_err(|error| format!("{scene:?}, looking around: {error}"))?;
+            judge(tasks, leavings.tick, Crash::ProcessDeath, &observed)
+                .map_err(|what| format!("{scene:?}: {what}"))?;
+        }
+        Ok(ended.remains)
+    }
+
+    /// The device loses both superblocks of this life, so that the older ones say *closed*. What was acknowledged
+    /// is there, or the volume is refused.
+    fn lose_superblocks(
+        &mut self,
+        closed: &Image,
+        remains: &Remains,
+        leavings: &Leavings,
+        tasks: &[Task],
+    ) -> std::result::Result<(), String> {
+        let mut remains = remains.clone();
+        environment::restore_superblocks(&mut remains.image, closed);
+        let (quiet, clock) = (Watch::none(), Clock::default());
+        // Random numbers of its own, so that what else a seed means stays.
+        let mut random = Prng::new(leavings.tick);
+        self.figures.scenes += 1;
+        match Machine::open(&remains, &self.config, quiet, &clock, &mut random) {
+            Err(unopened) if unopened.error.errno() == Errno::UCLEAN => Ok(()),
+            Err(unopened) => Err(format!("superblocks lost: {}", unopened.error)),
+            Ok(machine) => {
+                let observed = machine.run(async |fs| observe(fs).await);
+                let observed = observed.map_err(|error| format!("superblocks lost: {error}"))?;
+                judge(tasks, leavings.tick, Crash::PowerCut, &observed)
+                    .map_err(|what| format!("at {}, superblocks lost: {what}", leavings.tick))
+            }
+        }
     }
 
     fn verify_closed(

@@ -56,6 +56,13 @@ fn what_a_read_only_volume_refuses_is_not_done() {
     seeds([702765]);
 }
 
+/// The judge's own mistake, again: an atomic write failed, and was not there; a later one made the file longer, so what lies before that
+/// one's data is zeroes.
+#[test]
+fn what_a_failed_write_leaves_out_is_zeroes_in_a_longer_file() {
+    seeds([5_016_749]);
+}
+
 /// The judge's own mistakes: a copy whose sync fails has failed, and may be there all the same, as a write may (14660); so may zeroes whose
 /// range was only partly made so (33492), and what was appended past the cache when the volume becomes read-only before it is on the
 /// device (605943), and a copy within such a file may find nothing to copy (1202133).

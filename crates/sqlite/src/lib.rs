@@ -27,6 +27,7 @@ of_the_c_interface!(
     buffer in "../../capi/src/buffer.rs",
     directory in "../../capi/src/directory.rs",
     file in "../../capi/src/file.rs",
+    log in "../../capi/src/log.rs",
     names in "../../capi/src/names.rs",
     operation in "../../capi/src/operation.rs",
     result in "../../capi/src/result.rs",

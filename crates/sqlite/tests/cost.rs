@@ -10,7 +10,7 @@ use support::{Mode, connect};
 fn cost(mode: Mode) -> Vec<(u64, u64)> {
     let device = FaultDevice::new(FaultConfig::default());
     let options = adit::VolumeOptions {
-        survive_process_death: false,
+        survive: adit::Survive::Off,
         inspectable: false,
         // Nothing but the commits writes.
         writeback_interval: Duration::from_secs(1000),

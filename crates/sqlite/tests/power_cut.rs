@@ -82,7 +82,7 @@ impl Stage {
     fn new(device: Arc<FaultDevice>, address: &str, fresh: bool) -> adit::Result<Stage> {
         let options = adit::VolumeOptions {
             cache_bytes: 16 << 20,
-            survive_process_death: false,
+            survive: adit::Survive::Off,
             inspectable: false,
             ..Default::default()
         };

@@ -314,6 +314,8 @@ impl Inner {
             self.write_durably(place, buffers, || "write the superblock".into())
                 .await?;
         }
+        let sequence = self.superblock.borrow().sequence;
+        self.frames.header().set_sequence(sequence);
         Ok(())
     }
 

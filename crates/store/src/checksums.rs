@@ -332,8 +332,13 @@ impl Inner {
                 "read blob {slot} at offset {offset} (device page {home}): the device returned other bytes than were written, their checksum does not match"
             ),
         );
-        tracing::error!(%error);
+        tracing::error!(volume = %self.reactor.name(), %error);
         error
+    }
+
+    fn stay_without(&self, error: &Error) {
+        let volume = self.reactor.name();
+        tracing::warn!(%volume, %error, "pages of data stay without a checksum");
     }
 
     /// Begins to settle in the background, if there is anything to do.
@@ -346,8 +351,12 @@ impl Inner {
         }
         let inner = self.clone();
         self.reactor.spawn_local(async move {
-            // What fails leaves pages without checksum, or has made the volume read-only.
-            let _ = inner.settle().await;
+            // What made the volume read-only was told already.
+            if let Err(error) = inner.settle().await
+                && inner.writable().is_ok()
+            {
+                inner.stay_without(&error);
+            }
         });
     }
 
@@ -432,7 +441,7 @@ impl Inner {
             if let Some(place) = unknown
                 && let Err(error) = self.find_missing(checksums, place).await
             {
-                tracing::warn!(%error, "pages stay without a checksum");
+                self.stay_without(&error);
             }
             let batch = checksums.some();
             if batch.is_empty() && checksums.unknown.borrow().is_empty() {
@@ -467,7 +476,7 @@ impl Inner {
                 Err(error) if !matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
                     return Err(error);
                 }
-                Err(error) => tracing::warn!(%error, "pages stay without a checksum"),
+                Err(error) => self.stay_without(&error),
                 Ok(()) => {}
             }
             let mut settling = checksums.settling.borrow_mut();

@@ -45,35 +45,8 @@ impl Store {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
-        let inner = &self.0;
         let _shared = blob.lock.read().await;
-        let size = blob.size();
-        if offset >= size {
-            return Ok(0);
-        }
-        let len = buffer
-            .len()
-            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let within = (at % PAGE) as usize;
-            let page = (at / PAGE) as u32;
-            let part = (PAGE_BYTES - within).min(len - done);
-            let rest = &mut buffer[done..len];
-            done += match inner.cache.find(blob.key(page)) {
-                Some(frame) if inner.cache.is_loading(frame) => {
-                    inner.frame_settled.wait().await;
-                    0
-                }
-                Some(frame) => {
-                    rest[..part].copy_from_slice(&inner.cache.page(frame).0[within..within + part]);
-                    part
-                }
-                None => inner.read_device(blob, page, within, rest).await?,
-            };
-        }
-        Ok(len)
+        self.0.read_direct_locked(blob, offset, buffer).await
     }
 
     /// Writes at `offset`, past the cache where that is possible. As durable as any write: not before a sync.
@@ -114,6 +87,42 @@ impl Store {
 }
 
 impl Inner {
+    /// As [`Store::read_direct`], for who holds `blob.lock`.
+    pub(crate) async fn read_direct_locked(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let size = blob.size();
+        if offset >= size {
+            return Ok(0);
+        }
+        let len = buffer
+            .len()
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let within = (at % PAGE) as usize;
+            let page = (at / PAGE) as u32;
+            let part = (PAGE_BYTES - within).min(len - done);
+            let rest = &mut buffer[done..len];
+            done += match self.cache.find(blob.key(page)) {
+                Some(frame) if self.cache.is_loading(frame) => {
+                    self.frame_settled.wait().await;
+                    0
+                }
+                Some(frame) => {
+                    rest[..part].copy_from_slice(&self.cache.page(frame).0[within..within + part]);
+                    part
+                }
+                None => self.read_device(blob, page, within, rest).await?,
+            };
+        }
+        Ok(len)
+    }
+
     /// Reads the start of `buffer` from page `page` on, from the device, as far as one request or one hole
     /// goes; answers how many bytes.
     async fn read_device(

@@ -83,7 +83,8 @@ impl Store {
                             f(id, &slot)?;
                         }
                         SlotContent::Damaged => {
-                            tracing::warn!(slot = address, "a damaged slot: run `adit check`");
+                            let volume = self.0.reactor.name();
+                            tracing::warn!(%volume, slot = address, "a damaged slot is left out: run `adit check`");
                         }
                     }
                 }

@@ -656,10 +656,9 @@ impl Inner {
             .buffers
             .borrow_mut()
             .extend(sealed.frames.iter().copied());
-        journal
-            .ring
-            .horizon
-            .store(sealed.lsn + sealed.frames.len() as u64, Ordering::Release);
+        let horizon = sealed.lsn + sealed.frames.len() as u64;
+        journal.ring.horizon.store(horizon, Ordering::Release);
+        self.frames.header().set_horizon(horizon);
         journal.release_frees(self);
         if journal.wants_checkpoint(self) && !journal.checkpointing.get() {
             self.spawn_checkpoint();

@@ -1,13 +1,16 @@
 //! Making, opening and closing a volume.
 //!
 //! ```text
-//!  open: superblock -> recovery (journal, then what a dead process left) -> cache -> Store -> dead process's data
+//!  open: superblock -> claim, mappings (takeover.rs) -> recovery (journal, then what a dead process left)
+//!        -> cache -> Store -> dead process's data
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
 use crate::barriers::Barriers;
-use crate::blob::{BlobId, BlobTable, DirtyBlobs};
-use crate::cache::{Abandoned, Cache, CacheOptions, CachePlacement, SharedName};
+use crate::blob::{BlobTable, DirtyBlobs};
+use crate::cache::{
+    Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
+};
 use crate::checksums::Checksums;
 use crate::format::{
     ALGORITHM_CRC32C, FEATURE_DATA_CHECKSUMS, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind,
@@ -16,20 +19,23 @@ use crate::format::{
 };
 use crate::journal::Journal;
 use crate::owned_cache::OwnedCache;
-use crate::recovery::{RawIo, Recovered, recover};
+use crate::recovery::{RawIo, Recovered, recover, superblock_is_newest};
 use crate::repair::{Findings, NameLeaves};
 use crate::space::{Space, SpaceGeometry};
 use crate::superblock::{
-    JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
+    self, JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
 };
 use crate::sync::SyncKind;
+use crate::takeover::{Resolution, Takeover, resolve};
 use crate::volume::{FRAMES_PER_TRANSACTION, Inner, Store, StoreOptions};
 use adit_base::hash::HashKey;
+use adit_base::size::format_size;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
-use adit_block::{BufferPool, PoolConfig};
+use adit_block::{BufferPool, Device, IdentityKind, PoolConfig};
 use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use zerocopy::{FromZeros, IntoBytes};
@@ -50,6 +56,8 @@ pub struct MkfsOptions {
     pub label: String,
     /// Overwrite a volume or whatever else is recognized on the device.
     pub force: bool,
+    /// Where the mappings of a volume that is overwritten are.
+    pub shared_directory: PathBuf,
 }
 
 impl Default for MkfsOptions {
@@ -61,6 +69,7 @@ impl Default for MkfsOptions {
             data_checksums: false,
             label: String::new(),
             force: false,
+            shared_directory: PathBuf::from("/dev/shm"),
         }
     }
 }
@@ -68,8 +77,10 @@ impl Default for MkfsOptions {
 const PAGE: u64 = PAGE_BYTES as u64;
 /// How often closing takes everything home before it gives up on who goes on writing.
 const CLOSE_ATTEMPTS_MAX: u32 = 16;
-/// Smallest cache: below, a transaction and the journal's own memory would fill it.
-const CACHE_FRAMES_MIN: u64 = 2048;
+const CACHE_FRAMES_MIN: u64 = crate::CACHE_BYTES_MIN / PAGE;
+/// Pages that a volume has beside its journal at least: superblocks, state, maps, the reserve for
+/// deleting, first files.
+const ROOM_PAGES_MIN: u64 = 128;
 
 fn raw_io(reactor: &Rc<Reactor>) -> Result<RawIo> {
     let pool = BufferPool::new(PoolConfig {
@@ -97,7 +108,10 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
         .volume_bytes
         .is_some_and(|bytes| bytes > device.size_bytes)
     {
-        return bad(format!("the device has only {} bytes", device.size_bytes));
+        return bad(format!(
+            "the device has only {}",
+            format_size(device.size_bytes)
+        ));
     }
     let journal_pages = match options.journal_bytes {
         Some(bytes) => bytes / PAGE,
@@ -105,9 +119,10 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     };
     if !(JOURNAL_PAGES_MIN..=JOURNAL_PAGES_MAX).contains(&journal_pages) {
         return bad(format!(
-            "a journal has {} to {} bytes",
-            JOURNAL_PAGES_MIN * PAGE,
-            JOURNAL_PAGES_MAX * PAGE
+            "a journal of {} (it has {} to {})",
+            format_size(journal_pages * PAGE),
+            format_size(JOURNAL_PAGES_MIN * PAGE),
+            format_size(JOURNAL_PAGES_MAX * PAGE)
         ));
     }
     let cluster_pages = u64::from(options.cluster_bytes) / PAGE;
@@ -120,15 +135,18 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     if options.label.len() > 64 {
         return bad("the label is longer than 64 bytes".into());
     }
-    let layout = Layout::new(volume_pages, journal_pages, options.data_checksums);
-    if layout.groups == 0 {
+    let smallest_pages = journal_pages + ROOM_PAGES_MIN;
+    if volume_pages < smallest_pages {
         return bad(format!(
-            "a volume of {} bytes has no room behind its journal of {} bytes",
-            volume_pages * PAGE,
-            journal_pages * PAGE
+            "a volume of {} is too small: with a journal of {} the smallest has {} bytes",
+            format_size(volume_pages * PAGE),
+            format_size(journal_pages * PAGE),
+            smallest_pages * PAGE
         ));
     }
+    let layout = Layout::new(volume_pages, journal_pages, options.data_checksums);
     let head = io.read(SUPERBLOCK_PAGES[0], 2).await?;
+    let replaced = replaced(head.as_slice(), &**reactor.device(), options)?;
     if !options.force {
         let head = head.as_slice();
         if head[..8] == SUPERBLOCK_MAGIC || head[PAGE_BYTES..PAGE_BYTES + 8] == SUPERBLOCK_MAGIC {
@@ -186,7 +204,25 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     superblock.hash_key = [key as u64, (key >> 64) as u64];
     superblock.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
     io.write_superblocks(&mut superblock).await?;
-    io.flush().await
+    io.flush().await?;
+    replaced.tidy();
+    Ok(())
+}
+
+/// What becomes of the mappings of a volume that mkfs overwrites: those of dead processes go with it. EBUSY while
+/// somebody has it open, be it through another device.
+fn replaced(head: &[u8], device: &dyn Device, options: &MkfsOptions) -> Result<Resolution> {
+    let pages = [&head[..PAGE_BYTES], &head[PAGE_BYTES..2 * PAGE_BYTES]];
+    let Ok(superblock) = superblock::choose(pages, device.geometry().size_bytes) else {
+        return Ok(Resolution::default());
+    };
+    let volume = (
+        u128::from_le_bytes(superblock.volume_id),
+        superblock.opening,
+    );
+    let purpose = Purpose::TakeOver;
+    let found = Leftover::list(&options.shared_directory, volume, purpose, None)?;
+    resolve(found, &superblock, device, Takeover::Discard, purpose)
 }
 
 fn state_page(volume: &VolumeId, layout: &Layout, cluster_pages: u32) -> Box<Page> {
@@ -221,8 +257,8 @@ pub struct RepairOptions<'a> {
     pub names: &'a dyn NameLeaves,
     /// Hears of blobs looked at, and about how many there are.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// Leave what a dead process left in memory where it is; it is taken over nevertheless. For a device that
-    /// is a copy.
+    /// The device is a copy in memory: the mappings of dead processes stay as they are, though what they
+    /// hold is part of what is repaired.
     pub keep_abandoned: bool,
 }
 
@@ -250,44 +286,57 @@ impl Store {
         mut repair: Option<(RepairOptions<'_>, &mut Findings)>,
     ) -> Result<Store> {
         let io = raw_io(&reactor)?;
-        let mut superblock = match &mut repair {
-            None => io.superblock().await?,
-            Some((_, findings)) => io.superblock_leniently(findings).await?,
-        };
-        let keep = options.read_only
-            || repair
-                .as_ref()
-                .is_some_and(|(repair, _)| repair.keep_abandoned);
-        if !options.read_only {
-            verify_writable(&superblock)?;
-        }
-        let volume = VolumeId(superblock.volume_id);
-        let name = u128::from_le_bytes(volume.0);
-        let abandoned = Abandoned::find(&options.shared_directory, name).unwrap_or_else(|error| {
-            tracing::warn!(%error, "can't look for what a dead process left");
-            Vec::new()
-        });
-        let mut abandoned = current(abandoned, &superblock, keep);
+        // Whoever only looks takes nothing away: neither from the image nor from a mapping.
+        let rehearses = repair
+            .as_ref()
+            .is_some_and(|(repair, _)| repair.keep_abandoned);
+        let looks = options.read_only || rehearses;
+        let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
+        let begun = begin(&io, options, looks, findings).await?;
+        let Begun {
+            mut superblock,
+            claim,
+            mut resolution,
+        } = begun;
+        let mut next_claim = None;
         let mut recovered = Recovered::default();
-        if options.read_only {
-            if superblock.state & STATE_CLEAN == 0 || !abandoned.is_empty() {
-                return Err(Error::with(
-                    Errno::ROFS,
-                    "the volume was not closed and needs recovery: open it for writing once",
-                ));
-            }
+        let clean = superblock.state & STATE_CLEAN != 0;
+        let plain = options.read_only && clean && resolution.take.is_empty();
+        if options.read_only && !plain && !options.in_memory {
+            return Err(Error::with(
+                Errno::ROFS,
+                "the volume was not closed and needs recovery: open it for writing once",
+            ));
+        }
+        if plain {
+            superblock_is_newest(&io, &superblock).await?;
         } else {
-            let epoch = superblock.epoch;
-            let mine = abandoned.iter_mut().find(|dead| dead.epoch() == epoch);
-            let state = if mine.is_some() || superblock.state & STATE_TAKING_OVER != 0 {
-                STATE_TAKING_OVER
-            } else {
-                0
+            verify_writable(&superblock)?;
+            let state = match resolution.take.is_empty() {
+                true => 0,
+                false => STATE_TAKING_OVER,
             };
+            let epoch = superblock.epoch;
+            // Before the superblock of this opening is on the device, it is claimed: nobody finds it there
+            // without an owner.
+            let opening = match state & STATE_TAKING_OVER {
+                0 => adit_base::random::os_random_u64(),
+                _ => superblock.opening,
+            };
+            if claim.is_some() {
+                let next = Opening {
+                    volume_id: u128::from_le_bytes(superblock.volume_id),
+                    epoch: epoch + 1,
+                    opening,
+                };
+                next_claim = make_claim(&next, &**reactor.device(), options)?;
+            }
+            let mine = resolution.of_epoch(epoch);
             let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
-            recovered = recover(&io, &mut superblock, mine, state, findings).await?;
+            recovered = recover(&io, &mut superblock, mine, (state, opening), findings).await?;
             if recovered.transactions > 0 {
                 tracing::info!(
+                    volume = %reactor.name(),
                     transactions = recovered.transactions,
                     journal_pages = recovered.journal_pages,
                     home_pages = recovered.home_pages,
@@ -300,14 +349,24 @@ impl Store {
             let redone: Vec<u64> = std::mem::take(&mut recovered.data).into_keys().collect();
             crate::repair::repair(&io, &superblock, &redone, names, findings, progress).await?;
         }
-        let store = build(reactor, options, *superblock, io.pool)?;
+        let store = build(reactor, options, plain, *superblock, io.pool)?;
+        // The mapping guards the volume from here on; where there is none, the claim of this opening does.
+        if store.0.mapping.is_none() {
+            *store.0.claim.borrow_mut() = next_claim.take();
+        }
+        drop((claim, next_claim));
         store.check_state().await?;
         store.settle_recovered(recovered);
-        match store.take_over(abandoned, keep).await {
-            Ok(()) => Ok(store),
-            // Not that the volume is read-only since, if settling in the background met it first.
-            Err(error) => Err(store.0.failure.borrow().clone().unwrap_or(error)),
+        if looks {
+            *store.0.unsaved.borrow_mut() = resolution.described();
         }
+        match store.take_over(resolution, looks).await {
+            Ok(()) => {}
+            // Not that the volume is read-only since, if settling in the background met it first.
+            Err(error) => return Err(store.0.failure.borrow().clone().unwrap_or(error)),
+        }
+        store.0.read_only.set(options.read_only);
+        Ok(store)
     }
 
     /// The state page has to agree with the superblock before anything relies on it. It says how large the
@@ -337,71 +396,11 @@ impl Store {
         Ok(())
     }
 
-    /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
-    async fn take_over(&self, abandoned: Vec<Abandoned>, keep: bool) -> Result<()> {
-        self.0.taking_over.set(!abandoned.is_empty());
-        for mut dead in abandoned {
-            let path = dead.path().display().to_string();
-            let written = self.write_again(&mut dead).await;
-            let pages = written.map_err(|error| {
-                error.context(format_args!(
-                    "write again what a dead process left in {path}"
-                ))
-            })?;
-            self.sync_all().await?;
-            if pages > 0 {
-                tracing::info!(
-                    pages,
-                    epoch = dead.epoch(),
-                    "took over what a dead process had written"
-                );
-            }
-            if !keep {
-                dead.delete()?;
-            }
-        }
-        let inner = &self.0;
-        inner.taking_over.set(false);
-        if inner.superblock.borrow().state & STATE_TAKING_OVER != 0 && !inner.options.read_only {
-            inner.hold_superblock().await?;
-            inner.superblock.borrow_mut().state = 0;
-            let written = inner.write_superblocks(inner.journal.flushed_tail(), 0);
-            let written = written.await;
-            inner.release_superblock();
-            written?;
-        }
-        Ok(())
-    }
-
-    /// Writes a dead process's dirty pages into the cache; answers how many.
-    async fn write_again(&self, dead: &mut Abandoned) -> Result<u64> {
-        dead.finish_applying()?;
-        let mut page = Box::new([0; PAGE_BYTES]);
-        let mut pages = 0;
-        for data in dead.dirty() {
-            let id = BlobId {
-                slot: data.slot_address,
-                generation: data.generation,
-            };
-            let blob = match self.blob(id).await {
-                Ok(blob) => blob,
-                Err(error) if error.errno() == Errno::STALE => continue, // deleted since
-                Err(error) => return Err(error),
-            };
-            dead.read(data.frame, &mut page)?;
-            let end = (data.end_bytes as usize).min(PAGE_BYTES);
-            self.write(&blob, data.page.saturating_mul(PAGE), &page[..end])
-                .await?;
-            pages += 1;
-        }
-        Ok(pages)
-    }
-
     /// Takes everything home and marks the volume clean. The store is not to be used afterwards.
     pub async fn close(&self) -> Result<()> {
         let inner = &self.0;
         inner.closing.set(true);
-        if inner.options.read_only {
+        if inner.read_only.get() {
             return Ok(());
         }
         // Background work that had begun may still add to the journal: clean is what has an empty one.
@@ -427,6 +426,7 @@ impl Store {
         let written = inner.write_superblocks(tail, STATE_CLEAN).await;
         inner.release_superblock();
         written?;
+        inner.claim.borrow_mut().take();
         inner.frames.delete_shared()
     }
 
@@ -436,67 +436,171 @@ impl Store {
     }
 }
 
-/// Which of the mappings count: that of the superblock's epoch, unless it was closed, and, while an earlier opening's
-/// taking over was cut short, those before it. Any other of the same `opening` describes the volume as it was before: its
-/// data is older than what is on the device, and it is deleted. One of another opening is not used either, but
-/// left alone: it may be that of a copy of this volume.
-fn current(abandoned: Vec<Abandoned>, superblock: &Superblock, keep: bool) -> Vec<Abandoned> {
-    let taking_over = superblock.state & STATE_TAKING_OVER != 0;
-    let closed = superblock.state & STATE_CLEAN != 0;
-    let ours = |dead: &Abandoned| dead.opening() == superblock.opening;
-    let counts = |dead: &Abandoned| {
-        ours(dead)
-            && (dead.epoch() == superblock.epoch && !closed
-                || taking_over && dead.epoch() < superblock.epoch)
-    };
-    let (current, others): (Vec<_>, Vec<_>) = abandoned.into_iter().partition(counts);
-    for other in others {
-        let (path, epoch) = (other.path().display().to_string(), other.epoch());
-        tracing::warn!(
-            path,
-            epoch,
-            "not of the volume's last opening: it is not used"
-        );
-        // One of a later epoch belongs to a newer copy of this image.
-        if ours(&other)
-            && epoch <= superblock.epoch
-            && !keep
-            && let Err(error) = other.delete()
-        {
-            tracing::warn!(path, %error, "can't delete it");
+/// What an opening knows before it changes anything.
+struct Begun {
+    superblock: Box<Superblock>,
+    /// Keeps others away until there is a mapping.
+    claim: Option<Claim>,
+    resolution: Resolution,
+}
+
+/// How often an opening begins again because the superblock changed meanwhile.
+const BEGINNINGS_MAX: u32 = 10;
+
+/// Reads the superblock, claims the volume, decides about the mappings that are there, and makes sure
+/// that nobody opened or closed the volume in another way meanwhile.
+async fn begin(
+    io: &RawIo,
+    options: &StoreOptions,
+    looks: bool,
+    mut findings: Option<&mut Findings>,
+) -> Result<Begun> {
+    let device = io.reactor.device().clone();
+    for _ in 0..BEGINNINGS_MAX {
+        let superblock = match &mut findings {
+            None => io.superblock().await?,
+            Some(findings) => io.superblock_leniently(findings).await?,
+        };
+        let (purpose, claim) = match looks {
+            true => (Purpose::Look, None),
+            false => {
+                let claim = make_claim(&Opening::of(&superblock), &*device, options)?;
+                (Purpose::TakeOver, claim)
+            }
+        };
+        let found = Leftover::list(
+            &options.shared_directory,
+            (
+                u128::from_le_bytes(superblock.volume_id),
+                superblock.opening,
+            ),
+            purpose,
+            claim.as_ref().map(Claim::path),
+        )?;
+        let resolution = resolve(found, &superblock, &*device, options.takeover, purpose)?;
+        let again = match &findings {
+            None => io.superblock().await?,
+            Some(_) => io.superblock_leniently(&mut Findings::default()).await?,
+        };
+        if looks || again.sequence == superblock.sequence && again.opening == superblock.opening {
+            return Ok(Begun {
+                superblock,
+                claim,
+                resolution,
+            });
         }
     }
-    current
+    let what = "another process opens and closes the volume again and again";
+    Err(Error::with(Errno::BUSY, what))
+}
+
+/// An opening of a volume: what the names of its mapping and claims say.
+struct Opening {
+    volume_id: u128,
+    epoch: u64,
+    opening: u64,
+}
+
+impl Opening {
+    fn of(superblock: &Superblock) -> Opening {
+        Opening {
+            volume_id: u128::from_le_bytes(superblock.volume_id),
+            epoch: superblock.epoch,
+            opening: superblock.opening,
+        }
+    }
+
+    fn name(&self, device: &dyn Device, options: &StoreOptions) -> SharedName {
+        let name = device.name();
+        SharedName {
+            opening: self.opening,
+            image: device.identity(),
+            address: match device.identity().kind {
+                IdentityKind::File | IdentityKind::Block => absolute(name),
+                _ => name,
+            },
+            ..SharedName::new(&options.shared_directory, self.volume_id, self.epoch)
+        }
+    }
+}
+
+fn absolute(path: String) -> String {
+    match std::path::absolute(&path) {
+        Ok(absolute) => absolute.display().to_string(),
+        Err(_) => path,
+    }
+}
+
+/// Claims an opening, where that can be. A device in memory is nobody else's.
+fn make_claim(
+    next: &Opening,
+    device: &dyn Device,
+    options: &StoreOptions,
+) -> Result<Option<Claim>> {
+    if device.identity().kind == IdentityKind::Unknown {
+        return Ok(None);
+    }
+    match Claim::make(&next.name(device, options)) {
+        Ok(claim) => Ok(Some(claim)),
+        Err(error) if options.survive == Survive::Require => {
+            Err(impossible(error, &options.shared_directory))
+        }
+        Err(error) => {
+            tracing::warn!(
+                volume = device.name(),
+                %error,
+                "nothing guards the volume against a second opening through another device"
+            );
+            Ok(None)
+        }
+    }
 }
 
 fn build(
     reactor: Rc<Reactor>,
     options: &StoreOptions,
+    plain: bool,
     superblock: Superblock,
     pool: Arc<BufferPool>,
 ) -> Result<Store> {
     let volume = VolumeId(superblock.volume_id);
     let layout = Layout::of(&superblock);
     let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
-    let shared = (options.survive_process_death && !options.read_only).then(|| SharedName {
-        opening: superblock.opening,
-        directory: options.shared_directory.clone(),
-        ..SharedName::new(u128::from_le_bytes(volume.0), superblock.epoch)
-    });
-    let cache = Cache::new(&CacheOptions { frames_max, shared })?;
-    let survives_process_death = match cache.placement() {
-        CachePlacement::Shared(_) => true,
+    let shared = (options.survive != Survive::Off && !options.read_only)
+        .then(|| Opening::of(&superblock).name(&**reactor.device(), options));
+    let cache = Cache::new(&CacheOptions {
+        frames_max,
+        shared,
+        survive: options.survive,
+        frames_min: CACHE_FRAMES_MIN as u32,
+    })?;
+    let mapping = match cache.placement() {
+        CachePlacement::Shared(path) => {
+            let path = path.clone();
+            tracing::info!(
+                volume = %reactor.name(),
+                path = %path.display(),
+                "writes survive the death of this process"
+            );
+            Some(path)
+        }
         CachePlacement::Anonymous { fallback, .. } => {
             if let Some(error) = fallback {
-                tracing::warn!(%error, "writes won't survive the death of this process before they are synced");
+                tracing::warn!(
+                    volume = %reactor.name(),
+                    %error,
+                    "writes won't survive the death of this process before they are synced"
+                );
             }
-            false
+            None
         }
     };
+    cache.frames().header().set_sequence(superblock.sequence);
+    cache.frames().header().set_horizon(superblock.tail);
     let frames = cache.frames().clone();
     let cache = OwnedCache::new(cache);
     let journal = Journal::new(superblock.journal_pages, superblock.epoch, superblock.tail);
-    if !options.read_only {
+    if !plain {
         for _ in 0..journal.transaction_pages_max() {
             let frame = cache
                 .allocate_raw()
@@ -521,7 +625,7 @@ fn build(
         pool,
         cache,
         frames,
-        survives_process_death,
+        mapping,
         journal,
         barriers: Barriers::default(),
         checksums,
@@ -532,6 +636,9 @@ fn build(
         loading: Cell::new(0),
         reserved_pages: Cell::new(0),
         taking_over: Cell::new(false),
+        read_only: Cell::new(plain),
+        unsaved: RefCell::new(None),
+        claim: RefCell::new(None),
         dirty_blobs: DirtyBlobs::default(),
         writeback_running: Cell::new(false),
         flushing: Cell::new(false),

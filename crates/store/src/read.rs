@@ -15,6 +15,7 @@ use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, memory};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
+use std::io::IoSliceMut;
 use std::rc::Rc;
 
 /// Most pages that one load brings in.
@@ -43,38 +44,40 @@ enum Load<'m> {
 impl Store {
     /// Reads at `offset` through the cache and returns the bytes read: fewer than asked only at the end.
     pub async fn read(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let _shared = blob.lock.read().await;
+        self.0.read_locked(blob, offset, buffer).await
+    }
+
+    /// Reads into several pieces of memory, one behind the other, through the cache or `direct`: one read, which no change of the
+    /// blob falls into. After an error in a piece behind the first, answers what precedes it.
+    pub async fn read_vectored(
+        &self,
+        blob: &Rc<Blob>,
+        offset: u64,
+        buffers: &mut [IoSliceMut<'_>],
+        direct: bool,
+    ) -> Result<usize> {
         let inner = &self.0;
         let _shared = blob.lock.read().await;
-        let size = blob.size();
-        if offset >= size {
-            return Ok(0);
-        }
-        let len = buffer
-            .len()
-            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
-        let end_page = ((offset + len as u64).div_ceil(PAGE_BYTES as u64)) as u32;
         let mut done = 0;
-        let mut missed = false;
-        while done < len {
-            let at = offset + done as u64;
-            let within = (at % PAGE_BYTES as u64) as usize;
-            let count = (PAGE_BYTES - within).min(len - done);
-            let page = (at / PAGE_BYTES as u64) as u32;
-            let source = inner.source_ahead(blob, page, end_page - page, &mut missed);
-            match source.await? {
-                Source::Frame(frame) => {
-                    let _in = breakdown::enter(Layer::Copy);
-                    let bytes = &inner.cache.page(frame).0;
-                    memory::copy(
-                        &bytes[within..within + count],
-                        &mut buffer[done..done + count],
-                    );
+        for buffer in buffers {
+            let at = offset.saturating_add(done as u64);
+            let read = match direct {
+                true => inner.read_direct_locked(blob, at, buffer).await,
+                false => inner.read_locked(blob, at, buffer).await,
+            };
+            match read {
+                Ok(count) => {
+                    done += count;
+                    if count < buffer.len() {
+                        break;
+                    }
                 }
-                Source::Zero => buffer[done..done + count].fill(0),
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
             }
-            done += count;
         }
-        Ok(len)
+        Ok(done)
     }
 
     /// Borrows bytes without a copy: at most to the end of their page, fewer at the end of the blob. The
@@ -95,6 +98,47 @@ impl Store {
             Source::Frame(frame) => Ok(inner.cache.buffer(frame).slice(within..within + len)),
             Source::Zero => Ok(Buffer::zeroed(len)),
         }
+    }
+}
+
+impl Inner {
+    /// As [`Store::read`], for who holds `blob.lock`.
+    async fn read_locked(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let size = blob.size();
+        if offset >= size {
+            return Ok(0);
+        }
+        let len = buffer
+            .len()
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let end_page = ((offset + len as u64).div_ceil(PAGE_BYTES as u64)) as u32;
+        let mut done = 0;
+        let mut missed = false;
+        while done < len {
+            let at = offset + done as u64;
+            let within = (at % PAGE_BYTES as u64) as usize;
+            let count = (PAGE_BYTES - within).min(len - done);
+            let page = (at / PAGE_BYTES as u64) as u32;
+            let source = self.source_ahead(blob, page, end_page - page, &mut missed);
+            match source.await? {
+                Source::Frame(frame) => {
+                    let _in = breakdown::enter(Layer::Copy);
+                    let bytes = &self.cache.page(frame).0;
+                    memory::copy(
+                        &bytes[within..within + count],
+                        &mut buffer[done..done + count],
+                    );
+                }
+                Source::Zero => buffer[done..done + count].fill(0),
+            }
+            done += count;
+        }
+        Ok(len)
     }
 }
 

@@ -22,8 +22,8 @@
 use crate::cache::{Abandoned, META_SPACE};
 use crate::checksums;
 use crate::format::{
-    ALGORITHM_CRC32C, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, STATE_TAKING_OVER,
-    SUPERBLOCK_PAGES, Superblock, VolumeId,
+    ALGORITHM_CRC32C, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, SUPERBLOCK_PAGES,
+    Superblock, VolumeId,
 };
 use crate::journal::encode_page;
 use crate::mount::geometry;
@@ -34,6 +34,7 @@ use crate::repair::journal::{find_tail, journal_finding, read_ring};
 use crate::repair::{Finding, FindingKind, Findings};
 use crate::space::SpaceGeometry;
 use crate::superblock::{self, Layout};
+use crate::takeover::older;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, BufferPool, Operation, Request};
@@ -361,13 +362,13 @@ pub(crate) struct Recovered {
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
 /// `dead` is what a process of this boot left that had the volume open in the superblock's epoch: the end of
 /// its journal writing is done for it first, so that all that follows is as after a crash.
-/// `state`: the bits that the new superblock gets. With `findings`, for a
+/// `state` and `opening`: what the new superblock gets. With `findings`, for a
 /// repair: what an opening refuses is told there, and replayed as far as possible.
 pub(crate) async fn recover(
     io: &RawIo,
     superblock: &mut Superblock,
     dead: Option<&mut Abandoned>,
-    state: u32,
+    (state, opening): (u32, u64),
     mut findings: Option<&mut Findings>,
 ) -> Result<Recovered> {
     let volume = VolumeId(superblock.volume_id);
@@ -387,6 +388,9 @@ pub(crate) async fn recover(
     let mut recovered = Recovered::default();
     let (tail, ring_pages) = (superblock.tail, superblock.journal_pages);
     let mut end = tail;
+    if findings.is_none() {
+        superblock_is_newest(io, superblock).await?;
+    }
     if superblock.state & STATE_CLEAN == 0 {
         let mut expected = Expected {
             lsn: tail,
@@ -498,6 +502,12 @@ pub(crate) async fn recover(
             }
             offset += count;
         }
+        if let Some(dead) = &dead
+            && end < dead.horizon()
+            && !planted(Bug::OlderImage)
+        {
+            lacks_durable(io, superblock, dead, end, findings).await?;
+        }
         if let Some(dead) = dead {
             end = salvage(io, superblock, dead, end, &mut redo, &mut recovered).await?;
         }
@@ -511,11 +521,87 @@ pub(crate) async fn recover(
     superblock.epoch = superblock.epoch.saturating_add(1);
     superblock.tail = end;
     superblock.state = state;
-    if state & STATE_TAKING_OVER == 0 {
-        superblock.opening = adit_base::random::os_random_u64();
-    }
+    superblock.opening = opening;
     io.write_superblocks(superblock).await?;
     Ok(recovered)
+}
+
+/// The journal ends before the point up to which a dead process knew it to be durable: either the image is older than the process,
+/// or the device damaged a page. Damage is a finding of a repair, which goes on with what the process left; an older image is refused.
+async fn lacks_durable(
+    io: &RawIo,
+    superblock: &Superblock,
+    dead: &Abandoned,
+    end: u64,
+    findings: Option<&mut Findings>,
+) -> Result<()> {
+    let volume = VolumeId(superblock.volume_id);
+    let ring_pages = superblock.journal_pages;
+    let mut missing = None;
+    for lsn in end..dead.horizon() {
+        let place = lsn % ring_pages;
+        let page = io.read(JOURNAL_FIRST_PAGE + place, 1).await.ok();
+        let page = page.as_ref().map(|page| page.as_slice());
+        let header = page.and_then(|page| record::verify_page(&volume, ring_pages, place, page));
+        if header.is_some_and(|header| header.epoch == superblock.epoch && header.lsn == lsn) {
+            continue;
+        }
+        let never_written = page.is_some_and(|page| page.iter().all(|byte| *byte == 0));
+        missing = Some((lsn, header.is_some() || never_written));
+        break;
+    }
+    let (path, horizon) = (dead.path().display(), dead.horizon());
+    let (lsn, is_older) = missing.unwrap_or((end, true));
+    if is_older {
+        let described = format!(
+            "{}, in {path}; its journal was durable up to LSN {horizon}, the image's ends at {end}",
+            dead.unsaved()
+        );
+        return Err(Error::with(Errno::OWNERDEAD, older(&described)));
+    }
+    let what = "it is damaged, and the process that was killed knew that it was durable";
+    match findings {
+        Some(findings) => {
+            findings.add(journal_finding(lsn, what));
+            Ok(())
+        }
+        None => Err(Error::with(
+            Errno::UCLEAN,
+            format!(
+                "the journal can't be replayed from LSN {lsn} on: {what} (adit check --repair; unsaved data is in {path})"
+            ),
+        )),
+    }
+}
+
+/// Pages of the ring that a closed superblock is held against.
+const FIRST_PAGES: u64 = 16;
+
+/// EUCLEAN for a superblock that says *closed* although a later opening wrote to the journal: the device
+/// lost both superblocks of that. Its first page is where the closed one's tail is. A superblock that
+/// wasn't closed is compared with all of the ring while that is replayed.
+pub(crate) async fn superblock_is_newest(io: &RawIo, superblock: &Superblock) -> Result<()> {
+    if superblock.state & STATE_CLEAN == 0 || planted(Bug::ClosedBelieved) {
+        return Ok(());
+    }
+    let volume = VolumeId(superblock.volume_id);
+    let ring_pages = superblock.journal_pages;
+    let index = superblock.tail % ring_pages;
+    let count = FIRST_PAGES.min(ring_pages - index);
+    let pages = io.read(JOURNAL_FIRST_PAGE + index, count).await?;
+    for (at, page) in (0..).zip(pages.as_slice().chunks_exact(PAGE_BYTES)) {
+        let header = record::verify_page(&volume, ring_pages, index + at, page);
+        let closed = (superblock.epoch, superblock.tail);
+        if let Some(header) = header.filter(|header| (header.epoch, header.lsn) >= closed) {
+            let what = format!(
+                "the newest superblock is lost: the one that is left says that the volume was closed in epoch {}, \
+                 but the journal goes on behind it, in epoch {}; copy the device before any repair",
+                superblock.epoch, header.epoch
+            );
+            return Err(Error::with(Errno::UCLEAN, what));
+        }
+    }
+    Ok(())
 }
 
 /// Makes room in the ring for `pages` more: takes home what was redone and moves the tail, within the epoch.
@@ -551,7 +637,6 @@ async fn salvage(
     let ring_end = superblock.tail + ring_pages;
     let path = dead.path().display().to_string();
     let say = |error: Error| error.context(format_args!("use what a dead process left in {path}"));
-    dead.finish_applying().map_err(say)?;
     let mut page = Box::new([0; PAGE_BYTES]);
     type NumberedPage = (u64, Box<[u8; PAGE_BYTES]>);
     let (mut transaction, mut payload): (Vec<NumberedPage>, Vec<u8>) = Default::default();
@@ -561,7 +646,11 @@ async fn salvage(
         let Some(header) =
             header.filter(|header| header.epoch == superblock.epoch && header.lsn == sealed.lsn)
         else {
-            continue;
+            if sealed.lsn < end {
+                continue; // on the device already
+            }
+            let what = format!("the sealed journal page with LSN {} is damaged", sealed.lsn);
+            return Err(say(Error::with(Errno::UCLEAN, what)));
         };
         let lsn = end + transaction.len() as u64;
         if header.lsn != lsn || header.transaction_lsn != end || lsn >= ring_end {

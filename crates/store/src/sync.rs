@@ -112,7 +112,7 @@ impl Store {
     /// Makes a blob's data, size and map durable (not the names that lead to it).
     pub async fn sync(&self, blob: &Rc<Blob>, kind: SyncKind) -> Result<()> {
         let inner = &self.0;
-        if inner.options.read_only {
+        if inner.read_only.get() {
             return Ok(());
         }
         // Locked: a write-back is in flight, which an fsync may not overtake.
@@ -136,7 +136,7 @@ impl Store {
 
     /// Starts taking a blob's dirty data to the device, in the background.
     pub fn start_write_back(&self, blob: &Rc<Blob>) {
-        if self.0.options.read_only || !blob.is_dirty() {
+        if self.0.read_only.get() || !blob.is_dirty() {
             return;
         }
         let (inner, blob) = (self.0.clone(), blob.clone());
@@ -150,7 +150,7 @@ impl Store {
     /// Makes everything durable: all data, all metadata.
     pub async fn sync_all(&self) -> Result<()> {
         let inner = &self.0;
-        if inner.options.read_only {
+        if inner.read_only.get() {
             return Ok(());
         }
         let written = inner.write_back_dirty(Busy::Wait).await;
@@ -175,7 +175,7 @@ impl Store {
 
     /// Makes everything applied before `point` durable; free if it is already.
     pub async fn commit_to(&self, point: crate::journal::Point) -> Result<()> {
-        if self.0.options.read_only {
+        if self.0.read_only.get() {
             return Ok(());
         }
         self.0.commit_shared(point).await
@@ -190,18 +190,23 @@ impl Store {
 impl Inner {
     /// Starts the task that writes back and commits after a while, until nothing is left.
     pub(crate) fn spawn_writeback(self: &Rc<Self>) {
-        if self.options.read_only || self.writeback_running.replace(true) {
+        if self.read_only.get() || self.writeback_running.replace(true) {
             return;
         }
         let inner = self.clone();
         self.reactor.spawn_local(async move {
+            let mut failing = false;
             loop {
                 inner.reactor.sleep(inner.options.writeback_interval).await;
                 if inner.closing.get() || inner.writable().is_err() {
                     break;
                 }
-                // What fails stays dirty and is reported by fsync.
-                let failed = inner.write_back_dirty(Busy::Skip).await.is_err();
+                // What fails stays dirty, and fsync reports it: but nobody may call that.
+                let written = inner.write_back_dirty(Busy::Skip).await;
+                let failed = written.is_err();
+                if std::mem::replace(&mut failing, failed) != failed && inner.writable().is_ok() {
+                    inner.tell_of_write_back(written);
+                }
                 let committed = inner.commit().await.is_ok();
                 let left = !inner.dirty_blobs.is_empty() || !inner.journal.open_is_empty();
                 if !committed || (!left && !failed) {
@@ -210,6 +215,17 @@ impl Inner {
             }
             inner.writeback_running.set(false);
         });
+    }
+
+    /// Once when it begins to fail, and once when it works again.
+    fn tell_of_write_back(&self, written: Result<()>) {
+        let volume = self.reactor.name();
+        match written {
+            Ok(()) => tracing::info!(%volume, "data is written back again"),
+            Err(error) => {
+                tracing::warn!(%volume, %error, "data can't be written back; it stays in memory, and is tried again");
+            }
+        }
     }
 
     /// Starts the task that writes back all that is dirty now, unless it is at work already.

@@ -6,6 +6,7 @@
 
 use crate::barriers::Barriers;
 use crate::blob::{BlobTable, DirtyBlobs};
+use crate::cache::{Claim, Survive};
 use crate::cache::{FrameKey, Frames};
 use crate::checksums::Checksums;
 use crate::format::{PageKind, StatePage, Superblock, VolumeId};
@@ -14,6 +15,7 @@ use crate::owned_cache::OwnedCache;
 use crate::pages::Stop;
 use crate::space::Space;
 use crate::superblock::Layout;
+use crate::takeover::Takeover;
 use crate::transaction::{Transaction, View};
 use adit_base::breakdown::{self, Layer};
 use adit_base::hash::HashKey;
@@ -30,15 +32,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Smallest page cache: below, a transaction and the journal's own memory would fill it.
+pub const CACHE_BYTES_MIN: u64 = 8 << 20;
+
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Bytes of page cache at most.
+    /// Bytes of page cache at most; [`CACHE_BYTES_MIN`] where it is less.
     pub cache_bytes: u64,
-    /// Never write to the device; a volume with something to recover can't be opened so.
+    /// Never change the volume; one with something to recover can only be opened `in_memory` so.
     pub read_only: bool,
+    /// The device is a copy in memory, so a read-only opening may recover on it.
+    pub in_memory: bool,
     /// Keep dirty frames in a shared mapping, so that what `write` acknowledged survives SIGKILL.
-    pub survive_process_death: bool,
+    pub survive: Survive,
+    /// What to do about what a killed process left there.
+    pub takeover: Takeover,
     /// Where that mapping lies: a tmpfs.
     pub shared_directory: PathBuf,
     /// Dirty data is written back after about this long.
@@ -50,7 +59,9 @@ impl Default for StoreOptions {
         StoreOptions {
             cache_bytes: 256 << 20,
             read_only: false,
-            survive_process_death: true,
+            in_memory: false,
+            survive: Survive::Require,
+            takeover: Takeover::Complete,
             shared_directory: PathBuf::from("/dev/shm"),
             writeback_interval: Duration::from_secs(5),
         }
@@ -68,6 +79,8 @@ pub struct VolumeInfo {
     pub volume_bytes: u64,
     /// Bytes free, after what is reserved for cached writes.
     pub free_bytes: u64,
+    /// Bytes that a new file can take: those, less what its metadata needs.
+    pub usable_bytes: u64,
     /// Bytes of the journal ring.
     pub journal_bytes: u64,
     /// Bytes of the ring that recovery would read.
@@ -86,8 +99,10 @@ pub struct VolumeInfo {
     pub dirty_bytes: u64,
     /// Has every page of data a checksum?
     pub data_checksums: bool,
-    /// Does the shared mapping for process death exist?
-    pub survives_process_death: bool,
+    /// The file by which what `write` acknowledged survives the death of the process; None: it doesn't.
+    pub mapping: Option<String>,
+    /// For who only looks: how much of what is shown lies in the mapping of a killed process, and where.
+    pub unsaved: Option<String>,
     /// Why the volume takes no more writes, if so.
     pub failure: Option<String>,
 }
@@ -115,7 +130,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Arc<BufferPool>,
     pub(crate) cache: OwnedCache,
     pub(crate) frames: Arc<Frames>,
-    pub(crate) survives_process_death: bool,
+    /// The shared memory that survives the process.
+    pub(crate) mapping: Option<PathBuf>,
     pub(crate) space: RefCell<Space>,
     pub(crate) journal: Journal,
     pub(crate) barriers: Barriers,
@@ -134,6 +150,12 @@ pub(crate) struct Inner {
     pub(crate) reserved_pages: Cell<u64>,
     /// What a dead process had accepted is being written again.
     pub(crate) taking_over: Cell<bool>,
+    /// See [`VolumeInfo::unsaved`].
+    pub(crate) unsaved: RefCell<Option<String>>,
+    /// From the end of a read-only opening on.
+    pub(crate) read_only: Cell<bool>,
+    /// Guards the volume where no mapping does.
+    pub(crate) claim: RefCell<Option<Claim>>,
     /// Blobs with dirty data or attributes.
     pub(crate) dirty_blobs: DirtyBlobs,
     /// Is the write-back task running?
@@ -152,6 +174,10 @@ pub(crate) type Rare<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Pages that data may not take, so that deleting always finds room for its own metadata.
 pub(crate) const RESERVE_PAGES: u64 = 48;
+/// A page is kept for so many that are promised: every 200 data pages may need a node of an extent tree.
+const PAGES_PER_NODE: u64 = 128;
+/// Most pages that a new blob takes before it has data: a chunk of slots, the leaves and the node of a directory that splits.
+const CREATION_PAGES: u64 = 16;
 
 impl Store {
     /// The reactor of the worker that owns the store.
@@ -171,13 +197,14 @@ impl Store {
 
     /// Was the volume opened without the right to write?
     pub fn is_read_only(&self) -> bool {
-        self.0.options.read_only
+        self.0.read_only.get()
     }
 
     /// Leaves the volume to its next opening. For who drops it: after a panic, the operations that were under way
     /// keep it from being freed.
     pub fn abandon(&self) {
         self.0.frames.abandon();
+        self.0.claim.borrow_mut().take();
     }
 
     /// Is the volume being closed? Background work of the layer above ends then.
@@ -237,6 +264,7 @@ impl Store {
                 .free_pages
                 .saturating_sub(inner.reserved_pages.get() + RESERVE_PAGES)
                 * page_bytes,
+            usable_bytes: inner.pages_for_a_new_blob(state.free_pages) * page_bytes,
             journal_bytes: superblock.journal_pages * page_bytes,
             journal_live_bytes: inner.journal.live_pages() * page_bytes,
             cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
@@ -246,7 +274,8 @@ impl Store {
             cache_bytes: inner.options.cache_bytes,
             dirty_bytes: u64::from(inner.cache.counts().dirty) * page_bytes,
             data_checksums: inner.checksums.is_some(),
-            survives_process_death: inner.survives_process_death,
+            mapping: (inner.mapping.as_ref()).map(|path| path.display().to_string()),
+            unsaved: inner.unsaved.borrow().clone(),
             failure: inner
                 .failure
                 .borrow()
@@ -265,7 +294,7 @@ impl Inner {
                 format!("write to a volume that is read-only since: {error}"),
             ));
         }
-        if self.options.read_only {
+        if self.read_only.get() {
             return Err(Error::with(
                 Errno::ROFS,
                 "write to a volume that was opened read-only",
@@ -277,17 +306,19 @@ impl Inner {
     /// Makes the volume read-only for good: a flush, journal or metadata write failed, so nothing that
     /// would follow it may be acknowledged.
     pub(crate) fn fail(&self, error: Error) {
-        let mut failure = self.failure.borrow_mut();
-        if failure.is_none() {
-            tracing::error!(%error, "the volume becomes read-only");
-            *failure = Some(error);
+        let first = self.failure.borrow().is_none();
+        if first {
+            *self.failure.borrow_mut() = Some(error.clone());
         }
-        drop(failure);
         for blob in self.dirty_blobs.all() {
             self.recall(&blob);
         }
         self.journal.committed.notify_all();
         self.frame_settled.notify_all();
+        if first {
+            let volume = self.reactor.name();
+            tracing::error!(%volume, %error, "the volume becomes read-only, until it is opened anew");
+        }
     }
 
     /// As [`Store::transact`]; `data_pages`: pages of data that it stages.
@@ -373,9 +404,19 @@ impl Inner {
 
     /// Likewise, for data that can do without: the reserve stays.
     pub(crate) fn spare_pages(&self, free_pages: u64) -> u64 {
-        // Every 200 data pages may need a node of an extent tree.
-        let kept = self.reserved_pages.get() / 128 + RESERVE_PAGES;
-        self.unclaimed_pages(free_pages).saturating_sub(kept)
+        self.unclaimed_pages(free_pages)
+            .saturating_sub(self.kept_pages())
+    }
+
+    fn kept_pages(&self) -> u64 {
+        self.reserved_pages.get() / PAGES_PER_NODE + RESERVE_PAGES
+    }
+
+    /// Data pages that a new blob can be given, beside what its slot, its name and its tree take. Pending frees count:
+    /// they are made usable before ENOSPC.
+    fn pages_for_a_new_blob(&self, free_pages: u64) -> u64 {
+        let others = self.reserved_pages.get() + self.kept_pages() + CREATION_PAGES;
+        free_pages.saturating_sub(others) * PAGES_PER_NODE / (PAGES_PER_NODE + 1)
     }
 
     fn unclaimed_pages(&self, free_pages: u64) -> u64 {
@@ -398,7 +439,8 @@ impl Inner {
                     && error.errno() == Errno::UCLEAN
                     && self.space.borrow_mut().avoid(page) =>
             {
-                tracing::error!(%error, "nothing is allocated in this group: run `adit check`");
+                let volume = self.reactor.name();
+                tracing::error!(%volume, %error, "nothing is allocated in this group: run `adit check`");
                 Ok(())
             }
             Err(error) if kind == PageKind::Checksums && error.errno() == Errno::UCLEAN => {

@@ -1,15 +1,103 @@
-//! Counting tests in what `cargo test` prints.
+//! Running tests, and counting them in what `cargo test` prints.
 //!
-//! A test program that dies (a signal, an abort) prints no result line; it is counted as one
-//! failure by the caller, who sees the exit status.
+//! For libtest a test that cannot run here has passed: it returned. `adit_skip::skip` lists it in a
+//! file, and it counts as skipped. A test program that dies (a signal, an abort) prints no result
+//! line; it counts as one failure.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::AddAssign;
+use std::process::Command;
 
-/// How many checks passed and failed.
+use crate::process::{self, Outcome, Scratch};
+
+/// Names the file that lists skipped tests; `adit_skip::LIST`.
+const LIST: &str = "ADIT_SKIPPED";
+
+/// How many checks passed and failed, and of tests how many were skipped (they cannot run here) or
+/// ignored (they are campaigns by choice).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    pub(crate) ignored: u64,
+}
+
+/// Tests that were run.
+#[derive(Debug, Default)]
+pub(crate) struct Tested {
+    pub(crate) counts: Counts,
+    /// Each skipped test, and its reason.
+    pub(crate) skipped: BTreeMap<String, String>,
+}
+
+/// Runs `cargo test` or the like; its lines go to `each_line`, too.
+pub(crate) fn run_tests(command: &mut Command, mut each_line: impl FnMut(&str)) -> Outcome<Tested> {
+    let scratch = Scratch::new("skipped")?;
+    let list = scratch.path().join("list");
+    let mut counts = Counts::default();
+    let succeeded = process::run_watching(command.env(LIST, &list), |line| {
+        counts += Counts::in_line(line);
+        each_line(line);
+    })?;
+    if !succeeded && counts.failed == 0 {
+        // It did not compile, or a test program died before it could say so.
+        counts.failed = 1;
+    }
+    let listed = std::fs::read_to_string(&list).unwrap_or_default();
+    Ok(Tested::with_skipped(counts, &listed))
+}
+
+impl Tested {
+    /// Takes the tests of the list out of those that passed.
+    fn with_skipped(mut counts: Counts, listed: &str) -> Tested {
+        let entries = listed.lines().filter_map(|line| line.split_once(": "));
+        let skipped: BTreeMap<String, String> = entries
+            .map(|(test, reason)| (test.to_owned(), reason.to_owned()))
+            .collect();
+        counts.skipped = skipped.len() as u64;
+        // A program that died printed no result, so nothing of what it skipped was counted.
+        counts.passed -= counts.skipped.min(counts.passed);
+        Tested { counts, skipped }
+    }
+
+    /// Prints each skipped test with its reason, and the sum; an error if a test failed.
+    pub(crate) fn conclude(&self) -> Outcome {
+        for (test, reason) in &self.skipped {
+            println!("skipped: {test}: {reason}");
+        }
+        println!("{}", self.counts);
+        match self.counts.failed {
+            0 => Ok(()),
+            _ => Err("some checks failed".to_owned()),
+        }
+    }
+
+    /// As [`Self::conclude`], where every test has to run.
+    pub(crate) fn conclude_complete(&self) -> Outcome {
+        self.conclude()?;
+        match self.counts.skipped {
+            0 => Ok(()),
+            _ => Err("some tests were skipped, and here all of them have to run".to_owned()),
+        }
+    }
+}
+
+impl From<Counts> for Tested {
+    fn from(counts: Counts) -> Tested {
+        Tested {
+            counts,
+            ..Tested::default()
+        }
+    }
+}
+
+impl AddAssign for Tested {
+    fn add_assign(&mut self, other: Tested) {
+        self.counts += other.counts;
+        self.skipped.extend(other.skipped);
+    }
 }
 
 impl Counts {
@@ -18,6 +106,7 @@ impl Counts {
         Counts {
             passed: u64::from(passed),
             failed: u64::from(!passed),
+            ..Counts::default()
         }
     }
 
@@ -37,6 +126,24 @@ impl Counts {
         Counts {
             passed: number_before(" passed"),
             failed: number_before(" failed"),
+            skipped: 0,
+            ignored: number_before(" ignored"),
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts {
+            passed,
+            failed,
+            skipped,
+            ignored,
+        } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")?;
+        match ignored {
+            0 => Ok(()),
+            _ => write!(f, ", {ignored} ignored"),
         }
     }
 }
@@ -45,12 +152,15 @@ impl AddAssign for Counts {
     fn add_assign(&mut self, other: Counts) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.ignored += other.ignored;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Counts;
+    use super::{Counts, LIST, Tested, run_tests};
+    use std::process::Command;
 
     #[test]
     fn result_lines_are_counted_and_others_are_not() {
@@ -64,8 +174,39 @@ mod tests {
             sum,
             Counts {
                 passed: 15,
-                failed: 2
+                failed: 2,
+                skipped: 0,
+                ignored: 1,
             }
         );
+    }
+
+    fn tested(script: &str) -> Tested {
+        let mut command = Command::new("sh");
+        run_tests(command.args(["-c", script]), |_| ()).expect("it runs")
+    }
+
+    /// 45 comparisons with Linux passed where they did not run: without root, or beside another
+    /// file system than ext4.
+    #[test]
+    fn a_skipped_test_has_not_passed_and_is_named_with_its_reason() {
+        let result = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured";
+        let skips = format!(
+            "echo 'a b::c: no root: none' >>${LIST}; echo 'a d: no disk' >>${LIST}
+             echo 'a d: no disk' >>${LIST}; echo '{result}'"
+        );
+        let found = tested(&skips);
+        assert_eq!(found.counts.to_string(), "1 passed, 0 failed, 2 skipped");
+        assert_eq!(found.skipped["a b::c"], "no root: none");
+        assert_eq!(found.conclude(), Ok(()));
+        assert!(found.conclude_complete().is_err());
+        let found = tested(&format!("echo '{result}'"));
+        assert_eq!(found.counts.to_string(), "3 passed, 0 failed, 0 skipped");
+        assert_eq!(found.conclude_complete(), Ok(()));
+    }
+
+    #[test]
+    fn a_test_program_that_dies_is_a_failure() {
+        assert_eq!(tested("kill -9 $$").counts.failed, 1);
     }
 }

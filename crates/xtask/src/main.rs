@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | sim | fuzz | compare | flames`.
+//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | sim | threads | power-cut | fuzz | compare | flames`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
@@ -6,6 +6,8 @@
 
 mod compare;
 mod counts;
+#[cfg(test)]
+mod dependencies;
 mod end_to_end;
 mod flames;
 mod fuzz;
@@ -14,11 +16,13 @@ mod layers;
 mod models;
 mod plugin;
 mod posix;
+mod power_cut;
 mod process;
 mod sanitize;
 mod setup;
 mod sim;
 mod suite;
+mod threads;
 mod workloads;
 mod zram;
 
@@ -33,7 +37,8 @@ Tasks:
   setup                 Install the Debian packages that are missing (as root; otherwise name them)
   test [--only STEP]    All of CI: setup, formatting, lints, build, unit tests, plugin, end to end
   plugin [--debug]      Build target/release/libadit_rocksdb.so and libadit_sqlite.so (or target/debug/...),
-                        and adit-ycsb, a benchmark of RocksDB
+                        and adit-ycsb, a benchmark of RocksDB. ROCKSDB_ROOT=DIR: for the RocksDB built in DIR
+  plugin --headers DIR  Only compile what is over RocksDB, with the headers DIR/rocksdb/*.h of any release
 ";
 
 fn main() -> ExitCode {
@@ -42,12 +47,14 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
             print!(
-                "{HELP}{}{}{}{}{}{}{}{}",
+                "{HELP}{}{}{}{}{}{}{}{}{}{}",
                 models::HELP,
                 sanitize::HELP,
                 posix::HELP,
                 workloads::HELP,
                 sim::HELP,
+                threads::HELP,
+                power_cut::HELP,
                 fuzz::HELP,
                 compare::HELP,
                 flames::HELP
@@ -61,6 +68,7 @@ fn main() -> ExitCode {
             plugin::build(plugin::Profile::Release).map(report_built)
         }
         ["plugin", "--debug"] => plugin::build(plugin::Profile::Debug).map(report_built),
+        ["plugin", "--headers", folder] => plugin::check_headers(folder.as_ref()),
         ["posix", options @ ..] => {
             posix::Options::parse(options).and_then(|options| posix::run(&options))
         }
@@ -68,6 +76,12 @@ fn main() -> ExitCode {
         ["sanitize", words @ ..] => sanitize::run(words),
         ["workloads", names @ ..] => workloads::run(names),
         ["sim", words @ ..] => sim::run(words),
+        ["threads", options @ ..] => {
+            threads::Options::parse(options).and_then(|options| threads::run(&options))
+        }
+        ["power-cut", options @ ..] => {
+            power_cut::Options::parse(options).and_then(|options| power_cut::run(&options))
+        }
         ["fuzz", options @ ..] => {
             fuzz::Options::parse(options).and_then(|options| fuzz::run(&options))
         }

@@ -1,7 +1,9 @@
 //! `cargo xtask plugin`: one compiler command makes `libadit_rocksdb.so`, another one `libadit_sqlite.so`.
 //!
-//! Each library contains `libadit.a`, so that this one file is all that RocksDB or SQLite has to load. Nothing
-//! of the Rust side is exported from it. `adit-ycsb` is a benchmark of RocksDB, with or without the plugin. `libadit_sqlite.a` is for programs that link SQLite and `libadit.a` themselves.
+//! Each library contains `libadit.a`, so that this one file is all that RocksDB or SQLite has to
+//! load, and shows nothing but its entry points (`exports.map`). `adit-ycsb` is a benchmark of
+//! RocksDB, with or without the plugin. `libadit_sqlite.a` is for programs that link SQLite and
+//! `libadit.a` themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,13 +62,13 @@ pub(crate) fn build(profile: Profile) -> Outcome<Vec<PathBuf>> {
 }
 
 /// The whole command. plugins/rocksdb/README.md states it for people without cargo.
-fn rocksdb_plugin(profile: Profile, plugin: &Path) -> Outcome<Command> {
-    let mut command = compiler("g++", "-std=c++17");
+pub(crate) fn rocksdb_plugin(profile: Profile, plugin: &Path) -> Outcome<Command> {
+    let mut command = rocksdb_compiler();
     command
-        .args(["-shared", "-Wno-unused-parameter"])
+        .arg("-shared")
         .args(sources("plugins/rocksdb", "cc")?)
         .arg(profile.folder().join("libadit.a"))
-        .args(["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
+        .args(exports("plugins/rocksdb"))
         .args(["-lrocksdb", "-lpthread", "-ldl", "-lm"])
         .arg("-o")
         .arg(plugin);
@@ -75,9 +77,8 @@ fn rocksdb_plugin(profile: Profile, plugin: &Path) -> Outcome<Command> {
 
 /// A program of RocksDB alone; it finds the plugin as any other does.
 fn rocksdb_benchmark(program: &Path) -> Outcome<Command> {
-    let mut command = compiler("g++", "-std=c++17");
+    let mut command = rocksdb_compiler();
     command
-        .arg("-Wno-unused-parameter")
         .args(sources("plugins/rocksdb/bench", "cc")?)
         .args(["-lrocksdb", "-lpthread", "-o"])
         .arg(program);
@@ -91,7 +92,7 @@ fn sqlite_extension(profile: Profile, extension: &Path) -> Outcome<Command> {
         .arg("-shared")
         .args(sources("plugins/sqlite", "c")?)
         .arg(profile.folder().join("libadit.a"))
-        .args(["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
+        .args(exports("plugins/sqlite"))
         .args(["-lpthread", "-ldl", "-lm"])
         .arg("-o")
         .arg(extension);
@@ -112,6 +113,50 @@ fn archive_of_sqlite(profile: Profile, archive: &Path) -> Outcome {
     // `ar` would keep what an archive of an earlier version had.
     let _ = std::fs::remove_file(archive);
     process::run(Command::new("ar").arg("crs").arg(archive).args(objects))
+}
+
+/// Compiles all that is over RocksDB against the headers of any release, and links nothing. What it
+/// includes is in `headers`/rocksdb.
+pub(crate) fn check_headers(headers: &Path) -> Outcome {
+    let version = headers.join("rocksdb/version.h");
+    if !version.is_file() {
+        return Err(format!(
+            "no headers of RocksDB: there is no {}",
+            version.display()
+        ));
+    }
+    for folder in [
+        "plugins/rocksdb",
+        "plugins/rocksdb/bench",
+        "plugins/rocksdb/tests",
+    ] {
+        for source in sources(folder, "cc")? {
+            let mut command = compiler("g++", ROCKSDB_STANDARD);
+            command.args(["-Wno-unused-parameter", "-Werror", "-fsyntax-only", "-I"]);
+            process::run(command.arg(headers).arg(source))?;
+        }
+    }
+    Ok(())
+}
+
+/// RocksDB's headers want C++20 from 10 on; the older ones don't mind.
+const ROCKSDB_STANDARD: &str = "-std=c++20";
+
+/// For RocksDB as it is installed, or as it was built in the folder that `ROCKSDB_ROOT` names.
+fn rocksdb_compiler() -> Command {
+    let mut command = compiler("g++", ROCKSDB_STANDARD);
+    command.arg("-Wno-unused-parameter");
+    if let Some(root) = std::env::var_os("ROCKSDB_ROOT").map(PathBuf::from) {
+        command.arg("-I").arg(root.join("include"));
+        command.arg("-L").arg(&root).arg("-L").arg(root.join("lib"));
+    }
+    command
+}
+
+/// What a plugin shows of itself, and that all it needs is there.
+fn exports(folder: &str) -> [String; 2] {
+    let map = format!("-Wl,--version-script={folder}/exports.map");
+    [map, "-Wl,-z,defs".to_owned()]
 }
 
 fn compiler(program: &str, standard: &str) -> Command {

@@ -4,6 +4,7 @@
 //! tests of `adit-fs` do their steps in a directory of ext4, then in one of the mount; then `adit-posix` makes the same
 //! calls on ext4, on the mount and in the library. In the end both volumes must be clean. Needs root, FUSE and loop devices.
 
+use crate::counts::run_tests;
 use crate::process::{self, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -131,12 +132,12 @@ impl Ground {
         let mut tests = process::cargo();
         tests.args(["test", "--release", "-p", "adit-fs", "--no-fail-fast"]);
         tests
-            .args(["--test", "posix_*", "--"])
+            .args(["--test", "all", "--", "posix_"])
             .env("ADIT_POSIX_DIRECTORY", beside);
         for rule in but {
             tests.args(["--skip", rule]);
         }
-        process::run(&mut tests)
+        run_tests(&mut tests, |_| ())?.conclude_complete()
     }
 
     fn calls(&self, options: &Options) -> Outcome {
@@ -156,7 +157,7 @@ impl Ground {
             let mut check = Command::new(&self.adit);
             let done = process::run(check.arg("check").arg(self.path(volume)));
             tries += 1;
-            if done.is_ok() || tries == 5 {
+            if done.is_ok() || tries == 120 {
                 return done;
             }
             std::thread::sleep(std::time::Duration::from_secs(1));

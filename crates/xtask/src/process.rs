@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a task returns: nothing, or a sentence for the developer.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
@@ -134,13 +135,16 @@ pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-/// A folder of this process alone, removed with all that is in it when dropped.
+/// A folder for one purpose at one time, removed with all that is in it when dropped.
+#[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     /// Inside the target directory: on a real file system, and where a developer expects litter.
     pub(crate) fn new(purpose: &str) -> Outcome<Scratch> {
-        let name = format!("xtask-{purpose}-{}", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("xtask-{purpose}-{}-{number}", std::process::id());
         let path = target_directory().join(name);
         std::fs::create_dir_all(&path)
             .map_err(|error| format!("could not create {}: {error}", path.display()))?;

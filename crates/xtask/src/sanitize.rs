@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::counts::Counts;
+use crate::counts::run_tests;
 use crate::process::{self, Outcome};
 
 /// What `cargo xtask sanitize` understands.
@@ -58,14 +58,12 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         packages => (Sanitizer::Thread, packages),
     };
     let Some(host) = nightly_host() else {
-        println!("skipped: no nightly toolchain (`rustup toolchain install nightly`)");
-        return Ok(());
+        return Err("no nightly toolchain (`rustup toolchain install nightly`)".into());
     };
     if sanitizer == Sanitizer::Thread && !has_sources() {
-        println!(
-            "skipped: no sources of std (`rustup component add rust-src --toolchain nightly`)"
+        return Err(
+            "no sources of std (`rustup component add rust-src --toolchain nightly`)".into(),
         );
-        return Ok(());
     }
     let mut command = nightly("cargo");
     let (flag, folder) = match sanitizer {
@@ -109,14 +107,11 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         println!("left out: {} ({})", left.name, left.why);
         command.args(["--skip", left.name]);
     }
-    let mut counts = Counts::default();
-    let succeeded = process::run_watching(&mut command, |line| counts += Counts::in_line(line))?;
-    println!("\n{} passed, {} failed", counts.passed, counts.failed);
-    if succeeded {
-        Ok(())
-    } else {
-        Err("some tests failed, or the sanitizer reported something (a `WARNING` or an `ERROR` above)".into())
-    }
+    let tested = run_tests(&mut command, |_| ())?;
+    println!();
+    tested.conclude().map_err(|complaint| {
+        format!("{complaint}; a sanitizer reports a `WARNING` or an `ERROR` above")
+    })
 }
 
 /// A program of the nightly toolchain, told nothing of the one that runs this.

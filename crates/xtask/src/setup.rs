@@ -9,6 +9,7 @@ use crate::process::{self, Outcome};
 
 /// What `cargo xtask test` uses: the plugins are C++ over RocksDB's headers and C over SQLite's, and their tests
 /// run RocksDB's own `db_bench` and SQLite's own shell. `adit compare` is refused what it asks for only where mkfs is.
+/// A mount without root needs fusermount3.
 pub(crate) const FOR_TESTS: &[&str] = &[
     "g++",
     "librocksdb-dev",
@@ -17,6 +18,7 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "sqlite3",
     "libsqlite3-dev",
     "e2fsprogs",
+    "fuse3",
 ];
 
 /// Checks, installs what is missing as root, and otherwise names it and fails.

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "histogram.h"
+#include "open_db.h"
 #include "random.h"
 #include "rocksdb/cache.h"
 #include "rocksdb/convenience.h"
@@ -427,9 +428,7 @@ std::string Measured(const Settings& settings) {
   options.table_factory.reset(NewBlockBasedTableFactory(table));
 
   Stage stage(settings);
-  DB* db = nullptr;
-  Check(DB::Open(options, settings.db, &db), "open " + settings.db);
-  stage.db.reset(db);
+  Check(OpenDb(options, settings.db, &stage.db), "open " + settings.db);
   std::string rows;
   const auto measure = [&](const Workload& workload) {
     fprintf(stderr, "%s\n", Title(settings, workload).c_str());

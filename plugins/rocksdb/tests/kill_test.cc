@@ -3,6 +3,8 @@
 //   kill_test write ADDRESS sync|nosync FIRST   puts keys FIRST, FIRST+1 ... for ever; writes each number to
 //                                               standard output (8 bytes, native order) once its Put returned
 //   kill_test verify ADDRESS COUNT              every key below COUNT has its value, and none is damaged
+//   kill_test power-cut ADDRESS NAME            both, in the guest of `cargo xtask power-cut`, told in the lines of
+//                                               crates/power-cut: `found NAME COUNT`, `ack NAME COUNT`, `bad NAME WORDS`
 //
 // The DB is /db in the volume. The process that kills, counts and calls `adit check` is the test in crates/capi.
 #include <unistd.h>
@@ -11,8 +13,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <string>
 
+#include "../bench/open_db.h"
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
 #include "rocksdb/file_system.h"
@@ -53,16 +57,40 @@ std::unique_ptr<DB> Open(Env* env) {
   options.create_if_missing = true;
   options.write_buffer_size = 1 << 20;  // so that flushes and compactions are killed too
   options.compression = kNoCompression;
-  DB* db = nullptr;
-  Check(DB::Open(options, "/db", &db), "open");
-  return std::unique_ptr<DB>(db);
+  std::unique_ptr<DB> db;
+  Check(OpenDb(options, "/db", &db), "open");
+  return db;
+}
+
+// One write, so that lines of several processes do not mix.
+void Say(const std::string& line) {
+  if (write(STDOUT_FILENO, line.data(), line.size()) != static_cast<ssize_t>(line.size())) exit(1);
+}
+
+// Whether the keys are 0 to some number, each with its value; tells how many, or what is wrong.
+bool TellFound(DB* db, const std::string& name, uint64_t* count) {
+  std::ostringstream wrong;
+  std::unique_ptr<Iterator> keys(db->NewIterator(ReadOptions()));
+  for (keys->SeekToFirst(); keys->Valid() && wrong.str().empty(); keys->Next()) {
+    if (keys->key() != Key(*count)) {
+      wrong << keys->key().ToString() << " instead of " << Key(*count);
+    } else if (keys->value() != Value(*count)) {
+      wrong << Key(*count) << " has another value";
+    }
+    ++*count;
+  }
+  if (!keys->status().ok()) wrong << keys->status().ToString();
+  if (const Status status = db->VerifyChecksum(); !status.ok()) wrong << status.ToString();
+  const bool whole = wrong.str().empty();
+  Say((whole ? "found " : "bad ") + name + " " + (whole ? std::to_string(*count) : wrong.str()) + "\n");
+  return whole;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: kill_test write ADDRESS sync|nosync FIRST | verify ADDRESS COUNT\n");
+    fprintf(stderr, "usage: kill_test write ADDRESS sync|nosync FIRST | verify ADDRESS COUNT | power-cut ADDRESS NAME\n");
     return 2;
   }
   std::shared_ptr<FileSystem> fs;
@@ -84,6 +112,17 @@ int main(int argc, char** argv) {
     return 0;
   }
   WriteOptions options;
+  if (strcmp(argv[1], "power-cut") == 0) {
+    const std::string name = argv[3];
+    options.sync = true;
+    uint64_t count = 0;
+    if (!TellFound(db.get(), name, &count)) return 1;
+    while (access("/tmp/go", F_OK) != 0) usleep(50000);  // until everything else was verified
+    for (;; ++count) {
+      Check(db->Put(options, Key(count), Value(count)), "put");
+      Say("ack " + name + " " + std::to_string(count + 1) + "\n");
+    }
+  }
   options.sync = strcmp(argv[3], "sync") == 0;
   for (uint64_t i = strtoull(argv[4], nullptr, 10);; ++i) {
     Check(db->Put(options, Key(i), Value(i)), "put");

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "../bench/open_db.h"
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
 #include "rocksdb/file_system.h"
@@ -458,9 +459,9 @@ Options DbOptions(Env* env) {
 }
 
 std::unique_ptr<DB> Open(const Options& options, const std::string& path) {
-  DB* db = nullptr;
-  OK(DB::Open(options, path, &db));
-  return std::unique_ptr<DB>(db);
+  std::unique_ptr<DB> db;
+  OK(OpenDb(options, path, &db));
+  return db;
 }
 
 void Fill(DB* db, int begin, int end, const std::string& value) {
@@ -488,8 +489,8 @@ void TwoDatabasesReopenAndAreCheckpointed(Env* env) {
   {
     auto one = Open(options, "/one");
     auto two = Open(options, "/two");
-    DB* twice = nullptr;
-    HOLDS(!DB::Open(options, "/one", &twice).ok());  // the lock
+    std::unique_ptr<DB> twice;
+    HOLDS(!OpenDb(options, "/one", &twice).ok());  // the lock
     Fill(one.get(), 0, 10000, padding + "a");
     Fill(two.get(), 0, 5000, padding + "b");
     OK(one->Flush(FlushOptions()));

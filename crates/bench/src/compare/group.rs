@@ -166,10 +166,10 @@ mod tests {
     fn memory_is_bounded_and_the_page_cache_counts() {
         let group = match MemoryGroup::new(&format!("adit-test-{}", std::process::id())) {
             Ok(group) => group,
-            Err(error) => return eprintln!("skipped: {error}"),
+            Err(error) => return adit_skip::skip(error),
         };
         if let Err(error) = group.bound(32 << 20) {
-            return eprintln!("skipped: {error}");
+            return adit_skip::skip(error);
         }
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("dd");

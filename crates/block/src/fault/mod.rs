@@ -26,8 +26,8 @@ pub use image::Image;
 pub use rules::{FaultEffect, FaultOn, FaultRule};
 
 use crate::{
-    Capabilities, Completion, Device, Doorbell, Geometry, IdleDoorbell, IoCounts, Operation, Queue,
-    Request, Submission,
+    Capabilities, Completion, Device, Doorbell, Geometry, Identity, IdentityKind, IdleDoorbell,
+    IoCounts, Operation, Queue, Request, Submission,
 };
 use log::{CachedWrite, WriteLog};
 
@@ -49,6 +49,8 @@ pub struct FaultConfig {
     /// Whether to say that any thread may execute requests by itself ([`Capabilities::inline`]). If not, which requests there are, and in
     /// what order, is the worker's decision alone.
     pub inline: bool,
+    /// Which storage it says that it is; 0: it doesn't say.
+    pub identity: u64,
     /// Decides everything that is random.
     pub seed: u64,
 }
@@ -64,6 +66,7 @@ impl Default for FaultConfig {
             fua: true,
             queued: false,
             inline: false,
+            identity: 0,
             seed: 0,
         }
     }
@@ -150,6 +153,15 @@ impl FaultDevice {
             config,
             state: Arc::new(Mutex::new(state)),
         })
+    }
+
+    /// Another storage with the same properties and content: a copy.
+    pub fn copy(&self, image: Image, identity: u64) -> Arc<FaultDevice> {
+        let config = FaultConfig {
+            identity,
+            ..self.config.clone()
+        };
+        FaultDevice::with_image(config, image)
     }
 
     /// A working device with the same properties that holds an image, as after power has come back.
@@ -282,6 +294,17 @@ impl Device for FaultDevice {
 
     fn geometry(&self) -> Geometry {
         self.state().geometry
+    }
+
+    fn identity(&self) -> Identity {
+        match self.config.identity {
+            0 => Identity::default(),
+            number => Identity {
+                kind: IdentityKind::Test,
+                number,
+                ..Identity::default()
+            },
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

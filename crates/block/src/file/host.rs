@@ -5,6 +5,8 @@ use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
+use crate::{Identity, IdentityKind};
+
 use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
 use rustix::io::ReadWriteFlags;
 
@@ -31,6 +33,9 @@ pub(super) struct HostFacts {
     pub(super) fua: bool,
     pub(super) discard: bool,
     pub(super) write_zeroes: bool,
+    pub(super) identity: Identity,
+    /// The user who owns it.
+    pub(super) owner: u32,
 }
 
 impl HostFacts {
@@ -85,6 +90,8 @@ impl HostFacts {
             fua: !volatile_cache || (dsync && (!block_device || supported("fua"))),
             discard: !block_device || supported("discard_max_bytes"),
             write_zeroes: !block_device || supported("write_zeroes_max_bytes"),
+            identity: identity(file, &metadata),
+            owner: metadata.uid(),
         })
     }
 }
@@ -125,6 +132,58 @@ fn accepts_dsync(file: &File) -> bool {
         Ok(_) | Err(Errno::BADF) => true,
         Err(_) => false,
     }
+}
+
+/// `LOOP_GET_STATUS64`.
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
+/// `BLKGETDISKSEQ`, since Linux 5.15.
+const BLKGETDISKSEQ: libc::Ioctl = 0x8008_1280u32 as libc::Ioctl;
+
+/// Which storage an open file is. A loop device is the file behind it, so that an image has one
+/// identity whichever way it is reached.
+fn identity(file: &File, metadata: &std::fs::Metadata) -> Identity {
+    if metadata.file_type().is_file() {
+        return Identity {
+            kind: IdentityKind::File,
+            device: metadata.dev(),
+            number: metadata.ino(),
+            offset_bytes: 0,
+        };
+    }
+    let rdev = metadata.rdev();
+    let node = format!(
+        "/sys/dev/block/{}:{}",
+        rustix::fs::major(rdev),
+        rustix::fs::minor(rdev)
+    );
+    let partition = std::path::Path::new(&format!("{node}/partition")).exists();
+    if !partition && let Some(backing) = loop_backing(file) {
+        return backing;
+    }
+    let mut sequence = 0u64;
+    // SAFETY: the request fills in one number, which is ours.
+    let failed = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETDISKSEQ, &mut sequence) };
+    Identity {
+        kind: IdentityKind::Block,
+        device: rdev,
+        number: if failed == 0 { sequence } else { 0 },
+        offset_bytes: 0,
+    }
+}
+
+/// The file behind a loop device; None: it is none.
+fn loop_backing(file: &File) -> Option<Identity> {
+    // struct loop_info64 has 232 bytes: lo_device, lo_inode, lo_rdevice, lo_offset, lo_sizelimit, …
+    let mut info = [0u64; 29];
+    // SAFETY: the request fills in at most the 232 bytes of the struct, which are ours.
+    let failed = unsafe { libc::ioctl(file.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };
+    // The kernel's encoding of a device number is glibc's below 2^32.
+    (failed == 0).then_some(Identity {
+        kind: IdentityKind::File,
+        device: info[0],
+        number: info[1],
+        offset_bytes: info[3],
+    })
 }
 
 /// An attribute of a block device's queue; a partition's is its disk's.

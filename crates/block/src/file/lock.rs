@@ -88,6 +88,20 @@ pub fn lock_holder(path: &Path) -> Option<u32> {
     holder_pid(&File::open(path).ok()?)
 }
 
+/// Whether a process holds a `flock` on the file, also one in another pid namespace. For files that
+/// can't be opened; false where `/proc` doesn't tell.
+pub fn is_locked(stat: &rustix::fs::Stat) -> bool {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let place = format!(
+        " {:02x}:{:02x}:{} ",
+        major(stat.st_dev),
+        minor(stat.st_dev),
+        stat.st_ino
+    );
+    let is_flock = |line: &str| line.contains(": FLOCK ") && line.contains(&place);
+    locks.lines().any(is_flock)
+}
+
 /// The process that holds a lock on this file, as far as /proc shows it.
 fn holder_pid(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
@@ -111,12 +125,46 @@ fn named(pid: u32) -> String {
 
 /// Has the process ended, be it that nobody has asked for its exit status yet?
 fn is_dead(pid: u32) -> bool {
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // "123 (name) Z …"; a name may hold anything, brackets too.
-        Ok(stat) => stat
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    life_of(pid) == Life::Gone
+}
+
+/// What `/proc` says of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// It runs, or sleeps.
+    Runs,
+    /// The kernel is taking it apart; it holds files and locks for a moment still.
+    Ends,
+    /// There is none of that number here, or only its exit status is left.
+    Gone,
+}
+
+/// PF_EXITING of `/proc/PID/stat`'s flags.
+const FLAG_EXITING: u64 = 4;
+
+/// What `/proc` says of a process. A number means nothing in another pid namespace.
+pub fn life_of(pid: u32) -> Life {
+    let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Life::Gone,
+        Err(_) => return Life::Runs,
+    };
+    // "123 (name) Z …"; a name may hold anything, brackets too. State is field 3, flags field 9.
+    let mut fields = stat
+        .rsplit_once(") ")
+        .map_or("", |(_, rest)| rest)
+        .split(' ');
+    let state = fields.next().unwrap_or_default();
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    let threads = fields
+        .nth(10)
+        .and_then(|threads| threads.parse::<u64>().ok());
+    match state {
+        // The first thread has ended, perhaps not the others.
+        "Z" | "X" if threads.is_none_or(|threads| threads <= 1) => Life::Gone,
+        "Z" | "X" => Life::Ends,
+        _ if flags.is_some_and(|flags| flags & FLAG_EXITING != 0) => Life::Ends,
+        _ => Life::Runs,
     }
 }
 

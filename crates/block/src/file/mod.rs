@@ -28,9 +28,9 @@ use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result, SECTOR_BYTES};
 
 use crate::memory::InlineQueue;
-use crate::{Capabilities, Completion, Device, Geometry, Queue, Request};
+use crate::{Capabilities, Completion, Device, Geometry, Identity, Queue, Request};
 use host::HostFacts;
-pub use lock::lock_holder;
+pub use lock::{Life, is_locked, life_of, lock_holder};
 
 /// Who carries requests to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -217,6 +217,14 @@ impl Device for FileDevice {
 
     fn geometry(&self) -> Geometry {
         self.opened.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.opened.facts.identity
+    }
+
+    fn owner(&self) -> Option<u32> {
+        Some(self.opened.facts.owner)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -22,7 +22,6 @@ impl LoopDevice {
             .output()
             .ok()?;
         if !made.status.success() {
-            eprintln!("skipped: no loop devices here");
             return None;
         }
         let path = String::from_utf8_lossy(&made.stdout).trim().to_owned();
@@ -46,6 +45,9 @@ impl Drop for LoopDevice {
             .status();
     }
 }
+
+pub(crate) const NO_LOOP: &str = "no loop devices here (they take root)";
+pub(crate) const NO_RING: &str = "no io_uring here";
 
 /// Whether an error says that this machine has no io_uring.
 pub(crate) fn no_uring(errno: Errno) -> bool {

@@ -33,6 +33,26 @@ static void the_library_says_what_it_is(void)
     HOLDS(strcmp(adit_error_message(), "") == 0);
 }
 
+static void hear(void *user_data, int level, const char *message)
+{
+    (void)level;
+    (void)message;
+    ++*(atomic_int *)user_data;
+}
+
+/* What comes through it is in log_test.c. */
+static void messages_are_asked_for(void)
+{
+    atomic_int heard = 0;
+    IS(adit_set_log(hear, &heard, 0), -EINVAL);
+    IS(adit_set_log(hear, &heard, ADIT_LOG_DEBUG + 1), -EINVAL);
+    HOLDS(strstr(adit_error_message(), "level") != NULL);
+    IS(adit_set_log(NULL, NULL, 0), 0);
+    IS(adit_set_log(hear, &heard, ADIT_LOG_ERROR), 0);
+    IS(adit_set_log(NULL, NULL, 0), 0);
+    IS(heard, 0);
+}
+
 static adit_volume *volumes_are_made_and_opened(const char *address)
 {
     adit_volume *volume = NULL;
@@ -81,8 +101,22 @@ static void a_volume_is_open_once(adit_volume *volume, const char *address)
     adit_file *file = must_open(volume, "/keeps-it-open", ADIT_O_RDWR | ADIT_O_CREAT);
     IS(adit_open_volume(address, NULL, &second), -EBUSY);
     IS(adit_close_volume(volume), -EBUSY);
+    HOLDS(strstr(adit_error_message(), "1 handle is still open") != NULL);
     IS(adit_close(file), 0);
     IS(adit_unlink(volume, "/keeps-it-open"), 0);
+}
+
+/* These were 8 MiB and 4 TiB in silence. */
+static void an_absurd_page_cache_is_refused_with_what_is_allowed(const char *address)
+{
+    adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
+    adit_volume *volume = NULL;
+    options.cache_bytes = 4096;
+    IS(adit_open_volume(address, &options, &volume), -EINVAL);
+    HOLDS(strstr(adit_error_message(), "page cache of 4 KiB: it has 8 MiB to ") != NULL);
+    options.cache_bytes = UINT64_MAX;
+    IS(adit_open_volume(address, &options, &volume), -EINVAL);
+    HOLDS(volume == NULL);
 }
 
 static void open_flags_mean_what_they_say(adit_volume *volume)
@@ -725,8 +759,10 @@ int main(int argc, char **argv)
         return 2;
     }
     the_library_says_what_it_is();
+    messages_are_asked_for();
     volume = volumes_are_made_and_opened(argv[1]);
     a_volume_is_open_once(volume, argv[1]);
+    an_absurd_page_cache_is_refused_with_what_is_allowed(argv[1]);
     open_flags_mean_what_they_say(volume);
     an_atomic_write_changes_all_of_its_ranges_or_none(volume);
     data_is_read_as_it_was_written(volume);

@@ -83,3 +83,25 @@ pub(crate) fn build_c(source: &Path, program: &Path) {
         .arg(format!("-Wl,-rpath,{}", folder.display()))
         .arg("-pthread"));
 }
+
+/// What a plugin is linked with so that it shows nothing but its entry points.
+pub(crate) fn exports(plugin: &str) -> [String; 2] {
+    let map = root().join(plugin).join("exports.map");
+    let map = format!("-Wl,--version-script={}", map.display());
+    [map, "-Wl,-z,defs".to_owned()]
+}
+
+/// The names that a shared library defines for others.
+pub(crate) fn shown_by(library: &Path) -> Vec<String> {
+    let names = run(Command::new("nm")
+        .args([
+            "--dynamic",
+            "--defined-only",
+            "--demangle",
+            "--format=just-symbols",
+        ])
+        .arg(library));
+    let mut names: Vec<String> = names.lines().map(str::to_owned).collect();
+    names.sort();
+    names
+}

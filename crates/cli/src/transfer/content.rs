@@ -1,6 +1,6 @@
 //! The content of a file, with its holes, from one side to the other.
 
-use super::{Copy, incomplete};
+use super::Copy;
 use adit::Errno;
 use rustix::fs::SeekFrom;
 use std::fs;
@@ -94,23 +94,25 @@ enum Failed {
 }
 
 impl Copy<'_> {
-    /// Copies content. Is all of it there? What could not be read is named: also EIO, since a bad sector below one file says nothing about the
+    /// Copies content. Is all of it there? If not, `left` says what has become of `to`. What could
+    /// not be read is named: also EIO, since a bad sector below one file says nothing about the
     /// others.
     pub(super) fn content(
         &mut self,
         (from, source): (&Path, &impl Source),
         (to, target): (&Path, &impl Target),
+        left: &str,
     ) -> adit::Result<bool> {
         match self.copy_data(source, target) {
             Ok(()) => Ok(true),
             Err(Failed::Reading(error)) => {
                 let error = error.context(format_args!("read {}", from.display()));
-                self.skip(&incomplete(error, to));
+                self.skip(&error.context(format_args!("{} {left}", to.display())));
                 Ok(false)
             }
             Err(Failed::Writing(error)) => {
                 let error = error.context(format_args!("write {}", to.display()));
-                Err(incomplete(error, to))
+                Err(error.context(format_args!("{} {left}", to.display())))
             }
         }
     }

@@ -254,7 +254,7 @@ fn get_node(
             let source = volume.open_file(from, OpenOptions::new().read(true))?;
             make_room(copy, directory, name, kind, to)?;
             let made = directory.make_file(name).map_err(create)?;
-            if !copy.content((from, &source), (to, made.file()))? {
+            if !copy.content((from, &source), (to, made.file()), "is incomplete")? {
                 return Ok(None);
             }
             made

@@ -7,10 +7,11 @@
 //! | `content.rs` | the content of a file, with its holes |
 //! | `put.rs`, `get.rs` | the two directions |
 //!
-//! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one file. What is there under the same
-//! name and of the same kind is replaced, a directory is filled, anything else is left. What can't be copied or kept (a device without
-//! being root, one unreadable file, a name that is taken by something else) is named and the rest goes on; the command then fails at its
-//! end.
+//! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one
+//! file. What is there under the same name and of the same kind is replaced (in a volume by a
+//! rename, when the new one is whole), a directory is filled, anything else is left. What can't be
+//! copied or kept (a device without being root, one unreadable file, a name that is taken by
+//! something else) is named and the rest goes on; the command then fails at its end.
 //!
 //! Invariants: a symbolic link is followed only if the user named it, never one that is found inside a tree, on either side. What is read,
 //! changed or replaced on the host is known by its descriptor, or by that of its directory: names may change their meaning meanwhile. The
@@ -185,9 +186,4 @@ fn check_replaceable(there: FileKind, wanted: FileKind, path: &Path) -> adit::Re
 
 fn local(error: impl Into<std::io::Error>, verb: &str, path: &Path) -> Error {
     Error::from(error.into()).context(format_args!("{verb} {}", path.display()))
-}
-
-/// Says of an error that it left half of a file behind.
-fn incomplete(error: Error, path: &Path) -> Error {
-    error.context(format_args!("{} is incomplete", path.display()))
 }

@@ -6,10 +6,14 @@ use super::{Copy, Links, check_replaceable, local, resolved, under};
 use crate::Outcome;
 use crate::arguments::{Put, VolumeArguments};
 use adit::{Errno, Error, FileKind, OpenOptions, Volume};
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// Most bytes of a name.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Device and inode at the host; inode and generation in the volume.
 type HostLinks = Links<(u64, u64), (u64, u32)>;
@@ -156,16 +160,64 @@ fn make_directory(volume: &Volume, path: &Path) -> adit::Result<()> {
     }
 }
 
-/// Removes what is to be replaced.
-fn make_room(volume: &Volume, path: &Path, kind: FileKind) -> adit::Result<()> {
-    match volume.symlink_metadata(path) {
-        Ok(there) => {
-            check_replaceable(there.kind(), kind, path)?;
-            volume.remove_file(path)
+/// Where something is made before it has its name: there, or beside what it replaces, which stays
+/// until the new one is whole.
+struct Site<'a> {
+    volume: &'a Volume,
+    name: &'a Path,
+    at: PathBuf,
+}
+
+impl<'a> Site<'a> {
+    fn new(volume: &'a Volume, name: &'a Path, kind: FileKind) -> adit::Result<Site<'a>> {
+        let mut at = name.to_owned();
+        match volume.symlink_metadata(name) {
+            Ok(there) => {
+                check_replaceable(there.kind(), kind, name)?;
+                at.set_file_name(beside(name.file_name().unwrap_or_default()));
+                // A put that was killed has left it.
+                match volume.remove_file(&at) {
+                    Err(error) if error.errno() != Errno::NOENT => return Err(error),
+                    _ => {}
+                }
+            }
+            Err(error) if error.errno() == Errno::NOENT => {}
+            Err(error) => return Err(error),
         }
-        Err(error) if error.errno() == Errno::NOENT => Ok(()),
-        Err(error) => Err(error),
+        Ok(Site { volume, name, at })
     }
+
+    fn replaces(&self) -> bool {
+        self.at != self.name
+    }
+
+    /// What was made gets its name.
+    fn settle(mut self) -> adit::Result<()> {
+        if self.replaces() {
+            self.volume.rename(&self.at, self.name)?;
+            self.at = self.name.to_owned();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Site<'_> {
+    fn drop(&mut self) {
+        if self.replaces() {
+            // The first error has been told; what is left, if this fails, the next put removes.
+            let _ = self.volume.remove_file(&self.at);
+        }
+    }
+}
+
+/// The temporary name of what will replace `name`: always the same, so that a killed put leaves one
+/// file at most. Only one process has the volume open.
+fn beside(name: &OsStr) -> OsString {
+    const AFFIXES: (&[u8], &[u8]) = (b".", b".adit-put");
+    let kept = name
+        .len()
+        .min(NAME_BYTES_MAX - AFFIXES.0.len() - AFFIXES.1.len());
+    OsString::from_vec([AFFIXES.0, &name.as_bytes()[..kept], AFFIXES.1].concat())
 }
 
 /// Which inode that is now.
@@ -192,8 +244,16 @@ fn put_node(
         if first == to {
             return Ok(()); // named twice
         }
-        make_room(volume, to, kind)?;
-        match volume.hard_link(first, to) {
+        // Between two names of one file a rename would do nothing.
+        let linked = match inode(volume, first) == inode(volume, to) {
+            true => Ok(()),
+            false => {
+                let site = Site::new(volume, to, kind)?;
+                let linked = volume.hard_link(first, &site.at);
+                linked.and_then(|()| site.settle())
+            }
+        };
+        match linked {
             Ok(()) => {
                 copy.progress.advance(metadata.len());
                 return Ok(());
@@ -202,17 +262,22 @@ fn put_node(
         }
     }
     let attributes = attributes(copy, node, from)?;
+    let site;
     match kind {
         FileKind::File => {
             copy.judge(&metadata, from)?;
             let source = node
                 .open_to_read()
                 .map_err(|error| local(error, "open", from))?;
-            make_room(volume, to, kind)?;
+            site = Site::new(volume, to, kind)?;
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o600);
-            let target = volume.open_file(to, &options)?;
-            if !copy.content((from, &source), (to, &target))? {
+            let target = volume.open_file(&site.at, &options)?;
+            let left = match site.replaces() {
+                true => "is as it was",
+                false => "is incomplete",
+            };
+            if !copy.content((from, &source), (to, &target), left)? {
                 return Ok(());
             }
         }
@@ -220,16 +285,17 @@ fn put_node(
             let target = node
                 .read_link()
                 .map_err(|error| local(error, "read", from))?;
-            make_room(volume, to, kind)?;
-            volume.symlink(target, to)?;
+            site = Site::new(volume, to, kind)?;
+            volume.symlink(target, &site.at)?;
         }
         _ => {
-            make_room(volume, to, kind)?;
-            volume.make_node(to, kind, 0o600, metadata.rdev())?;
+            site = Site::new(volume, to, kind)?;
+            volume.make_node(&site.at, kind, 0o600, metadata.rdev())?;
         }
     }
-    let errors = attributes.give_to_path(volume, copy.keep, to);
+    let errors = attributes.give_to_path(volume, copy.keep, &site.at);
     copy.not_kept(errors)?;
+    site.settle()?;
     if let (2.., Some(target)) = (metadata.nlink(), inode(volume, to)) {
         links.copied(source, to, target);
     }

@@ -7,8 +7,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// No command of a test takes longer.
-const LIMIT: Duration = Duration::from_secs(20);
+/// No command of a test takes this long, however busy the machine is: it hangs.
+const LIMIT: Duration = Duration::from_secs(240);
 
 pub struct Place {
     directory: tempfile::TempDir,
@@ -46,7 +46,11 @@ impl Place {
         self.end(self.command(arguments))
     }
 
-    pub fn end(&self, mut command: Command) -> Output {
+    pub fn end(&self, command: Command) -> Output {
+        self.end_within(LIMIT, command)
+    }
+
+    pub fn end_within(&self, limit: Duration, mut command: Command) -> Output {
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -56,7 +60,7 @@ impl Place {
         let pid = child.id() as libc::pid_t;
         let (ended, watched) = mpsc::channel::<()>();
         let watcher = std::thread::spawn(move || {
-            let late = watched.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout);
+            let late = watched.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
             if late {
                 // SAFETY: plain system call on a child that is not yet waited for to its end.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -130,4 +134,27 @@ pub fn tree(top: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     }
     found.sort();
     found
+}
+
+/// A loop device, given back at the end.
+pub struct LoopDevice(pub String);
+
+impl LoopDevice {
+    pub fn new(image: &Path) -> Option<LoopDevice> {
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(image)
+            .output()
+            .ok()?;
+        made.status.success().then(|| {
+            let name = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+            LoopDevice(name)
+        })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
 }

@@ -9,7 +9,7 @@ use adit_fs::{DirEntry, FileKind, ListedEntry, OpenDescriptor, OpenFlags, Stat, 
 use adit_store::VolumeInfo;
 
 /// Changes with every change of a message.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 const MAGIC: [u8; 4] = *b"adit";
 
 /// Bound of a request: a path of 4095 bytes and some numbers.
@@ -144,8 +144,8 @@ structs! {
         block_bytes, total_bytes, free_bytes, inodes, free_inodes, name_bytes_max, volume_id, read_only,
     }
     VolumeInfo {
-        volume_id, label, volume_bytes, free_bytes, journal_bytes, journal_live_bytes, cluster_bytes, blobs, epoch,
-        created_seconds, cache_bytes, dirty_bytes, data_checksums, survives_process_death, failure,
+        volume_id, label, volume_bytes, free_bytes, usable_bytes, journal_bytes, journal_live_bytes, cluster_bytes, blobs, epoch,
+        created_seconds, cache_bytes, dirty_bytes, data_checksums, mapping, unsaved, failure,
     }
     DirEntry { inode, kind, cookie, name }
     ListedEntry { entry, stat }

@@ -76,10 +76,6 @@ impl Place {
         };
         match Volume::open_with(address, &read_only) {
             Ok(volume) => Ok(Place::Ours(volume)),
-            // It has to be recovered first.
-            Err(error) if error.errno() == Errno::ROFS && !options.read_only => {
-                Volume::open_with(address, options).map(Place::Ours)
-            }
             Err(busy) if busy.errno() == Errno::BUSY => match Session::begin(address) {
                 Ok(Some(session)) => Ok(Place::Theirs(session)),
                 Ok(None) => Err(busy),
@@ -107,8 +103,8 @@ impl Place {
 }
 
 impl Inspector {
-    /// Opens a volume for reading only; if it wasn't closed, it is recovered first, unless `options.read_only`
-    /// forbids that. If a process has it open for writing, that process is asked.
+    /// Opens a volume for reading only; if it wasn't closed, it is recovered in memory. If a process has it
+    /// open for writing, that process is asked. Neither the image nor what a killed process left is changed.
     ///
     /// Errors: those of [`Volume::open`]; `EBUSY` when the process that has it open doesn't answer: it belongs to another
     /// user, is stopped, or was told not to ([`VolumeOptions::inspectable`]).

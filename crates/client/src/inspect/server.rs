@@ -51,7 +51,8 @@ impl Server {
     pub(crate) fn start(address: &str, engine: Arc<Engine<Fs>>) -> Result<Server> {
         let listener = Arc::new(Socket::new(Identity::of(address)?.listen()?));
         let shared = listener.clone();
-        let serve = move || serve(&shared.fd, &engine);
+        let volume = address.to_owned();
+        let serve = move || serve(&shared.fd, &engine, &volume);
         let thread = spawn_without_signals("adit-inspect", serve)?;
         Ok(Server { listener, thread })
     }
@@ -76,7 +77,7 @@ struct Session {
     greeted: bool,
 }
 
-fn serve(listener: &OwnedFd, engine: &Engine<Fs>) {
+fn serve(listener: &OwnedFd, engine: &Engine<Fs>, volume: &str) {
     // The one that was silent longest comes first.
     let mut sessions: Vec<Session> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES_MAX];
@@ -87,7 +88,11 @@ fn serve(listener: &OwnedFd, engine: &Engine<Fs>) {
         match poll(&mut waiting, None) {
             Err(Errno::INTR) => continue,
             Err(Errno::NOMEM) if !pause(listener, SHORTAGE_NS) => continue,
-            Err(_) => return,
+            Err(Errno::NOMEM) => return,
+            Err(error) => {
+                tracing::warn!(%volume, %error, "nobody can look at the open volume any more");
+                return;
+            }
             Ok(_) => (),
         }
         let (new, ready) = waiting.split_first().expect("the listener is there");

@@ -22,6 +22,8 @@ pub enum Failing {
 pub const JOURNAL: Range<u32> = 2 * 4096..(2 + 1024) * 4096;
 pub const GROUPS: Range<u32> = (2 + 1024 + 1) * 4096..u32::MAX;
 
+pub const NO_FILTERS: &str = "no seccomp here";
+
 pub struct Filter(Vec<libc::sock_filter>);
 
 impl Filter {
@@ -83,11 +85,7 @@ impl Filter {
         let mut command = std::process::Command::new("true");
         // SAFETY: two system calls.
         unsafe { command.pre_exec(move || filter.install()) };
-        let works = command.status().is_ok();
-        if !works {
-            eprintln!("skipped: no seccomp here");
-        }
-        works
+        command.status().is_ok()
     }
 
     /// From now on, in all threads of this process. Async-signal-safe.

@@ -23,6 +23,9 @@ use adit_store::{
     BlobId, Finding, FindingKind, Findings, RepairOptions, Store, StoreOptions, Transaction,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 /// What a repair found and did.
@@ -149,7 +152,10 @@ impl Repair {
         self.drop_symlinks(&broken).await?;
         let lost = self.nameless(&broken).await?;
         self.adopt(lost).await?;
-        self.set_links().await?;
+        // Whatever is to be put right was found before.
+        if !self.report.is_clean() {
+            self.set_links().await?;
+        }
         self.count();
         self.add_paths();
         Ok(())
@@ -628,23 +634,22 @@ impl Repair {
                 named.entry(entry.target.slot).or_insert(index);
             }
         }
-        let mut paths: HashMap<u64, String> = HashMap::new();
+        let mut paths: HashMap<u64, PathBuf> = HashMap::new();
         for slot in wanted {
-            let mut path = String::new();
+            let mut path = Vec::new();
             let mut at = slot;
             let mut next = self.parents.get(&slot).or_else(|| named.get(&slot));
             while let Some(index) = next
                 && path.len() < crate::types::PATH_BYTES_MAX
             {
                 let entry = &self.entries[*index];
-                path = format!("/{}{path}", String::from_utf8_lossy(&entry.name));
+                path = [b"/", &entry.name[..], &path].concat();
                 at = entry.directory;
                 next = self.parents.get(&at);
             }
-            match (at == self.root.slot, path.is_empty()) {
-                (true, true) => drop(paths.insert(slot, "/".into())),
-                (true, false) => drop(paths.insert(slot, path)),
-                _ => {}
+            if at == self.root.slot {
+                let path = if path.is_empty() { b"/".into() } else { path };
+                paths.insert(slot, OsString::from_vec(path).into());
             }
         }
         for finding in &mut self.report.findings.list {

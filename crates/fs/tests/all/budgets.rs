@@ -239,9 +239,9 @@ fn fsyncs_of_threads_that_arrive_together_share_two_commits() {
         .collect();
     volume.sync().unwrap();
     // Two when all threads arrive before the first commit is done, which a busy machine's scheduler may prevent
-    // in a round: then who is late needs one more.
+    // in many rounds: then who is late needs one more.
     let mut best = u64::MAX;
-    for round in 0..5 {
+    for round in 0..100 {
         for file in &files {
             volume.append(file, &[round; 100]).unwrap();
         }
@@ -257,6 +257,9 @@ fn fsyncs_of_threads_that_arrive_together_share_two_commits() {
             });
         });
         best = best.min(counts.flushes + counts.fua_writes);
+        if best <= 2 {
+            break;
+        }
     }
     assert!(best <= 2, "{best} commits for {} fdatasyncs", files.len());
 }

@@ -4,9 +4,12 @@ use crate::common::*;
 use adit_base::clock::Timestamp;
 use adit_base::random::Prng;
 use adit_block::{
-    Capabilities, Completion, Device, Geometry, MemoryDevice, Operation, Queue, Request,
+    Capabilities, Completion, Device, Geometry, Identity, MemoryDevice, Operation, Queue, Request,
 };
 use adit_fs::*;
+use adit_reactor::sync::join_all;
+use std::io::IoSliceMut;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -210,6 +213,10 @@ impl Device for Holding {
 
     fn capabilities(&self) -> Capabilities {
         self.below.capabilities()
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
     }
 
     fn open_queue(&self, depth: u32) -> adit_base::Result<Box<dyn Queue>> {
@@ -459,4 +466,42 @@ fn what_was_written_past_the_worker_is_flushed_and_timed_by_a_sync() {
     assert!(seconds(&volume) > 1, "its time, on the device");
     assert!(page_at(&volume, "/f", 1) == fresh);
     volume.unmount();
+}
+
+/// A read into several pieces of memory took the file's lock anew for each of them, so an atomic write could fall between two pieces of
+/// one page, and the page was neither as before it nor as after it. (`cargo xtask threads` found it within minutes.)
+#[test]
+fn a_read_into_several_pieces_sees_an_atomic_write_as_a_whole() {
+    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    let cached = volume.open("/f", CREATE).unwrap();
+    let direct = volume.open("/f", DIRECT).unwrap();
+    let (old, new) = ([1; PAGE], [2; PAGE]);
+    volume.write(&cached, 0, &old).unwrap();
+    for file in [&cached, &direct] {
+        // The first piece waits for the device; the writer comes meanwhile.
+        write_home(&volume, &direct, 0, &old);
+        let mut page = [0; PAGE];
+        let (first, second) = page.split_at_mut(1000);
+        let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        let results = volume.run(|fs| async {
+            let read = async {
+                let got = fs.read_vectored(file, 0, &mut pieces).await?;
+                assert_eq!(got, PAGE);
+                Ok(())
+            };
+            let ranges = [(0, new.as_slice())];
+            let write = fs.write_atomic(&cached, &ranges, false);
+            let both: [Pin<Box<dyn Future<Output = adit_base::Result<()>>>>; 2] =
+                [Box::pin(read), Box::pin(write)];
+            join_all(both).await.into_iter().collect()
+        });
+        assert_eq!(results, Ok(()));
+        assert!(
+            page == old || page == new,
+            "{} and {}",
+            page[0],
+            page[PAGE - 1]
+        );
+        assert_eq!(volume.get("/f").unwrap(), new);
+    }
 }

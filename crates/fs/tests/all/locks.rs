@@ -3,6 +3,7 @@
 use crate::common::*;
 use adit_base::Errno;
 use adit_fs::{Fs, LOCKS_MAX, LockMode, LockOwner, OpenFile, OpenFlags, RangeLock};
+use adit_reactor::Handle;
 use proptest::prelude::*;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -50,6 +51,12 @@ impl Locked {
         self.volume.run(|fs| fs.lock_range(file, &lock, true))
     }
 
+    /// A lock that is waited for.
+    fn waiting(&self, file: usize, lock: RangeLock) -> Handle<()> {
+        let file = self.files[file].clone();
+        (self.volume).waiting(async move |fs| fs.lock_range(&file, &lock, true).await)
+    }
+
     fn unset(&self, file: usize, owner: LockOwner, offset: u64, len_bytes: u64) -> Answer<()> {
         let file = &self.files[file];
         self.volume
@@ -75,15 +82,11 @@ impl Locked {
         all
     }
 
-    /// Waits for a lock in another thread until `free` was called; both must succeed.
+    /// Waits for a lock until `free` was called; both must succeed.
     fn waits_until(&self, file: usize, lock: RangeLock, free: impl FnOnce()) {
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(move || self.set_waiting(file, lock));
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(!waiter.is_finished());
-            free();
-            waiter.join().unwrap().unwrap();
-        });
+        let waiter = self.waiting(file, lock);
+        free();
+        waiter.wait().unwrap();
     }
 }
 
@@ -205,13 +208,9 @@ fn a_posix_owner_is_released_through_any_descriptor() {
 fn closing_a_descriptor_ends_its_waiting_with_ebadf() {
     let locked = Locked::new(2);
     locked.set(0, range(OFD, Exclusive, 0, 1)).unwrap();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| locked.set_waiting(1, range(posix(1), Shared, 0, 0)));
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!waiter.is_finished());
-        locked.volume.close(&locked.files[1]).unwrap();
-        assert_eq!(waiter.join().unwrap(), Err(Errno::BADF));
-    });
+    let waiter = locked.waiting(1, range(posix(1), Shared, 0, 0));
+    locked.volume.close(&locked.files[1]).unwrap();
+    assert_eq!(waiter.wait().unwrap_err().errno(), Errno::BADF);
     assert_eq!(locked.set(1, range(OFD, Shared, 5, 1)), Err(Errno::BADF));
 }
 
@@ -222,21 +221,16 @@ fn posix_owners_that_would_wait_in_a_circle_get_edeadlk() {
         let own = range(posix(id), Exclusive, id, 1);
         locked.set(0, own).unwrap();
     }
-    std::thread::scope(|scope| {
-        let locked = &locked;
-        // 0 waits for 1, 1 for 2; 2 for 0 would close the circle.
-        let wait_for = |id: u64| range(posix(id), Exclusive, (id + 1) % 3, 1);
-        let first = scope.spawn(move || locked.set_waiting(0, wait_for(0)));
-        let second = scope.spawn(move || locked.set_waiting(0, wait_for(1)));
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!first.is_finished() && !second.is_finished());
-        // Not before all of them wait, and then at once: whoever comes last.
-        assert_eq!(locked.set_waiting(0, wait_for(2)), Err(Errno::DEADLK));
-        locked.unset(0, posix(2), 2, 1).unwrap();
-        second.join().unwrap().unwrap();
-        locked.unset(0, posix(1), 1, 2).unwrap();
-        first.join().unwrap().unwrap();
-    });
+    // 0 waits for 1, 1 for 2; 2 for 0 would close the circle.
+    let wait_for = |id: u64| range(posix(id), Exclusive, (id + 1) % 3, 1);
+    let first = locked.waiting(0, wait_for(0));
+    let second = locked.waiting(0, wait_for(1));
+    // Not before all of them wait, and then at once: whoever comes last.
+    assert_eq!(locked.set_waiting(0, wait_for(2)), Err(Errno::DEADLK));
+    locked.unset(0, posix(2), 2, 1).unwrap();
+    second.wait().unwrap();
+    locked.unset(0, posix(1), 1, 2).unwrap();
+    first.wait().unwrap();
 }
 
 #[test]
@@ -244,20 +238,18 @@ fn a_circle_over_two_files_is_found() {
     let volume = Volume::fresh();
     let one = volume.open("/one", CREATE).unwrap();
     let two = volume.open("/two", CREATE).unwrap();
-    let lock = |file: &Arc<OpenFile>, id, wait| {
-        let (file, lock) = (file.clone(), range(posix(id), Exclusive, 0, 0));
-        volume.run(|fs: &Fs| async move { fs.lock_range(&file, &lock, wait).await })
+    let whole = |id| range(posix(id), Exclusive, 0, 0);
+    let lock = |file: &OpenFile, id, wait| {
+        let lock = whole(id);
+        volume.run(|fs: &Fs| fs.lock_range(file, &lock, wait))
     };
     lock(&one, 1, false).unwrap();
     lock(&two, 2, false).unwrap();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock(&two, 1, true));
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!waiter.is_finished());
-        assert_eq!(lock(&one, 2, true), Err(Errno::DEADLK));
-        volume.run(|fs| fs.release_locks(&two, 2)).unwrap();
-        waiter.join().unwrap().unwrap();
-    });
+    let file = two.clone();
+    let waiter = volume.waiting(async move |fs| fs.lock_range(&file, &whole(1), true).await);
+    assert_eq!(lock(&one, 2, true), Err(Errno::DEADLK));
+    volume.run(|fs| fs.release_locks(&two, 2)).unwrap();
+    waiter.wait().unwrap();
 }
 
 #[test]

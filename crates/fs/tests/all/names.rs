@@ -370,10 +370,8 @@ fn orphans_are_deleted_at_the_next_mount() {
     // Never closed: as in a crash, but with everything durable.
     volume.unmount();
     let volume = Volume::mount(device, 16 << 20);
-    for _ in 0..1000 {
-        if volume.free_bytes() >= free {
-            break;
-        }
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while volume.free_bytes() < free && std::time::Instant::now() < limit {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     volume.sync().unwrap();
@@ -530,13 +528,13 @@ fn flock_excludes_by_descriptor() {
     lock(1, FlockOperation::Unlock).unwrap();
     lock(0, exclusive).unwrap();
     assert_eq!(lock(1, shared), Err(Errno::AGAIN));
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock(1, FlockOperation::Exclusive { wait: true }));
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!waiter.is_finished());
-        volume.close(&files[0]).unwrap();
-        waiter.join().unwrap().unwrap();
+    let file = files[1].clone();
+    let waiter = volume.waiting(async move |fs| {
+        fs.flock(&file, FlockOperation::Exclusive { wait: true })
+            .await
     });
+    volume.close(&files[0]).unwrap();
+    waiter.wait().unwrap();
     assert_eq!(lock(2, shared), Err(Errno::AGAIN));
     lock(1, shared).unwrap();
     lock(2, shared).unwrap();

@@ -7,7 +7,7 @@ use adit_fs::{
     AllocateFlags, At, BlobId, DirEntry, FileKind, Follow, Fs, OpenFlags, RenameFlags, SetTime,
     XattrMode,
 };
-use adit_store::StoreOptions;
+use adit_store::{StoreOptions, Survive};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) fn exercise(device: Arc<dyn Device>, options: &StoreOptions) {
     let Ok(engine) = volume::mount(device.clone(), options) else {
         let options = StoreOptions {
             read_only: true,
-            survive_process_death: false,
+            survive: Survive::Off,
             ..options.clone()
         };
         if let Ok(engine) = volume::mount(device, &options) {

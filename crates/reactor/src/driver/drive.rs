@@ -229,7 +229,7 @@ impl Core {
             let _in = breakdown::enter(Layer::Device);
             if let Err(error) = doorbell.ring() {
                 // Whoever waits for the device rings again.
-                tracing::warn!(worker = %self.name, %error, "could not ring the device");
+                tracing::warn!(volume = %self.name, %error, "the device can't be told of requests; the next caller tries again");
             }
         }
         let waking = breakdown::enter(Layer::Wait);

@@ -26,7 +26,7 @@ impl Core {
                     self.fail_operations(reactor);
                     reactor.dismantle();
                     if catch_unwind(AssertUnwindSafe(drop_state)).is_err() {
-                        tracing::error!(worker = %self.name, "a panic while the worker's state was dropped");
+                        tracing::error!(volume = %self.name, "a panic while the worker's state was dropped");
                     }
                     reactor.release_device();
                     drop(driving);

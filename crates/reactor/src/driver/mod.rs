@@ -67,7 +67,8 @@ pub(crate) struct Core {
     reactor: Rc<Reactor>,
     reactor_accesses: RaceCheck,
     pub(crate) pool: Arc<CellPool>,
-    pub(crate) name: String,
+    /// What messages call the volume.
+    pub(crate) name: Arc<str>,
     poisoned: AtomicBool,
     poison: Mutex<String>,
     /// No new operations.
@@ -94,7 +95,8 @@ impl Core {
         fork::install();
         let queue = device.open_queue(options.queue_depth)?;
         let pool = Arc::new(CellPool::new());
-        let reactor = Rc::new(Reactor::new(device, queue, pool.clone()));
+        let name: Arc<str> = options.name.as_str().into();
+        let reactor = Rc::new(Reactor::new(name.clone(), device, queue, pool.clone()));
         let core = Arc::new(Core {
             lock: DriverLock::new(),
             inbox: Inbox::new(),
@@ -102,7 +104,7 @@ impl Core {
             reactor,
             reactor_accesses: RaceCheck::new(),
             pool,
-            name: options.name.clone(),
+            name,
             poisoned: AtomicBool::new(false),
             poison: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -141,8 +143,10 @@ impl Core {
 
     pub(super) fn set_poisoned(&self, what: String) {
         if !self.poisoned.swap(true, Ordering::Relaxed) {
-            tracing::error!(worker = %self.name, what, "poisoned by a panic; nothing more is written");
-            *self.poison.lock().unwrap_or_else(|held| held.into_inner()) = what;
+            let mut poison = self.poison.lock().unwrap_or_else(|held| held.into_inner());
+            poison.clone_from(&what);
+            drop(poison);
+            tracing::error!(volume = %self.name, error = %what, "poisoned by a panic inside Adit; nothing more is written");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::thread;
 
 use adit_base::{Errno, Error, Result};
-use adit_block::Request;
+use adit_block::{FileDevice, FileEngine, FileOptions, Request};
 use adit_reactor::sync::join_all;
 
 use crate::common::{
@@ -166,60 +166,64 @@ fn a_call_inside_a_call_is_a_deadlock_that_is_refused() {
         .expect("and nothing is broken");
 }
 
-#[test]
-fn files_work_from_many_threads_with_either_engine() {
-    use adit_block::{FileDevice, FileEngine, FileOptions};
-    for file_engine in [FileEngine::Sync, FileEngine::IoUring] {
-        let name = format!("reactor-{file_engine:?}-{}.adit", std::process::id());
-        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = std::fs::remove_file(&path);
-        let options = FileOptions {
-            engine: file_engine,
-            ..FileOptions::default()
-        };
-        let device = match FileDevice::create(&path, 1 << 20, &options) {
-            Ok(device) => device,
-            Err(error) => {
-                eprintln!("skipped: {error}");
-                continue;
-            }
-        };
-        within(LIMIT, move || {
-            let engine = start_with(device, 4, true);
-            thread::scope(|scope| {
-                for thread in 0..6u64 {
-                    let engine = &engine;
-                    scope.spawn(move || {
-                        for turn in 0..60u64 {
-                            let work = move |state: &'static State| async move {
-                                let both = [
-                                    write_read(state, thread, turn as u8),
-                                    write_read(state, 8 + thread, 1),
-                                ];
-                                join_all(both).await.into_iter().collect::<Result<()>>()
-                            };
-                            match turn % 3 {
-                                0 => block_on(engine.spawn(work)).expect("io"),
-                                1 => engine
-                                    .run(|state| write_read(state, thread, turn as u8))
-                                    .expect("io"),
-                                _ => engine.spawn(work).wait().expect("io"),
-                            }
+/// An engine on a file is driven by many threads in all ways at once.
+fn a_file_works_from_many_threads(engine: FileEngine) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let options = FileOptions {
+        engine,
+        ..FileOptions::default()
+    };
+    let device = match FileDevice::create(folder.path().join("x.adit"), 1 << 20, &options) {
+        Ok(device) => device,
+        Err(error) if engine == FileEngine::IoUring => {
+            return adit_skip::skip(format!("no io_uring here: {error}"));
+        }
+        Err(error) => panic!("{error}"),
+    };
+    within(LIMIT, move || {
+        let engine = start_with(device, 4, true);
+        thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    for turn in 0..60u64 {
+                        let work = move |state: &'static State| async move {
+                            let both = [
+                                write_read(state, thread, turn as u8),
+                                write_read(state, 8 + thread, 1),
+                            ];
+                            join_all(both).await.into_iter().collect::<Result<()>>()
+                        };
+                        match turn % 3 {
+                            0 => block_on(engine.spawn(work)).expect("io"),
+                            1 => engine
+                                .run(|state| write_read(state, thread, turn as u8))
+                                .expect("io"),
+                            _ => engine.spawn(work).wait().expect("io"),
                         }
-                    });
-                }
-            });
-            engine
-                .shutdown(|state| async {
-                    state
-                        .reactor
-                        .submit(Request::flush(0))
-                        .await
-                        .result
-                        .map_err(Error::from)
-                })
-                .expect("ends");
+                    }
+                });
+            }
         });
-        let _ = std::fs::remove_file(&path);
-    }
+        engine
+            .shutdown(|state| async {
+                state
+                    .reactor
+                    .submit(Request::flush(0))
+                    .await
+                    .result
+                    .map_err(Error::from)
+            })
+            .expect("ends");
+    });
+}
+
+#[test]
+fn a_file_works_from_many_threads_by_system_calls() {
+    a_file_works_from_many_threads(FileEngine::Sync);
+}
+
+#[test]
+fn a_file_works_from_many_threads_by_io_uring() {
+    a_file_works_from_many_threads(FileEngine::IoUring);
 }

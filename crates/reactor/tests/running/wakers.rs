@@ -33,7 +33,13 @@ fn a_waker_may_call_the_engine_and_even_drop_the_last_reference_to_it() {
             std::sync::Mutex::new(Some(engine.clone())),
             AtomicU64::new(0),
         ));
-        let mut handle = Box::pin(engine.spawn(|state| write_read(state, 1, 1)));
+        // Its IO may be done soon, so it begins with the waker in place.
+        let mut handle = Box::pin(engine.spawn(|state| async {
+            while state.count.get() == 0 {
+                state.event.wait().await;
+            }
+            write_read(state, 1, 1).await
+        }));
         let waker = Waker::from(caller.clone());
         assert!(
             handle
@@ -41,6 +47,12 @@ fn a_waker_may_call_the_engine_and_even_drop_the_last_reference_to_it() {
                 .poll(&mut Context::from_waker(&waker))
                 .is_pending()
         );
+        let begun = engine.run(|state| async {
+            state.count.set(1);
+            state.event.notify_all();
+            Ok(())
+        });
+        begun.expect("runs");
         drop(handle);
         drop(engine);
         while caller.1.load(Ordering::SeqCst) == 0 {

@@ -41,7 +41,7 @@ pub fn uri(address: &str, path: &str, mode: Mode) -> String {
 pub fn connect(address: &str, path: &str, mode: Mode) -> rusqlite::Result<Connection> {
     register();
     let connection = Connection::open(uri(address, path, mode))?;
-    connection.busy_timeout(Duration::from_secs(20))?;
+    connection.busy_timeout(Duration::from_secs(240))?;
     let (journal, synchronous) = match mode {
         Mode::Wal => ("wal", "FULL"),
         Mode::Delete | Mode::Batch => ("delete", "EXTRA"),

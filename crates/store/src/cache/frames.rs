@@ -113,9 +113,7 @@ impl Frames {
 
     /// Nobody changes anything in it any more, so it may be salvaged, even if this process lives on.
     pub fn abandon(&self) {
-        if self.mapping.is_ours() {
-            self.mapping.header().pid.store(0, Ordering::Release);
-        }
+        self.mapping.give_up();
     }
 
     /// All frames as one piece of memory, for `Device::register_memory`.

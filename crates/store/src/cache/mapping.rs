@@ -9,18 +9,23 @@
 //! cache's bound; memory is used a chunk (2 MiB, 512 frames) at a time, when the owner first needs it, and
 //! for a shared mapping it is *reserved* then: running out of shared memory is an answer, never a SIGBUS.
 //!
-//! Invariants: the file appears under its name with a complete header; a forked child has no part of the
-//! mapping and never touches or deletes it. It knows nothing of keys and flags.
+//! Invariants: the file appears under its name with a complete header and locked; the lock ends with
+//! the process, after its last store (the kernel takes a dying process's memory away before its
+//! files). A forked child has no part of the mapping and never touches or deletes it. It knows
+//! nothing of keys and flags.
 
 use super::PageBytes;
 use super::frames::FrameMeta;
+use super::name::SharedName;
+use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
+use adit_base::simulation::{Host, host_error};
 use adit_base::sync::RaceCheck;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -32,71 +37,72 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(super) const META_OFFSET: usize = PAGE_BYTES;
 /// "aditcach"
 pub(super) const MAGIC: u64 = 0x6863_6163_7469_6461;
-pub(super) const VERSION: u32 = 1;
+/// Changes with the header, with [`FrameMeta`], and with what either means.
+pub(super) const VERSION: u32 = 2;
 /// MADV_COLLAPSE, which neither libc nor rustix names everywhere.
 const MADV_COLLAPSE: i32 = 25;
 
-/// The first page of a mapping. The atomics are for whoever opens a dead owner's mapping.
+/// The first page of a mapping. The atomics are for the process that opens a dead owner's mapping.
 #[repr(C, align(4096))]
 pub struct CacheHeader {
     pub(super) magic: AtomicU64,
     pub(super) version: AtomicU32,
+    /// 0: the file is a claim and holds nothing (see `claim.rs`).
     pub(super) frames: AtomicU32,
     pub(super) volume_id: [AtomicU64; 2],
     pub(super) boot_id: [AtomicU64; 2],
-    /// 0: given up by its owner.
+    /// The owner, for messages. Whether it lives is told by the lock on the file.
     pub(super) pid: AtomicU32,
     /// Frames at and above it were never used.
     pub(super) frames_touched: AtomicU32,
-    pub(super) process_start: AtomicU64,
+    /// Sequence number of the last superblock that the owner knows to be durable.
+    pub(super) sequence: AtomicU64,
     pub(super) epoch: AtomicU64,
     pub(super) meta_offset: AtomicU64,
     pub(super) memory_offset: AtomicU64,
     /// Which shadows are being applied; 0: none.
     pub(super) applying: AtomicU32,
     reserved: AtomicU32,
-    /// First device page of the journal ring; the caller's.
-    pub journal_first_page: AtomicU64,
-    /// Pages of the journal ring; the caller's.
-    pub journal_pages: AtomicU64,
-    /// LSN of the next journal page; the caller's.
-    pub next_lsn: AtomicU64,
+    /// LSN below which the owner knows the journal to be durable.
+    pub(super) horizon: AtomicU64,
+    /// [`Identity::numbers`] of the volume's storage.
+    pub(super) image: [AtomicU64; 4],
     pub(super) opening: AtomicU64,
-    unused: [u8; 2048 - 128],
-    /// For the caller.
-    pub room: [AtomicU64; 256],
+    unused: [u8; ADDRESS_OFFSET - 144],
+    /// What the owner called the volume; zeroes behind its end.
+    pub(super) address: [AtomicU64; ADDRESS_BYTES_MAX / 8],
 }
 
+/// Bytes of [`CacheHeader::address`].
+pub(crate) const ADDRESS_BYTES_MAX: usize = 1024;
+const ADDRESS_OFFSET: usize = PAGE_BYTES - ADDRESS_BYTES_MAX;
 const _: () = assert!(size_of::<CacheHeader>() == PAGE_BYTES);
-const _: () = assert!(std::mem::offset_of!(CacheHeader, room) == 2048);
+const _: () = assert!(std::mem::offset_of!(CacheHeader, address) == ADDRESS_OFFSET);
 
-/// The identity of a shared mapping.
-#[derive(Clone, Debug)]
-pub struct SharedName {
-    /// The volume whose state it holds.
-    pub volume_id: u128,
-    /// Distinguishes the volume's openings; the name must be free.
-    pub epoch: u64,
-    /// Distinguishes them from those of copies of the volume.
-    pub opening: u64,
-    /// Where it is made: a tmpfs, normally `/dev/shm`.
-    pub directory: PathBuf,
-}
-
-impl SharedName {
-    /// A mapping in `/dev/shm`.
-    pub fn new(volume_id: u128, epoch: u64) -> SharedName {
-        SharedName {
-            volume_id,
-            epoch,
-            opening: 0,
-            directory: PathBuf::from("/dev/shm"),
-        }
+impl CacheHeader {
+    /// All zeroes.
+    pub(super) fn empty() -> CacheHeader {
+        // SAFETY: integers and arrays of them, for which zeroes are values.
+        unsafe { std::mem::zeroed() }
     }
 
-    pub(super) fn path(&self) -> PathBuf {
-        self.directory
-            .join(format!("adit-{:032x}-{:016x}", self.volume_id, self.epoch))
+    /// Its bytes as they are in a file.
+    pub(super) fn bytes(&self) -> PageBytes {
+        // SAFETY: a page of integers without padding, which nobody else has yet.
+        unsafe { std::ptr::from_ref(self).cast::<PageBytes>().read() }
+    }
+
+    /// The superblock with this number is durable: an image that has an older one is older than what
+    /// the mapping relies on.
+    pub fn set_sequence(&self, sequence: u64) {
+        debug_assert!(self.sequence.load(Ordering::Relaxed) <= sequence);
+        self.sequence.store(sequence, Ordering::Relaxed);
+    }
+
+    /// The journal is durable below this LSN; as [`set_sequence`](Self::set_sequence).
+    pub fn set_horizon(&self, lsn: u64) {
+        debug_assert!(self.horizon.load(Ordering::Relaxed) <= lsn);
+        self.horizon.store(lsn, Ordering::Relaxed);
     }
 }
 
@@ -107,6 +113,43 @@ pub struct CacheOptions {
     pub frames_max: u32,
     /// Some: the memory shall survive the process.
     pub shared: Option<SharedName>,
+    /// What to do if it can't.
+    pub survive: Survive,
+    /// With less room in the directory than `frames_max` takes, fewer frames will do, down to so many.
+    pub frames_min: u32,
+}
+
+impl CacheOptions {
+    /// A cache of so many frames in memory that dies with the process.
+    pub fn new(frames_max: u32) -> CacheOptions {
+        CacheOptions {
+            frames_max,
+            shared: None,
+            survive: Survive::Off,
+            frames_min: frames_max,
+        }
+    }
+
+    /// The same in shared memory.
+    pub fn shared(frames_max: u32, name: SharedName) -> CacheOptions {
+        CacheOptions {
+            shared: Some(name),
+            survive: Survive::Require,
+            ..CacheOptions::new(frames_max)
+        }
+    }
+}
+
+/// Whether what `write` acknowledged is to survive the death of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Survive {
+    /// It does, or the volume isn't opened.
+    #[default]
+    Require,
+    /// It does if that is possible; a warning says that it isn't.
+    Prefer,
+    /// It doesn't.
+    Off,
 }
 
 /// Where a cache's memory came to be.
@@ -130,6 +173,9 @@ pub(super) struct Mapping {
     memory_offset: usize,
     frames: u32,
     placement: CachePlacement,
+    /// Before `file`: a descriptor is unregistered before it is closed.
+    _guard: Option<ChildGuard>,
+    /// Locked while the owner lives.
     file: Option<OwnedFd>,
     /// Fork generation of its creation.
     generation: u32,
@@ -155,15 +201,19 @@ impl Mapping {
             return Err(Error::with(Errno::INVAL, "make a cache of this size"));
         }
         adit_base::fork::install();
-        let layout = Layout::of(options.frames_max);
         let mut fallback = None;
-        if let Some(name) = &options.shared {
-            match Mapping::shared(name, layout) {
-                Ok(mapping) => return Ok(mapping),
-                Err(error) => fallback = Some(error),
+        if let Some(name) = &options.shared
+            && options.survive != Survive::Off
+        {
+            let shared = frames_that_fit(name, options)
+                .and_then(|frames| Mapping::shared(name, Layout::of(frames)));
+            match (shared, options.survive) {
+                (Ok(mapping), _) => return Ok(mapping),
+                (Err(error), Survive::Require) => return Err(impossible(error, &name.directory)),
+                (Err(error), _) => fallback = Some(error),
             }
         }
-        Mapping::anonymous(layout, fallback)
+        Mapping::anonymous(Layout::of(options.frames_max), fallback)
     }
 
     fn anonymous(layout: Layout, fallback: Option<Error>) -> Result<Mapping> {
@@ -205,25 +255,12 @@ impl Mapping {
     }
 
     fn shared(name: &SharedName, layout: Layout) -> Result<Mapping> {
+        if let Some(errno) = host_error(Host::MakeMapping) {
+            return Err(Error::with(errno, "make a file for shared memory"));
+        }
         let say = |what: &'static str| move |errno| Error::with(errno, what);
         let path = name.path();
-        let free = rustix::fs::statvfs(&name.directory)
-            .map_err(say("look at the file system for shared memory"))?;
-        if free.f_bavail.saturating_mul(free.f_frsize) < layout.len_bytes as u64 {
-            let what = format!(
-                "keep a cache of {} MiB in {}",
-                layout.len_bytes >> 20,
-                name.directory.display()
-            );
-            return Err(Error::with(Errno::NOSPC, what));
-        }
-        // Nameless until its header is complete, so that nobody ever finds half a mapping.
-        let file = rustix::fs::open(
-            &name.directory,
-            OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
-            Mode::RUSR | Mode::WUSR,
-        )
-        .map_err(say("make a file for shared memory"))?;
+        let file = nameless(&name.directory)?;
         rustix::fs::ftruncate(&file, layout.len_bytes as u64)
             .map_err(say("size the file for shared memory"))?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, PAGE_BYTES as u64)
@@ -244,10 +281,8 @@ impl Mapping {
         let placement = CachePlacement::Shared(path.clone());
         let mut mapping = Mapping::adopt(base, layout.len_bytes, layout, placement)?;
         mapping.header().stamp(layout, Some(name))?;
-        let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
-        let cwd = rustix::fs::CWD;
-        rustix::fs::linkat(cwd, own, cwd, &path, AtFlags::SYMLINK_FOLLOW)
-            .map_err(|errno| Error::with(errno, format!("name {}", path.display())))?;
+        mapping._guard = Some(fork::close_in_child(file.as_fd()));
+        publish(&file, &path)?;
         mapping.file = Some(file);
         Ok(mapping)
     }
@@ -271,6 +306,7 @@ impl Mapping {
             memory_offset: layout.memory_offset,
             frames: layout.frames,
             placement,
+            _guard: None,
             file: None,
             generation: adit_base::fork::generation(),
             #[cfg(loom)]
@@ -423,6 +459,78 @@ impl Mapping {
             _ => Ok(()),
         }
     }
+
+    /// The owner changes nothing in it any more: it may be salvaged, even if this process lives on.
+    pub(super) fn give_up(&self) {
+        if let (Some(file), true) = (&self.file, self.is_ours()) {
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
+    }
+}
+
+/// How many frames there is room for.
+fn frames_that_fit(name: &SharedName, options: &CacheOptions) -> Result<u32> {
+    let directory = &*name.directory;
+    let free = rustix::fs::statvfs(directory)
+        .map_err(|errno| Error::with(errno, format!("look at {}", directory.display())))?;
+    // A tmpfs without a bound says that it has no blocks at all.
+    let free_bytes = match free.f_blocks {
+        0 => u64::MAX,
+        _ => free.f_bavail.saturating_mul(free.f_frsize),
+    };
+    let fits = |frames: u32| Layout::of(frames).len_bytes as u64 <= free_bytes;
+    let mut frames = options.frames_max;
+    while !fits(frames) {
+        if frames <= options.frames_min {
+            let what = format!(
+                "keep a cache of {} MiB in {}, which has room for {} MiB",
+                Layout::of(options.frames_min).len_bytes >> 20,
+                directory.display(),
+                free_bytes >> 20
+            );
+            return Err(Error::with(Errno::NOSPC, what));
+        }
+        frames = (frames - frames / 8).max(options.frames_min);
+    }
+    if frames < options.frames_max {
+        tracing::warn!(
+            volume = name.address,
+            "the cache has {} MiB instead of {}, since {} has no room for more (make that larger, or \
+             give another directory for the cache)",
+            (frames as usize * PAGE_BYTES) >> 20,
+            (options.frames_max as usize * PAGE_BYTES) >> 20,
+            directory.display()
+        );
+    }
+    Ok(frames)
+}
+
+/// Names the ways out.
+pub(crate) fn impossible(error: Error, directory: &Path) -> Error {
+    error.context(format_args!(
+        "make writes survive the death of this process (make room in {}, name another directory on a \
+         tmpfs, or ask for less: survive = prefer or off)",
+        directory.display()
+    ))
+}
+
+/// A file without a name, so that nobody ever finds half a mapping.
+pub(super) fn nameless(directory: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(
+        directory,
+        OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    )
+    .map_err(|errno| Error::with(errno, format!("make a file in {}", directory.display())))
+}
+
+/// Locks a nameless file for as long as this process has it open, then gives it its name.
+pub(super) fn publish(file: &OwnedFd, path: &Path) -> Result<()> {
+    let say = |errno| Error::with(errno, format!("name {}", path.display()));
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).map_err(say)?;
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+    let cwd = rustix::fs::CWD;
+    rustix::fs::linkat(cwd, own, cwd, path, AtFlags::SYMLINK_FOLLOW).map_err(say)
 }
 
 impl Drop for Mapping {
@@ -455,24 +563,30 @@ impl Layout {
 }
 
 impl CacheHeader {
-    fn stamp(&self, layout: Layout, name: Option<&SharedName>) -> Result<()> {
+    pub(super) fn stamp(&self, layout: Layout, name: Option<&SharedName>) -> Result<()> {
         let set = |field: &AtomicU64, value: u64| field.store(value, Ordering::Relaxed);
-        let (volume_id, epoch) = name.map_or((0, 0), |name| (name.volume_id, name.epoch));
-        if name.is_some() {
+        if let Some(name) = name {
             let boot = boot_id()?;
             set(&self.boot_id[0], boot as u64);
             set(&self.boot_id[1], (boot >> 64) as u64);
-            let pid = std::process::id();
-            let start = process_start(pid).ok_or_else(|| {
-                Error::with(Errno::NOENT, "read this process's start time in /proc")
-            })?;
-            self.pid.store(pid, Ordering::Relaxed);
-            set(&self.process_start, start);
+            self.pid.store(std::process::id(), Ordering::Relaxed);
+            set(&self.volume_id[0], name.volume_id as u64);
+            set(&self.volume_id[1], (name.volume_id >> 64) as u64);
+            set(&self.epoch, name.epoch);
+            set(&self.opening, name.opening);
+            for (field, number) in self.image.iter().zip(name.image.numbers()) {
+                set(field, number);
+            }
+            let mut address = [0; ADDRESS_BYTES_MAX];
+            let len = name.address.len().min(ADDRESS_BYTES_MAX);
+            address[..len].copy_from_slice(&name.address.as_bytes()[..len]);
+            for (field, word) in self.address.iter().zip(address.chunks_exact(8)) {
+                set(
+                    field,
+                    u64::from_ne_bytes(*word.first_chunk().expect("8 bytes")),
+                );
+            }
         }
-        set(&self.volume_id[0], volume_id as u64);
-        set(&self.volume_id[1], (volume_id >> 64) as u64);
-        set(&self.epoch, epoch);
-        set(&self.opening, name.map_or(0, |name| name.opening));
         set(&self.meta_offset, META_OFFSET as u64);
         set(&self.memory_offset, layout.memory_offset as u64);
         self.frames.store(layout.frames, Ordering::Relaxed);
@@ -510,17 +624,4 @@ pub(super) fn boot_id() -> Result<u128> {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16)
         .map_err(|_| Error::with(Errno::INVAL, "understand the kernel's boot id"))
-}
-
-/// When a process started, in clock ticks since boot; None: there is no such process.
-pub(super) fn process_start(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may contain anything, but it ends at the last parenthesis.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let (state, threads, start) = (*fields.first()?, *fields.get(17)?, *fields.get(19)?);
-    // A zombie holds nothing any more, unless only its first thread has ended.
-    if matches!(state, "Z" | "X") && matches!(threads, "0" | "1") {
-        return None;
-    }
-    start.parse().ok()
 }

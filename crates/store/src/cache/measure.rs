@@ -8,11 +8,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 fn filled(frames: u32, shared: Option<SharedName>) -> Cache {
-    let mut cache = Cache::new(&CacheOptions {
-        frames_max: frames,
-        shared,
-    })
-    .expect("a cache");
+    let options = match shared {
+        Some(name) => CacheOptions::shared(frames, name),
+        None => CacheOptions::new(frames),
+    };
+    let mut cache = Cache::new(&options).expect("a cache");
     let mut slowest = Duration::ZERO;
     let begun = thread_ns();
     for page in 0..frames {
@@ -96,7 +96,7 @@ fn copy_ns(cache: &Cache, len_bytes: usize, reads: u64) -> f64 {
 #[ignore = "a measurement"]
 fn reads() {
     for (frames, what) in [(64, "256 KiB"), (4096, "16 MiB"), (1 << 18, "1 GiB")] {
-        for shared in [None, Some(SharedName::new(1, 1))] {
+        for shared in [None, Some(SharedName::new("/dev/shm".as_ref(), 1, 1))] {
             println!("{what}:");
             let cache = filled(frames, shared);
             for _ in 0..2 {

@@ -3,7 +3,8 @@
 //! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `index.rs` how a page is
 //! found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from, `free.rs`: which are free, `writing.rs`: how it
 //! changes pages), `apply.rs` how a transaction becomes visible, `lists.rs`
-//! the owner's lists of frames, `salvage.rs` what is left of a process that died.
+//! the owner's lists of frames, `salvage.rs` what is left of a process that died, `leftover.rs` how that is found, `name.rs` what it is
+//! called, `claim.rs` how an opener keeps others away that reach the volume in another way.
 //!
 //! Invariants:
 //! 1. Only the owner changes content, keys, flags and chains. Other threads change pin counts,
@@ -20,15 +21,18 @@
 
 mod ahead;
 mod apply;
+mod claim;
 mod frames;
 mod free;
 mod index;
+mod leftover;
 mod lists;
 mod mapping;
 #[cfg(test)]
 mod measure;
 #[cfg(all(test, loom))]
 mod models;
+mod name;
 mod owner;
 mod salvage;
 #[cfg(test)]
@@ -39,11 +43,15 @@ mod tests;
 mod writing;
 
 pub use apply::Applied;
+pub use claim::Claim;
 pub use frames::{Frames, PinnedFrame};
+pub use leftover::{Content, Dead, Leftover, Purpose};
 pub use lists::{FrameList, Lane};
-pub use mapping::{CacheHeader, CacheOptions, CachePlacement, SharedName};
+pub(crate) use mapping::{ADDRESS_BYTES_MAX, impossible};
+pub use mapping::{CacheHeader, CacheOptions, CachePlacement, Survive};
+pub use name::{ParsedName, SharedName};
 pub use owner::{Cache, Counts, Pinned};
-pub use salvage::{Abandoned, SalvagedData, SalvagedJournal, SalvagedPending};
+pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
 
 /// The bytes of a frame.
 pub type PageBytes = [u8; adit_base::PAGE_BYTES];

@@ -1,7 +1,7 @@
 //! What is left of a process that died: its shared mapping, read as a file.
 //!
-//! What `write` acknowledged outlives the process here, not the machine. Use, after the journal on the device was recovered: [`Abandoned::find`],
-//! `finish_applying`, then for each mapping in order the journal buffers (ascending), the pending granules, the dirty data; then `delete`.
+//! What `write` acknowledged outlives the process here, not the machine. `leftover.rs` finds mappings and locks them. Use, after the journal on
+//! the device was recovered: for each mapping in order the journal buffers (ascending), the pending granules, the dirty data; then `delete`.
 //!
 //! | found | meaning |
 //! |---|---|
@@ -18,10 +18,11 @@
 
 use super::apply::{changed_granules, copy_granules};
 use super::frames::{FrameMeta, RETIRED};
-use super::mapping::{CacheHeader, Layout, MAGIC, META_OFFSET, VERSION, boot_id, process_start};
+use super::mapping::{ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameId, FrameKey, META_SPACE, PageBytes};
+use adit_base::fork::ChildGuard;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use rustix::fs::{Mode, OFlags};
+use adit_block::Identity;
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
@@ -29,6 +30,9 @@ use std::path::{Path, PathBuf};
 
 /// Device page numbers have 48 bits.
 const DEVICE_PAGE_END: u64 = 1 << 48;
+
+/// Data with any of these was not at home.
+const UNWRITTEN: FrameFlags = FrameFlags::DIRTY.union(FrameFlags::WRITEBACK);
 
 /// A sealed journal page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,9 +79,11 @@ pub struct SalvagedData {
     pub frame: FrameId,
 }
 
-/// The mapping of a dead owner.
+/// The mapping of a dead owner. It is locked for as long as this exists.
 #[derive(Debug)]
 pub struct Abandoned {
+    /// Before the file: a descriptor is unregistered before it is closed.
+    _guard: ChildGuard,
     file: OwnedFd,
     path: PathBuf,
     header: Header,
@@ -87,78 +93,81 @@ pub struct Abandoned {
     finished: bool,
 }
 
+/// How much of a volume exists only in a mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsaved {
+    /// Pages of data that were written and not taken to the device.
+    pub data_pages: u64,
+    /// Pages of metadata with changes that no journal page holds, or only one that is not known to be durable.
+    pub metadata_pages: u64,
+}
+
+impl Unsaved {
+    /// True if nothing is lost without the mapping.
+    pub fn is_none(&self) -> bool {
+        *self == Unsaved::default()
+    }
+}
+
+impl std::fmt::Display for Unsaved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kib = self.data_pages * (PAGE_BYTES as u64 >> 10);
+        write!(
+            f,
+            "{kib} KiB of data, {} pages of metadata",
+            self.metadata_pages
+        )
+    }
+}
+
 impl Abandoned {
-    /// The mappings that dead owners of this volume left in a directory, by epoch. Call it with the volume locked. What belongs to another
-    /// user or isn't understood is left alone with a warning; what is from another boot is deleted.
-    pub fn find(directory: &Path, volume_id: u128) -> Result<Vec<Abandoned>> {
-        Abandoned::find_in(directory, volume_id, boot_id()?)
-    }
-
-    /// The same for another boot.
-    pub fn find_in(directory: &Path, volume_id: u128, boot: u128) -> Result<Vec<Abandoned>> {
-        let prefix = format!("adit-{volume_id:032x}-");
-        let mut found = Vec::new();
-        let entries = match std::fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-            Err(error) => {
-                let what = format!("list {}", directory.display());
-                return Err(Error::from(error).context(what));
-            }
-        };
-        for entry in entries {
-            let entry = entry?;
-            let name = entry.file_name();
-            if !name.to_string_lossy().starts_with(&prefix) {
-                continue;
-            }
-            let path = entry.path();
-            match Abandoned::open(&path, volume_id, boot) {
-                Ok(Some(abandoned)) => found.push(abandoned),
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::warn!("{} is left alone: {error}", path.display());
-                }
-            }
-        }
-        found.sort_by_key(|abandoned| abandoned.header.epoch);
-        Ok(found)
-    }
-
-    fn open(path: &Path, volume_id: u128, boot: u128) -> Result<Option<Abandoned>> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|e| Error::with(e, "open a cache left behind"))?;
-        let stat = rustix::fs::fstat(&file)?;
-        if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile
-            || stat.st_uid != rustix::process::geteuid().as_raw()
-        {
-            return Err(Error::with(Errno::PERM, "trust a foreign user's cache"));
-        }
-        let header = Header::read(&file, stat.st_size as u64)?;
-        if header.volume_id != volume_id {
-            return Err(Error::with(Errno::INVAL, "use another volume's cache"));
-        }
-        if header.boot_id != boot {
-            // Its device may have been used since; memory of another boot says nothing any more.
-            rustix::fs::unlink(path)
-                .map_err(|e| Error::with(e, "delete a cache of another boot"))?;
-            return Ok(None);
-        }
-        if header.pid != 0 && process_start(header.pid) == Some(header.process_start) {
-            let what = format!("use the cache of process {}, which lives", header.pid);
-            return Err(Error::with(Errno::BUSY, what));
-        }
+    /// Reads what an open and locked file says about its frames.
+    pub(super) fn load(
+        file: OwnedFd,
+        guard: ChildGuard,
+        path: PathBuf,
+        header: Header,
+    ) -> Result<Abandoned> {
         let metas = read_metas(&file, header.frames_touched)?;
         let finished = header.applying == 0;
-        Ok(Some(Abandoned {
+        let mut abandoned = Abandoned {
+            _guard: guard,
             file,
-            path: path.to_path_buf(),
+            path,
             header,
             metas,
             patched: HashMap::new(),
             finished,
-        }))
+        };
+        abandoned.finish_applying()?;
+        abandoned.check()?;
+        Ok(abandoned)
+    }
+
+    /// EUCLEAN for a frame that holds something and has impossible numbers: nothing of it may be left out.
+    fn check(&self) -> Result<()> {
+        for (frame, meta) in self.winners() {
+            let journaled = meta.has(FrameFlags::JOURNALED)
+                && (meta.pending != 0 || meta.has(FrameFlags::FRESH));
+            let dirty = meta.flags & UNWRITTEN.bits() != 0;
+            let bad = (journaled || dirty) && meta.end > PAGE_BYTES as u32
+                || journaled && meta.home >= DEVICE_PAGE_END;
+            if bad {
+                let what = format!("use frame {frame}, which has impossible numbers");
+                return Err(Error::with(Errno::UCLEAN, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// How much would be lost without it.
+    pub fn unsaved(&self) -> Unsaved {
+        let sealed = self.journal_buffers();
+        let sealed = sealed.iter().filter(|page| page.lsn >= self.header.horizon);
+        Unsaved {
+            data_pages: self.dirty().len() as u64,
+            metadata_pages: (self.pending().len() + sealed.count()) as u64,
+        }
     }
 
     /// The epoch under which it was made.
@@ -166,9 +175,14 @@ impl Abandoned {
         self.header.epoch
     }
 
-    /// The [`SharedName::opening`](super::SharedName) under which it was made.
-    pub fn opening(&self) -> u64 {
-        self.header.opening
+    /// Number of the last superblock that the owner knew to be durable.
+    pub fn sequence(&self) -> u64 {
+        self.header.sequence
+    }
+
+    /// LSN below which the owner knew the journal to be durable.
+    pub fn horizon(&self) -> u64 {
+        self.header.horizon
     }
 
     /// Where it is.
@@ -176,28 +190,8 @@ impl Abandoned {
         &self.path
     }
 
-    /// What the owner stored in `CacheHeader::journal_first_page`.
-    pub fn journal_first_page(&self) -> u64 {
-        self.header.journal_first_page
-    }
-
-    /// What the owner stored in `CacheHeader::journal_pages`.
-    pub fn journal_pages(&self) -> u64 {
-        self.header.journal_pages
-    }
-
-    /// What the owner stored in `CacheHeader::next_lsn`.
-    pub fn next_lsn(&self) -> u64 {
-        self.header.next_lsn
-    }
-
-    /// What the owner stored in `CacheHeader::room`.
-    pub fn room(&self) -> &[u64; 256] {
-        &self.header.room
-    }
-
-    /// Completes, in this process's memory, the transaction that was being applied. To be called first.
-    pub fn finish_applying(&mut self) -> Result<()> {
+    /// Completes, in this process's memory, the transaction that was being applied.
+    fn finish_applying(&mut self) -> Result<()> {
         if self.finished {
             return Ok(());
         }
@@ -251,11 +245,6 @@ impl Abandoned {
                 meta.has(FrameFlags::JOURNALED)
                     && (meta.pending != 0 || meta.has(FrameFlags::FRESH))
             })
-            .filter(|(frame, meta)| {
-                let good = meta.home < DEVICE_PAGE_END && meta.end <= PAGE_BYTES as u32;
-                self.complain(good, *frame);
-                good
-            })
             .map(|(frame, meta)| SalvagedPending {
                 home: meta.home,
                 key: meta.key(),
@@ -273,15 +262,9 @@ impl Abandoned {
 
     /// Data that was not at home, by blob and page.
     pub fn dirty(&self) -> Vec<SalvagedData> {
-        let unwritten = FrameFlags::DIRTY.union(FrameFlags::WRITEBACK);
         let mut pages: Vec<_> = self
             .winners()
-            .filter(|(_, meta)| meta.flags & unwritten.bits() != 0 && meta.space != META_SPACE)
-            .filter(|(frame, meta)| {
-                let good = meta.end <= PAGE_BYTES as u32;
-                self.complain(good, *frame);
-                good
-            })
+            .filter(|(_, meta)| meta.flags & UNWRITTEN.bits() != 0 && meta.space != META_SPACE)
             .map(|(frame, meta)| SalvagedData {
                 slot_address: meta.space,
                 generation: meta.generation,
@@ -315,7 +298,7 @@ impl Abandoned {
 
     /// The frames that count, one for a page.
     fn winners(&self) -> impl Iterator<Item = (u32, &Meta)> {
-        assert!(self.finished, "call finish_applying first");
+        assert!(self.finished, "loading finishes what was being applied");
         let mut by_key: HashMap<FrameKey, u32> = HashMap::new();
         for (frame, meta) in (0u32..).zip(&self.metas) {
             if !meta.is_live() {
@@ -331,70 +314,90 @@ impl Abandoned {
             .into_values()
             .map(|frame| (frame, &self.metas[frame as usize]))
     }
-
-    fn complain(&self, good: bool, frame: u32) {
-        if !good {
-            let path = self.path.display();
-            tracing::warn!("{path}: frame {frame} has impossible numbers and is ignored");
-        }
-    }
 }
 
-#[derive(Debug)]
-struct Header {
-    volume_id: u128,
-    boot_id: u128,
-    pid: u32,
-    process_start: u64,
-    epoch: u64,
+/// What the first page of a mapping says.
+#[derive(Clone, Debug)]
+pub struct Header {
+    /// The volume's id.
+    pub volume_id: u128,
+    /// The boot of the machine in which it was made.
+    pub boot_id: u128,
+    /// The owner.
+    pub pid: u32,
+    /// Frames it has room for; 0: it is a claim.
+    pub frames: u32,
+    /// The opening's epoch.
+    pub epoch: u64,
+    /// The superblock's `opening`.
+    pub opening: u64,
+    /// Sequence number of the last superblock that the owner knew to be durable.
+    pub sequence: u64,
+    /// The storage; None: of a kind that is not known here.
+    pub image: Option<Identity>,
+    /// What the owner called the volume.
+    pub address: String,
+    horizon: u64,
     memory_offset: u64,
     frames_touched: u32,
     applying: u32,
-    journal_first_page: u64,
-    journal_pages: u64,
-    next_lsn: u64,
-    opening: u64,
-    room: Box<[u64; 256]>,
 }
 
 impl Header {
-    fn read(file: &OwnedFd, len_bytes: u64) -> Result<Header> {
+    /// Reads it from a file; an error says what is wrong with it.
+    pub(super) fn read(file: &OwnedFd, stat: &rustix::fs::Stat) -> Result<Header> {
+        let (len_bytes, allocated_bytes) = (stat.st_size as u64, stat.st_blocks as u64 * 512);
+        let bad = |what: String| Err(Error::with(Errno::INVAL, what));
+        if len_bytes < PAGE_BYTES as u64 {
+            return bad(format!("it has only {len_bytes} bytes"));
+        }
         let mut page = [0; PAGE_BYTES];
         read_exact(file, &mut page, 0)?;
         let wide = |at: usize| u64::from_ne_bytes(*array(&page, at));
         let word = |at: usize| u32::from_ne_bytes(*array(&page, at));
         let pair = |at: usize| u128::from(wide(at)) | u128::from(wide(at + 8)) << 64;
+        if wide(offset_of!(CacheHeader, magic)) != MAGIC {
+            return bad("it isn't the memory of an Adit volume".into());
+        }
+        let version = word(offset_of!(CacheHeader, version));
+        if version != VERSION {
+            return bad(format!(
+                "another version of Adit made it (its format is {version}, this program knows {VERSION})"
+            ));
+        }
         let frames = word(offset_of!(CacheHeader, frames));
         let frames_touched = word(offset_of!(CacheHeader, frames_touched));
         let layout = Layout::of(frames);
-        let good = wide(offset_of!(CacheHeader, magic)) == MAGIC
-            && word(offset_of!(CacheHeader, version)) == VERSION
-            && layout.len_bytes as u64 == len_bytes
+        let expected = match frames {
+            0 => PAGE_BYTES,
+            _ => layout.len_bytes,
+        };
+        let good = expected as u64 == len_bytes
             && wide(offset_of!(CacheHeader, meta_offset)) == META_OFFSET as u64
             && wide(offset_of!(CacheHeader, memory_offset)) == layout.memory_offset as u64
-            && frames_touched <= frames;
+            && frames_touched <= frames
+            // What was used has memory: a sparse file can't make its reader fetch any.
+            && u64::from(frames_touched) * size_of::<FrameMeta>() as u64 <= allocated_bytes;
         if !good {
-            let what = "understand the header of a cache left behind";
-            return Err(Error::with(Errno::INVAL, what));
+            return bad(format!("its header doesn't fit its {len_bytes} bytes"));
         }
-        let mut room = Box::new([0; 256]);
-        for (at, word) in room.iter_mut().enumerate() {
-            *word = wide(offset_of!(CacheHeader, room) + at * 8);
-        }
+        let image = offset_of!(CacheHeader, image);
+        let address = &page[offset_of!(CacheHeader, address)..][..ADDRESS_BYTES_MAX];
+        let address = address.split(|byte| *byte == 0).next().unwrap_or_default();
         Ok(Header {
             volume_id: pair(offset_of!(CacheHeader, volume_id)),
             boot_id: pair(offset_of!(CacheHeader, boot_id)),
             pid: word(offset_of!(CacheHeader, pid)),
-            process_start: wide(offset_of!(CacheHeader, process_start)),
+            frames,
             epoch: wide(offset_of!(CacheHeader, epoch)),
+            opening: wide(offset_of!(CacheHeader, opening)),
+            sequence: wide(offset_of!(CacheHeader, sequence)),
+            image: Identity::of_numbers([0, 1, 2, 3].map(|at| wide(image + 8 * at))),
+            address: String::from_utf8_lossy(address).into_owned(),
+            horizon: wide(offset_of!(CacheHeader, horizon)),
             memory_offset: layout.memory_offset as u64,
             frames_touched,
             applying: word(offset_of!(CacheHeader, applying)),
-            journal_first_page: wide(offset_of!(CacheHeader, journal_first_page)),
-            journal_pages: wide(offset_of!(CacheHeader, journal_pages)),
-            next_lsn: wide(offset_of!(CacheHeader, next_lsn)),
-            opening: wide(offset_of!(CacheHeader, opening)),
-            room,
         })
     }
 }
@@ -454,6 +457,8 @@ fn read_metas(file: &OwnedFd, frames: u32) -> Result<Vec<Meta>> {
     const AT_ONCE: u32 = 1024;
     let each = size_of::<FrameMeta>();
     let mut metas = Vec::new();
+    let many = metas.try_reserve_exact(frames as usize);
+    many.map_err(|_| Error::with(Errno::NOMEM, "read what a cache left behind says of frames"))?;
     let mut bytes = vec![0; AT_ONCE as usize * each];
     for first in (0..frames).step_by(AT_ONCE as usize) {
         let count = AT_ONCE.min(frames - first) as usize;
@@ -469,7 +474,7 @@ fn read_exact(file: &OwnedFd, mut into: &mut [u8], mut offset: u64) -> Result<()
         match rustix::io::pread(file, &mut *into, offset) {
             Ok(0) => {
                 let what = "read a cache left behind (it is cut short)";
-                return Err(Error::with(Errno::IO, what));
+                return Err(Error::with(Errno::INVAL, what));
             }
             Ok(count) => {
                 into = &mut into[count..];

@@ -153,11 +153,7 @@ impl Drop for StopAtEnd<'_> {
 
 #[test]
 fn readers_see_whole_pages_of_their_key_and_never_older_ones() {
-    let cache = Cache::new(&CacheOptions {
-        frames_max: 64,
-        shared: None,
-    })
-    .expect("a cache");
+    let cache = Cache::new(&CacheOptions::new(64)).expect("a cache");
     let frames = cache.frames().clone();
     let mut owner = Owner {
         cache,
@@ -243,14 +239,10 @@ fn granule_of(number: u64) -> [u8; GRANULE_BYTES] {
 }
 
 fn child(directory: &Path, epoch: u64, seed: u64, witness: &Witness) -> ! {
-    let mut name = SharedName::new(42, epoch);
-    name.directory = directory.to_path_buf();
-    let mut cache = Cache::new(&CacheOptions {
-        // Enough at any time: metadata pages with image and shadow each, data pages with what is being written of them, and what is pinned.
-        frames_max: (3 * META_PAGES + 2 * DATA_PAGES) as u32 + 8,
-        shared: Some(name),
-    })
-    .expect("a cache");
+    // Enough at any time: metadata pages with image and shadow each, data pages with what is being written of them, and what is pinned.
+    let frames_max = (3 * META_PAGES + 2 * DATA_PAGES) as u32 + 8;
+    let options = CacheOptions::shared(frames_max, SharedName::new(directory, 42, epoch));
+    let mut cache = Cache::new(&options).expect("a cache");
     let mut random = Prng::new(seed);
     for page in 0..META_PAGES {
         let id = cache.allocate().expect("a frame");
@@ -364,8 +356,7 @@ fn write_data(cache: &mut Cache, witness: &Witness) {
 }
 
 /// Compares what was salvaged with what was acknowledged; answers how many transactions there were.
-fn check(mut left: Abandoned, witness: &Witness) -> u64 {
-    left.finish_applying().expect("a sound cache");
+fn check(left: Abandoned, witness: &Witness) -> u64 {
     let mut pages = vec![[0u8; PAGE_BYTES]; META_PAGES as usize];
     let mut bytes = [0; PAGE_BYTES];
     for buffer in left.journal_buffers() {
@@ -464,8 +455,7 @@ fn a_killed_owner_leaves_whole_transactions_and_acknowledged_writes() {
             assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
         }
         assert!(libc::WIFSIGNALED(status), "the child failed: {status}");
-        let boot = mapping::boot_id().expect("a boot id");
-        let mut left = Abandoned::find_in(directory.path(), 42, boot).expect("listed");
+        let mut left = Leftover::abandoned(directory.path(), 42).expect("listed");
         assert_eq!(left.len(), 1, "round {epoch}");
         transactions += check(left.remove(0), witness);
     }

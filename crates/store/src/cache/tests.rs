@@ -5,11 +5,7 @@ use adit_base::PAGE_BYTES;
 use std::path::Path;
 
 fn cache(frames: u32) -> Cache {
-    Cache::new(&CacheOptions {
-        frames_max: frames,
-        shared: None,
-    })
-    .expect("a cache")
+    Cache::new(&CacheOptions::new(frames)).expect("a cache")
 }
 
 fn key(page: u64) -> FrameKey {
@@ -359,13 +355,8 @@ fn lists_keep_order_and_forget_removed_frames() {
 
 /// A cache whose mapping outlives it, in a directory of its own.
 fn shared(directory: &Path, frames: u32, epoch: u64) -> Cache {
-    let mut name = SharedName::new(42, epoch);
-    name.directory = directory.to_path_buf();
-    let cache = Cache::new(&CacheOptions {
-        frames_max: frames,
-        shared: Some(name),
-    })
-    .expect("a cache");
+    let name = SharedName::new(directory, 42, epoch);
+    let cache = Cache::new(&CacheOptions::shared(frames, name)).expect("a cache");
     let placement = cache.placement();
     assert!(
         matches!(placement, CachePlacement::Shared(_)),
@@ -375,8 +366,7 @@ fn shared(directory: &Path, frames: u32, epoch: u64) -> Cache {
 }
 
 fn found(directory: &Path) -> Vec<Abandoned> {
-    let boot = mapping::boot_id().expect("a boot id");
-    Abandoned::find_in(directory, 42, boot).expect("the directory is read")
+    Leftover::abandoned(directory, 42).expect("the directory is read")
 }
 
 fn in_shared_memory() -> tempfile::TempDir {
@@ -425,22 +415,20 @@ fn what_was_not_at_home_is_salvaged() {
     let dirty = cache
         .write_or_replace(dirty, |page| page[0] = 22)
         .expect("a frame");
-    let header = cache.frames().header();
-    header
-        .next_lsn
-        .store(32, std::sync::atomic::Ordering::Relaxed);
-    header.room[255].store(5, std::sync::atomic::Ordering::Relaxed);
+    cache.frames().header().set_horizon(31);
     drop(cache);
 
     let mut left = found(directory.path());
     assert_eq!(left.len(), 1, "though a pin keeps the mapping");
     drop(pin);
-    let mut left = left.remove(0);
-    left.finish_applying().expect("nothing to do");
-    assert_eq!(
-        (left.epoch(), left.next_lsn(), left.room()[255]),
-        (9, 32, 5)
-    );
+    let left = left.remove(0);
+    assert_eq!((left.epoch(), left.horizon()), (9, 31));
+    // Two pages of data; what is pending, and the sealed page beyond the horizon.
+    let unsaved = Unsaved {
+        data_pages: 2,
+        metadata_pages: 2,
+    };
+    assert_eq!(left.unsaved(), unsaved);
     let mut page = [0; PAGE_BYTES];
     let data = left.dirty();
     assert_eq!(data.len(), 2);
@@ -468,24 +456,51 @@ fn what_was_not_at_home_is_salvaged() {
     );
     assert!(left.read(FrameId(1999), &mut page).is_err());
     let _ = (clean, unpublished);
-    left.delete().expect("deleted");
-    assert!(found(directory.path()).is_empty());
 }
 
+/// Whoever looks for mappings says of each file what it is, and changes none.
 #[test]
-fn mappings_of_another_boot_are_deleted_and_strange_files_left_alone() {
+fn a_leftover_is_live_dead_or_strange() {
     let directory = in_shared_memory();
-    drop(shared(directory.path(), 10, 1));
+    let list =
+        || Leftover::list(directory.path(), (42, 0), Purpose::TakeOver, None).expect("listed");
+    let cache = shared(directory.path(), 10, 1);
+    let claim = Claim::make(&SharedName::new(directory.path(), 42, 2)).expect("claimed");
+    let live: Vec<_> = list().into_iter().map(|found| found.content).collect();
+    assert!(matches!(
+        &live[..],
+        [Content::Live(Some(_)), Content::Live(Some(_))]
+    ));
+    drop((cache, claim));
+    let dead = list();
+    assert!(
+        matches!(&dead[..], [Leftover { content: Content::Dead(dead), .. }] if dead.header.frames == 10)
+    );
+    // It is locked now.
+    assert!(matches!(
+        &list()[..],
+        [Leftover {
+            content: Content::Live(_),
+            ..
+        }]
+    ));
+    drop(dead);
     let prefix = directory.path().join(format!("adit-{:032x}-", 42));
-    let strange = format!("{}ff", prefix.display());
-    std::fs::write(&strange, [7; 9000]).expect("written");
-    let short = format!("{}fe", prefix.display());
+    let (noise, short) = (
+        format!("{}ff", prefix.display()),
+        format!("{}fe", prefix.display()),
+    );
+    std::fs::write(&noise, [7; 9000]).expect("written");
     std::fs::write(&short, [7; 90]).expect("written");
-    assert_eq!(found(directory.path()).len(), 1);
-    let none = Abandoned::find_in(directory.path(), 42, 1).expect("listed");
-    assert!(none.is_empty());
-    assert!(found(directory.path()).is_empty());
-    assert!(Path::new(&strange).exists() && Path::new(&short).exists());
+    std::os::unix::fs::symlink(&noise, format!("{}fd", prefix.display())).expect("linked");
+    let strange = list().into_iter().skip(1);
+    let mut count = 0;
+    for found in strange {
+        assert!(found.name.is_none());
+        assert!(matches!(found.content, Content::Strange(_)), "{found:?}");
+        count += 1;
+    }
+    assert_eq!(count, 3);
 }
 
 #[test]
@@ -510,11 +525,8 @@ fn damaged_mappings_are_errors_not_panics() {
             bad.truncate(random.next_u64() as usize % bad.len());
         }
         std::fs::write(&path, &bad).expect("written");
-        for mut left in found(directory.path()) {
+        for left in found(directory.path()) {
             let mut page = [0; PAGE_BYTES];
-            if left.finish_applying().is_err() {
-                continue;
-            }
             for data in left.dirty() {
                 assert!(data.end_bytes <= 4096);
                 let _ = left.read(data.frame, &mut page);
@@ -528,11 +540,14 @@ fn damaged_mappings_are_errors_not_panics() {
 }
 
 #[test]
-fn without_shared_memory_the_cache_is_anonymous_and_says_why() {
-    let mut name = SharedName::new(42, 1);
-    name.directory = "/nowhere".into();
-    let options = |frames_max, shared| CacheOptions { frames_max, shared };
-    let cache = Cache::new(&options(10, Some(name))).expect("a cache");
+fn a_cache_that_cannot_be_shared_is_refused_or_says_why() {
+    let name = SharedName::new("/nowhere".as_ref(), 42, 1);
+    let mut options = CacheOptions::shared(10, name);
+    let error = Cache::new(&options).map(drop).expect_err("required");
+    assert_eq!(error.errno(), adit_base::Errno::NOENT);
+    assert!(error.what().contains("/nowhere"), "{error}");
+    options.survive = Survive::Prefer;
+    let cache = Cache::new(&options).expect("a cache");
     let placement = cache.placement();
     let CachePlacement::Anonymous { fallback, .. } = placement else {
         panic!("{placement:?}");
@@ -541,17 +556,5 @@ fn without_shared_memory_the_cache_is_anonymous_and_says_why() {
         fallback.as_ref().map(|e| e.errno()),
         Some(adit_base::Errno::NOENT)
     );
-
-    let directory = in_shared_memory();
-    let mut name = SharedName::new(42, 1);
-    name.directory = directory.path().into();
-    let first = Cache::new(&options(10, Some(name.clone()))).expect("a cache");
-    let second = Cache::new(&options(10, Some(name))).expect("a cache");
-    assert!(matches!(first.placement(), CachePlacement::Shared(_)));
-    let fallback = match second.placement() {
-        CachePlacement::Anonymous { fallback, .. } => fallback.as_ref().map(|e| e.errno()),
-        CachePlacement::Shared(_) => None,
-    };
-    assert_eq!(fallback, Some(adit_base::Errno::EXIST));
-    assert!(Cache::new(&options(0, None)).is_err());
+    assert!(Cache::new(&CacheOptions::new(0)).is_err());
 }

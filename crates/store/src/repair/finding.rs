@@ -1,5 +1,7 @@
 //! What a check says: a problem, its place, what follows from it, and what a repair does about it.
 
+use std::path::PathBuf;
+
 /// What kind of thing is wrong; the word that `adit check --json` uses is [`FindingKind::word`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FindingKind {
@@ -71,7 +73,7 @@ pub struct Finding {
     /// The slot address (inode number), if it is about one.
     pub slot: Option<u64>,
     /// A path of that inode, where one is known.
-    pub path: Option<String>,
+    pub path: Option<PathBuf>,
     /// What is wrong: a sentence without its place.
     pub what: String,
     /// What follows from it for whoever uses the volume.
@@ -111,12 +113,6 @@ impl Finding {
         self
     }
 
-    /// The same, under a path.
-    pub fn under(mut self, path: impl Into<String>) -> Finding {
-        self.path = Some(path.into());
-        self
-    }
-
     /// The same, but nothing can be done about it.
     pub fn beyond_repair(mut self) -> Finding {
         self.repair = None;
@@ -127,8 +123,8 @@ impl Finding {
     pub fn place(&self) -> String {
         let inode = self.slot.map(|slot| format!("inode {slot}"));
         let subject = match (&self.path, inode) {
-            (Some(path), Some(inode)) => Some(format!("{path} ({inode})")),
-            (Some(path), None) => Some(path.clone()),
+            (Some(path), Some(inode)) => Some(format!("{} ({inode})", path.display())),
+            (Some(path), None) => Some(path.display().to_string()),
             (None, inode) => inode,
         };
         let page = self.page.map(|page| format!("page {page}"));

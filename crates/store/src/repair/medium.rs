@@ -14,7 +14,7 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 
 /// Pages that one request reads where many are read in a row.
-const RUN_PAGES: u64 = 64;
+pub(super) const RUN_PAGES: u64 = 64;
 
 /// What a page has to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +40,26 @@ impl Medium<'_> {
         let mut copy = Box::new(Page::zeroed());
         copy.0.copy_from_slice(&buffer.as_slice()[..PAGE_BYTES]);
         Some(copy)
+    }
+
+    /// As [`Medium::raw`], pages that lie one behind the other, at most [`RUN_PAGES`].
+    pub(super) async fn raw_run(&self, first: u64, count: usize) -> Vec<Option<Box<Page>>> {
+        let mut contents = Vec::with_capacity(count);
+        match self.io.read(first, count as u64).await {
+            Ok(buffer) => {
+                for bytes in buffer.as_slice().chunks_exact(PAGE_BYTES).take(count) {
+                    let mut copy = Box::new(Page::zeroed());
+                    copy.0.copy_from_slice(bytes);
+                    contents.push(Some(copy));
+                }
+            }
+            Err(_) => {
+                for page in first..first + count as u64 {
+                    contents.push(self.raw(page).await);
+                }
+            }
+        }
+        contents
     }
 
     /// Calls `f` with all pages of a range that can be read.

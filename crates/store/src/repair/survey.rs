@@ -7,7 +7,7 @@
 //! Memory: 2 KiB a group in use, 16 bytes a blob, and what is wrong.
 
 use super::finding::{Finding, FindingKind, Findings};
-use super::medium::{Expected, Medium};
+use super::medium::{Expected, Medium, RUN_PAGES};
 use super::{NameEntry, NameLeaves};
 use crate::blob::BlobId;
 use crate::extents::{Extent, verified_extents};
@@ -132,50 +132,21 @@ pub(super) async fn survey(
             pages: 1,
         });
     }
-    let mut named: Vec<NameEntry> = Vec::new();
-    for page in slot_pages {
-        let content = match medium.raw(*page).await {
-            Some(content) => content,
-            // Written as a page without slots, it can be read again, or the device refuses.
-            None => {
-                let finding = Finding::new(
-                    FindingKind::Slot,
-                    "a page of slots can't be read",
-                    "the 8 inodes in it are lost",
-                    "it becomes a page of free slots",
-                );
-                survey.findings.add(finding.at_page(*page));
-                survey
-                    .slot_faults
-                    .insert(page * SLOTS_PER_PAGE, SlotFault::Damaged);
-                Box::new(Page::zeroed())
-            }
-        };
-        let mut live = 0;
-        for (address, sector) in sectors(medium, *page, &content).await? {
-            match sector {
-                Sector::Free => {}
-                Sector::Fault(fault) => {
-                    survey.slot_faults.insert(address, fault);
-                }
-                Sector::Slot(slot) => {
-                    live += 1;
-                    survey.blobs += 1;
-                    survey.live.insert(address, slot.generation);
-                    survey.generation_max = survey.generation_max.max(slot.generation);
-                    blob(medium, names, &mut survey, address, &slot, &mut named).await?;
-                    progress(survey.blobs);
-                }
-            }
-        }
-        survey.slot_pages.insert(*page, live);
-        // Those that lead nowhere so far; most lead to slots that come later.
-        if named.len() > 1 << 20 {
-            keep_dangling(&mut named, &survey.live);
+    let mut names = Names {
+        leaves: names,
+        dangling: Vec::new(),
+        bound: NAMES_MIN,
+    };
+    let pages: Vec<u64> = slot_pages.iter().copied().collect();
+    let neighbours = pages.chunk_by(|page, next| page + 1 == *next);
+    for run in neighbours.flat_map(|run| run.chunks(RUN_PAGES as usize)) {
+        let contents = medium.raw_run(run[0], run.len()).await;
+        for (page, content) in run.iter().zip(contents) {
+            slot_page(medium, &mut names, &mut survey, *page, content, progress).await?;
         }
     }
-    keep_dangling(&mut named, &survey.live);
-    for entry in named {
+    names.keep_dangling(&survey.live);
+    for entry in names.dangling {
         survey
             .dangling
             .insert(entry.slot, (entry.generation, entry.kind));
@@ -183,8 +154,83 @@ pub(super) async fn survey(
     Ok(survey)
 }
 
-fn keep_dangling(named: &mut Vec<NameEntry>, live: &HashMap<u64, u32>) {
-    named.retain(|entry| live.get(&entry.slot) != Some(&entry.generation));
+/// Looks at the inodes in a page of slots.
+async fn slot_page(
+    medium: &mut Medium<'_>,
+    names: &mut Names<'_>,
+    survey: &mut Survey,
+    page: u64,
+    content: Option<Box<Page>>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    // Written as a page without slots, it can be read again, or the device refuses.
+    let content = content.unwrap_or_else(|| {
+        let finding = Finding::new(
+            FindingKind::Slot,
+            "a page of slots can't be read",
+            "the 8 inodes in it are lost",
+            "it becomes a page of free slots",
+        );
+        survey.findings.add(finding.at_page(page));
+        survey
+            .slot_faults
+            .insert(page * SLOTS_PER_PAGE, SlotFault::Damaged);
+        Box::new(Page::zeroed())
+    });
+    let mut live = 0;
+    for (address, sector) in sectors(medium, page, &content).await? {
+        match sector {
+            Sector::Free => {}
+            Sector::Fault(fault) => {
+                survey.slot_faults.insert(address, fault);
+            }
+            Sector::Slot(slot) => {
+                live += 1;
+                survey.blobs += 1;
+                survey.live.insert(address, slot.generation);
+                survey.generation_max = survey.generation_max.max(slot.generation);
+                blob(
+                    medium,
+                    names.leaves,
+                    survey,
+                    address,
+                    &slot,
+                    &mut names.dangling,
+                )
+                .await?;
+                progress(survey.blobs);
+            }
+        }
+    }
+    survey.slot_pages.insert(page, live);
+    names.bound_dangling(&survey.live);
+    Ok(())
+}
+
+/// Names are compared with what they lead to when there are so many.
+const NAMES_MIN: usize = 1 << 20;
+
+/// Names that lead nowhere so far; most lead to slots that come later.
+struct Names<'a> {
+    leaves: &'a dyn NameLeaves,
+    dangling: Vec<NameEntry>,
+    /// From this number on, those are left out that lead somewhere by now.
+    bound: usize,
+}
+
+impl Names<'_> {
+    fn keep_dangling(&mut self, live: &HashMap<u64, u32>) {
+        self.dangling
+            .retain(|entry| live.get(&entry.slot) != Some(&entry.generation));
+    }
+
+    /// What remains may double before all of it is looked at again.
+    fn bound_dangling(&mut self, live: &HashMap<u64, u32>) {
+        if self.dangling.len() > self.bound {
+            self.keep_dangling(live);
+            self.bound = NAMES_MIN.max(2 * self.dangling.len());
+        }
+    }
 }
 
 enum Sector {

@@ -15,7 +15,7 @@ use adit_block::{
 };
 use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
-use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, StoreOptions, SyncKind};
+use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, StoreOptions, Survive, SyncKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn a_durable_atomic_write_of_three_mapped_pages_is_one_write_and_one_flush() {
         engine.shutdown(|()| async { Ok(()) }).unwrap();
         let engine = Engine::start(raw, rig::engine_options(), |reactor| async move {
             let options = StoreOptions {
-                survive_process_death: false,
+                survive: Survive::Off,
                 ..StoreOptions::default()
             };
             Store::open(reactor, &options).await

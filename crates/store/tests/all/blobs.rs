@@ -5,7 +5,7 @@ use adit_block::{Device, MemoryConfig, MemoryDevice};
 use adit_reactor::sync::join_all;
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::{BlobKind, Slot};
-use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
+use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, StoreOptions, Survive, SyncKind, mkfs};
 use std::sync::Arc;
 use zerocopy::FromZeros;
 
@@ -21,7 +21,7 @@ fn memory(size_bytes: u64) -> Arc<MemoryDevice> {
 fn options() -> StoreOptions {
     StoreOptions {
         cache_bytes: 16 << 20,
-        survive_process_death: false,
+        survive: Survive::Off,
         ..StoreOptions::default()
     }
 }

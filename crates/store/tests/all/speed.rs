@@ -4,7 +4,7 @@
 use adit_block::{Device, DeviceOptions, MemoryConfig, MemoryDevice, open_device};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::{BlobKind, Slot};
-use adit_store::{MkfsOptions, Store, StoreOptions, SyncKind, mkfs};
+use adit_store::{MkfsOptions, Store, StoreOptions, Survive, SyncKind, mkfs};
 use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::FromZeros;
@@ -43,7 +43,11 @@ fn speed() {
     engine.shutdown(|()| async { Ok(()) }).unwrap();
     let survive = std::env::var("ADIT_SURVIVE").is_ok();
     let options = StoreOptions {
-        survive_process_death: survive,
+        survive: if survive {
+            Survive::Require
+        } else {
+            Survive::Off
+        },
         ..StoreOptions::default()
     };
     let engine: Arc<Engine<Store>> =

@@ -1,5 +1,5 @@
 //! The kernel as an oracle: the same steps are done by its file system and by the library, and have to come to the
-//! same. Needs root and a build directory on ext4 with relatime; without them these tests say so and pass.
+//! same. Needs root and a build directory on ext4 with relatime; without them these tests are skipped.
 //!
 //! A thread of its own lives in the temporary directory as its root, and acts for users by changing its effective ids.
 
@@ -486,14 +486,16 @@ fn is_possible(directory: &std::path::Path) -> bool {
 }
 
 /// Runs a script on both sides; fails with all the differences.
+#[track_caller]
 pub fn same_as_linux(script: impl FnOnce(&mut Pair) + Send) {
     // Another file system of the kernel, or a mount, may take this one's place.
     let place = std::env::var("ADIT_POSIX_DIRECTORY");
     let place = place.unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into());
     let directory = tempfile::tempdir_in(place).expect("a directory");
     if !is_possible(directory.path()) {
-        eprintln!("the kernel is not asked: that takes root, and ext4 with relatime");
-        return;
+        return adit_skip::skip(
+            "the kernel is asked as root, with the target directory (or ADIT_POSIX_DIRECTORY) on ext4 with relatime",
+        );
     }
     let inside = directory.path().join("root");
     std::fs::create_dir(&inside).expect("a directory");

@@ -9,9 +9,10 @@ pub mod steps;
 use adit_base::Errno;
 use adit_block::{Device, MemoryConfig, MemoryDevice};
 use adit_fs::*;
-use adit_reactor::{Engine, EngineOptions};
-use adit_store::{MkfsOptions, Store, StoreOptions, mkfs};
+use adit_reactor::{Engine, EngineOptions, Handle};
+use adit_store::{MkfsOptions, Store, StoreOptions, Survive, mkfs};
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 pub type Answer<T> = Result<T, Errno>;
@@ -37,7 +38,7 @@ pub struct Volume {
 pub fn options(cache_bytes: u64) -> StoreOptions {
     StoreOptions {
         cache_bytes,
-        survive_process_death: false,
+        survive: Survive::Off,
         ..StoreOptions::default()
     }
 }
@@ -119,6 +120,28 @@ impl Volume {
         Fut: Future<Output = adit_base::Result<T>> + 'a,
     {
         self.engine.run(operation).map_err(|error| error.errno())
+    }
+
+    /// Begins an operation that has to wait for another one. When this answers, it waits.
+    pub fn waiting<T, F, Fut>(&self, operation: F) -> Handle<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&'static Fs) -> Fut + Send + 'static,
+        Fut: Future<Output = adit_base::Result<T>> + 'static,
+    {
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = begun.clone();
+        let mut waiting = self.engine.spawn(move |fs| async move {
+            begins.store(true, Ordering::SeqCst);
+            operation(fs).await
+        });
+        while !begun.load(Ordering::SeqCst) {
+            let _ = waiting.poll_once();
+        }
+        // The worker comes to this after the first poll of that.
+        self.run(|_| async { Ok(()) }).expect("runs");
+        assert!(waiting.poll_once().is_none(), "it didn't wait");
+        waiting
     }
 
     pub fn open(&self, path: &str, flags: OpenFlags) -> Answer<Arc<OpenFile>> {

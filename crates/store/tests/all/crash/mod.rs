@@ -4,7 +4,7 @@ pub(crate) mod model;
 
 use adit_block::{Device, FaultDevice};
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::{Store, StoreOptions};
+use adit_store::{Store, StoreOptions, Survive};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(crate) fn store_options() -> StoreOptions {
     StoreOptions {
         cache_bytes: 8 << 20,
-        survive_process_death: false,
+        survive: Survive::Off,
         writeback_interval: Duration::from_secs(3600),
         ..StoreOptions::default()
     }

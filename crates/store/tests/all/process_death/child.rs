@@ -9,7 +9,7 @@ use super::world::{Op, World, numbers};
 use adit_base::random::Prng;
 use adit_block::{FileDevice, FileEngine, FileOptions};
 use adit_reactor::Engine;
-use adit_store::{BlobId, Store, StoreOptions};
+use adit_store::{BlobId, Store, StoreOptions, Survive};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,11 @@ pub(crate) fn run() {
     let mut random = Prng::new(seed);
     let interval = *random.pick(&[1, 1, 5, 30, 3_600_000]);
     let options = StoreOptions {
-        survive_process_death: role != "unprotected",
+        survive: if role != "unprotected" {
+            Survive::Require
+        } else {
+            Survive::Off
+        },
         writeback_interval: Duration::from_millis(interval),
         cache_bytes: *random.pick(&[8 << 20, 8 << 20, 24 << 20]),
         ..options()
@@ -139,7 +143,7 @@ impl Child {
             let ended = self.process.try_wait().unwrap();
             assert!(ended.is_none(), "the other process ended: {ended:?}");
             assert!(
-                began.elapsed() < Duration::from_secs(60),
+                began.elapsed() < Duration::from_secs(240),
                 "the other process hangs"
             );
             std::thread::sleep(Duration::from_micros(300));

@@ -4,10 +4,11 @@ use super::child::{self, Child, Place, Role, create_image, open_image, replay};
 use super::moment::{Mappings, VOLUME_BYTES, format, options, unprotected, volume_id};
 use super::world::{Op, World, content, pieces};
 use crate::crash::model::Model;
-use crate::rig::{assert_clean, close, drop_dead};
+use crate::rig::{PAGE, assert_clean, close, drop_dead};
 use adit_base::Errno;
 use adit_base::random::Prng;
-use adit_store::{BlobId, StoreOptions};
+use adit_store::{BlobId, StoreOptions, Survive};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 fn number(name: &str) -> Option<u64> {
@@ -58,7 +59,11 @@ impl Volume {
     /// Opens it here and compares everything.
     fn judge(&mut self, in_flight: Option<Op>) {
         let options = StoreOptions {
-            survive_process_death: self.random.chance(2, 3),
+            survive: if self.random.chance(2, 3) {
+                Survive::Require
+            } else {
+                Survive::Off
+            },
             ..options()
         };
         let engine = open_image(&self.place.image(), &options).unwrap_or_else(|error| {
@@ -211,7 +216,10 @@ fn without_the_option_a_kill_is_a_power_cut_and_leaves_no_memory_behind() {
         let lines = 2 + volume.random.below(900) as usize;
         let mut child = volume.start(Role::WorkUnprotected);
         child.wait_for_lines(lines);
-        assert!(volume.mappings.paths().is_empty());
+        // A claim is a page; a cache is more.
+        let is_claim =
+            |path: &PathBuf| std::fs::metadata(path).is_ok_and(|file| file.len() == PAGE);
+        assert!(volume.mappings.paths().iter().all(is_claim));
         let log = child.kill();
         let (after, gone) = without_protection(&models, &mut volume.world.next_tag, &log);
         let engine = open_image(&volume.place.image(), &unprotected()).unwrap();

@@ -2,19 +2,20 @@
 
 use super::moment::{
     Mappings, Moment, SHM, VOLUME_BYTES, field, formatted, leavings, open_alone, open_with,
-    options, unprotected,
+    options, superblock, unprotected,
 };
 use super::world::content;
 use crate::rig::{assert_clean, close, create, drop_dead, pattern};
+use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_block::FaultDevice;
 use adit_reactor::Engine;
-use adit_store::{BlobId, Store, StoreOptions, SyncKind};
+use adit_store::{BlobId, Store, StoreOptions, SyncKind, Takeover};
 use std::path::Path;
 use std::sync::Arc;
 
 /// One blob, synced as pattern 1 and then written, not synced, as pattern 2; and what that process left.
-fn one_blob(device: &Arc<FaultDevice>, mappings: &Mappings) -> (BlobId, Moment) {
+pub(crate) fn one_blob(device: &Arc<FaultDevice>, mappings: &Mappings) -> (BlobId, Moment) {
     let engine = open_alone(device.clone(), &options()).unwrap();
     let id = engine
         .run(|store| async {
@@ -34,7 +35,7 @@ fn one_blob(device: &Arc<FaultDevice>, mappings: &Mappings) -> (BlobId, Moment) 
 
 const LEN: usize = 50_000;
 
-fn rewrite(engine: &Arc<Engine<Store>>, id: BlobId, seed: u64) {
+pub(crate) fn rewrite(engine: &Arc<Engine<Store>>, id: BlobId, seed: u64) {
     engine
         .run(|store| async {
             let blob = store.blob(id).await?;
@@ -45,9 +46,18 @@ fn rewrite(engine: &Arc<Engine<Store>>, id: BlobId, seed: u64) {
 }
 
 /// Opens, and says which pattern the blob has.
-fn version(device: &Arc<FaultDevice>, id: BlobId, case: &str) -> u64 {
+pub(crate) fn version(device: &Arc<FaultDevice>, id: BlobId, case: &str) -> u64 {
+    version_with(device, id, &options(), case)
+}
+
+pub(crate) fn version_with(
+    device: &Arc<FaultDevice>,
+    id: BlobId,
+    options: &StoreOptions,
+    case: &str,
+) -> u64 {
     let engine =
-        open_with(device.clone(), &options()).unwrap_or_else(|error| panic!("{case}: {error}"));
+        open_with(device.clone(), options).unwrap_or_else(|error| panic!("{case}: {error}"));
     let found = content(&engine, id).unwrap();
     assert_clean(&engine);
     close(engine);
@@ -131,7 +141,7 @@ fn a_mapping_of_a_copy_of_the_volume_is_left_to_the_copy() {
     let mappings = Mappings::of(&device);
     let (id, _) = one_blob(&device, &mappings);
     assert_eq!(version(&device, id, "closed before it is copied"), 2);
-    let copy = device.reopen(device.image());
+    let copy = device.copy(device.image(), 2);
     let engine = open_alone(device.clone(), &options()).unwrap();
     let write = engine.run(|store| async move {
         let blob = store.blob(id).await?;
@@ -152,26 +162,66 @@ fn a_mapping_of_a_copy_of_the_volume_is_left_to_the_copy() {
 }
 
 #[test]
-fn a_mapping_of_another_boot_or_volume_is_not_used() {
+fn a_mapping_whose_header_does_not_fit_its_name_is_refused() {
     let device = formatted(VOLUME_BYTES);
     let mappings = Mappings::of(&device);
     let (id, left) = one_blob(&device, &mappings);
-    for (what, at, stays) in [
-        ("boot", field::BOOT_ID, false),
-        ("volume", field::VOLUME_ID, true),
+    for (what, at) in [
+        ("boot", field::BOOT_ID),
+        ("volume", field::VOLUME_ID),
+        ("opening", field::OPENING),
+        ("version", field::VERSION),
     ] {
         let mut left = left.clone();
         left.mappings[0].1[at] ^= 1;
         let device = left.restore(&device, &mappings);
-        assert_eq!(version(&device, id, what), 1);
-        // Memory of another boot says nothing; another volume's is its own affair.
-        assert_eq!(mappings.paths().len(), usize::from(stays), "{what}");
+        if what == "boot" {
+            // What lies on a tmpfs is of this boot, whatever a container says.
+            assert_eq!(version(&device, id, what), 2);
+            assert!(mappings.paths().is_empty());
+        } else {
+            refused(&device, &mappings, what);
+            assert_eq!(without(&device, id, Takeover::Discard, what), 1);
+            assert!(mappings.paths().is_empty(), "{what}");
+        }
     }
 }
 
-/// Whatever lies under the name of a mapping that isn't one: the volume is as after a power cut, and nobody's file is touched.
+/// The volume isn't opened, for writing or to look at it, and the words name the mapping; nothing changes.
+fn refused(device: &Arc<FaultDevice>, mappings: &Mappings, case: &str) {
+    let before = superblock(&device.image()).sequence;
+    for read_only in [false, true] {
+        let options = StoreOptions {
+            read_only,
+            ..options()
+        };
+        let error = open_with(device.clone(), &options).map(drop);
+        let error = error.expect_err(case);
+        assert_eq!(error.errno(), Errno::OWNERDEAD, "{case}: {error}");
+        let path = mappings.only().display().to_string();
+        assert!(error.what().contains(&path), "{case}: {error}");
+        assert!(error.what().contains("discard"), "{case}: {error}");
+    }
+    assert_eq!(superblock(&device.image()).sequence, before, "{case}");
+}
+
+/// Opens without what is left in memory, and says which pattern the blob has.
+fn without(device: &Arc<FaultDevice>, id: BlobId, takeover: Takeover, case: &str) -> u64 {
+    version_with(
+        device,
+        id,
+        &StoreOptions {
+            takeover,
+            ..options()
+        },
+        case,
+    )
+}
+
+/// Whatever lies under the name of a mapping that can't be used: the volume isn't opened, until somebody says that it shall be
+/// without. (It was opened as after a power cut, with a warning that nobody saw.)
 #[test]
-fn what_is_no_mapping_is_left_alone() {
+fn what_is_no_mapping_is_refused_until_it_is_given_up() {
     let device = formatted(VOLUME_BYTES);
     let mappings = Mappings::of(&device);
     let (id, left) = one_blob(&device, &mappings);
@@ -231,7 +281,8 @@ fn what_is_no_mapping_is_left_alone() {
         let device = left.restore(&device, &mappings);
         std::fs::remove_file(&path).unwrap();
         make(&path);
-        assert_eq!(version(&device, id, what), 1);
+        refused(&device, &mappings, what);
+        assert_eq!(without(&device, id, Takeover::Leave, what), 1);
         assert_eq!(mappings.only(), path, "{what}");
     }
 }

@@ -5,6 +5,7 @@
 //! | `kills.rs` | processes that the kernel kills, anywhere |
 //! | `requests.rs` | deaths before each request to the device, of a workload and of a takeover |
 //! | `mappings.rs` | what lies in `/dev/shm` is old, foreign, damaged or no mapping at all |
+//! | `scenes.rs` | the image was copied, put back, moved, is reached in another way, or looked at |
 //! | `moment.rs`, `child.rs`, `world.rs` | a death as a value, a process to be killed, the model |
 //!
 //! `ADIT_KILLS=1000` kills so many processes, `ADIT_SEED=7` chooses what they do.
@@ -14,6 +15,7 @@ mod kills;
 mod mappings;
 mod moment;
 mod requests;
+mod scenes;
 mod world;
 
 #[test]

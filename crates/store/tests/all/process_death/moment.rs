@@ -7,12 +7,12 @@ use crate::rig::{PAGE, drop_dead, engine_options};
 use adit_base::random::Prng;
 use adit_base::{Errno, Result};
 use adit_block::{
-    Capabilities, Completion, Device, FaultConfig, FaultDevice, Geometry, Image, Operation, Queue,
-    Request,
+    Capabilities, Completion, Device, FaultConfig, FaultDevice, Geometry, Identity, Image,
+    Operation, Queue, Request,
 };
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::Superblock;
-use adit_store::{MkfsOptions, Store, StoreOptions, mkfs};
+use adit_store::{MkfsOptions, Store, StoreOptions, Survive, mkfs};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -35,7 +35,7 @@ pub(crate) fn options() -> StoreOptions {
 
 pub(crate) fn unprotected() -> StoreOptions {
     StoreOptions {
-        survive_process_death: false,
+        survive: Survive::Off,
         ..options()
     }
 }
@@ -87,6 +87,7 @@ pub(crate) fn formatted_with(size_bytes: u64, data_checksums: bool) -> Arc<Fault
     let device = FaultDevice::new(FaultConfig {
         size_bytes,
         volatile_cache: false,
+        identity: 1,
         ..FaultConfig::default()
     });
     format(device.clone(), data_checksums);
@@ -163,12 +164,14 @@ impl Drop for Mappings {
 
 /// Fields of a mapping that tests look at or change.
 pub(crate) mod field {
+    pub(crate) const VERSION: usize = 8;
     pub(crate) const VOLUME_ID: usize = 16;
     pub(crate) const BOOT_ID: usize = 32;
-    pub(crate) const PID: usize = 48;
     pub(crate) const FRAMES_TOUCHED: usize = 52;
+    pub(crate) const HORIZON: usize = 96;
+    pub(crate) const OPENING: usize = 136;
     /// Bytes of the header that mean something.
-    pub(crate) const USED: usize = 120;
+    pub(crate) const USED: usize = 144;
     /// The first frame's description; each has 64 bytes.
     pub(crate) const METAS: usize = 4096;
 }
@@ -182,10 +185,9 @@ pub(crate) struct Moment {
 
 impl Moment {
     pub(crate) fn of(device: &FaultDevice, mappings: &Mappings) -> Moment {
+        // Its owner lives, but not in the story: nobody locks a copy of the file.
         let read = |path: PathBuf| {
-            let mut bytes = std::fs::read(&path).unwrap();
-            // Its owner lives, but not in the story.
-            bytes[field::PID..field::PID + 4].fill(0);
+            let bytes = std::fs::read(&path).unwrap();
             (path, bytes)
         };
         Moment {
@@ -245,6 +247,10 @@ impl Device for Witness {
 
     fn capabilities(&self) -> Capabilities {
         self.device.capabilities()
+    }
+
+    fn identity(&self) -> Identity {
+        self.device.identity()
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {
@@ -323,6 +329,10 @@ impl Device for Gate {
 
     fn capabilities(&self) -> Capabilities {
         self.device.capabilities()
+    }
+
+    fn identity(&self) -> Identity {
+        self.device.identity()
     }
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {

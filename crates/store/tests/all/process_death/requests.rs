@@ -201,7 +201,7 @@ fn a_ring_that_is_full_at_death_gets_room_for_what_the_dead_process_had_not_writ
         for _ in 0..24 {
             let before = superblock(&left.image);
             let device = left.restore(&device, &mappings);
-            let witness = Witness::new(&device, 9 + random.below(90));
+            let witness = Witness::new(&device, 10 + random.below(90));
             if let Ok(engine) = open_alone(witness.clone(), &options()) {
                 drop_dead(engine);
             }

@@ -6,7 +6,7 @@ use adit_base::{Errno, PAGE_BYTES, Result};
 use adit_block::{Device, FaultConfig, FaultDevice};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::{BlobKind, Slot, Superblock, VolumeId};
-use adit_store::{BlobId, CheckReport, MkfsOptions, Store, StoreOptions, mkfs};
+use adit_store::{BlobId, CheckReport, MkfsOptions, Store, StoreOptions, Survive, mkfs};
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros};
 
@@ -57,7 +57,7 @@ pub fn try_open(device: &Arc<FaultDevice>) -> Result<Arc<Engine<Store>>> {
     Engine::start(device, engine_options(), |reactor| async move {
         let options = StoreOptions {
             cache_bytes: 16 << 20,
-            survive_process_death: false,
+            survive: Survive::Off,
             ..StoreOptions::default()
         };
         Store::open(reactor, &options).await

@@ -1,0 +1,243 @@
+//! What scripts rely on: exit codes, names in JSON, words that say what failed, and that a command
+//! which fails changes nothing.
+
+mod support;
+
+use adit::{OpenOptions, Volume};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use support::{Place, noise};
+
+const PAGE: usize = 4096;
+
+fn open(place: &Place) -> Volume {
+    let address = place.path("v.adit");
+    Volume::open(address.to_str().expect("text")).expect("opened")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// `adit rm -r v.adit /` removed everything below the root, and then complained that a root can't
+/// be removed.
+#[test]
+fn rm_refuses_the_root_before_it_removes_anything() {
+    let place = Place::with_volume();
+    place.write("f", "content");
+    place.ok(&["mkdir", "v.adit", "/d"]);
+    place.ok(&["put", "v.adit", "f", "/d"]);
+    for root in ["/", "//", ".", "/d/.."] {
+        let errors = place.fails(1, &["rm", "-r", "v.adit", root]);
+        assert!(errors.contains("the root of the volume"), "{errors}");
+        place.fails(1, &["rm", "-rf", "v.adit", root]);
+    }
+    assert_eq!(place.ok(&["cat", "v.adit", "/d/f"]), "content");
+}
+
+/// `stat` and `cat` ended at the first path that was missing: of what a script asked for after it
+/// nothing was said.
+#[test]
+fn stat_and_cat_go_on_after_a_path_that_is_missing() {
+    let place = Place::with_volume();
+    place.write("a", "1");
+    place.write("b", "2");
+    place.ok(&["mkdir", "v.adit", "/d"]);
+    place.ok(&["put", "v.adit", "a", "b", "/"]);
+    let paths = ["/a", "/none", "/d", "/b"];
+    let run = |words: &[&str]| {
+        let output = place.run(&[words, &paths].concat());
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains("/none: No such file"), "{errors}");
+        (output, errors)
+    };
+    let (output, errors) = run(&["cat", "v.adit"]);
+    assert_eq!(output.stdout, b"12");
+    assert!(errors.contains("read /d: Is a directory"), "{errors}");
+    let (output, _) = run(&["stat", "v.adit"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text.matches("  kind       ").count(), 3, "{text}");
+    let (output, _) = run(&["stat", "--json", "v.adit"]);
+    let names: Vec<Value> = json(&output).as_array().expect("a list").to_vec();
+    let names: Vec<&Value> = names.iter().map(|line| &line["name"]).collect();
+    assert_eq!(names, ["/a", "/d", "/b"]);
+    place.ok(&["stat", "v.adit", "/a", "/b"]);
+}
+
+/// "No space left on device" of a command that writes nothing to the volume: it was the disk of the
+/// script's own log.
+#[test]
+fn a_full_standard_output_is_named() {
+    let place = Place::with_volume();
+    place.write("f", noise(1, 100_000));
+    place.ok(&["put", "v.adit", "f", "/"]);
+    for words in [
+        &["cat", "v.adit", "/f"][..],
+        &["stat", "v.adit", "/f"],
+        &["ls", "-l", "v.adit"],
+        &["ls", "--json", "v.adit"],
+        &["du", "v.adit"],
+        &["df", "v.adit"],
+        &["info", "--json", "v.adit"],
+        &["lsof", "v.adit"],
+        &["check", "v.adit"],
+        &["scrub", "v.adit"],
+        &["completions", "bash"],
+    ] {
+        let full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("Linux has one");
+        let mut child = place.command(words);
+        let child = child.stdout(full).stderr(std::process::Stdio::piped());
+        let output = child.spawn().and_then(|child| child.wait_with_output());
+        let output = output.expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {errors}");
+        let expected = "adit: write standard output: No space left on device (ENOSPC)\n";
+        assert_eq!(errors, expected, "{words:?}");
+    }
+}
+
+/// In JSON all that `ls` and the others knew of such names was U+FFFD: two files were one, and
+/// neither could be used.
+#[test]
+fn json_has_all_bytes_of_names_that_are_not_utf_8() {
+    let place = Place::with_volume();
+    let odd = Path::new(OsStr::from_bytes(b"/\xffodd"));
+    let file = odd.join(OsStr::from_bytes(b"\xfe"));
+    let volume = open(&place);
+    volume.create_dir(odd).expect("made");
+    volume.write(&file, "content").expect("written");
+    volume.symlink(&file, "/link").expect("made");
+    let held = volume
+        .open_file(&file, OpenOptions::new().read(true))
+        .expect("opened");
+    let lsof = json(&place.run(&["lsof", "--json", "--paths", "v.adit"]));
+    let shown = &lsof["files"][0];
+    assert_eq!(shown["path"], "/\u{fffd}odd/\u{fffd}");
+    assert_eq!(shown["path_bytes"], "2fff6f64642ffe");
+    drop(held);
+    volume.close().expect("closed");
+
+    let ls = json(&place.run(&["ls", "--json", "v.adit"]));
+    let (link, directory) = (&ls[0], &ls[1]);
+    assert_eq!(directory["name"], "\u{fffd}odd");
+    assert_eq!(directory["name_bytes"], "ff6f6464");
+    assert_eq!(link["name"], "link");
+    assert!(link.get("name_bytes").is_none(), "{link}");
+    assert_eq!(link["target_bytes"], "2fff6f64642ffe");
+
+    let mut stat = place.command(&["stat", "--json", "v.adit"]);
+    stat.arg(&file).arg("/link");
+    let stat = json(&place.end(stat));
+    assert_eq!(stat[0]["name_bytes"], "2fff6f64642ffe");
+    assert!(stat[1].get("name_bytes").is_none());
+
+    let du = json(&place.run(&["du", "--json", "v.adit"]));
+    assert_eq!(du[0]["path_bytes"], "2fff6f6464");
+    assert_eq!(du[1]["path"], "/");
+    assert!(du[1].get("path_bytes").is_none());
+}
+
+/// Changes the first page of the volume that `is_it` chooses.
+fn rot(place: &Place, is_it: impl Fn(&[u8]) -> bool) {
+    let image = std::fs::read(place.path("v.adit")).expect("read");
+    let page = image.chunks(PAGE).skip(1026).position(is_it);
+    let page = 1026 + page.expect("such a page is on the device");
+    let image = std::fs::File::options()
+        .write(true)
+        .open(place.path("v.adit"))
+        .expect("opened");
+    let written = image.write_all_at(b"rot", (page * PAGE + 1000) as u64);
+    written.expect("written");
+}
+
+#[test]
+fn json_of_scrub_and_check_has_all_bytes_of_paths_that_are_not_utf_8() {
+    let place = Place::new();
+    place.ok(&["mkfs", "v.adit", "--size", "64M", "--data-checksums"]);
+    let odd = PathBuf::from(OsStr::from_bytes(b"/\xffodd"));
+    let (file, content) = (odd.join("f"), noise(1, PAGE));
+    let volume = open(&place);
+    volume.create_dir(&odd).expect("made");
+    volume.write(&file, &content).expect("written");
+    for number in 0..200 {
+        let path = odd.join(format!("{number}{}", "n".repeat(200)));
+        volume.write(path, "").expect("made");
+    }
+    volume.close().expect("closed");
+
+    rot(&place, |page| page == content);
+    let output = place.run(&["scrub", "--json", "--read-only", "v.adit"]);
+    assert_eq!(output.status.code(), Some(3));
+    let damage = &json(&output)["damages"][0];
+    assert_eq!(damage["path"], "/\u{fffd}odd/f");
+    assert_eq!(damage["path_bytes"], "2fff6f64642f66");
+
+    // A leaf of the directory: checksum algorithm, kind, level, flags.
+    rot(&place, |page| {
+        let is_full = page.windows(200).any(|bytes| bytes == [b'n'; 200]);
+        page[4..8] == [1, 5, 0, 0] && is_full
+    });
+    let output = place.run(&["check", "--json", "v.adit"]);
+    assert_eq!(output.status.code(), Some(3));
+    let found = json(&output);
+    let mut problems = found["problems"].as_array().expect("a list").iter();
+    let problem = problems.find(|problem| problem["path"] == "/\u{fffd}odd");
+    let problem = problem.unwrap_or_else(|| panic!("{found}"));
+    assert_eq!(problem["path_bytes"], "2fff6f6464");
+}
+
+/// `--cache-size 0` and `--cache-size 15E` were taken, and were 8 MiB and 4 TiB in silence.
+#[test]
+fn an_absurd_cache_size_is_refused_with_what_is_allowed() {
+    let place = Place::with_volume();
+    for absurd in ["0", "4096", "7.9M", "1P", "15E"] {
+        for command in [
+            &["ls", "v.adit"][..],
+            &["check", "v.adit"],
+            &["mkdir", "v.adit", "/d"],
+        ] {
+            let errors = place.fails(1, &[command, &["--cache-size", absurd]].concat());
+            assert!(
+                errors.contains("open v.adit: use a page cache of"),
+                "{errors}"
+            );
+            assert!(errors.contains("it has 8 MiB to "), "{errors}");
+        }
+    }
+    place.ok(&["ls", "v.adit", "--cache-size", "8M"]);
+}
+
+/// Numbers of seven digits, no file, or nothing that would work instead.
+#[test]
+fn mkfs_and_grow_say_which_file_and_what_would_work() {
+    let place = Place::new();
+    let refused = |words: &[&str]| place.fails(1, &[&["mkfs", "v.adit"], words].concat());
+    let errors = refused(&["--size", "64K"]);
+    let expected = "format v.adit: mkfs: a volume of 64 KiB is too small: with a journal of 4 MiB the smallest has 4718592 bytes";
+    assert!(errors.contains(expected), "{errors}");
+    let errors = refused(&["--size", "64M", "--journal-size", "4K"]);
+    assert!(
+        errors.contains("a journal of 4 KiB (it has 4 MiB to 4 GiB)"),
+        "{errors}"
+    );
+    for cluster in ["5K", "64M", "8G"] {
+        let errors = refused(&["--size", "64M", "--cluster-size", cluster]);
+        assert!(errors.contains("format v.adit: "), "{errors}");
+        assert!(
+            errors.contains("(a multiple of 4096, at most 32 MiB)"),
+            "{errors}"
+        );
+    }
+    place.ok(&["mkfs", "v.adit", "--size", "4718592"]);
+    let errors = place.fails(1, &["grow", "v.adit", "1M"]);
+    let expected = "grow v.adit: the volume has 4718592 bytes and can't shrink";
+    assert!(errors.contains(expected), "{errors}");
+}

@@ -1,0 +1,61 @@
+//! A claim: a mapping without frames, which only says that its owner lives and has the volume open.
+//!
+//! The lock on an image keeps a second opener of the same file away, not one that reaches the same bytes
+//! in another way (a loop device, a device mapper, a hard link's file system without locks). Both read
+//! the same superblock, though, and its secret `opening` seals the names of mappings and claims. So an
+//! opener claims the volume under what it read, looks for others, reads the superblock again, and only
+//! then writes. Where there is no mapping to show that the owner lives, the claim stays for the whole
+//! opening. It is locked as a mapping is.
+
+use super::mapping::{CacheHeader, Layout, nameless, publish};
+use super::name::SharedName;
+use adit_base::fork::{self, ChildGuard};
+use adit_base::{Error, PAGE_BYTES, Result};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// A claim of this process; dropped, it is gone.
+pub struct Claim {
+    /// Before the file: a descriptor is unregistered before it is closed.
+    _guard: ChildGuard,
+    _file: OwnedFd,
+    path: PathBuf,
+    generation: u32,
+}
+
+impl Claim {
+    /// Claims what the name says.
+    pub fn make(name: &SharedName) -> Result<Claim> {
+        let path = name.path();
+        let header = Box::new(CacheHeader::empty());
+        header.stamp(Layout::of(0), Some(name))?;
+        let file = nameless(&name.directory)?;
+        let bytes: [u8; PAGE_BYTES] = header.bytes();
+        let mut written = 0;
+        while written < bytes.len() {
+            written += rustix::io::pwrite(&file, &bytes[written..], written as u64)
+                .map_err(|errno| Error::with(errno, format!("write {}", path.display())))?;
+        }
+        let guard = fork::close_in_child(file.as_fd());
+        publish(&file, &path)?;
+        Ok(Claim {
+            _guard: guard,
+            _file: file,
+            path,
+            generation: fork::generation(),
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.generation == fork::generation() {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}

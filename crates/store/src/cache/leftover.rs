@@ -1,0 +1,246 @@
+//! Finds the mappings and claims of a volume, and says of each whose it is and whether its owner lives.
+//!
+//! Anybody may put a file into `/dev/shm`. So the name is parsed, the file's owner noted, and nothing is
+//! believed here: `takeover.rs` decides what each one means. Invariants: an error that leaves a file
+//! unjudged (no descriptors, no memory, an IO error) is an error, never a shorter list; nothing is
+//! changed but by [`Leftover::delete`].
+
+use super::mapping::boot_id;
+use super::name::{ParsedName, prefix};
+use super::salvage::{Abandoned, Header};
+use adit_base::fork::{self, ChildGuard};
+use adit_base::simulation::{Host, host_error};
+use adit_base::{Errno, Error, Result};
+use adit_block::Life;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What `statfs` says of a tmpfs.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// A process that seems to live may have been killed a moment ago; then its lock is gone within this time.
+const LIVING_MAX: Duration = Duration::from_millis(100);
+/// The same where the owner isn't known: in another pid namespace, or a forked child's for a moment.
+const UNKNOWN_MAX: Duration = Duration::from_secs(2);
+/// A process that is known to be ending is waited for longer: beside others it may starve.
+const ENDING_MAX: Duration = Duration::from_secs(30);
+
+/// A file that may hold, or guard, state of a volume.
+#[derive(Debug)]
+pub struct Leftover {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What its name says; None: no program of this version gave it.
+    pub name: Option<ParsedName>,
+    /// The user who made it.
+    pub uid: u32,
+    /// What is in it.
+    pub content: Content,
+}
+
+/// What a [`Leftover`] is.
+#[derive(Debug)]
+pub enum Content {
+    /// Its owner lives: the file is locked. With what it says, if it can be read.
+    Live(Option<Box<Header>>),
+    /// It can't be read, and nobody locks it.
+    Unreadable(Error),
+    /// It is no mapping, or none that this program understands.
+    Strange(Error),
+    /// A dead owner's; locked by us.
+    Dead(Box<Dead>),
+}
+
+/// A file whose owner is dead, locked.
+#[derive(Debug)]
+pub struct Dead {
+    /// Before the file: a descriptor is unregistered before it is closed.
+    guard: ChildGuard,
+    file: OwnedFd,
+    /// What its first page says.
+    pub header: Header,
+}
+
+/// How a lookup locks the mappings of dead owners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To look at them; others may look, too.
+    Look,
+    /// To take them over.
+    TakeOver,
+}
+
+impl Leftover {
+    /// All files in a directory that are named after a volume, by name; `own` is left out. A lock that a
+    /// dying process may still have is waited for where the name belongs to this `opening`.
+    pub fn list(
+        directory: &Path,
+        (volume_id, opening): (u128, u64),
+        purpose: Purpose,
+        own: Option<&Path>,
+    ) -> Result<Vec<Leftover>> {
+        let mut found = Vec::new();
+        for path in Leftover::paths(directory, &prefix(volume_id))? {
+            if own != Some(&*path)
+                && let Some(leftover) = Leftover::open(path, opening, purpose)?
+            {
+                found.push(leftover);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The file of this name; None: there is none.
+    pub fn at(path: PathBuf, purpose: Purpose) -> Result<Option<Leftover>> {
+        Leftover::open(path, 0, purpose)
+    }
+
+    /// The files in a directory whose names begin so, by name.
+    pub fn paths(directory: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
+        let fail = |error: std::io::Error| {
+            let what = format!("look for unsaved data in {}", directory.display());
+            Error::from(error).context(what)
+        };
+        if let Some(errno) = host_error(Host::ListMappings) {
+            return Err(fail(std::io::Error::from(errno)));
+        }
+        let entries = match std::fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(fail(error)),
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(fail)?;
+            if entry.file_name().to_string_lossy().starts_with(prefix) {
+                paths.push(entry.path());
+            }
+        }
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// One of them; None: it is gone.
+    fn open(path: PathBuf, opening: u64, purpose: Purpose) -> Result<Option<Leftover>> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.and_then(ParsedName::parse);
+        let unjudged = |errno| Error::with(errno, format!("judge {}", path.display()));
+        let stat = match rustix::fs::lstat(&path) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(unjudged(errno)),
+        };
+        let leftover = |content| {
+            Ok(Some(Leftover {
+                path: path.clone(),
+                name,
+                uid: stat.st_uid,
+                content,
+            }))
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            let what = "it isn't a file";
+            return leftover(Content::Strange(Error::with(Errno::INVAL, what)));
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let opened = match host_error(Host::ReadMapping) {
+            None => rustix::fs::open(&path, flags, Mode::empty()),
+            Some(errno) => Err(errno),
+        };
+        let file = match opened {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) => {
+                let what = format!("it belongs to user {}", stat.st_uid);
+                return match adit_block::is_locked(&stat) {
+                    true => leftover(Content::Live(None)),
+                    false => leftover(Content::Unreadable(Error::with(errno, what))),
+                };
+            }
+            Err(errno) => return Err(unjudged(errno)),
+        };
+        let guard = fork::close_in_child(file.as_fd());
+        let header = Header::read(&file, &stat);
+        let pid = header.as_ref().ok().map(|header| header.pid);
+        let waits = name.is_some_and(|name| name.is_sealed_by(opening));
+        if !lock(&file, purpose, waits, pid).map_err(unjudged)? {
+            return leftover(Content::Live(header.ok().map(Box::new)));
+        }
+        // Its owner may have closed the volume while we waited.
+        if rustix::fs::statat(rustix::fs::CWD, &path, AtFlags::SYMLINK_NOFOLLOW)
+            .is_err_and(|errno| errno == Errno::NOENT)
+        {
+            return Ok(None);
+        }
+        // Once more: now nobody changes it.
+        let stat = rustix::fs::fstat(&file).map_err(unjudged)?;
+        match Header::read(&file, &stat) {
+            Ok(header) => leftover(Content::Dead(Box::new(Dead {
+                guard,
+                file,
+                header,
+            }))),
+            Err(error) if error.errno() == Errno::INVAL => leftover(Content::Strange(error)),
+            Err(error) => Err(error.context(format_args!("judge {}", path.display()))),
+        }
+    }
+
+    /// What dead owners left of a volume, by name; without a judgement whether it is of use. For tests.
+    #[doc(hidden)]
+    pub fn abandoned(directory: &Path, volume_id: u128) -> Result<Vec<Abandoned>> {
+        let found = Leftover::list(directory, (volume_id, 0), Purpose::TakeOver, None)?;
+        let dead = found.into_iter().filter_map(|found| match found.content {
+            Content::Dead(dead) => Some(dead.load(found.path)),
+            _ => None,
+        });
+        Ok(dead.flatten().collect())
+    }
+
+    /// Removes the file.
+    pub fn delete(&self) -> Result<()> {
+        rustix::fs::unlink(&self.path)
+            .map_err(|errno| Error::with(errno, format!("delete {}", self.path.display())))
+    }
+}
+
+impl Dead {
+    /// Was it made in this boot of the machine? Memory of another one says nothing any more. What lies on a tmpfs was:
+    /// the boot id may be another one in a container.
+    pub fn is_of_this_boot(&self) -> Result<bool> {
+        let file_system = rustix::fs::fstatfs(&self.file)?.f_type;
+        Ok(file_system as u64 == TMPFS_MAGIC || self.header.boot_id == boot_id()?)
+    }
+
+    /// Reads what it has to say about frames.
+    pub fn load(self, path: PathBuf) -> Result<Abandoned> {
+        Abandoned::load(self.file, self.guard, path, self.header)
+    }
+}
+
+/// Takes the lock, unless a living process has it.
+fn lock(file: &OwnedFd, purpose: Purpose, waits: bool, owner: Option<u32>) -> Result<bool, Errno> {
+    let operation = match purpose {
+        Purpose::Look => FlockOperation::NonBlockingLockShared,
+        Purpose::TakeOver => FlockOperation::NonBlockingLockExclusive,
+    };
+    let begin = Instant::now();
+    loop {
+        match flock(file, operation) {
+            Ok(()) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let max = match owner.map(adit_block::life_of) {
+                    Some(Life::Runs) => LIVING_MAX,
+                    Some(Life::Ends) => ENDING_MAX,
+                    Some(Life::Gone) | None => UNKNOWN_MAX,
+                };
+                if !waits || begin.elapsed() >= max {
+                    return Ok(false);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+}

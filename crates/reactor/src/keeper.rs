@@ -13,7 +13,7 @@ use adit_base::sync::{Mutex, tries};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Error, Result};
 
-use crate::driver::{Core, Left, Purpose};
+use crate::driver::{Core, Inside, Left, Purpose};
 use crate::futex;
 
 const IDLE: u32 = 0;
@@ -138,6 +138,8 @@ fn is_current(id: ThreadId) -> bool {
 
 fn keep(core: &Core) {
     let keeper = &core.keeper;
+    // Whatever runs here is inside the worker; a foreign waker is not (`drive` sees to that).
+    let _inside = Inside::enter();
     let mut deadline_ns = None;
     loop {
         keeper.sleep(deadline_ns);

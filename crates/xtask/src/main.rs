@@ -11,6 +11,7 @@ mod dependencies;
 mod end_to_end;
 mod flames;
 mod fuzz;
+mod hanging;
 #[cfg(test)]
 mod layers;
 mod models;

@@ -4,6 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::hanging;
 
 /// What a task returns: nothing, or a sentence for the developer.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
@@ -99,8 +103,13 @@ fn last_lines(text: &str, count: usize) -> String {
     lines.join("\n")
 }
 
+/// A program that prints nothing for so long hangs. (Compiling this workspace beside a busy
+/// machine takes a third of that.)
+const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
+
 /// Runs to the end; standard output goes to the terminal and, line by line, to `each_line`.
-/// Returns whether the program succeeded.
+/// Returns whether the program succeeded. One that hangs is killed with all that it started, after
+/// what its threads wait for was printed.
 pub(crate) fn run_watching(
     command: &mut Command,
     mut each_line: impl FnMut(&str),
@@ -111,12 +120,31 @@ pub(crate) fn run_watching(
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| failed(command, error))?;
-    if let Some(output) = child.stdout.take() {
+    let output = child.stdout.take().expect("asked for above");
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || {
         for line in BufReader::new(output).split(b'\n') {
-            let line = line.map_err(|error| failed(command, error))?;
-            let line = String::from_utf8_lossy(&line);
-            println!("{line}");
-            each_line(&line);
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    loop {
+        match lines.recv_timeout(SILENCE_MAX) {
+            Ok(line) => {
+                let line = line.map_err(|error| failed(command, error))?;
+                let line = String::from_utf8_lossy(&line);
+                println!("{line}");
+                each_line(&line);
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let minutes = SILENCE_MAX.as_secs() / 60;
+                println!("nothing was printed for {minutes} minutes; this hangs:");
+                hanging::kill(child.id());
+                let _ = child.wait();
+                return Err(failed(command, "it hung and was killed"));
+            }
         }
     }
     let status = child.wait().map_err(|error| failed(command, error))?;

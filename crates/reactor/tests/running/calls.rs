@@ -1,13 +1,15 @@
 //! Blocking calls: operations of one thread and of many.
 
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use adit_base::{Errno, Error, Result};
 use adit_block::{FileDevice, FileEngine, FileOptions, Request};
 use adit_reactor::sync::join_all;
 
 use crate::common::{
-    LIMIT, State, block_on, memory, slow_memory, start, start_with, within, write_read,
+    LIMIT, State, block_on, is_keeper, memory, slow_memory, start, start_with, within, write_read,
 };
 
 #[test]
@@ -164,6 +166,34 @@ fn a_call_inside_a_call_is_a_deadlock_that_is_refused() {
     engine
         .run(|_| async { Ok(()) })
         .expect("and nothing is broken");
+}
+
+/// It hung: the keeper's thread had no mark that it is inside the worker.
+#[test]
+fn a_call_inside_what_the_keeper_executes_is_refused_as_well() {
+    within(LIMIT, || {
+        let engine = start(memory());
+        let inside = Arc::new(Mutex::new(None));
+        let (again, answer) = (engine.clone(), inside.clone());
+        let operation = engine.spawn(move |state| async move {
+            while !is_keeper() {
+                state.reactor.sleep(Duration::from_millis(1)).await;
+            }
+            let refused = again.run(|_| async { Ok(()) }).expect_err("refused");
+            *answer.lock().expect("nobody panicked") = Some(refused.errno());
+            drop(again);
+            Ok(())
+        });
+        // Nobody drives but the keeper.
+        while !operation.is_done() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        operation.wait().expect("ran");
+        assert_eq!(
+            *inside.lock().expect("nobody panicked"),
+            Some(Errno::DEADLK)
+        );
+    });
 }
 
 /// An engine on a file is driven by many threads in all ways at once.

@@ -355,6 +355,28 @@ fn making_a_volume_anew_takes_what_was_left_of_the_old_one() {
     assert_eq!(place.ok(&["ls", "v.adit"]), "");
 }
 
+/// The names of the first versions had no seal.
+#[test]
+fn a_mapping_with_another_versions_name_refuses_the_opening_and_can_be_removed() {
+    let place = killed();
+    let path = mappings(&place, &place.path("v.adit"))[0].clone();
+    let name = path.file_name().expect("a name").to_str().expect("text");
+    let old = path.with_file_name(&name[..name.rfind('-').expect("parts")]);
+    std::fs::rename(&path, &old).expect("renamed");
+    let errors = place.fails(1, &["mkdir", "v.adit", "/d"]);
+    let old = old.to_str().expect("text");
+    assert!(errors.contains("EOWNERDEAD") && errors.contains(old), "{errors}");
+    let removed = place.ok(&["mappings", "--remove", old]);
+    assert!(removed.contains("unsaved: 80 KiB"), "{removed}");
+    place.ok(&["mkdir", "v.adit", "/d"]);
+    assert_eq!(place.ok(&["ls", "v.adit"]), "d/\n");
+    // Nothing else is removed.
+    let other = place.path("adit-notes");
+    std::fs::write(&other, "kept").expect("written");
+    let other = other.to_str().expect("text");
+    assert!(place.fails(1, &["mappings", "--remove", other]).contains("EINVAL"));
+}
+
 #[test]
 fn mappings_are_listed_and_only_those_of_the_dead_removed() {
     let place = Place::with_volume();

@@ -1,7 +1,7 @@
 //! The mappings of all volumes in a directory, for people: whose each one is, how much it holds, and
 //! removing one that nobody will come back for.
 
-use crate::cache::{ADDRESS_BYTES_MAX, Content, Leftover, Purpose, Unsaved};
+use crate::cache::{self, ADDRESS_BYTES_MAX, Content, Leftover, Purpose, Unsaved};
 use adit_base::{Errno, Error, Result};
 use adit_block::{Identity, IdentityKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -58,16 +58,21 @@ pub fn remove_mapping(path: &Path) -> Result<Mapping> {
     if matches!(leftover.content, Content::Live(_)) {
         return fail(Errno::BUSY, "its process lives");
     }
-    if leftover.name.is_none() {
+    if volume_of(&leftover.path).is_none() {
         return fail(Errno::INVAL, "its name is none of a mapping");
     }
     leftover.delete()?;
     Ok(described(leftover))
 }
 
+/// Another version's names begin in the same way.
+fn volume_of(path: &Path) -> Option<u128> {
+    cache::volume_of(path.file_name()?.to_str()?)
+}
+
 fn described(leftover: Leftover) -> Mapping {
     let mut mapping = Mapping {
-        volume_id: leftover.name.map(|name| name.volume_id),
+        volume_id: volume_of(&leftover.path),
         epoch: leftover.name.map(|name| name.epoch),
         uid: leftover.uid,
         pid: None,

@@ -49,7 +49,7 @@ pub use leftover::{Content, Dead, Leftover, Purpose};
 pub use lists::{FrameList, Lane};
 pub(crate) use mapping::{ADDRESS_BYTES_MAX, impossible};
 pub use mapping::{CacheHeader, CacheOptions, CachePlacement, Survive};
-pub use name::{ParsedName, SharedName};
+pub use name::{ParsedName, SharedName, volume_of};
 pub use owner::{Cache, Counts, Pinned};
 pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
 

@@ -119,6 +119,13 @@ impl ParsedName {
     }
 }
 
+/// The volume that a name of any version begins with; None: no mapping is called so.
+pub fn volume_of(name: &str) -> Option<u128> {
+    let (id, rest) = name.strip_prefix("adit-")?.split_at_checked(32)?;
+    let plain = id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) && rest.starts_with('-');
+    plain.then(|| u128::from_str_radix(id, 16).ok())?
+}
+
 /// The beginning of the names of all mappings of a volume.
 pub(super) fn prefix(volume_id: u128) -> String {
     format!("adit-{volume_id:032x}-")
@@ -163,6 +170,11 @@ mod tests {
             }
             .path()
         );
+        assert_eq!(volume_of(&file), Some(42));
+        assert_eq!(volume_of(&format!("{}7", prefix(42))), Some(42));
+        for strange in ["", "adit-", "adit-é", &prefix(42)[1..], prefix(42).trim_end_matches('-')] {
+            assert_eq!(volume_of(strange), None, "{strange}");
+        }
         for strange in ["", "adit-", "adit-2a-7-0-0-0", &file[..file.len() - 1]] {
             assert_eq!(ParsedName::parse(strange), None, "{strange}");
         }

@@ -1,8 +1,8 @@
 //! Decoders of what is on the device, for `crates/fuzz`.
 
+use crate::format::record::{self, Change};
 use crate::format::{JournalHeader, Page, Slot, Superblock, VolumeId};
-use crate::pages::Stop;
-use crate::record::{self, Change};
+use crate::metadata::pages::Stop;
 use crate::{slot_page, superblock, xattr};
 use adit_base::Result;
 

@@ -1,68 +1,48 @@
 //! Blobs and transactions: everything that is on the device. Knows no names.
 //!
-//! Start at `volume.rs` (what a mounted store is), then `transaction.rs` (how it changes),
-//! `sync.rs` (how data gets home) and `recovery.rs` (how it comes back).
+//! The rooms, lower ones first; a room uses only those above it in this table, which a test checks
+//! (`crates/xtask/src/rooms.rs`).
+//!
+//! | room | what |
+//! |---|---|
+//! | [`format`] | the bytes on the device: pages, superblock, records, where the groups lie |
+//! | [`cache`] | frames of pages, and the shared mapping that survives the process |
+//! | [`metadata`] | pages read and changed by any means: trees, extents, slots, free space |
+//! | `journal` | the ring, the open transaction, pending frees, images for a checkpoint |
+//! | `recovery` | the journal replayed; what a killed process left is judged |
+//! | `blob` | blobs in memory, and what other threads may do with them |
+//! | `state` | the worker-owned state of an open volume, [`Store`] |
+//! | `commit` | transactions, group commit, barriers, checkpoints |
+//! | `data` | reads, writes, write-back, direct IO, checksums of data |
+//! | `health` | check, repair, scrub |
+//! | `volume` | mkfs, open, close, grow |
 
-mod atomic;
-mod barriers;
-pub mod blob;
+mod blob;
 pub mod cache;
-mod check;
-mod checkpoint;
-mod checksums;
-mod direct;
-pub mod extents;
+mod commit;
+mod data;
 pub mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod grow;
-mod home;
-mod iterate;
+mod health;
 mod journal;
-mod lease;
-mod mappings;
-mod mount;
-pub mod node;
-mod owned_cache;
-pub mod page_view;
-pub mod pages;
-mod places;
-mod read;
-mod record;
+pub mod metadata;
 mod recovery;
-mod repair;
-mod resize;
-mod scrub;
-mod seek;
-pub mod slot_page;
-pub mod space;
-pub mod space_check;
-mod superblock;
-mod sync;
-mod takeover;
+mod state;
 #[doc(hidden)]
 pub mod testing;
-mod transaction;
 mod volume;
-mod write;
-mod xattr;
 
-pub use atomic::AtomicRange;
-pub use blob::{BLOB_BYTES_MAX, Blob, BlobId, BlobShared, DirectWrite};
-pub use cache::Survive;
-pub use cache::Unsaved;
-pub use check::{CheckReport, Problem};
+pub use blob::{Blob, BlobShared, DirectWrite};
+pub use cache::{Mapping, Survive, Unsaved, mappings, remove_mapping};
+pub use commit::{Transaction, View};
+pub use data::{AllocateMode, AtomicRange, Sought, SyncKind};
+pub use data::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
+pub use format::{BLOB_BYTES_MAX, BlobId, foreign_signature};
+pub use health::{CheckReport, Damage, NameEntry, NameLeaves, Problem, ScrubOptions, ScrubReport};
 pub use journal::Point;
-pub use mappings::{Mapping, mappings, remove_mapping};
-pub use mount::{MkfsOptions, RepairOptions, mkfs};
-pub use repair::{Finding, FindingKind, Findings, NameEntry, NameLeaves};
-pub use resize::AllocateMode;
-pub use scrub::{Damage, ScrubOptions, ScrubReport};
-pub use seek::Sought;
-pub use superblock::foreign_signature;
-pub use sync::SyncKind;
-pub use takeover::Takeover;
-pub use transaction::{Transaction, View};
-pub use volume::{CACHE_BYTES_MIN, Store, StoreOptions, VolumeInfo};
-pub use xattr::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
+pub use metadata::{extents, node, page_view, pages, slot_page, space};
+pub use recovery::{Finding, FindingKind, Findings, Takeover};
+pub use state::{CACHE_BYTES_MIN, Store, StoreOptions, VolumeInfo};
+pub use volume::{MkfsOptions, RepairOptions, mkfs};

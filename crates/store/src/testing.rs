@@ -5,8 +5,8 @@
 //! property of an algorithm is tested. It panics on what the store would take for a bug of ours.
 
 use crate::format::{Page, PageKind};
-use crate::page_view::{corrupt, header};
-use crate::pages::{Pages, PagesRead, Stop};
+use crate::metadata::page_view::{corrupt, header};
+use crate::metadata::pages::{Pages, PagesRead, Stop};
 use adit_base::random::Prng;
 use adit_base::{Errno, Error};
 use std::cell::RefCell;

@@ -28,11 +28,13 @@ mod index;
 mod leftover;
 mod lists;
 mod mapping;
+mod mappings;
 #[cfg(test)]
 mod measure;
 #[cfg(all(test, loom))]
 mod models;
 mod name;
+mod owned;
 mod owner;
 mod salvage;
 #[cfg(test)]
@@ -49,7 +51,9 @@ pub use leftover::{Content, Dead, Leftover, Purpose};
 pub use lists::{FrameList, Lane};
 pub(crate) use mapping::{ADDRESS_BYTES_MAX, impossible};
 pub use mapping::{CacheHeader, CacheOptions, CachePlacement, Survive};
+pub use mappings::{Mapping, mappings, remove_mapping};
 pub use name::{ParsedName, SharedName, volume_of};
+pub(crate) use owned::OwnedCache;
 pub use owner::{Cache, Counts, Pinned};
 pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
 

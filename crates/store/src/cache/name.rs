@@ -172,7 +172,13 @@ mod tests {
         );
         assert_eq!(volume_of(&file), Some(42));
         assert_eq!(volume_of(&format!("{}7", prefix(42))), Some(42));
-        for strange in ["", "adit-", "adit-é", &prefix(42)[1..], prefix(42).trim_end_matches('-')] {
+        for strange in [
+            "",
+            "adit-",
+            "adit-é",
+            &prefix(42)[1..],
+            prefix(42).trim_end_matches('-'),
+        ] {
             assert_eq!(volume_of(strange), None, "{strange}");
         }
         for strange in ["", "adit-", "adit-2a-7-0-0-0", &file[..file.len() - 1]] {

@@ -86,6 +86,15 @@ impl Volume {
     }
 }
 
+impl Drop for Volume {
+    /// The last process may have been killed: its mapping is litter now.
+    fn drop(&mut self) {
+        for path in self.mappings.paths() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 #[test]
 fn what_was_acknowledged_survives_a_kill_anywhere() {
     let seed = number("ADIT_SEED").unwrap_or_else(|| u64::from(std::process::id()));

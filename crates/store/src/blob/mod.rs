@@ -1,0 +1,25 @@
+//! Blobs in memory, and what other threads may do with them without the worker.
+//!
+//! | module | what |
+//! |---|---|
+//! | `resident` | a blob that the worker has in memory |
+//! | `table` | all of them; those that are ahead of their slots |
+//! | `shared` | the part that any thread reads |
+//! | `published` | extents that any thread may read from the device |
+//! | `write_grant` | extents that any thread may write on the device |
+//! | `streams` | its sequential readers |
+
+mod published;
+mod resident;
+mod shared;
+mod streams;
+mod table;
+mod write_grant;
+
+pub(crate) use published::*;
+pub use resident::Blob;
+pub(crate) use shared::*;
+pub use shared::{BlobShared, DirectWrite};
+pub(crate) use streams::*;
+pub(crate) use table::*;
+pub(crate) use write_grant::*;

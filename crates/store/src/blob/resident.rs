@@ -1,0 +1,233 @@
+//! Blobs in memory: what is known of them beyond their slot, and the part that other threads read.
+//!
+//! Two sizes exist. The slot's `size` is what a crash would keep: it changes only by transactions, when the
+//! data that it covers is durable with it. [`BlobShared::size`] is what readers see; a cached write moves it
+//! at once. The same holds for the modification time.
+//!
+//! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation: whoever changes
+//! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes). Exclusively only by `Inner::lock_map` and
+//! `Inner::lock`, which ask for lent pages first (`grant.rs`): otherwise it is waited for ever.
+
+use super::{BlobShared, Streams, WriteGrant};
+use crate::cache::{FrameKey, Frames};
+use crate::format::{BlobId, BlobKind, Slot};
+use crate::journal::Point;
+use crate::metadata::extents::Mapping;
+use adit_base::PAGE_BYTES;
+use adit_base::clock::Timestamp;
+use adit_reactor::sync::RwLock;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A blob that its worker has in memory.
+pub struct Blob {
+    /// Its name.
+    pub id: BlobId,
+    /// What other threads read.
+    pub shared: Arc<BlobShared>,
+    /// The slot as last applied.
+    pub(crate) slot: RefCell<Slot>,
+    /// Shared: reads and overwrites in place. Exclusive: writes that may grow it, truncation.
+    pub(crate) lock: RwLock,
+    /// Exclusive: whoever changes the map or relies on it across IO.
+    pub(crate) map_lock: RwLock,
+    /// Pages that became dirty; entries may be stale or doubled, the frames' flags decide.
+    pub(crate) dirty: RefCell<Vec<u32>>,
+    /// Access time newer than the slot's.
+    pub(crate) atime: Cell<Option<Timestamp>>,
+    /// Modification time newer than the slot's.
+    pub(crate) mtime: Cell<Option<Timestamp>>,
+    pub(crate) in_dirty_list: Cell<bool>,
+    /// Number of the last data write home.
+    pub(crate) home_sequence: Cell<u64>,
+    /// The last answer of a map lookup: first page, pages, mapping.
+    pub(crate) map_hint: Cell<Option<(u32, Mapping)>>,
+    /// Device page behind the last pages that were taken for it; 0: unknown.
+    pub(crate) goal: Cell<u64>,
+    /// Its sequential readers.
+    pub(crate) streams: Cell<Streams>,
+    /// While a truncation is half way, or when it failed there: where it had begun. Frames may lie up to here.
+    pub(crate) cut_from: Cell<u64>,
+    /// The blob was deleted: nothing is written back any more.
+    pub(crate) deleted: Cell<bool>,
+    /// Place in the order of transactions of its last change.
+    pub(crate) point: Cell<Point>,
+    /// Place in the order of transactions behind the last that took content out of sight where it is: zeroed it, or cut it off in more
+    /// than one step. Before that is durable, a crash brings it back.
+    pub(crate) hidden: Cell<Point>,
+    /// Direct reads until the worker tells again where they need it no more.
+    pub(crate) publish_after: Cell<u32>,
+    /// Pages are granted: both locks are held shared for those who write without the worker.
+    pub(crate) granted: Cell<bool>,
+    /// Direct writes until the worker lends again.
+    pub(crate) grant_after: Cell<u32>,
+    /// How many more, since what was lent came back unused.
+    pub(crate) grant_pause: Cell<u32>,
+    /// Who waits for the pages without a place in a lock's queue.
+    pub(crate) recalling: Cell<u32>,
+}
+
+impl Drop for Blob {
+    /// Whoever still has the shared part must ask, and be refused.
+    fn drop(&mut self) {
+        self.shared.withdraw_extents();
+        if let Some(grant) = self.shared.write_grant() {
+            grant.close();
+        }
+    }
+}
+
+impl std::fmt::Debug for Blob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blob")
+            .field("id", &self.id)
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Blob {
+    /// A blob with this slot. `point` covers the slot's last change, `home_sequence` the data written
+    /// home so far.
+    pub(crate) fn new(
+        id: BlobId,
+        slot: Slot,
+        frames: &Arc<Frames>,
+        point: Point,
+        home_sequence: u64,
+    ) -> Blob {
+        Blob {
+            id,
+            shared: Arc::new(BlobShared::new(id, slot.size, frames.clone())),
+            slot: RefCell::new(slot),
+            lock: RwLock::new(),
+            map_lock: RwLock::new(),
+            dirty: RefCell::default(),
+            atime: Cell::new(None),
+            mtime: Cell::new(None),
+            in_dirty_list: Cell::new(false),
+            home_sequence: Cell::new(home_sequence),
+            map_hint: Cell::new(None),
+            goal: Cell::new(0),
+            streams: Cell::default(),
+            cut_from: Cell::new(0),
+            deleted: Cell::new(false),
+            point: Cell::new(point),
+            hidden: Cell::new(point),
+            publish_after: Cell::new(0),
+            granted: Cell::new(false),
+            grant_after: Cell::new(0),
+            grant_pause: Cell::new(0),
+            recalling: Cell::new(0),
+        }
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> BlobKind {
+        BlobKind::from_u8(self.slot.borrow().kind).unwrap_or(BlobKind::Blob)
+    }
+
+    /// Size in bytes, as `write` left it.
+    pub fn size(&self) -> u64 {
+        self.shared.size()
+    }
+
+    /// The slot with size, times and pages as reads and writes left them; the pages are an estimate while data waits to be
+    /// written home.
+    pub fn attributes(&self) -> Slot {
+        let mut slot = *self.slot.borrow();
+        slot.size = self.size();
+        let outside = self.shared.write_grant().and_then(WriteGrant::written_at);
+        if let Some(time) = self.mtime.get().max(outside) {
+            (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
+            (slot.ctime, slot.ctime_ns) =
+                (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
+        }
+        if let Some(time) = self.atime.get() {
+            (slot.atime, slot.atime_ns) = (time.seconds, time.nanoseconds);
+        }
+        // A file that has content without having its pages yet would look like a hole to who copies it.
+        let waiting = self.dirty.borrow().len() as u64;
+        let pages = slot.size.div_ceil(PAGE_BYTES as u64);
+        slot.allocated_pages = slot.allocated_pages.max(waiting.min(pages));
+        slot
+    }
+
+    /// The slot as last applied: without the size and times that cached reads and writes have changed.
+    pub fn with_slot<T>(&self, look: impl FnOnce(&Slot) -> T) -> T {
+        look(&self.slot.borrow())
+    }
+
+    /// Forgets the access time of cached reads: an explicit one, applied by a transaction, wins.
+    pub fn forget_accessed(&self) {
+        self.atime.set(None);
+    }
+
+    /// Forgets the modification time of cached writes: an explicit one, applied by a transaction, wins.
+    pub fn forget_modified(&self) {
+        if let Some(grant) = self.shared.write_grant() {
+            grant.forget_time();
+        }
+        self.mtime.set(None);
+    }
+
+    /// Frames lie below this many bytes.
+    pub(crate) fn frames_end(&self) -> u64 {
+        self.size()
+            .max(self.slot.borrow().size)
+            .max(self.cut_from.get())
+    }
+
+    /// Is there something that a sync would have to write?
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.borrow().is_empty()
+            || self.has_new_times()
+            || self.granted.get()
+            || self.size() != self.slot.borrow().size
+    }
+
+    /// Did cached reads and writes change its times?
+    pub(crate) fn has_new_times(&self) -> bool {
+        self.mtime.get().is_some() || self.atime.get().is_some()
+    }
+
+    /// Is somebody taking it to the device, or changing where it is? Then what is not dirty may still not be there.
+    pub fn is_writing_back(&self) -> bool {
+        self.map_lock.is_locked()
+    }
+
+    /// Has nobody but the caller, who has it once, a handle on it, and is no truncation half way? Otherwise an operation
+    /// may be in flight that goes on with this blob, whatever became of its names and descriptors, or frames be left.
+    pub fn is_idle(self: &Rc<Self>) -> bool {
+        // One is the table's.
+        let known = 2 + usize::from(self.in_dirty_list.get());
+        Rc::strong_count(self) <= known
+            && !self.lock.is_locked()
+            && !self.map_lock.is_locked()
+            && self.cut_from.get() == 0
+    }
+
+    /// A transaction changed the slot. The current size is another one: a cached write may be ahead.
+    pub(crate) fn applied(&self, slot: &Slot) {
+        // A tree changes without its slot showing it.
+        self.map_hint.set(None);
+        self.shared.withdraw_extents();
+        *self.slot.borrow_mut() = *slot;
+    }
+
+    /// Whether it has to stay in memory.
+    pub(super) fn is_used(self: &Rc<Self>) -> bool {
+        Rc::strong_count(self) > 1
+            || Arc::strong_count(&self.shared) > 1
+            || self.is_dirty()
+            || self.cut_from.get() != 0
+    }
+
+    pub(crate) fn key(&self, page: u32) -> FrameKey {
+        FrameKey {
+            space: self.id.slot,
+            page: u64::from(page),
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The part of a blob that any thread reads: its size, its cached pages, its write-back errors, and
+//! what direct IO without the worker needs.
+
+#[cfg(all(test, loom))]
+mod models;
+
+use super::{PublishedExtents, Ticket, WriteGrant};
+use crate::cache::{FrameKey, Frames};
+use crate::format::BlobId;
+use crate::metadata::extents::Extent;
+use adit_base::breakdown::{self, Layer};
+use adit_base::clock::Timestamp;
+use adit_base::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::{Buffer, Device, Operation, Request};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock, Weak};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Bytes of one direct request.
+pub(crate) const DIRECT_BYTES_MAX: usize = 1 << 20;
+
+/// Offset and length of what is read directly to the caller's memory are multiples of this.
+pub(crate) fn direct_read_unit(device: &Arc<dyn Device>) -> u64 {
+    device.geometry().logical_block_bytes.into()
+}
+
+/// Likewise what is written: a smaller piece could cost what is beside it, which may have been synced. (Of a device with larger blocks
+/// than pages, a write risks other pages anyway.)
+pub(crate) fn direct_write_unit(device: &Arc<dyn Device>) -> u64 {
+    u64::from(device.geometry().physical_block_bytes).min(PAGE)
+}
+
+/// What any thread may know of a blob.
+#[derive(Debug)]
+pub struct BlobShared {
+    id: BlobId,
+    size: AtomicU64,
+    frames: FramesHandle,
+    /// The next read is one that changes the time of access; for the layer above, which asks and sets.
+    access_due: AtomicBool,
+    /// Counts write-back errors, so that each descriptor reports each once.
+    errors: AtomicU64,
+    last_errno: AtomicI32,
+    /// From the first direct read or write on, where the device may be read and written without the worker.
+    direct: OnceLock<Box<DirectIo>>,
+}
+
+/// What direct reads and writes without the worker need.
+#[derive(Debug)]
+pub(crate) struct DirectIo {
+    extents: PublishedExtents,
+    pub(crate) grant: WriteGrant,
+    /// What is read is a multiple of this.
+    read_unit: u64,
+    /// What is written is.
+    write_unit: u64,
+    device: DeviceHandle,
+}
+
+/// How a direct write without the worker went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DirectWrite {
+    /// It is done; otherwise the worker has to do it.
+    pub written: bool,
+    /// The worker waits for the end of such writes and must be told ([`Store::end_direct_writes`]), first.
+    pub recalled: bool,
+}
+
+/// Ends with the volume.
+struct DeviceHandle(Weak<dyn Device>);
+
+impl std::fmt::Debug for DeviceHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Device")
+    }
+}
+
+struct FramesHandle(Arc<Frames>);
+
+impl std::fmt::Debug for FramesHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Frames")
+    }
+}
+
+impl BlobShared {
+    /// What is known of a blob of this size.
+    pub(crate) fn new(id: BlobId, size_bytes: u64, frames: Arc<Frames>) -> BlobShared {
+        BlobShared {
+            id,
+            size: AtomicU64::new(size_bytes),
+            frames: FramesHandle(frames),
+            access_due: AtomicBool::new(false),
+            errors: AtomicU64::new(0),
+            last_errno: AtomicI32::new(0),
+            direct: OnceLock::new(),
+        }
+    }
+
+    /// The blob.
+    pub fn id(&self) -> BlobId {
+        self.id
+    }
+
+    /// Size in bytes, as `write` left it.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Reads from the cache without the worker; `None`: not all of it is there, ask the worker.
+    #[inline]
+    pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let size = self.size();
+        if offset >= size {
+            return Some(0);
+        }
+        let len = buffer
+            .len()
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let key = FrameKey {
+            space: self.id.slot,
+            page: offset / PAGE_BYTES as u64,
+        };
+        let within = (offset % PAGE_BYTES as u64) as usize;
+        let found = self.frames.0.read(key, within, &mut buffer[..len]);
+        found.then_some(len)
+    }
+
+    /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the worker.
+    pub fn try_borrow(&self, offset: u64, len: usize) -> Option<Buffer> {
+        let size = self.size();
+        if offset >= size || len == 0 {
+            return Some(Buffer::zeroed(0));
+        }
+        let within = (offset % PAGE_BYTES as u64) as usize;
+        let len = len
+            .min(PAGE_BYTES - within)
+            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let key = FrameKey {
+            space: self.id.slot,
+            page: offset / PAGE_BYTES as u64,
+        };
+        let buffer = self.frames.0.pin(key)?.into_buffer();
+        Some(buffer.slice(within..within + len))
+    }
+
+    /// Reads whole logical blocks of the device without the worker, where nothing newer is in the cache; `None`: ask the worker.
+    pub fn try_read_direct(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let direct = self.direct.get()?;
+        let len = buffer.len();
+        if offset.checked_add(len as u64)? > self.size() {
+            return None;
+        }
+        let (ticket, place) = find(&direct.extents, direct.read_unit, offset, len)?;
+        let device = direct.device.0.upgrade()?;
+        // SAFETY: the buffer is ours until `execute` returns, which gives the request back.
+        let memory = unsafe { Buffer::borrowed(buffer.as_mut_ptr(), len) };
+        let request = Request::read(place, memory, 0);
+        let reading = breakdown::enter(Layer::Device);
+        let completion = device.execute(request);
+        drop(reading);
+        // What failed is read again by the worker, which says what and where.
+        let sound = completion.result.is_ok() && direct.extents.is_current(ticket);
+        sound.then_some(len)
+    }
+
+    /// Overwrites whole physical blocks of the device without the worker, where their pages are lent (`grant.rs`).
+    pub fn try_write_direct(&self, offset: u64, data: &[u8]) -> DirectWrite {
+        let no = DirectWrite::default();
+        let Some(direct) = self.direct.get() else {
+            return no;
+        };
+        if !is_request(direct.write_unit, offset, data.len()) {
+            return no;
+        }
+        if let Err(recalled) = direct.grant.enter() {
+            return DirectWrite { recalled, ..no };
+        }
+        let written = direct.write(offset, data);
+        if written {
+            direct.grant.note_written(Timestamp::now());
+        }
+        DirectWrite {
+            written,
+            recalled: direct.grant.leave(),
+        }
+    }
+
+    /// What direct reads and writes need.
+    pub(crate) fn direct(&self, device: &Arc<dyn Device>) -> &DirectIo {
+        self.direct.get_or_init(|| {
+            Box::new(DirectIo {
+                extents: PublishedExtents::default(),
+                grant: WriteGrant::default(),
+                read_unit: direct_read_unit(device),
+                write_unit: direct_write_unit(device),
+                device: DeviceHandle(Arc::downgrade(device)),
+            })
+        })
+    }
+
+    /// What is lent, if anything ever was.
+    pub(crate) fn write_grant(&self) -> Option<&WriteGrant> {
+        self.direct.get().map(|direct| &direct.grant)
+    }
+
+    /// From now on, and until [`BlobShared::withdraw_extents`], direct reads of this extent need no worker. The worker only.
+    pub(crate) fn publish_extent(&self, extent: Extent, device: &Arc<dyn Device>) {
+        self.direct(device).extents.publish(extent);
+    }
+
+    /// Something is newer than what is on the device, or about to be elsewhere. The worker only.
+    #[inline]
+    pub(crate) fn withdraw_extents(&self) {
+        if let Some(direct) = self.direct.get() {
+            direct.extents.forget();
+        }
+    }
+
+    /// Is the next read one that changes the time of access?
+    #[inline]
+    pub fn access_due(&self) -> bool {
+        self.access_due.load(Ordering::Relaxed)
+    }
+
+    /// Says so.
+    pub fn set_access_due(&self, due: bool) {
+        self.access_due.store(due, Ordering::Relaxed);
+    }
+
+    /// Write-back errors so far.
+    pub fn error_sequence(&self) -> u64 {
+        self.errors.load(Ordering::Acquire)
+    }
+
+    /// Reports a write-back error that happened since `seen`, once.
+    pub fn check_error(&self, seen: &AtomicU64) -> Result<()> {
+        let now = self.error_sequence();
+        if seen.fetch_max(now, Ordering::AcqRel) >= now {
+            return Ok(());
+        }
+        let errno = Errno::from_raw_os_error(self.last_errno.load(Ordering::Acquire));
+        Err(Error::with(
+            errno,
+            "an earlier write of this file's data failed",
+        ))
+    }
+
+    pub(crate) fn note_error(&self, errno: Errno) {
+        self.last_errno
+            .store(errno.raw_os_error(), Ordering::Release);
+        self.errors.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+}
+
+impl DirectIo {
+    /// Writes whole physical blocks for who is inside the grant; false: their pages are not all lent, or it failed, and the worker says how.
+    fn write(&self, offset: u64, data: &[u8]) -> bool {
+        let found = find(&self.grant.extents, self.write_unit, offset, data.len());
+        let (Some((_, place)), Some(device)) = (found, self.device.0.upgrade()) else {
+            return false;
+        };
+        // SAFETY: the memory is valid until `execute` returns, which gives the request back; a write only reads it.
+        let memory = unsafe { Buffer::borrowed(data.as_ptr().cast_mut(), data.len()) };
+        let mut request = Request::read(place, memory, 0);
+        request.operation = Operation::Write { fua: false };
+        let _in = breakdown::enter(Layer::Device);
+        // A device that panics does so again for the worker, which poisons the volume. Nobody must be left inside.
+        catch_unwind(AssertUnwindSafe(|| device.execute(request)))
+            .is_ok_and(|completion| completion.result.is_ok())
+    }
+}
+
+/// Whether one request to the device can be of this.
+fn is_request(unit: u64, offset: u64, len: usize) -> bool {
+    let whole = (offset | len as u64).is_multiple_of(unit);
+    whole && len != 0 && len <= DIRECT_BYTES_MAX
+}
+
+/// Where bytes `[offset, offset + len)` begin on the device, if one request can be of them and these places know all of their pages.
+fn find(places: &PublishedExtents, unit: u64, offset: u64, len: usize) -> Option<(Ticket, u64)> {
+    if !is_request(unit, offset, len) {
+        return None;
+    }
+    let (page, within) = (offset / PAGE_BYTES as u64, offset % PAGE_BYTES as u64);
+    let pages = (within + len as u64).div_ceil(PAGE_BYTES as u64);
+    let ticket = places.find(page, pages)?;
+    Some((ticket, ticket.home * PAGE_BYTES as u64 + within))
+}

@@ -1,0 +1,99 @@
+//! The blobs in memory, and those of them that are ahead of their slots.
+
+use super::Blob;
+use crate::format::BlobId;
+use adit_base::hash::BuildNumberHasher;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+
+/// Blobs in memory, by slot address.
+#[derive(Default)]
+pub(crate) struct BlobTable {
+    blobs: RefCell<HashMap<u64, Rc<Blob>, BuildNumberHasher>>,
+    /// Those and some that have gone, in the order in which they are looked at.
+    queue: RefCell<VecDeque<BlobId>>,
+}
+
+/// With so many in memory, each blob that comes looks for others that nobody uses.
+const BLOBS_KEPT: usize = 16 << 10;
+
+/// At how many. One round takes half as many arrivals as there are blobs, so those that nobody uses never become more than the others.
+const LOOKS: usize = 2;
+
+impl BlobTable {
+    /// The blob at a slot address, if it is in memory.
+    pub(crate) fn resident(&self, slot: u64) -> Option<Rc<Blob>> {
+        self.blobs.borrow().get(&slot).cloned()
+    }
+
+    /// Its slot was freed, and may get another blob: who still has it must not write any more.
+    pub(crate) fn destroyed(&self, id: BlobId) {
+        if let Some(blob) = self.resident(id.slot)
+            && blob.id == id
+        {
+            blob.deleted.set(true);
+            self.blobs.borrow_mut().remove(&id.slot);
+        }
+    }
+
+    pub(crate) fn insert(&self, blob: Rc<Blob>) {
+        let mut blobs = self.blobs.borrow_mut();
+        let mut queue = self.queue.borrow_mut();
+        let looks = if queue.len() < BLOBS_KEPT { 0 } else { LOOKS };
+        for _ in 0..looks {
+            let Some(id) = queue.pop_front() else { break };
+            match blobs.get(&id.slot) {
+                Some(blob) if blob.id != id => {}
+                Some(blob) if blob.is_used() => queue.push_back(id),
+                _ => drop(blobs.remove(&id.slot)),
+            }
+        }
+        queue.push_back(blob.id);
+        blobs.insert(blob.id.slot, blob);
+    }
+}
+
+/// Blobs that cached reads and writes may have left ahead of their slots, in the order in which they were.
+#[derive(Default)]
+pub(crate) struct DirtyBlobs {
+    blobs: RefCell<Vec<Rc<Blob>>>,
+    /// Their slot addresses. Mostly few, so that asking for one that isn't among them waits for no memory.
+    slots: RefCell<HashSet<u64, BuildNumberHasher>>,
+}
+
+impl DirtyBlobs {
+    pub(crate) fn add(&self, blob: &Rc<Blob>) {
+        if !blob.in_dirty_list.replace(true) {
+            self.blobs.borrow_mut().push(blob.clone());
+            self.slots.borrow_mut().insert(blob.id.slot);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blobs.borrow().is_empty()
+    }
+
+    /// Is one with this slot address among them?
+    pub(crate) fn contains(&self, slot: u64) -> bool {
+        self.slots.borrow().contains(&slot)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Rc<Blob>> {
+        self.blobs.borrow().clone()
+    }
+
+    /// Takes off what needs no write-back any more.
+    pub(crate) fn forget_clean(&self) {
+        let (mut blobs, mut slots) = (self.blobs.borrow_mut(), self.slots.borrow_mut());
+        slots.clear();
+        blobs.retain(|blob| {
+            let keep = !blob.deleted.get() && (blob.is_dirty() || blob.map_lock.is_locked());
+            blob.in_dirty_list.set(keep);
+            if keep {
+                slots.insert(blob.id.slot);
+            }
+            keep
+        });
+    }
+}

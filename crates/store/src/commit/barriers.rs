@@ -1,0 +1,119 @@
+//! Barriers: flushes and durable writes, by which what the device's volatile cache holds becomes durable.
+//!
+//! Invariants:
+//! 1. A flush covers only writes whose completion was seen before it is submitted. There is one at a time, and callers share it.
+//! 2. A device tells once what it lost, and it tells whichever barrier happens to be there: a durable write is a flush, too, where the
+//!    device has none of its own. So none is believed before all have answered that were at the device with it, and none once one has
+//!    failed: the volume is read-only from then on.
+
+use crate::state::Inner;
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Error, Result};
+use adit_block::{Buffer, Completion, Operation};
+use adit_reactor::Submit;
+use adit_reactor::sync::Event;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+
+/// What was written home, and what is at the device to make it durable.
+#[derive(Default)]
+pub(crate) struct Barriers {
+    /// Writes home that completed, and how many of them a flush has covered.
+    written: Cell<u64>,
+    flushed: Cell<u64>,
+    flushing: Cell<bool>,
+    /// Barriers that began; the number of the latest.
+    begun: Cell<u64>,
+    /// Those that the device hasn't answered.
+    at_device: RefCell<SmallVec<[u64; 4]>>,
+    /// One of them was answered, or a flush ended.
+    answered: Event,
+}
+
+impl Barriers {
+    /// Writes home that completed.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.get()
+    }
+
+    /// Notes a completed write home; returns its number for [`Inner::flush_home`].
+    pub(crate) fn note_write(&self) -> u64 {
+        self.written.set(self.written.get() + 1);
+        self.written.get()
+    }
+
+    /// Whether the device has one of those up to `last`.
+    fn others_out(&self, last: u64) -> bool {
+        let at_device = self.at_device.borrow();
+        at_device.iter().any(|number| *number <= last)
+    }
+}
+
+impl Inner {
+    /// Makes the first `sequence` writes home durable.
+    pub(crate) async fn flush_home(&self, sequence: u64) -> Result<()> {
+        let barriers = &self.barriers;
+        if !self.volatile_cache {
+            return Ok(());
+        }
+        while barriers.flushed.get() < sequence {
+            self.writable()?;
+            if barriers.flushing.replace(true) {
+                barriers.answered.wait().await;
+                continue;
+            }
+            let covered = barriers.written.get();
+            let flush = self.reactor.submit(self.request(Operation::Flush, 0));
+            let result = self.barrier(flush, || "flush the device".into()).await;
+            barriers.flushing.set(false);
+            if result.is_ok() {
+                barriers.flushed.set(covered);
+            }
+            barriers.answered.notify_all();
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Writes whole pages, durably. `what` says so in an error.
+    pub(crate) async fn write_durably(
+        &self,
+        page: u64,
+        buffers: SmallVec<[Buffer; 4]>,
+        what: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if !self.volatile_cache {
+            let written = self.write_pages(page, buffers).await;
+            return written.map_err(|errno| Error::with(errno, what()));
+        }
+        let mut request = self.request(Operation::Write { fua: true }, page);
+        request.buffers = buffers;
+        self.barrier(self.reactor.submit(request), what).await
+    }
+
+    /// Waits until a flush or a durable write that was just submitted is to be believed.
+    async fn barrier(&self, submitted: Submit<'_>, what: impl FnOnce() -> String) -> Result<()> {
+        let barriers = &self.barriers;
+        let number = barriers.begun.get() + 1;
+        barriers.begun.set(number);
+        barriers.at_device.borrow_mut().push(number);
+        let Completion { request, result } = submitted.await;
+        barriers
+            .at_device
+            .borrow_mut()
+            .retain(|other| *other != number);
+        barriers.answered.notify_all();
+        if let Err(errno) = result
+            && !(request.operation == Operation::Flush && planted(Bug::IgnoredFlushError))
+        {
+            let error = Error::with(errno, what());
+            self.fail(error.clone());
+            return Err(error);
+        }
+        let last = barriers.begun.get();
+        while barriers.others_out(last) && !planted(Bug::HastyBarrier) {
+            barriers.answered.wait().await;
+        }
+        self.writable()
+    }
+}

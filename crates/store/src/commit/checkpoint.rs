@@ -1,0 +1,342 @@
+//! Checkpoints: writing home what the journal describes, then moving the tail.
+//!
+//! ```text
+//!  commit (LSN X, images from here on) -> write home in slices -> flush -> superblocks with tail X, durable
+//!                                                                             -> frames clean, frees usable
+//! ```
+//!
+//! Invariants:
+//! 1. A metadata page goes home as its image at X: the frame itself while it is unchanged since, the image
+//!    that `Journal::save_image` kept otherwise. So nothing goes home before its record is durable.
+//! 2. The tail moves only after a flush that covers every home write, and counts only when both superblocks
+//!    are durable (`flushed_tail`).
+//! 3. A page that is freed meanwhile goes home all the same, as what it was (`Journal::remove_freed`): the
+//!    transaction that frees it comes after X and may be lost.
+//! 4. A data page with live bytes goes home as it is while no transaction after X changed it, else as its image
+//!    when the first one did: unsynced bytes in it are data, which may reach the device at any time, but those of a
+//!    transaction may be part of an atomic write. It stays live until the tail has moved.
+
+use crate::cache::{FrameFlags, FrameKey};
+use crate::format::superblock;
+use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
+use crate::state::{Inner, Rare};
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Error, Result};
+use adit_block::Buffer;
+use smallvec::SmallVec;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::rc::Rc;
+
+/// The checksums of data that was written home, and where.
+type DataSums = HashMap<FrameKey, (u64, u32)>;
+/// Homes of pages and which pages they are, least first. Sorting them would take half a millisecond at once for ten thousand.
+type Homes = BinaryHeap<Reverse<(u64, FrameKey)>>;
+
+/// Pages written home by one request at most.
+const RUN_PAGES_MAX: usize = 64;
+/// Pages that are looked at, and copied, before others get their turn: whoever comes meanwhile waits for that.
+const SLICE_PAGES: usize = 16;
+const SLICE_COPIES: usize = 4;
+
+impl Inner {
+    /// Starts a checkpoint in the background.
+    pub(crate) fn spawn_checkpoint(self: &Rc<Self>) {
+        let inner = self.clone();
+        self.reactor.spawn_local(async move {
+            if inner.closing.get() {
+                return; // makes the last one itself
+            }
+            // A failure has already made the volume read-only.
+            let _ = inner.checkpoint().await;
+        });
+    }
+
+    /// Runs checkpoints until everything applied when this was called is home and the tail has passed it.
+    pub(crate) async fn checkpoint_all(self: &Rc<Self>) -> Result<()> {
+        let target = self.journal.point().0;
+        loop {
+            self.checkpoint().await?;
+            // What was waited for may have begun long before.
+            if self.journal.flushed_tail() >= target {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs a checkpoint, or waits for the one that runs, which may have begun before the latest
+    /// transactions: see [`Inner::checkpoint_all`].
+    pub(crate) fn checkpoint(self: &Rc<Self>) -> Rare<'_, Result<()>> {
+        Box::pin(self.checkpoint_or_wait())
+    }
+
+    async fn checkpoint_or_wait(self: &Rc<Self>) -> Result<()> {
+        let journal = &self.journal;
+        let durable = journal.horizon();
+        while journal.checkpointing.get() {
+            self.writable()?;
+            journal.committed.wait().await;
+            // The one that ran may have begun long ago: what was committed since is in the journal only.
+            if !journal.checkpointing.get() && journal.flushed_tail() >= durable {
+                return self.writable();
+            }
+        }
+        journal.checkpointing.set(true);
+        let result = self.checkpoint_once().await;
+        journal.stop_images();
+        journal.checkpointing.set(false);
+        if let Err(error) = &result {
+            self.fail(error.clone());
+        }
+        journal.committed.notify_all();
+        self.spawn_settle();
+        result
+    }
+
+    async fn checkpoint_once(self: &Rc<Self>) -> Result<()> {
+        let journal = &self.journal;
+        // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get one.
+        journal.want_images();
+        let tail = loop {
+            self.writable()?;
+            match journal.images_lsn() {
+                // Everything sealed before the images began is durable.
+                Some(lsn) if journal.horizon() >= lsn => break lsn,
+                _ if journal.is_committing() => journal.committed.wait().await,
+                _ => self.commit_open().await?,
+            }
+        };
+        let mut homes = self.take_live(tail).await;
+        let mut keys = Vec::with_capacity(homes.len());
+        let sums = match self.write_home(&mut homes, &mut keys).await {
+            Ok(sums) => sums,
+            Err(error) => {
+                let left = homes.into_iter().map(|Reverse((_, key))| key);
+                journal
+                    .live
+                    .borrow_mut()
+                    .extend(keys.into_iter().chain(left));
+                return Err(error);
+            }
+        };
+        if !planted(Bug::TailBeforeHome) {
+            self.flush_home(self.barriers.note_write()).await?;
+        }
+        if planted(Bug::UnflushedTail) {
+            journal.set_flushed_tail(tail);
+            journal.release_frees(self);
+        }
+        self.write_superblocks(tail, 0).await?;
+        journal.set_flushed_tail(tail);
+        for (index, key) in keys.into_iter().enumerate() {
+            self.end_live(key, tail, &sums);
+            self.end_slice(index + 1, SLICE_PAGES).await;
+        }
+        journal.release_frees(self);
+        self.frame_settled.notify_all();
+        Ok(())
+    }
+
+    /// Takes the pages with live bytes before `tail` off the journal's list. While a checkpoint runs, it alone knows what is live.
+    async fn take_live(&self, tail: u64) -> Homes {
+        let live = std::mem::take(&mut *self.journal.live.borrow_mut());
+        let mut homes = Homes::with_capacity(live.len());
+        for (index, key) in live.into_iter().enumerate() {
+            if let Some(frame) = self.cache.find(key) {
+                match self.cache.first_lsn(frame) {
+                    0 => {}
+                    first if first < tail => {
+                        homes.push(Reverse((self.cache.home(frame), key)));
+                    }
+                    _ => self.journal.live.borrow_mut().push(key),
+                }
+            }
+            self.end_slice(index + 1, SLICE_PAGES).await;
+        }
+        homes
+    }
+
+    /// Lets others have a turn after each `slice` of steps.
+    async fn end_slice(&self, steps: usize, slice: usize) {
+        if steps.is_multiple_of(slice) {
+            self.reactor.yield_now().await;
+        }
+    }
+
+    /// The tail has passed it: the page of `key` is not live any more, or live from the tail on if it was changed since.
+    fn end_live(&self, key: FrameKey, tail: u64, sums: &DataSums) {
+        let Some(frame) = self.cache.find(key) else {
+            return;
+        };
+        if self.cache.first_lsn(frame) == 0 {
+            return;
+        }
+        if self.cache.pending(frame) == 0 && self.cache.last_lsn(frame) < tail {
+            self.cache.clear(frame, FrameFlags::JOURNALED);
+            self.cache.set_lsns(frame, 0, 0);
+            if let Some((home, sum)) = sums.get(&key)
+                && let Some(checksums) = &self.checksums
+                && self.cache.home(frame) == *home
+            {
+                checksums.settle(*home, *sum);
+            }
+        } else {
+            self.cache.set_lsns(frame, tail, self.cache.last_lsn(frame));
+            self.journal.live.borrow_mut().push(key);
+        }
+    }
+
+    /// Writes the pages of `homes` as they were at the checkpoint's commit; they are in `keys` afterwards. Answers the checksums of the data
+    /// among them, and where it went.
+    async fn write_home(
+        self: &Rc<Self>,
+        homes: &mut Homes,
+        keys: &mut Vec<FrameKey>,
+    ) -> Result<DataSums> {
+        let mut sums = DataSums::new();
+        let mut steps = 0;
+        while !homes.is_empty() {
+            let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
+            let mut first = 0;
+            while let Some(Reverse((_, key))) = homes.peek()
+                && buffers.len() < RUN_PAGES_MAX
+            {
+                let key = *key;
+                steps += 1;
+                self.end_slice(steps, SLICE_COPIES).await;
+                // Listed twice, or freed meanwhile, or freed and written again: it may not even have a place.
+                let frame = (self.cache.find(key)).filter(|frame| {
+                    keys.last() != Some(&key) && self.cache.has(*frame, FrameFlags::JOURNALED)
+                });
+                let Some(frame) = frame else {
+                    homes.pop();
+                    continue;
+                };
+                let home = self.cache.home(frame);
+                if buffers.is_empty() {
+                    first = home;
+                } else if home != first + buffers.len() as u64 {
+                    break;
+                }
+                homes.pop();
+                keys.push(key);
+                let kind = self.cache.kind(frame);
+                let image = self.journal.take_image(home);
+                self.unsettle_place(home, kind);
+                buffers.push(match image.filter(|_| !planted(Bug::MetadataHomeEarly)) {
+                    Some(image) => self.home_buffer(home, image.kind, &image.page)?,
+                    None if kind == PageKind::Data as u8 => {
+                        let buffer = self.cache.buffer(frame);
+                        let sum = self.sum_of(home, buffer.as_slice());
+                        sums.extend(sum.map(|sum| (self.cache.key(frame), (home, sum))));
+                        buffer
+                    }
+                    None => self.home_buffer(home, kind, self.cache.page(frame))?,
+                });
+            }
+            if buffers.is_empty() {
+                continue;
+            }
+            self.write_pages(first, buffers).await.map_err(|errno| {
+                Error::with(errno, format!("write metadata home at page {first}"))
+            })?;
+        }
+        // More may be freed while these are written.
+        loop {
+            let orphans = self.journal.take_orphans();
+            if orphans.is_empty() {
+                return Ok(sums);
+            }
+            for (home, image) in orphans {
+                self.unsettle_place(home, image.kind);
+                let mut buffers = SmallVec::new();
+                buffers.push(self.home_buffer(home, image.kind, &image.page)?);
+                self.write_pages(home, buffers).await.map_err(|errno| {
+                    Error::with(errno, format!("write a freed page home at page {home}"))
+                })?;
+            }
+        }
+    }
+
+    /// A page of this kind goes home, and the tail is about to pass its records.
+    fn unsettle_place(&self, home: u64, kind: u8) {
+        if let Some(checksums) = &self.checksums
+            && kind == PageKind::Data as u8
+        {
+            checksums.unsettle_place(self.space.borrow().geometry(), home);
+        }
+    }
+
+    /// Keeps checkpoints, and with them other writes of the superblock, away until
+    /// [`Inner::release_superblock`]: never are both superblocks being written at once.
+    pub(crate) async fn hold_superblock(&self) -> Result<()> {
+        while self.journal.checkpointing.get() {
+            self.writable()?;
+            self.journal.committed.wait().await;
+        }
+        self.journal.checkpointing.set(true);
+        Ok(())
+    }
+
+    /// Ends what [`Inner::hold_superblock`] began.
+    pub(crate) fn release_superblock(&self) {
+        self.journal.checkpointing.set(false);
+        self.journal.committed.notify_all();
+    }
+
+    /// Writes the next superblock with this tail to both places, durably, one after the other. The caller keeps others from doing so, and
+    /// relies on what it says only afterwards. Not where anything has failed: a flush of somebody else's may have lost what the caller
+    /// wrote, and a device tells that only once.
+    pub(crate) async fn write_superblocks(&self, tail: u64, state: u32) -> Result<()> {
+        {
+            let mut superblock = self.superblock.borrow_mut();
+            superblock.tail = tail;
+            if let Some(checksums) = &self.checksums {
+                superblock.unsettled = checksums.listed(self.journal.horizon());
+            }
+            // Until everything that dead processes left is written, whatever else writes a superblock.
+            superblock.state = state | superblock.state & STATE_TAKING_OVER;
+        }
+        let times = match planted(Bug::OneSuperblock) {
+            true => 1,
+            false => SUPERBLOCK_PAGES.len(),
+        };
+        for _ in 0..times {
+            self.writable()?;
+            let (page, place) = {
+                let mut superblock = self.superblock.borrow_mut();
+                superblock.sequence += 1;
+                let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
+                (superblock::encode(&mut superblock), place)
+            };
+            let mut buffers = SmallVec::new();
+            buffers.push(self.image_buffer(&page)?);
+            self.write_durably(place, buffers, || "write the superblock".into())
+                .await?;
+        }
+        let sequence = self.superblock.borrow().sequence;
+        self.frames.header().set_sequence(sequence);
+        Ok(())
+    }
+
+    /// A copy of a page with its checksum, if it has one, brought up to date.
+    fn home_buffer(&self, home: u64, kind: u8, page: &Page) -> Result<Buffer> {
+        let mut buffer = self.image_buffer(page)?;
+        if page.0[4] == ALGORITHM_CRC32C && PageKind::number_has_header(kind) {
+            let bytes = buffer.try_mut().expect("a new buffer is unique");
+            let crc = self.volume.checksum(home, bytes, 0);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        Ok(buffer)
+    }
+
+    /// A DMA-able copy of a page.
+    pub(crate) fn image_buffer(&self, page: &Page) -> Result<Buffer> {
+        let mut buffer = self.pool.get(page.0.len())?;
+        buffer
+            .try_mut()
+            .expect("a new buffer is unique")
+            .copy_from_slice(&page.0);
+        Ok(buffer)
+    }
+}

@@ -1,0 +1,152 @@
+//! Group commit: from an applied transaction to a durable one.
+
+use crate::journal::{Point, Sealed, WAIT_TURNS};
+use crate::state::Inner;
+use adit_base::Result;
+use adit_base::simulation::{Bug, planted};
+use adit_block::Buffer;
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+impl Inner {
+    /// Makes everything applied so far durable.
+    pub(crate) async fn commit(self: &Rc<Self>) -> Result<()> {
+        self.commit_to(self.journal.point()).await
+    }
+
+    /// Makes everything applied before `point` was taken durable.
+    pub(crate) async fn commit_to(self: &Rc<Self>, point: Point) -> Result<()> {
+        self.commit_until(point, false).await
+    }
+
+    /// Likewise, for a caller who waits for just that, and may soon be back: others like it may join.
+    pub(crate) async fn commit_shared(self: &Rc<Self>, point: Point) -> Result<()> {
+        self.commit_until(point, true).await
+    }
+
+    async fn commit_until(self: &Rc<Self>, point: Point, shared: bool) -> Result<()> {
+        // A failed volume acknowledges nothing any more, not even what had become durable before.
+        self.writable()?;
+        let journal = &self.journal;
+        let (mut followed, mut waited) = (false, !shared);
+        while journal.horizon() < point.0 {
+            self.writable()?;
+            if journal.is_committing() {
+                followed = true;
+                journal.committed.wait().await;
+            } else if shared && journal.followers.waited_for.get() {
+                journal.followers.join();
+                journal.committed.wait().await;
+            } else if !journal.has_ordinary_room() {
+                if journal.checkpointing.get() {
+                    journal.committed.wait().await; // any one makes room, another may not be needed
+                } else {
+                    self.checkpoint().await?;
+                }
+            } else if !waited {
+                waited = true;
+                self.wait_for_followers(point, followed).await;
+            } else {
+                self.commit_open().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The leader of the commit up to `point` waits briefly for followers.
+    async fn wait_for_followers(&self, point: Point, followed: bool) {
+        let (journal, followers) = (&self.journal, &self.journal.followers);
+        followers.join();
+        let expected = followers.expected(followed);
+        // Other work would come first, so waiting would take longer than it gains.
+        let in_vain = || {
+            journal.checkpointing.get()
+                || journal.is_committing()
+                || journal.horizon() >= point.0
+                || self.reactor.has_requests()
+        };
+        if expected == 1 || in_vain() {
+            return;
+        }
+        followers.waited_for.set(true);
+        for _ in 0..WAIT_TURNS {
+            if followers.joined.get() >= expected || in_vain() {
+                break;
+            }
+            self.reactor.yield_now().await;
+        }
+        followers.waited_for.set(false);
+        if journal.horizon() >= point.0 {
+            // Another commit was faster; callers that joined this one since have nothing to wait for.
+            journal.committed.notify_all();
+        } else if !journal.is_committing() {
+            followers.note(followers.joined.get() >= expected);
+        }
+    }
+
+    /// Seals, writes and makes durable the open transaction, as the only committer.
+    pub(crate) async fn commit_open(self: &Rc<Self>) -> Result<()> {
+        let journal = &self.journal;
+        journal.begin_commit();
+        let joined = journal.followers.joined.take();
+        let result = self.commit_sealed().await;
+        journal.end_commit();
+        if joined > 0 {
+            journal.followers.joined_last.set(joined);
+        }
+        journal.committed.notify_all();
+        if let Err(error) = &result {
+            self.fail(error.clone());
+        }
+        result
+    }
+
+    async fn commit_sealed(self: &Rc<Self>) -> Result<()> {
+        let journal = &self.journal;
+        let sealed = journal.seal(self);
+        // In the same step: pages that change from the seal on are saved for the checkpoint.
+        journal.start_wanted_images();
+        let Some(sealed) = sealed else {
+            return Ok(());
+        };
+        // Records were only added after their data's writes completed, so flushing here is enough.
+        if !planted(Bug::CommitBeforeData) {
+            self.flush_home(self.barriers.written()).await?;
+        }
+        let result = self.write_sealed(&sealed).await;
+        // After a failure they stay published: the next process on this boot can still write them.
+        result?;
+        for frame in &sealed.frames {
+            self.cache.unpublish_journal_buffer(*frame);
+        }
+        let horizon = journal.sealed_is_durable(sealed);
+        self.frames.header().set_horizon(horizon);
+        journal.release_frees(self);
+        if journal.wants_checkpoint(self) && !journal.checkpointing.get() {
+            self.spawn_checkpoint();
+        }
+        Ok(())
+    }
+
+    async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
+        let layout = self.layout.get();
+        let pages = self.journal.ring_pages();
+        // At most two pieces: the ring's end divides them.
+        let until_end = (pages - sealed.lsn % pages).min(sealed.frames.len() as u64) as usize;
+        let mut lsn = sealed.lsn;
+        for piece in [&sealed.frames[..until_end], &sealed.frames[until_end..]] {
+            if piece.is_empty() {
+                continue;
+            }
+            let buffers: SmallVec<[Buffer; 4]> = piece
+                .iter()
+                .map(|frame| self.cache.buffer(*frame))
+                .collect();
+            let what = || format!("write the journal at LSN {lsn}");
+            self.write_durably(layout.journal_page(lsn), buffers, what)
+                .await?;
+            lsn += piece.len() as u64;
+        }
+        Ok(())
+    }
+}

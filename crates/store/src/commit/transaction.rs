@@ -1,0 +1,636 @@
+//! Transactions: metadata changes that become visible together and durable together.
+//!
+//! A closure gets a [`Transaction`] and stages its changes in *shadows*, private copies of the pages it
+//! changes. When it returns `Ok`, [`Transaction::apply`] copies the 64-byte granules that differ into the
+//! frames, marks them pending and puts their pages on the open list; the journal later encodes exactly the
+//! pending granules (`journal.rs`). When it stops, the shadows are thrown away.
+//!
+//! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and `apply`;
+//! `apply` can't fail; what the closure did to the allocator is rolled back by [`Transaction::abort`].
+
+use crate::blob::Blob;
+use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE};
+use crate::format::BlobId;
+use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage};
+use crate::metadata::page_view::corrupt;
+use crate::metadata::pages::{Pages, PagesRead, Stop};
+use crate::metadata::slot_page::absurdities;
+use crate::metadata::space::{Mark, PageState, Run, SpaceGeometry};
+use crate::state::{Inner, RESERVE_PAGES};
+use adit_base::hash::HashKey;
+use adit_base::{Errno, Error, SECTOR_BYTES};
+use smallvec::SmallVec;
+use std::rc::Rc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Reads metadata of a store; see [`crate::Store::view`].
+pub struct View<'s> {
+    inner: &'s Inner,
+}
+
+impl<'s> View<'s> {
+    pub(crate) fn new(inner: &'s Inner) -> View<'s> {
+        View { inner }
+    }
+
+    /// The slot of a blob as applied; ESTALE when it is gone.
+    pub fn slot(&self, id: BlobId) -> Result<Slot, Stop> {
+        self.slot_ref(id).copied()
+    }
+
+    /// As [`View::slot`], in place.
+    pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
+        slot_of(self.inner, self, id)
+    }
+
+    /// Begins to fetch a blob's slot into this processor's cache.
+    pub fn prefetch(&self, id: BlobId) {
+        let (page, offset) = place(id.slot);
+        self.inner.cache.prefetch(FrameKey::meta(page), offset);
+    }
+
+    /// Whatever blob lives at a slot address.
+    pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
+        let slot = slot_at(self.inner, self, address)?;
+        Ok((id_of(address, slot), *slot))
+    }
+
+    /// The volume-state page.
+    pub fn state(&self) -> Result<StatePage, Stop> {
+        state(self.inner, self)
+    }
+
+    /// Key of the directories' name hash.
+    pub fn hash_key(&self) -> HashKey {
+        self.inner.hash_key
+    }
+}
+
+impl PagesRead for View<'_> {
+    fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+        resident(self.inner, page, kind)
+    }
+}
+
+fn resident(inner: &Inner, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+    inner.cache.prefetch(FrameKey::meta(page), 0);
+    match inner.cache.find(FrameKey::meta(page)) {
+        Some(frame) if !inner.cache.is_loading(frame) => {
+            if inner.cache.kind(frame) != kind as u8 {
+                return Err(Stop::Fail(Error::with(
+                    Errno::UCLEAN,
+                    format!(
+                        "metadata page {page} is used as {kind:?} but holds kind {}",
+                        inner.cache.kind(frame)
+                    ),
+                )));
+            }
+            Ok(inner.cache.page(frame))
+        }
+        _ => Err(Stop::Miss(page, kind)),
+    }
+}
+
+fn state(inner: &Inner, pages: &impl PagesRead) -> Result<StatePage, Stop> {
+    let page = pages.page(inner.layout.get().state_page, PageKind::State)?;
+    let (state, _) = StatePage::read_from_prefix(&page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+    Ok(state)
+}
+
+/// The place of a slot address: device page and byte offset in it.
+fn place(address: u64) -> (u64, usize) {
+    (
+        address / SLOTS_PER_PAGE,
+        (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES,
+    )
+}
+
+/// The slot at an address, verified when it is read for the first time since its page came into the cache.
+fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result<&'p Slot, Stop> {
+    let (page, offset) = place(address);
+    let layout = inner.layout.get();
+    if page < layout.first_group || page >= layout.volume_pages {
+        return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
+    }
+    inner.cache.prefetch(FrameKey::meta(page), offset);
+    let frame = inner.cache.find(FrameKey::meta(page));
+    let index = address % SLOTS_PER_PAGE;
+    // The frame goes when the page is freed.
+    let verified = frame.is_some_and(|frame| inner.cache.verified_slots(frame) & 1 << index != 0);
+    // What is in a page that was a slot page once means nothing: it may be as it was before its slots were freed.
+    // Where the map can't be read, the slot's checksum and the generation that is asked for have to do.
+    let known = !verified && !inner.space.borrow().avoids(page);
+    if known
+        && !matches!(
+            inner.space.borrow().page_state(pages, page)?,
+            PageState::SlotsWithRoom | PageState::SlotsFull
+        )
+    {
+        return Err(Error::with(Errno::STALE, format!("use slot {address}: there is none")).into());
+    }
+    let bytes = &pages.page(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
+    let slot = Slot::ref_from_bytes(bytes).map_err(|_| Error::new(Errno::UCLEAN))?;
+    if slot.kind == 0 {
+        return Err(Error::with(Errno::STALE, format!("slot {address} is free")).into());
+    }
+    if verified {
+        return Ok(slot);
+    }
+    if slot.algorithm != ALGORITHM_CRC32C || inner.volume.checksum(address, bytes, 0) != slot.crc {
+        return Err(Error::with(
+            Errno::UCLEAN,
+            format!("slot {address} (page {page}) is damaged: run `adit check`"),
+        )
+        .into());
+    }
+    if let Some(what) = absurdities(slot).first() {
+        let what = format!("use slot {address} (page {page}) with {what}: run `adit check`");
+        return Err(Error::with(Errno::UCLEAN, what).into());
+    }
+    if let Some(frame) = frame {
+        inner.cache.set_verified_slot(frame, index);
+    }
+    Ok(slot)
+}
+
+fn id_of(address: u64, slot: &Slot) -> BlobId {
+    BlobId {
+        slot: address,
+        generation: slot.generation,
+    }
+}
+
+fn slot_of<'p>(inner: &Inner, pages: &'p impl PagesRead, id: BlobId) -> Result<&'p Slot, Stop> {
+    let slot = slot_at(inner, pages, id.slot)?;
+    if slot.generation != id.generation {
+        return Err(Error::with(
+            Errno::STALE,
+            format!("blob {}.{} is gone", id.slot, id.generation),
+        )
+        .into());
+    }
+    Ok(slot)
+}
+
+/// Staged changes; see the head of the file.
+pub struct Transaction<'s> {
+    inner: &'s Rc<Inner>,
+    freeing: bool,
+    /// Changed pages: target frame and its shadow.
+    shadows: SmallVec<[Shadow; 12]>,
+    /// Blobs whose slots were changed.
+    slots: SmallVec<[BlobId; 4]>,
+    destroyed: SmallVec<[BlobId; 1]>,
+    frees: SmallVec<[(Run, bool); 4]>,
+    journaled: SmallVec<[(FrameId, u64, u64); 4]>,
+    /// Changed pages of checksums.
+    checksums: SmallVec<[u64; 4]>,
+}
+
+struct Shadow {
+    key: FrameKey,
+    target: FrameId,
+    shadow: FrameId,
+    /// The target was made for this transaction.
+    new: bool,
+}
+
+impl Shadow {
+    /// A metadata page of which nothing at home counts.
+    fn is_fresh(&self) -> bool {
+        self.new && self.key.space == META_SPACE
+    }
+}
+
+impl<'s> Transaction<'s> {
+    pub(crate) fn new(inner: &'s Rc<Inner>, freeing: bool) -> Transaction<'s> {
+        Transaction {
+            inner,
+            freeing,
+            shadows: SmallVec::new(),
+            slots: SmallVec::new(),
+            destroyed: SmallVec::new(),
+            frees: SmallVec::new(),
+            journaled: SmallVec::new(),
+            checksums: SmallVec::new(),
+        }
+    }
+
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.inner.checksums.is_some()
+    }
+
+    pub(crate) fn geometry(&self) -> SpaceGeometry {
+        *self.inner.space.borrow().geometry()
+    }
+
+    /// The checksums in a page were changed.
+    pub(crate) fn note_checksums(&mut self, page: u64) {
+        if !self.checksums.contains(&page) {
+            self.checksums.push(page);
+        }
+    }
+
+    /// From here on it counts as one that frees space: see [`crate::Store::transact_freeing`].
+    pub fn use_reserve(&mut self) {
+        self.freeing = true;
+    }
+
+    /// The slot of a blob as this transaction sees it; ESTALE when it is gone.
+    pub fn slot(&self, id: BlobId) -> Result<Slot, Stop> {
+        self.slot_ref(id).copied()
+    }
+
+    /// As [`Transaction::slot`], in place.
+    pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
+        slot_of(self.inner, self, id)
+    }
+
+    /// Whatever blob lives at a slot address.
+    pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
+        let slot = slot_at(self.inner, self, address)?;
+        Ok((id_of(address, slot), *slot))
+    }
+
+    /// The volume-state page.
+    pub fn state(&self) -> Result<StatePage, Stop> {
+        state(self.inner, self)
+    }
+
+    /// Key of the directories' name hash.
+    pub fn hash_key(&self) -> HashKey {
+        self.inner.hash_key
+    }
+
+    /// Stages a blob's slot. The checksum is computed here.
+    pub fn put(&mut self, id: BlobId, slot: Slot) -> Result<(), Stop> {
+        let current = self.slot_ref(id)?;
+        assert_eq!(current.kind, slot.kind, "a blob keeps its kind");
+        self.write_slot(id, slot)
+    }
+
+    fn write_slot(&mut self, id: BlobId, mut slot: Slot) -> Result<(), Stop> {
+        let (page, offset) = place(id.slot);
+        slot.generation = id.generation;
+        slot.algorithm = ALGORITHM_CRC32C;
+        slot.crc = self.inner.volume.checksum(id.slot, slot.as_bytes(), 0);
+        let sector = &mut self.page_mut(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
+        sector.copy_from_slice(slot.as_bytes());
+        if !self.slots.contains(&id) {
+            self.slots.push(id);
+        }
+        Ok(())
+    }
+
+    /// Makes a blob: takes a slot and a generation for it.
+    pub fn create(&mut self, slot: Slot) -> Result<BlobId, Stop> {
+        self.check_room(1)?;
+        let inner = self.inner;
+        let address = inner.space.borrow_mut().take_slot(self)?;
+        let state_page = inner.layout.get().state_page;
+        let page = self.page_mut(state_page, PageKind::State)?;
+        let (state, _) =
+            StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        let generation = state.next_generation;
+        state.next_generation = generation.wrapping_add(1).max(1);
+        state.blobs = state.blobs.saturating_add(1);
+        let id = BlobId {
+            slot: address,
+            generation,
+        };
+        self.write_slot(id, slot)?;
+        Ok(id)
+    }
+
+    /// Frees the slot of a blob. Its map must be empty.
+    pub fn destroy(&mut self, id: BlobId) -> Result<(), Stop> {
+        assert!(
+            self.slot_ref(id)?.allocated_pages == 0,
+            "a blob with pages is deleted by Store::delete"
+        );
+        let inner = self.inner;
+        let freed = inner.space.borrow_mut().free_slot(self, id.slot)?;
+        self.frees.extend(freed.map(|run| (run, true)));
+        let page = self.page_mut(inner.layout.get().state_page, PageKind::State)?;
+        let (state, _) =
+            StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        state.blobs = state.blobs.saturating_sub(1);
+        if !self.slots.contains(&id) {
+            self.slots.push(id);
+        }
+        self.destroyed.push(id);
+        Ok(())
+    }
+
+    /// Changes the volume-state page.
+    pub fn update_state(&mut self, f: impl FnOnce(&mut StatePage)) -> Result<(), Stop> {
+        let page = self.page_mut(self.inner.layout.get().state_page, PageKind::State)?;
+        let (state, _) =
+            StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        f(state);
+        Ok(())
+    }
+
+    /// Records the blob that the layer above starts from.
+    pub fn set_root(&mut self, id: BlobId) -> Result<(), Stop> {
+        self.update_state(|state| (state.root, state.root_generation) = (id.slot, id.generation))
+    }
+
+    /// Records the hidden directory of unlinked inodes.
+    pub fn set_orphans(&mut self, id: BlobId) -> Result<(), Stop> {
+        self.update_state(|state| {
+            (state.orphans, state.orphans_generation) = (id.slot, id.generation)
+        })
+    }
+
+    /// ENOSPC unless `pages` more pages may be taken: those promised to cached writes and the reserve
+    /// for deleting stay.
+    pub(crate) fn check_room(&self, pages: u64) -> Result<(), Stop> {
+        let free = self.state()?.free_pages;
+        let inner = self.inner;
+        let room = if self.freeing {
+            free.saturating_sub(inner.journal.pages_pending())
+        } else {
+            inner.available_pages(free)
+        };
+        if room < pages {
+            return Err(Error::with(Errno::NOSPC, "the volume is full").into());
+        }
+        Ok(())
+    }
+
+    /// Takes up to `want` pages for data near `goal`, marked in the map at once.
+    pub(crate) fn take_data(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
+        let inner = self.inner;
+        let run = inner.space.borrow_mut().take(self, goal, want)?;
+        inner
+            .space
+            .borrow_mut()
+            .commit(self, run, PageState::Used)?;
+        Ok(run)
+    }
+
+    /// Takes up to `want` pages near `goal`, known to this process only until [`Transaction::commit_run`].
+    pub(crate) fn take_unmapped(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
+        let inner = self.inner;
+        inner.space.borrow_mut().take(self, goal, want)
+    }
+
+    /// Marks a run that was taken earlier (outside of any transaction) as used.
+    pub(crate) fn commit_run(&mut self, run: Run) -> Result<(), Stop> {
+        let inner = self.inner;
+        inner.space.borrow_mut().commit(self, run, PageState::Used)
+    }
+
+    /// Frees a run. `journaled`: redo records may still name its pages, so that it can be used again
+    /// only when the flushed tail has passed them.
+    pub(crate) fn free_run(&mut self, run: Run, journaled: bool) -> Result<(), Stop> {
+        let inner = self.inner;
+        inner.space.borrow_mut().free(self, run)?;
+        self.frees.push((run, journaled));
+        Ok(())
+    }
+
+    /// When applied, the granules `mask` of data frame `frame` go through the journal to device page
+    /// `home`.
+    pub(crate) fn journal_data(&mut self, frame: FrameId, home: u64, mask: u64) {
+        self.journaled.push((frame, home, mask));
+    }
+
+    /// Stages a page of data; none cached: one of zeroes, as which it reads. The answer is for
+    /// [`Transaction::data_mut`]. What is changed goes through the journal to the frame's home.
+    pub(crate) fn stage_data(&mut self, key: FrameKey) -> Result<usize, Stop> {
+        let cache = &self.inner.cache;
+        let found = cache.find(key);
+        let target = match found {
+            Some(frame) => frame,
+            None => {
+                let frame = cache.allocate().ok_or_else(no_frames)?;
+                cache.insert_zeroed(frame, key, PageKind::Data as u8);
+                frame
+            }
+        };
+        self.push_shadow(key, target, found.is_none())
+    }
+
+    /// A staged page of data.
+    pub(crate) fn data_mut(&mut self, index: usize) -> &mut Page {
+        // SAFETY: as in `page_mut`.
+        unsafe { &mut *self.inner.cache.page_ptr(self.shadows[index].shadow) }
+    }
+
+    fn push_shadow(&mut self, key: FrameKey, target: FrameId, new: bool) -> Result<usize, Stop> {
+        let cache = &self.inner.cache;
+        let Some(shadow) = cache.shadow(target) else {
+            if new {
+                cache.remove(target);
+            }
+            return Err(no_frames());
+        };
+        self.shadows.push(Shadow {
+            key,
+            target,
+            shadow,
+            new,
+        });
+        Ok(self.shadows.len() - 1)
+    }
+
+    fn position(&self, page: u64) -> Option<usize> {
+        let key = FrameKey::meta(page);
+        self.shadows.iter().position(|shadow| shadow.key == key)
+    }
+
+    /// Makes what was staged visible. Nothing here can fail or wait.
+    pub(crate) fn apply(&mut self, taken: Mark) {
+        let inner = self.inner;
+        let (cache, journal) = (&inner.cache, &inner.journal);
+        let mut changed: SmallVec<[Rc<Blob>; 4]> = SmallVec::new();
+        for id in &self.slots {
+            let (page, offset) = place(id.slot);
+            if let Some(blob) = inner.blobs.resident(id.slot)
+                && blob.id == *id
+                && let Some(index) = self.position(page)
+                && let bytes = &cache.page(self.shadows[index].shadow).0[offset..]
+                && let Ok((slot, _)) = Slot::ref_from_prefix(bytes)
+            {
+                blob.applied(slot);
+                changed.push(blob);
+            }
+        }
+        for id in &self.destroyed {
+            inner.blobs.destroyed(*id);
+        }
+        inner.space.borrow_mut().keep(taken);
+        // Before all else: should the process die in between, pages are without a checksum, not with a wrong one.
+        if !self.checksums.is_empty() {
+            self.apply_shadows(|key| self.is_checksums(key));
+        }
+        // Before the map that makes them readable: should the process die in between, they count all the same, and
+        // nothing refers to them.
+        for (frame, home, mask) in &self.journaled {
+            journal.save_image(inner, *frame, *home);
+            let before = cache.pending(*frame);
+            cache.set_home(*frame, *home);
+            cache.set_kind(*frame, PageKind::Data as u8);
+            cache.set_pending(*frame, before | *mask);
+            cache.set(*frame, FrameFlags::JOURNALED);
+            journal.count_open(*mask & !before);
+            if before == 0 {
+                journal.join_open(cache.key(*frame), false);
+            }
+            if let Some(checksums) = &inner.checksums {
+                checksums.unsettle(Run {
+                    page: *home,
+                    pages: 1,
+                });
+            }
+        }
+        self.apply_shadows(|key| !self.is_checksums(key));
+        for blob in changed {
+            blob.point.set(journal.point());
+        }
+        for (run, journaled) in &self.frees {
+            if *journaled
+                && run.pages == 1
+                && let Some(frame) = cache.find(FrameKey::meta(run.page))
+                && !cache.is_loading(frame)
+            {
+                journal.remove_freed(inner, frame);
+            }
+            if let Some(checksums) = &inner.checksums {
+                checksums.unsettle(*run);
+            }
+            journal.add_free(*run, *journaled);
+        }
+        if !journal.open_is_empty() {
+            inner.spawn_writeback();
+        }
+    }
+
+    fn is_checksums(&self, key: &FrameKey) -> bool {
+        key.space == META_SPACE && self.checksums.contains(&key.page)
+    }
+
+    /// Makes those of the staged pages visible, in one step.
+    fn apply_shadows(&self, which: impl Fn(&FrameKey) -> bool) {
+        let inner = self.inner;
+        let (cache, journal) = (&inner.cache, &inner.journal);
+        let shadows = || self.shadows.iter().filter(|shadow| which(&shadow.key));
+        let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
+        for shadow in shadows() {
+            journal.save_image(inner, shadow.target, cache.home(shadow.target));
+            if shadow.is_fresh() {
+                // Before anything refers to it: what a salvage would make of it alone is harmless.
+                cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
+                journal.join_open(shadow.key, true);
+            }
+            edits.push((shadow.target, shadow.shadow));
+        }
+        let mut reported = shadows();
+        cache.apply(&edits, |applied| {
+            let shadow = reported.next().expect("a report for each edit");
+            journal.count_open(applied.changed & !applied.was_pending);
+            let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);
+            if applied.changed != 0 && !listed {
+                journal.join_open(shadow.key, false);
+            }
+        });
+    }
+
+    /// Throws away what was staged.
+    pub(crate) fn abort(&mut self, taken: Mark) {
+        let inner = self.inner;
+        inner.space.borrow_mut().rollback(taken);
+        for shadow in &self.shadows {
+            inner.cache.free_raw(shadow.shadow);
+            if shadow.new {
+                inner.cache.remove(shadow.target);
+            }
+        }
+    }
+}
+
+impl PagesRead for Transaction<'_> {
+    fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+        match self.position(page) {
+            Some(index) => Ok(self.inner.cache.page(self.shadows[index].shadow)),
+            None => resident(self.inner, page, kind),
+        }
+    }
+}
+
+impl Pages for Transaction<'_> {
+    fn page_mut(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
+        let index = match self.position(page) {
+            Some(index) => index,
+            None => {
+                let inner = self.inner;
+                resident(inner, page, kind)?;
+                let target = inner
+                    .cache
+                    .find(FrameKey::meta(page))
+                    .ok_or(Stop::Miss(page, kind))?;
+                self.push_shadow(FrameKey::meta(page), target, false)?
+            }
+        };
+        // SAFETY: the shadow belongs to this transaction alone, and `&mut self` is held for as long
+        // as the reference lives.
+        Ok(unsafe { &mut *self.inner.cache.page_ptr(self.shadows[index].shadow) })
+    }
+
+    fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
+        let inner = self.inner;
+        if self.position(page).is_some() {
+            // A damaged map: it gave out as free what this very transaction changes.
+            return Err(corrupt(
+                page,
+                "its group's map calls it free, but it is in use",
+            ));
+        }
+        if let Some(old) = inner.cache.find(FrameKey::meta(page)) {
+            if inner.cache.is_loading(old) {
+                return Err(Stop::Busy(page));
+            }
+            // Left from an earlier life of the page, freed and durable since.
+            inner.cache.remove(old);
+        }
+        let target = inner.cache.allocate().ok_or_else(no_frames)?;
+        inner
+            .cache
+            .insert_zeroed(target, FrameKey::meta(page), kind as u8);
+        inner.cache.set_home(target, page);
+        let index = self.push_shadow(FrameKey::meta(page), target, true)?;
+        // SAFETY: as in `page_mut`.
+        let content = unsafe { &mut *inner.cache.page_ptr(self.shadows[index].shadow) };
+        if kind.has_header() {
+            content.0[4] = ALGORITHM_CRC32C;
+            content.0[5] = kind as u8;
+        }
+        Ok(content)
+    }
+
+    fn allocate_page(&mut self, goal: u64) -> Result<u64, Stop> {
+        self.check_room(1)?;
+        Ok(self.take_data(goal, 1)?.page)
+    }
+
+    fn free_page(&mut self, page: u64) -> Result<(), Stop> {
+        let frame = self.inner.cache.find(FrameKey::meta(page));
+        if frame.is_some_and(|frame| self.inner.cache.is_loading(frame)) {
+            return Err(Stop::Busy(page));
+        }
+        // Its records name it until the tail has passed them.
+        self.free_run(Run { page, pages: 1 }, true)
+    }
+}
+
+fn no_frames() -> Stop {
+    Stop::Fail(Error::with(
+        Errno::NOMEM,
+        "the page cache is too small for this operation",
+    ))
+}
+
+/// `RESERVE_PAGES` is part of what `check_room` promises.
+const _: () = assert!(RESERVE_PAGES >= 16);

@@ -1,0 +1,217 @@
+//! Atomic writes: several ranges of one blob, all of them or none, whatever dies in between.
+//!
+//! The ranges are staged as a transaction stages metadata: in shadows of their pages, which `apply` makes visible in one step and the
+//! journal carries in one transaction. A checkpoint takes them home later.
+//!
+//! Invariants:
+//! 1. What was dirty of the blob is written back first, under the same locks. So nothing of its pages is in flight, what the transaction
+//!    says of size and map is all there is to say, and who makes it durable makes what came before durable.
+//! 2. From `apply` on the pages are JOURNALED: until the transaction is durable their bytes reach the device only as its records. A
+//!    checkpoint that began before writes the images that `apply` saved.
+//! 3. What is done before the transaction changes nothing that can be read: holes get unwritten pages, mapped pages between the valid
+//!    size and the ranges become unwritten.
+
+use crate::blob::Blob;
+use crate::data::read::Source;
+use crate::data::write_back::{
+    PIECES_PER_TRANSACTION, SlotSizes, Taken, TakenPages, new_valid_size,
+};
+use crate::metadata::extents::Mapping;
+use crate::state::{Inner, Rare, Store};
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::Buffer;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// What is to be written where: offset and bytes.
+pub type AtomicRange<'a> = (u64, &'a [u8]);
+
+impl Store {
+    /// Most pages (4 KiB) that one [`Store::write_atomic`] may touch: between 60 and 250, by the size of the journal.
+    pub fn atomic_pages_max(&self) -> usize {
+        // One more may be needed for what lies between the valid size and the ranges.
+        self.0.journal.data_pages_max() - 1
+    }
+
+    /// Writes all ranges, later ones over earlier ones, or, whatever fails or dies, none of them. As durable as any write: by the next sync
+    /// of the blob, which is one journal write. Reads through the worker see all of it or nothing; reads of the cache past the worker see each
+    /// page as a whole.
+    ///
+    /// E2BIG when the ranges touch more than [`Store::atomic_pages_max`] pages, or more than 16 separate pieces of holes and preallocated
+    /// space before the end of the blob. After any error nothing that can be read has changed.
+    pub async fn write_atomic(&self, blob: &Rc<Blob>, ranges: &[AtomicRange<'_>]) -> Result<()> {
+        let inner = &self.0;
+        inner.throttle().await;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
+        let (mut pages, size) = self.touched(blob, ranges)?;
+        if pages.is_empty() {
+            return Ok(());
+        }
+        if blob.is_dirty() {
+            let write_back: Rare<'_, _> = Box::pin(inner.write_back(blob, false));
+            write_back.await?;
+        }
+        let slot = SlotSizes::of(blob);
+        let taken = |pages: &BTreeSet<u32>| -> TakenPages {
+            (pages.iter())
+                .map(|page| Taken {
+                    page: *page,
+                    granules: 0,
+                })
+                .collect()
+        };
+        let valid_size = new_valid_size(slot, &taken(&pages), size);
+        if valid_size > slot.valid_size && !slot.valid_size.is_multiple_of(PAGE) {
+            // Its bytes behind the valid size come along, unless it has no place.
+            let tail = (slot.valid_size / PAGE) as u32;
+            if let Source::Frame(_) = inner.source(blob, tail, 1).await? {
+                pages.insert(tail);
+            }
+        }
+        let _loaded = inner.load_pages(blob, &pages).await?;
+        inner.give_places(blob, &pages, slot.valid_size).await?;
+        let pages = taken(&pages);
+        if valid_size > slot.valid_size {
+            inner.cover_gap(blob, &pages, &[], valid_size).await?;
+        }
+        let goal = inner.goal(blob);
+        let now = Timestamp::now();
+        inner
+            .transact(true, pages.len(), |txn| {
+                let mut slot = txn.slot(blob.id)?;
+                for (index, taken) in pages.iter().enumerate() {
+                    let staged = txn.stage_data(blob.key(taken.page))?;
+                    debug_assert_eq!(staged, index);
+                }
+                for (page, within, bytes) in ranges.iter().flat_map(pieces) {
+                    let index = pages.partition_point(|taken| taken.page < page);
+                    let to = &mut txn.data_mut(index).0[within..within + bytes.len()];
+                    to.copy_from_slice(bytes);
+                }
+                for taken in &pages {
+                    inner.journal_page(txn, blob, &mut slot, *taken, size, goal)?;
+                }
+                slot.size = slot.size.max(size);
+                slot.valid_size = slot.valid_size.max(valid_size);
+                (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
+                (slot.ctime, slot.ctime_ns) =
+                    (slot.ctime, slot.ctime_ns).max((now.seconds, now.nanoseconds));
+                txn.put(blob.id, slot)
+            })
+            .await?;
+        blob.forget_modified();
+        if size > blob.size() {
+            blob.shared.set_size(size);
+        }
+        Ok(())
+    }
+
+    /// The pages that the ranges touch, and the size of the blob afterwards.
+    fn touched(&self, blob: &Blob, ranges: &[AtomicRange<'_>]) -> Result<(BTreeSet<u32>, u64)> {
+        let max = self.atomic_pages_max();
+        let mut pages = BTreeSet::new();
+        let mut size = blob.size();
+        for (offset, data) in ranges.iter().filter(|(_, data)| !data.is_empty()) {
+            let end = self.0.check_write(blob, *offset, data.len() as u64)?;
+            size = size.max(end);
+            let touched = offset / PAGE..end.div_ceil(PAGE);
+            pages.extend(touched.take(max + 1).map(|page| page as u32));
+            if pages.len() > max {
+                let what = format!("write more than {max} pages ({PAGE} bytes each) atomically");
+                return Err(Error::with(Errno::TOOBIG, what));
+            }
+        }
+        Ok((pages, size))
+    }
+}
+
+/// A range divided by pages: page, offset in it, bytes.
+fn pieces<'a>(range: &AtomicRange<'a>) -> impl Iterator<Item = (u32, usize, &'a [u8])> {
+    let (mut at, mut rest) = *range;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let within = (at % PAGE) as usize;
+        let (piece, behind) = rest.split_at(rest.len().min(PAGE_BYTES - within));
+        let page = (at / PAGE) as u32;
+        (at, rest) = (at + piece.len() as u64, behind);
+        Some((page, within, piece))
+    })
+}
+
+/// Consecutive pages, as first and end.
+fn runs(pages: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some((_, end)) if *end == page => *end += 1,
+            _ => runs.push((page, page + 1)),
+        }
+    }
+    runs
+}
+
+impl Inner {
+    /// Brings in the pages that have content; they stay in the cache while the answer lives. The others read as zeroes.
+    async fn load_pages(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        pages: &BTreeSet<u32>,
+    ) -> Result<Vec<Buffer>> {
+        let mut loaded = Vec::with_capacity(pages.len());
+        for (first, end) in runs(pages.iter().copied()) {
+            for page in first..end {
+                if let Source::Frame(frame) = self.source(blob, page, end - page).await? {
+                    loaded.push(self.cache.buffer(frame));
+                }
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Fills holes among the pages, so that a full volume says so now, and refuses what would change the map in too many places.
+    async fn give_places(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        pages: &BTreeSet<u32>,
+        valid_size: u64,
+    ) -> Result<()> {
+        let (mut holes, mut unwritten) = (Vec::new(), Vec::new());
+        for page in pages.iter().copied() {
+            let is_hole = match self.map(blob, page).await? {
+                Mapping::Hole { .. } => true,
+                Mapping::Extent(extent) if extent.unwritten => false,
+                Mapping::Extent(_) => continue,
+            };
+            if is_hole {
+                holes.push(page);
+            }
+            if !is_hole || u64::from(page) * PAGE < valid_size {
+                unwritten.push(page);
+            }
+        }
+        if runs(unwritten).len() > PIECES_PER_TRANSACTION {
+            let what = format!("fill more than {PIECES_PER_TRANSACTION} holes atomically");
+            return Err(Error::with(Errno::TOOBIG, what));
+        }
+        if holes.is_empty() {
+            return Ok(());
+        }
+        let missing = holes.len() as u64;
+        self.reserve(missing).await?;
+        let filled: Rare<'_, _> = Box::pin(async {
+            for (first, end) in runs(holes) {
+                self.fill_holes(blob, first.into(), end.into()).await?;
+            }
+            Ok(())
+        });
+        let filled = filled.await;
+        self.unreserve(missing);
+        filled
+    }
+}

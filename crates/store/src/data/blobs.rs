@@ -1,0 +1,140 @@
+//! Finding a blob: in memory, or by its slot; and where its pages lie.
+
+use crate::blob::Blob;
+use crate::cache::{FrameFlags, FrameKey};
+use crate::format::BlobId;
+use crate::format::Slot;
+use crate::metadata::extents::Mapping;
+use crate::state::{Inner, Store};
+use adit_base::clock::Timestamp;
+use adit_base::{Result, SECTOR_BYTES};
+use std::rc::Rc;
+
+impl Store {
+    /// The blob, from memory or from its slot. ESTALE when it is gone.
+    pub async fn blob(&self, id: BlobId) -> Result<Rc<Blob>> {
+        if let Some(blob) = self.0.blobs.resident(id.slot)
+            && blob.id == id
+        {
+            return Ok(blob);
+        }
+        let slot = self.view(|view| view.slot(id)).await?;
+        // Loading may have taken a while: another task may have been faster.
+        Ok(self
+            .0
+            .blobs
+            .resident(id.slot)
+            .filter(|blob| blob.id == id)
+            .unwrap_or_else(|| self.0.adopt(id, slot)))
+    }
+
+    /// It was read at that time: the slot has it after the next write-back.
+    pub fn note_accessed(&self, blob: &Rc<Blob>, time: Timestamp) {
+        blob.atime.set(Some(time));
+        self.0.note_dirty(blob);
+    }
+
+    /// The blob if it is in memory.
+    pub fn blob_resident(&self, id: BlobId) -> Option<Rc<Blob>> {
+        self.0.blobs.resident(id.slot).filter(|blob| blob.id == id)
+    }
+
+    /// The blob if cached reads and writes may have left its size and times ahead of its slot, which has them otherwise.
+    pub fn blob_ahead(&self, id: BlobId) -> Option<Rc<Blob>> {
+        let ahead = self.0.dirty_blobs.contains(id.slot);
+        ahead.then(|| self.blob_resident(id)).flatten()
+    }
+
+    /// The blob without waiting, given what a `view` or `transact` closure just saw in its slot.
+    pub fn blob_from_slot(&self, id: BlobId, slot: &Slot) -> Rc<Blob> {
+        self.blob_resident(id)
+            .unwrap_or_else(|| self.0.adopt(id, *slot))
+    }
+}
+
+impl Inner {
+    fn adopt(&self, id: BlobId, slot: Slot) -> Rc<Blob> {
+        let point = self.slot_point(id.slot);
+        // It may have been in memory before, and what was written then may not be flushed.
+        let home_sequence = self.barriers.written();
+        let blob = Rc::new(Blob::new(id, slot, &self.frames, point, home_sequence));
+        self.blobs.insert(blob.clone());
+        blob
+    }
+
+    /// The place in the order of transactions that covers the last change of a slot.
+    fn slot_point(&self, slot: u64) -> crate::journal::Point {
+        let (page, offset) = crate::metadata::slot_page::slot_place(slot);
+        let frame = (self.cache.find(FrameKey::meta(page)))
+            .filter(|frame| self.cache.has(*frame, FrameFlags::JOURNALED));
+        let Some(frame) = frame else {
+            return crate::journal::Point::default();
+        };
+        let mask = crate::data::write::granules(offset, offset + SECTOR_BYTES);
+        if self.cache.pending(frame) & mask != 0 {
+            self.journal.point()
+        } else {
+            crate::journal::Point(self.journal.next())
+        }
+    }
+
+    /// Queues a blob for write-back, which runs after a while.
+    pub(crate) fn note_dirty(self: &Rc<Self>, blob: &Rc<Blob>) {
+        self.dirty_blobs.add(blob);
+        if !self.writeback_running.get() {
+            self.spawn_writeback();
+        }
+    }
+
+    /// Refuses a mapping to where no data can be: it comes from a device, and pages are written there.
+    pub(crate) fn within_volume(
+        &self,
+        mapping: Mapping,
+    ) -> Result<Mapping, crate::metadata::pages::Stop> {
+        if let Mapping::Extent(extent) = mapping
+            && !self.space.borrow().geometry().contains(extent.run())
+        {
+            let what = format_args!("is no place for data, but a map names it: run `adit check`");
+            return Err(crate::metadata::page_view::corrupt(extent.physical, what));
+        }
+        Ok(mapping)
+    }
+
+    /// Where page `page` of the blob lies.
+    pub(crate) async fn map(self: &Rc<Self>, blob: &Blob, page: u32) -> Result<Mapping> {
+        if let Some(mapping) = hinted(blob, page) {
+            return Ok(mapping);
+        }
+        loop {
+            let mapping = {
+                let view = crate::commit::View::new(self);
+                crate::metadata::extents::lookup(&view, &blob.slot.borrow(), blob.id.slot, page)
+                    .and_then(|mapping| self.within_volume(mapping))
+            };
+            match mapping {
+                Ok(mapping) => {
+                    let first = match mapping {
+                        Mapping::Extent(extent) => extent.logical,
+                        Mapping::Hole { .. } => page,
+                    };
+                    blob.map_hint.set(Some((first, mapping)));
+                    return Ok(mapping);
+                }
+                Err(stop) => self.unstop(stop).await?,
+            }
+        }
+    }
+}
+
+/// The mapping of `page` from the last lookup's answer; a hole is told from `page` on.
+fn hinted(blob: &Blob, page: u32) -> Option<Mapping> {
+    let (first, mapping) = blob.map_hint.get()?;
+    match mapping {
+        Mapping::Extent(extent) => {
+            (page >= first && page - first < extent.pages).then_some(mapping)
+        }
+        Mapping::Hole { pages } => (page >= first && page - first < pages).then(|| Mapping::Hole {
+            pages: pages - (page - first),
+        }),
+    }
+}

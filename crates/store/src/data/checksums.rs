@@ -1,0 +1,463 @@
+//! Checksums of data, on volumes that were made with them.
+//!
+//! Each group has its data's checksums behind its map, four bytes a page of the device. A checksum is the CRC32C of what is
+//! *at home*, or 0: not known, because newer bytes of the page are in the journal, or were when the process died.
+//!
+//! ```text
+//!   written home ──▶ fresh pages ──▶ the transaction that maps them has their checksums
+//!   through the journal ──▶ the transaction makes the checksum 0 ──▶ checkpoint writes home, moves the tail
+//!                                   ──▶ a later transaction has the checksum of what went home ("settling")
+//! ```
+//!
+//! Invariants:
+//! 1. A page that has a checksum holds what it says. So nothing that has one is overwritten in place: data that goes home
+//!    goes to fresh pages, or to places that nothing reads yet (unwritten, or beyond the valid size), nor would after a crash.
+//! 2. A checksum becomes known again only when no redo record can change the page any more: the flushed tail has passed them.
+//!    Whatever the frame held beside what was journaled, the checksum is that of the bytes that were written.
+//! 3. A transaction's checksums become visible before the rest of it (`Transaction::apply`): who dies in between leaves
+//!    pages without one, never with a wrong one.
+//! 4. Who journals or frees a page that is settling takes it off the list.
+//! 5. A superblock that moves the tail past the records of a page names the place of its checksum (`Superblock::unsettled`) until that
+//!    is durable: after a crash in between, the data is read once more and gets its checksum then.
+//!
+//! Why it is so, and what it costs: `docs/decisions/0013-data-checksums.md`.
+
+use crate::commit::{Transaction, View};
+use crate::format::superblock::{list_of, places_of};
+use crate::format::{CHECKSUMS_PER_PAGE, ChecksumPage, GROUP_PAGES, Page, PageKind, UNSETTLED_MAX};
+use crate::journal::Point;
+use crate::metadata::page_view::{corrupt, view as view_of, view_mut};
+use crate::metadata::pages::{Pages, PagesRead, Stop};
+use crate::metadata::space::{PageState, Run, SpaceGeometry};
+use crate::recovery::{Recovered, is_metadata};
+use crate::state::{Inner, Rare, Store};
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::Operation;
+use adit_reactor::sync::Event;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Pages of checksums that one transaction of settling changes.
+const SETTLED_PLACES_MAX: usize = 16;
+/// Pages of data that one does.
+const SETTLED_MAX: usize = 1024;
+
+/// The checksums of consecutive pages; none on a volume without them.
+#[derive(Default, Debug)]
+pub(crate) struct Sums(SmallVec<[u32; 8]>);
+
+impl Sums {
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        &self.0
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, sum: u32) {
+        self.0.push(sum);
+    }
+}
+
+/// What the store knows of checksums beside what is on the device.
+#[derive(Default)]
+pub(crate) struct Checksums {
+    /// Pages whose checksum is to become known, and it, or [`READING`].
+    settling: RefCell<BTreeMap<u64, u32>>,
+    /// Pages of checksums some of which may be missing on the device, and when they will be there; [`OPEN`]: not yet known.
+    unsettled: RefCell<BTreeMap<u64, Point>>,
+    /// Those of them of which a crash left us to find out what is missing.
+    unknown: RefCell<Vec<u64>>,
+    running: Cell<bool>,
+    ended: Event,
+}
+
+/// In place of a checksum that is to become known: the page is being read.
+const READING: u32 = 0;
+/// When a place will be settled: not known.
+const OPEN: Point = Point(u64::MAX);
+
+impl Checksums {
+    /// Knows what a superblock says is missing.
+    pub(crate) fn new(listed: &[u64; UNSETTLED_MAX], geometry: &SpaceGeometry) -> Checksums {
+        let (mut places, more) = places_of(listed);
+        if more {
+            tracing::warn!("after the crash some data is without a checksum until `adit scrub`");
+        }
+        places.retain(|place| is_place(geometry, *place));
+        Checksums {
+            unsettled: RefCell::new(places.iter().map(|place| (*place, OPEN)).collect()),
+            unknown: RefCell::new(places),
+            ..Checksums::default()
+        }
+    }
+
+    /// The tail is about to pass the records of a page.
+    pub(crate) fn unsettle_place(&self, geometry: &SpaceGeometry, page: u64) {
+        if let Some((place, _)) = geometry.checksum_place(page) {
+            self.unsettled.borrow_mut().insert(place, OPEN);
+        }
+    }
+
+    /// What a superblock has to say: the places where something is missing on the device.
+    pub(crate) fn listed(&self, horizon: u64) -> [u64; UNSETTLED_MAX] {
+        if planted(Bug::ForgottenUnsettled) {
+            return [0; UNSETTLED_MAX];
+        }
+        let mut unsettled = self.unsettled.borrow_mut();
+        unsettled.retain(|_, settled| settled.0 > horizon);
+        list_of(unsettled.keys().copied(), false)
+    }
+
+    fn is_settled(&self) -> bool {
+        self.settling.borrow().is_empty() && self.unknown.borrow().is_empty()
+    }
+
+    /// These bytes of the page were written home, and its records are behind the tail.
+    pub(crate) fn settle(&self, page: u64, sum: u32) {
+        self.settling.borrow_mut().insert(page, sum);
+    }
+
+    /// The page has no checksum on the device, and its bytes are these.
+    pub(crate) fn settle_unless_known(&self, page: u64, sum: u32) {
+        self.settling.borrow_mut().entry(page).or_insert(sum);
+    }
+
+    /// The page changes: what is known of it is not true any more.
+    pub(crate) fn unsettle(&self, run: Run) {
+        let mut settling = self.settling.borrow_mut();
+        if settling.is_empty() {
+            return;
+        }
+        let gone: SmallVec<[u64; 8]> = (settling.range(run.page..run.end()))
+            .map(|(page, _)| *page)
+            .collect();
+        for page in gone {
+            settling.remove(&page);
+        }
+    }
+
+    fn some(&self) -> Vec<(u64, u32)> {
+        let mut found = Vec::new();
+        let (mut places, mut last) = (0, None);
+        let settling = self.settling.borrow();
+        for (page, sum) in settling
+            .iter()
+            .filter(|(_, sum)| **sum != READING)
+            .take(SETTLED_MAX)
+        {
+            // Near enough: where the pages of checksums begin and end doesn't matter.
+            let place = page / CHECKSUMS_PER_PAGE as u64;
+            places += usize::from(last.replace(place) != Some(place));
+            if places > SETTLED_PLACES_MAX / 2 {
+                break;
+            }
+            found.push((*page, *sum));
+        }
+        found
+    }
+}
+
+/// The page of checksums at `place`, which was verified when it was loaded.
+fn checked(place: u64, page: &ChecksumPage, geometry: &SpaceGeometry) -> Result<(), Stop> {
+    let owner = page.header.owner;
+    match is_place(geometry, place) && owner == (place - geometry.first_group) / GROUP_PAGES {
+        true => Ok(()),
+        false => Err(corrupt(
+            place,
+            format_args!("says that it has checksums of group {owner}"),
+        )),
+    }
+}
+
+/// Is this page one of checksums?
+fn is_place(geometry: &SpaceGeometry, place: u64) -> bool {
+    let Some(offset) = place.checked_sub(geometry.first_group) else {
+        return false;
+    };
+    offset / GROUP_PAGES < u64::from(geometry.groups())
+        && (1..geometry.head_pages() as u64).contains(&(offset % GROUP_PAGES))
+}
+
+/// Is the page at `place`, which can be loaded, the page of checksums that belongs there?
+pub(crate) fn check(
+    pages: &impl PagesRead,
+    geometry: &SpaceGeometry,
+    place: u64,
+) -> Result<(), Stop> {
+    let page = view_of::<ChecksumPage>(pages.page(place, PageKind::Checksums)?);
+    checked(place, page, geometry)
+}
+
+/// Calls `f` with the places of the checksums of `pages` pages of data from `first` on: page, first index, how many.
+fn places(
+    geometry: &SpaceGeometry,
+    first: u64,
+    pages: usize,
+    mut f: impl FnMut(u64, usize, usize) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let mut done = 0;
+    while done < pages {
+        let Some((place, index)) = geometry.checksum_place(first + done as u64) else {
+            let what = "has no checksum: no data can be there";
+            return Err(corrupt(first + done as u64, what));
+        };
+        let count = (CHECKSUMS_PER_PAGE - index).min(pages - done);
+        f(place, index, count)?;
+        done += count;
+    }
+    Ok(())
+}
+
+impl Transaction<'_> {
+    /// The checksum of a page of data as this transaction sees it; 0: not known.
+    fn checksum(&self, page: u64) -> Result<u32, Stop> {
+        let geometry = self.geometry();
+        let Some((place, index)) = geometry.checksum_place(page) else {
+            return Ok(0);
+        };
+        let content = view_of::<ChecksumPage>(self.page(place, PageKind::Checksums)?);
+        checked(place, content, &geometry)?;
+        Ok(content.sums[index])
+    }
+
+    /// Stages the checksums of consecutive pages of data.
+    pub(crate) fn set_checksums(&mut self, first: u64, sums: &[u32]) -> Result<(), Stop> {
+        if planted(Bug::StaleChecksum) {
+            return Ok(());
+        }
+        let geometry = self.geometry();
+        let mut left = sums;
+        places(&geometry, first, sums.len(), |place, index, count| {
+            let page = view_mut::<ChecksumPage>(self.page_mut(place, PageKind::Checksums)?);
+            checked(place, page, &geometry)?;
+            let (now, later) = left.split_at(count);
+            page.sums[index..index + count].copy_from_slice(now);
+            left = later;
+            self.note_checksums(place);
+            Ok(())
+        })
+    }
+
+    /// The page's newest bytes go through the journal: its checksum is not known.
+    pub(crate) fn forget_checksum(&mut self, page: u64) -> Result<(), Stop> {
+        match self.has_checksums() && self.checksum(page)? != 0 {
+            true => self.set_checksums(page, &[0]),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Store {
+    /// What recovery wrote home has checksums again soon.
+    pub(crate) fn settle_recovered(&self, recovered: Recovered) {
+        let inner = &self.0;
+        if let Some(checksums) = &inner.checksums {
+            for (page, sum) in recovered.data {
+                checksums.settle(page, sum);
+            }
+        }
+        inner.spawn_settle();
+    }
+}
+
+impl Inner {
+    /// The checksums of pages of data, if the pages that hold them are in the cache.
+    pub(crate) fn sums(&self, first: u64, pages: u32) -> Result<Sums, Stop> {
+        let mut sums = Sums::default();
+        if self.checksums.is_none() || planted(Bug::UnverifiedRead) {
+            return Ok(sums);
+        }
+        let geometry = *self.space.borrow().geometry();
+        let pages_now = View::new(self);
+        places(&geometry, first, pages as usize, |place, index, count| {
+            let page = view_of::<ChecksumPage>(pages_now.page(place, PageKind::Checksums)?);
+            checked(place, page, &geometry)?;
+            sums.0.extend_from_slice(&page.sums[index..index + count]);
+            Ok(())
+        })?;
+        Ok(sums)
+    }
+
+    /// The checksum that data has that is written home to `page`, if data has checksums.
+    pub(crate) fn sum_of(&self, page: u64, bytes: &[u8]) -> Option<u32> {
+        (self.checksums.as_ref()).map(|_| self.volume.data_checksum(page, bytes))
+    }
+
+    /// Is this what was written to page `first + index`? True where that is not known.
+    pub(crate) fn matches(&self, first: u64, index: usize, sums: &Sums, bytes: &[u8]) -> bool {
+        match sums.0.get(index) {
+            None | Some(0) => true,
+            Some(sum) => *sum == self.volume.data_checksum(first + index as u64, bytes),
+        }
+    }
+
+    /// What to say of data that isn't what was written.
+    pub(crate) fn mismatch(&self, slot: u64, page: u32, home: u64) -> Error {
+        let offset = u64::from(page) * PAGE_BYTES as u64;
+        let error = Error::with(
+            Errno::IO,
+            format!(
+                "read blob {slot} at offset {offset} (device page {home}): the device returned other bytes than were written, their checksum does not match"
+            ),
+        );
+        tracing::error!(volume = %self.reactor.name(), %error);
+        error
+    }
+
+    fn stay_without(&self, error: &Error) {
+        let volume = self.reactor.name();
+        tracing::warn!(%volume, %error, "pages of data stay without a checksum");
+    }
+
+    /// Begins to settle in the background, if there is anything to do.
+    pub(crate) fn spawn_settle(self: &Rc<Self>) {
+        let Some(checksums) = &self.checksums else {
+            return;
+        };
+        if self.closing.get() || checksums.is_settled() {
+            return;
+        }
+        let inner = self.clone();
+        self.reactor.spawn_local(async move {
+            // What made the volume read-only was told already.
+            if let Err(error) = inner.settle().await
+                && inner.writable().is_ok()
+            {
+                inner.stay_without(&error);
+            }
+        });
+    }
+
+    /// Makes known what is settling.
+    pub(crate) fn settle(self: &Rc<Self>) -> Rare<'_, Result<()>> {
+        Box::pin(async {
+            let Some(checksums) = &self.checksums else {
+                return Ok(());
+            };
+            while checksums.running.get() {
+                checksums.ended.wait().await;
+            }
+            checksums.running.set(true);
+            let result = self.settle_all(checksums).await;
+            checksums.running.set(false);
+            checksums.ended.notify_all();
+            result
+        })
+    }
+
+    /// Reads the data that has no checksum in a page of them, after a crash.
+    async fn find_missing(self: &Rc<Self>, checksums: &Checksums, place: u64) -> Result<()> {
+        let geometry = *self.space.borrow().geometry();
+        let group = ((place - geometry.first_group) / GROUP_PAGES) as u32;
+        let part = place - geometry.map_page(group) - 1;
+        let first = geometry.map_page(group) + part * CHECKSUMS_PER_PAGE as u64;
+        let store = Store(self.clone());
+        let mut missing = store
+            .view(|view| {
+                let space = self.space.borrow();
+                let page = view_of::<ChecksumPage>(view.page(place, PageKind::Checksums)?);
+                checked(place, page, &geometry)?;
+                let mut missing = Vec::new();
+                for (page, sum) in (first..).zip(&page.sums) {
+                    if *sum == 0
+                        && geometry.position(page).is_some()
+                        && space.page_state(view, page)? == PageState::Used
+                    {
+                        missing.push(page);
+                    }
+                }
+                Ok(missing)
+            })
+            .await?;
+        // While one runs, it alone knows what is live.
+        while self.journal.checkpointing.get() {
+            self.writable()?;
+            self.journal.committed.wait().await;
+        }
+        // In one step with the look at what is live: whoever journals one of them later takes it off.
+        let live = self.journal.live_homes(self);
+        {
+            let mut settling = checksums.settling.borrow_mut();
+            missing.retain(|page| !live.contains(page) && !settling.contains_key(page));
+            settling.extend(missing.iter().map(|page| (*page, READING)));
+        }
+        let mut content = Box::new(Page::zeroed());
+        for page in missing {
+            let mut request = self.request(Operation::Read, page);
+            request.buffers.push(self.pool.get(PAGE_BYTES)?);
+            let completion = self.reactor.submit(request).await;
+            let mut settling = checksums.settling.borrow_mut();
+            if settling.get(&page) != Some(&READING) {
+                continue; // it was changed meanwhile
+            }
+            settling.remove(&page);
+            if completion.result.is_ok() {
+                (content.0).copy_from_slice(completion.request.buffers[0].as_slice());
+                if !is_metadata(&self.volume, page, &content) {
+                    let sum = self.volume.data_checksum(page, &content.0);
+                    settling.insert(page, sum);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn settle_all(self: &Rc<Self>, checksums: &Checksums) -> Result<()> {
+        loop {
+            self.writable()?;
+            let unknown = checksums.unknown.borrow_mut().pop();
+            if let Some(place) = unknown
+                && let Err(error) = self.find_missing(checksums, place).await
+            {
+                self.stay_without(&error);
+            }
+            let batch = checksums.some();
+            if batch.is_empty() && checksums.unknown.borrow().is_empty() {
+                // Durable at once: until then a crash costs reading what was settled once more.
+                let point = self.journal.point();
+                // (A checkpoint that runs is about to bring more.)
+                if !self.journal.checkpointing.get() {
+                    for settled in checksums.unsettled.borrow_mut().values_mut() {
+                        *settled = (*settled).min(point);
+                    }
+                }
+                return self.commit_to(point).await;
+            }
+            let settled = Store(self.clone())
+                .transact_freeing(|txn| {
+                    let space = self.space.borrow();
+                    for (page, sum) in &batch {
+                        // Recovery doesn't know what pages are.
+                        if space.avoids(*page) || space.page_state(txn, *page)? != PageState::Used {
+                            continue;
+                        }
+                        let current = checksums.settling.borrow().get(page) == Some(sum);
+                        if current && txn.checksum(*page)? == 0 {
+                            txn.set_checksums(*page, &[*sum])?;
+                        }
+                    }
+                    Ok(())
+                })
+                .await;
+            // In one step with the application. Where checksums can't be read, none can be set.
+            match settled {
+                Err(error) if !matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
+                    return Err(error);
+                }
+                Err(error) => self.stay_without(&error),
+                Ok(()) => {}
+            }
+            let mut settling = checksums.settling.borrow_mut();
+            for (page, done) in batch {
+                if settling.get(&page) == Some(&done) {
+                    settling.remove(&page);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Granting writes without the worker, and recalling the grants (`blob/write_grant`).
+
+use crate::blob::{Blob, WriteGrant};
+use crate::metadata::extents::Mapping;
+use crate::state::{Inner, Store};
+use adit_base::PAGE_BYTES;
+use adit_base::simulation::{Bug, planted};
+use adit_reactor::sync::WriteGuard;
+use std::mem;
+use std::rc::Rc;
+
+/// Direct writes through the worker before it asks again whether it can lend their pages.
+const GRANT_AFTER: u32 = 16;
+
+/// Direct writes that it waits at most because nobody used what was lent.
+const GRANT_PAUSE_MAX: u32 = 255;
+
+/// Pages around a write that are lent if they are not cached, or leave the cache because nobody looks at them.
+const GRANT_PAGES_MAX: u32 = 1 << 11;
+
+/// So many pages are looked at in the time of a direct write.
+const PAGES_PER_WRITE: u32 = 32;
+
+impl Store {
+    /// Somebody who wrote without the worker was the last to leave.
+    pub fn end_direct_writes(&self, blob: &Rc<Blob>) {
+        self.0.recall_again(blob);
+    }
+
+    /// From now on all direct writes are the worker's, which has something to note with each.
+    pub fn keep_direct_writes(&self) {
+        self.0.grants_writes.set(false);
+    }
+}
+
+impl Inner {
+    /// The blob's `map_lock`, exclusively.
+    pub(crate) async fn lock_map<'a>(&self, blob: &'a Rc<Blob>) -> WriteGuard<'a> {
+        self.recall(blob);
+        blob.map_lock.write().await
+    }
+
+    /// Likewise, if that needs no waiting.
+    pub(crate) fn try_lock_map<'a>(&self, blob: &'a Rc<Blob>) -> Option<WriteGuard<'a>> {
+        self.recall(blob);
+        blob.map_lock.try_write()
+    }
+
+    /// The blob's `lock`, exclusively.
+    pub(crate) async fn lock<'a>(&self, blob: &'a Rc<Blob>) -> WriteGuard<'a> {
+        self.recall(blob);
+        blob.lock.write().await
+    }
+
+    /// Waits until nobody writes to the blob without the worker. Before the caller gives way, they may again.
+    pub(crate) async fn wait_for_recall(&self, blob: &Rc<Blob>) {
+        while !self.recall(blob) {
+            blob.recalling.set(blob.recalling.get() + 1);
+            self.frame_settled.wait().await;
+            blob.recalling.set(blob.recalling.get() - 1);
+        }
+    }
+
+    /// Asks for the pages back; true: they are.
+    pub(crate) fn recall(&self, blob: &Rc<Blob>) -> bool {
+        if !blob.granted.get() {
+            return true;
+        }
+        let ended = (blob.shared.write_grant()).is_none_or(WriteGrant::recall);
+        if ended {
+            self.end_grant(blob);
+        }
+        ended
+    }
+
+    /// As [`Inner::recall`], if somebody has asked.
+    fn recall_again(&self, blob: &Rc<Blob>) {
+        if blob.granted.get() && blob.shared.write_grant().is_some_and(WriteGrant::end) {
+            self.end_grant(blob);
+        }
+    }
+
+    /// The pages are back: what was written is noted, and both locks returned.
+    fn end_grant(&self, blob: &Rc<Blob>) {
+        if let Some(grant) = blob.shared.write_grant() {
+            grant.extents.forget();
+            let used = grant.take_written();
+            if used && !planted(Bug::UnnotedDirectWrite) {
+                blob.home_sequence.set(self.barriers.note_write());
+            }
+            let pause = (2 * blob.grant_pause.get() + 1).min(GRANT_PAUSE_MAX);
+            blob.grant_pause.set(if used { 0 } else { pause });
+            if let Some(time) = grant.written_at() {
+                blob.mtime
+                    .set(Some(blob.mtime.get().map_or(time, |other| other.max(time))));
+                grant.forget_time();
+            }
+        }
+        blob.granted.set(false);
+        blob.lock.return_read();
+        blob.map_lock.return_read();
+        self.frame_settled.notify_all();
+    }
+
+    /// After a direct write: lends the page and those around it that no frame holds, as far as its extent goes. The caller holds both
+    /// locks shared and doesn't give way in between.
+    pub(crate) fn grant_writes(self: &Rc<Self>, blob: &Rc<Blob>, page: u32) {
+        let wait = blob.grant_after.get();
+        if wait > 0 {
+            return blob.grant_after.set(wait - 1);
+        }
+        blob.grant_after.set(GRANT_AFTER);
+        let device = self.reactor.device();
+        let settled = blob.dirty.borrow().is_empty()
+            && blob.cut_from.get() == 0
+            && !blob.deleted.get()
+            && blob.recalling.get() == 0
+            && self.writable().is_ok();
+        let lendable =
+            self.grants_writes.get() && self.checksums.is_none() && device.capabilities().inline;
+        let Some((_, Mapping::Extent(mut extent))) = blob.map_hint.get() else {
+            return;
+        };
+        let grant = blob.shared.write_grant().filter(|_| blob.granted.get());
+        let known = grant.is_some_and(|grant| grant.extents.find(page.into(), 1).is_some());
+        if !settled || !lendable || extent.unwritten || known {
+            return;
+        }
+        let valid_pages = blob.slot.borrow().valid_size / PAGE_BYTES as u64;
+        let window = page - page % GRANT_PAGES_MAX;
+        let first = window.max(extent.logical);
+        let end = (u64::from(window) + u64::from(GRANT_PAGES_MAX))
+            .min(extent.end())
+            .min(valid_pages) as u32;
+        if !(first..end).contains(&page) {
+            return;
+        }
+        blob.grant_after
+            .set((end - first) / PAGES_PER_WRITE + blob.grant_pause.get());
+        // Up to the nearest that stay in the cache.
+        let (mut from, mut to) = (first, end);
+        for other in first..end {
+            if self.cache.pass(blob.key(other)) {
+                match other < page {
+                    true => from = other + 1,
+                    false => to = to.min(other),
+                }
+            }
+        }
+        if to == page {
+            return;
+        }
+        if !blob.granted.get() {
+            // Not while somebody waits for one of them exclusively.
+            let (Some(map), Some(shared)) = (blob.map_lock.try_read(), blob.lock.try_read()) else {
+                return;
+            };
+            mem::forget((map, shared));
+            blob.granted.set(true);
+            self.note_dirty(blob);
+        }
+        extent.physical += u64::from(from - extent.logical);
+        (extent.logical, extent.pages) = (from, to - from);
+        let grant = &blob.shared.direct(device).grant;
+        grant.extents.publish(extent);
+        grant.open();
+    }
+}

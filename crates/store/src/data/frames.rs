@@ -1,0 +1,111 @@
+//! Frames for data: taking them, making room for them, and dropping those of freed pages.
+
+use crate::blob::Blob;
+use crate::cache::{FrameFlags, FrameId};
+use crate::data::write_back::Busy;
+use crate::state::{Inner, Rare};
+use adit_base::breakdown::{self, Layer};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use std::rc::Rc;
+
+impl Inner {
+    fn allocate_frame_now(&self) -> Option<FrameId> {
+        let _in = breakdown::enter(Layer::Cache);
+        self.cache.allocate()
+    }
+
+    /// A frame, after making room if need be.
+    pub(crate) async fn allocate_frame(self: &Rc<Self>) -> Result<FrameId> {
+        loop {
+            if let Some(frame) = self.allocate_frame_now() {
+                return Ok(frame);
+            }
+            self.reclaim_frames(1).await?;
+        }
+    }
+
+    /// Makes at least `count` frames evictable: writes back dirty data, then checkpoints.
+    pub(crate) fn reclaim_frames(self: &Rc<Self>, count: usize) -> Rare<'_, Result<()>> {
+        Box::pin(self.reclaim(count)) // which needs frames itself
+    }
+
+    async fn reclaim(self: &Rc<Self>, count: usize) -> Result<()> {
+        if self.cache.available() >= count && self.cache.counts().clean > 0 {
+            // Clean but pinned at the moment, or looked at lately: let others finish.
+            if let Some(frame) = self.cache.allocate() {
+                self.cache.free_allocated(frame);
+                return Ok(());
+            }
+        }
+        let dirty = self.cache.counts().dirty;
+        let written = if dirty > 0 {
+            self.write_back_dirty(Busy::Skip).await
+        } else {
+            Ok(())
+        };
+        let mut settled = Ok(());
+        if self.cache.available() < count && self.cache.counts().journaled > 0 {
+            settled = self.checkpoint_all().await;
+        }
+        if self.cache.available() < count && self.writing_home.get() + self.loading.get() > 0 {
+            self.frame_settled.wait().await; // another task's write-back, or its load
+            return Ok(());
+        }
+        if self.cache.available() < count {
+            settled?; // somebody else's failure matters only now
+            written?;
+            return Err(Error::with(
+                Errno::NOMEM,
+                format!(
+                    "the page cache of {} bytes is too small: all of it is in use",
+                    self.options.cache_bytes
+                ),
+            ));
+        }
+        self.reactor.yield_now().await;
+        Ok(())
+    }
+
+    /// May redo records name pages of `[from, to)`?
+    pub(crate) fn any_live(&self, blob: &Blob, from: u32, to: u32) -> bool {
+        (self.cached_pages(blob, from, to).into_iter())
+            .filter_map(|page| self.cache.find(blob.key(page)))
+            .any(|frame| self.cache.has(frame, FrameFlags::JOURNALED))
+    }
+
+    /// Right after the transaction that freed pages `[from, to)`: drops their frames. The caller holds `lock` and
+    /// `map_lock` exclusively, so that none of them is being loaded or written back.
+    pub(crate) fn drop_frames(&self, blob: &Blob, from: u32, to: u32) {
+        for page in self.cached_pages(blob, from, to) {
+            let Some(frame) = self.cache.find(blob.key(page)) else {
+                continue;
+            };
+            if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
+                self.unreserve(1);
+            }
+            self.journal.remove_freed(self, frame);
+        }
+    }
+
+    /// Pages of `[from, to)` that have a frame, ascending.
+    fn cached_pages(&self, blob: &Blob, from: u32, to: u32) -> Vec<u32> {
+        let end = blob.frames_end().div_ceil(PAGE_BYTES as u64);
+        let to = u64::from(to).min(end) as u32;
+        // A huge range has far fewer frames than pages: then ask the cache, not each page.
+        let few = u64::from(to.saturating_sub(from)) <= 2 * u64::from(self.cache.counts().used);
+        if few {
+            (from..to)
+                .filter(|page| self.cache.find(blob.key(*page)).is_some())
+                .collect()
+        } else {
+            self.cache
+                .pages_of(blob.id.slot, u64::from(from)..u64::from(to))
+        }
+    }
+
+    /// Takes back promises of space.
+    pub(crate) fn unreserve(&self, pages: u64) {
+        self.reserved_pages
+            .set(self.reserved_pages.get().saturating_sub(pages));
+    }
+}

@@ -1,0 +1,302 @@
+//! Where dirty pages go on the device, and writing them there.
+//!
+//! ```text
+//!   taken pages ──▶ pieces: a place that they have, or fresh pages ──▶ written from pinned frames ──▶ a transaction maps them
+//! ```
+//!
+//! A place that has content with a checksum is not written over: its piece *replaces* it, with fresh pages whose space is reserved first.
+//! Nor is one whose content was zeroed or cut off, before that is durable.
+//! Which pages go home at all, and what their transaction carries beside, is decided in `sync.rs`.
+
+use crate::blob::Blob;
+use crate::commit::Transaction;
+use crate::data::checksums::Sums;
+use crate::data::write_back::Taken;
+use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
+use crate::metadata::extents::{self, Extent, Mapping};
+use crate::metadata::pages::Stop;
+use crate::metadata::space::Run;
+use crate::state::{Inner, Rare, Store};
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Error, PAGE_BYTES, Result};
+use adit_block::Buffer;
+use smallvec::SmallVec;
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Most pages of such a piece.
+const SUMMED_PAGES_MAX: u32 = crate::format::CHECKSUMS_PER_PAGE as u32;
+/// Most pages of one write home.
+const HOME_PAGES_MAX: usize = 128;
+
+/// A run of dirty pages on its way home.
+pub(crate) struct Piece {
+    pub(crate) page: u32,
+    pub(crate) pages: u32,
+    pub(crate) home: u64,
+    /// Taken for it, not yet in the map.
+    pub(crate) new: bool,
+    /// In the map as unwritten.
+    pub(crate) unwritten: bool,
+    /// Other pages hold what was written there before: they are freed.
+    pub(crate) replaces: bool,
+    /// The checksums of what was written.
+    pub(crate) sums: Sums,
+}
+
+pub(crate) type Pieces = SmallVec<[Piece; 4]>;
+
+impl Piece {
+    pub(crate) fn changes_map(&self) -> bool {
+        self.new || self.unwritten || !self.sums.is_empty()
+    }
+}
+
+impl Inner {
+    /// Finds or takes a place for each page that goes home. ENOSPC where what is there already would have to move and can't.
+    pub(crate) async fn take_homes(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        pages: &[Taken],
+    ) -> Result<Pieces> {
+        let moving = self.count_moving(blob, pages).await?;
+        if moving > 0 {
+            // It can be written through the journal instead, but its map can't do without a node.
+            self.reserve_of(Inner::spare_pages, moving).await?;
+        }
+        let taken = self.take_places(blob, pages).await;
+        if taken.is_err() {
+            self.unreserve(moving);
+        }
+        taken
+    }
+
+    /// How many of these pages have content that they must not be written over.
+    async fn count_moving(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<u64> {
+        let mut moving = 0;
+        if self.checksums.is_some() {
+            for taken in pages {
+                let mapping = self.map(blob, taken.page).await?;
+                moving += u64::from(self.movable_pages(blob, taken.page, mapping).min(1));
+            }
+        }
+        Ok(moving)
+    }
+
+    /// How many pages from `page` on have content that must not be written over: those with a checksum.
+    fn movable_pages(&self, blob: &Blob, page: u32, mapping: Mapping) -> u32 {
+        let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
+        match mapping {
+            Mapping::Extent(extent) if !extent.unwritten && self.checksums.is_some() => {
+                let end = extent.end().min(valid_pages);
+                end.saturating_sub(page.into()) as u32
+            }
+            _ => 0,
+        }
+    }
+
+    async fn take_places(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
+        let mut pieces = Pieces::new();
+        let mut index = 0;
+        while index < pages.len() {
+            let page = pages[index].page;
+            let run = pages[index..]
+                .iter()
+                .zip(page..)
+                .take_while(|(have, want)| have.page == *want)
+                .count() as u32;
+            let run = match self.checksums {
+                Some(_) => run.min(SUMMED_PAGES_MAX),
+                None => run,
+            };
+            let mapping = self.map(blob, page).await;
+            let moving =
+                (mapping.as_ref()).map_or(0, |found| self.movable_pages(blob, page, *found));
+            let goal = || {
+                pieces
+                    .last()
+                    .filter(|last: &&Piece| last.page + last.pages == page)
+                    .map_or_else(|| self.goal(blob), |last| last.home + u64::from(last.pages))
+            };
+            let piece = match mapping {
+                Ok(Mapping::Extent(_)) if moving > 0 => self
+                    .take_run(goal(), run.min(moving))
+                    .await
+                    .map(|taken| Piece {
+                        page,
+                        pages: taken.pages,
+                        home: taken.page,
+                        new: true,
+                        unwritten: false,
+                        replaces: true,
+                        sums: Sums::default(),
+                    }),
+                Ok(Mapping::Extent(extent)) => {
+                    let skip = page - extent.logical;
+                    Ok(Piece {
+                        page,
+                        pages: run.min(extent.pages - skip),
+                        home: extent.physical + u64::from(skip),
+                        new: false,
+                        unwritten: extent.unwritten,
+                        replaces: false,
+                        sums: Sums::default(),
+                    })
+                }
+                Ok(Mapping::Hole { pages: hole }) => self
+                    .take_run(goal(), run.min(hole))
+                    .await
+                    .map(|taken| Piece {
+                        page,
+                        pages: taken.pages,
+                        home: taken.page,
+                        new: true,
+                        unwritten: false,
+                        replaces: false,
+                        sums: Sums::default(),
+                    }),
+                Err(error) => Err(error),
+            };
+            match piece {
+                Ok(piece) => {
+                    index += piece.pages as usize;
+                    pieces.push(piece);
+                }
+                Err(error) => {
+                    self.give_back(&pieces);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Where new pages of a blob are best: behind the last that it got. 0: anywhere.
+    pub(crate) fn goal(&self, blob: &Blob) -> u64 {
+        let slot = blob.slot.borrow();
+        if blob.goal.get() == 0 && slot.map_kind == MAP_EXTENTS && slot.map_count > 0 {
+            let last = usize::from(slot.map_count).min(SLOT_EXTENTS) - 1;
+            if let Ok((extent, _)) =
+                RawExtent::read_from_prefix(&slot.payload[last * size_of::<RawExtent>()..])
+            {
+                let pages = extent.pages_and_physical & 0xffff;
+                blob.goal.set((extent.pages_and_physical >> 16) + pages);
+            }
+        }
+        blob.goal.get()
+    }
+
+    async fn take_run(self: &Rc<Self>, goal: u64, pages: u32) -> Result<Run> {
+        let store = Store(self.clone());
+        // The pages were reserved when their data was accepted.
+        store
+            .transact_freeing(|txn| txn.take_unmapped(goal, pages))
+            .await
+    }
+
+    pub(crate) fn give_back(&self, pieces: &[Piece]) {
+        for piece in pieces.iter().filter(|piece| piece.new) {
+            self.space.borrow_mut().give_back(Run {
+                page: piece.home,
+                pages: piece.pages,
+            });
+        }
+    }
+
+    /// Writes the pieces home, from pinned buffers.
+    pub(crate) async fn write_pieces(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        pieces: &mut [Piece],
+    ) -> Result<()> {
+        if self.checksums.is_some()
+            && pieces.iter().any(|piece| !piece.new)
+            && !planted(Bug::ZeroedOverwritten)
+        {
+            // After a crash these places may be what they were before they were zeroed or cut off, and then they can be read.
+            let hidden: Rare<'_, _> = Box::pin(self.commit_to(blob.hidden.get()));
+            hidden.await?;
+        }
+        let cache = &self.cache;
+        let mut writes = Vec::new();
+        for piece in pieces.iter_mut() {
+            let mut at = 0;
+            while at < piece.pages {
+                let count = (piece.pages - at).min(HOME_PAGES_MAX as u32);
+                let mut buffers: SmallVec<[Buffer; 4]> = SmallVec::new();
+                for page in piece.page + at..piece.page + at + count {
+                    let frame = cache
+                        .find(blob.key(page))
+                        .expect("frames in write-back stay in the cache");
+                    let buffer = cache.buffer(frame);
+                    let home = piece.home + u64::from(page - piece.page);
+                    if let Some(sum) = self.sum_of(home, buffer.as_slice()) {
+                        piece.sums.push(sum);
+                    }
+                    buffers.push(buffer);
+                }
+                writes.push((piece.home + u64::from(at), buffers));
+                at += count;
+            }
+        }
+        // All of them are under way at once; then each is waited for, in order.
+        self.writing_home.set(self.writing_home.get() + 1);
+        let under_way: Vec<_> = writes
+            .into_iter()
+            .map(|(home, buffers)| self.submit_write(home, buffers))
+            .collect();
+        let mut result = Ok(());
+        for write in under_way {
+            if let Err(errno) = write.await.result {
+                result = Err(Error::with(
+                    errno,
+                    format!("write data of blob {}", blob.id.slot),
+                ));
+            }
+        }
+        self.writing_home.set(self.writing_home.get() - 1);
+        if !pieces.is_empty() {
+            blob.home_sequence.set(self.barriers.note_write());
+        }
+        result
+    }
+}
+
+/// Maps one piece that was written home; answers how many new pages that took.
+pub(crate) fn map_piece(
+    txn: &mut Transaction<'_>,
+    slot: &mut Slot,
+    address: u64,
+    piece: &Piece,
+) -> Result<u64, Stop> {
+    let range = u64::from(piece.page)..u64::from(piece.page) + u64::from(piece.pages);
+    txn.set_checksums(piece.home, piece.sums.as_slice())?;
+    if piece.new {
+        let run = Run {
+            page: piece.home,
+            pages: piece.pages,
+        };
+        if piece.replaces {
+            let mut replaced = Vec::new();
+            extents::remove(txn, slot, address, range, usize::MAX, &mut replaced)?;
+            for run in replaced {
+                // No redo record names them: what goes home has no live bytes.
+                txn.free_run(run, false)?;
+            }
+        }
+        txn.commit_run(run)?;
+        let extent = Extent {
+            logical: piece.page,
+            pages: piece.pages,
+            physical: piece.home,
+            unwritten: false,
+        };
+        extents::insert(txn, slot, address, extent)?;
+        return Ok(u64::from(piece.pages));
+    }
+    if piece.unwritten {
+        extents::mark_written(txn, slot, address, range)?;
+    }
+    Ok(0)
+}

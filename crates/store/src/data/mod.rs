@@ -1,0 +1,20 @@
+//! The data of blobs: reads, writes, write-back, and what direct IO adds.
+
+pub(crate) mod atomic;
+mod blobs;
+pub(crate) mod checksums;
+mod direct;
+mod frames;
+mod home;
+pub(crate) mod read;
+mod resize;
+mod seek;
+pub(crate) mod write;
+pub(crate) mod write_back;
+pub(crate) mod xattr;
+
+pub use atomic::AtomicRange;
+pub use resize::AllocateMode;
+pub use seek::Sought;
+pub use write_back::SyncKind;
+pub use xattr::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};

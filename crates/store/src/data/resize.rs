@@ -1,0 +1,542 @@
+//! Changing a blob's extent: truncation, preallocation, punching holes, zeroing ranges, deletion.
+//!
+//! All of it happens with `map_lock` and `lock` held exclusively, so that no page is between states, in
+//! transactions of bounded size: a crash between two of them leaves a blob whose pages beyond its end, or whose
+//! slot without a name, are freed when it is deleted. Frames go right after the transaction that freed their pages:
+//! an operation that fails has lost nothing.
+
+use crate::blob::Blob;
+use crate::commit::Transaction;
+use crate::data::write::Promise;
+use crate::format::{BLOB_BYTES_MAX, BlobId};
+use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, Slot};
+use crate::metadata::extents::{self, Extent, Mapping};
+use crate::metadata::pages::{Pages, Stop};
+use crate::state::{Inner, Store};
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use std::ops::Range;
+use std::rc::Rc;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Extents that one transaction adds or removes.
+const EXTENTS_PER_TRANSACTION: usize = 16;
+
+/// Does preallocation move the end of the blob?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocateMode {
+    /// The size grows to the end of the range.
+    Extend,
+    /// The size stays.
+    KeepSize,
+}
+
+impl Store {
+    /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind. As durable as
+    /// any write: by the next sync of the blob.
+    pub async fn resize(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        if size > BLOB_BYTES_MAX {
+            return Err(Error::with(
+                Errno::FBIG,
+                format!("a file has at most {BLOB_BYTES_MAX} bytes"),
+            ));
+        }
+        let inner = &self.0;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
+        inner.writable()?;
+        let untouched = blob.slot.borrow().allocated_pages == 0 && blob.slot.borrow().size == size;
+        if untouched && blob.size() == size && blob.dirty.borrow().is_empty() {
+            // An empty file that is cut: its times change, with the next write-back.
+            inner.touch(blob);
+            return Ok(());
+        }
+        if size <= blob.size() {
+            if size > blob.slot.borrow().size {
+                // What goes may be all that says, to who takes over from a dead process, that the blob is so large.
+                inner.write_back(blob, false).await?;
+            }
+            inner.cut(blob, size).await?;
+        } else {
+            if blob.cut_from.get() != 0 {
+                inner.cut(blob, blob.size()).await?;
+            }
+            inner.write_back(blob, false).await?;
+            inner.grow_slot(blob, size).await?;
+        }
+        blob.mtime.set(None);
+        blob.point.set(inner.journal.point());
+        Ok(())
+    }
+
+    /// Gives the range pages of its own, so that writing there can't fail for lack of space. Reads as zeroes
+    /// until written. All of it or ENOSPC and nothing.
+    pub async fn allocate(
+        &self,
+        blob: &Rc<Blob>,
+        range: Range<u64>,
+        mode: AllocateMode,
+    ) -> Result<()> {
+        check_range(&range)?;
+        let inner = &self.0;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
+        inner.write_back(blob, false).await?;
+        inner.allocate_locked(blob, &range).await?;
+        if mode == AllocateMode::Extend && range.end > blob.size() {
+            inner.grow_slot(blob, range.end).await?;
+        }
+        inner.touch(blob);
+        blob.point.set(inner.journal.point());
+        Ok(())
+    }
+
+    /// Frees the pages inside of the range; it reads as zeroes afterwards. The size stays.
+    pub async fn punch(&self, blob: &Rc<Blob>, range: Range<u64>) -> Result<()> {
+        check_range(&range)?;
+        let inner = &self.0;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
+        inner.punch_locked(blob, &range).await?;
+        inner.touch(blob);
+        blob.point.set(inner.journal.point());
+        Ok(())
+    }
+
+    /// Makes the range read as zeroes and keeps (or gives) it pages of its own.
+    pub async fn zero_range(
+        &self,
+        blob: &Rc<Blob>,
+        range: Range<u64>,
+        mode: AllocateMode,
+    ) -> Result<()> {
+        check_range(&range)?;
+        let inner = &self.0;
+        let _map = inner.lock_map(blob).await;
+        let _exclusive = inner.lock(blob).await;
+        inner.write_back(blob, false).await?;
+        // First what may fail for lack of space.
+        inner.allocate_locked(blob, &range).await?;
+        inner.zero_locked(blob, &range).await?;
+        if mode == AllocateMode::Extend && range.end > blob.size() {
+            let grown = inner.grow_slot(blob, range.end);
+            grown.await.map_err(half_way)?;
+        }
+        inner.touch(blob);
+        blob.point.set(inner.journal.point());
+        Ok(())
+    }
+
+    /// Deletes a blob that nothing refers to: its data, then its slot. After a crash in between, whoever
+    /// still has its id calls again.
+    pub async fn delete(&self, id: BlobId) -> Result<()> {
+        let blob = self.blob(id).await?;
+        let inner = &self.0;
+        let _map = inner.lock_map(&blob).await;
+        let _exclusive = inner.lock(&blob).await;
+        inner.writable()?;
+        let end = blob.frames_end();
+        let journaled = inner.any_live(&blob, 0, u32::MAX);
+        let mut resume = Some(0);
+        while let Some(start) = resume {
+            resume = self
+                .transact_freeing(|txn| {
+                    let mut slot = txn.slot(id)?;
+                    (slot.size, slot.valid_size) = (0, 0);
+                    if matches!(slot.map_kind, MAP_EXTENTS | MAP_EXTENT_TREE)
+                        && let Some(left) =
+                            free_range(txn, id, &mut slot, 0..u64::from(u32::MAX) + 1, journaled)?
+                    {
+                        txn.put(id, slot)?;
+                        return Ok(Some(left));
+                    }
+                    if slot.xattr_page != 0 {
+                        txn.free_page(slot.xattr_page)?;
+                        slot.xattr_page = 0;
+                        slot.allocated_pages = slot.allocated_pages.saturating_sub(1);
+                    }
+                    if slot.allocated_pages != 0 {
+                        return Err(Error::with(
+                            Errno::UCLEAN,
+                            format!("blob {} still has {} pages after its map was freed: run `adit check`", id.slot, slot.allocated_pages),
+                        )
+                        .into());
+                    }
+                    txn.put(id, slot)?;
+                    txn.destroy(id)?;
+                    Ok(None)
+                })
+                .await?;
+            if resume.is_some() {
+                blob.hidden.set(inner.journal.point());
+            }
+            // Its slot may get another blob, whose pages an old handle's lock-free reads must not find.
+            blob.shared.set_size(0);
+            blob.cut_from.set(end);
+            inner.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
+        }
+        blob.dirty.borrow_mut().clear();
+        blob.mtime.set(None);
+        blob.cut_from.set(0);
+        Ok(())
+    }
+}
+
+/// EROFS says that nothing was done. Where part of a range may be zero already, it is EIO.
+fn half_way(error: Error) -> Error {
+    match error.errno() {
+        Errno::ROFS => Error::with(Errno::IO, format!("zero a range, half way: {error}")),
+        _ => error,
+    }
+}
+
+fn check_range(range: &Range<u64>) -> Result<()> {
+    if range.start >= range.end {
+        return Err(Error::with(Errno::INVAL, "an empty range"));
+    }
+    if range.end > BLOB_BYTES_MAX {
+        return Err(Error::with(
+            Errno::FBIG,
+            format!("a file has at most {BLOB_BYTES_MAX} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+fn stamp(slot: &mut Slot, now: Timestamp) {
+    (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
+    (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);
+}
+
+/// Unmaps and frees pages `range`, a bounded number of extents; answers where to go on.
+fn free_range(
+    txn: &mut Transaction<'_>,
+    id: BlobId,
+    slot: &mut Slot,
+    range: Range<u64>,
+    journaled: bool,
+) -> Result<Option<u32>, Stop> {
+    let mut runs = Vec::new();
+    let resume = extents::remove(
+        txn,
+        slot,
+        id.slot,
+        range,
+        EXTENTS_PER_TRANSACTION,
+        &mut runs,
+    )?;
+    for run in runs {
+        txn.free_run(run, journaled)?;
+    }
+    Ok(resume)
+}
+
+/// Makes mapped pages of the range unwritten, a bounded number of extents; answers where to go on.
+fn mark_some_unwritten(
+    txn: &mut Transaction<'_>,
+    id: BlobId,
+    slot: &mut Slot,
+    range: Range<u64>,
+) -> Result<u64, Stop> {
+    let mut page = range.start;
+    for _ in 0..EXTENTS_PER_TRANSACTION {
+        if page >= range.end {
+            break;
+        }
+        page = match extents::lookup(txn, slot, id.slot, page as u32)? {
+            Mapping::Hole { pages } => page + u64::from(pages.max(1)),
+            Mapping::Extent(extent) => {
+                let part = extent.cut(page..range.end);
+                if !part.unwritten {
+                    let pages = page..part.end();
+                    extents::remove(txn, slot, id.slot, pages, usize::MAX, &mut Vec::new())?;
+                    let unwritten = Extent {
+                        unwritten: true,
+                        ..part
+                    };
+                    extents::insert(txn, slot, id.slot, unwritten)?;
+                }
+                part.end()
+            }
+        };
+    }
+    Ok(page)
+}
+
+impl Inner {
+    /// It was changed now: the slot has it after the next write-back.
+    fn touch(self: &Rc<Self>, blob: &Rc<Blob>) {
+        blob.mtime.set(Some(Timestamp::now()));
+        self.note_dirty(blob);
+    }
+
+    /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty before it stays so:
+    /// here nothing has to be written, and a device that fails keeps no data from going. Both locks are held.
+    async fn cut(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        let end = blob.frames_end();
+        let from = size.div_ceil(PAGE) as u32;
+        let journaled = self.any_live(blob, from, u32::MAX);
+        let now = Timestamp::now();
+        let mut resume = Some(from);
+        while let Some(start) = resume {
+            resume = Store(self.clone())
+                .transact_freeing(|txn| {
+                    let mut slot = txn.slot(blob.id)?;
+                    // Smaller where data that it would cover isn't home yet.
+                    slot.size = slot.size.min(size);
+                    slot.valid_size = slot.valid_size.min(size);
+                    stamp(&mut slot, now);
+                    let range = u64::from(start)..u64::from(u32::MAX) + 1;
+                    let left = free_range(txn, blob.id, &mut slot, range, journaled)?;
+                    txn.put(blob.id, slot)?;
+                    Ok(left)
+                })
+                .await?;
+            blob.shared.set_size(size);
+            blob.cut_from.set(end);
+            if resume.is_some() {
+                blob.hidden.set(self.journal.point());
+            }
+            self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));
+        }
+        self.zero_tail(blob, size).await?;
+        blob.cut_from.set(0);
+        Ok(())
+    }
+
+    /// Moves the end of a blob of which nothing is dirty to `size`, behind its present one. Both locks are held.
+    async fn grow_slot(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        self.check_write(blob, size, 0)?;
+        Store(self.clone())
+            .transact(|txn| {
+                let mut slot = txn.slot(blob.id)?;
+                slot.size = slot.size.max(size);
+                stamp(&mut slot, Timestamp::now());
+                txn.put(blob.id, slot)
+            })
+            .await?;
+        blob.shared.set_size(blob.size().max(size));
+        Ok(())
+    }
+
+    /// Makes the allocated range read as zeroes. Nothing is dirty, both locks are held.
+    async fn zero_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        // Behind the valid size nothing is read.
+        let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
+        let (first, last) = (
+            range.start.div_ceil(PAGE),
+            (range.end / PAGE).min(valid_pages),
+        );
+        // What is forgotten about them must not include that redo records name them.
+        if last > first && self.any_live(blob, first as u32, last as u32) {
+            self.checkpoint_all().await?;
+        }
+        self.zero_edges(blob, range).await?;
+        if last <= first {
+            return Ok(());
+        }
+        let marked = self.mark_unwritten(blob, first, last).await;
+        // Some of it may be, if not all.
+        blob.hidden.set(self.journal.point());
+        self.drop_frames(blob, first as u32, last as u32);
+        marked.map_err(half_way)
+    }
+
+    /// Makes the mapped pages of `[from, to)` unwritten. The `map_lock` is held exclusively.
+    pub(crate) async fn mark_unwritten(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        from: u64,
+        to: u64,
+    ) -> Result<()> {
+        let mut page = from;
+        while page < to {
+            page = match self.map(blob, page as u32).await? {
+                Mapping::Hole { pages } => page + u64::from(pages.max(1)),
+                Mapping::Extent(extent) if extent.unwritten => extent.end(),
+                Mapping::Extent(_) => {
+                    Store(self.clone())
+                        .transact_freeing(|txn| {
+                            let mut slot = txn.slot(blob.id)?;
+                            let next = mark_some_unwritten(txn, blob.id, &mut slot, page..to)?;
+                            txn.put(blob.id, slot)?;
+                            Ok(next)
+                        })
+                        .await?
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Zeroes what the cache holds of the last page behind `size`. (On the device the valid size does it.)
+    async fn zero_tail(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        let within = (size % PAGE) as usize;
+        if within == 0 {
+            return Ok(());
+        }
+        let page = (size / PAGE) as u32;
+        while let Some(frame) = self.cache.find(blob.key(page)) {
+            if self.cache.is_loading(frame) {
+                self.frame_settled.wait().await;
+                continue;
+            }
+            self.cache.limit_end(frame, within as u32);
+            if self
+                .cache
+                .write(frame, |bytes| bytes[within..].fill(0))
+                .is_some()
+            {
+                break;
+            }
+            self.reclaim_frames(1).await?;
+        }
+        Ok(())
+    }
+
+    /// Fills the holes of a range with pages. Both locks are held, nothing is dirty.
+    async fn allocate_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        let (first, last) = (range.start / PAGE, range.end.div_ceil(PAGE));
+        let mut missing = 0;
+        let mut page = first;
+        while page < last {
+            let pages = match self.map(blob, page as u32).await? {
+                Mapping::Extent(extent) => u64::from(extent.logical + extent.pages) - page,
+                Mapping::Hole { pages } => {
+                    let pages = u64::from(pages.max(1)).min(last - page);
+                    missing += pages;
+                    pages
+                }
+            };
+            page += pages;
+        }
+        if missing == 0 {
+            return Ok(());
+        }
+        self.reserve(missing).await?;
+        let result = self.fill_holes(blob, first, last).await;
+        self.unreserve(missing);
+        result
+    }
+
+    pub(crate) async fn fill_holes(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        first: u64,
+        last: u64,
+    ) -> Result<()> {
+        let store = Store(self.clone());
+        let mut page = first;
+        while page < last {
+            let goal = self.goal(blob);
+            let (filled, next_goal) = store
+                .transact_freeing(|txn| {
+                    let mut slot = txn.slot(blob.id)?;
+                    // Behind the valid size nothing is read anyway, and appends need no conversion.
+                    let valid_pages = slot.valid_size.div_ceil(PAGE);
+                    let (mut at, mut goal) = (page, goal);
+                    for _ in 0..EXTENTS_PER_TRANSACTION {
+                        if at >= last {
+                            break;
+                        }
+                        match extents::lookup(txn, &slot, blob.id.slot, at as u32)? {
+                            Mapping::Extent(extent) => {
+                                at = u64::from(extent.logical + extent.pages);
+                                goal = extent.physical + u64::from(extent.pages);
+                            }
+                            Mapping::Hole { pages } => {
+                                let unwritten = at < valid_pages;
+                                let until = if unwritten {
+                                    valid_pages.min(last)
+                                } else {
+                                    last
+                                };
+                                let want =
+                                    u64::from(pages.max(1)).min(until - at).min(GROUP_RUN_MAX)
+                                        as u32;
+                                let run = txn.take_data(goal, want)?;
+                                let extent = Extent {
+                                    logical: at as u32,
+                                    pages: run.pages,
+                                    physical: run.page,
+                                    unwritten,
+                                };
+                                extents::insert(txn, &mut slot, blob.id.slot, extent)?;
+                                at += u64::from(run.pages);
+                                goal = run.page + u64::from(run.pages);
+                            }
+                        }
+                    }
+                    txn.put(blob.id, slot)?;
+                    Ok((at, goal))
+                })
+                .await?;
+            page = filled;
+            blob.goal.set(next_goal);
+        }
+        Ok(())
+    }
+
+    async fn punch_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        self.writable()?;
+        let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
+        self.write_back(blob, false).await?;
+        self.zero_edges(blob, range).await?;
+        if last <= first {
+            return Ok(());
+        }
+        let journaled = self.any_live(blob, first as u32, last as u32);
+        let store = Store(self.clone());
+        let mut resume = Some(first as u32);
+        while let Some(start) = resume {
+            resume = store
+                .transact_freeing(|txn| {
+                    let mut slot = txn.slot(blob.id)?;
+                    let left =
+                        free_range(txn, blob.id, &mut slot, u64::from(start)..last, journaled)?;
+                    stamp(&mut slot, Timestamp::now());
+                    txn.put(blob.id, slot)?;
+                    Ok(left)
+                })
+                .await
+                .map_err(half_way)?;
+            self.drop_frames(blob, start, resume.unwrap_or(last as u32));
+        }
+        Ok(())
+    }
+
+    /// Writes zeroes to the part of a range that lies in pages of which other parts stay. If the volume is read-only, nothing is done.
+    async fn zero_edges(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        self.writable()?;
+        let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
+        let head_end = (first * PAGE).min(range.end);
+        let head = self.zero_bytes(blob, range.start, head_end);
+        head.await.map_err(half_way)?;
+        if last >= first {
+            let tail = (last * PAGE).max(range.start);
+            let tail = self.zero_bytes(blob, tail, range.end);
+            tail.await.map_err(half_way)?;
+        }
+        Ok(())
+    }
+
+    /// Writes zeroes to `[from, to)` within one page, if the page has content.
+    async fn zero_bytes(self: &Rc<Self>, blob: &Rc<Blob>, from: u64, to: u64) -> Result<()> {
+        let to = to.min(blob.size());
+        if from >= to {
+            return Ok(());
+        }
+        let page = (from / PAGE) as u32;
+        let cached = self.cache.find(blob.key(page)).is_some();
+        if !cached && matches!(self.map(blob, page).await?, Mapping::Hole { .. }) {
+            return Ok(());
+        }
+        static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+        let zeroes = &ZEROES[..(to - from) as usize];
+        self.write_locked(blob, from, zeroes, &mut Promise::none(self))
+            .await
+    }
+}
+
+/// Pages asked of the allocator at once; a group has fewer.
+const GROUP_RUN_MAX: u64 = crate::format::GROUP_PAGES - 1;

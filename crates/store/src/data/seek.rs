@@ -1,0 +1,86 @@
+//! Where a blob has data and where it has holes, page by page.
+//!
+//! Data is what was written since the page was last given back: what the map has as written, and what the cache has that
+//! isn't home yet. Preallocated pages are holes until somebody writes to them, and so is everything behind the end.
+
+use crate::blob::Blob;
+use crate::cache::FrameFlags;
+use crate::metadata::extents::Mapping;
+use crate::state::{Inner, Store};
+use adit_base::{Errno, PAGE_BYTES, Result};
+use std::rc::Rc;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// What to look for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sought {
+    /// Data.
+    Data,
+    /// A hole; there is one at the end in any case.
+    Hole,
+}
+
+impl Store {
+    /// The first byte from `from` on that is what is sought. ENXIO when `from` is not before the end, or no data follows.
+    pub async fn seek(&self, blob: &Rc<Blob>, from: u64, sought: Sought) -> Result<u64> {
+        let inner = &self.0;
+        // Nothing is on its way home, and nobody writes: what is neither mapped nor dirty is a hole.
+        let _map = blob.map_lock.read().await;
+        let _shared = blob.lock.read().await;
+        let size = blob.size();
+        if from >= size {
+            return Err(Errno::NXIO.into());
+        }
+        let dirty = inner.dirty_pages(blob);
+        let mut page = from / PAGE;
+        while page * PAGE < size {
+            let (found, end) = inner.run_at(blob, &dirty, page).await?;
+            if found == sought {
+                return Ok(from.max(page * PAGE));
+            }
+            page = end;
+        }
+        match sought {
+            Sought::Data => Err(Errno::NXIO.into()),
+            Sought::Hole => Ok(size),
+        }
+    }
+}
+
+impl Inner {
+    /// Pages whose data is in the cache only, ascending.
+    fn dirty_pages(&self, blob: &Blob) -> Vec<u32> {
+        let mut listed = blob.dirty.borrow_mut();
+        listed.sort_unstable();
+        listed.dedup();
+        let is_dirty = |page: &u32| {
+            let frame = self.cache.find(blob.key(*page));
+            frame.is_some_and(|frame| self.cache.has(frame, FrameFlags::DIRTY))
+        };
+        listed.iter().copied().filter(is_dirty).collect()
+    }
+
+    /// What is at a page, and the page up to which it is known to be that.
+    async fn run_at(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        dirty: &[u32],
+        page: u64,
+    ) -> Result<(Sought, u64)> {
+        let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
+        let end = match self.map(blob, page as u32).await? {
+            Mapping::Extent(extent) if !extent.unwritten && page < valid_pages => {
+                return Ok((Sought::Data, extent.end().min(valid_pages)));
+            }
+            Mapping::Extent(extent) => extent.end(),
+            Mapping::Hole { pages } => page + u64::from(pages.max(1)),
+        };
+        let next = dirty.partition_point(|dirty| u64::from(*dirty) < page);
+        Ok(match dirty.get(next).copied().map(u64::from) {
+            Some(dirty) if dirty == page => (Sought::Data, page + 1),
+            Some(dirty) => (Sought::Hole, end.min(dirty)),
+            None => (Sought::Hole, end),
+        })
+    }
+}

@@ -1,0 +1,384 @@
+//! Cached writes: into frames, acknowledged at once; `sync.rs` takes them to the device.
+//!
+//! Invariants: space for a page without a place on the device is promised before its first byte is accepted, so
+//! write-back never meets a full volume; a frame is DIRTY from the moment its bytes change until its data is
+//! home (or in the journal); the size moves after the bytes are there, so a reader never sees garbage.
+
+use crate::blob::Blob;
+use crate::cache::{FrameFlags, FrameId};
+use crate::data::read::Source;
+use crate::data::write_back::Busy;
+use crate::format::BLOB_BYTES_MAX;
+use crate::format::PageKind;
+use crate::metadata::extents::Mapping;
+use crate::state::{Inner, Rare, Store};
+use adit_base::breakdown::{self, Layer};
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result, memory};
+use std::io::IoSlice;
+use std::rc::Rc;
+
+impl Store {
+    /// Writes at `offset` through the cache. ENOSPC comes before anything changed; a failed read of a page that is
+    /// written in part, or ENOMEM, may leave what precedes it written.
+    pub async fn write(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_vectored(blob, offset, &[IoSlice::new(data)])
+            .await
+    }
+
+    /// As [`Store::write`], several pieces of memory, one behind the other.
+    pub async fn write_vectored(
+        &self,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[IoSlice<'_>],
+    ) -> Result<()> {
+        let inner = &self.0;
+        inner.throttle().await;
+        let mut exclusive = inner.lock(blob).await;
+        let mut promise = inner.promise(blob, offset, data).await?;
+        let (mut at, mut locked) = (offset, 0);
+        for piece in data {
+            for part in piece.chunks(LOCKED_BYTES_MAX) {
+                if locked + part.len() > LOCKED_BYTES_MAX {
+                    drop(exclusive);
+                    inner.throttle().await;
+                    exclusive = inner.lock(blob).await;
+                    locked = 0;
+                }
+                inner.write_locked(blob, at, part, &mut promise).await?;
+                at += part.len() as u64;
+                locked += part.len();
+            }
+        }
+        drop(exclusive);
+        Ok(())
+    }
+
+    /// Writes at the end, atomically with respect to other appends, and returns where that was.
+    pub async fn append(&self, blob: &Rc<Blob>, data: &[u8]) -> Result<u64> {
+        self.append_vectored(blob, &[IoSlice::new(data)]).await
+    }
+
+    /// As [`Store::append`], several pieces of memory, one behind the other.
+    pub async fn append_vectored(&self, blob: &Rc<Blob>, data: &[IoSlice<'_>]) -> Result<u64> {
+        let inner = &self.0;
+        inner.throttle().await;
+        let _exclusive = inner.lock(blob).await;
+        let offset = blob.size();
+        let mut promise = inner.promise(blob, offset, data).await?;
+        let mut at = offset;
+        for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
+            if inner.is_crowded() {
+                // As `throttle`, but under the lock: what others write back is let be. An error is fsync's to tell.
+                let write_back: Rare<'_, _> = Box::pin(inner.write_back_dirty(Busy::Skip));
+                let _ = write_back.await;
+            }
+            inner.write_locked(blob, at, part, &mut promise).await?;
+            at += part.len() as u64;
+        }
+        Ok(offset)
+    }
+}
+
+/// Pages promised to a write before its first byte; what it doesn't use goes back.
+pub(crate) struct Promise<'i> {
+    inner: &'i Inner,
+    pages: u64,
+}
+
+impl<'i> Promise<'i> {
+    /// Nothing yet: each page is promised when it comes.
+    pub(crate) fn none(inner: &'i Inner) -> Promise<'i> {
+        Promise { inner, pages: 0 }
+    }
+
+    /// Takes one page; false: there is none left.
+    fn take(&mut self) -> bool {
+        let any = self.pages > 0;
+        self.pages -= u64::from(any);
+        any
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.inner.unreserve(self.pages);
+    }
+}
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Bytes written under one lock; longer writes let others in between.
+const LOCKED_BYTES_MAX: usize = 1 << 20;
+
+/// Granules that bytes `[from, to)` of a page touch.
+pub(crate) fn granules(from: usize, to: usize) -> u64 {
+    if from >= to {
+        return 0;
+    }
+    let (first, last) = (from / GRANULE_BYTES, (to - 1) / GRANULE_BYTES);
+    (u64::MAX >> (63 - (last - first))) << first
+}
+
+impl Inner {
+    /// Refuses what can't be written, and promises the pages that it needs: all of them, or ENOSPC. The caller
+    /// holds `blob.lock` exclusively.
+    async fn promise(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[IoSlice<'_>],
+    ) -> Result<Promise<'_>> {
+        let len: u64 = data.iter().map(|piece| piece.len() as u64).sum();
+        let end = self.check_write(blob, offset, len)?;
+        let (first, last) = (offset / PAGE, end.div_ceil(PAGE));
+        let mut promise = Promise::none(self);
+        // A single page makes its own promise, in `frame_to_write`.
+        if last.saturating_sub(first) <= 1 {
+            return Ok(promise);
+        }
+        let mut missing = 0;
+        for page in first as u32..last as u32 {
+            if self.cache.find(blob.key(page)).is_none()
+                && let Mapping::Hole { .. } = self.map(blob, page).await?
+            {
+                missing += 1;
+            }
+        }
+        if missing > 0 {
+            self.reserve(missing).await?;
+            promise.pages = missing;
+        }
+        Ok(promise)
+    }
+
+    /// Refuses what can't be written; answers where it ends.
+    pub(crate) fn check_write(&self, blob: &Blob, offset: u64, len: u64) -> Result<u64> {
+        self.writable()?;
+        if blob.deleted.get() {
+            return Err(Error::with(Errno::STALE, "write to a deleted blob"));
+        }
+        let end = offset.saturating_add(len);
+        if end > BLOB_BYTES_MAX {
+            let what = format!("write beyond {BLOB_BYTES_MAX} bytes, the most that a file has");
+            return Err(Error::with(Errno::FBIG, what));
+        }
+        if end > blob.size() && blob.cut_from.get() != 0 {
+            let what = "extend a file whose truncation failed half way: truncate it again";
+            return Err(Error::with(Errno::IO, what));
+        }
+        Ok(end)
+    }
+
+    /// The caller holds `blob.lock` exclusively.
+    pub(crate) async fn write_locked(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[u8],
+        promise: &mut Promise<'_>,
+    ) -> Result<()> {
+        self.check_write(blob, offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        blob.shared.withdraw_extents();
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let within = (at % PAGE) as usize;
+            let count = (PAGE_BYTES - within).min(data.len() - done);
+            let page = (at / PAGE) as u32;
+            let piece = &data[done..done + count];
+            let written = match (self.frame_to_write(blob, page, within, piece, promise)).await {
+                Ok(frame) => self.write_frame(blob, page, frame, within, piece).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
+                self.drop_beyond_end(blob, page);
+                // What was written before stays, and has to get home.
+                if done > 0 {
+                    blob.mtime.set(Some(Timestamp::now()));
+                    self.note_dirty(blob);
+                }
+                return Err(error);
+            }
+            done += count;
+            if at + count as u64 > blob.size() {
+                blob.shared.set_size(at + count as u64);
+                // In the same step: who asks for attributes must not see it shrink again.
+                self.note_dirty(blob);
+            }
+        }
+        blob.mtime.set(Some(Timestamp::now()));
+        self.note_dirty(blob);
+        Ok(())
+    }
+
+    /// A write into page `page` failed: a frame that it made beyond the end of the blob must not stay.
+    fn drop_beyond_end(&self, blob: &Blob, page: u32) {
+        if u64::from(page) * PAGE >= blob.size()
+            && let Some(frame) = self.cache.find(blob.key(page))
+            && !self.cache.is_loading(frame)
+            && !(self.cache).has(frame, FrameFlags::JOURNALED | FrameFlags::WRITEBACK)
+        {
+            if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
+                self.unreserve(1);
+            }
+            self.cache.remove(frame);
+        }
+    }
+
+    async fn write_frame(
+        self: &Rc<Self>,
+        blob: &Blob,
+        page: u32,
+        mut frame: FrameId,
+        within: usize,
+        data: &[u8],
+    ) -> Result<()> {
+        let cache = &self.cache;
+        loop {
+            if !cache.has(frame, FrameFlags::DIRTY) {
+                blob.dirty.borrow_mut().push(page);
+                cache.set(frame, FrameFlags::DIRTY);
+            }
+            let copying = breakdown::enter(Layer::Copy);
+            let written = cache.write(frame, |bytes| {
+                memory::copy(data, &mut bytes[within..within + data.len()])
+            });
+            drop(copying);
+            if let Some(current) = written {
+                // Last: should the process die before, there is nothing of this write, not its length without it.
+                let end = (within + data.len()) as u32;
+                cache.set_extent_in_file(current, blob.id.generation, end);
+                let dirty = cache.dirty_granules(current) | granules(within, within + data.len());
+                cache.set_dirty_granules(current, dirty);
+                return Ok(());
+            }
+            // Pinned, and no frame to replace it with.
+            self.reclaim_frames(1).await?;
+            frame = cache.find(blob.key(page)).ok_or(Error::new(Errno::NOMEM))?;
+        }
+    }
+
+    /// The frame of a page that is about to be written: loaded first unless all of it is new.
+    async fn frame_to_write(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        page: u32,
+        within: usize,
+        data: &[u8],
+        promise: &mut Promise<'_>,
+    ) -> Result<FrameId> {
+        let key = blob.key(page);
+        loop {
+            match self.cache.find(key) {
+                Some(frame) if self.cache.is_loading(frame) => {
+                    self.frame_settled.wait().await;
+                    continue;
+                }
+                Some(frame) => return Ok(frame),
+                None => {}
+            }
+            let whole = data.len() == PAGE_BYTES;
+            let mapping = self.map(blob, page).await?;
+            let home = match mapping {
+                Mapping::Extent(extent) => extent.physical + u64::from(page - extent.logical),
+                Mapping::Hole { .. } => 0,
+            };
+            if home != 0
+                && !whole
+                && let Source::Frame(frame) = self.source(blob, page, 1).await?
+            {
+                return Ok(frame);
+            }
+            // A new page, or one of which nothing is worth reading.
+            if home == 0 && !promise.take() {
+                self.reserve(1).await?;
+            }
+            let frame = match self.allocate_frame().await {
+                Ok(frame) => frame,
+                Err(error) => {
+                    if home == 0 {
+                        self.unreserve(1);
+                    }
+                    return Err(error);
+                }
+            };
+            if self.cache.find(key).is_some() {
+                self.cache.free_allocated(frame);
+                if home == 0 {
+                    self.unreserve(1);
+                }
+                continue;
+            }
+            // With its new content at once: readers on other threads see the frame from here on.
+            let copying = breakdown::enter(Layer::Copy);
+            self.cache
+                .insert_filled(frame, key, PageKind::Data as u8, |bytes| {
+                    let end = within + data.len();
+                    bytes[..within].fill(0);
+                    memory::copy(data, &mut bytes[within..end]);
+                    bytes[end..].fill(0);
+                });
+            drop(copying);
+            // Unwritten pages have a place, but what is there is not theirs: the map must change with them.
+            self.cache.set_home(frame, home);
+            return Ok(frame);
+        }
+    }
+
+    /// Promises `pages` pages of the volume, or says ENOSPC.
+    pub(crate) async fn reserve(self: &Rc<Self>, pages: u64) -> Result<()> {
+        self.reserve_of(Inner::available_pages, pages).await
+    }
+
+    /// Promises `pages` of those that `available` says are left of the free ones.
+    pub(crate) async fn reserve_of(
+        self: &Rc<Self>,
+        available: fn(&Inner, u64) -> u64,
+        pages: u64,
+    ) -> Result<()> {
+        let mut reclaimed = false;
+        loop {
+            let free = crate::Store(self.clone()).state().await?.free_pages;
+            if available(self, free) >= pages {
+                self.reserved_pages.set(self.reserved_pages.get() + pages);
+                return Ok(());
+            }
+            if reclaimed || !self.reclaim_pending().await? {
+                return Err(Error::with(Errno::NOSPC, "the volume is full"));
+            }
+            reclaimed = true;
+        }
+    }
+
+    /// Frames that are dirty or in write-back.
+    fn unsettled_frames(&self) -> u32 {
+        let counts = self.cache.counts();
+        counts.dirty + counts.writeback
+    }
+
+    /// Is a third of the cache dirty or in write-back?
+    fn is_crowded(&self) -> bool {
+        self.unsettled_frames() > self.cache.counts().limit / 3
+    }
+
+    /// From a quarter of the cache on, what is dirty is written back in the background; from a third on, writers wait for that (and
+    /// help: who waits drives). Not while they hold a blob's lock: write-back takes the `map_lock`s, which come first.
+    pub(crate) async fn throttle(self: &Rc<Self>) {
+        if self.unsettled_frames() <= self.cache.counts().limit / 4 {
+            return;
+        }
+        let wait: Rare<'_, _> = Box::pin(async {
+            self.start_flush();
+            // Should all of it fail, the write is let through: fsync reports that.
+            while self.is_crowded() && self.flushing.get() {
+                self.frame_settled.wait().await;
+            }
+        });
+        wait.await;
+    }
+}

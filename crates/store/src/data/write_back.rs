@@ -1,0 +1,723 @@
+//! Taking dirty data to the device, and fsync.
+//!
+//! ```text
+//!   dirty pages ──plan──┬─ few bytes that come with a map or size change, or pages with live bytes:
+//!                       │     as records, in the transaction of the slot             (no write of their own)
+//!                       └─ all others: written home ──then──▶ the transaction that maps them
+//!   fsync = write back, then make the transaction durable (which flushes the home writes first),
+//!           or, if there is nothing to commit, flush the home writes
+//! ```
+//!
+//! Invariants:
+//! 1. A map, size or valid-size change joins the open transaction only after the writes of its data completed.
+//! 2. A page with live bytes is never written home here (redo would overwrite what was acknowledged).
+//! 3. A page whose write failed is dirty again, its file is left out of the transaction, and each open
+//!    descriptor hears of it once.
+//! 4. Bytes between the valid size and new data are zeroes on the device, or their pages are unwritten,
+//!    before the valid size passes them.
+//!
+//! 5. A transaction stays within its bounds: few pages through the journal, few pieces mapped by each.
+//! 6. On a volume whose data has checksums, nothing that can be read is overwritten at home: it goes to fresh pages, and where there
+//!    are none left, through the journal (`checksums.rs`).
+//!
+//! The `map_lock` is held exclusively throughout, `lock` is not: writers go on, and what they change meanwhile is
+//! dirty again (write-back reads pinned frames, which writers replace). So a write-back takes on the dirty pages
+//! and the size in one step, DIRTY becoming WRITEBACK: bytes that come later are beyond the size that it makes
+//! durable, and only DIRTY says that they still have to be.
+
+use crate::blob::Blob;
+use crate::cache::FrameFlags;
+use crate::commit::Transaction;
+use crate::data::checksums::Sums;
+use crate::data::home::{Piece, Pieces, map_piece};
+use crate::data::read::Source;
+use crate::data::write::granules;
+use crate::format::Slot;
+use crate::metadata::extents::{self, Extent, Mapping};
+use crate::metadata::pages::Stop;
+use crate::state::{Inner, Rare, Store};
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use smallvec::SmallVec;
+use std::rc::Rc;
+
+/// What a sync has to make durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncKind {
+    /// `fdatasync`: data, and what is needed to read it.
+    Data,
+    /// `fsync`: the times too.
+    All,
+}
+
+/// Most bytes of data that go through the journal with a map or size change instead of home.
+const JOURNAL_DATA_BYTES_MAX: u32 = 8 << 10;
+/// Most pages that do, since each may be journaled whole.
+const JOURNAL_DATA_PAGES_MAX: usize = 8;
+/// Pieces that one transaction maps; each may change a leaf, its neighbour and a group's map.
+pub(crate) const PIECES_PER_TRANSACTION: usize = 16;
+/// The same where it may also change the checksums of its pages, and free the pages that it replaces.
+const SUMMED_PIECES_PER_TRANSACTION: usize = 8;
+/// Dirty pages that one plan covers at most; more take several rounds.
+const PLAN_PAGES_MAX: usize = 4096;
+/// A plan covers at most this part of the cache, so that writers who wait for room wait for little.
+const PLANS_PER_CACHE: usize = 16;
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// A page that a write-back has taken on.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken {
+    pub(crate) page: u32,
+    /// Its granules that were dirty.
+    pub(crate) granules: u64,
+}
+
+/// What a slot says of its blob's size; a copy of the slot itself would be moved with each future.
+#[derive(Clone, Copy)]
+pub(crate) struct SlotSizes {
+    size: u64,
+    pub(crate) valid_size: u64,
+}
+
+impl SlotSizes {
+    pub(crate) fn of(blob: &Blob) -> SlotSizes {
+        let slot = blob.slot.borrow();
+        SlotSizes {
+            size: slot.size,
+            valid_size: slot.valid_size,
+        }
+    }
+}
+
+pub(crate) type TakenPages = SmallVec<[Taken; 8]>;
+
+/// What to do with a blob that somebody else takes to the device, or changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Busy {
+    Wait,
+    Skip,
+}
+
+/// What a sweep over a blob's dirty pages hasn't taken on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// Pages still to come.
+    Ahead,
+    /// Only pages that became dirty after the sweep was there.
+    Behind,
+}
+
+impl Store {
+    /// Makes a blob's data, size and map durable (not the names that lead to it).
+    pub async fn sync(&self, blob: &Rc<Blob>, kind: SyncKind) -> Result<()> {
+        let inner = &self.0;
+        if inner.read_only.get() {
+            return Ok(());
+        }
+        // Locked: a write-back is in flight, which an fsync may not overtake.
+        if blob.is_dirty() || blob.map_lock.is_locked() {
+            let _map = inner.lock_map(blob).await;
+            inner.write_back(blob, kind == SyncKind::All).await?;
+        }
+        let written = blob.home_sequence.get();
+        inner.commit_shared(blob.point.get()).await?;
+        if planted(Bug::SkippedFlush) {
+            return Ok(());
+        }
+        inner.flush_home(written).await
+    }
+
+    /// Takes a blob's dirty data to the device. Only a sync makes it durable.
+    pub async fn write_back(&self, blob: &Rc<Blob>) -> Result<()> {
+        let _map = self.0.lock_map(blob).await;
+        self.0.write_back(blob, false).await
+    }
+
+    /// Starts taking a blob's dirty data to the device, in the background.
+    pub fn start_write_back(&self, blob: &Rc<Blob>) {
+        if self.0.read_only.get() || !blob.is_dirty() {
+            return;
+        }
+        let (inner, blob) = (self.0.clone(), blob.clone());
+        self.0.reactor.spawn_local(async move {
+            if let Some(_map) = inner.try_lock_map(&blob) {
+                let _ = inner.write_back(&blob, false).await; // fsync reports what fails
+            }
+        });
+    }
+
+    /// Makes everything durable: all data, all metadata.
+    pub async fn sync_all(&self) -> Result<()> {
+        let inner = &self.0;
+        if inner.read_only.get() {
+            return Ok(());
+        }
+        let written = inner.write_back_dirty(Busy::Wait).await;
+        inner.commit().await?;
+        inner.flush_home(inner.barriers.written()).await?;
+        written
+    }
+
+    /// Takes home everything that was applied so far and empties the journal of it, as happens by itself when the
+    /// ring fills up: recovery then has little to do.
+    pub async fn checkpoint(&self) -> Result<()> {
+        let inner = &self.0;
+        inner.writable()?;
+        inner.commit().await?;
+        inner.checkpoint_all().await
+    }
+
+    /// The place in the order of transactions after everything applied so far.
+    pub fn commit_point(&self) -> crate::journal::Point {
+        self.0.journal.point()
+    }
+
+    /// Makes everything applied before `point` durable; free if it is already.
+    pub async fn commit_to(&self, point: crate::journal::Point) -> Result<()> {
+        if self.0.read_only.get() {
+            return Ok(());
+        }
+        self.0.commit_shared(point).await
+    }
+
+    /// Makes everything applied so far durable.
+    pub async fn commit(&self) -> Result<()> {
+        self.commit_to(self.commit_point()).await
+    }
+}
+
+impl Inner {
+    /// Starts the task that writes back and commits after a while, until nothing is left.
+    pub(crate) fn spawn_writeback(self: &Rc<Self>) {
+        if self.read_only.get() || self.writeback_running.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.reactor.spawn_local(async move {
+            let mut failing = false;
+            loop {
+                inner.reactor.sleep(inner.options.writeback_interval).await;
+                if inner.closing.get() || inner.writable().is_err() {
+                    break;
+                }
+                // What fails stays dirty, and fsync reports it: but nobody may call that.
+                let written = inner.write_back_dirty(Busy::Skip).await;
+                let failed = written.is_err();
+                if std::mem::replace(&mut failing, failed) != failed && inner.writable().is_ok() {
+                    inner.tell_of_write_back(written);
+                }
+                let committed = inner.commit().await.is_ok();
+                let left = !inner.dirty_blobs.is_empty() || !inner.journal.open_is_empty();
+                if !committed || (!left && !failed) {
+                    break;
+                }
+            }
+            inner.writeback_running.set(false);
+        });
+    }
+
+    /// Once when it begins to fail, and once when it works again.
+    fn tell_of_write_back(&self, written: Result<()>) {
+        let volume = self.reactor.name();
+        match written {
+            Ok(()) => tracing::info!(%volume, "data is written back again"),
+            Err(error) => {
+                tracing::warn!(%volume, %error, "data can't be written back; it stays in memory, and is tried again");
+            }
+        }
+    }
+
+    /// Starts the task that writes back all that is dirty now, unless it is at work already.
+    pub(crate) fn start_flush(self: &Rc<Self>) {
+        if self.flushing.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.reactor.spawn_local(async move {
+            // What fails stays dirty, and its own fsync reports it.
+            let _ = inner.write_back_dirty(Busy::Wait).await;
+            inner.flushing.set(false);
+            inner.frame_settled.notify_all();
+        });
+    }
+
+    /// Writes back all blobs that are dirty now.
+    pub(crate) async fn write_back_dirty(self: &Rc<Self>, busy: Busy) -> Result<()> {
+        let blobs = self.dirty_blobs.all();
+        let mut first_error = None;
+        for blob in blobs {
+            let map = match busy {
+                Busy::Wait => Some(self.lock_map(&blob).await),
+                Busy::Skip => self.try_lock_map(&blob),
+            };
+            if map.is_some()
+                && let Err(error) = self.write_back(&blob, true).await
+            {
+                first_error.get_or_insert(error);
+            }
+        }
+        self.dirty_blobs.forget_clean();
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to it: all that is dirty now, in one
+    /// sweep from the front, so that it ends however fast others go on writing. The caller holds its `map_lock` exclusively.
+    pub(crate) async fn write_back(self: &Rc<Self>, blob: &Rc<Blob>, times: bool) -> Result<()> {
+        self.writable()?;
+        let size_now = blob.size();
+        let mut next = 0;
+        loop {
+            if blob.deleted.get() {
+                blob.dirty.borrow_mut().clear();
+                return Ok(());
+            }
+            let (pages, left) = self.take_dirty(blob, &mut next);
+            let reached = blob.slot.borrow().size.max(first_clean(&pages));
+            let size = match left {
+                Left::Nothing => blob.size(),
+                // Not before the data that it covers.
+                Left::Ahead => reached.min(blob.size()),
+                // What became dirty behind the sweep may be beyond the size of then; up to that, all is done.
+                Left::Behind => reached.max(size_now).min(blob.size()),
+            };
+            let last = left != Left::Ahead;
+            self.write_back_pages(blob, pages, size, times && last)
+                .await?;
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth. Says what is left.
+    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (TakenPages, Left) {
+        let plan_pages = (self.cache.counts().limit as usize / PLANS_PER_CACHE)
+            .clamp(JOURNAL_DATA_PAGES_MAX, PLAN_PAGES_MAX);
+        let mut listed = blob.dirty.borrow_mut();
+        // Stable, since that is quick where most is in order already.
+        listed.sort();
+        listed.dedup();
+        let first = listed.partition_point(|page| page < next);
+        let end = listed.len().min(first + plan_pages);
+        let mut taken = TakenPages::new();
+        for page in listed.drain(first..end) {
+            *next = page + 1;
+            if let Some(frame) = self.cache.find(blob.key(page))
+                && self.cache.has(frame, FrameFlags::DIRTY)
+            {
+                let granules = self.cache.begin_write_back(frame);
+                taken.push(Taken { page, granules });
+            }
+        }
+        let left = match listed.last() {
+            None => Left::Nothing,
+            Some(page) if page >= next => Left::Ahead,
+            Some(_) => Left::Behind,
+        };
+        (taken, left)
+    }
+
+    async fn write_back_pages(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        mut pages: TakenPages,
+        size: u64,
+        times: bool,
+    ) -> Result<()> {
+        let slot = SlotSizes::of(blob);
+        if pages.is_empty() && size == slot.size && !(times && blob.has_new_times()) {
+            return Ok(());
+        }
+        let valid_size = new_valid_size(slot, &pages, size);
+        if valid_size > slot.valid_size && leaves_tail(slot, &pages) {
+            let cover: Rare<'_, _> = Box::pin(self.cover_tail(blob, slot, &mut pages));
+            if let Err(error) = cover.await {
+                self.redirty(blob, &pages, &[]);
+                return Err(error);
+            }
+        }
+        let (mut journal, mut home) = (TakenPages::new(), Pieces::new());
+        let planned = self.plan(blob, slot, &pages, size, &mut journal, &mut home);
+        if let Err(error) = planned.await {
+            if error.errno() == Errno::NOSPC && self.checksums.is_some() {
+                let in_place: Rare<'_, _> =
+                    Box::pin(self.write_back_in_place(blob, pages, size, times));
+                return in_place.await;
+            }
+            self.redirty(blob, &pages, &[]);
+            return Err(error);
+        }
+        let mut result = self.write_pieces(blob, &mut home).await;
+        if result.is_ok() {
+            result = self
+                .map_pieces(blob, &journal, &mut home, size, valid_size, times)
+                .await;
+        }
+        if let Err(error) = result {
+            self.redirty(blob, &journal, &home);
+            blob.shared.note_error(error.errno());
+            return Err(error);
+        }
+        self.frame_settled.notify_all();
+        Ok(())
+    }
+
+    /// There is no room for data to move: it goes through the journal to where it is, a few pages at a time.
+    async fn write_back_in_place(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        mut pages: TakenPages,
+        size: u64,
+        times: bool,
+    ) -> Result<()> {
+        while !pages.is_empty() {
+            let few = pages.len().min(JOURNAL_PAGES_PER_SYNC);
+            let rest: TakenPages = pages.drain(few..).collect();
+            let slot = SlotSizes::of(blob);
+            let size = match rest.is_empty() {
+                true => size,
+                false => slot.size.max(first_clean(&pages)).min(size),
+            };
+            let valid_size = new_valid_size(slot, &pages, size);
+            let times = times && rest.is_empty();
+            let mapped = self.map_pieces(blob, &pages, &mut [], size, valid_size, times);
+            if let Err(error) = mapped.await {
+                pages.extend(rest);
+                self.redirty(blob, &pages, &[]);
+                blob.shared.note_error(error.errno());
+                return Err(error);
+            }
+            pages = rest;
+        }
+        self.frame_settled.notify_all();
+        Ok(())
+    }
+
+    /// The page in which the valid size lies, which isn't among `pages`, has to become zeroes behind it, in the same transaction, before
+    /// the valid size passes its end.
+    async fn cover_tail(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        slot: SlotSizes,
+        pages: &mut TakenPages,
+    ) -> Result<()> {
+        let tail = (slot.valid_size / PAGE) as u32;
+        let at = pages.partition_point(|taken| taken.page < tail);
+        if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
+            let gap = granules((slot.valid_size % PAGE) as usize, PAGE_BYTES);
+            let granules = self.cache.begin_write_back(frame) | gap;
+            let taken = Taken {
+                page: tail,
+                granules,
+            };
+            pages.insert(at, taken);
+        }
+        Ok(())
+    }
+
+    /// Decides what goes through the journal and what home, and takes space for what has none. The answers are places of the caller, in
+    /// whose future they would be twice otherwise.
+    async fn plan(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        slot: SlotSizes,
+        pages: &[Taken],
+        size: u64,
+        journal: &mut TakenPages,
+        homes: &mut Pieces,
+    ) -> Result<()> {
+        let cache = &self.cache;
+        let dirty_bytes: u32 = pages
+            .iter()
+            .map(|taken| taken.granules.count_ones() * 64)
+            .sum();
+        let few = dirty_bytes <= JOURNAL_DATA_BYTES_MAX && pages.len() <= JOURNAL_DATA_PAGES_MAX;
+        // With checksums it always does.
+        let mut changes_map = size != slot.size || self.checksums.is_some();
+        if few && !changes_map {
+            for taken in pages {
+                let mapping = self.map(blob, taken.page).await?;
+                let end = (u64::from(taken.page) + 1) * PAGE;
+                changes_map |= !matches!(mapping, Mapping::Extent(extent) if !extent.unwritten)
+                    || end.min(size) > slot.valid_size;
+            }
+        }
+        let small = changes_map && few;
+        let is_live = |taken: &Taken| {
+            let frame = cache.find(blob.key(taken.page));
+            frame.is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
+                && !planted(Bug::LiveBytesOverwritten)
+        };
+        let home: TakenPages;
+        (*journal, home) = pages
+            .iter()
+            .copied()
+            .partition(|taken| small || is_live(taken));
+        // Many live pages full of new data would overflow a transaction: let the checkpoint make them
+        // ordinary ones. (What they hold now may go home with it; it goes again as it is then.)
+        if journal.len() > JOURNAL_PAGES_PER_SYNC {
+            self.checkpoint().await?;
+            return Box::pin(self.plan(blob, slot, pages, size, journal, homes)).await;
+        }
+        if !home.is_empty() {
+            let take: Rare<'_, _> = Box::pin(self.take_homes(blob, &home));
+            *homes = take.await?;
+        }
+        Ok(())
+    }
+
+    /// The transaction that maps what was written home and carries what goes through the journal.
+    async fn map_pieces(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        journal: &[Taken],
+        home: &mut [Piece],
+        size: u64,
+        valid_size: u64,
+        times: bool,
+    ) -> Result<()> {
+        // All but the last transaction only map: beyond the valid size nothing is read, below it were holes.
+        while (home.iter().filter(|piece| piece.changes_map())).count() > self.pieces_max() {
+            self.map_some(blob, home).await?;
+        }
+        if valid_size > blob.slot.borrow().valid_size {
+            self.cover_gap(blob, journal, home, valid_size).await?;
+        }
+        let slot = SlotSizes::of(blob);
+        let changes = !journal.is_empty()
+            || home.iter().any(Piece::changes_map)
+            || size != slot.size
+            || valid_size != slot.valid_size
+            || (times && blob.has_new_times());
+        let mut new_pages = 0;
+        if changes {
+            let store = Store(self.clone());
+            let goal = self.goal(blob);
+            let (mut atime, mut mtime) = (None, None);
+            new_pages = store
+                .transact_freeing(|txn| {
+                    // Explicit times set while this waited have taken them back.
+                    (atime, mtime) = (blob.atime.get(), blob.mtime.get());
+                    let mut slot = txn.slot(blob.id)?;
+                    let mut new_pages = 0;
+                    let address = blob.id.slot;
+                    for piece in home.iter() {
+                        new_pages += map_piece(txn, &mut slot, address, piece)?;
+                    }
+                    for taken in journal {
+                        new_pages += self.journal_page(txn, blob, &mut slot, *taken, size, goal)?;
+                    }
+                    slot.size = slot.size.max(size);
+                    slot.valid_size = slot.valid_size.max(valid_size);
+                    if let Some(time) = atime {
+                        (slot.atime, slot.atime_ns) = (time.seconds, time.nanoseconds);
+                    }
+                    if let Some(time) = mtime {
+                        (slot.mtime, slot.mtime_ns) = (time.seconds, time.nanoseconds);
+                        (slot.ctime, slot.ctime_ns) =
+                            (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
+                    }
+                    txn.put(blob.id, slot)?;
+                    Ok(new_pages)
+                })
+                .await?;
+            blob.point.set(self.journal.point());
+            if blob.atime.get() == atime {
+                blob.atime.set(None);
+            }
+            if blob.mtime.get() == mtime {
+                blob.mtime.set(None);
+            }
+        }
+        let cache = &self.cache;
+        for taken in journal {
+            if let Some(frame) = cache.find(blob.key(taken.page)) {
+                cache.clear(frame, FrameFlags::WRITEBACK);
+                blob.goal.set(cache.home(frame) + 1);
+            }
+        }
+        for piece in home {
+            blob.goal.set(piece.home + u64::from(piece.pages));
+            for index in 0..piece.pages {
+                if let Some(frame) = cache.find(blob.key(piece.page + index)) {
+                    cache.set_home(frame, piece.home + u64::from(index));
+                    cache.clear(frame, FrameFlags::WRITEBACK);
+                }
+            }
+        }
+        self.unreserve(new_pages);
+        Ok(())
+    }
+
+    /// Pieces that one transaction maps.
+    fn pieces_max(&self) -> usize {
+        match self.checksums {
+            Some(_) => SUMMED_PIECES_PER_TRANSACTION,
+            None => PIECES_PER_TRANSACTION,
+        }
+    }
+
+    /// Pages between the old valid size and the new one that are mapped but were not written become unwritten:
+    /// what is on the device there is not the blob's. Before the valid size moves, so in as many transactions as
+    /// it takes.
+    pub(crate) async fn cover_gap(
+        self: &Rc<Self>,
+        blob: &Rc<Blob>,
+        journal: &[Taken],
+        home: &[Piece],
+        valid_size: u64,
+    ) -> Result<()> {
+        let mut written: SmallVec<[(u32, u32); 8]> = SmallVec::new();
+        written.extend(journal.iter().map(|taken| (taken.page, 1)));
+        written.extend(home.iter().map(|piece| (piece.page, piece.pages)));
+        written.sort_unstable();
+        let mut next = blob.slot.borrow().valid_size.div_ceil(PAGE);
+        for (page, pages) in written {
+            if u64::from(page) > next {
+                let gap: Rare<'_, _> = Box::pin(self.mark_unwritten(blob, next, page.into()));
+                gap.await?;
+            }
+            next = next.max(u64::from(page) + u64::from(pages));
+        }
+        debug_assert!(next >= valid_size.div_ceil(PAGE));
+        Ok(())
+    }
+
+    /// Maps some of the pieces that were written home, in a transaction of its own.
+    async fn map_some(self: &Rc<Self>, blob: &Rc<Blob>, home: &mut [Piece]) -> Result<()> {
+        let some = home
+            .iter_mut()
+            .filter(|piece| piece.changes_map())
+            .take(self.pieces_max());
+        let some: SmallVec<[&mut Piece; PIECES_PER_TRANSACTION]> = some.collect();
+        let new_pages = Store(self.clone())
+            .transact_freeing(|txn| {
+                let mut slot = txn.slot(blob.id)?;
+                let mut new_pages = 0;
+                for piece in &some {
+                    new_pages += map_piece(txn, &mut slot, blob.id.slot, piece)?;
+                }
+                txn.put(blob.id, slot)?;
+                Ok(new_pages)
+            })
+            .await?;
+        for piece in some {
+            for index in 0..piece.pages {
+                if let Some(frame) = self.cache.find(blob.key(piece.page + index)) {
+                    self.cache.set_home(frame, piece.home + u64::from(index));
+                }
+            }
+            (piece.new, piece.unwritten, piece.replaces) = (false, false, false);
+            piece.sums = Sums::default();
+        }
+        self.unreserve(new_pages);
+        Ok(())
+    }
+
+    /// Stages one page that goes through the journal; returns how many new pages it took.
+    pub(crate) fn journal_page(
+        &self,
+        txn: &mut Transaction<'_>,
+        blob: &Blob,
+        slot: &mut Slot,
+        Taken {
+            page,
+            granules: dirty,
+        }: Taken,
+        size: u64,
+        goal: u64,
+    ) -> Result<u64, Stop> {
+        let cache = &self.cache;
+        let frame = cache
+            .find(blob.key(page))
+            .ok_or(Stop::Fail(Error::new(Errno::IO)))?;
+        let start = u64::from(page) * PAGE;
+        let in_page = |bytes: u64| bytes.saturating_sub(start).min(PAGE) as usize;
+        let mut valid = in_page(slot.valid_size);
+        let mut taken = 0;
+        let mapping = extents::lookup(txn, slot, blob.id.slot, page)?;
+        let home = match self.within_volume(mapping)? {
+            Mapping::Extent(extent) => {
+                if extent.unwritten {
+                    extents::mark_written(
+                        txn,
+                        slot,
+                        blob.id.slot,
+                        u64::from(page)..u64::from(page) + 1,
+                    )?;
+                    valid = 0;
+                }
+                extent.physical + u64::from(page - extent.logical)
+            }
+            Mapping::Hole { .. } => {
+                let run = txn.take_data(goal, 1)?;
+                let extent = Extent {
+                    logical: page,
+                    pages: 1,
+                    physical: run.page,
+                    unwritten: false,
+                };
+                extents::insert(txn, slot, blob.id.slot, extent)?;
+                (valid, taken) = (0, 1);
+                run.page
+            }
+        };
+        txn.forget_checksum(home)?;
+        // What is at home beyond the valid bytes is not ours: it comes along up to the end of the file.
+        let end = if slot.valid_size >= start + PAGE {
+            PAGE_BYTES
+        } else {
+            in_page(size.max(slot.valid_size))
+        };
+        let mask = dirty | granules(valid, end);
+        txn.journal_data(frame, home, mask);
+        Ok(taken)
+    }
+
+    /// A write-back failed: its pages are dirty again.
+    fn redirty(self: &Rc<Self>, blob: &Rc<Blob>, journal: &[Taken], home: &[Piece]) {
+        self.give_back(home);
+        let moving = home.iter().filter(|piece| piece.replaces);
+        self.unreserve(moving.map(|piece| u64::from(piece.pages)).sum());
+        // What a failed write left on the device is unknown: these pages go again as a whole.
+        let home = home.iter().flat_map(|piece| {
+            (piece.page..piece.page + piece.pages).map(|page| Taken {
+                page,
+                granules: u64::MAX,
+            })
+        });
+        let mut dirty = blob.dirty.borrow_mut();
+        for taken in journal.iter().copied().chain(home) {
+            if let Some(frame) = self.cache.find(blob.key(taken.page)) {
+                self.cache.undo_write_back(frame, taken.granules);
+                dirty.push(taken.page);
+            }
+        }
+        drop(dirty);
+        self.dirty_blobs.add(blob);
+        self.frame_settled.notify_all();
+    }
+}
+
+/// Does the valid size end inside of a page that isn't among these?
+fn leaves_tail(slot: SlotSizes, pages: &[Taken]) -> bool {
+    let tail = (slot.valid_size / PAGE) as u32;
+    !slot.valid_size.is_multiple_of(PAGE)
+        && pages
+            .binary_search_by_key(&tail, |taken| taken.page)
+            .is_err()
+}
+
+/// Pages with live bytes that one sync carries in its transaction.
+const JOURNAL_PAGES_PER_SYNC: usize = 24;
+
+/// End of the data that precedes the first page not in `pages`.
+fn first_clean(pages: &[Taken]) -> u64 {
+    (pages.last()).map_or(0, |last| (u64::from(last.page) + 1) * PAGE)
+}
+
+/// The valid size once `pages` are on the device.
+pub(crate) fn new_valid_size(slot: SlotSizes, pages: &[Taken], size: u64) -> u64 {
+    slot.valid_size.max(first_clean(pages).min(size))
+}

@@ -1,0 +1,121 @@
+//! Visiting every blob of a volume, in the order of their slots.
+//!
+//! Memory is bounded by what one allocation group holds of slot pages. Nothing is locked between two pages: a
+//! blob that is made or deleted meanwhile may be missed or not, all others are visited exactly once.
+
+use crate::format::BlobId;
+use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, VolumeId};
+use crate::metadata::pages::PagesRead;
+use crate::metadata::space::PageState;
+use crate::state::Store;
+use adit_base::{Result, SECTOR_BYTES};
+use zerocopy::FromBytes;
+
+/// What is in the sector of a slot.
+pub(crate) enum SlotContent {
+    /// No blob.
+    Free,
+    /// A blob.
+    Blob(Box<Slot>),
+    /// Its checksum does not match.
+    Damaged,
+}
+
+/// Reads the slots of a slot page, with their addresses.
+pub(crate) fn slots_of(
+    volume: VolumeId,
+    page: u64,
+    content: &Page,
+) -> impl Iterator<Item = (u64, SlotContent)> {
+    let sectors = content.0.chunks_exact(SECTOR_BYTES).enumerate();
+    sectors.map(move |(sector, bytes)| {
+        let address = page * SLOTS_PER_PAGE + sector as u64;
+        let content = match Slot::read_from_bytes(bytes) {
+            Ok(slot) if slot.kind == 0 => SlotContent::Free,
+            Ok(slot)
+                if slot.algorithm == ALGORITHM_CRC32C
+                    && volume.checksum(address, bytes, 0) == slot.crc =>
+            {
+                SlotContent::Blob(Box::new(slot))
+            }
+            _ => SlotContent::Damaged,
+        };
+        (address, content)
+    })
+}
+
+impl Store {
+    /// Calls `f` with every blob and its slot as applied (cached writes may be ahead of it), by ascending slot
+    /// address; an error of `f` ends it. Damaged slots are skipped with a warning: see [`Store::check`].
+    pub async fn for_each_blob(
+        &self,
+        f: &mut dyn FnMut(BlobId, &Slot) -> Result<()>,
+    ) -> Result<()> {
+        self.for_each_blob_from(0, f).await
+    }
+
+    /// As [`Store::for_each_blob`], of slots from this address on.
+    pub async fn for_each_blob_from(
+        &self,
+        from: u64,
+        f: &mut dyn FnMut(BlobId, &Slot) -> Result<()>,
+    ) -> Result<()> {
+        let first_page = from / SLOTS_PER_PAGE;
+        let position = self.0.space.borrow().geometry().position(first_page);
+        let mut group = position.map_or(0, |(group, _)| group);
+        while group < self.state().await?.groups_initialized {
+            for (page, _) in self.slot_pages(group).await? {
+                if page < first_page {
+                    continue;
+                }
+                let Some(content) = self.slot_page(page).await? else {
+                    continue;
+                };
+                for (address, content) in slots_of(self.0.volume, page, &content) {
+                    match content {
+                        SlotContent::Free => {}
+                        _ if address < from => {}
+                        SlotContent::Blob(slot) => {
+                            let id = BlobId {
+                                slot: address,
+                                generation: slot.generation,
+                            };
+                            f(id, &slot)?;
+                        }
+                        SlotContent::Damaged => {
+                            let volume = self.0.reactor.name();
+                            tracing::warn!(%volume, slot = address, "a damaged slot is left out: run `adit check`");
+                        }
+                    }
+                }
+            }
+            group += 1;
+        }
+        Ok(())
+    }
+
+    /// The slot pages of a group.
+    pub(crate) async fn slot_pages(&self, group: u32) -> Result<Vec<(u64, PageState)>> {
+        self.view(|view| {
+            let mut found = Vec::new();
+            let space = self.0.space.borrow();
+            space.for_each_slot_page(view, group, |page, state| {
+                found.push((page, state));
+                Ok(())
+            })?;
+            Ok(found)
+        })
+        .await
+    }
+
+    /// A copy of a slot page; `None`: it no longer is one.
+    pub(crate) async fn slot_page(&self, page: u64) -> Result<Option<Box<Page>>> {
+        self.view(|view| match self.0.space.borrow().page_state(view, page)? {
+            PageState::SlotsWithRoom | PageState::SlotsFull => {
+                Ok(Some(Box::new(view.page(page, PageKind::Slots)?.clone())))
+            }
+            PageState::Free | PageState::Used => Ok(None),
+        })
+        .await
+    }
+}

@@ -1,0 +1,10 @@
+//! The health of a volume: check, repair, scrub.
+
+mod check;
+mod iterate;
+pub(crate) mod repair;
+mod scrub;
+
+pub use check::{CheckReport, Problem};
+pub use repair::{NameEntry, NameLeaves};
+pub use scrub::{Damage, ScrubOptions, ScrubReport};

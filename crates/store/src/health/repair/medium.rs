@@ -1,0 +1,229 @@
+//! The device as a repair sees it: pages that are read one by one and believed only when they verify.
+//!
+//! A page with one flipped bit is put right on the way ([`heal`]): it is written back in place, which changes one
+//! sector. All other writing is collected in [`Changes`], whose order makes a repair restartable.
+
+use crate::format::geometry::SpaceGeometry;
+use crate::format::heal::heal;
+use crate::format::{ChecksumPage, Page, PageKind, VolumeId};
+use crate::metadata::page_view::{header, view_mut};
+use crate::recovery::RawIo;
+use crate::recovery::{Finding, FindingKind, Findings};
+use adit_base::hash::HashKey;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use std::collections::BTreeMap;
+
+/// Pages that one request reads where many are read in a row.
+pub(super) const RUN_PAGES: u64 = 64;
+
+/// What a page has to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Expected {
+    pub(super) kind: PageKind,
+    pub(super) level: u8,
+    pub(super) owner: u64,
+}
+
+/// A raw volume.
+pub(super) struct Medium<'a> {
+    pub(super) io: &'a RawIo,
+    pub(super) volume: VolumeId,
+    pub(super) hash_key: HashKey,
+    pub(super) geometry: SpaceGeometry,
+    pub(super) findings: Findings,
+}
+
+impl Medium<'_> {
+    /// A page as it is; `None` where the device can't read it.
+    pub(super) async fn raw(&self, page: u64) -> Option<Box<Page>> {
+        let buffer = self.io.read(page, 1).await.ok()?;
+        let mut copy = Box::new(Page::zeroed());
+        copy.0.copy_from_slice(&buffer.as_slice()[..PAGE_BYTES]);
+        Some(copy)
+    }
+
+    /// As [`Medium::raw`], pages that lie one behind the other, at most [`RUN_PAGES`].
+    pub(super) async fn raw_run(&self, first: u64, count: usize) -> Vec<Option<Box<Page>>> {
+        let mut contents = Vec::with_capacity(count);
+        match self.io.read(first, count as u64).await {
+            Ok(buffer) => {
+                for bytes in buffer.as_slice().chunks_exact(PAGE_BYTES).take(count) {
+                    let mut copy = Box::new(Page::zeroed());
+                    copy.0.copy_from_slice(bytes);
+                    contents.push(Some(copy));
+                }
+            }
+            Err(_) => {
+                for page in first..first + count as u64 {
+                    contents.push(self.raw(page).await);
+                }
+            }
+        }
+        contents
+    }
+
+    /// Calls `f` with all pages of a range that can be read.
+    pub(super) async fn each(
+        &self,
+        pages: std::ops::Range<u64>,
+        f: &mut dyn FnMut(u64, &Page),
+    ) -> Result<()> {
+        let mut copy = Box::new(Page::zeroed());
+        let mut at = pages.start;
+        while at < pages.end {
+            let count = RUN_PAGES.min(pages.end - at);
+            match self.io.read(at, count).await {
+                Ok(buffer) => {
+                    for (page, bytes) in (at..).zip(buffer.as_slice().chunks_exact(PAGE_BYTES)) {
+                        copy.0.copy_from_slice(bytes);
+                        f(page, &copy);
+                    }
+                }
+                Err(_) if count > 1 => {
+                    for page in at..at + count {
+                        if let Some(content) = self.raw(page).await {
+                            f(page, &content);
+                        }
+                    }
+                }
+                Err(_) => {}
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Does the page carry its checksum?
+    pub(super) fn verifies(&self, page: u64, content: &Page) -> bool {
+        header(content).crc == self.volume.checksum(page, &content.0, 0)
+    }
+
+    /// A metadata page that is what it has to be, or what is wrong with it.
+    pub(super) async fn metadata(
+        &mut self,
+        page: u64,
+        expected: Expected,
+    ) -> Result<Box<Page>, String> {
+        let Some(mut content) = self.raw(page).await else {
+            return Err("it can't be read".into());
+        };
+        let healed = !self.verifies(page, &content) && heal(&self.volume, page, &mut content.0, 0);
+        if !self.verifies(page, &content) {
+            return Err(match content.0.iter().all(|byte| *byte == 0) {
+                true => "it is all zeroes".into(),
+                false => "its checksum does not match".into(),
+            });
+        }
+        let found = header(&content);
+        let (kind, level, owner) = (found.kind, found.level, found.owner);
+        if kind != expected.kind as u8 || level != expected.level || owner != expected.owner {
+            return Err(format!(
+                "it is a page of kind {kind} and level {level} that belongs to {owner}, not of kind {} and level {} of {}",
+                expected.kind as u8, expected.level, expected.owner
+            ));
+        }
+        if healed {
+            let finding = Finding::new(
+                FindingKind::of_page(expected.kind),
+                "one flipped bit",
+                "the page could not be used",
+                "the bit is put right",
+            );
+            let owner = (expected.owner != 0 && expected.kind != PageKind::GroupMap)
+                .then_some(expected.owner);
+            let finding = match owner {
+                Some(owner) => finding.of_slot(owner),
+                None => finding,
+            };
+            self.findings.add(finding.at_page(page));
+            self.write(page, &content)
+                .await
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(content)
+    }
+
+    /// Writes a page in place, now.
+    pub(super) async fn write(&self, page: u64, content: &Page) -> Result<()> {
+        self.io
+            .write(page, &content.0, false)
+            .await
+            .map_err(|error| error.context("repair"))
+    }
+
+    /// Gives a page with a header its checksum.
+    pub(super) fn seal(&self, page: u64, content: &mut Page) {
+        let crc = self.volume.checksum(page, &content.0, 0);
+        content.0[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The data in these pages is what it is: it has no checksum from now on.
+    pub(super) async fn forget_checksums(&self, pages: impl Iterator<Item = u64>) -> Result<()> {
+        let mut open: Option<(u64, Box<Page>)> = None;
+        for page in pages {
+            let Some((place, index)) = self.geometry.checksum_place(page) else {
+                continue;
+            };
+            if open.as_ref().is_none_or(|(known, _)| *known != place) {
+                if let Some((place, content)) = open.take() {
+                    self.write(place, &content).await?;
+                }
+                // One that can't be believed is made anew in the end, without any.
+                let found = self.raw(place).await;
+                open = found
+                    .filter(|content| self.verifies(place, content))
+                    .map(|content| (place, content));
+            }
+            if let Some((place, content)) = &mut open {
+                view_mut::<ChecksumPage>(content).sums[index] = 0;
+                self.seal(*place, content);
+            }
+        }
+        if let Some((place, content)) = open {
+            self.write(place, &content).await?;
+        }
+        self.io.flush().await
+    }
+
+    /// Takes changes to the device: first what nothing refers to yet, then the slots that switch over.
+    pub(super) async fn apply(&self, changes: Changes) -> Result<()> {
+        // Those of the copies of data are of what was there before.
+        self.forget_checksums(changes.fresh.keys().copied()).await?;
+        for (page, content) in &changes.fresh {
+            self.write(*page, content).await?;
+        }
+        self.io.flush().await?;
+        for (page, content) in &changes.slots {
+            self.write(*page, content).await?;
+        }
+        self.io.flush().await
+    }
+}
+
+impl FindingKind {
+    fn of_page(kind: PageKind) -> FindingKind {
+        match kind {
+            PageKind::State => FindingKind::State,
+            PageKind::GroupMap => FindingKind::GroupMap,
+            PageKind::NameLeaf => FindingKind::Directory,
+            PageKind::Xattrs => FindingKind::Attributes,
+            PageKind::Slots => FindingKind::Slot,
+            PageKind::Inner | PageKind::ExtentLeaf | PageKind::Data => FindingKind::Map,
+            PageKind::Checksums => FindingKind::Checksums,
+        }
+    }
+}
+
+/// What a round of repair writes.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// Pages that nothing refers to.
+    pub(super) fresh: BTreeMap<u64, Box<Page>>,
+    /// Slot pages; each changed slot is a sector and can't tear.
+    pub(super) slots: BTreeMap<u64, Box<Page>>,
+}
+
+/// There is no page left for what a repair has to write.
+pub(super) fn no_space() -> Error {
+    Error::with(Errno::NOSPC, "repair: there is no free page")
+}

@@ -1,0 +1,727 @@
+//! Looks at every slot and walks every map, and writes down what doesn't fit. Changes nothing.
+//!
+//! A page counts as used by a blob when what refers to it was verified: a node only with the right kind, level and
+//! owner in its header. So of metadata no page has two owners; data has no owner written on it, and a page of it
+//! that was marked before is *contested*. [`Survey::patients`] are the blobs whose maps or fields have to change.
+//!
+//! Memory: 2 KiB a group in use, 16 bytes a blob, and what is wrong.
+
+use super::medium::{Expected, Medium, RUN_PAGES};
+use super::{NameEntry, NameLeaves};
+use crate::data::xattr;
+use crate::format::BlobId;
+use crate::format::{
+    BlobKind, GROUP_MAP_WORDS, InnerEntry, MAP_EXTENT_TREE, MAP_EXTENTS, MAP_INLINE, MAP_NAME_TREE,
+    NODE_ENTRIES, PAGE_HEADER_BYTES, Page, PageKind, RawExtent, SLOT_EXTENTS, SLOTS_PER_PAGE, Slot,
+};
+use crate::health::iterate::{SlotContent, slots_of};
+use crate::metadata::extents::{Extent, verified_extents};
+use crate::metadata::node::DEPTH_MAX;
+use crate::metadata::page_view::header;
+use crate::metadata::slot_page::absurdities;
+use crate::metadata::space::{Run, SpaceGeometry, none_set, set};
+use crate::metadata::space_check::{Marked, UsedPages};
+use crate::recovery::{Finding, FindingKind, Findings};
+use adit_base::{PAGE_BYTES, Result, SECTOR_BYTES};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use zerocopy::FromBytes;
+
+/// A leaf of a tree, or the extents in a slot.
+#[derive(Clone, Debug)]
+pub(super) struct Leaf {
+    /// Where it lies; `None`: in the slot, or not written yet.
+    pub(super) page: Option<u64>,
+    pub(super) content: LeafContent,
+}
+
+/// What is in a leaf.
+#[derive(Clone, Debug)]
+pub(super) enum LeafContent {
+    Extents(Vec<Extent>),
+    /// Names with keys from the first number to the second, if the leaf is sound.
+    Names(Option<(u64, u64)>),
+}
+
+/// A blob that is not as it should be.
+#[derive(Clone, Debug)]
+pub(super) struct Patient {
+    pub(super) id: BlobId,
+    /// Its slot, with fields that can't be already put right.
+    pub(super) slot: Slot,
+    pub(super) leaves: Vec<Leaf>,
+    /// Pages of its tree and of its attributes.
+    pub(super) nodes: Vec<u64>,
+    /// The map has to be built anew from the leaves.
+    pub(super) rebuild: bool,
+    /// A node above the leaves is lost: leaves of it may be found.
+    pub(super) leaves_lost: bool,
+    /// Pages of the blob that a leaf of it described that is lost.
+    pub(super) lost: Vec<(u64, Option<u64>)>,
+}
+
+/// What a slot sector needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SlotFault {
+    /// Does not verify.
+    Damaged,
+    /// Free, but not zeroes.
+    NotZeroed,
+}
+
+/// What a survey found.
+pub(super) struct Survey {
+    pub(super) used: UsedPages,
+    /// Slot pages, and the blobs in them.
+    pub(super) slot_pages: BTreeMap<u64, u8>,
+    /// Generations of the blobs.
+    pub(super) live: HashMap<u64, u32>,
+    pub(super) generation_max: u32,
+    /// Pages of data that more than one extent refers to.
+    pub(super) contested: BTreeSet<u64>,
+    pub(super) patients: BTreeMap<u64, Patient>,
+    pub(super) slot_faults: BTreeMap<u64, SlotFault>,
+    /// What names say of slots in which there is no such blob: generation and kind.
+    pub(super) dangling: BTreeMap<u64, (u32, u8)>,
+    pub(super) findings: Findings,
+    /// Blobs, done of about how many.
+    pub(super) blobs: u64,
+}
+
+impl Survey {
+    fn new(geometry: SpaceGeometry) -> Survey {
+        Survey {
+            used: UsedPages::new(geometry),
+            slot_pages: BTreeMap::new(),
+            live: HashMap::new(),
+            generation_max: 0,
+            contested: BTreeSet::new(),
+            patients: BTreeMap::new(),
+            slot_faults: BTreeMap::new(),
+            dangling: BTreeMap::new(),
+            findings: Findings::default(),
+            blobs: 0,
+        }
+    }
+
+    /// Is there nothing to repair in slots and maps?
+    pub(super) fn is_sound(&self) -> bool {
+        self.patients.is_empty() && self.slot_faults.is_empty() && self.contested.is_empty()
+    }
+}
+
+/// A node that is still to be looked at.
+struct Pending {
+    page: u64,
+    level: u8,
+    lower: u64,
+    upper: Option<u64>,
+}
+
+/// Looks at the volume; `slot_pages` are the pages known to hold slots.
+pub(super) async fn survey(
+    medium: &mut Medium<'_>,
+    names: &dyn NameLeaves,
+    slot_pages: &BTreeSet<u64>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Survey> {
+    let mut survey = Survey::new(medium.geometry);
+    // First of all, so that no extent is believed that reaches into them.
+    for page in slot_pages {
+        survey.used.mark(Run {
+            page: *page,
+            pages: 1,
+        });
+    }
+    let mut names = Names {
+        leaves: names,
+        dangling: Vec::new(),
+        bound: NAMES_MIN,
+    };
+    let pages: Vec<u64> = slot_pages.iter().copied().collect();
+    let neighbours = pages.chunk_by(|page, next| page + 1 == *next);
+    for run in neighbours.flat_map(|run| run.chunks(RUN_PAGES as usize)) {
+        let contents = medium.raw_run(run[0], run.len()).await;
+        for (page, content) in run.iter().zip(contents) {
+            slot_page(medium, &mut names, &mut survey, *page, content, progress).await?;
+        }
+    }
+    names.keep_dangling(&survey.live);
+    for entry in names.dangling {
+        survey
+            .dangling
+            .insert(entry.slot, (entry.generation, entry.kind));
+    }
+    Ok(survey)
+}
+
+/// Looks at the inodes in a page of slots.
+async fn slot_page(
+    medium: &mut Medium<'_>,
+    names: &mut Names<'_>,
+    survey: &mut Survey,
+    page: u64,
+    content: Option<Box<Page>>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    // Written as a page without slots, it can be read again, or the device refuses.
+    let content = content.unwrap_or_else(|| {
+        let finding = Finding::new(
+            FindingKind::Slot,
+            "a page of slots can't be read",
+            "the 8 inodes in it are lost",
+            "it becomes a page of free slots",
+        );
+        survey.findings.add(finding.at_page(page));
+        survey
+            .slot_faults
+            .insert(page * SLOTS_PER_PAGE, SlotFault::Damaged);
+        Box::new(Page::zeroed())
+    });
+    let mut live = 0;
+    for (address, sector) in sectors(medium, page, &content).await? {
+        match sector {
+            Sector::Free => {}
+            Sector::Fault(fault) => {
+                survey.slot_faults.insert(address, fault);
+            }
+            Sector::Slot(slot) => {
+                live += 1;
+                survey.blobs += 1;
+                survey.live.insert(address, slot.generation);
+                survey.generation_max = survey.generation_max.max(slot.generation);
+                blob(
+                    medium,
+                    names.leaves,
+                    survey,
+                    address,
+                    &slot,
+                    &mut names.dangling,
+                )
+                .await?;
+                progress(survey.blobs);
+            }
+        }
+    }
+    survey.slot_pages.insert(page, live);
+    names.bound_dangling(&survey.live);
+    Ok(())
+}
+
+/// Names are compared with what they lead to when there are so many.
+const NAMES_MIN: usize = 1 << 20;
+
+/// Names that lead nowhere so far; most lead to slots that come later.
+struct Names<'a> {
+    leaves: &'a dyn NameLeaves,
+    dangling: Vec<NameEntry>,
+    /// From this number on, those are left out that lead somewhere by now.
+    bound: usize,
+}
+
+impl Names<'_> {
+    fn keep_dangling(&mut self, live: &HashMap<u64, u32>) {
+        self.dangling
+            .retain(|entry| live.get(&entry.slot) != Some(&entry.generation));
+    }
+
+    /// What remains may double before all of it is looked at again.
+    fn bound_dangling(&mut self, live: &HashMap<u64, u32>) {
+        if self.dangling.len() > self.bound {
+            self.keep_dangling(live);
+            self.bound = NAMES_MIN.max(2 * self.dangling.len());
+        }
+    }
+}
+
+enum Sector {
+    Free,
+    Fault(SlotFault),
+    Slot(Box<Slot>),
+}
+
+/// The slots of a page; a flipped bit in one is put right.
+async fn sectors(medium: &mut Medium<'_>, page: u64, content: &Page) -> Result<Vec<(u64, Sector)>> {
+    let mut content = content.clone();
+    let mut found = Vec::new();
+    let mut healed = false;
+    for sector in 0..SLOTS_PER_PAGE as usize {
+        let address = page * SLOTS_PER_PAGE + sector as u64;
+        let bytes = &mut content.0[sector * SECTOR_BYTES..][..SECTOR_BYTES];
+        let empty = bytes.iter().all(|byte| *byte == 0);
+        let sound = |bytes: &[u8]| {
+            medium.volume.checksum(address, bytes, 0)
+                == u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+        };
+        if !empty
+            && !sound(bytes)
+            && crate::format::heal::heal(&medium.volume, address, bytes, 0)
+            && Slot::read_from_bytes(bytes).is_ok_and(|slot| BlobKind::from_u8(slot.kind).is_some())
+        {
+            healed = true;
+            let finding = Finding::new(
+                FindingKind::Slot,
+                "one flipped bit in its slot",
+                "it could not be opened",
+                "the bit is put right",
+            );
+            medium.findings.add(finding.of_slot(address).at_page(page));
+        }
+    }
+    if healed {
+        medium.write(page, &content).await?;
+    }
+    for (address, slot) in slots_of(medium.volume, page, &content) {
+        let at = (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES;
+        let empty = content.0[at..at + SECTOR_BYTES]
+            .iter()
+            .all(|byte| *byte == 0);
+        let sector = match slot {
+            SlotContent::Free if empty => Sector::Free,
+            SlotContent::Free => Sector::Fault(SlotFault::NotZeroed),
+            SlotContent::Blob(slot) if BlobKind::from_u8(slot.kind).is_some() => Sector::Slot(slot),
+            SlotContent::Blob(_) | SlotContent::Damaged => Sector::Fault(SlotFault::Damaged),
+        };
+        found.push((address, sector));
+    }
+    Ok(found)
+}
+
+impl UsedPages {
+    /// Marks a run; calls `shared` with each of its pages that was marked before.
+    fn mark_each(&mut self, run: Run, shared: &mut dyn FnMut(u64)) -> Marked {
+        let geometry = *self.geometry();
+        let Some((group, offset)) = geometry
+            .position(run.page)
+            .filter(|_| geometry.contains(run))
+        else {
+            return Marked::Outside;
+        };
+        let words = self
+            .groups
+            .entry(group)
+            .or_insert_with(|| Box::new([0; GROUP_MAP_WORDS]));
+        let fresh = none_set(words, offset, run.pages);
+        if !fresh {
+            for page in 0..run.pages as usize {
+                if !none_set(words, offset + page, 1) {
+                    shared(run.page + page as u64);
+                }
+            }
+        }
+        set(words, offset, run.pages, true);
+        if fresh { Marked::Fresh } else { Marked::Shared }
+    }
+}
+
+/// What is to be said of a slot whose fields can't be, and the slot as it should be.
+fn soundness(slot: &Slot) -> (Slot, Vec<String>) {
+    let (mut sound, mut what) = (*slot, absurdities(slot));
+    let directory = slot.kind == BlobKind::Directory as u8;
+    let symlink = slot.kind == BlobKind::Symlink as u8;
+    sound.size = slot.size.min(crate::format::BLOB_BYTES_MAX);
+    sound.valid_size = slot.valid_size.min(sound.size);
+    for nanoseconds in [
+        &mut sound.atime_ns,
+        &mut sound.mtime_ns,
+        &mut sound.ctime_ns,
+        &mut sound.btime_ns,
+    ] {
+        *nanoseconds = (*nanoseconds).min(999_999_999);
+    }
+    sound.generation = slot.generation.max(1);
+    let fits = match slot.map_kind {
+        MAP_NAME_TREE => directory,
+        MAP_EXTENTS => !directory && usize::from(slot.map_count) <= SLOT_EXTENTS,
+        MAP_EXTENT_TREE => !directory,
+        MAP_INLINE => symlink && usize::from(slot.map_count) <= crate::format::SLOT_PAYLOAD_BYTES,
+        _ => false,
+    };
+    let is_tree = matches!(slot.map_kind, MAP_EXTENT_TREE | MAP_NAME_TREE);
+    let deep = usize::from(slot.map_depth) > DEPTH_MAX || !is_tree && slot.map_depth != 0;
+    if !fits {
+        what.push(format!("a map of kind {}", slot.map_kind));
+    }
+    if !fits || deep {
+        sound.payload.fill(0);
+        (sound.map_depth, sound.map_count) = (0, 0);
+        sound.map_kind = match directory {
+            true => MAP_NAME_TREE,
+            false => MAP_EXTENTS,
+        };
+    }
+    (sound, what)
+}
+
+/// Looks at a blob: its fields, its map, its attributes.
+async fn blob(
+    medium: &mut Medium<'_>,
+    names: &dyn NameLeaves,
+    survey: &mut Survey,
+    address: u64,
+    found: &Slot,
+    named: &mut Vec<NameEntry>,
+) -> Result<()> {
+    let (slot, absurd) = soundness(found);
+    let mut patient = Patient {
+        id: BlobId {
+            slot: address,
+            generation: slot.generation,
+        },
+        slot,
+        leaves: Vec::new(),
+        nodes: Vec::new(),
+        rebuild: false,
+        leaves_lost: false,
+        lost: Vec::new(),
+    };
+    let mut changed = false;
+    for what in absurd {
+        changed = true;
+        let finding = Finding::new(
+            FindingKind::Slot,
+            format!("its slot says {what}"),
+            "it can't be used safely",
+            "the field is set to what it can be",
+        );
+        survey.findings.add(finding.of_slot(address));
+    }
+    if slot.map_kind != found.map_kind || slot.map_depth != found.map_depth {
+        patient.leaves_lost = true;
+        patient.rebuild = true;
+        patient.lost.push((0, None));
+    }
+    let mut pages = walk(medium, names, survey, &mut patient, named).await?;
+    if slot.xattr_page != 0 {
+        let page = slot.xattr_page;
+        let expected = Expected {
+            kind: PageKind::Xattrs,
+            level: 0,
+            owner: address,
+        };
+        let content = match medium.geometry.position(page) {
+            Some(_) => medium.metadata(page, expected).await,
+            None => Err("no page can be there".into()),
+        };
+        let content = content.and_then(|content| match xattr::check(page, &content, address) {
+            Ok(()) => Ok(()),
+            Err(_) => Err("its attributes contradict one another".into()),
+        });
+        match content {
+            Ok(()) => {
+                claim(survey, page);
+                pages += 1;
+            }
+            Err(what) => {
+                changed = true;
+                patient.slot.xattr_page = 0;
+                let finding = Finding::new(
+                    FindingKind::Attributes,
+                    format!("the page of its extended attributes: {what}"),
+                    "they can't be read",
+                    "they are dropped",
+                );
+                survey.findings.add(finding.of_slot(address).at_page(page));
+            }
+        }
+    }
+    if !patient.rebuild && slot.allocated_pages != pages {
+        // Attributes that were dropped are no news.
+        if found.allocated_pages != pages + u64::from(found.xattr_page != patient.slot.xattr_page) {
+            let finding = Finding::new(
+                FindingKind::Map,
+                format!(
+                    "its slot says that it has {} pages, and it has {pages}",
+                    slot.allocated_pages
+                ),
+                "its space is told wrong, and it can't be deleted",
+                "the count is put right",
+            );
+            survey.findings.add(finding.of_slot(address));
+        }
+        changed = true;
+        patient.slot.allocated_pages = pages;
+        if slot.map_kind == MAP_NAME_TREE {
+            patient.slot.size = pages * PAGE_BYTES as u64;
+            patient.slot.valid_size = patient.slot.size;
+        }
+    }
+    if changed || patient.rebuild {
+        survey.patients.insert(address, patient);
+    }
+    Ok(())
+}
+
+/// A page of metadata that was verified is this blob's. If it was marked before, then as data of another one.
+fn claim(survey: &mut Survey, page: u64) {
+    if survey.used.mark(Run { page, pages: 1 }) == Marked::Shared {
+        survey.contested.insert(page);
+    }
+}
+
+/// The extents of the slot or of the leaves of a tree, or the leaves of names. Answers the pages in use.
+async fn walk(
+    medium: &mut Medium<'_>,
+    names: &dyn NameLeaves,
+    survey: &mut Survey,
+    patient: &mut Patient,
+    named: &mut Vec<NameEntry>,
+) -> Result<u64> {
+    let slot = patient.slot;
+    let (root, _) = u64::read_from_prefix(&slot.payload).unwrap_or((0, &[]));
+    let mut end = 0;
+    let leaf_kind = match slot.map_kind {
+        MAP_EXTENTS => {
+            let count = usize::from(slot.map_count).min(SLOT_EXTENTS);
+            let raw =
+                <[RawExtent]>::ref_from_bytes(&slot.payload[..count * size_of::<RawExtent>()]);
+            let raw = raw.unwrap_or(&[]).to_vec();
+            return Ok(extents(survey, patient, None, &raw, (0, None), &mut end));
+        }
+        MAP_NAME_TREE if root == 0 => return Ok(0),
+        MAP_NAME_TREE => PageKind::NameLeaf,
+        MAP_EXTENT_TREE => PageKind::ExtentLeaf,
+        _ => return Ok(0),
+    };
+    let owner = patient.id.slot;
+    let mut visited = BTreeSet::new();
+    let mut pages = 0;
+    let mut stack = vec![Pending {
+        page: root,
+        level: slot.map_depth,
+        lower: 0,
+        upper: None,
+    }];
+    while let Some(pending) = stack.pop() {
+        let (page, level) = (pending.page, pending.level);
+        let kind = match level {
+            0 => leaf_kind,
+            _ => PageKind::Inner,
+        };
+        let expected = Expected { kind, level, owner };
+        let content = match medium.geometry.position(page) {
+            Some(_) if visited.contains(&page) => Err("it is in the tree already".into()),
+            Some(_) => medium.metadata(page, expected).await,
+            None => Err("no page can be there".into()),
+        };
+        let content = match content {
+            Ok(content) => content,
+            Err(what) => {
+                lost_node(survey, patient, &pending, leaf_kind, &what);
+                continue;
+            }
+        };
+        visited.insert(page);
+        patient.nodes.push(page);
+        claim(survey, page);
+        pages += 1;
+        match kind {
+            PageKind::Inner => {
+                let (children, problem) = children(&content, &pending);
+                if let Some(what) = problem {
+                    lost_node(survey, patient, &pending, leaf_kind, what);
+                }
+                stack.extend(children.into_iter().rev());
+            }
+            PageKind::NameLeaf => {
+                let range = names.range(&medium.hash_key, &content, page, owner);
+                let range = range.filter(|(first, last)| {
+                    *first >= pending.lower && pending.upper.is_none_or(|upper| *last < upper)
+                });
+                if range.is_none() {
+                    patient.rebuild = true;
+                    let finding = Finding::new(
+                        FindingKind::Directory,
+                        "a page of names contradicts itself",
+                        "names in it can't be found",
+                        "the directory is built anew from all names that can be read",
+                    );
+                    survey.findings.add(finding.of_slot(owner).at_page(page));
+                }
+                named.extend(names.entries(&content));
+                patient.leaves.push(Leaf {
+                    page: Some(page),
+                    content: LeafContent::Names(range),
+                });
+            }
+            _ => {
+                let count = usize::from(header(&content).count);
+                let raw = &content.0[PAGE_HEADER_BYTES..];
+                let raw = <[RawExtent]>::ref_from_bytes(raw).unwrap_or(&[]);
+                if count == 0 || count > NODE_ENTRIES {
+                    let what = format!("it says that it has {count} entries");
+                    lost_node(survey, patient, &pending, leaf_kind, &what);
+                    continue;
+                }
+                let raw = raw[..count].to_vec();
+                let bounds = (pending.lower, pending.upper);
+                pages += extents(survey, patient, Some(page), &raw, bounds, &mut end);
+            }
+        }
+    }
+    Ok(pages)
+}
+
+/// The children of an inner node, and what is wrong with it.
+fn children(content: &Page, parent: &Pending) -> (Vec<Pending>, Option<&'static str>) {
+    let count = usize::from(header(content).count);
+    if count == 0 || count > NODE_ENTRIES {
+        return (Vec::new(), Some("its count of entries can't be"));
+    }
+    let bytes = &content.0[PAGE_HEADER_BYTES..][..count * size_of::<InnerEntry>()];
+    let entries = <[InnerEntry]>::ref_from_bytes(bytes).unwrap_or(&[]);
+    let mut found = Vec::with_capacity(count);
+    let mut lower = parent.lower;
+    for (index, entry) in entries.iter().enumerate() {
+        let upper = entries.get(index + 1).map(|next| next.key).or(parent.upper);
+        let beyond = |upper: u64| parent.upper.is_some_and(|limit| upper > limit);
+        if upper.is_some_and(|upper| upper <= lower || beyond(upper)) {
+            return (found, Some("its keys are out of order"));
+        }
+        found.push(Pending {
+            page: entry.child,
+            level: parent.level - 1,
+            lower,
+            upper,
+        });
+        lower = upper.unwrap_or(lower);
+    }
+    (found, None)
+}
+
+fn lost_node(
+    survey: &mut Survey,
+    patient: &mut Patient,
+    pending: &Pending,
+    leaf_kind: PageKind,
+    what: &str,
+) {
+    patient.rebuild = true;
+    patient.leaves_lost |= pending.level > 0;
+    patient.lost.push((pending.lower, pending.upper));
+    let finding = match leaf_kind {
+        PageKind::NameLeaf => Finding::new(
+            FindingKind::Directory,
+            format!("a page of its names: {what}"),
+            "the names in it can't be found",
+            match pending.level {
+                0 => "the page is dropped with its names; their inodes go to /lost+found",
+                _ => "the directory is built anew from the pages of names that can be found",
+            },
+        ),
+        _ => {
+            let bytes = |page: u64| {
+                page.saturating_mul(PAGE_BYTES as u64)
+                    .min(patient.slot.size)
+            };
+            let range = match pending.upper {
+                _ if pending.lower == 0 && pending.upper.is_none() => "all of it".to_string(),
+                Some(upper) => format!("bytes {} to {}", bytes(pending.lower), bytes(upper)),
+                None => format!("bytes {} to its end", bytes(pending.lower)),
+            };
+            Finding::new(
+                FindingKind::Map,
+                format!("a page of its map: {what}"),
+                format!("{range} can't be read"),
+                match pending.level {
+                    0 => format!("{range}: becomes a hole, which reads as zeroes"),
+                    _ => "the map is built anew from the parts that can be found".into(),
+                },
+            )
+        }
+    };
+    survey
+        .findings
+        .add(finding.of_slot(patient.id.slot).at_page(pending.page));
+}
+
+/// Takes in the extents of a leaf, or of a slot; answers their pages.
+fn extents(
+    survey: &mut Survey,
+    patient: &mut Patient,
+    page: Option<u64>,
+    raw: &[RawExtent],
+    bounds: (u64, Option<u64>),
+    end: &mut u64,
+) -> u64 {
+    let mut kept = Vec::with_capacity(raw.len());
+    let mut pages = 0;
+    let geometry = *survey.used.geometry();
+    for (extent, raw) in verified_extents(raw) {
+        let sound = extent.filter(|extent| {
+            let start = u64::from(extent.logical);
+            start >= (*end).max(bounds.0)
+                && bounds.1.is_none_or(|upper| extent.end() <= upper)
+                && geometry.contains(extent.run())
+        });
+        let Some(extent) = sound else {
+            patient.rebuild = true;
+            let from = u64::from(raw.logical);
+            patient.lost.push((from, Some(raw.end())));
+            let finding = Finding::new(
+                FindingKind::Map,
+                format!("its map has an entry that can't be: {raw:?}"),
+                format!(
+                    "bytes {} to {} can't be read",
+                    from * PAGE_BYTES as u64,
+                    raw.end() * PAGE_BYTES as u64
+                ),
+                "the entry is dropped; a hole is there then, which reads as zeroes",
+            );
+            let finding = finding.of_slot(patient.id.slot);
+            survey.findings.add(match page {
+                Some(page) => finding.at_page(page),
+                None => finding,
+            });
+            continue;
+        };
+        *end = extent.end();
+        pages += u64::from(extent.pages);
+        let contested = &mut survey.contested;
+        survey.used.mark_each(extent.run(), &mut |page| {
+            contested.insert(page);
+        });
+        kept.push(extent);
+    }
+    patient.leaves.push(Leaf {
+        page,
+        content: LeafContent::Extents(kept),
+    });
+    pages
+}
+
+/// Looks at one blob again, as a patient, for its leaves. `None`: there is no such blob any more.
+pub(super) async fn examine(
+    medium: &mut Medium<'_>,
+    names: &dyn NameLeaves,
+    address: u64,
+) -> Result<Option<Patient>> {
+    let page = address / SLOTS_PER_PAGE;
+    let Some(content) = medium.raw(page).await else {
+        return Ok(None);
+    };
+    let mut survey = Survey::new(medium.geometry);
+    for (found, slot) in slots_of(medium.volume, page, &content) {
+        let SlotContent::Blob(slot) = slot else {
+            continue;
+        };
+        if found != address {
+            continue;
+        }
+        let (sound, _) = soundness(&slot);
+        let mut patient = Patient {
+            id: BlobId {
+                slot: address,
+                generation: sound.generation,
+            },
+            slot: sound,
+            leaves: Vec::new(),
+            nodes: Vec::from_iter((sound.xattr_page != 0).then_some(sound.xattr_page)),
+            rebuild: false,
+            leaves_lost: false,
+            lost: Vec::new(),
+        };
+        walk(medium, names, &mut survey, &mut patient, &mut Vec::new()).await?;
+        return Ok(Some(patient));
+    }
+    Ok(None)
+}

@@ -1,0 +1,291 @@
+//! Reading all data from the device, whether anybody asks for it or not, so that what a device loses slowly is noticed while there
+//! are still copies elsewhere.
+//!
+//! Data that doesn't match its checksum, or can't be read, is told with its place. Data without a checksum (after a crash, or a repair)
+//! gets one. It works on a volume in use: a chunk at a time is locked against writers, and the cache isn't filled.
+//!
+//! Not here: metadata, which [`Store::check`] reads; names of files, which the layer above knows.
+
+use crate::blob::Blob;
+use crate::cache::FrameFlags;
+use crate::format::BlobId;
+use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS};
+use crate::metadata::extents::Mapping;
+use crate::state::{Inner, Store};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, clock};
+use adit_block::Operation;
+use std::rc::Rc;
+use std::time::Duration;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Pages of one read.
+const CHUNK_PAGES: u32 = 128;
+/// Blobs that are listed at once.
+const BLOBS_LISTED: usize = 4096;
+/// Damages that are listed; of others only the number is told.
+const DAMAGES_MAX: usize = 1000;
+
+/// How [`Store::scrub`] goes about it.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ScrubOptions {
+    /// Bytes a second at most, on the average; 0: as fast as it goes.
+    pub bytes_per_second: u64,
+}
+
+/// Data that is lost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Damage {
+    /// Whose.
+    pub blob: BlobId,
+    /// From where on, bytes.
+    pub offset: u64,
+    /// How much.
+    pub len_bytes: u64,
+    /// The first page of the device.
+    pub page: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What a scrub found.
+#[derive(Clone, Default, Debug)]
+pub struct ScrubReport {
+    /// Bytes of data read.
+    pub bytes: u64,
+    /// Bytes among them that had no checksum, on a volume whose data has some; they have one now, unless it is read-only.
+    pub unchecked_bytes: u64,
+    /// What is lost, in no order.
+    pub damages: Vec<Damage>,
+    /// Damages beyond those listed.
+    pub damages_omitted: u64,
+}
+
+struct Scrubber<'a> {
+    inner: &'a Rc<Inner>,
+    options: ScrubOptions,
+    report: ScrubReport,
+    begin_ns: u64,
+    total_bytes: u64,
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl Store {
+    /// Reads all data of all blobs from the device. `progress` hears of bytes read and about how many there are. Errors are those of
+    /// metadata that has to be read on the way, except where they concern one blob only.
+    pub async fn scrub(
+        &self,
+        options: ScrubOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<ScrubReport> {
+        let inner = &self.0;
+        let free = self.state().await?.free_pages;
+        let capacity = inner.space.borrow().geometry().capacity_pages();
+        let mut scrubber = Scrubber {
+            inner,
+            options,
+            report: ScrubReport::default(),
+            begin_ns: clock::monotonic_ns(),
+            total_bytes: capacity.saturating_sub(free) * PAGE,
+            progress,
+        };
+        let mut from = 0;
+        loop {
+            let blobs = self.some_blobs(from).await?;
+            let Some(last) = blobs.last() else { break };
+            from = last.slot + 1;
+            for id in blobs {
+                scrubber.blob(self, id).await?;
+            }
+        }
+        if inner.writable().is_ok() {
+            inner.settle().await?;
+        }
+        let read = scrubber.report.bytes;
+        (scrubber.progress)(read, read);
+        Ok(scrubber.report)
+    }
+
+    /// The blobs with extents from a slot address on, a bounded number.
+    async fn some_blobs(&self, from: u64) -> Result<Vec<BlobId>> {
+        let mut blobs = Vec::new();
+        let listed = self
+            .for_each_blob_from(from, &mut |id, slot| {
+                if blobs.len() == BLOBS_LISTED {
+                    return Err(Error::new(Errno::CANCELED)); // enough for now
+                }
+                if matches!(slot.map_kind, MAP_EXTENTS | MAP_EXTENT_TREE) {
+                    blobs.push(id);
+                }
+                Ok(())
+            })
+            .await;
+        match listed {
+            Err(error) if error.errno() != Errno::CANCELED => Err(error),
+            _ => Ok(blobs),
+        }
+    }
+}
+
+impl Scrubber<'_> {
+    async fn blob(&mut self, store: &Store, id: BlobId) -> Result<()> {
+        let blob = match store.blob(id).await {
+            Ok(blob) => blob,
+            Err(error) if error.errno() == Errno::STALE => return Ok(()), // deleted meanwhile
+            Err(error) => {
+                self.damage(id, 0, 0, 0, error.to_string());
+                return Ok(());
+            }
+        };
+        let mut page = 0;
+        while let Some(next) = self.chunk(&blob, page).await? {
+            page = next;
+            self.pause().await;
+        }
+        Ok(())
+    }
+
+    /// Reads what is at page `page`, and some behind it; answers where to go on.
+    async fn chunk(&mut self, blob: &Rc<Blob>, page: u32) -> Result<Option<u32>> {
+        let inner = self.inner;
+        let _map = blob.map_lock.read().await;
+        let _shared = blob.lock.read().await;
+        let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
+        if blob.deleted.get() || u64::from(page) >= valid_pages {
+            return Ok(None);
+        }
+        let extent = match inner.map(blob, page).await {
+            Ok(Mapping::Hole { pages }) => return Ok(Some(page.saturating_add(pages.max(1)))),
+            Ok(Mapping::Extent(extent)) if extent.unwritten => {
+                return Ok(Some(extent.end() as u32));
+            }
+            Ok(Mapping::Extent(extent)) => extent,
+            Err(error) => {
+                self.damage(blob.id, page, 0, 0, error.to_string());
+                return Ok(None);
+            }
+        };
+        let end = extent
+            .end()
+            .min(valid_pages)
+            .min(u64::from(page) + u64::from(CHUNK_PAGES));
+        let count = (end - u64::from(page)) as u32;
+        let home = extent.physical + u64::from(page - extent.logical);
+        let sums = loop {
+            match inner.sums(home, count) {
+                Ok(sums) => break Some(sums),
+                Err(stop) => {
+                    if let Err(error) = inner.unstop(stop).await {
+                        self.damage(blob.id, page, home, count, error.to_string());
+                        break None;
+                    }
+                }
+            }
+        };
+        let Some(sums) = sums else {
+            return Ok(Some(end as u32));
+        };
+        // Nobody journals one of these pages meanwhile, but a checkpoint may be taking one home.
+        let live: Vec<bool> = (page..page + count)
+            .map(|page| {
+                let frame = inner.cache.find(blob.key(page));
+                frame.is_some_and(|frame| inner.cache.has(frame, FrameFlags::JOURNALED))
+            })
+            .collect();
+        let mut content = inner.pool.get(count as usize * PAGE_BYTES)?;
+        let mut request = inner.request(Operation::Read, home);
+        request.buffers.push(content);
+        let completion = inner.reactor.submit(request).await;
+        let whole = completion.result;
+        content = completion
+            .request
+            .buffers
+            .into_iter()
+            .next()
+            .expect("a read returns its buffer");
+        for (index, live) in live.iter().enumerate() {
+            let (logical, device) = (page + index as u32, home + index as u64);
+            let mut read = whole;
+            let mut one = None;
+            if read.is_err() && count > 1 {
+                // Which of them is it?
+                let mut request = inner.request(Operation::Read, device);
+                request.buffers.push(inner.pool.get(PAGE_BYTES)?);
+                let completion = inner.reactor.submit(request).await;
+                read = completion.result;
+                one = completion.request.buffers.into_iter().next();
+            }
+            if let Err(errno) = read {
+                self.damage(
+                    blob.id,
+                    logical,
+                    device,
+                    1,
+                    format!("it can't be read: {}", Error::new(errno)),
+                );
+                continue;
+            }
+            let bytes = match &one {
+                Some(one) => one.as_slice(),
+                None => &content.as_slice()[index * PAGE_BYTES..][..PAGE_BYTES],
+            };
+            self.report.bytes += PAGE;
+            if !inner.matches(home, index, &sums, bytes) {
+                self.damage(
+                    blob.id,
+                    logical,
+                    device,
+                    1,
+                    "its checksum does not match".into(),
+                );
+            } else if sums.as_slice().get(index) == Some(&0)
+                && !live
+                && let Some(checksums) = &inner.checksums
+            {
+                self.report.unchecked_bytes += PAGE;
+                let sum = inner.volume.data_checksum(device, bytes);
+                checksums.settle_unless_known(device, sum);
+            }
+        }
+        Ok(Some(end as u32))
+    }
+
+    fn damage(&mut self, blob: BlobId, page: u32, device: u64, pages: u32, what: String) {
+        let offset = u64::from(page) * PAGE;
+        let len_bytes = u64::from(pages) * PAGE;
+        if let Some(last) = self.report.damages.last_mut()
+            && last.blob == blob
+            && last.offset + last.len_bytes == offset
+            && last.what == what
+        {
+            last.len_bytes += len_bytes;
+            return;
+        }
+        if self.report.damages.len() == DAMAGES_MAX {
+            self.report.damages_omitted += 1;
+            return;
+        }
+        self.report.damages.push(Damage {
+            blob,
+            offset,
+            len_bytes,
+            page: device,
+            what,
+        });
+    }
+
+    /// Lets others have the worker and the device.
+    async fn pause(&mut self) {
+        let read = self.report.bytes;
+        (self.progress)(read, self.total_bytes.max(read));
+        self.inner.reactor.yield_now().await;
+        if let Some(due) = (u128::from(read) * 1_000_000_000)
+            .checked_div(u128::from(self.options.bytes_per_second))
+        {
+            let passed = u128::from(clock::monotonic_ns() - self.begin_ns);
+            let early = due.saturating_sub(passed).min(u128::from(u64::MAX)) as u64;
+            if early > 0 {
+                self.inner.reactor.sleep(Duration::from_nanos(early)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! How long the leader of a group commit waits for followers (decision 0016).
+
+use std::cell::Cell;
+
+/// Callers that commit again and again, each on a thread of its own, would take turns: while the
+/// device writes the commit of one, the transaction of the other opens. So the leader of a commit
+/// waits briefly for as many followers as the commit before had.
+#[derive(Default)]
+pub(crate) struct Followers {
+    /// A leader is waiting.
+    pub(crate) waited_for: Cell<bool>,
+    /// Callers of the commit that begins next, its leader included.
+    pub(crate) joined: Cell<u32>,
+    /// Callers of the last commit.
+    pub(crate) joined_last: Cell<u32>,
+    /// Commits still to come that don't wait, because no follower came; and how many it will be next
+    /// time.
+    pause: Cell<u32>,
+    pause_next: Cell<u32>,
+}
+
+impl Followers {
+    pub(crate) fn join(&self) {
+        self.joined.set(self.joined.get() + 1);
+    }
+
+    /// Callers that the next commit is expected to have, 1 being its leader alone. `followed`: the
+    /// leader was a follower of the commit before.
+    pub(crate) fn expected(&self, followed: bool) -> u32 {
+        let expected = self.joined_last.get() + u32::from(followed);
+        match self.pause.get() {
+            0 => expected.clamp(1, FOLLOWERS_MAX),
+            pause => {
+                self.pause.set(pause - 1);
+                1
+            }
+        }
+    }
+
+    /// Learns whether the expected followers came.
+    pub(crate) fn note(&self, came: bool) {
+        if came {
+            return self.pause_next.set(self.pause_next.get() / 2);
+        }
+        self.pause.set(self.pause_next.get());
+        let next = 2 * self.pause_next.get() + 1;
+        self.pause_next.set(next.min(PAUSE_MAX));
+    }
+}
+
+/// More callers arrive by themselves while a commit is in flight.
+const FOLLOWERS_MAX: u32 = 4;
+
+/// Turns of the worker that a leader waits: about 2 µs while the worker is idle.
+pub(crate) const WAIT_TURNS: u32 = 64;
+
+/// Most commits in a row that don't wait.
+const PAUSE_MAX: u32 = 255;

@@ -1,0 +1,11 @@
+//! What an opening finds: the journal is replayed, and what killed processes left is judged.
+
+mod finding;
+mod replay;
+mod tail;
+mod takeover;
+
+pub use finding::{Finding, FindingKind, Findings};
+pub(crate) use replay::*;
+pub use takeover::Takeover;
+pub(crate) use takeover::*;

@@ -1,0 +1,90 @@
+//! What a repair makes of a journal that an opening refuses. The replay itself is in `recovery.rs`.
+
+use super::{Finding, FindingKind, Findings};
+use crate::format::record;
+use crate::format::{JOURNAL_FIRST_PAGE, STATE_CLEAN, Superblock, VolumeId};
+use crate::recovery::{RawIo, SCAN_PAGES};
+use adit_base::{PAGE_BYTES, Result};
+use std::collections::BTreeMap;
+
+pub(crate) fn journal_finding(lsn: u64, what: &str) -> Finding {
+    Finding::new(
+        FindingKind::Journal,
+        format!("the journal can't be replayed from LSN {lsn} on: {what}"),
+        "what was acknowledged after it is lost",
+        "the volume becomes as it was before that, and what contradicts it is resolved",
+    )
+}
+
+/// Pages of the ring; those that can't be read are zeroes.
+pub(crate) async fn read_ring(io: &RawIo, index: u64, count: u64) -> Vec<u8> {
+    if let Ok(pages) = io.read(JOURNAL_FIRST_PAGE + index, count).await {
+        return pages.as_slice().to_vec();
+    }
+    let mut bytes = vec![0; count as usize * PAGE_BYTES];
+    for (at, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        if let Ok(read) = io.read(JOURNAL_FIRST_PAGE + index + at as u64, 1).await {
+            page.copy_from_slice(&read.as_slice()[..PAGE_BYTES]);
+        }
+    }
+    bytes
+}
+
+/// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the tail that it had, as
+/// far as the ring tells: the first page of its epoch, or of the unbroken run of pages that ends with the
+/// newest.
+pub(crate) async fn find_tail(
+    io: &RawIo,
+    superblock: &mut Superblock,
+    findings: &mut Findings,
+) -> Result<()> {
+    let volume = VolumeId(superblock.volume_id);
+    let ring_pages = superblock.journal_pages;
+    let mut epoch = superblock.epoch;
+    let mut pages: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut index = 0;
+    while index < ring_pages {
+        let count = SCAN_PAGES.min(ring_pages - index);
+        let bytes = read_ring(io, index, count).await;
+        for (at, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
+            let header = record::verify_page(&volume, ring_pages, index + at as u64, page);
+            let Some(header) = header.filter(|header| header.epoch >= epoch) else {
+                continue;
+            };
+            if header.epoch > epoch {
+                epoch = header.epoch;
+                pages.clear();
+            }
+            pages.insert(header.lsn, (header.transaction_lsn, header.horizon));
+        }
+        index += count;
+    }
+    let newer = epoch > superblock.epoch;
+    let unclean = superblock.state & STATE_CLEAN == 0;
+    let after_clean = !unclean && pages.range(superblock.tail..).next().is_some();
+    if !newer && !after_clean {
+        return Ok(());
+    }
+    // The unbroken run that ends with the newest page.
+    let mut start = pages
+        .last_key_value()
+        .map_or(superblock.tail, |(lsn, _)| *lsn);
+    while start > 0 && pages.contains_key(&(start - 1)) {
+        start -= 1;
+    }
+    while pages.get(&start).is_some_and(|(first, _)| *first != start) {
+        start += 1;
+    }
+    if newer {
+        superblock.tail = start;
+    }
+    superblock.epoch = epoch;
+    superblock.state &= !STATE_CLEAN;
+    findings.add(Finding::new(
+        FindingKind::Superblock,
+        format!("the newest superblock is lost: the journal goes on behind the one that is left, in epoch {epoch}"),
+        "the volume could not be opened",
+        format!("the journal is replayed from LSN {} on", superblock.tail),
+    ));
+    Ok(())
+}

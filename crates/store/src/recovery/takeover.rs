@@ -1,0 +1,556 @@
+//! What an opening does with the mappings that other openings of the volume left, or still use.
+//!
+//! The rule: *a mapping of this volume that is not provably obsolete is taken over completely, or the
+//! volume isn't opened.* [`judge`] is the rule as a table; a test goes through all cases.
+//!
+//! | mapping | image | then |
+//! |---|---|---|
+//! | of the superblock's opening; its owner lives | any | busy |
+//! | of another opening, by somebody who may write the image; its owner lives | the same | busy |
+//! | of the superblock's opening, which wasn't closed; or of one that it was taking over | the same, as new | take over |
+//! | … | another file or device | refuse: moved, or a copy |
+//! | … | older than the mapping | refuse: an older image was put back |
+//! | … cannot be read, or understood, or be trusted | any | refuse |
+//! | … with nothing unsaved in it | any | not needed |
+//! | of an earlier opening that the superblock's one followed | the same | obsolete: delete |
+//! | of a later opening than the image knows, by somebody who may write the image | the same | refuse: an older image was put back |
+//! | any other | | somebody else's: leave alone |
+//!
+//! "Of the superblock's opening" is proved by the seal of the name (`cache/name.rs`). Whether an image
+//! is older shows in the superblock's sequence number and in the journal's horizon, which
+//! `recovery.rs` checks. [`Takeover`] is how the user decides otherwise.
+
+use crate::cache::{Abandoned, Content, Header, Leftover, ParsedName, Purpose, Unsaved};
+use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Errno, Error, Result};
+use adit_block::{Device, Identity};
+use std::cmp::Ordering;
+use std::path::PathBuf;
+
+/// What to do about data that a killed process left in shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Takeover {
+    /// All of it is taken over, or the volume isn't opened (`EOWNERDEAD`).
+    #[default]
+    Complete,
+    /// As `Complete`; and the image is the one that was open then, though it is another file or device
+    /// now: it was moved.
+    Adopt,
+    /// The volume is opened as after a power cut, and the data is left for the image that it belongs
+    /// to: this one is a copy.
+    Leave,
+    /// The volume is opened as after a power cut, and the data is deleted.
+    Discard,
+}
+
+/// What the judge looks at.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    /// Sealed by the superblock's opening.
+    ours: bool,
+    /// Its epoch beside the superblock's.
+    epoch: Ordering,
+    same_image: bool,
+    /// Its maker may write the image.
+    trusted: bool,
+    closed: bool,
+    taking_over: bool,
+    content: Kind,
+}
+
+impl Facts {
+    /// Does it depend on the content whether a dead owner's mapping is passed by?
+    fn may_matter(&self) -> bool {
+        self.ours || self.same_image && self.trusted && self.epoch == Ordering::Greater
+    }
+}
+
+/// What is in a mapping, for the judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Live,
+    Unreadable,
+    Strange,
+    Claim,
+    OtherBoot,
+    Empty,
+    Unsaved {
+        /// It relies on a superblock that the image doesn't have.
+        newer: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Busy,
+    TakeOver,
+    /// Of no use to anybody.
+    Obsolete,
+    Elsewhere,
+    Refuse(Why),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Moved,
+    Older,
+    Unreadable,
+    Strange,
+    Untrusted,
+}
+
+/// The rule; see the file header.
+fn judge(facts: Facts) -> Verdict {
+    use Kind::{Claim, Empty, Live, OtherBoot, Strange, Unreadable};
+    let Facts {
+        ours, same_image, ..
+    } = facts;
+    // Does the volume's state as the superblock has it need this mapping's?
+    let counts = match facts.epoch {
+        Ordering::Equal => !facts.closed,
+        Ordering::Less => facts.taking_over,
+        Ordering::Greater => true,
+    };
+    match facts.content {
+        Live if ours || same_image && facts.trusted => Verdict::Busy,
+        Live => Verdict::Elsewhere,
+        // Memory of another boot, and a dead process's claim, say nothing any more.
+        Claim | OtherBoot if ours || same_image && facts.trusted => Verdict::Obsolete,
+        Claim | OtherBoot => Verdict::Elsewhere,
+        _ if !ours => match facts.content {
+            Empty => Verdict::Elsewhere,
+            _ if same_image && facts.trusted && facts.epoch == Ordering::Greater => {
+                Verdict::Refuse(Why::Older)
+            }
+            _ => Verdict::Elsewhere,
+        },
+        _ if !counts && same_image => Verdict::Obsolete,
+        _ if !counts => Verdict::Elsewhere,
+        Empty if same_image => Verdict::Obsolete,
+        Empty => Verdict::Elsewhere,
+        Unreadable => Verdict::Refuse(Why::Unreadable),
+        _ if !facts.trusted => Verdict::Refuse(Why::Untrusted),
+        Strange => Verdict::Refuse(Why::Strange),
+        Kind::Unsaved { .. } if !same_image => Verdict::Refuse(Why::Moved),
+        Kind::Unsaved { newer } if newer || facts.epoch == Ordering::Greater => {
+            Verdict::Refuse(Why::Older)
+        }
+        Kind::Unsaved { .. } => Verdict::TakeOver,
+    }
+}
+
+/// What is to be done about the mappings that were found.
+#[derive(Debug, Default)]
+pub(crate) struct Resolution {
+    /// To be taken over, by epoch.
+    pub(crate) take: Vec<Abandoned>,
+    /// Provably of no use, whether this opening succeeds or not.
+    obsolete: Vec<PathBuf>,
+    /// To be deleted once the volume is open, since the user said so.
+    discarded: Vec<PathBuf>,
+}
+
+impl Resolution {
+    /// That of the opening with this epoch.
+    pub(crate) fn of_epoch(&mut self, epoch: u64) -> Option<&mut Abandoned> {
+        self.take.iter_mut().find(|dead| dead.epoch() == epoch)
+    }
+
+    /// How much is to be taken over, and from where.
+    pub(crate) fn described(&self) -> Option<String> {
+        let told = |dead: &Abandoned| format!("{} in {}", dead.unsaved(), dead.path().display());
+        let all: Vec<String> = self.take.iter().map(told).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// Deletes the mappings that are of no use, before the superblock has another secret: the next
+    /// opening could not tell whose they are. A mapping that stays harms nobody.
+    pub(crate) fn delete_obsolete(&mut self) {
+        unlink_all(std::mem::take(&mut self.obsolete));
+    }
+
+    /// Deletes the mappings that the user discarded, after the volume was opened without them.
+    pub(crate) fn delete_discarded(&mut self) {
+        unlink_all(std::mem::take(&mut self.discarded));
+    }
+}
+
+fn unlink_all(paths: Vec<PathBuf>) {
+    for path in paths {
+        if let Err(errno) = rustix::fs::unlink(&path)
+            && errno != Errno::NOENT
+        {
+            let path = path.display();
+            tracing::info!(%path, %errno, "memory of an earlier opening stays");
+        }
+    }
+}
+
+/// Decides about all mappings of a volume, or says why it can't be opened.
+pub(crate) fn resolve(
+    found: Vec<Leftover>,
+    superblock: &Superblock,
+    device: &dyn Device,
+    takeover: Takeover,
+    purpose: Purpose,
+) -> Result<Resolution> {
+    let mut resolution = Resolution::default();
+    for leftover in found {
+        let path = leftover.path.clone();
+        let known = Known::of(leftover, superblock, device)
+            .map_err(|error| error.context(format_args!("judge {}", path.display())))?;
+        let discards = matches!(takeover, Takeover::Leave | Takeover::Discard);
+        let verdict = match judge(known.facts) {
+            Verdict::Busy if may_pass(&known, takeover, purpose, &device.identity()) => {
+                tracing::warn!(
+                    volume = device.name(),
+                    "the volume that this is a copy of is in use by {}; what is shown is the copy",
+                    known.owner()
+                );
+                Verdict::Elsewhere
+            }
+            Verdict::TakeOver | Verdict::Refuse(_) if discards => {
+                // What belongs to another image is not this one's to delete.
+                let deletes = takeover == Takeover::Discard && known.facts.same_image;
+                let what = if deletes {
+                    "discarded"
+                } else {
+                    "left where it is"
+                };
+                let volume = device.name();
+                tracing::warn!(volume, "unsaved data is {what}: {}", known.described());
+                if deletes {
+                    resolution.discarded.push(path);
+                    continue;
+                }
+                Verdict::Elsewhere
+            }
+            Verdict::Refuse(Why::Moved) if takeover == Takeover::Adopt => match known.facts {
+                Facts {
+                    content: Kind::Unsaved { newer: true },
+                    ..
+                } => Verdict::Refuse(Why::Older),
+                _ => Verdict::TakeOver,
+            },
+            Verdict::Refuse(Why::Moved) if purpose == Purpose::Look => {
+                tracing::warn!(
+                    volume = device.name(),
+                    "it is a copy, or was moved: data that was not saved is not shown here: {}",
+                    known.described()
+                );
+                Verdict::Elsewhere
+            }
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Busy => {
+                let what = format!("in use by {} ({})", known.owner(), path.display());
+                return Err(Error::with(Errno::BUSY, what));
+            }
+            Verdict::Refuse(why) => return Err(refusal(why, &known)),
+            Verdict::TakeOver => resolution.take.extend(known.abandoned),
+            Verdict::Obsolete => resolution.obsolete.push(path),
+            Verdict::Elsewhere => {
+                let path = path.display();
+                tracing::debug!(%path, "not of the volume's last opening: left alone");
+            }
+        }
+    }
+    resolution.take.sort_by_key(Abandoned::epoch);
+    Ok(resolution)
+}
+
+/// May a volume be opened although another process has the same opening of it? A copy may be looked at,
+/// and opened for writing if it is one beyond doubt and the user says so.
+fn may_pass(known: &Known, takeover: Takeover, purpose: Purpose, image: &Identity) -> bool {
+    match purpose {
+        Purpose::Look => !known.facts.same_image,
+        Purpose::TakeOver => {
+            let other = known
+                .image
+                .is_some_and(|other| image.is_certainly_not(&other));
+            matches!(takeover, Takeover::Leave | Takeover::Discard) && other
+        }
+    }
+}
+
+/// A mapping, and what is known of it.
+struct Known {
+    facts: Facts,
+    path: PathBuf,
+    uid: u32,
+    pid: Option<u32>,
+    image: Option<Identity>,
+    address: Option<String>,
+    unsaved: Option<Unsaved>,
+    problem: Option<Error>,
+    abandoned: Option<Abandoned>,
+}
+
+impl Known {
+    fn of(leftover: Leftover, superblock: &Superblock, device: &dyn Device) -> Result<Known> {
+        let Leftover {
+            path,
+            name,
+            uid,
+            content,
+        } = leftover;
+        let image = device.identity();
+        let sealed = name.is_some_and(|name| name.is_sealed_by(superblock.opening));
+        let ours = sealed || planted(Bug::ForgedName);
+        let trusted =
+            uid == 0 || uid == rustix::process::geteuid().as_raw() || Some(uid) == device.owner();
+        // A name of another form may be another version's; then nothing else is known of it.
+        let ours = ours || name.is_none() && trusted;
+        let mut known = Known {
+            facts: Facts {
+                ours,
+                epoch: name.map_or(Ordering::Equal, |name| name.epoch.cmp(&superblock.epoch)),
+                same_image: name
+                    .is_some_and(|name| name.is_of(&image) || planted(Bug::StrangersMapping)),
+                trusted,
+                closed: superblock.state & STATE_CLEAN != 0,
+                taking_over: superblock.state & STATE_TAKING_OVER != 0,
+                content: Kind::Strange,
+            },
+            path,
+            uid,
+            pid: None,
+            image: None,
+            address: None,
+            unsaved: None,
+            problem: None,
+            abandoned: None,
+        };
+        let header = match &content {
+            Content::Live(header) => header.as_deref(),
+            Content::Dead(dead) => Some(&dead.header),
+            Content::Unreadable(_) | Content::Strange(_) => None,
+        };
+        if let Some(header) = header {
+            known.pid = Some(header.pid);
+            known.image = header.image;
+            known.address = Some(header.address.clone());
+        }
+        known.facts.content = match content {
+            Content::Live(_) if planted(Bug::LivingOwner) => Kind::Claim,
+            Content::Live(_) => Kind::Live,
+            Content::Unreadable(error) | Content::Strange(error)
+                if planted(Bug::UnreadableMapping) =>
+            {
+                known.problem = Some(error);
+                Kind::Empty
+            }
+            Content::Unreadable(error) => {
+                known.problem = Some(error);
+                Kind::Unreadable
+            }
+            Content::Strange(error) => {
+                known.problem = Some(error);
+                Kind::Strange
+            }
+            Content::Dead(dead) if !is_of(&dead.header, name.as_ref(), superblock, ours) => {
+                let what = "its header doesn't fit its name";
+                known.problem = Some(Error::with(Errno::INVAL, what));
+                Kind::Strange
+            }
+            Content::Dead(dead) if dead.header.frames == 0 => Kind::Claim,
+            Content::Dead(dead) if !dead.is_of_this_boot()? => Kind::OtherBoot,
+            // Whatever it holds, it isn't needed: nothing of it is read.
+            Content::Dead(_) if !known.facts.may_matter() => Kind::Empty,
+            Content::Dead(_) if !trusted => Kind::Unsaved { newer: false },
+            Content::Dead(dead) => {
+                let sequence = dead.header.sequence;
+                match dead.load(known.path.clone()) {
+                    Ok(abandoned) => {
+                        let unsaved = abandoned.unsaved();
+                        known.unsaved = Some(unsaved);
+                        known.abandoned = Some(abandoned);
+                        match unsaved.is_none() {
+                            true => Kind::Empty,
+                            false => Kind::Unsaved {
+                                // Each change is written to both places, under two numbers.
+                                newer: sequence > superblock.sequence + 1
+                                    && !planted(Bug::OlderImage),
+                            },
+                        }
+                    }
+                    // Of a mapping that says impossible things.
+                    Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::INVAL) => {
+                        known.problem = Some(error);
+                        Kind::Strange
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        Ok(known)
+    }
+
+    /// "process 12 of user 1000".
+    fn owner(&self) -> String {
+        match self.pid {
+            Some(pid) => format!("process {pid} of user {}", self.uid),
+            None => format!("a process of user {}", self.uid),
+        }
+    }
+
+    /// How much it is, whose, of which volume, and where.
+    fn described(&self) -> String {
+        let unsaved = match &self.unsaved {
+            Some(unsaved) => unsaved.to_string(),
+            None => "an unknown amount".into(),
+        };
+        let address = match self.address.as_deref() {
+            Some(address) if !address.is_empty() => format!(", of {address}"),
+            _ => String::new(),
+        };
+        format!(
+            "{unsaved}, left by {}{address}, in {}",
+            self.owner(),
+            self.path.display()
+        )
+    }
+}
+
+/// Does the header say the same as the name?
+fn is_of(header: &Header, name: Option<&ParsedName>, superblock: &Superblock, ours: bool) -> bool {
+    name.is_some_and(|name| {
+        header.volume_id == name.volume_id
+            && header.epoch == name.epoch
+            && header.image.is_some_and(|image| name.is_of(&image))
+            && (!ours || header.opening == superblock.opening)
+    })
+}
+
+/// What is in the way, and the ways out.
+fn refusal(why: Why, known: &Known) -> Error {
+    let described = known.described();
+    let problem = known.problem.as_ref().map_or("", |error| error.what());
+    let uid = known.uid;
+    let what = match why {
+        Why::Moved => format!(
+            "unsaved data of this volume belongs to another file or device: {described}. If this is a \
+             copy, open the original first, or this one with takeover = leave; if the volume was moved \
+             here, takeover = adopt"
+        ),
+        Why::Older => older(&described),
+        Why::Unreadable => format!(
+            "unsaved data of this volume can't be read ({problem}): {described}. Open it as user {uid} or \
+             as root; or, once that process has ended for sure, without that data: takeover = discard"
+        ),
+        Why::Strange => format!(
+            "unsaved data of this volume can't be used ({problem}): {described}. Open it with the program \
+             that left it, or without that data: takeover = discard"
+        ),
+        Why::Untrusted => format!(
+            "unsaved data of this volume was left by user {uid}, who is neither root, nor this user, nor \
+             the image's owner: {described}. Open it as user {uid}; or, if that user had no business with \
+             the volume, without that data: takeover = discard"
+        ),
+    };
+    Error::with(Errno::OWNERDEAD, what)
+}
+
+/// The words of a refusal where the image lacks what the mapping relies on.
+pub(crate) fn older(described: &str) -> String {
+    format!(
+        "the image is older than unsaved data of this volume: {described}. An older copy was put back, \
+         or the device lost writes. Put the newer image back; or open this one without that data: \
+         takeover = discard, or leave"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each row of the table in the file header, said in another way, and all combinations of facts.
+    #[test]
+    fn exactly_one_row_of_the_table_fits_each_mapping() {
+        let bools = [false, true];
+        let contents = [
+            Kind::Live,
+            Kind::Unreadable,
+            Kind::Strange,
+            Kind::Claim,
+            Kind::OtherBoot,
+            Kind::Empty,
+            Kind::Unsaved { newer: false },
+            Kind::Unsaved { newer: true },
+        ];
+        let epochs = [Ordering::Less, Ordering::Equal, Ordering::Greater];
+        let mut cases = 0;
+        for content in contents {
+            for epoch in epochs {
+                for bits in 0..32 {
+                    let bit = |at: usize| bools[bits >> at & 1];
+                    let facts = Facts {
+                        ours: bit(0),
+                        epoch,
+                        same_image: bit(1),
+                        trusted: bit(2),
+                        closed: bit(3),
+                        taking_over: bit(4),
+                        content,
+                    };
+                    check(facts);
+                    cases += 1;
+                }
+            }
+        }
+        assert_eq!(cases, 8 * 3 * 32);
+    }
+
+    fn check(facts: Facts) {
+        let Facts {
+            ours, same_image, ..
+        } = facts;
+        let later = facts.epoch == Ordering::Greater;
+        let unsaved = matches!(facts.content, Kind::Unsaved { .. });
+        let newer = facts.content == Kind::Unsaved { newer: true };
+        let secret = matches!(facts.content, Kind::Unreadable | Kind::Strange);
+        let open = facts.epoch == Ordering::Equal && !facts.closed
+            || facts.epoch == Ordering::Less && facts.taking_over
+            || later;
+        let holds = unsaved || secret;
+        let live = facts.content == Kind::Live;
+        let verdict = judge(facts);
+        match verdict {
+            Verdict::Busy => assert!(live && (ours || same_image && facts.trusted)),
+            // The only way to use a mapping: all of this is true.
+            Verdict::TakeOver => {
+                assert!(ours && open && !later && same_image && facts.trusted && unsaved && !newer);
+            }
+            Verdict::Refuse(why) => {
+                assert!(holds && (ours && open || same_image && facts.trusted && later));
+                match why {
+                    Why::Moved => assert!(!same_image && unsaved),
+                    Why::Older => assert!(same_image && (newer || later)),
+                    Why::Unreadable => assert_eq!(facts.content, Kind::Unreadable),
+                    Why::Strange => assert_eq!(facts.content, Kind::Strange),
+                    Why::Untrusted => assert!(!facts.trusted),
+                }
+            }
+            // Deleted: it holds nothing that anybody could still want.
+            Verdict::Obsolete => {
+                assert!(!live && (ours || same_image));
+                assert!(
+                    !open || !holds || matches!(facts.content, Kind::Claim | Kind::OtherBoot),
+                    "{facts:?}"
+                );
+                assert!(!holds || same_image);
+            }
+            // Left alone: nothing that this opening needs.
+            Verdict::Elsewhere => {
+                assert!(!(live && (ours || same_image && facts.trusted)));
+                assert!(!(ours && open && holds), "{facts:?}");
+            }
+        }
+        // And the other way round: what the superblock's opening needs is used or refused.
+        if ours && open && holds {
+            assert!(matches!(verdict, Verdict::TakeOver | Verdict::Refuse(_)));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Growing a volume while it is mounted.
+//!
+//! Two places say how large a volume is. The *superblock* says which pages of the device it may use, which is
+//! what recovery holds records against; the *state page* says which it does use, and changes in one
+//! transaction with everything that follows from it: the number of groups, the count of free pages, and the
+//! map of the group that was the last one and short. The order is
+//!
+//! ```text
+//!   device grows, flush -> both superblocks promise more -> state page, last map: one transaction -> commit
+//! ```
+//!
+//! A crash anywhere leaves the old size or the new one: a superblock that promises more than the state page
+//! uses is harmless (and growing again goes on from there), the reverse is refused when the volume is opened.
+//! Both superblocks, as always, so that either of them alone lets the records of what follows pass. The new pages are
+//! free and unwritten; new groups come to be as they are used.
+//!
+//! Not here: shrinking, which would have to move what lies behind the new end.
+
+use crate::commit::Transaction;
+use crate::format::superblock::geometry;
+use crate::metadata::pages::Stop;
+use crate::metadata::space::{Space, SpaceGeometry, set};
+use crate::state::{Inner, Store};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Pages of a volume at most; with more, group numbers would not be 32 bits long.
+const VOLUME_PAGES_MAX: u64 = 1 << 45;
+
+impl Store {
+    /// Makes the volume `volume_bytes` large (rounded down to a page), durably. A file that is too small grows
+    /// with it; any other device has to be that large. EINVAL for less than it has.
+    pub async fn grow(&self, volume_bytes: u64) -> Result<()> {
+        let inner = &self.0;
+        inner.writable()?;
+        let pages = volume_bytes / PAGE;
+        let now = inner.layout.get().volume_pages;
+        if pages < now {
+            return Err(Error::with(
+                Errno::INVAL,
+                format!("the volume has {} bytes and can't shrink", now * PAGE),
+            ));
+        }
+        if pages > VOLUME_PAGES_MAX {
+            return Err(Error::with(Errno::FBIG, "a volume has at most 128 PiB"));
+        }
+        inner.grow_device(pages).await?;
+        inner.raise_superblocks(pages).await?;
+        let geometry = self
+            .transact(|txn| {
+                let old = *inner.space.borrow().geometry();
+                let layout = inner.layout.get().with_pages(pages);
+                let new = geometry(&layout, old.cluster_pages);
+                if new.volume_pages <= old.volume_pages {
+                    return Ok(None); // another call was faster
+                }
+                inner.space.borrow().stage_growth(txn, &new)?;
+                Ok(Some((layout, new)))
+            })
+            .await?;
+        // Nothing ran between the transaction's application and here.
+        if let Some((layout, geometry)) = geometry {
+            inner.layout.set(layout);
+            inner.space.borrow_mut().set_geometry(geometry);
+        }
+        self.commit().await
+    }
+}
+
+impl Inner {
+    async fn grow_device(&self, pages: u64) -> Result<()> {
+        let device = self.reactor.device();
+        if device.geometry().size_bytes / PAGE >= pages {
+            return Ok(());
+        }
+        // A system call with the worker at hand: once in the life of a volume, and it only moves an end.
+        device
+            .grow(pages * PAGE)
+            .map_err(|error| error.context("the device is smaller than the volume is to be"))?;
+        self.flush_home(self.barriers.note_write()).await
+    }
+
+    /// Lets both superblocks allow `pages`.
+    async fn raise_superblocks(&self, pages: u64) -> Result<()> {
+        self.hold_superblock().await?;
+        let result = self.raise_held_superblocks(pages).await;
+        if let Err(error) = &result {
+            self.fail(error.clone());
+        }
+        self.release_superblock();
+        result
+    }
+
+    async fn raise_held_superblocks(&self, pages: u64) -> Result<()> {
+        if self.superblock.borrow().volume_pages >= pages {
+            return Ok(());
+        }
+        self.superblock.borrow_mut().volume_pages = pages;
+        self.write_superblocks(self.journal.flushed_tail(), 0).await
+    }
+}
+
+impl Space {
+    /// Stages what the state page and the map of the last group say of a larger volume.
+    fn stage_growth(&self, txn: &mut Transaction<'_>, new: &SpaceGeometry) -> Result<(), Stop> {
+        let old = self.geometry();
+        let initialized = self.state(txn)?.groups_initialized;
+        if let Some(last) = old.groups().checked_sub(1)
+            && last < initialized
+        {
+            let (from, to) = (old.group_pages(last), new.group_pages(last));
+            if to > from {
+                let map = self.map_mut(txn, last)?;
+                set(&mut map.a, from, (to - from) as u32, false);
+            }
+        }
+        let gained = new.capacity_pages() - old.capacity_pages();
+        txn.update_state(|state| {
+            state.volume_pages = new.volume_pages;
+            state.groups = u64::from(new.groups());
+            state.free_pages += gained;
+        })
+    }
+}

@@ -1,0 +1,648 @@
+//! Making, opening and closing a volume.
+//!
+//! ```text
+//!  open: superblock -> claim, mappings (takeover.rs) -> recovery (journal, then what a dead process left)
+//!        -> cache -> Store -> dead process's data
+//!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
+//! ```
+
+use crate::blob::{BlobTable, DirtyBlobs};
+use crate::cache::OwnedCache;
+use crate::cache::{
+    Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
+};
+use crate::commit::Barriers;
+use crate::data::checksums::Checksums;
+use crate::data::write_back::SyncKind;
+use crate::format::superblock::geometry;
+use crate::format::superblock::{
+    self, JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
+};
+use crate::format::{
+    ALGORITHM_CRC32C, FEATURE_DATA_CHECKSUMS, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind,
+    STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock,
+    VolumeId,
+};
+use crate::health::NameLeaves;
+use crate::journal::Journal;
+use crate::metadata::space::Space;
+use crate::recovery::Findings;
+use crate::recovery::{RawIo, Recovered, recover, superblock_is_newest};
+use crate::recovery::{Resolution, Takeover, resolve};
+use crate::state::{FRAMES_PER_TRANSACTION, Inner, Store, StoreOptions};
+use adit_base::hash::HashKey;
+use adit_base::size::format_size;
+use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
+use adit_block::{BufferPool, Device, IdentityKind, PoolConfig};
+use adit_reactor::Reactor;
+use adit_reactor::sync::Event;
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Parameters of a new volume.
+#[derive(Clone, Debug)]
+pub struct MkfsOptions {
+    /// Bytes of the volume; all of the device if not given.
+    pub volume_bytes: Option<u64>,
+    /// Bytes of the journal ring; 1/32 of the volume, from 4 to 64 MiB, if not given.
+    pub journal_bytes: Option<u64>,
+    /// Preferred allocation unit in bytes, a multiple of 4096.
+    pub cluster_bytes: u32,
+    /// Give every page of data a checksum, which every read from the device is held against: what a device changes silently
+    /// becomes EIO. Data that is overwritten goes to fresh pages then, or through the journal.
+    pub data_checksums: bool,
+    /// Label, at most 64 bytes.
+    pub label: String,
+    /// Overwrite a volume or whatever else is recognized on the device.
+    pub force: bool,
+    /// Where the mappings of a volume that is overwritten are.
+    pub shared_directory: PathBuf,
+}
+
+impl Default for MkfsOptions {
+    fn default() -> MkfsOptions {
+        MkfsOptions {
+            volume_bytes: None,
+            journal_bytes: None,
+            cluster_bytes: 64 << 10,
+            data_checksums: false,
+            label: String::new(),
+            force: false,
+            shared_directory: PathBuf::from("/dev/shm"),
+        }
+    }
+}
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// How often closing takes everything home before it gives up on who goes on writing.
+const CLOSE_ATTEMPTS_MAX: u32 = 16;
+const CACHE_FRAMES_MIN: u64 = crate::CACHE_BYTES_MIN / PAGE;
+/// Pages that a volume has beside its journal at least: superblocks, state, maps, the reserve for
+/// deleting, first files.
+const ROOM_PAGES_MIN: u64 = 128;
+
+fn raw_io(reactor: &Rc<Reactor>) -> Result<RawIo> {
+    let pool = BufferPool::new(PoolConfig {
+        limit_bytes: 64 << 20,
+        preallocate: Vec::new(),
+    })?;
+    Ok(RawIo {
+        reactor: reactor.clone(),
+        pool,
+    })
+}
+
+/// Writes a fresh volume: superblocks, a really written journal ring, the state page. Groups come to be as
+/// they are used.
+pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
+    let io = raw_io(reactor)?;
+    let device = reactor.device().geometry();
+    let bad = |what: String| Err(Error::with(Errno::INVAL, format!("mkfs: {what}")));
+    let volume_pages = options
+        .volume_bytes
+        .unwrap_or(device.size_bytes)
+        .min(device.size_bytes)
+        / PAGE;
+    if options
+        .volume_bytes
+        .is_some_and(|bytes| bytes > device.size_bytes)
+    {
+        return bad(format!(
+            "the device has only {}",
+            format_size(device.size_bytes)
+        ));
+    }
+    let journal_pages = match options.journal_bytes {
+        Some(bytes) => bytes / PAGE,
+        None => (volume_pages / 32).clamp(JOURNAL_PAGES_MIN, (64 << 20) / PAGE),
+    };
+    if !(JOURNAL_PAGES_MIN..=JOURNAL_PAGES_MAX).contains(&journal_pages) {
+        return bad(format!(
+            "a journal of {} (it has {} to {})",
+            format_size(journal_pages * PAGE),
+            format_size(JOURNAL_PAGES_MIN * PAGE),
+            format_size(JOURNAL_PAGES_MAX * PAGE)
+        ));
+    }
+    let cluster_pages = u64::from(options.cluster_bytes) / PAGE;
+    if cluster_pages == 0 || u64::from(options.cluster_bytes) % PAGE != 0 || cluster_pages > 8192 {
+        return bad(format!(
+            "a cluster of {} bytes (a multiple of 4096, at most 32 MiB)",
+            options.cluster_bytes
+        ));
+    }
+    if options.label.len() > 64 {
+        return bad("the label is longer than 64 bytes".into());
+    }
+    let smallest_pages = journal_pages + ROOM_PAGES_MIN;
+    if volume_pages < smallest_pages {
+        return bad(format!(
+            "a volume of {} is too small: with a journal of {} the smallest has {} bytes",
+            format_size(volume_pages * PAGE),
+            format_size(journal_pages * PAGE),
+            smallest_pages * PAGE
+        ));
+    }
+    let layout = Layout::new(volume_pages, journal_pages, options.data_checksums);
+    let head = io.read(SUPERBLOCK_PAGES[0], 2).await?;
+    let mut replaced = replaced(head.as_slice(), &**reactor.device(), options)?;
+    if !options.force {
+        let head = head.as_slice();
+        if head[..8] == SUPERBLOCK_MAGIC || head[PAGE_BYTES..PAGE_BYTES + 8] == SUPERBLOCK_MAGIC {
+            return Err(Error::with(
+                Errno::EXIST,
+                "mkfs: the device already holds an Adit volume (force to overwrite it)",
+            ));
+        }
+        if let Some(what) = foreign_signature(head) {
+            return Err(Error::with(
+                Errno::EXIST,
+                format!("mkfs: the device holds {what} (force to overwrite it)"),
+            ));
+        }
+    }
+    // First what the superblock points to, last the superblock: a half-made volume is none.
+    let zero = Page::zeroed();
+    io.write(SUPERBLOCK_PAGES[0], &zero.0, false).await?;
+    io.write(SUPERBLOCK_PAGES[1], &zero.0, false).await?;
+    io.flush().await?;
+    let zeroes = vec![0; 1 << 20];
+    let mut page = 0;
+    while page < journal_pages {
+        let count = (journal_pages - page).min(zeroes.len() as u64 / PAGE);
+        io.write(
+            JOURNAL_FIRST_PAGE + page,
+            &zeroes[..(count * PAGE) as usize],
+            false,
+        )
+        .await?;
+        page += count;
+    }
+    let volume_id = VolumeId(adit_base::random::os_random_u128().to_le_bytes());
+    let state = state_page(&volume_id, &layout, cluster_pages as u32);
+    io.write(layout.state_page, &state.0, false).await?;
+    io.flush().await?;
+    let key = adit_base::random::os_random_u128();
+    let mut superblock = Superblock::new_zeroed();
+    superblock.magic = SUPERBLOCK_MAGIC;
+    superblock.algorithm = u32::from(ALGORITHM_CRC32C);
+    superblock.version = FORMAT_VERSION;
+    superblock.page_shift = PAGE.trailing_zeros();
+    superblock.volume_id = volume_id.0;
+    superblock.epoch = 1;
+    superblock.tail = 1;
+    superblock.state = STATE_CLEAN;
+    superblock.volume_pages = volume_pages;
+    superblock.journal_pages = journal_pages;
+    superblock.cluster_pages = cluster_pages as u32;
+    superblock.features_read_only = match options.data_checksums {
+        true => FEATURE_DATA_CHECKSUMS,
+        false => 0,
+    };
+    superblock.created_seconds = Timestamp::now().seconds;
+    superblock.hash_key = [key as u64, (key >> 64) as u64];
+    superblock.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+    io.write_superblocks(&mut superblock).await?;
+    io.flush().await?;
+    replaced.delete_obsolete();
+    replaced.delete_discarded();
+    Ok(())
+}
+
+/// What becomes of the mappings of a volume that mkfs overwrites: those of dead processes go with it. EBUSY while
+/// somebody has it open, be it through another device.
+fn replaced(head: &[u8], device: &dyn Device, options: &MkfsOptions) -> Result<Resolution> {
+    let pages = [&head[..PAGE_BYTES], &head[PAGE_BYTES..2 * PAGE_BYTES]];
+    let Ok(superblock) = superblock::choose(pages, device.geometry().size_bytes) else {
+        return Ok(Resolution::default());
+    };
+    let volume = (
+        u128::from_le_bytes(superblock.volume_id),
+        superblock.opening,
+    );
+    let purpose = Purpose::TakeOver;
+    let found = Leftover::list(&options.shared_directory, volume, purpose, None)?;
+    resolve(found, &superblock, device, Takeover::Discard, purpose)
+}
+
+fn state_page(volume: &VolumeId, layout: &Layout, cluster_pages: u32) -> Box<Page> {
+    let geometry = geometry(layout, cluster_pages);
+    let mut state = StatePage::new_zeroed();
+    state.header.algorithm = ALGORITHM_CRC32C;
+    state.header.kind = PageKind::State as u8;
+    state.free_pages = geometry.capacity_pages();
+    state.groups = u64::from(geometry.groups());
+    state.volume_pages = geometry.volume_pages;
+    state.next_generation = 1;
+    let mut page = Box::new(Page::zeroed());
+    page.0[..size_of::<StatePage>()].copy_from_slice(state.as_bytes());
+    let crc = volume.checksum(layout.state_page, &page.0, 0);
+    page.0[..4].copy_from_slice(&crc.to_le_bytes());
+    page
+}
+
+/// How [`Store::repair`] goes about it.
+pub struct RepairOptions<'a> {
+    /// How the leaves of directories are read.
+    pub names: &'a dyn NameLeaves,
+    /// Hears of blobs looked at, and about how many there are.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+    /// The device is a copy in memory: the mappings of dead processes stay as they are, though what they
+    /// hold is part of what is repaired.
+    pub keep_abandoned: bool,
+}
+
+impl Store {
+    /// Opens the volume on the reactor's device; recovery is part of it.
+    pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
+        Store::open_or_repair(reactor, options, None).await
+    }
+
+    /// As [`Store::open`], but what is damaged is repaired first (see `repair/mod.rs`): all but what is in names. With
+    /// what was found. The volume is opened for writing.
+    pub async fn repair(
+        reactor: Rc<Reactor>,
+        options: &StoreOptions,
+        repair: RepairOptions<'_>,
+    ) -> Result<(Store, Findings)> {
+        let mut findings = Findings::default();
+        let store = Store::open_or_repair(reactor, options, Some((repair, &mut findings))).await?;
+        Ok((store, findings))
+    }
+
+    async fn open_or_repair(
+        reactor: Rc<Reactor>,
+        options: &StoreOptions,
+        mut repair: Option<(RepairOptions<'_>, &mut Findings)>,
+    ) -> Result<Store> {
+        let io = raw_io(&reactor)?;
+        // Whoever only looks takes nothing away: neither from the image nor from a mapping.
+        let rehearses = repair
+            .as_ref()
+            .is_some_and(|(repair, _)| repair.keep_abandoned);
+        let looks = options.read_only || rehearses;
+        let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
+        let begun = begin(&io, options, looks, findings).await?;
+        let Begun {
+            mut superblock,
+            claim,
+            mut resolution,
+        } = begun;
+        let mut next_claim = None;
+        let mut recovered = Recovered::default();
+        let clean = superblock.state & STATE_CLEAN != 0;
+        let plain = options.read_only && clean && resolution.take.is_empty();
+        if options.read_only && !plain && !options.in_memory {
+            return Err(Error::with(
+                Errno::ROFS,
+                "the volume was not closed and needs recovery: open it for writing once",
+            ));
+        }
+        if plain {
+            superblock_is_newest(&io, &superblock).await?;
+        } else {
+            verify_writable(&superblock)?;
+            let state = match resolution.take.is_empty() {
+                true => 0,
+                false => STATE_TAKING_OVER,
+            };
+            let epoch = superblock.epoch;
+            // Before the superblock of this opening is on the device, it is claimed: nobody finds it there
+            // without an owner.
+            let opening = match state & STATE_TAKING_OVER {
+                0 => adit_base::random::os_random_u64(),
+                _ => superblock.opening,
+            };
+            if claim.is_some() {
+                let next = Opening {
+                    volume_id: u128::from_le_bytes(superblock.volume_id),
+                    epoch: epoch + 1,
+                    opening,
+                };
+                next_claim = make_claim(&next, &**reactor.device(), options)?;
+            }
+            if !looks {
+                resolution.delete_obsolete();
+            }
+            let mine = resolution.of_epoch(epoch);
+            let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
+            recovered = recover(&io, &mut superblock, mine, (state, opening), findings).await?;
+            if recovered.transactions > 0 {
+                tracing::info!(
+                    volume = %reactor.name(),
+                    transactions = recovered.transactions,
+                    journal_pages = recovered.journal_pages,
+                    home_pages = recovered.home_pages,
+                    "recovered"
+                );
+            }
+        }
+        if let Some((repair, findings)) = &mut repair {
+            let (names, progress) = (repair.names, &mut *repair.progress);
+            let redone: Vec<u64> = std::mem::take(&mut recovered.data).into_keys().collect();
+            crate::health::repair::repair(&io, &superblock, &redone, names, findings, progress)
+                .await?;
+        }
+        let store = build(reactor, options, plain, *superblock, io.pool)?;
+        // The mapping guards the volume from here on; where there is none, the claim of this opening does.
+        if store.0.mapping.is_none() {
+            *store.0.claim.borrow_mut() = next_claim.take();
+        }
+        drop((claim, next_claim));
+        store.check_state().await?;
+        store.settle_recovered(recovered);
+        if looks {
+            *store.0.unsaved.borrow_mut() = resolution.described();
+        }
+        match store.take_over(resolution, looks).await {
+            Ok(()) => {}
+            // Not that the volume is read-only since, if settling in the background met it first.
+            Err(error) => return Err(store.0.failure.borrow().clone().unwrap_or(error)),
+        }
+        store.0.read_only.set(options.read_only);
+        Ok(store)
+    }
+
+    /// The state page has to agree with the superblock before anything relies on it. It says how large the
+    /// volume is, and the superblock only how large at most (`grow.rs`).
+    async fn check_state(&self) -> Result<()> {
+        let state = self.state().await?;
+        let inner = &*self.0;
+        let bound = inner.layout.get();
+        let layout = bound.with_pages(state.volume_pages.min(bound.volume_pages));
+        let geometry = geometry(&layout, inner.superblock.borrow().cluster_pages);
+        if state.volume_pages > bound.volume_pages
+            || layout.groups == 0
+            || state.groups != layout.groups
+            || state.free_pages > geometry.capacity_pages()
+            || u64::from(state.groups_initialized) > state.groups
+        {
+            return Err(Error::with(
+                Errno::UCLEAN,
+                format!(
+                    "state page {}: its counters don't fit the volume",
+                    geometry.state_page
+                ),
+            ));
+        }
+        inner.layout.set(layout);
+        *inner.space.borrow_mut() = Space::new(geometry);
+        Ok(())
+    }
+
+    /// Takes everything home and marks the volume clean. The store is not to be used afterwards.
+    pub async fn close(&self) -> Result<()> {
+        let inner = &self.0;
+        inner.closing.set(true);
+        if inner.read_only.get() {
+            return Ok(());
+        }
+        // Background work that had begun may still add to the journal: clean is what has an empty one.
+        let mut attempts = 0;
+        loop {
+            self.sync_all().await?;
+            inner.checkpoint_all().await?;
+            inner.settle().await?;
+            inner.hold_superblock().await?;
+            if inner.journal.live_pages() == 0 && inner.journal.open_is_empty() {
+                break;
+            }
+            inner.release_superblock();
+            attempts += 1;
+            if attempts == CLOSE_ATTEMPTS_MAX {
+                return Err(Error::with(
+                    Errno::BUSY,
+                    "close a volume that is being changed",
+                ));
+            }
+        }
+        let tail = inner.journal.next();
+        let written = inner.write_superblocks(tail, STATE_CLEAN).await;
+        inner.release_superblock();
+        written?;
+        inner.claim.borrow_mut().take();
+        inner.frames.delete_shared()
+    }
+
+    /// fsync of a blob, for callers that have its kind at hand.
+    pub async fn sync_data(&self, blob: &Rc<crate::blob::Blob>) -> Result<()> {
+        self.sync(blob, SyncKind::Data).await
+    }
+}
+
+/// What an opening knows before it changes anything.
+struct Begun {
+    superblock: Box<Superblock>,
+    /// Keeps others away until there is a mapping.
+    claim: Option<Claim>,
+    resolution: Resolution,
+}
+
+/// How often an opening begins again because the superblock changed meanwhile.
+const BEGINNINGS_MAX: u32 = 10;
+
+/// Reads the superblock, claims the volume, decides about the mappings that are there, and makes sure
+/// that nobody opened or closed the volume in another way meanwhile.
+async fn begin(
+    io: &RawIo,
+    options: &StoreOptions,
+    looks: bool,
+    mut findings: Option<&mut Findings>,
+) -> Result<Begun> {
+    let device = io.reactor.device().clone();
+    for _ in 0..BEGINNINGS_MAX {
+        let superblock = match &mut findings {
+            None => io.superblock().await?,
+            Some(findings) => io.superblock_leniently(findings).await?,
+        };
+        let (purpose, claim) = match looks {
+            true => (Purpose::Look, None),
+            false => {
+                let claim = make_claim(&Opening::of(&superblock), &*device, options)?;
+                (Purpose::TakeOver, claim)
+            }
+        };
+        let found = Leftover::list(
+            &options.shared_directory,
+            (
+                u128::from_le_bytes(superblock.volume_id),
+                superblock.opening,
+            ),
+            purpose,
+            claim.as_ref().map(Claim::path),
+        )?;
+        let resolution = resolve(found, &superblock, &*device, options.takeover, purpose)?;
+        let again = match &findings {
+            None => io.superblock().await?,
+            Some(_) => io.superblock_leniently(&mut Findings::default()).await?,
+        };
+        if looks || again.sequence == superblock.sequence && again.opening == superblock.opening {
+            return Ok(Begun {
+                superblock,
+                claim,
+                resolution,
+            });
+        }
+    }
+    let what = "another process opens and closes the volume again and again";
+    Err(Error::with(Errno::BUSY, what))
+}
+
+/// An opening of a volume: what the names of its mapping and claims say.
+struct Opening {
+    volume_id: u128,
+    epoch: u64,
+    opening: u64,
+}
+
+impl Opening {
+    fn of(superblock: &Superblock) -> Opening {
+        Opening {
+            volume_id: u128::from_le_bytes(superblock.volume_id),
+            epoch: superblock.epoch,
+            opening: superblock.opening,
+        }
+    }
+
+    fn name(&self, device: &dyn Device, options: &StoreOptions) -> SharedName {
+        let name = device.name();
+        SharedName {
+            opening: self.opening,
+            image: device.identity(),
+            address: match device.identity().kind {
+                IdentityKind::File | IdentityKind::Block => absolute(name),
+                _ => name,
+            },
+            ..SharedName::new(&options.shared_directory, self.volume_id, self.epoch)
+        }
+    }
+}
+
+fn absolute(path: String) -> String {
+    match std::path::absolute(&path) {
+        Ok(absolute) => absolute.display().to_string(),
+        Err(_) => path,
+    }
+}
+
+/// Claims an opening, where that can be. A device in memory is nobody else's.
+fn make_claim(
+    next: &Opening,
+    device: &dyn Device,
+    options: &StoreOptions,
+) -> Result<Option<Claim>> {
+    if device.identity().kind == IdentityKind::Unknown {
+        return Ok(None);
+    }
+    match Claim::make(&next.name(device, options)) {
+        Ok(claim) => Ok(Some(claim)),
+        Err(error) if options.survive == Survive::Require => {
+            Err(impossible(error, &options.shared_directory))
+        }
+        Err(error) => {
+            tracing::warn!(
+                volume = device.name(),
+                %error,
+                "nothing guards the volume against a second opening through another device"
+            );
+            Ok(None)
+        }
+    }
+}
+
+fn build(
+    reactor: Rc<Reactor>,
+    options: &StoreOptions,
+    plain: bool,
+    superblock: Superblock,
+    pool: Arc<BufferPool>,
+) -> Result<Store> {
+    let volume = VolumeId(superblock.volume_id);
+    let layout = Layout::of(&superblock);
+    let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
+    let shared = (options.survive != Survive::Off && !options.read_only)
+        .then(|| Opening::of(&superblock).name(&**reactor.device(), options));
+    let cache = Cache::new(&CacheOptions {
+        frames_max,
+        shared,
+        survive: options.survive,
+        frames_min: CACHE_FRAMES_MIN as u32,
+    })?;
+    let mapping = match cache.placement() {
+        CachePlacement::Shared(path) => {
+            let path = path.clone();
+            tracing::info!(
+                volume = %reactor.name(),
+                path = %path.display(),
+                "writes survive the death of this process"
+            );
+            Some(path)
+        }
+        CachePlacement::Anonymous { fallback, .. } => {
+            if let Some(error) = fallback {
+                tracing::warn!(
+                    volume = %reactor.name(),
+                    %error,
+                    "writes won't survive the death of this process before they are synced"
+                );
+            }
+            None
+        }
+    };
+    cache.frames().header().set_sequence(superblock.sequence);
+    cache.frames().header().set_horizon(superblock.tail);
+    let frames = cache.frames().clone();
+    let cache = OwnedCache::new(cache);
+    let journal = Journal::new(superblock.journal_pages, superblock.epoch, superblock.tail);
+    if !plain {
+        for _ in 0..journal.transaction_pages_max() {
+            let frame = cache
+                .allocate_raw()
+                .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
+            journal.add_buffer(frame);
+        }
+    }
+    let checksums = layout.checksums.then(|| {
+        let geometry = geometry(&layout, superblock.cluster_pages);
+        Checksums::new(&superblock.unsettled, &geometry)
+    });
+    let volatile_cache = reactor.device().capabilities().volatile_cache;
+    let inner = Inner {
+        reactor,
+        options: options.clone(),
+        volume,
+        hash_key: HashKey(superblock.hash_key),
+        layout: Cell::new(layout),
+        space: RefCell::new(Space::new(geometry(&layout, superblock.cluster_pages))),
+        superblock: RefCell::new(superblock),
+        volatile_cache,
+        pool,
+        cache,
+        frames,
+        mapping,
+        journal,
+        barriers: Barriers::default(),
+        checksums,
+        blobs: BlobTable::default(),
+        frame_settled: Event::new(),
+        grants_writes: Cell::new(true),
+        writing_home: Cell::new(0),
+        loading: Cell::new(0),
+        reserved_pages: Cell::new(0),
+        taking_over: Cell::new(false),
+        read_only: Cell::new(plain),
+        unsaved: RefCell::new(None),
+        claim: RefCell::new(None),
+        dirty_blobs: DirtyBlobs::default(),
+        writeback_running: Cell::new(false),
+        flushing: Cell::new(false),
+        closing: Cell::new(false),
+        failure: RefCell::new(None),
+    };
+    Ok(Store(Rc::new(inner)))
+}
+
+const _: () = assert!(CACHE_FRAMES_MIN as usize > 8 * FRAMES_PER_TRANSACTION);

@@ -1,0 +1,74 @@
+//! Writing again what a killed process had accepted.
+
+use crate::cache::Abandoned;
+use crate::format::BlobId;
+use crate::format::STATE_TAKING_OVER;
+use crate::recovery::Resolution;
+use crate::state::Store;
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+
+impl Store {
+    /// Writes again what dead processes of this boot had accepted and not yet taken to the device. With
+    /// `keep`, their mappings stay.
+    pub(crate) async fn take_over(&self, mut resolution: Resolution, keep: bool) -> Result<()> {
+        let inner = &self.0;
+        inner.taking_over.set(!resolution.take.is_empty());
+        for dead in &resolution.take {
+            let path = dead.path().display();
+            let pages = self.write_again(dead).await.map_err(|error| {
+                error.context(format_args!(
+                    "write again what a dead process left in {path}"
+                ))
+            })?;
+            self.sync_all().await?;
+            if pages > 0 {
+                let epoch = dead.epoch();
+                let volume = inner.reactor.name();
+                tracing::info!(%volume, pages, epoch, "took over what a dead process had written");
+            }
+        }
+        inner.taking_over.set(false);
+        if inner.superblock.borrow().state & STATE_TAKING_OVER != 0 && !inner.read_only.get() {
+            inner.hold_superblock().await?;
+            inner.superblock.borrow_mut().state = 0;
+            let written = inner.write_superblocks(inner.journal.flushed_tail(), 0);
+            let written = written.await;
+            inner.release_superblock();
+            written?;
+        }
+        if keep && !planted(Bug::LookTakesOver) {
+            return Ok(());
+        }
+        // Only now: until the superblock says that nothing is being taken over, each of them counts.
+        for dead in resolution.take.iter() {
+            rustix::fs::unlink(dead.path())
+                .map_err(|errno| Error::with(errno, format!("delete {}", dead.path().display())))?;
+        }
+        resolution.delete_discarded();
+        Ok(())
+    }
+
+    /// Writes a dead process's dirty pages into the cache; answers how many.
+    async fn write_again(&self, dead: &Abandoned) -> Result<u64> {
+        let mut page = Box::new([0; PAGE_BYTES]);
+        let mut pages = 0;
+        for data in dead.dirty() {
+            let id = BlobId {
+                slot: data.slot_address,
+                generation: data.generation,
+            };
+            let blob = match self.blob(id).await {
+                Ok(blob) => blob,
+                Err(error) if error.errno() == Errno::STALE => continue, // deleted since
+                Err(error) => return Err(error),
+            };
+            dead.read(data.frame, &mut page)?;
+            let end = (data.end_bytes as usize).min(PAGE_BYTES);
+            let offset = data.page.saturating_mul(PAGE_BYTES as u64);
+            self.write(&blob, offset, &page[..end]).await?;
+            pages += 1;
+        }
+        Ok(pages)
+    }
+}

@@ -1,9 +1,11 @@
 //! Decoders of what is on the device, for `crates/fuzz`.
 
+use crate::data::xattr;
 use crate::format::record::{self, Change};
+use crate::format::superblock;
 use crate::format::{JournalHeader, Page, Slot, Superblock, VolumeId};
 use crate::metadata::pages::Stop;
-use crate::{slot_page, superblock, xattr};
+use crate::slot_page;
 use adit_base::Result;
 
 /// What the first two pages of a device of that size are.

@@ -26,6 +26,7 @@ use adit_reactor::sync::Event;
 use adit_reactor::{Reactor, Submit};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -109,16 +110,24 @@ pub struct VolumeInfo {
 
 /// A handle on a mounted store.
 #[derive(Clone)]
-pub struct Store(pub(crate) Rc<Inner>);
+pub struct Store(pub(crate) Rc<StoreState>);
 
-impl std::fmt::Debug for Store {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Store({:02x?})", self.0.volume.0)
+impl Deref for Store {
+    type Target = StoreState;
+
+    fn deref(&self) -> &StoreState {
+        &self.0
     }
 }
 
-/// State of a mounted store.
-pub(crate) struct Inner {
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({:02x?})", self.volume.0)
+    }
+}
+
+/// What an open volume consists of; only this crate sees inside.
+pub struct StoreState {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) options: StoreOptions,
     pub(crate) volume: VolumeId,
@@ -182,42 +191,42 @@ const CREATION_PAGES: u64 = 16;
 impl Store {
     /// The reactor of the worker that owns the store.
     pub fn reactor(&self) -> &Rc<Reactor> {
-        &self.0.reactor
+        &self.reactor
     }
 
     /// Key of the directories' name hash.
     pub fn hash_key(&self) -> HashKey {
-        self.0.hash_key
+        self.hash_key
     }
 
     /// The shared part of the page cache.
     pub fn frames(&self) -> &Arc<Frames> {
-        &self.0.frames
+        &self.frames
     }
 
     /// Was the volume opened without the right to write?
     pub fn is_read_only(&self) -> bool {
-        self.0.read_only.get()
+        self.read_only.get()
     }
 
     /// Leaves the volume to its next opening. For who drops it: after a panic, the operations that were under way
     /// keep it from being freed.
     pub fn abandon(&self) {
-        self.0.frames.abandon();
-        self.0.claim.borrow_mut().take();
+        self.frames.abandon();
+        self.claim.borrow_mut().take();
     }
 
     /// Is the volume being closed? Background work of the layer above ends then.
     pub fn is_closing(&self) -> bool {
-        self.0.closing.get()
+        self.closing.get()
     }
 
     /// Reads metadata: the closure runs against resident pages and runs again when one had to be loaded.
     pub async fn view<T>(&self, mut f: impl FnMut(&View<'_>) -> Result<T, Stop>) -> Result<T> {
         loop {
-            match f(&View::new(&self.0)) {
+            match f(&View::new(self)) {
                 Ok(value) => return Ok(value),
-                Err(stop) => self.0.unstop(stop).await?,
+                Err(stop) => self.unstop(stop).await?,
             }
         }
     }
@@ -229,7 +238,7 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.0.transact(false, 0, f).await
+        self.run_transaction(false, 0, f).await
     }
 
     /// As [`Store::transact`], for what frees space: may use the pages kept back for that.
@@ -237,7 +246,7 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.0.transact(true, 0, f).await
+        self.run_transaction(true, 0, f).await
     }
 
     /// The volume-state page.
@@ -248,8 +257,7 @@ impl Store {
     /// Figures of the volume.
     pub async fn info(&self) -> Result<VolumeInfo> {
         let state = self.state().await?;
-        let inner = &*self.0;
-        let superblock = inner.superblock.borrow();
+        let superblock = self.superblock.borrow();
         let label = superblock
             .label
             .split(|byte| *byte == 0)
@@ -259,24 +267,24 @@ impl Store {
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
-            volume_bytes: inner.layout.get().volume_pages * page_bytes,
+            volume_bytes: self.layout.get().volume_pages * page_bytes,
             free_bytes: state
                 .free_pages
-                .saturating_sub(inner.reserved_pages.get() + RESERVE_PAGES)
+                .saturating_sub(self.reserved_pages.get() + RESERVE_PAGES)
                 * page_bytes,
-            usable_bytes: inner.pages_for_a_new_blob(state.free_pages) * page_bytes,
+            usable_bytes: self.pages_for_a_new_blob(state.free_pages) * page_bytes,
             journal_bytes: superblock.journal_pages * page_bytes,
-            journal_live_bytes: inner.journal.live_pages() * page_bytes,
+            journal_live_bytes: self.journal.live_pages() * page_bytes,
             cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
             blobs: state.blobs,
             epoch: superblock.epoch,
             created_seconds: superblock.created_seconds,
-            cache_bytes: inner.options.cache_bytes,
-            dirty_bytes: u64::from(inner.cache.counts().dirty) * page_bytes,
-            data_checksums: inner.checksums.is_some(),
-            mapping: (inner.mapping.as_ref()).map(|path| path.display().to_string()),
-            unsaved: inner.unsaved.borrow().clone(),
-            failure: inner
+            cache_bytes: self.options.cache_bytes,
+            dirty_bytes: u64::from(self.cache.counts().dirty) * page_bytes,
+            data_checksums: self.checksums.is_some(),
+            mapping: (self.mapping.as_ref()).map(|path| path.display().to_string()),
+            unsaved: self.unsaved.borrow().clone(),
+            failure: self
                 .failure
                 .borrow()
                 .as_ref()
@@ -285,7 +293,7 @@ impl Store {
     }
 }
 
-impl Inner {
+impl Store {
     /// Fails when the volume takes no more writes.
     pub(crate) fn writable(&self) -> Result<()> {
         if let Some(error) = &*self.failure.borrow() {
@@ -322,8 +330,8 @@ impl Inner {
     }
 
     /// As [`Store::transact`]; `data_pages`: pages of data that it stages.
-    pub(crate) async fn transact<T>(
-        self: &Rc<Self>,
+    pub(crate) async fn run_transaction<T>(
+        &self,
         freeing: bool,
         data_pages: usize,
         mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
@@ -363,13 +371,13 @@ impl Inner {
 
     /// Waits until the open transaction and the cache have room for one more operation, which journals `data_pages`
     /// pages of data.
-    async fn admit(self: &Rc<Self>, data_pages: usize) -> Result<()> {
+    async fn admit(&self, data_pages: usize) -> Result<()> {
         // A page of data takes a shadow and a frame, which may be a clean one that its operation pins; its checksum, too.
         let frames = FRAMES_PER_TRANSACTION + 3 * data_pages;
         loop {
             self.writable()?;
             if !self.journal.open_has_room(data_pages) {
-                let commit: Rare<'_, _> = Box::pin(self.commit());
+                let commit: Rare<'_, _> = Box::pin(self.commit_all());
                 commit.await?;
             } else if self.cache.available() < frames {
                 self.reclaim_frames(frames).await?;
@@ -380,12 +388,12 @@ impl Inner {
     }
 
     /// Makes pending frees usable: before ENOSPC. Says whether anything may have been gained.
-    pub(crate) fn reclaim_pending(self: &Rc<Self>) -> Rare<'_, Result<bool>> {
+    pub(crate) fn reclaim_pending(&self) -> Rare<'_, Result<bool>> {
         Box::pin(async {
             if self.journal.frees_pending() == 0 {
                 return Ok(false);
             }
-            self.commit().await?;
+            self.commit_all().await?;
             if self.journal.frees_pending() != 0 {
                 self.checkpoint_all().await?;
             }
@@ -425,14 +433,14 @@ impl Inner {
     }
 
     /// Brings a metadata page into the cache, verified.
-    pub(crate) fn load(self: &Rc<Self>, page: u64, kind: PageKind) -> Rare<'_, Result<()>> {
+    pub(crate) fn load(&self, page: u64, kind: PageKind) -> Rare<'_, Result<()>> {
         Box::pin(self.load_page(page, kind))
     }
 
-    /// As [`Inner::load`]; a group whose map is damaged is done without from then on, since that is no reason to
+    /// As [`Store::load`]; a group whose map is damaged is done without from then on, since that is no reason to
     /// refuse what needs it only to be sure, or fits into another group. (One that can't be read may be there the next time: that is an
     /// error like any other.) One whose checksums are damaged gets no more data.
-    async fn load_or_avoid(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
+    async fn load_or_avoid(&self, page: u64, kind: PageKind) -> Result<()> {
         match self.load(page, kind).await {
             Err(error)
                 if kind == PageKind::GroupMap
@@ -452,7 +460,7 @@ impl Inner {
     }
 
     /// Does what a closure that stopped needs to run again.
-    pub(crate) async fn unstop(self: &Rc<Self>, stop: Stop) -> Result<()> {
+    pub(crate) async fn unstop(&self, stop: Stop) -> Result<()> {
         match stop {
             Stop::Fail(error) => Err(error),
             Stop::Miss(page, kind) => self.load_or_avoid(page, kind).await,
@@ -471,7 +479,7 @@ impl Inner {
         }
     }
 
-    async fn load_page(self: &Rc<Self>, page: u64, kind: PageKind) -> Result<()> {
+    async fn load_page(&self, page: u64, kind: PageKind) -> Result<()> {
         if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
             return Err(Error::with(
                 Errno::UCLEAN,
@@ -548,7 +556,7 @@ impl Inner {
         self.submit_write(page, buffers).await.result
     }
 
-    /// As [`Inner::write_pages`], to be waited for later: it is under way from now on.
+    /// As [`Store::write_pages`], to be waited for later: it is under way from now on.
     pub(crate) fn submit_write(&self, page: u64, buffers: SmallVec<[Buffer; 4]>) -> Submit<'_> {
         let mut request = self.request(Operation::Write { fua: false }, page);
         request.buffers = buffers;

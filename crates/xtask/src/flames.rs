@@ -273,15 +273,15 @@ mod tests {
     #[test]
     fn names_are_short() {
         for (function, expected) in [
-            ("adit_store::volume::Inner::lend", "Inner::lend"),
+            ("adit_store::state::Store::info", "Store::info"),
             ("<adit_fs::volume::Fs as core::ops::Drop>::drop", "Fs::drop"),
             (
                 "adit_reactor::node::StackOperation<F,Fut,T>::poll",
                 "StackOperation::poll",
             ),
             (
-                "adit_store::sync::<impl adit_store::volume::Inner>::write_back::{{closure}}",
-                "sync::write_back",
+                "adit_store::data::write_back::<impl adit_store::state::Store>::plan::{{closure}}",
+                "write_back::plan",
             ),
             ("do_syscall_64", "do_syscall_64"),
         ] {

@@ -5,8 +5,8 @@
 //! at once. The same holds for the modification time.
 //!
 //! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation: whoever changes
-//! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes). Exclusively only by `Inner::lock_map` and
-//! `Inner::lock`, which ask for lent pages first (`grant.rs`): otherwise it is waited for ever.
+//! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes). Exclusively only by `Store::lock_map` and
+//! `Store::lock`, which ask for lent pages first (`grant.rs`): otherwise it is waited for ever.
 
 use super::{BlobShared, Streams, WriteGrant};
 use crate::cache::{FrameKey, Frames};

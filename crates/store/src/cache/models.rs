@@ -17,11 +17,7 @@ fn stamp(page: &mut PageBytes, key: FrameKey, version: u8) {
 
 /// A cache of so many frames, with version 1 of page A in it.
 fn cache(frames_max: u32) -> (Cache, FrameId) {
-    let options = CacheOptions {
-        frames_max,
-        shared: None,
-    };
-    let mut cache = Cache::new(&options).expect("a cache");
+    let mut cache = Cache::new(&CacheOptions::new(frames_max)).expect("a cache");
     let frame = bring_in(&mut cache, A, 1).expect("a fresh cache has frames");
     (cache, frame)
 }

@@ -6,7 +6,7 @@
 //!    device has none of its own. So none is believed before all have answered that were at the device with it, and none once one has
 //!    failed: the volume is read-only from then on.
 
-use crate::state::Inner;
+use crate::state::Store;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, Result};
 use adit_block::{Buffer, Completion, Operation};
@@ -36,7 +36,7 @@ impl Barriers {
         self.written.get()
     }
 
-    /// Notes a completed write home; returns its number for [`Inner::flush_home`].
+    /// Notes a completed write home; returns its number for [`Store::flush_home`].
     pub(crate) fn note_write(&self) -> u64 {
         self.written.set(self.written.get() + 1);
         self.written.get()
@@ -49,7 +49,7 @@ impl Barriers {
     }
 }
 
-impl Inner {
+impl Store {
     /// Makes the first `sequence` writes home durable.
     pub(crate) async fn flush_home(&self, sequence: u64) -> Result<()> {
         let barriers = &self.barriers;

@@ -19,14 +19,13 @@
 use crate::cache::{FrameFlags, FrameKey};
 use crate::format::superblock;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
-use crate::state::{Inner, Rare};
+use crate::state::{Rare, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, Result};
 use adit_block::Buffer;
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::rc::Rc;
 
 /// The checksums of data that was written home, and where.
 type DataSums = HashMap<FrameKey, (u64, u32)>;
@@ -39,24 +38,24 @@ const RUN_PAGES_MAX: usize = 64;
 const SLICE_PAGES: usize = 16;
 const SLICE_COPIES: usize = 4;
 
-impl Inner {
+impl Store {
     /// Starts a checkpoint in the background.
-    pub(crate) fn spawn_checkpoint(self: &Rc<Self>) {
-        let inner = self.clone();
+    pub(crate) fn spawn_checkpoint(&self) {
+        let store = self.clone();
         self.reactor.spawn_local(async move {
-            if inner.closing.get() {
+            if store.closing.get() {
                 return; // makes the last one itself
             }
             // A failure has already made the volume read-only.
-            let _ = inner.checkpoint().await;
+            let _ = store.run_checkpoint().await;
         });
     }
 
     /// Runs checkpoints until everything applied when this was called is home and the tail has passed it.
-    pub(crate) async fn checkpoint_all(self: &Rc<Self>) -> Result<()> {
+    pub(crate) async fn checkpoint_all(&self) -> Result<()> {
         let target = self.journal.point().0;
         loop {
-            self.checkpoint().await?;
+            self.run_checkpoint().await?;
             // What was waited for may have begun long before.
             if self.journal.flushed_tail() >= target {
                 return Ok(());
@@ -65,12 +64,12 @@ impl Inner {
     }
 
     /// Runs a checkpoint, or waits for the one that runs, which may have begun before the latest
-    /// transactions: see [`Inner::checkpoint_all`].
-    pub(crate) fn checkpoint(self: &Rc<Self>) -> Rare<'_, Result<()>> {
+    /// transactions: see [`Store::checkpoint_all`].
+    pub(crate) fn run_checkpoint(&self) -> Rare<'_, Result<()>> {
         Box::pin(self.checkpoint_or_wait())
     }
 
-    async fn checkpoint_or_wait(self: &Rc<Self>) -> Result<()> {
+    async fn checkpoint_or_wait(&self) -> Result<()> {
         let journal = &self.journal;
         let durable = journal.horizon();
         while journal.checkpointing.get() {
@@ -93,7 +92,7 @@ impl Inner {
         result
     }
 
-    async fn checkpoint_once(self: &Rc<Self>) -> Result<()> {
+    async fn checkpoint_once(&self) -> Result<()> {
         let journal = &self.journal;
         // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get one.
         journal.want_images();
@@ -188,11 +187,7 @@ impl Inner {
 
     /// Writes the pages of `homes` as they were at the checkpoint's commit; they are in `keys` afterwards. Answers the checksums of the data
     /// among them, and where it went.
-    async fn write_home(
-        self: &Rc<Self>,
-        homes: &mut Homes,
-        keys: &mut Vec<FrameKey>,
-    ) -> Result<DataSums> {
+    async fn write_home(&self, homes: &mut Homes, keys: &mut Vec<FrameKey>) -> Result<DataSums> {
         let mut sums = DataSums::new();
         let mut steps = 0;
         while !homes.is_empty() {
@@ -268,7 +263,7 @@ impl Inner {
     }
 
     /// Keeps checkpoints, and with them other writes of the superblock, away until
-    /// [`Inner::release_superblock`]: never are both superblocks being written at once.
+    /// [`Store::release_superblock`]: never are both superblocks being written at once.
     pub(crate) async fn hold_superblock(&self) -> Result<()> {
         while self.journal.checkpointing.get() {
             self.writable()?;
@@ -278,7 +273,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends what [`Inner::hold_superblock`] began.
+    /// Ends what [`Store::hold_superblock`] began.
     pub(crate) fn release_superblock(&self) {
         self.journal.checkpointing.set(false);
         self.journal.committed.notify_all();

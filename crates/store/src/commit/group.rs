@@ -1,30 +1,29 @@
 //! Group commit: from an applied transaction to a durable one.
 
 use crate::journal::{Point, Sealed, WAIT_TURNS};
-use crate::state::Inner;
+use crate::state::Store;
 use adit_base::Result;
 use adit_base::simulation::{Bug, planted};
 use adit_block::Buffer;
 use smallvec::SmallVec;
-use std::rc::Rc;
 
-impl Inner {
+impl Store {
     /// Makes everything applied so far durable.
-    pub(crate) async fn commit(self: &Rc<Self>) -> Result<()> {
-        self.commit_to(self.journal.point()).await
+    pub(crate) async fn commit_all(&self) -> Result<()> {
+        self.commit_through(self.journal.point()).await
     }
 
     /// Makes everything applied before `point` was taken durable.
-    pub(crate) async fn commit_to(self: &Rc<Self>, point: Point) -> Result<()> {
+    pub(crate) async fn commit_through(&self, point: Point) -> Result<()> {
         self.commit_until(point, false).await
     }
 
     /// Likewise, for a caller who waits for just that, and may soon be back: others like it may join.
-    pub(crate) async fn commit_shared(self: &Rc<Self>, point: Point) -> Result<()> {
+    pub(crate) async fn commit_shared(&self, point: Point) -> Result<()> {
         self.commit_until(point, true).await
     }
 
-    async fn commit_until(self: &Rc<Self>, point: Point, shared: bool) -> Result<()> {
+    async fn commit_until(&self, point: Point, shared: bool) -> Result<()> {
         // A failed volume acknowledges nothing any more, not even what had become durable before.
         self.writable()?;
         let journal = &self.journal;
@@ -41,7 +40,7 @@ impl Inner {
                 if journal.checkpointing.get() {
                     journal.committed.wait().await; // any one makes room, another may not be needed
                 } else {
-                    self.checkpoint().await?;
+                    self.run_checkpoint().await?;
                 }
             } else if !waited {
                 waited = true;
@@ -85,7 +84,7 @@ impl Inner {
     }
 
     /// Seals, writes and makes durable the open transaction, as the only committer.
-    pub(crate) async fn commit_open(self: &Rc<Self>) -> Result<()> {
+    pub(crate) async fn commit_open(&self) -> Result<()> {
         let journal = &self.journal;
         journal.begin_commit();
         let joined = journal.followers.joined.take();
@@ -101,7 +100,7 @@ impl Inner {
         result
     }
 
-    async fn commit_sealed(self: &Rc<Self>) -> Result<()> {
+    async fn commit_sealed(&self) -> Result<()> {
         let journal = &self.journal;
         let sealed = journal.seal(self);
         // In the same step: pages that change from the seal on are saved for the checkpoint.

@@ -16,7 +16,7 @@ use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::slot_page::absurdities;
 use crate::metadata::space::{Mark, PageState, Run, SpaceGeometry};
-use crate::state::{Inner, RESERVE_PAGES};
+use crate::state::{RESERVE_PAGES, Store};
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Error, SECTOR_BYTES};
 use smallvec::SmallVec;
@@ -25,12 +25,12 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Reads metadata of a store; see [`crate::Store::view`].
 pub struct View<'s> {
-    inner: &'s Inner,
+    store: &'s Store,
 }
 
 impl<'s> View<'s> {
-    pub(crate) fn new(inner: &'s Inner) -> View<'s> {
-        View { inner }
+    pub(crate) fn new(store: &'s Store) -> View<'s> {
+        View { store }
     }
 
     /// The slot of a blob as applied; ESTALE when it is gone.
@@ -40,59 +40,59 @@ impl<'s> View<'s> {
 
     /// As [`View::slot`], in place.
     pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
-        slot_of(self.inner, self, id)
+        slot_of(self.store, self, id)
     }
 
     /// Begins to fetch a blob's slot into this processor's cache.
     pub fn prefetch(&self, id: BlobId) {
         let (page, offset) = place(id.slot);
-        self.inner.cache.prefetch(FrameKey::meta(page), offset);
+        self.store.cache.prefetch(FrameKey::meta(page), offset);
     }
 
     /// Whatever blob lives at a slot address.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        let slot = slot_at(self.inner, self, address)?;
+        let slot = slot_at(self.store, self, address)?;
         Ok((id_of(address, slot), *slot))
     }
 
     /// The volume-state page.
     pub fn state(&self) -> Result<StatePage, Stop> {
-        state(self.inner, self)
+        state(self.store, self)
     }
 
     /// Key of the directories' name hash.
     pub fn hash_key(&self) -> HashKey {
-        self.inner.hash_key
+        self.store.hash_key
     }
 }
 
 impl PagesRead for View<'_> {
     fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
-        resident(self.inner, page, kind)
+        resident(self.store, page, kind)
     }
 }
 
-fn resident(inner: &Inner, page: u64, kind: PageKind) -> Result<&Page, Stop> {
-    inner.cache.prefetch(FrameKey::meta(page), 0);
-    match inner.cache.find(FrameKey::meta(page)) {
-        Some(frame) if !inner.cache.is_loading(frame) => {
-            if inner.cache.kind(frame) != kind as u8 {
+fn resident(store: &Store, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+    store.cache.prefetch(FrameKey::meta(page), 0);
+    match store.cache.find(FrameKey::meta(page)) {
+        Some(frame) if !store.cache.is_loading(frame) => {
+            if store.cache.kind(frame) != kind as u8 {
                 return Err(Stop::Fail(Error::with(
                     Errno::UCLEAN,
                     format!(
                         "metadata page {page} is used as {kind:?} but holds kind {}",
-                        inner.cache.kind(frame)
+                        store.cache.kind(frame)
                     ),
                 )));
             }
-            Ok(inner.cache.page(frame))
+            Ok(store.cache.page(frame))
         }
         _ => Err(Stop::Miss(page, kind)),
     }
 }
 
-fn state(inner: &Inner, pages: &impl PagesRead) -> Result<StatePage, Stop> {
-    let page = pages.page(inner.layout.get().state_page, PageKind::State)?;
+fn state(store: &Store, pages: &impl PagesRead) -> Result<StatePage, Stop> {
+    let page = pages.page(store.layout.get().state_page, PageKind::State)?;
     let (state, _) = StatePage::read_from_prefix(&page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
     Ok(state)
 }
@@ -106,23 +106,23 @@ fn place(address: u64) -> (u64, usize) {
 }
 
 /// The slot at an address, verified when it is read for the first time since its page came into the cache.
-fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result<&'p Slot, Stop> {
+fn slot_at<'p>(store: &Store, pages: &'p impl PagesRead, address: u64) -> Result<&'p Slot, Stop> {
     let (page, offset) = place(address);
-    let layout = inner.layout.get();
+    let layout = store.layout.get();
     if page < layout.first_group || page >= layout.volume_pages {
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
     }
-    inner.cache.prefetch(FrameKey::meta(page), offset);
-    let frame = inner.cache.find(FrameKey::meta(page));
+    store.cache.prefetch(FrameKey::meta(page), offset);
+    let frame = store.cache.find(FrameKey::meta(page));
     let index = address % SLOTS_PER_PAGE;
     // The frame goes when the page is freed.
-    let verified = frame.is_some_and(|frame| inner.cache.verified_slots(frame) & 1 << index != 0);
+    let verified = frame.is_some_and(|frame| store.cache.verified_slots(frame) & 1 << index != 0);
     // What is in a page that was a slot page once means nothing: it may be as it was before its slots were freed.
     // Where the map can't be read, the slot's checksum and the generation that is asked for have to do.
-    let known = !verified && !inner.space.borrow().avoids(page);
+    let known = !verified && !store.space.borrow().avoids(page);
     if known
         && !matches!(
-            inner.space.borrow().page_state(pages, page)?,
+            store.space.borrow().page_state(pages, page)?,
             PageState::SlotsWithRoom | PageState::SlotsFull
         )
     {
@@ -136,7 +136,7 @@ fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result
     if verified {
         return Ok(slot);
     }
-    if slot.algorithm != ALGORITHM_CRC32C || inner.volume.checksum(address, bytes, 0) != slot.crc {
+    if slot.algorithm != ALGORITHM_CRC32C || store.volume.checksum(address, bytes, 0) != slot.crc {
         return Err(Error::with(
             Errno::UCLEAN,
             format!("slot {address} (page {page}) is damaged: run `adit check`"),
@@ -148,7 +148,7 @@ fn slot_at<'p>(inner: &Inner, pages: &'p impl PagesRead, address: u64) -> Result
         return Err(Error::with(Errno::UCLEAN, what).into());
     }
     if let Some(frame) = frame {
-        inner.cache.set_verified_slot(frame, index);
+        store.cache.set_verified_slot(frame, index);
     }
     Ok(slot)
 }
@@ -160,8 +160,8 @@ fn id_of(address: u64, slot: &Slot) -> BlobId {
     }
 }
 
-fn slot_of<'p>(inner: &Inner, pages: &'p impl PagesRead, id: BlobId) -> Result<&'p Slot, Stop> {
-    let slot = slot_at(inner, pages, id.slot)?;
+fn slot_of<'p>(store: &Store, pages: &'p impl PagesRead, id: BlobId) -> Result<&'p Slot, Stop> {
+    let slot = slot_at(store, pages, id.slot)?;
     if slot.generation != id.generation {
         return Err(Error::with(
             Errno::STALE,
@@ -174,7 +174,7 @@ fn slot_of<'p>(inner: &Inner, pages: &'p impl PagesRead, id: BlobId) -> Result<&
 
 /// Staged changes; see the head of the file.
 pub struct Transaction<'s> {
-    inner: &'s Rc<Inner>,
+    store: &'s Store,
     freeing: bool,
     /// Changed pages: target frame and its shadow.
     shadows: SmallVec<[Shadow; 12]>,
@@ -203,9 +203,9 @@ impl Shadow {
 }
 
 impl<'s> Transaction<'s> {
-    pub(crate) fn new(inner: &'s Rc<Inner>, freeing: bool) -> Transaction<'s> {
+    pub(crate) fn new(store: &'s Store, freeing: bool) -> Transaction<'s> {
         Transaction {
-            inner,
+            store,
             freeing,
             shadows: SmallVec::new(),
             slots: SmallVec::new(),
@@ -217,11 +217,11 @@ impl<'s> Transaction<'s> {
     }
 
     pub(crate) fn has_checksums(&self) -> bool {
-        self.inner.checksums.is_some()
+        self.store.checksums.is_some()
     }
 
     pub(crate) fn geometry(&self) -> SpaceGeometry {
-        *self.inner.space.borrow().geometry()
+        *self.store.space.borrow().geometry()
     }
 
     /// The checksums in a page were changed.
@@ -243,23 +243,23 @@ impl<'s> Transaction<'s> {
 
     /// As [`Transaction::slot`], in place.
     pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
-        slot_of(self.inner, self, id)
+        slot_of(self.store, self, id)
     }
 
     /// Whatever blob lives at a slot address.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        let slot = slot_at(self.inner, self, address)?;
+        let slot = slot_at(self.store, self, address)?;
         Ok((id_of(address, slot), *slot))
     }
 
     /// The volume-state page.
     pub fn state(&self) -> Result<StatePage, Stop> {
-        state(self.inner, self)
+        state(self.store, self)
     }
 
     /// Key of the directories' name hash.
     pub fn hash_key(&self) -> HashKey {
-        self.inner.hash_key
+        self.store.hash_key
     }
 
     /// Stages a blob's slot. The checksum is computed here.
@@ -273,7 +273,7 @@ impl<'s> Transaction<'s> {
         let (page, offset) = place(id.slot);
         slot.generation = id.generation;
         slot.algorithm = ALGORITHM_CRC32C;
-        slot.crc = self.inner.volume.checksum(id.slot, slot.as_bytes(), 0);
+        slot.crc = self.store.volume.checksum(id.slot, slot.as_bytes(), 0);
         let sector = &mut self.page_mut(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
         sector.copy_from_slice(slot.as_bytes());
         if !self.slots.contains(&id) {
@@ -285,9 +285,9 @@ impl<'s> Transaction<'s> {
     /// Makes a blob: takes a slot and a generation for it.
     pub fn create(&mut self, slot: Slot) -> Result<BlobId, Stop> {
         self.check_room(1)?;
-        let inner = self.inner;
-        let address = inner.space.borrow_mut().take_slot(self)?;
-        let state_page = inner.layout.get().state_page;
+        let store = self.store;
+        let address = store.space.borrow_mut().take_slot(self)?;
+        let state_page = store.layout.get().state_page;
         let page = self.page_mut(state_page, PageKind::State)?;
         let (state, _) =
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
@@ -308,10 +308,10 @@ impl<'s> Transaction<'s> {
             self.slot_ref(id)?.allocated_pages == 0,
             "a blob with pages is deleted by Store::delete"
         );
-        let inner = self.inner;
-        let freed = inner.space.borrow_mut().free_slot(self, id.slot)?;
+        let store = self.store;
+        let freed = store.space.borrow_mut().free_slot(self, id.slot)?;
         self.frees.extend(freed.map(|run| (run, true)));
-        let page = self.page_mut(inner.layout.get().state_page, PageKind::State)?;
+        let page = self.page_mut(store.layout.get().state_page, PageKind::State)?;
         let (state, _) =
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
         state.blobs = state.blobs.saturating_sub(1);
@@ -324,7 +324,7 @@ impl<'s> Transaction<'s> {
 
     /// Changes the volume-state page.
     pub fn update_state(&mut self, f: impl FnOnce(&mut StatePage)) -> Result<(), Stop> {
-        let page = self.page_mut(self.inner.layout.get().state_page, PageKind::State)?;
+        let page = self.page_mut(self.store.layout.get().state_page, PageKind::State)?;
         let (state, _) =
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
         f(state);
@@ -347,11 +347,11 @@ impl<'s> Transaction<'s> {
     /// for deleting stay.
     pub(crate) fn check_room(&self, pages: u64) -> Result<(), Stop> {
         let free = self.state()?.free_pages;
-        let inner = self.inner;
+        let store = self.store;
         let room = if self.freeing {
-            free.saturating_sub(inner.journal.pages_pending())
+            free.saturating_sub(store.journal.pages_pending())
         } else {
-            inner.available_pages(free)
+            store.available_pages(free)
         };
         if room < pages {
             return Err(Error::with(Errno::NOSPC, "the volume is full").into());
@@ -361,9 +361,9 @@ impl<'s> Transaction<'s> {
 
     /// Takes up to `want` pages for data near `goal`, marked in the map at once.
     pub(crate) fn take_data(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
-        let inner = self.inner;
-        let run = inner.space.borrow_mut().take(self, goal, want)?;
-        inner
+        let store = self.store;
+        let run = store.space.borrow_mut().take(self, goal, want)?;
+        store
             .space
             .borrow_mut()
             .commit(self, run, PageState::Used)?;
@@ -372,21 +372,21 @@ impl<'s> Transaction<'s> {
 
     /// Takes up to `want` pages near `goal`, known to this process only until [`Transaction::commit_run`].
     pub(crate) fn take_unmapped(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
-        let inner = self.inner;
-        inner.space.borrow_mut().take(self, goal, want)
+        let store = self.store;
+        store.space.borrow_mut().take(self, goal, want)
     }
 
     /// Marks a run that was taken earlier (outside of any transaction) as used.
     pub(crate) fn commit_run(&mut self, run: Run) -> Result<(), Stop> {
-        let inner = self.inner;
-        inner.space.borrow_mut().commit(self, run, PageState::Used)
+        let store = self.store;
+        store.space.borrow_mut().commit(self, run, PageState::Used)
     }
 
     /// Frees a run. `journaled`: redo records may still name its pages, so that it can be used again
     /// only when the flushed tail has passed them.
     pub(crate) fn free_run(&mut self, run: Run, journaled: bool) -> Result<(), Stop> {
-        let inner = self.inner;
-        inner.space.borrow_mut().free(self, run)?;
+        let store = self.store;
+        store.space.borrow_mut().free(self, run)?;
         self.frees.push((run, journaled));
         Ok(())
     }
@@ -400,7 +400,7 @@ impl<'s> Transaction<'s> {
     /// Stages a page of data; none cached: one of zeroes, as which it reads. The answer is for
     /// [`Transaction::data_mut`]. What is changed goes through the journal to the frame's home.
     pub(crate) fn stage_data(&mut self, key: FrameKey) -> Result<usize, Stop> {
-        let cache = &self.inner.cache;
+        let cache = &self.store.cache;
         let found = cache.find(key);
         let target = match found {
             Some(frame) => frame,
@@ -416,11 +416,11 @@ impl<'s> Transaction<'s> {
     /// A staged page of data.
     pub(crate) fn data_mut(&mut self, index: usize) -> &mut Page {
         // SAFETY: as in `page_mut`.
-        unsafe { &mut *self.inner.cache.page_ptr(self.shadows[index].shadow) }
+        unsafe { &mut *self.store.cache.page_ptr(self.shadows[index].shadow) }
     }
 
     fn push_shadow(&mut self, key: FrameKey, target: FrameId, new: bool) -> Result<usize, Stop> {
-        let cache = &self.inner.cache;
+        let cache = &self.store.cache;
         let Some(shadow) = cache.shadow(target) else {
             if new {
                 cache.remove(target);
@@ -443,12 +443,12 @@ impl<'s> Transaction<'s> {
 
     /// Makes what was staged visible. Nothing here can fail or wait.
     pub(crate) fn apply(&mut self, taken: Mark) {
-        let inner = self.inner;
-        let (cache, journal) = (&inner.cache, &inner.journal);
+        let store = self.store;
+        let (cache, journal) = (&store.cache, &store.journal);
         let mut changed: SmallVec<[Rc<Blob>; 4]> = SmallVec::new();
         for id in &self.slots {
             let (page, offset) = place(id.slot);
-            if let Some(blob) = inner.blobs.resident(id.slot)
+            if let Some(blob) = store.blobs.resident(id.slot)
                 && blob.id == *id
                 && let Some(index) = self.position(page)
                 && let bytes = &cache.page(self.shadows[index].shadow).0[offset..]
@@ -459,9 +459,9 @@ impl<'s> Transaction<'s> {
             }
         }
         for id in &self.destroyed {
-            inner.blobs.destroyed(*id);
+            store.blobs.destroyed(*id);
         }
-        inner.space.borrow_mut().keep(taken);
+        store.space.borrow_mut().keep(taken);
         // Before all else: should the process die in between, pages are without a checksum, not with a wrong one.
         if !self.checksums.is_empty() {
             self.apply_shadows(|key| self.is_checksums(key));
@@ -469,7 +469,7 @@ impl<'s> Transaction<'s> {
         // Before the map that makes them readable: should the process die in between, they count all the same, and
         // nothing refers to them.
         for (frame, home, mask) in &self.journaled {
-            journal.save_image(inner, *frame, *home);
+            journal.save_image(store, *frame, *home);
             let before = cache.pending(*frame);
             cache.set_home(*frame, *home);
             cache.set_kind(*frame, PageKind::Data as u8);
@@ -479,7 +479,7 @@ impl<'s> Transaction<'s> {
             if before == 0 {
                 journal.join_open(cache.key(*frame), false);
             }
-            if let Some(checksums) = &inner.checksums {
+            if let Some(checksums) = &store.checksums {
                 checksums.unsettle(Run {
                     page: *home,
                     pages: 1,
@@ -496,15 +496,15 @@ impl<'s> Transaction<'s> {
                 && let Some(frame) = cache.find(FrameKey::meta(run.page))
                 && !cache.is_loading(frame)
             {
-                journal.remove_freed(inner, frame);
+                journal.remove_freed(store, frame);
             }
-            if let Some(checksums) = &inner.checksums {
+            if let Some(checksums) = &store.checksums {
                 checksums.unsettle(*run);
             }
             journal.add_free(*run, *journaled);
         }
         if !journal.open_is_empty() {
-            inner.spawn_writeback();
+            store.spawn_writeback();
         }
     }
 
@@ -514,12 +514,12 @@ impl<'s> Transaction<'s> {
 
     /// Makes those of the staged pages visible, in one step.
     fn apply_shadows(&self, which: impl Fn(&FrameKey) -> bool) {
-        let inner = self.inner;
-        let (cache, journal) = (&inner.cache, &inner.journal);
+        let store = self.store;
+        let (cache, journal) = (&store.cache, &store.journal);
         let shadows = || self.shadows.iter().filter(|shadow| which(&shadow.key));
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
         for shadow in shadows() {
-            journal.save_image(inner, shadow.target, cache.home(shadow.target));
+            journal.save_image(store, shadow.target, cache.home(shadow.target));
             if shadow.is_fresh() {
                 // Before anything refers to it: what a salvage would make of it alone is harmless.
                 cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
@@ -540,12 +540,12 @@ impl<'s> Transaction<'s> {
 
     /// Throws away what was staged.
     pub(crate) fn abort(&mut self, taken: Mark) {
-        let inner = self.inner;
-        inner.space.borrow_mut().rollback(taken);
+        let store = self.store;
+        store.space.borrow_mut().rollback(taken);
         for shadow in &self.shadows {
-            inner.cache.free_raw(shadow.shadow);
+            store.cache.free_raw(shadow.shadow);
             if shadow.new {
-                inner.cache.remove(shadow.target);
+                store.cache.remove(shadow.target);
             }
         }
     }
@@ -554,8 +554,8 @@ impl<'s> Transaction<'s> {
 impl PagesRead for Transaction<'_> {
     fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
         match self.position(page) {
-            Some(index) => Ok(self.inner.cache.page(self.shadows[index].shadow)),
-            None => resident(self.inner, page, kind),
+            Some(index) => Ok(self.store.cache.page(self.shadows[index].shadow)),
+            None => resident(self.store, page, kind),
         }
     }
 }
@@ -565,9 +565,9 @@ impl Pages for Transaction<'_> {
         let index = match self.position(page) {
             Some(index) => index,
             None => {
-                let inner = self.inner;
-                resident(inner, page, kind)?;
-                let target = inner
+                let store = self.store;
+                resident(store, page, kind)?;
+                let target = store
                     .cache
                     .find(FrameKey::meta(page))
                     .ok_or(Stop::Miss(page, kind))?;
@@ -576,11 +576,11 @@ impl Pages for Transaction<'_> {
         };
         // SAFETY: the shadow belongs to this transaction alone, and `&mut self` is held for as long
         // as the reference lives.
-        Ok(unsafe { &mut *self.inner.cache.page_ptr(self.shadows[index].shadow) })
+        Ok(unsafe { &mut *self.store.cache.page_ptr(self.shadows[index].shadow) })
     }
 
     fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
-        let inner = self.inner;
+        let store = self.store;
         if self.position(page).is_some() {
             // A damaged map: it gave out as free what this very transaction changes.
             return Err(corrupt(
@@ -588,21 +588,21 @@ impl Pages for Transaction<'_> {
                 "its group's map calls it free, but it is in use",
             ));
         }
-        if let Some(old) = inner.cache.find(FrameKey::meta(page)) {
-            if inner.cache.is_loading(old) {
+        if let Some(old) = store.cache.find(FrameKey::meta(page)) {
+            if store.cache.is_loading(old) {
                 return Err(Stop::Busy(page));
             }
             // Left from an earlier life of the page, freed and durable since.
-            inner.cache.remove(old);
+            store.cache.remove(old);
         }
-        let target = inner.cache.allocate().ok_or_else(no_frames)?;
-        inner
+        let target = store.cache.allocate().ok_or_else(no_frames)?;
+        store
             .cache
             .insert_zeroed(target, FrameKey::meta(page), kind as u8);
-        inner.cache.set_home(target, page);
+        store.cache.set_home(target, page);
         let index = self.push_shadow(FrameKey::meta(page), target, true)?;
         // SAFETY: as in `page_mut`.
-        let content = unsafe { &mut *inner.cache.page_ptr(self.shadows[index].shadow) };
+        let content = unsafe { &mut *store.cache.page_ptr(self.shadows[index].shadow) };
         if kind.has_header() {
             content.0[4] = ALGORITHM_CRC32C;
             content.0[5] = kind as u8;
@@ -616,8 +616,8 @@ impl Pages for Transaction<'_> {
     }
 
     fn free_page(&mut self, page: u64) -> Result<(), Stop> {
-        let frame = self.inner.cache.find(FrameKey::meta(page));
-        if frame.is_some_and(|frame| self.inner.cache.is_loading(frame)) {
+        let frame = self.store.cache.find(FrameKey::meta(page));
+        if frame.is_some_and(|frame| self.store.cache.is_loading(frame)) {
             return Err(Stop::Busy(page));
         }
         // Its records name it until the tail has passed them.

@@ -17,7 +17,7 @@ use crate::data::write_back::{
     PIECES_PER_TRANSACTION, SlotSizes, Taken, TakenPages, new_valid_size,
 };
 use crate::metadata::extents::Mapping;
-use crate::state::{Inner, Rare, Store};
+use crate::state::{Rare, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -33,7 +33,7 @@ impl Store {
     /// Most pages (4 KiB) that one [`Store::write_atomic`] may touch: between 60 and 250, by the size of the journal.
     pub fn atomic_pages_max(&self) -> usize {
         // One more may be needed for what lies between the valid size and the ranges.
-        self.0.journal.data_pages_max() - 1
+        self.journal.data_pages_max() - 1
     }
 
     /// Writes all ranges, later ones over earlier ones, or, whatever fails or dies, none of them. As durable as any write: by the next sync
@@ -43,16 +43,15 @@ impl Store {
     /// E2BIG when the ranges touch more than [`Store::atomic_pages_max`] pages, or more than 16 separate pieces of holes and preallocated
     /// space before the end of the blob. After any error nothing that can be read has changed.
     pub async fn write_atomic(&self, blob: &Rc<Blob>, ranges: &[AtomicRange<'_>]) -> Result<()> {
-        let inner = &self.0;
-        inner.throttle().await;
-        let _map = inner.lock_map(blob).await;
-        let _exclusive = inner.lock(blob).await;
+        self.throttle().await;
+        let _map = self.lock_map(blob).await;
+        let _exclusive = self.lock(blob).await;
         let (mut pages, size) = self.touched(blob, ranges)?;
         if pages.is_empty() {
             return Ok(());
         }
         if blob.is_dirty() {
-            let write_back: Rare<'_, _> = Box::pin(inner.write_back(blob, false));
+            let write_back: Rare<'_, _> = Box::pin(self.write_back_locked(blob, false));
             write_back.await?;
         }
         let slot = SlotSizes::of(blob);
@@ -68,41 +67,40 @@ impl Store {
         if valid_size > slot.valid_size && !slot.valid_size.is_multiple_of(PAGE) {
             // Its bytes behind the valid size come along, unless it has no place.
             let tail = (slot.valid_size / PAGE) as u32;
-            if let Source::Frame(_) = inner.source(blob, tail, 1).await? {
+            if let Source::Frame(_) = self.source(blob, tail, 1).await? {
                 pages.insert(tail);
             }
         }
-        let _loaded = inner.load_pages(blob, &pages).await?;
-        inner.give_places(blob, &pages, slot.valid_size).await?;
+        let _loaded = self.load_pages(blob, &pages).await?;
+        self.give_places(blob, &pages, slot.valid_size).await?;
         let pages = taken(&pages);
         if valid_size > slot.valid_size {
-            inner.cover_gap(blob, &pages, &[], valid_size).await?;
+            self.cover_gap(blob, &pages, &[], valid_size).await?;
         }
-        let goal = inner.goal(blob);
+        let goal = self.goal(blob);
         let now = Timestamp::now();
-        inner
-            .transact(true, pages.len(), |txn| {
-                let mut slot = txn.slot(blob.id)?;
-                for (index, taken) in pages.iter().enumerate() {
-                    let staged = txn.stage_data(blob.key(taken.page))?;
-                    debug_assert_eq!(staged, index);
-                }
-                for (page, within, bytes) in ranges.iter().flat_map(pieces) {
-                    let index = pages.partition_point(|taken| taken.page < page);
-                    let to = &mut txn.data_mut(index).0[within..within + bytes.len()];
-                    to.copy_from_slice(bytes);
-                }
-                for taken in &pages {
-                    inner.journal_page(txn, blob, &mut slot, *taken, size, goal)?;
-                }
-                slot.size = slot.size.max(size);
-                slot.valid_size = slot.valid_size.max(valid_size);
-                (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
-                (slot.ctime, slot.ctime_ns) =
-                    (slot.ctime, slot.ctime_ns).max((now.seconds, now.nanoseconds));
-                txn.put(blob.id, slot)
-            })
-            .await?;
+        self.run_transaction(true, pages.len(), |txn| {
+            let mut slot = txn.slot(blob.id)?;
+            for (index, taken) in pages.iter().enumerate() {
+                let staged = txn.stage_data(blob.key(taken.page))?;
+                debug_assert_eq!(staged, index);
+            }
+            for (page, within, bytes) in ranges.iter().flat_map(pieces) {
+                let index = pages.partition_point(|taken| taken.page < page);
+                let to = &mut txn.data_mut(index).0[within..within + bytes.len()];
+                to.copy_from_slice(bytes);
+            }
+            for taken in &pages {
+                self.journal_page(txn, blob, &mut slot, *taken, size, goal)?;
+            }
+            slot.size = slot.size.max(size);
+            slot.valid_size = slot.valid_size.max(valid_size);
+            (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
+            (slot.ctime, slot.ctime_ns) =
+                (slot.ctime, slot.ctime_ns).max((now.seconds, now.nanoseconds));
+            txn.put(blob.id, slot)
+        })
+        .await?;
         blob.forget_modified();
         if size > blob.size() {
             blob.shared.set_size(size);
@@ -116,7 +114,7 @@ impl Store {
         let mut pages = BTreeSet::new();
         let mut size = blob.size();
         for (offset, data) in ranges.iter().filter(|(_, data)| !data.is_empty()) {
-            let end = self.0.check_write(blob, *offset, data.len() as u64)?;
+            let end = self.check_write(blob, *offset, data.len() as u64)?;
             size = size.max(end);
             let touched = offset / PAGE..end.div_ceil(PAGE);
             pages.extend(touched.take(max + 1).map(|page| page as u32));
@@ -156,13 +154,9 @@ fn runs(pages: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
     runs
 }
 
-impl Inner {
+impl Store {
     /// Brings in the pages that have content; they stay in the cache while the answer lives. The others read as zeroes.
-    async fn load_pages(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        pages: &BTreeSet<u32>,
-    ) -> Result<Vec<Buffer>> {
+    async fn load_pages(&self, blob: &Rc<Blob>, pages: &BTreeSet<u32>) -> Result<Vec<Buffer>> {
         let mut loaded = Vec::with_capacity(pages.len());
         for (first, end) in runs(pages.iter().copied()) {
             for page in first..end {
@@ -176,7 +170,7 @@ impl Inner {
 
     /// Fills holes among the pages, so that a full volume says so now, and refuses what would change the map in too many places.
     async fn give_places(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         pages: &BTreeSet<u32>,
         valid_size: u64,

@@ -5,7 +5,7 @@ use crate::cache::{FrameFlags, FrameKey};
 use crate::format::BlobId;
 use crate::format::Slot;
 use crate::metadata::extents::Mapping;
-use crate::state::{Inner, Store};
+use crate::state::Store;
 use adit_base::clock::Timestamp;
 use adit_base::{Result, SECTOR_BYTES};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 impl Store {
     /// The blob, from memory or from its slot. ESTALE when it is gone.
     pub async fn blob(&self, id: BlobId) -> Result<Rc<Blob>> {
-        if let Some(blob) = self.0.blobs.resident(id.slot)
+        if let Some(blob) = self.blobs.resident(id.slot)
             && blob.id == id
         {
             return Ok(blob);
@@ -25,34 +25,34 @@ impl Store {
             .blobs
             .resident(id.slot)
             .filter(|blob| blob.id == id)
-            .unwrap_or_else(|| self.0.adopt(id, slot)))
+            .unwrap_or_else(|| self.adopt(id, slot)))
     }
 
     /// It was read at that time: the slot has it after the next write-back.
     pub fn note_accessed(&self, blob: &Rc<Blob>, time: Timestamp) {
         blob.atime.set(Some(time));
-        self.0.note_dirty(blob);
+        self.note_dirty(blob);
     }
 
     /// The blob if it is in memory.
     pub fn blob_resident(&self, id: BlobId) -> Option<Rc<Blob>> {
-        self.0.blobs.resident(id.slot).filter(|blob| blob.id == id)
+        self.blobs.resident(id.slot).filter(|blob| blob.id == id)
     }
 
     /// The blob if cached reads and writes may have left its size and times ahead of its slot, which has them otherwise.
     pub fn blob_ahead(&self, id: BlobId) -> Option<Rc<Blob>> {
-        let ahead = self.0.dirty_blobs.contains(id.slot);
+        let ahead = self.dirty_blobs.contains(id.slot);
         ahead.then(|| self.blob_resident(id)).flatten()
     }
 
     /// The blob without waiting, given what a `view` or `transact` closure just saw in its slot.
     pub fn blob_from_slot(&self, id: BlobId, slot: &Slot) -> Rc<Blob> {
         self.blob_resident(id)
-            .unwrap_or_else(|| self.0.adopt(id, *slot))
+            .unwrap_or_else(|| self.adopt(id, *slot))
     }
 }
 
-impl Inner {
+impl Store {
     fn adopt(&self, id: BlobId, slot: Slot) -> Rc<Blob> {
         let point = self.slot_point(id.slot);
         // It may have been in memory before, and what was written then may not be flushed.
@@ -79,7 +79,7 @@ impl Inner {
     }
 
     /// Queues a blob for write-back, which runs after a while.
-    pub(crate) fn note_dirty(self: &Rc<Self>, blob: &Rc<Blob>) {
+    pub(crate) fn note_dirty(&self, blob: &Rc<Blob>) {
         self.dirty_blobs.add(blob);
         if !self.writeback_running.get() {
             self.spawn_writeback();
@@ -101,7 +101,7 @@ impl Inner {
     }
 
     /// Where page `page` of the blob lies.
-    pub(crate) async fn map(self: &Rc<Self>, blob: &Blob, page: u32) -> Result<Mapping> {
+    pub(crate) async fn map(&self, blob: &Blob, page: u32) -> Result<Mapping> {
         if let Some(mapping) = hinted(blob, page) {
             return Ok(mapping);
         }

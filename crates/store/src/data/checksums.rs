@@ -30,7 +30,7 @@ use crate::metadata::page_view::{corrupt, view as view_of, view_mut};
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{PageState, Run, SpaceGeometry};
 use crate::recovery::{Recovered, is_metadata};
-use crate::state::{Inner, Rare, Store};
+use crate::state::{Rare, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Operation;
@@ -38,7 +38,6 @@ use adit_reactor::sync::Event;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 /// Pages of checksums that one transaction of settling changes.
 const SETTLED_PLACES_MAX: usize = 16;
@@ -255,17 +254,16 @@ impl Transaction<'_> {
 impl Store {
     /// What recovery wrote home has checksums again soon.
     pub(crate) fn settle_recovered(&self, recovered: Recovered) {
-        let inner = &self.0;
-        if let Some(checksums) = &inner.checksums {
+        if let Some(checksums) = &self.checksums {
             for (page, sum) in recovered.data {
                 checksums.settle(page, sum);
             }
         }
-        inner.spawn_settle();
+        self.spawn_settle();
     }
 }
 
-impl Inner {
+impl Store {
     /// The checksums of pages of data, if the pages that hold them are in the cache.
     pub(crate) fn sums(&self, first: u64, pages: u32) -> Result<Sums, Stop> {
         let mut sums = Sums::default();
@@ -315,26 +313,26 @@ impl Inner {
     }
 
     /// Begins to settle in the background, if there is anything to do.
-    pub(crate) fn spawn_settle(self: &Rc<Self>) {
+    pub(crate) fn spawn_settle(&self) {
         let Some(checksums) = &self.checksums else {
             return;
         };
         if self.closing.get() || checksums.is_settled() {
             return;
         }
-        let inner = self.clone();
+        let store = self.clone();
         self.reactor.spawn_local(async move {
             // What made the volume read-only was told already.
-            if let Err(error) = inner.settle().await
-                && inner.writable().is_ok()
+            if let Err(error) = store.settle().await
+                && store.writable().is_ok()
             {
-                inner.stay_without(&error);
+                store.stay_without(&error);
             }
         });
     }
 
     /// Makes known what is settling.
-    pub(crate) fn settle(self: &Rc<Self>) -> Rare<'_, Result<()>> {
+    pub(crate) fn settle(&self) -> Rare<'_, Result<()>> {
         Box::pin(async {
             let Some(checksums) = &self.checksums else {
                 return Ok(());
@@ -351,12 +349,12 @@ impl Inner {
     }
 
     /// Reads the data that has no checksum in a page of them, after a crash.
-    async fn find_missing(self: &Rc<Self>, checksums: &Checksums, place: u64) -> Result<()> {
+    async fn find_missing(&self, checksums: &Checksums, place: u64) -> Result<()> {
         let geometry = *self.space.borrow().geometry();
         let group = ((place - geometry.first_group) / GROUP_PAGES) as u32;
         let part = place - geometry.map_page(group) - 1;
         let first = geometry.map_page(group) + part * CHECKSUMS_PER_PAGE as u64;
-        let store = Store(self.clone());
+        let store = self;
         let mut missing = store
             .view(|view| {
                 let space = self.space.borrow();
@@ -407,7 +405,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn settle_all(self: &Rc<Self>, checksums: &Checksums) -> Result<()> {
+    async fn settle_all(&self, checksums: &Checksums) -> Result<()> {
         loop {
             self.writable()?;
             let unknown = checksums.unknown.borrow_mut().pop();
@@ -426,9 +424,9 @@ impl Inner {
                         *settled = (*settled).min(point);
                     }
                 }
-                return self.commit_to(point).await;
+                return self.commit_through(point).await;
             }
-            let settled = Store(self.clone())
+            let settled = self
                 .transact_freeing(|txn| {
                     let space = self.space.borrow();
                     for (page, sum) in &batch {

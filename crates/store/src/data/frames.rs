@@ -3,19 +3,18 @@
 use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId};
 use crate::data::write_back::Busy;
-use crate::state::{Inner, Rare};
+use crate::state::{Rare, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use std::rc::Rc;
 
-impl Inner {
+impl Store {
     fn allocate_frame_now(&self) -> Option<FrameId> {
         let _in = breakdown::enter(Layer::Cache);
         self.cache.allocate()
     }
 
     /// A frame, after making room if need be.
-    pub(crate) async fn allocate_frame(self: &Rc<Self>) -> Result<FrameId> {
+    pub(crate) async fn allocate_frame(&self) -> Result<FrameId> {
         loop {
             if let Some(frame) = self.allocate_frame_now() {
                 return Ok(frame);
@@ -25,11 +24,11 @@ impl Inner {
     }
 
     /// Makes at least `count` frames evictable: writes back dirty data, then checkpoints.
-    pub(crate) fn reclaim_frames(self: &Rc<Self>, count: usize) -> Rare<'_, Result<()>> {
+    pub(crate) fn reclaim_frames(&self, count: usize) -> Rare<'_, Result<()>> {
         Box::pin(self.reclaim(count)) // which needs frames itself
     }
 
-    async fn reclaim(self: &Rc<Self>, count: usize) -> Result<()> {
+    async fn reclaim(&self, count: usize) -> Result<()> {
         if self.cache.available() >= count && self.cache.counts().clean > 0 {
             // Clean but pinned at the moment, or looked at lately: let others finish.
             if let Some(frame) = self.cache.allocate() {

@@ -16,7 +16,7 @@ use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
 use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::Stop;
 use crate::metadata::space::Run;
-use crate::state::{Inner, Rare, Store};
+use crate::state::{Rare, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -53,17 +53,13 @@ impl Piece {
     }
 }
 
-impl Inner {
+impl Store {
     /// Finds or takes a place for each page that goes home. ENOSPC where what is there already would have to move and can't.
-    pub(crate) async fn take_homes(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        pages: &[Taken],
-    ) -> Result<Pieces> {
+    pub(crate) async fn take_homes(&self, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
         let moving = self.count_moving(blob, pages).await?;
         if moving > 0 {
             // It can be written through the journal instead, but its map can't do without a node.
-            self.reserve_of(Inner::spare_pages, moving).await?;
+            self.reserve_of(Store::spare_pages, moving).await?;
         }
         let taken = self.take_places(blob, pages).await;
         if taken.is_err() {
@@ -73,7 +69,7 @@ impl Inner {
     }
 
     /// How many of these pages have content that they must not be written over.
-    async fn count_moving(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<u64> {
+    async fn count_moving(&self, blob: &Rc<Blob>, pages: &[Taken]) -> Result<u64> {
         let mut moving = 0;
         if self.checksums.is_some() {
             for taken in pages {
@@ -96,7 +92,7 @@ impl Inner {
         }
     }
 
-    async fn take_places(self: &Rc<Self>, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
+    async fn take_places(&self, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
         let mut pieces = Pieces::new();
         let mut index = 0;
         while index < pages.len() {
@@ -187,8 +183,8 @@ impl Inner {
         blob.goal.get()
     }
 
-    async fn take_run(self: &Rc<Self>, goal: u64, pages: u32) -> Result<Run> {
-        let store = Store(self.clone());
+    async fn take_run(&self, goal: u64, pages: u32) -> Result<Run> {
+        let store = self;
         // The pages were reserved when their data was accepted.
         store
             .transact_freeing(|txn| txn.take_unmapped(goal, pages))
@@ -205,17 +201,13 @@ impl Inner {
     }
 
     /// Writes the pieces home, from pinned buffers.
-    pub(crate) async fn write_pieces(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        pieces: &mut [Piece],
-    ) -> Result<()> {
+    pub(crate) async fn write_pieces(&self, blob: &Rc<Blob>, pieces: &mut [Piece]) -> Result<()> {
         if self.checksums.is_some()
             && pieces.iter().any(|piece| !piece.new)
             && !planted(Bug::ZeroedOverwritten)
         {
             // After a crash these places may be what they were before they were zeroed or cut off, and then they can be read.
-            let hidden: Rare<'_, _> = Box::pin(self.commit_to(blob.hidden.get()));
+            let hidden: Rare<'_, _> = Box::pin(self.commit_through(blob.hidden.get()));
             hidden.await?;
         }
         let cache = &self.cache;

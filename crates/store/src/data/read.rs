@@ -9,14 +9,13 @@ use crate::blob::{AHEAD_PAGES_MIN, Blob, LOAD_PAGES_MAX};
 use crate::cache::FrameId;
 use crate::format::PageKind;
 use crate::metadata::extents::{Extent, Mapping};
-use crate::state::{Inner, Rare, Store};
+use crate::state::{Rare, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Error, PAGE_BYTES, Result, memory};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
 use std::io::IoSliceMut;
 use std::rc::Rc;
-
 
 /// Where a page's content comes from.
 pub(crate) enum Source {
@@ -38,7 +37,7 @@ impl Store {
     /// Reads at `offset` through the cache and returns the bytes read: fewer than asked only at the end.
     pub async fn read(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let _shared = blob.lock.read().await;
-        self.0.read_locked(blob, offset, buffer).await
+        self.read_locked(blob, offset, buffer).await
     }
 
     /// Reads into several pieces of memory, one behind the other, through the cache or `direct`: one read, which no change of the
@@ -50,14 +49,13 @@ impl Store {
         buffers: &mut [IoSliceMut<'_>],
         direct: bool,
     ) -> Result<usize> {
-        let inner = &self.0;
         let _shared = blob.lock.read().await;
         let mut done = 0;
         for buffer in buffers {
             let at = offset.saturating_add(done as u64);
             let read = match direct {
-                true => inner.read_direct_locked(blob, at, buffer).await,
-                false => inner.read_locked(blob, at, buffer).await,
+                true => self.read_direct_locked(blob, at, buffer).await,
+                false => self.read_locked(blob, at, buffer).await,
             };
             match read {
                 Ok(count) => {
@@ -76,7 +74,6 @@ impl Store {
     /// Borrows bytes without a copy: at most to the end of their page, fewer at the end of the blob. The
     /// buffer keeps its content whatever is written later.
     pub async fn read_borrowed(&self, blob: &Rc<Blob>, offset: u64, len: usize) -> Result<Buffer> {
-        let inner = &self.0;
         let _shared = blob.lock.read().await;
         let size = blob.size();
         let within = (offset % PAGE_BYTES as u64) as usize;
@@ -87,21 +84,16 @@ impl Store {
             .min(PAGE_BYTES - within)
             .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let page = (offset / PAGE_BYTES as u64) as u32;
-        match inner.source_ahead(blob, page, 1, &mut false).await? {
-            Source::Frame(frame) => Ok(inner.cache.buffer(frame).slice(within..within + len)),
+        match self.source_ahead(blob, page, 1, &mut false).await? {
+            Source::Frame(frame) => Ok(self.cache.buffer(frame).slice(within..within + len)),
             Source::Zero => Ok(Buffer::zeroed(len)),
         }
     }
 }
 
-impl Inner {
+impl Store {
     /// As [`Store::read`], for who holds `blob.lock`.
-    async fn read_locked(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize> {
+    async fn read_locked(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let size = blob.size();
         if offset >= size {
             return Ok(0);
@@ -135,22 +127,17 @@ impl Inner {
     }
 }
 
-impl Inner {
+impl Store {
     /// Where page `page` of the blob is read from, loading up to `want` pages if it isn't in the cache. The
     /// caller holds the blob's `lock`, so that the map can't change.
-    pub(crate) async fn source(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        page: u32,
-        want: u32,
-    ) -> Result<Source> {
+    pub(crate) async fn source(&self, blob: &Rc<Blob>, page: u32, want: u32) -> Result<Source> {
         self.source_ahead(blob, page, want, &mut true).await
     }
 
     /// The same, and more pages for a sequential reader. `missed`: whether its call has loaded anything yet; only the first load says
     /// whether it goes on where it was before.
     async fn source_ahead(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         page: u32,
         want: u32,
@@ -187,21 +174,21 @@ impl Inner {
     }
 
     /// Loads pages from `page` on in the background, for a sequential reader that isn't there yet.
-    fn load_behind(self: &Rc<Self>, blob: &Rc<Blob>, page: u32) {
+    fn load_behind(&self, blob: &Rc<Blob>, page: u32) {
         if self.closing.get() || !self.reactor.device().capabilities().queued {
             return; // a thread would have to do it, and most likely the reader
         }
-        let (inner, blob) = (self.clone(), blob.clone());
+        let (store, blob) = (self.clone(), blob.clone());
         self.reactor.spawn_local(async move {
             let _shared = blob.lock.read().await;
             if u64::from(page) * PAGE_BYTES as u64 >= blob.slot.borrow().valid_size {
                 return;
             }
-            if let Ok(Mapping::Extent(extent)) = inner.map(&blob, page).await
+            if let Ok(Mapping::Extent(extent)) = store.map(&blob, page).await
                 && !extent.unwritten
             {
                 // Who needs what can't be read loads it again, and gets the error.
-                let load = inner.load_data(&blob, page, extent, 1, Load::Behind);
+                let load = store.load_data(&blob, page, extent, 1, Load::Behind);
                 let _ = load.await;
             }
         });
@@ -209,7 +196,7 @@ impl Inner {
 
     /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent; more for a sequential reader.
     async fn load_data(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         page: u32,
         extent: Extent,

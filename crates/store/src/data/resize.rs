@@ -12,7 +12,7 @@ use crate::format::{BLOB_BYTES_MAX, BlobId};
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, Slot};
 use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::{Pages, Stop};
-use crate::state::{Inner, Store};
+use crate::state::Store;
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::ops::Range;
@@ -41,31 +41,30 @@ impl Store {
                 format!("a file has at most {BLOB_BYTES_MAX} bytes"),
             ));
         }
-        let inner = &self.0;
-        let _map = inner.lock_map(blob).await;
-        let _exclusive = inner.lock(blob).await;
-        inner.writable()?;
+        let _map = self.lock_map(blob).await;
+        let _exclusive = self.lock(blob).await;
+        self.writable()?;
         let untouched = blob.slot.borrow().allocated_pages == 0 && blob.slot.borrow().size == size;
         if untouched && blob.size() == size && blob.dirty.borrow().is_empty() {
             // An empty file that is cut: its times change, with the next write-back.
-            inner.touch(blob);
+            self.touch(blob);
             return Ok(());
         }
         if size <= blob.size() {
             if size > blob.slot.borrow().size {
                 // What goes may be all that says, to who takes over from a dead process, that the blob is so large.
-                inner.write_back(blob, false).await?;
+                self.write_back_locked(blob, false).await?;
             }
-            inner.cut(blob, size).await?;
+            self.cut(blob, size).await?;
         } else {
             if blob.cut_from.get() != 0 {
-                inner.cut(blob, blob.size()).await?;
+                self.cut(blob, blob.size()).await?;
             }
-            inner.write_back(blob, false).await?;
-            inner.grow_slot(blob, size).await?;
+            self.write_back_locked(blob, false).await?;
+            self.grow_slot(blob, size).await?;
         }
         blob.mtime.set(None);
-        blob.point.set(inner.journal.point());
+        blob.point.set(self.journal.point());
         Ok(())
     }
 
@@ -78,28 +77,26 @@ impl Store {
         mode: AllocateMode,
     ) -> Result<()> {
         check_range(&range)?;
-        let inner = &self.0;
-        let _map = inner.lock_map(blob).await;
-        let _exclusive = inner.lock(blob).await;
-        inner.write_back(blob, false).await?;
-        inner.allocate_locked(blob, &range).await?;
+        let _map = self.lock_map(blob).await;
+        let _exclusive = self.lock(blob).await;
+        self.write_back_locked(blob, false).await?;
+        self.allocate_locked(blob, &range).await?;
         if mode == AllocateMode::Extend && range.end > blob.size() {
-            inner.grow_slot(blob, range.end).await?;
+            self.grow_slot(blob, range.end).await?;
         }
-        inner.touch(blob);
-        blob.point.set(inner.journal.point());
+        self.touch(blob);
+        blob.point.set(self.journal.point());
         Ok(())
     }
 
     /// Frees the pages inside of the range; it reads as zeroes afterwards. The size stays.
     pub async fn punch(&self, blob: &Rc<Blob>, range: Range<u64>) -> Result<()> {
         check_range(&range)?;
-        let inner = &self.0;
-        let _map = inner.lock_map(blob).await;
-        let _exclusive = inner.lock(blob).await;
-        inner.punch_locked(blob, &range).await?;
-        inner.touch(blob);
-        blob.point.set(inner.journal.point());
+        let _map = self.lock_map(blob).await;
+        let _exclusive = self.lock(blob).await;
+        self.punch_locked(blob, &range).await?;
+        self.touch(blob);
+        blob.point.set(self.journal.point());
         Ok(())
     }
 
@@ -111,19 +108,18 @@ impl Store {
         mode: AllocateMode,
     ) -> Result<()> {
         check_range(&range)?;
-        let inner = &self.0;
-        let _map = inner.lock_map(blob).await;
-        let _exclusive = inner.lock(blob).await;
-        inner.write_back(blob, false).await?;
+        let _map = self.lock_map(blob).await;
+        let _exclusive = self.lock(blob).await;
+        self.write_back_locked(blob, false).await?;
         // First what may fail for lack of space.
-        inner.allocate_locked(blob, &range).await?;
-        inner.zero_locked(blob, &range).await?;
+        self.allocate_locked(blob, &range).await?;
+        self.zero_locked(blob, &range).await?;
         if mode == AllocateMode::Extend && range.end > blob.size() {
-            let grown = inner.grow_slot(blob, range.end);
+            let grown = self.grow_slot(blob, range.end);
             grown.await.map_err(half_way)?;
         }
-        inner.touch(blob);
-        blob.point.set(inner.journal.point());
+        self.touch(blob);
+        blob.point.set(self.journal.point());
         Ok(())
     }
 
@@ -131,12 +127,11 @@ impl Store {
     /// still has its id calls again.
     pub async fn delete(&self, id: BlobId) -> Result<()> {
         let blob = self.blob(id).await?;
-        let inner = &self.0;
-        let _map = inner.lock_map(&blob).await;
-        let _exclusive = inner.lock(&blob).await;
-        inner.writable()?;
+        let _map = self.lock_map(&blob).await;
+        let _exclusive = self.lock(&blob).await;
+        self.writable()?;
         let end = blob.frames_end();
-        let journaled = inner.any_live(&blob, 0, u32::MAX);
+        let journaled = self.any_live(&blob, 0, u32::MAX);
         let mut resume = Some(0);
         while let Some(start) = resume {
             resume = self
@@ -168,12 +163,12 @@ impl Store {
                 })
                 .await?;
             if resume.is_some() {
-                blob.hidden.set(inner.journal.point());
+                blob.hidden.set(self.journal.point());
             }
             // Its slot may get another blob, whose pages an old handle's lock-free reads must not find.
             blob.shared.set_size(0);
             blob.cut_from.set(end);
-            inner.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
+            self.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
         }
         blob.dirty.borrow_mut().clear();
         blob.mtime.set(None);
@@ -263,23 +258,23 @@ fn mark_some_unwritten(
     Ok(page)
 }
 
-impl Inner {
+impl Store {
     /// It was changed now: the slot has it after the next write-back.
-    fn touch(self: &Rc<Self>, blob: &Rc<Blob>) {
+    fn touch(&self, blob: &Rc<Blob>) {
         blob.mtime.set(Some(Timestamp::now()));
         self.note_dirty(blob);
     }
 
     /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty before it stays so:
     /// here nothing has to be written, and a device that fails keeps no data from going. Both locks are held.
-    async fn cut(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
+    async fn cut(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         let end = blob.frames_end();
         let from = size.div_ceil(PAGE) as u32;
         let journaled = self.any_live(blob, from, u32::MAX);
         let now = Timestamp::now();
         let mut resume = Some(from);
         while let Some(start) = resume {
-            resume = Store(self.clone())
+            resume = self
                 .transact_freeing(|txn| {
                     let mut slot = txn.slot(blob.id)?;
                     // Smaller where data that it would cover isn't home yet.
@@ -305,22 +300,21 @@ impl Inner {
     }
 
     /// Moves the end of a blob of which nothing is dirty to `size`, behind its present one. Both locks are held.
-    async fn grow_slot(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
+    async fn grow_slot(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         self.check_write(blob, size, 0)?;
-        Store(self.clone())
-            .transact(|txn| {
-                let mut slot = txn.slot(blob.id)?;
-                slot.size = slot.size.max(size);
-                stamp(&mut slot, Timestamp::now());
-                txn.put(blob.id, slot)
-            })
-            .await?;
+        self.transact(|txn| {
+            let mut slot = txn.slot(blob.id)?;
+            slot.size = slot.size.max(size);
+            stamp(&mut slot, Timestamp::now());
+            txn.put(blob.id, slot)
+        })
+        .await?;
         blob.shared.set_size(blob.size().max(size));
         Ok(())
     }
 
     /// Makes the allocated range read as zeroes. Nothing is dirty, both locks are held.
-    async fn zero_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+    async fn zero_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
         // Behind the valid size nothing is read.
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         let (first, last) = (
@@ -343,26 +337,20 @@ impl Inner {
     }
 
     /// Makes the mapped pages of `[from, to)` unwritten. The `map_lock` is held exclusively.
-    pub(crate) async fn mark_unwritten(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        from: u64,
-        to: u64,
-    ) -> Result<()> {
+    pub(crate) async fn mark_unwritten(&self, blob: &Rc<Blob>, from: u64, to: u64) -> Result<()> {
         let mut page = from;
         while page < to {
             page = match self.map(blob, page as u32).await? {
                 Mapping::Hole { pages } => page + u64::from(pages.max(1)),
                 Mapping::Extent(extent) if extent.unwritten => extent.end(),
                 Mapping::Extent(_) => {
-                    Store(self.clone())
-                        .transact_freeing(|txn| {
-                            let mut slot = txn.slot(blob.id)?;
-                            let next = mark_some_unwritten(txn, blob.id, &mut slot, page..to)?;
-                            txn.put(blob.id, slot)?;
-                            Ok(next)
-                        })
-                        .await?
+                    self.transact_freeing(|txn| {
+                        let mut slot = txn.slot(blob.id)?;
+                        let next = mark_some_unwritten(txn, blob.id, &mut slot, page..to)?;
+                        txn.put(blob.id, slot)?;
+                        Ok(next)
+                    })
+                    .await?
                 }
             };
         }
@@ -370,7 +358,7 @@ impl Inner {
     }
 
     /// Zeroes what the cache holds of the last page behind `size`. (On the device the valid size does it.)
-    async fn zero_tail(self: &Rc<Self>, blob: &Rc<Blob>, size: u64) -> Result<()> {
+    async fn zero_tail(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         let within = (size % PAGE) as usize;
         if within == 0 {
             return Ok(());
@@ -395,7 +383,7 @@ impl Inner {
     }
 
     /// Fills the holes of a range with pages. Both locks are held, nothing is dirty.
-    async fn allocate_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+    async fn allocate_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
         let (first, last) = (range.start / PAGE, range.end.div_ceil(PAGE));
         let mut missing = 0;
         let mut page = first;
@@ -419,13 +407,8 @@ impl Inner {
         result
     }
 
-    pub(crate) async fn fill_holes(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        first: u64,
-        last: u64,
-    ) -> Result<()> {
-        let store = Store(self.clone());
+    pub(crate) async fn fill_holes(&self, blob: &Rc<Blob>, first: u64, last: u64) -> Result<()> {
+        let store = self;
         let mut page = first;
         while page < last {
             let goal = self.goal(blob);
@@ -477,16 +460,16 @@ impl Inner {
         Ok(())
     }
 
-    async fn punch_locked(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+    async fn punch_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
         self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
-        self.write_back(blob, false).await?;
+        self.write_back_locked(blob, false).await?;
         self.zero_edges(blob, range).await?;
         if last <= first {
             return Ok(());
         }
         let journaled = self.any_live(blob, first as u32, last as u32);
-        let store = Store(self.clone());
+        let store = self;
         let mut resume = Some(first as u32);
         while let Some(start) = resume {
             resume = store
@@ -506,7 +489,7 @@ impl Inner {
     }
 
     /// Writes zeroes to the part of a range that lies in pages of which other parts stay. If the volume is read-only, nothing is done.
-    async fn zero_edges(self: &Rc<Self>, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+    async fn zero_edges(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
         self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
         let head_end = (first * PAGE).min(range.end);
@@ -521,7 +504,7 @@ impl Inner {
     }
 
     /// Writes zeroes to `[from, to)` within one page, if the page has content.
-    async fn zero_bytes(self: &Rc<Self>, blob: &Rc<Blob>, from: u64, to: u64) -> Result<()> {
+    async fn zero_bytes(&self, blob: &Rc<Blob>, from: u64, to: u64) -> Result<()> {
         let to = to.min(blob.size());
         if from >= to {
             return Ok(());

@@ -6,7 +6,7 @@
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
 use crate::metadata::extents::Mapping;
-use crate::state::{Inner, Store};
+use crate::state::Store;
 use adit_base::{Errno, PAGE_BYTES, Result};
 use std::rc::Rc;
 
@@ -24,7 +24,6 @@ pub enum Sought {
 impl Store {
     /// The first byte from `from` on that is what is sought. ENXIO when `from` is not before the end, or no data follows.
     pub async fn seek(&self, blob: &Rc<Blob>, from: u64, sought: Sought) -> Result<u64> {
-        let inner = &self.0;
         // Nothing is on its way home, and nobody writes: what is neither mapped nor dirty is a hole.
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
@@ -32,10 +31,10 @@ impl Store {
         if from >= size {
             return Err(Errno::NXIO.into());
         }
-        let dirty = inner.dirty_pages(blob);
+        let dirty = self.dirty_pages(blob);
         let mut page = from / PAGE;
         while page * PAGE < size {
-            let (found, end) = inner.run_at(blob, &dirty, page).await?;
+            let (found, end) = self.run_at(blob, &dirty, page).await?;
             if found == sought {
                 return Ok(from.max(page * PAGE));
             }
@@ -48,7 +47,7 @@ impl Store {
     }
 }
 
-impl Inner {
+impl Store {
     /// Pages whose data is in the cache only, ascending.
     fn dirty_pages(&self, blob: &Blob) -> Vec<u32> {
         let mut listed = blob.dirty.borrow_mut();
@@ -62,12 +61,7 @@ impl Inner {
     }
 
     /// What is at a page, and the page up to which it is known to be that.
-    async fn run_at(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        dirty: &[u32],
-        page: u64,
-    ) -> Result<(Sought, u64)> {
+    async fn run_at(&self, blob: &Rc<Blob>, dirty: &[u32], page: u64) -> Result<(Sought, u64)> {
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         let end = match self.map(blob, page as u32).await? {
             Mapping::Extent(extent) if !extent.unwritten && page < valid_pages => {

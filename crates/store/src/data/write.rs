@@ -11,7 +11,7 @@ use crate::data::write_back::Busy;
 use crate::format::BLOB_BYTES_MAX;
 use crate::format::PageKind;
 use crate::metadata::extents::Mapping;
-use crate::state::{Inner, Rare, Store};
+use crate::state::{Rare, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result, memory};
@@ -33,20 +33,19 @@ impl Store {
         offset: u64,
         data: &[IoSlice<'_>],
     ) -> Result<()> {
-        let inner = &self.0;
-        inner.throttle().await;
-        let mut exclusive = inner.lock(blob).await;
-        let mut promise = inner.promise(blob, offset, data).await?;
+        self.throttle().await;
+        let mut exclusive = self.lock(blob).await;
+        let mut promise = self.promise(blob, offset, data).await?;
         let (mut at, mut locked) = (offset, 0);
         for piece in data {
             for part in piece.chunks(LOCKED_BYTES_MAX) {
                 if locked + part.len() > LOCKED_BYTES_MAX {
                     drop(exclusive);
-                    inner.throttle().await;
-                    exclusive = inner.lock(blob).await;
+                    self.throttle().await;
+                    exclusive = self.lock(blob).await;
                     locked = 0;
                 }
-                inner.write_locked(blob, at, part, &mut promise).await?;
+                self.write_locked(blob, at, part, &mut promise).await?;
                 at += part.len() as u64;
                 locked += part.len();
             }
@@ -62,19 +61,18 @@ impl Store {
 
     /// As [`Store::append`], several pieces of memory, one behind the other.
     pub async fn append_vectored(&self, blob: &Rc<Blob>, data: &[IoSlice<'_>]) -> Result<u64> {
-        let inner = &self.0;
-        inner.throttle().await;
-        let _exclusive = inner.lock(blob).await;
+        self.throttle().await;
+        let _exclusive = self.lock(blob).await;
         let offset = blob.size();
-        let mut promise = inner.promise(blob, offset, data).await?;
+        let mut promise = self.promise(blob, offset, data).await?;
         let mut at = offset;
         for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
-            if inner.is_crowded() {
+            if self.is_crowded() {
                 // As `throttle`, but under the lock: what others write back is let be. An error is fsync's to tell.
-                let write_back: Rare<'_, _> = Box::pin(inner.write_back_dirty(Busy::Skip));
+                let write_back: Rare<'_, _> = Box::pin(self.write_back_dirty(Busy::Skip));
                 let _ = write_back.await;
             }
-            inner.write_locked(blob, at, part, &mut promise).await?;
+            self.write_locked(blob, at, part, &mut promise).await?;
             at += part.len() as u64;
         }
         Ok(offset)
@@ -83,14 +81,14 @@ impl Store {
 
 /// Pages promised to a write before its first byte; what it doesn't use goes back.
 pub(crate) struct Promise<'i> {
-    inner: &'i Inner,
+    store: &'i Store,
     pages: u64,
 }
 
 impl<'i> Promise<'i> {
     /// Nothing yet: each page is promised when it comes.
-    pub(crate) fn none(inner: &'i Inner) -> Promise<'i> {
-        Promise { inner, pages: 0 }
+    pub(crate) fn none(store: &'i Store) -> Promise<'i> {
+        Promise { store, pages: 0 }
     }
 
     /// Takes one page; false: there is none left.
@@ -103,7 +101,7 @@ impl<'i> Promise<'i> {
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
-        self.inner.unreserve(self.pages);
+        self.store.unreserve(self.pages);
     }
 }
 
@@ -121,11 +119,11 @@ pub(crate) fn granules(from: usize, to: usize) -> u64 {
     (u64::MAX >> (63 - (last - first))) << first
 }
 
-impl Inner {
+impl Store {
     /// Refuses what can't be written, and promises the pages that it needs: all of them, or ENOSPC. The caller
     /// holds `blob.lock` exclusively.
     async fn promise(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         offset: u64,
         data: &[IoSlice<'_>],
@@ -173,7 +171,7 @@ impl Inner {
 
     /// The caller holds `blob.lock` exclusively.
     pub(crate) async fn write_locked(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         offset: u64,
         data: &[u8],
@@ -231,7 +229,7 @@ impl Inner {
     }
 
     async fn write_frame(
-        self: &Rc<Self>,
+        &self,
         blob: &Blob,
         page: u32,
         mut frame: FrameId,
@@ -265,7 +263,7 @@ impl Inner {
 
     /// The frame of a page that is about to be written: loaded first unless all of it is new.
     async fn frame_to_write(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         page: u32,
         within: usize,
@@ -331,19 +329,19 @@ impl Inner {
     }
 
     /// Promises `pages` pages of the volume, or says ENOSPC.
-    pub(crate) async fn reserve(self: &Rc<Self>, pages: u64) -> Result<()> {
-        self.reserve_of(Inner::available_pages, pages).await
+    pub(crate) async fn reserve(&self, pages: u64) -> Result<()> {
+        self.reserve_of(Store::available_pages, pages).await
     }
 
     /// Promises `pages` of those that `available` says are left of the free ones.
     pub(crate) async fn reserve_of(
-        self: &Rc<Self>,
-        available: fn(&Inner, u64) -> u64,
+        &self,
+        available: fn(&Store, u64) -> u64,
         pages: u64,
     ) -> Result<()> {
         let mut reclaimed = false;
         loop {
-            let free = crate::Store(self.clone()).state().await?.free_pages;
+            let free = self.state().await?.free_pages;
             if available(self, free) >= pages {
                 self.reserved_pages.set(self.reserved_pages.get() + pages);
                 return Ok(());
@@ -368,7 +366,7 @@ impl Inner {
 
     /// From a quarter of the cache on, what is dirty is written back in the background; from a third on, writers wait for that (and
     /// help: who waits drives). Not while they hold a blob's lock: write-back takes the `map_lock`s, which come first.
-    pub(crate) async fn throttle(self: &Rc<Self>) {
+    pub(crate) async fn throttle(&self) {
         if self.unsettled_frames() <= self.cache.counts().limit / 4 {
             return;
         }

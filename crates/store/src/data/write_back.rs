@@ -35,7 +35,7 @@ use crate::data::write::granules;
 use crate::format::Slot;
 use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::Stop;
-use crate::state::{Inner, Rare, Store};
+use crate::state::{Rare, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use smallvec::SmallVec;
@@ -111,74 +111,71 @@ enum Left {
 impl Store {
     /// Makes a blob's data, size and map durable (not the names that lead to it).
     pub async fn sync(&self, blob: &Rc<Blob>, kind: SyncKind) -> Result<()> {
-        let inner = &self.0;
-        if inner.read_only.get() {
+        if self.read_only.get() {
             return Ok(());
         }
         // Locked: a write-back is in flight, which an fsync may not overtake.
         if blob.is_dirty() || blob.map_lock.is_locked() {
-            let _map = inner.lock_map(blob).await;
-            inner.write_back(blob, kind == SyncKind::All).await?;
+            let _map = self.lock_map(blob).await;
+            self.write_back_locked(blob, kind == SyncKind::All).await?;
         }
         let written = blob.home_sequence.get();
-        inner.commit_shared(blob.point.get()).await?;
+        self.commit_shared(blob.point.get()).await?;
         if planted(Bug::SkippedFlush) {
             return Ok(());
         }
-        inner.flush_home(written).await
+        self.flush_home(written).await
     }
 
     /// Takes a blob's dirty data to the device. Only a sync makes it durable.
     pub async fn write_back(&self, blob: &Rc<Blob>) -> Result<()> {
-        let _map = self.0.lock_map(blob).await;
-        self.0.write_back(blob, false).await
+        let _map = self.lock_map(blob).await;
+        self.write_back_locked(blob, false).await
     }
 
     /// Starts taking a blob's dirty data to the device, in the background.
     pub fn start_write_back(&self, blob: &Rc<Blob>) {
-        if self.0.read_only.get() || !blob.is_dirty() {
+        if self.read_only.get() || !blob.is_dirty() {
             return;
         }
-        let (inner, blob) = (self.0.clone(), blob.clone());
-        self.0.reactor.spawn_local(async move {
-            if let Some(_map) = inner.try_lock_map(&blob) {
-                let _ = inner.write_back(&blob, false).await; // fsync reports what fails
+        let (store, blob) = (self.clone(), blob.clone());
+        self.reactor.spawn_local(async move {
+            if let Some(_map) = store.try_lock_map(&blob) {
+                let _ = store.write_back_locked(&blob, false).await; // fsync reports what fails
             }
         });
     }
 
     /// Makes everything durable: all data, all metadata.
     pub async fn sync_all(&self) -> Result<()> {
-        let inner = &self.0;
-        if inner.read_only.get() {
+        if self.read_only.get() {
             return Ok(());
         }
-        let written = inner.write_back_dirty(Busy::Wait).await;
-        inner.commit().await?;
-        inner.flush_home(inner.barriers.written()).await?;
+        let written = self.write_back_dirty(Busy::Wait).await;
+        self.commit_all().await?;
+        self.flush_home(self.barriers.written()).await?;
         written
     }
 
     /// Takes home everything that was applied so far and empties the journal of it, as happens by itself when the
     /// ring fills up: recovery then has little to do.
     pub async fn checkpoint(&self) -> Result<()> {
-        let inner = &self.0;
-        inner.writable()?;
-        inner.commit().await?;
-        inner.checkpoint_all().await
+        self.writable()?;
+        self.commit_all().await?;
+        self.checkpoint_all().await
     }
 
     /// The place in the order of transactions after everything applied so far.
     pub fn commit_point(&self) -> crate::journal::Point {
-        self.0.journal.point()
+        self.journal.point()
     }
 
     /// Makes everything applied before `point` durable; free if it is already.
     pub async fn commit_to(&self, point: crate::journal::Point) -> Result<()> {
-        if self.0.read_only.get() {
+        if self.read_only.get() {
             return Ok(());
         }
-        self.0.commit_shared(point).await
+        self.commit_shared(point).await
     }
 
     /// Makes everything applied so far durable.
@@ -187,33 +184,33 @@ impl Store {
     }
 }
 
-impl Inner {
+impl Store {
     /// Starts the task that writes back and commits after a while, until nothing is left.
-    pub(crate) fn spawn_writeback(self: &Rc<Self>) {
+    pub(crate) fn spawn_writeback(&self) {
         if self.read_only.get() || self.writeback_running.replace(true) {
             return;
         }
-        let inner = self.clone();
+        let store = self.clone();
         self.reactor.spawn_local(async move {
             let mut failing = false;
             loop {
-                inner.reactor.sleep(inner.options.writeback_interval).await;
-                if inner.closing.get() || inner.writable().is_err() {
+                store.reactor.sleep(store.options.writeback_interval).await;
+                if store.closing.get() || store.writable().is_err() {
                     break;
                 }
                 // What fails stays dirty, and fsync reports it: but nobody may call that.
-                let written = inner.write_back_dirty(Busy::Skip).await;
+                let written = store.write_back_dirty(Busy::Skip).await;
                 let failed = written.is_err();
-                if std::mem::replace(&mut failing, failed) != failed && inner.writable().is_ok() {
-                    inner.tell_of_write_back(written);
+                if std::mem::replace(&mut failing, failed) != failed && store.writable().is_ok() {
+                    store.tell_of_write_back(written);
                 }
-                let committed = inner.commit().await.is_ok();
-                let left = !inner.dirty_blobs.is_empty() || !inner.journal.open_is_empty();
+                let committed = store.commit_all().await.is_ok();
+                let left = !store.dirty_blobs.is_empty() || !store.journal.open_is_empty();
                 if !committed || (!left && !failed) {
                     break;
                 }
             }
-            inner.writeback_running.set(false);
+            store.writeback_running.set(false);
         });
     }
 
@@ -229,21 +226,21 @@ impl Inner {
     }
 
     /// Starts the task that writes back all that is dirty now, unless it is at work already.
-    pub(crate) fn start_flush(self: &Rc<Self>) {
+    pub(crate) fn start_flush(&self) {
         if self.flushing.replace(true) {
             return;
         }
-        let inner = self.clone();
+        let store = self.clone();
         self.reactor.spawn_local(async move {
             // What fails stays dirty, and its own fsync reports it.
-            let _ = inner.write_back_dirty(Busy::Wait).await;
-            inner.flushing.set(false);
-            inner.frame_settled.notify_all();
+            let _ = store.write_back_dirty(Busy::Wait).await;
+            store.flushing.set(false);
+            store.frame_settled.notify_all();
         });
     }
 
     /// Writes back all blobs that are dirty now.
-    pub(crate) async fn write_back_dirty(self: &Rc<Self>, busy: Busy) -> Result<()> {
+    pub(crate) async fn write_back_dirty(&self, busy: Busy) -> Result<()> {
         let blobs = self.dirty_blobs.all();
         let mut first_error = None;
         for blob in blobs {
@@ -252,7 +249,7 @@ impl Inner {
                 Busy::Skip => self.try_lock_map(&blob),
             };
             if map.is_some()
-                && let Err(error) = self.write_back(&blob, true).await
+                && let Err(error) = self.write_back_locked(&blob, true).await
             {
                 first_error.get_or_insert(error);
             }
@@ -263,7 +260,7 @@ impl Inner {
 
     /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to it: all that is dirty now, in one
     /// sweep from the front, so that it ends however fast others go on writing. The caller holds its `map_lock` exclusively.
-    pub(crate) async fn write_back(self: &Rc<Self>, blob: &Rc<Blob>, times: bool) -> Result<()> {
+    pub(crate) async fn write_back_locked(&self, blob: &Rc<Blob>, times: bool) -> Result<()> {
         self.writable()?;
         let size_now = blob.size();
         let mut next = 0;
@@ -319,7 +316,7 @@ impl Inner {
     }
 
     async fn write_back_pages(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         mut pages: TakenPages,
         size: u64,
@@ -365,7 +362,7 @@ impl Inner {
 
     /// There is no room for data to move: it goes through the journal to where it is, a few pages at a time.
     async fn write_back_in_place(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         mut pages: TakenPages,
         size: u64,
@@ -397,7 +394,7 @@ impl Inner {
     /// The page in which the valid size lies, which isn't among `pages`, has to become zeroes behind it, in the same transaction, before
     /// the valid size passes its end.
     async fn cover_tail(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         slot: SlotSizes,
         pages: &mut TakenPages,
@@ -419,7 +416,7 @@ impl Inner {
     /// Decides what goes through the journal and what home, and takes space for what has none. The answers are places of the caller, in
     /// whose future they would be twice otherwise.
     async fn plan(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         slot: SlotSizes,
         pages: &[Taken],
@@ -457,7 +454,7 @@ impl Inner {
         // Many live pages full of new data would overflow a transaction: let the checkpoint make them
         // ordinary ones. (What they hold now may go home with it; it goes again as it is then.)
         if journal.len() > JOURNAL_PAGES_PER_SYNC {
-            self.checkpoint().await?;
+            self.run_checkpoint().await?;
             return Box::pin(self.plan(blob, slot, pages, size, journal, homes)).await;
         }
         if !home.is_empty() {
@@ -469,7 +466,7 @@ impl Inner {
 
     /// The transaction that maps what was written home and carries what goes through the journal.
     async fn map_pieces(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         journal: &[Taken],
         home: &mut [Piece],
@@ -492,7 +489,7 @@ impl Inner {
             || (times && blob.has_new_times());
         let mut new_pages = 0;
         if changes {
-            let store = Store(self.clone());
+            let store = self;
             let goal = self.goal(blob);
             let (mut atime, mut mtime) = (None, None);
             new_pages = store
@@ -562,7 +559,7 @@ impl Inner {
     /// what is on the device there is not the blob's. Before the valid size moves, so in as many transactions as
     /// it takes.
     pub(crate) async fn cover_gap(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         journal: &[Taken],
         home: &[Piece],
@@ -585,13 +582,13 @@ impl Inner {
     }
 
     /// Maps some of the pieces that were written home, in a transaction of its own.
-    async fn map_some(self: &Rc<Self>, blob: &Rc<Blob>, home: &mut [Piece]) -> Result<()> {
+    async fn map_some(&self, blob: &Rc<Blob>, home: &mut [Piece]) -> Result<()> {
         let some = home
             .iter_mut()
             .filter(|piece| piece.changes_map())
             .take(self.pieces_max());
         let some: SmallVec<[&mut Piece; PIECES_PER_TRANSACTION]> = some.collect();
-        let new_pages = Store(self.clone())
+        let new_pages = self
             .transact_freeing(|txn| {
                 let mut slot = txn.slot(blob.id)?;
                 let mut new_pages = 0;
@@ -676,7 +673,7 @@ impl Inner {
     }
 
     /// A write-back failed: its pages are dirty again.
-    fn redirty(self: &Rc<Self>, blob: &Rc<Blob>, journal: &[Taken], home: &[Piece]) {
+    fn redirty(&self, blob: &Rc<Blob>, journal: &[Taken], home: &[Piece]) {
         self.give_back(home);
         let moving = home.iter().filter(|piece| piece.replaces);
         self.unreserve(moving.map(|piece| u64::from(piece.pages)).sum());

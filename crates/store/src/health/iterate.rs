@@ -61,7 +61,7 @@ impl Store {
         f: &mut dyn FnMut(BlobId, &Slot) -> Result<()>,
     ) -> Result<()> {
         let first_page = from / SLOTS_PER_PAGE;
-        let position = self.0.space.borrow().geometry().position(first_page);
+        let position = self.space.borrow().geometry().position(first_page);
         let mut group = position.map_or(0, |(group, _)| group);
         while group < self.state().await?.groups_initialized {
             for (page, _) in self.slot_pages(group).await? {
@@ -71,7 +71,7 @@ impl Store {
                 let Some(content) = self.slot_page(page).await? else {
                     continue;
                 };
-                for (address, content) in slots_of(self.0.volume, page, &content) {
+                for (address, content) in slots_of(self.volume, page, &content) {
                     match content {
                         SlotContent::Free => {}
                         _ if address < from => {}
@@ -83,7 +83,7 @@ impl Store {
                             f(id, &slot)?;
                         }
                         SlotContent::Damaged => {
-                            let volume = self.0.reactor.name();
+                            let volume = self.reactor.name();
                             tracing::warn!(%volume, slot = address, "a damaged slot is left out: run `adit check`");
                         }
                     }
@@ -98,7 +98,7 @@ impl Store {
     pub(crate) async fn slot_pages(&self, group: u32) -> Result<Vec<(u64, PageState)>> {
         self.view(|view| {
             let mut found = Vec::new();
-            let space = self.0.space.borrow();
+            let space = self.space.borrow();
             space.for_each_slot_page(view, group, |page, state| {
                 found.push((page, state));
                 Ok(())
@@ -110,7 +110,7 @@ impl Store {
 
     /// A copy of a slot page; `None`: it no longer is one.
     pub(crate) async fn slot_page(&self, page: u64) -> Result<Option<Box<Page>>> {
-        self.view(|view| match self.0.space.borrow().page_state(view, page)? {
+        self.view(|view| match self.space.borrow().page_state(view, page)? {
             PageState::SlotsWithRoom | PageState::SlotsFull => {
                 Ok(Some(Box::new(view.page(page, PageKind::Slots)?.clone())))
             }

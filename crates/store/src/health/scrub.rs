@@ -11,7 +11,7 @@ use crate::cache::FrameFlags;
 use crate::format::BlobId;
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS};
 use crate::metadata::extents::Mapping;
-use crate::state::{Inner, Store};
+use crate::state::Store;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock};
 use adit_block::Operation;
 use std::rc::Rc;
@@ -61,7 +61,7 @@ pub struct ScrubReport {
 }
 
 struct Scrubber<'a> {
-    inner: &'a Rc<Inner>,
+    store: &'a Store,
     options: ScrubOptions,
     report: ScrubReport,
     begin_ns: u64,
@@ -77,11 +77,10 @@ impl Store {
         options: ScrubOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ScrubReport> {
-        let inner = &self.0;
         let free = self.state().await?.free_pages;
-        let capacity = inner.space.borrow().geometry().capacity_pages();
+        let capacity = self.space.borrow().geometry().capacity_pages();
         let mut scrubber = Scrubber {
-            inner,
+            store: self,
             options,
             report: ScrubReport::default(),
             begin_ns: clock::monotonic_ns(),
@@ -97,8 +96,8 @@ impl Store {
                 scrubber.blob(self, id).await?;
             }
         }
-        if inner.writable().is_ok() {
-            inner.settle().await?;
+        if self.writable().is_ok() {
+            self.settle().await?;
         }
         let read = scrubber.report.bytes;
         (scrubber.progress)(read, read);
@@ -146,14 +145,14 @@ impl Scrubber<'_> {
 
     /// Reads what is at page `page`, and some behind it; answers where to go on.
     async fn chunk(&mut self, blob: &Rc<Blob>, page: u32) -> Result<Option<u32>> {
-        let inner = self.inner;
+        let store = self.store;
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         if blob.deleted.get() || u64::from(page) >= valid_pages {
             return Ok(None);
         }
-        let extent = match inner.map(blob, page).await {
+        let extent = match store.map(blob, page).await {
             Ok(Mapping::Hole { pages }) => return Ok(Some(page.saturating_add(pages.max(1)))),
             Ok(Mapping::Extent(extent)) if extent.unwritten => {
                 return Ok(Some(extent.end() as u32));
@@ -171,10 +170,10 @@ impl Scrubber<'_> {
         let count = (end - u64::from(page)) as u32;
         let home = extent.physical + u64::from(page - extent.logical);
         let sums = loop {
-            match inner.sums(home, count) {
+            match store.sums(home, count) {
                 Ok(sums) => break Some(sums),
                 Err(stop) => {
-                    if let Err(error) = inner.unstop(stop).await {
+                    if let Err(error) = store.unstop(stop).await {
                         self.damage(blob.id, page, home, count, error.to_string());
                         break None;
                     }
@@ -187,14 +186,14 @@ impl Scrubber<'_> {
         // Nobody journals one of these pages meanwhile, but a checkpoint may be taking one home.
         let live: Vec<bool> = (page..page + count)
             .map(|page| {
-                let frame = inner.cache.find(blob.key(page));
-                frame.is_some_and(|frame| inner.cache.has(frame, FrameFlags::JOURNALED))
+                let frame = store.cache.find(blob.key(page));
+                frame.is_some_and(|frame| store.cache.has(frame, FrameFlags::JOURNALED))
             })
             .collect();
-        let mut content = inner.pool.get(count as usize * PAGE_BYTES)?;
-        let mut request = inner.request(Operation::Read, home);
+        let mut content = store.pool.get(count as usize * PAGE_BYTES)?;
+        let mut request = store.request(Operation::Read, home);
         request.buffers.push(content);
-        let completion = inner.reactor.submit(request).await;
+        let completion = store.reactor.submit(request).await;
         let whole = completion.result;
         content = completion
             .request
@@ -208,9 +207,9 @@ impl Scrubber<'_> {
             let mut one = None;
             if read.is_err() && count > 1 {
                 // Which of them is it?
-                let mut request = inner.request(Operation::Read, device);
-                request.buffers.push(inner.pool.get(PAGE_BYTES)?);
-                let completion = inner.reactor.submit(request).await;
+                let mut request = store.request(Operation::Read, device);
+                request.buffers.push(store.pool.get(PAGE_BYTES)?);
+                let completion = store.reactor.submit(request).await;
                 read = completion.result;
                 one = completion.request.buffers.into_iter().next();
             }
@@ -229,7 +228,7 @@ impl Scrubber<'_> {
                 None => &content.as_slice()[index * PAGE_BYTES..][..PAGE_BYTES],
             };
             self.report.bytes += PAGE;
-            if !inner.matches(home, index, &sums, bytes) {
+            if !store.matches(home, index, &sums, bytes) {
                 self.damage(
                     blob.id,
                     logical,
@@ -239,10 +238,10 @@ impl Scrubber<'_> {
                 );
             } else if sums.as_slice().get(index) == Some(&0)
                 && !live
-                && let Some(checksums) = &inner.checksums
+                && let Some(checksums) = &store.checksums
             {
                 self.report.unchecked_bytes += PAGE;
-                let sum = inner.volume.data_checksum(device, bytes);
+                let sum = store.volume.data_checksum(device, bytes);
                 checksums.settle_unless_known(device, sum);
             }
         }
@@ -277,14 +276,14 @@ impl Scrubber<'_> {
     async fn pause(&mut self) {
         let read = self.report.bytes;
         (self.progress)(read, self.total_bytes.max(read));
-        self.inner.reactor.yield_now().await;
+        self.store.reactor.yield_now().await;
         if let Some(due) = (u128::from(read) * 1_000_000_000)
             .checked_div(u128::from(self.options.bytes_per_second))
         {
             let passed = u128::from(clock::monotonic_ns() - self.begin_ns);
             let early = due.saturating_sub(passed).min(u128::from(u64::MAX)) as u64;
             if early > 0 {
-                self.inner.reactor.sleep(Duration::from_nanos(early)).await;
+                self.store.reactor.sleep(Duration::from_nanos(early)).await;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The journal: one ring, one order.
 //!
 //! Applied transactions collect in the *open* one: the list of journaled frames with pending granules.
-//! [`Inner::commit`] seals it (encodes the granules, reserves LSNs), writes it and makes it durable; callers
+//! [`Store::commit_all`] seals it (encodes the granules, reserves LSNs), writes it and makes it durable; callers
 //! that arrive meanwhile share the next one (group commit: one leader at a time; decision 0016).
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! Invariants:
 //! 1. LSN = absolute number of a journal page. What is below `horizon` is durable.
 //! 2. Before a journal write is submitted, all data that its records describe is durable
-//!    ([`Inner::flush_home`]).
+//!    ([`Store::flush_home`]).
 //! 3. `next - flushed_tail` never exceeds the ring; the last eighth is kept for the commit that begins
 //!    a checkpoint, so a checkpoint never waits for ring space.
 //! 4. A frame with pending or live bytes is JOURNALED: it isn't evicted and goes home only by
@@ -27,7 +27,7 @@ use crate::cache::{FrameFlags, FrameId, FrameKey};
 use crate::format::record::{Encoder, encoded_bytes_max};
 use crate::format::{JOURNAL_PAYLOAD_BYTES, Page, PageKind, VolumeId};
 use crate::metadata::space::Run;
-use crate::state::Inner;
+use crate::state::Store;
 use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{GRANULE_BYTES, PAGE_BYTES, Result};
@@ -213,13 +213,13 @@ impl Journal {
     }
 
     /// Device pages of frames with pending or live bytes.
-    pub(crate) fn live_homes(&self, inner: &Inner) -> HashSet<u64> {
+    pub(crate) fn live_homes(&self, store: &Store) -> HashSet<u64> {
         let (open, live) = (self.open.borrow(), self.live.borrow());
         let frames = open
             .iter()
             .chain(live.iter())
-            .filter_map(|key| inner.cache.find(*key));
-        frames.map(|frame| inner.cache.home(frame)).collect()
+            .filter_map(|key| store.cache.find(*key));
+        frames.map(|frame| store.cache.home(frame)).collect()
     }
 
     /// Accounts newly pending granules.
@@ -263,12 +263,12 @@ impl Journal {
 
     /// While a checkpoint runs: keeps the image of a page that is about to change, unless the page has
     /// changed since the checkpoint's commit already.
-    pub(crate) fn save_image(&self, inner: &Inner, frame: FrameId, page: u64) {
+    pub(crate) fn save_image(&self, store: &Store, frame: FrameId, page: u64) {
         let mut images = self.images.borrow_mut();
         let Some(images) = images.as_mut() else {
             return;
         };
-        let cache = &inner.cache;
+        let cache = &store.cache;
         if cache.has(frame, FrameFlags::JOURNALED)
             && cache.pending(frame) == 0
             && cache.first_lsn(frame) != 0
@@ -285,8 +285,8 @@ impl Journal {
     /// Takes a frame out of the cache whose page was freed by the transaction that was just applied. While
     /// a checkpoint runs, that transaction comes after its commit: should it be lost, the page has to be at
     /// home as it was, since the tail will have passed its records.
-    pub(crate) fn remove_freed(&self, inner: &Inner, frame: FrameId) {
-        let cache = &inner.cache;
+    pub(crate) fn remove_freed(&self, store: &Store, frame: FrameId) {
+        let cache = &store.cache;
         let first = cache.first_lsn(frame);
         if let Some(images) = self.images.borrow_mut().as_mut()
             && cache.has(frame, FrameFlags::JOURNALED)
@@ -394,9 +394,9 @@ impl Journal {
     }
 
     /// Encodes the open transaction. Everything in it has the LSNs from `Sealed::lsn` on.
-    pub(crate) fn seal(&self, inner: &Inner) -> Option<Sealed> {
+    pub(crate) fn seal(&self, store: &Store) -> Option<Sealed> {
         let _in = breakdown::enter(Layer::Journal);
-        let cache = &inner.cache;
+        let cache = &store.cache;
         let mut open = self.open.borrow_mut();
         if open.is_empty() {
             return None;
@@ -425,7 +425,7 @@ impl Journal {
             let home = cache.home(frame);
             encode_page(
                 &mut encoder,
-                &inner.volume,
+                &store.volume,
                 home,
                 cache.kind(frame),
                 fresh,
@@ -436,10 +436,10 @@ impl Journal {
         }
         // Even a transaction of which nothing is left has an LSN: `Point`s count on it.
         encoder
-            .zero(inner.layout.get().state_page, 0, 0)
+            .zero(store.layout.get().state_page, 0, 0)
             .expect("as above");
         let lsn = self.ring.next.load(Ordering::Relaxed);
-        let pages = encoder.finish(&inner.volume, self.epoch.get(), lsn, self.horizon());
+        let pages = encoder.finish(&store.volume, self.epoch.get(), lsn, self.horizon());
         // One worker: nobody reserves between the load and here. With several, headers are finished
         // after the reservation.
         assert_eq!(self.ring.reserve(pages), lsn);
@@ -480,14 +480,14 @@ impl Journal {
     }
 
     /// Hands out again what became reusable.
-    pub(crate) fn release_frees(&self, inner: &Inner) {
+    pub(crate) fn release_frees(&self, store: &Store) {
         let _in = breakdown::enter(Layer::Journal);
         let (horizon, tail) = (self.horizon(), self.flushed_tail());
         let mut frees = self.frees.borrow_mut();
         if frees.is_empty() {
             return;
         }
-        let mut space = inner.space.borrow_mut();
+        let mut space = store.space.borrow_mut();
         frees.retain(|free| {
             let usable =
                 free.lsn <= if free.journaled { tail } else { horizon } || planted(Bug::EarlyReuse);
@@ -532,8 +532,8 @@ impl Journal {
         self.live_pages() + needed <= self.ring.pages - self.ring.pages / 8
     }
 
-    pub(crate) fn wants_checkpoint(&self, inner: &Inner) -> bool {
+    pub(crate) fn wants_checkpoint(&self, store: &Store) -> bool {
         self.live_pages() > self.ring.pages / 2
-            || inner.cache.counts().journaled > inner.cache.counts().total / 4
+            || store.cache.counts().journaled > store.cache.counts().total / 4
     }
 }

@@ -20,7 +20,7 @@ use crate::commit::Transaction;
 use crate::format::superblock::geometry;
 use crate::metadata::pages::Stop;
 use crate::metadata::space::{Space, SpaceGeometry, set};
-use crate::state::{Inner, Store};
+use crate::state::Store;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -31,10 +31,9 @@ impl Store {
     /// Makes the volume `volume_bytes` large (rounded down to a page), durably. A file that is too small grows
     /// with it; any other device has to be that large. EINVAL for less than it has.
     pub async fn grow(&self, volume_bytes: u64) -> Result<()> {
-        let inner = &self.0;
-        inner.writable()?;
+        self.writable()?;
         let pages = volume_bytes / PAGE;
-        let now = inner.layout.get().volume_pages;
+        let now = self.layout.get().volume_pages;
         if pages < now {
             return Err(Error::with(
                 Errno::INVAL,
@@ -44,30 +43,30 @@ impl Store {
         if pages > VOLUME_PAGES_MAX {
             return Err(Error::with(Errno::FBIG, "a volume has at most 128 PiB"));
         }
-        inner.grow_device(pages).await?;
-        inner.raise_superblocks(pages).await?;
+        self.grow_device(pages).await?;
+        self.raise_superblocks(pages).await?;
         let geometry = self
             .transact(|txn| {
-                let old = *inner.space.borrow().geometry();
-                let layout = inner.layout.get().with_pages(pages);
+                let old = *self.space.borrow().geometry();
+                let layout = self.layout.get().with_pages(pages);
                 let new = geometry(&layout, old.cluster_pages);
                 if new.volume_pages <= old.volume_pages {
                     return Ok(None); // another call was faster
                 }
-                inner.space.borrow().stage_growth(txn, &new)?;
+                self.space.borrow().stage_growth(txn, &new)?;
                 Ok(Some((layout, new)))
             })
             .await?;
         // Nothing ran between the transaction's application and here.
         if let Some((layout, geometry)) = geometry {
-            inner.layout.set(layout);
-            inner.space.borrow_mut().set_geometry(geometry);
+            self.layout.set(layout);
+            self.space.borrow_mut().set_geometry(geometry);
         }
         self.commit().await
     }
 }
 
-impl Inner {
+impl Store {
     async fn grow_device(&self, pages: u64) -> Result<()> {
         let device = self.reactor.device();
         if device.geometry().size_bytes / PAGE >= pages {

@@ -29,7 +29,7 @@ use crate::metadata::space::Space;
 use crate::recovery::Findings;
 use crate::recovery::{RawIo, Recovered, recover, superblock_is_newest};
 use crate::recovery::{Resolution, Takeover, resolve};
-use crate::state::{FRAMES_PER_TRANSACTION, Inner, Store, StoreOptions};
+use crate::state::{FRAMES_PER_TRANSACTION, Store, StoreOptions, StoreState};
 use adit_base::hash::HashKey;
 use adit_base::size::format_size;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
@@ -348,21 +348,21 @@ impl Store {
         }
         let store = build(reactor, options, plain, *superblock, io.pool)?;
         // The mapping guards the volume from here on; where there is none, the claim of this opening does.
-        if store.0.mapping.is_none() {
-            *store.0.claim.borrow_mut() = next_claim.take();
+        if store.mapping.is_none() {
+            *store.claim.borrow_mut() = next_claim.take();
         }
         drop((claim, next_claim));
         store.check_state().await?;
         store.settle_recovered(recovered);
         if looks {
-            *store.0.unsaved.borrow_mut() = resolution.described();
+            *store.unsaved.borrow_mut() = resolution.described();
         }
         match store.take_over(resolution, looks).await {
             Ok(()) => {}
             // Not that the volume is read-only since, if settling in the background met it first.
-            Err(error) => return Err(store.0.failure.borrow().clone().unwrap_or(error)),
+            Err(error) => return Err(store.failure.borrow().clone().unwrap_or(error)),
         }
-        store.0.read_only.set(options.read_only);
+        store.read_only.set(options.read_only);
         Ok(store)
     }
 
@@ -370,10 +370,9 @@ impl Store {
     /// volume is, and the superblock only how large at most (`grow.rs`).
     async fn check_state(&self) -> Result<()> {
         let state = self.state().await?;
-        let inner = &*self.0;
-        let bound = inner.layout.get();
+        let bound = self.layout.get();
         let layout = bound.with_pages(state.volume_pages.min(bound.volume_pages));
-        let geometry = geometry(&layout, inner.superblock.borrow().cluster_pages);
+        let geometry = geometry(&layout, self.superblock.borrow().cluster_pages);
         if state.volume_pages > bound.volume_pages
             || layout.groups == 0
             || state.groups != layout.groups
@@ -388,29 +387,28 @@ impl Store {
                 ),
             ));
         }
-        inner.layout.set(layout);
-        *inner.space.borrow_mut() = Space::new(geometry);
+        self.layout.set(layout);
+        *self.space.borrow_mut() = Space::new(geometry);
         Ok(())
     }
 
     /// Takes everything home and marks the volume clean. The store is not to be used afterwards.
     pub async fn close(&self) -> Result<()> {
-        let inner = &self.0;
-        inner.closing.set(true);
-        if inner.read_only.get() {
+        self.closing.set(true);
+        if self.read_only.get() {
             return Ok(());
         }
         // Background work that had begun may still add to the journal: clean is what has an empty one.
         let mut attempts = 0;
         loop {
             self.sync_all().await?;
-            inner.checkpoint_all().await?;
-            inner.settle().await?;
-            inner.hold_superblock().await?;
-            if inner.journal.live_pages() == 0 && inner.journal.open_is_empty() {
+            self.checkpoint_all().await?;
+            self.settle().await?;
+            self.hold_superblock().await?;
+            if self.journal.live_pages() == 0 && self.journal.open_is_empty() {
                 break;
             }
-            inner.release_superblock();
+            self.release_superblock();
             attempts += 1;
             if attempts == CLOSE_ATTEMPTS_MAX {
                 return Err(Error::with(
@@ -419,12 +417,12 @@ impl Store {
                 ));
             }
         }
-        let tail = inner.journal.next();
-        let written = inner.write_superblocks(tail, STATE_CLEAN).await;
-        inner.release_superblock();
+        let tail = self.journal.next();
+        let written = self.write_superblocks(tail, STATE_CLEAN).await;
+        self.release_superblock();
         written?;
-        inner.claim.borrow_mut().take();
-        inner.frames.delete_shared()
+        self.claim.borrow_mut().take();
+        self.frames.delete_shared()
     }
 
     /// fsync of a blob, for callers that have its kind at hand.
@@ -610,7 +608,7 @@ fn build(
         Checksums::new(&superblock.unsettled, &geometry)
     });
     let volatile_cache = reactor.device().capabilities().volatile_cache;
-    let inner = Inner {
+    let store = StoreState {
         reactor,
         options: options.clone(),
         volume,
@@ -642,7 +640,7 @@ fn build(
         closing: Cell::new(false),
         failure: RefCell::new(None),
     };
-    Ok(Store(Rc::new(inner)))
+    Ok(Store(Rc::new(store)))
 }
 
 const _: () = assert!(CACHE_FRAMES_MIN as usize > 8 * FRAMES_PER_TRANSACTION);

@@ -12,8 +12,7 @@ impl Store {
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device. With
     /// `keep`, their mappings stay.
     pub(crate) async fn take_over(&self, mut resolution: Resolution, keep: bool) -> Result<()> {
-        let inner = &self.0;
-        inner.taking_over.set(!resolution.take.is_empty());
+        self.taking_over.set(!resolution.take.is_empty());
         for dead in &resolution.take {
             let path = dead.path().display();
             let pages = self.write_again(dead).await.map_err(|error| {
@@ -24,17 +23,17 @@ impl Store {
             self.sync_all().await?;
             if pages > 0 {
                 let epoch = dead.epoch();
-                let volume = inner.reactor.name();
+                let volume = self.reactor.name();
                 tracing::info!(%volume, pages, epoch, "took over what a dead process had written");
             }
         }
-        inner.taking_over.set(false);
-        if inner.superblock.borrow().state & STATE_TAKING_OVER != 0 && !inner.read_only.get() {
-            inner.hold_superblock().await?;
-            inner.superblock.borrow_mut().state = 0;
-            let written = inner.write_superblocks(inner.journal.flushed_tail(), 0);
+        self.taking_over.set(false);
+        if self.superblock.borrow().state & STATE_TAKING_OVER != 0 && !self.read_only.get() {
+            self.hold_superblock().await?;
+            self.superblock.borrow_mut().state = 0;
+            let written = self.write_superblocks(self.journal.flushed_tail(), 0);
             let written = written.await;
-            inner.release_superblock();
+            self.release_superblock();
             written?;
         }
         if keep && !planted(Bug::LookTakesOver) {

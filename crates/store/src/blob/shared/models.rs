@@ -1,17 +1,13 @@
 //! Models of what other threads know of a blob: its size, its bytes, its errors (`cargo xtask models`).
 
 use super::*;
-use crate::cache::{Cache, CacheOptions};
+use crate::cache::{Cache, CacheOptions, FrameFlags};
 use adit_base::sync::model::Wrong::Relaxed;
 use adit_base::sync::model::{Bug, check, spawn};
 
 /// A blob of one byte, and its cache.
 fn blob() -> (Cache, crate::cache::FrameId, Arc<BlobShared>) {
-    let options = CacheOptions {
-        frames_max: 4,
-        shared: None,
-    };
-    let mut cache = Cache::new(&options).expect("a cache");
+    let mut cache = Cache::new(&CacheOptions::new(4)).expect("a cache");
     let frame = cache.allocate().expect("a frame");
     cache.raw_mut(frame)[..2].copy_from_slice(&[1, 0]);
     let key = FrameKey { space: 3, page: 0 };

@@ -53,7 +53,7 @@ impl World {
         written
     }
 
-    /// As `Inner::lend`.
+    /// As `Store::lend`.
     fn grant_writes(&self, physical: u64) {
         self.grant.extents.publish(Extent {
             logical: 0,
@@ -64,7 +64,7 @@ impl World {
         self.grant.open();
     }
 
-    /// As `Inner::recalled`: waits to be told.
+    /// As `Store::recalled`: waits to be told.
     fn take_back(&self) {
         while !self.grant.recall() {
             let mut told = self.told.0.lock().expect("held");

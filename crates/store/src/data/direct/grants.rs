@@ -2,7 +2,7 @@
 
 use crate::blob::{Blob, WriteGrant};
 use crate::metadata::extents::Mapping;
-use crate::state::{Inner, Store};
+use crate::state::Store;
 use adit_base::PAGE_BYTES;
 use adit_base::simulation::{Bug, planted};
 use adit_reactor::sync::WriteGuard;
@@ -24,16 +24,16 @@ const PAGES_PER_WRITE: u32 = 32;
 impl Store {
     /// Somebody who wrote without the worker was the last to leave.
     pub fn end_direct_writes(&self, blob: &Rc<Blob>) {
-        self.0.recall_again(blob);
+        self.recall_again(blob);
     }
 
     /// From now on all direct writes are the worker's, which has something to note with each.
     pub fn keep_direct_writes(&self) {
-        self.0.grants_writes.set(false);
+        self.grants_writes.set(false);
     }
 }
 
-impl Inner {
+impl Store {
     /// The blob's `map_lock`, exclusively.
     pub(crate) async fn lock_map<'a>(&self, blob: &'a Rc<Blob>) -> WriteGuard<'a> {
         self.recall(blob);
@@ -73,7 +73,7 @@ impl Inner {
         ended
     }
 
-    /// As [`Inner::recall`], if somebody has asked.
+    /// As [`Store::recall`], if somebody has asked.
     fn recall_again(&self, blob: &Rc<Blob>) {
         if blob.granted.get() && blob.shared.write_grant().is_some_and(WriteGrant::end) {
             self.end_grant(blob);
@@ -104,7 +104,7 @@ impl Inner {
 
     /// After a direct write: lends the page and those around it that no frame holds, as far as its extent goes. The caller holds both
     /// locks shared and doesn't give way in between.
-    pub(crate) fn grant_writes(self: &Rc<Self>, blob: &Rc<Blob>, page: u32) {
+    pub(crate) fn grant_writes(&self, blob: &Rc<Blob>, page: u32) {
         let wait = blob.grant_after.get();
         if wait > 0 {
             return blob.grant_after.set(wait - 1);

@@ -4,14 +4,14 @@
 //! calling thread does that without the worker (`places.rs`). A direct write of whole physical blocks of the device, in mapped,
 //! written pages, goes straight to them and drops their frames, before and after, so that no reader keeps a page
 //! that it loaded meanwhile; then they are lent, so that the next one needs no worker (`grant.rs`). All else (unaligned, new or live pages) takes
-//! the cached path and is written back before the call returns. So it is for all of it where data has checksums: see `Inner::overwrite`.
+//! the cached path and is written back before the call returns. So it is for all of it where data has checksums: see `Store::overwrite`.
 
 use crate::blob::Blob;
 use crate::blob::{DIRECT_BYTES_MAX, direct_read_unit, direct_write_unit};
 use crate::cache::FrameFlags;
 use crate::data::read::Source;
 use crate::metadata::extents::{Extent, Mapping};
-use crate::state::{Inner, Rare, Store};
+use crate::state::{Rare, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
@@ -35,16 +35,15 @@ impl Store {
         buffer: &mut [u8],
     ) -> Result<usize> {
         let _shared = blob.lock.read().await;
-        self.0.read_direct_locked(blob, offset, buffer).await
+        self.read_direct_locked(blob, offset, buffer).await
     }
 
     /// Writes at `offset`, past the cache where that is possible. As durable as any write: not before a sync.
     pub async fn write_direct(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
-        let inner = &self.0;
-        inner.check_write(blob, offset, data.len() as u64)?;
+        self.check_write(blob, offset, data.len() as u64)?;
         let aligned =
-            (offset | data.len() as u64).is_multiple_of(inner.write_unit()) && !data.is_empty();
-        if aligned && inner.overwrite(blob, offset, data).await? {
+            (offset | data.len() as u64).is_multiple_of(self.write_unit()) && !data.is_empty();
+        if aligned && self.overwrite(blob, offset, data).await? {
             return Ok(());
         }
         let through_the_cache: Rare<'_, _> =
@@ -59,26 +58,25 @@ impl Store {
         data: &[u8],
         aligned: bool,
     ) -> Result<()> {
-        let inner = &self.0;
         self.write(blob, offset, data).await?;
         self.write_back(blob).await?;
-        if aligned && inner.checksums.is_some() {
+        if aligned && self.checksums.is_some() {
             // Who writes directly has a cache of his own.
             let _map = blob.map_lock.read().await;
             let _shared = blob.lock.read().await;
             let end = offset + data.len() as u64;
             for page in (offset / PAGE) as u32..(end / PAGE) as u32 {
-                inner.drop_clean_frames(blob, page, page + 1).await;
+                self.drop_clean_frames(blob, page, page + 1).await;
             }
         }
         Ok(())
     }
 }
 
-impl Inner {
+impl Store {
     /// As [`Store::read_direct`], for who holds `blob.lock`.
     pub(crate) async fn read_direct_locked(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         offset: u64,
         buffer: &mut [u8],
@@ -115,7 +113,7 @@ impl Inner {
     /// Reads the start of `buffer` from page `page` on, from the device, as far as one request or one hole
     /// goes; answers how many bytes.
     async fn read_device(
-        self: &Rc<Self>,
+        &self,
         blob: &Rc<Blob>,
         page: u32,
         within: usize,
@@ -125,7 +123,7 @@ impl Inner {
         let valid_size = blob.slot.borrow().valid_size;
         let part = (PAGE_BYTES - within).min(buffer.len());
         if start < valid_size && valid_size - start < PAGE {
-            // A write-back of what follows may take this page elsewhere although nobody writes to it: see `Inner::cover_tail`.
+            // A write-back of what follows may take this page elsewhere although nobody writes to it: see `Store::cover_tail`.
             match self.source(blob, page, 1).await? {
                 Source::Frame(frame) => {
                     buffer[..part].copy_from_slice(&self.cache.page(frame).0[within..within + part])
@@ -248,7 +246,7 @@ impl Inner {
     }
 
     /// Writes whole physical blocks of the device in place; false: their pages are not all mapped, written and free of live bytes.
-    async fn overwrite(self: &Rc<Self>, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
+    async fn overwrite(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
         if self.checksums.is_some() {
             // In place it would have to be, and the checksum of memory that its owner may change meanwhile means nothing.
             return Ok(false);
@@ -284,12 +282,7 @@ impl Inner {
     }
 
     /// Writes into mapped pages where they are.
-    async fn overwrite_blocks(
-        self: &Rc<Self>,
-        blob: &Rc<Blob>,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<()> {
+    async fn overwrite_blocks(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
@@ -321,7 +314,7 @@ impl Inner {
     }
 
     /// Drops the clean frames of a range; false: one is dirty or has live bytes.
-    async fn drop_clean_frames(self: &Rc<Self>, blob: &Blob, first: u32, last: u32) -> bool {
+    async fn drop_clean_frames(&self, blob: &Blob, first: u32, last: u32) -> bool {
         let busy = FrameFlags::DIRTY | FrameFlags::JOURNALED | FrameFlags::WRITEBACK;
         for page in first..last {
             while let Some(frame) = self.cache.find(blob.key(page)) {

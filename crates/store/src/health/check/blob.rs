@@ -62,7 +62,7 @@ impl Checker<'_> {
                 return self.unreadable(place, error, "the blobs in it can't be opened");
             }
         };
-        let volume = self.store.0.volume;
+        let volume = self.store.volume;
         let mut has_room = false;
         for (address, slot) in slots_of(volume, page, &content) {
             let offset = (address - first) as usize * size_of::<Slot>();
@@ -126,7 +126,7 @@ impl Checker<'_> {
         match slot.map_kind {
             MAP_EXTENTS => {
                 let mut found = Vec::new();
-                let view = View::new(&self.store.0);
+                let view = View::new(self.store);
                 // Reads the slot only, so there is no miss.
                 let _ = extents::check(&view, slot, id.slot, &mut |item| found.push(item));
                 self.found(&mut subject, found);

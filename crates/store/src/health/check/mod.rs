@@ -106,14 +106,14 @@ impl Store {
         leaf: &mut dyn FnMut(BlobId, &Page) -> Vec<String>,
     ) -> Result<CheckReport> {
         for _ in 0..ATTEMPTS {
-            if self.0.writable().is_ok() {
+            if self.writable().is_ok() {
                 self.sync_all().await?;
             }
             let before = self.commit_point();
             let state = self.state().await?;
             let checker = Checker {
                 store: self,
-                used: UsedPages::new(*self.0.space.borrow().geometry()),
+                used: UsedPages::new(*self.space.borrow().geometry()),
                 report: CheckReport::default(),
                 maps_unknown: BTreeSet::new(),
                 incomplete: false,
@@ -170,7 +170,7 @@ fn damage(error: &Error) -> Option<String> {
 impl Checker<'_> {
     async fn run(mut self, state: &StatePage) -> Result<CheckReport> {
         self.report.groups_initialized = state.groups_initialized;
-        self.report.groups = self.store.0.space.borrow().geometry().groups();
+        self.report.groups = self.store.space.borrow().geometry().groups();
         self.superblocks().await?;
         for group in 0..state.groups_initialized {
             self.slots(group).await?;
@@ -182,7 +182,7 @@ impl Checker<'_> {
                 self.checksums(group).await?;
             }
             if u64::from(group) % STEPS_PER_TURN == 0 {
-                self.store.0.reactor.yield_now().await;
+                self.store.reactor.yield_now().await;
             }
         }
         self.state(state).await?;
@@ -223,7 +223,7 @@ impl Checker<'_> {
         *done = (*done + 1).min(*total);
         (self.progress)(*done, *total);
         if *done % STEPS_PER_TURN == 0 {
-            self.store.0.reactor.yield_now().await;
+            self.store.reactor.yield_now().await;
         }
     }
 
@@ -258,28 +258,28 @@ impl Checker<'_> {
 
     /// Both superblocks, as they are on the device.
     async fn superblocks(&mut self) -> Result<()> {
-        let inner = &self.store.0;
-        let holds = inner.writable().is_ok();
+        let store = &self.store;
+        let holds = store.writable().is_ok();
         if holds {
-            inner.hold_superblock().await?;
+            store.hold_superblock().await?;
         }
-        let request = inner.pool.get(2 * PAGE_BYTES).map(|buffer| {
-            let mut request = inner.request(Operation::Read, 0);
+        let request = store.pool.get(2 * PAGE_BYTES).map(|buffer| {
+            let mut request = store.request(Operation::Read, 0);
             request.buffers.push(buffer);
             request
         });
         let completion = match request {
-            Ok(request) => Ok(inner.reactor.submit(request).await),
+            Ok(request) => Ok(store.reactor.submit(request).await),
             Err(error) => Err(error),
         };
         if holds {
-            inner.release_superblock();
+            store.release_superblock();
         }
         let completion = completion?;
         let found = match (completion.result, completion.request.buffers.first()) {
             (Ok(()), Some(buffer)) => {
                 let (first, second) = buffer.as_slice().split_at(PAGE_BYTES);
-                superblock::check([first, second], &inner.superblock.borrow())
+                superblock::check([first, second], &store.superblock.borrow())
             }
             (result, _) => {
                 let errno = result.err().unwrap_or(Errno::IO);
@@ -319,7 +319,7 @@ impl Checker<'_> {
     }
 
     fn map_place(&self, group: u32) -> String {
-        let page = self.store.0.space.borrow().geometry().map_page(group);
+        let page = self.store.space.borrow().geometry().map_page(group);
         format!("the map of group {group} (page {page})")
     }
 
@@ -333,7 +333,7 @@ impl Checker<'_> {
         let used = &self.used;
         let free = store
             .view(|view| {
-                let space = store.0.space.borrow();
+                let space = store.space.borrow();
                 found.clear();
                 space.check_group(view, group, used, &mut |problem| found.push(problem))
             })
@@ -378,7 +378,7 @@ impl Checker<'_> {
     /// The pages with the checksums of a group's data.
     async fn checksums(&mut self, group: u32) -> Result<()> {
         let store = self.store;
-        let geometry = *store.0.space.borrow().geometry();
+        let geometry = *store.space.borrow().geometry();
         for index in 1..geometry.head_pages() as u64 {
             let page = geometry.map_page(group) + index;
             let checked = store
@@ -397,7 +397,7 @@ impl Checker<'_> {
     async fn state(&mut self, state: &StatePage) -> Result<()> {
         let place = format!(
             "the state page (page {})",
-            self.store.0.layout.get().state_page
+            self.store.layout.get().state_page
         );
         if self.maps_unknown.is_empty() && state.free_pages != self.report.pages_free {
             let what = format!(

@@ -561,7 +561,7 @@ async fn walk(
     Ok(pages)
 }
 
-/// The children of an inner node, and what is wrong with it.
+/// The children of an store node, and what is wrong with it.
 fn children(content: &Page, parent: &Pending) -> (Vec<Pending>, Option<&'static str>) {
     let count = usize::from(header(content).count);
     if count == 0 || count > NODE_ENTRIES {

@@ -274,7 +274,7 @@ impl Store {
                 * page_bytes,
             usable_bytes: self.pages_for_a_new_blob(state.free_pages) * page_bytes,
             journal_bytes: superblock.journal_pages * page_bytes,
-            journal_live_bytes: self.journal.live_pages() * page_bytes,
+            journal_live_bytes: self.journal.ring.live_pages() * page_bytes,
             cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
             blobs: state.blobs,
             epoch: superblock.epoch,
@@ -376,7 +376,7 @@ impl Store {
         let frames = FRAMES_PER_TRANSACTION + 3 * data_pages;
         loop {
             self.writable()?;
-            if !self.journal.open_has_room(data_pages) {
+            if !self.journal.open.has_room(data_pages) {
                 let commit: Rare<'_, _> = Box::pin(self.commit_all());
                 commit.await?;
             } else if self.cache.available() < frames {
@@ -390,11 +390,11 @@ impl Store {
     /// Makes pending frees usable: before ENOSPC. Says whether anything may have been gained.
     pub(crate) fn reclaim_pending(&self) -> Rare<'_, Result<bool>> {
         Box::pin(async {
-            if self.journal.frees_pending() == 0 {
+            if self.journal.frees.count() == 0 {
                 return Ok(false);
             }
             self.commit_all().await?;
-            if self.journal.frees_pending() != 0 {
+            if self.journal.frees.count() != 0 {
                 self.checkpoint_all().await?;
             }
             Ok(true)
@@ -428,7 +428,7 @@ impl Store {
     }
 
     fn unclaimed_pages(&self, free_pages: u64) -> u64 {
-        let claimed = self.journal.pages_pending() + self.reserved_pages.get();
+        let claimed = self.journal.frees.pages() + self.reserved_pages.get();
         free_pages.saturating_sub(claimed)
     }
 

@@ -78,7 +78,6 @@ mod tests {
         "reactor/src/driver/inside.rs",
         "reactor/src/driver/mod.rs",
         "store/src/cache/mapping.rs",
-        "store/src/journal.rs",
     ];
 
     #[test]

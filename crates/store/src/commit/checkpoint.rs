@@ -57,7 +57,7 @@ impl Store {
         loop {
             self.run_checkpoint().await?;
             // What was waited for may have begun long before.
-            if self.journal.flushed_tail() >= target {
+            if self.journal.ring.flushed_tail() >= target {
                 return Ok(());
             }
         }
@@ -71,18 +71,18 @@ impl Store {
 
     async fn checkpoint_or_wait(&self) -> Result<()> {
         let journal = &self.journal;
-        let durable = journal.horizon();
+        let durable = journal.ring.horizon();
         while journal.checkpointing.get() {
             self.writable()?;
             journal.committed.wait().await;
             // The one that ran may have begun long ago: what was committed since is in the journal only.
-            if !journal.checkpointing.get() && journal.flushed_tail() >= durable {
+            if !journal.checkpointing.get() && journal.ring.flushed_tail() >= durable {
                 return self.writable();
             }
         }
         journal.checkpointing.set(true);
         let result = self.checkpoint_once().await;
-        journal.stop_images();
+        journal.images.stop();
         journal.checkpointing.set(false);
         if let Err(error) = &result {
             self.fail(error.clone());
@@ -95,12 +95,12 @@ impl Store {
     async fn checkpoint_once(&self) -> Result<()> {
         let journal = &self.journal;
         // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get one.
-        journal.want_images();
+        journal.images.want();
         let tail = loop {
             self.writable()?;
-            match journal.images_lsn() {
+            match journal.images.lsn() {
                 // Everything sealed before the images began is durable.
-                Some(lsn) if journal.horizon() >= lsn => break lsn,
+                Some(lsn) if journal.ring.horizon() >= lsn => break lsn,
                 _ if journal.is_committing() => journal.committed.wait().await,
                 _ => self.commit_open().await?,
             }
@@ -122,16 +122,16 @@ impl Store {
             self.flush_home(self.barriers.note_write()).await?;
         }
         if planted(Bug::UnflushedTail) {
-            journal.set_flushed_tail(tail);
-            journal.release_frees(self);
+            journal.ring.advance_flushed_tail(tail);
+            self.release_frees();
         }
         self.write_superblocks(tail, 0).await?;
-        journal.set_flushed_tail(tail);
+        journal.ring.advance_flushed_tail(tail);
         for (index, key) in keys.into_iter().enumerate() {
             self.end_live(key, tail, &sums);
             self.end_slice(index + 1, SLICE_PAGES).await;
         }
-        journal.release_frees(self);
+        self.release_frees();
         self.frame_settled.notify_all();
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Store {
                 homes.pop();
                 keys.push(key);
                 let kind = self.cache.kind(frame);
-                let image = self.journal.take_image(home);
+                let image = self.journal.images.take(home);
                 self.unsettle_place(home, kind);
                 buffers.push(match image.filter(|_| !planted(Bug::MetadataHomeEarly)) {
                     Some(image) => self.home_buffer(home, image.kind, &image.page)?,
@@ -238,7 +238,7 @@ impl Store {
         }
         // More may be freed while these are written.
         loop {
-            let orphans = self.journal.take_orphans();
+            let orphans = self.journal.images.take_orphans();
             if orphans.is_empty() {
                 return Ok(sums);
             }
@@ -287,7 +287,7 @@ impl Store {
             let mut superblock = self.superblock.borrow_mut();
             superblock.tail = tail;
             if let Some(checksums) = &self.checksums {
-                superblock.unsettled = checksums.listed(self.journal.horizon());
+                superblock.unsettled = checksums.listed(self.journal.ring.horizon());
             }
             // Until everything that dead processes left is written, whatever else writes a superblock.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;

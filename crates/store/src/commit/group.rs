@@ -3,6 +3,7 @@
 use crate::journal::{Point, Sealed, WAIT_TURNS};
 use crate::state::Store;
 use adit_base::Result;
+use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
 use adit_block::Buffer;
 use smallvec::SmallVec;
@@ -28,7 +29,7 @@ impl Store {
         self.writable()?;
         let journal = &self.journal;
         let (mut followed, mut waited) = (false, !shared);
-        while journal.horizon() < point.0 {
+        while journal.ring.horizon() < point.0 {
             self.writable()?;
             if journal.is_committing() {
                 followed = true;
@@ -61,7 +62,7 @@ impl Store {
         let in_vain = || {
             journal.checkpointing.get()
                 || journal.is_committing()
-                || journal.horizon() >= point.0
+                || journal.ring.horizon() >= point.0
                 || self.reactor.has_requests()
         };
         if expected == 1 || in_vain() {
@@ -75,7 +76,7 @@ impl Store {
             self.reactor.yield_now().await;
         }
         followers.waited_for.set(false);
-        if journal.horizon() >= point.0 {
+        if journal.ring.horizon() >= point.0 {
             // Another commit was faster; callers that joined this one since have nothing to wait for.
             journal.committed.notify_all();
         } else if !journal.is_committing() {
@@ -102,10 +103,8 @@ impl Store {
 
     async fn commit_sealed(&self) -> Result<()> {
         let journal = &self.journal;
-        let sealed = journal.seal(self);
-        // In the same step: pages that change from the seal on are saved for the checkpoint.
-        journal.start_wanted_images();
-        let Some(sealed) = sealed else {
+        let state_page = self.layout.get().state_page;
+        let Some(sealed) = journal.seal(&self.cache, &self.volume, state_page) else {
             return Ok(());
         };
         // Records were only added after their data's writes completed, so flushing here is enough.
@@ -115,21 +114,32 @@ impl Store {
         let result = self.write_sealed(&sealed).await;
         // After a failure they stay published: the next process on this boot can still write them.
         result?;
-        for frame in &sealed.frames {
-            self.cache.unpublish_journal_buffer(*frame);
-        }
-        let horizon = journal.sealed_is_durable(sealed);
-        self.frames.header().set_horizon(horizon);
-        journal.release_frees(self);
-        if journal.wants_checkpoint(self) && !journal.checkpointing.get() {
+        journal.pass_horizon(&self.cache, sealed);
+        self.frames.header().set_horizon(journal.ring.horizon());
+        self.release_frees();
+        if journal.wants_checkpoint(&self.cache) && !journal.checkpointing.get() {
             self.spawn_checkpoint();
         }
         Ok(())
     }
 
+    /// Hands the freed runs back to the allocator that may be used again.
+    pub(crate) fn release_frees(&self) {
+        let _in = breakdown::enter(Layer::Journal);
+        let journal = &self.journal;
+        if journal.frees.count() == 0 {
+            return;
+        }
+        let mut space = self.space.borrow_mut();
+        let (horizon, tail) = (journal.ring.horizon(), journal.ring.flushed_tail());
+        journal
+            .frees
+            .release(horizon, tail, |run| space.release(run));
+    }
+
     async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
         let layout = self.layout.get();
-        let pages = self.journal.ring_pages();
+        let pages = self.journal.ring.pages();
         // At most two pieces: the ring's end divides them.
         let until_end = (pages - sealed.lsn % pages).min(sealed.frames.len() as u64) as usize;
         let mut lsn = sealed.lsn;

@@ -349,7 +349,7 @@ impl<'s> Transaction<'s> {
         let free = self.state()?.free_pages;
         let store = self.store;
         let room = if self.freeing {
-            free.saturating_sub(store.journal.pages_pending())
+            free.saturating_sub(store.journal.frees.pages())
         } else {
             store.available_pages(free)
         };
@@ -469,15 +469,15 @@ impl<'s> Transaction<'s> {
         // Before the map that makes them readable: should the process die in between, they count all the same, and
         // nothing refers to them.
         for (frame, home, mask) in &self.journaled {
-            journal.save_image(store, *frame, *home);
+            journal.images.save(&store.cache, *frame, *home);
             let before = cache.pending(*frame);
             cache.set_home(*frame, *home);
             cache.set_kind(*frame, PageKind::Data as u8);
             cache.set_pending(*frame, before | *mask);
             cache.set(*frame, FrameFlags::JOURNALED);
-            journal.count_open(*mask & !before);
+            journal.open.count(*mask & !before);
             if before == 0 {
-                journal.join_open(cache.key(*frame), false);
+                journal.open.join(cache.key(*frame), false);
             }
             if let Some(checksums) = &store.checksums {
                 checksums.unsettle(Run {
@@ -496,14 +496,14 @@ impl<'s> Transaction<'s> {
                 && let Some(frame) = cache.find(FrameKey::meta(run.page))
                 && !cache.is_loading(frame)
             {
-                journal.remove_freed(store, frame);
+                journal.images.remove_freed(&store.cache, frame);
             }
             if let Some(checksums) = &store.checksums {
                 checksums.unsettle(*run);
             }
-            journal.add_free(*run, *journaled);
+            journal.frees.add(*run, *journaled);
         }
-        if !journal.open_is_empty() {
+        if !journal.open.is_empty() {
             store.spawn_writeback();
         }
     }
@@ -519,21 +519,23 @@ impl<'s> Transaction<'s> {
         let shadows = || self.shadows.iter().filter(|shadow| which(&shadow.key));
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
         for shadow in shadows() {
-            journal.save_image(store, shadow.target, cache.home(shadow.target));
+            journal
+                .images
+                .save(&store.cache, shadow.target, cache.home(shadow.target));
             if shadow.is_fresh() {
                 // Before anything refers to it: what a salvage would make of it alone is harmless.
                 cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
-                journal.join_open(shadow.key, true);
+                journal.open.join(shadow.key, true);
             }
             edits.push((shadow.target, shadow.shadow));
         }
         let mut reported = shadows();
         cache.apply(&edits, |applied| {
             let shadow = reported.next().expect("a report for each edit");
-            journal.count_open(applied.changed & !applied.was_pending);
+            journal.open.count(applied.changed & !applied.was_pending);
             let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);
             if applied.changed != 0 && !listed {
-                journal.join_open(shadow.key, false);
+                journal.open.join(shadow.key, false);
             }
         });
     }

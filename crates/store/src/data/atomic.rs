@@ -33,7 +33,7 @@ impl Store {
     /// Most pages (4 KiB) that one [`Store::write_atomic`] may touch: between 60 and 250, by the size of the journal.
     pub fn atomic_pages_max(&self) -> usize {
         // One more may be needed for what lies between the valid size and the ranges.
-        self.journal.data_pages_max() - 1
+        self.journal.open.data_pages_max() - 1
     }
 
     /// Writes all ranges, later ones over earlier ones, or, whatever fails or dies, none of them. As durable as any write: by the next sync

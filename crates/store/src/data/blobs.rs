@@ -74,7 +74,7 @@ impl Store {
         if self.cache.pending(frame) & mask != 0 {
             self.journal.point()
         } else {
-            crate::journal::Point(self.journal.next())
+            crate::journal::Point(self.journal.ring.next())
         }
     }
 

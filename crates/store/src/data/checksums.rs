@@ -378,7 +378,7 @@ impl Store {
             self.journal.committed.wait().await;
         }
         // In one step with the look at what is live: whoever journals one of them later takes it off.
-        let live = self.journal.live_homes(self);
+        let live = self.journal.live_homes(&self.cache);
         {
             let mut settling = checksums.settling.borrow_mut();
             missing.retain(|page| !live.contains(page) && !settling.contains_key(page));

@@ -82,7 +82,7 @@ impl Store {
             if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
                 self.unreserve(1);
             }
-            self.journal.remove_freed(self, frame);
+            self.journal.images.remove_freed(&self.cache, frame);
         }
     }
 

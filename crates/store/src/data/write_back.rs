@@ -205,7 +205,7 @@ impl Store {
                     store.tell_of_write_back(written);
                 }
                 let committed = store.commit_all().await.is_ok();
-                let left = !store.dirty_blobs.is_empty() || !store.journal.open_is_empty();
+                let left = !store.dirty_blobs.is_empty() || !store.journal.open.is_empty();
                 if !committed || (!left && !failed) {
                     break;
                 }

@@ -1,8 +1,182 @@
-//! The journal's state: the ring, the open transaction, pending frees. `commit` moves it on.
+//! The journal: one ring, one order. This is its state; `commit` moves it on.
+//!
+//! Applied transactions collect in the *open* one. A commit seals it (encodes the granules, reserves
+//! LSNs), writes it and makes it durable; callers that arrive meanwhile share the next one (group
+//! commit: one leader at a time; decision 0016).
+//!
+//! | module | what |
+//! |---|---|
+//! | here | all of it, and which frames have live bytes |
+//! | `ring` | LSNs: live, in flight, free |
+//! | `open` | the open transaction, and sealing it |
+//! | `frees` | freed runs that may not be used yet |
+//! | `images` | pages as they were at a checkpoint's commit |
+//! | `followers` | how long a leader waits for followers |
+//!
+//! Invariants:
+//! 1. LSN = absolute number of a journal page. What is below the horizon is durable (`ring`).
+//! 2. Before a journal write is submitted, all data that its records describe is durable
+//!    (`commit/group.rs`).
+//! 3. The last eighth of the ring is kept for the commit that begins a checkpoint, so a checkpoint
+//!    never waits for ring space.
+//! 4. A frame with pending or live bytes is JOURNALED: it isn't evicted, and goes home only by
+//!    `commit/checkpoint.rs`.
+//!
+//! A failed journal write or flush makes the volume read-only: nothing that follows may be
+//! acknowledged.
 
 mod followers;
+mod frees;
+mod images;
+mod open;
 mod ring;
 
+use crate::cache::{FrameFlags, FrameKey, OwnedCache};
+use crate::format::VolumeId;
+use adit_reactor::sync::Event;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+
 pub(crate) use followers::{Followers, WAIT_TURNS};
-pub use ring::Point;
-pub(crate) use ring::*;
+use frees::PendingFrees;
+use images::Images;
+use open::OpenTransaction;
+pub(crate) use open::{Sealed, encode_page};
+pub(crate) use ring::Ring;
+
+/// A place in the order of transactions: what was applied before it was taken is durable when the
+/// horizon has reached it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Point(pub(crate) u64);
+
+/// The journal of an open volume.
+pub(crate) struct Journal {
+    pub(crate) ring: Ring,
+    pub(crate) open: OpenTransaction,
+    /// Frames with live bytes, in the order in which they became so.
+    pub(crate) live: RefCell<Vec<FrameKey>>,
+    pub(crate) frees: PendingFrees,
+    pub(crate) images: Images,
+    pub(crate) followers: Followers,
+    committing: Cell<bool>,
+    pub(crate) checkpointing: Cell<bool>,
+    /// A commit ended, a checkpoint ended, or the volume failed.
+    pub(crate) committed: Event,
+}
+
+impl Journal {
+    /// A journal whose ring is empty from `lsn` on.
+    pub(crate) fn new(pages: u64, epoch: u64, lsn: u64) -> Journal {
+        Journal {
+            ring: Ring::new(pages, lsn),
+            open: OpenTransaction::new(pages, epoch),
+            live: RefCell::default(),
+            frees: PendingFrees::default(),
+            images: Images::default(),
+            followers: Followers::default(),
+            committing: Cell::new(false),
+            checkpointing: Cell::new(false),
+            committed: Event::new(),
+        }
+    }
+
+    /// The place in the order that covers everything applied so far.
+    pub(crate) fn point(&self) -> Point {
+        Point(self.ring.next() + u64::from(!self.open.is_empty()))
+    }
+
+    /// Device pages of frames with pending or live bytes.
+    pub(crate) fn live_homes(&self, cache: &OwnedCache) -> HashSet<u64> {
+        let mut homes = HashSet::new();
+        let mut add =
+            |key: &FrameKey| homes.extend(cache.find(*key).map(|frame| cache.home(frame)));
+        self.open.for_each(&mut add);
+        self.live.borrow().iter().for_each(add);
+        homes
+    }
+
+    /// May a commit that isn't a checkpoint's begin?
+    pub(crate) fn has_ordinary_room(&self) -> bool {
+        self.ring.has_ordinary_room(self.open.pages())
+    }
+
+    /// Has so much become live that it is time for a checkpoint?
+    pub(crate) fn wants_checkpoint(&self, cache: &OwnedCache) -> bool {
+        let counts = cache.counts();
+        self.ring.live_pages() > self.ring.pages() / 2 || counts.journaled > counts.total / 4
+    }
+
+    /// Is a commit in flight?
+    pub(crate) fn is_committing(&self) -> bool {
+        self.committing.get()
+    }
+
+    /// Begins a commit; [`Journal::end_commit`] ends it.
+    pub(crate) fn begin_commit(&self) {
+        assert!(!self.committing.replace(true), "one committer at a time");
+    }
+
+    /// The commit in flight ended, well or not.
+    pub(crate) fn end_commit(&self) {
+        assert!(self.committing.replace(false), "a commit is in flight");
+    }
+
+    /// Seals the open transaction: everything in it has the LSNs from `Sealed::lsn` on, and its frames
+    /// are live. None: it is empty. In the same step, a checkpoint that waits gets its images.
+    pub(crate) fn seal(
+        &self,
+        cache: &OwnedCache,
+        volume: &VolumeId,
+        state_page: u64,
+    ) -> Option<Sealed> {
+        assert!(self.is_committing(), "the leader seals");
+        let sealed = self.open.seal(cache, volume, state_page, &self.ring);
+        if let Some(sealed) = &sealed {
+            // For a process that dies here: first the sealed pages count, then the frames' granules don't.
+            for (index, frame) in sealed.frames.iter().enumerate() {
+                cache.publish_journal_buffer(*frame, sealed.lsn + index as u64);
+            }
+            for key in &sealed.keys {
+                self.note_live(cache, *key, sealed.lsn);
+            }
+            self.frees.seal(self.ring.next());
+        }
+        self.images.start_if_wanted(self.ring.next());
+        sealed
+    }
+
+    /// The records of a frame were sealed at `lsn`.
+    fn note_live(&self, cache: &OwnedCache, key: FrameKey, lsn: u64) {
+        // The page may have been freed, and even written again: what was sealed has gone with its frame.
+        let frame = cache.find(key);
+        let Some(frame) = frame.filter(|frame| cache.has(*frame, FrameFlags::JOURNALED)) else {
+            return;
+        };
+        let first = match cache.first_lsn(frame) {
+            0 => {
+                self.live.borrow_mut().push(key);
+                lsn
+            }
+            first => first,
+        };
+        assert!(first <= lsn, "LSNs ascend");
+        cache.set_lsns(frame, first, lsn);
+        // In this order: salvage takes a FRESH frame without pending granules for a page of zeroes.
+        cache.clear(frame, FrameFlags::FRESH);
+        cache.set_pending(frame, 0);
+    }
+
+    /// A sealed transaction is durable: the horizon passes it, and its page memory is free again.
+    pub(crate) fn pass_horizon(&self, cache: &OwnedCache, sealed: Sealed) {
+        assert!(
+            self.ring.horizon() == sealed.lsn,
+            "transactions become durable in order"
+        );
+        let horizon = sealed.lsn + sealed.frames.len() as u64;
+        for frame in &sealed.frames {
+            cache.unpublish_journal_buffer(*frame);
+        }
+        self.open.add_buffers(sealed.frames);
+        self.ring.advance_horizon(horizon);
+    }
+}

@@ -95,7 +95,8 @@ impl Store {
             return Ok(());
         }
         self.superblock.borrow_mut().volume_pages = pages;
-        self.write_superblocks(self.journal.flushed_tail(), 0).await
+        self.write_superblocks(self.journal.ring.flushed_tail(), 0)
+            .await
     }
 }
 

@@ -405,7 +405,7 @@ impl Store {
             self.checkpoint_all().await?;
             self.settle().await?;
             self.hold_superblock().await?;
-            if self.journal.live_pages() == 0 && self.journal.open_is_empty() {
+            if self.journal.ring.live_pages() == 0 && self.journal.open.is_empty() {
                 break;
             }
             self.release_superblock();
@@ -417,7 +417,7 @@ impl Store {
                 ));
             }
         }
-        let tail = self.journal.next();
+        let tail = self.journal.ring.next();
         let written = self.write_superblocks(tail, STATE_CLEAN).await;
         self.release_superblock();
         written?;
@@ -596,11 +596,11 @@ fn build(
     let cache = OwnedCache::new(cache);
     let journal = Journal::new(superblock.journal_pages, superblock.epoch, superblock.tail);
     if !plain {
-        for _ in 0..journal.transaction_pages_max() {
+        for _ in 0..journal.open.pages_max(FRAMES_PER_TRANSACTION) {
             let frame = cache
                 .allocate_raw()
                 .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
-            journal.add_buffer(frame);
+            journal.open.add_buffers([frame]);
         }
     }
     let checksums = layout.checksums.then(|| {

@@ -31,7 +31,7 @@ impl Store {
         if self.superblock.borrow().state & STATE_TAKING_OVER != 0 && !self.read_only.get() {
             self.hold_superblock().await?;
             self.superblock.borrow_mut().state = 0;
-            let written = self.write_superblocks(self.journal.flushed_tail(), 0);
+            let written = self.write_superblocks(self.journal.ring.flushed_tail(), 0);
             let written = written.await;
             self.release_superblock();
             written?;

@@ -80,13 +80,13 @@ fn what_was_acknowledged_before_a_read_is_seen_by_it() {
     });
 }
 
-const FOREIGN_BYTES: &str = "places::models::a_read_gets_no_other_blobs_bytes";
+const FOREIGN_BYTES: &str = "blob::published::models::a_read_gets_no_other_blobs_bytes";
 
 #[test]
 fn planted_places_that_change_unannounced_are_found() {
     Bug::planted(
         Skipped,
-        "store/src/places.rs",
+        "store/src/blob/published/mod.rs",
         "pub(crate) fn publish",
         "sequence.store(sequence + 1",
     )
@@ -97,7 +97,7 @@ fn planted_places_that_change_unannounced_are_found() {
 fn planted_places_that_are_forgotten_without_saying_so_are_found() {
     Bug::planted(
         Skipped,
-        "store/src/places.rs",
+        "store/src/blob/published/mod.rs",
         "pub(crate) fn forget",
         "sequence.store(sequence + 2",
     )
@@ -108,7 +108,7 @@ fn planted_places_that_are_forgotten_without_saying_so_are_found() {
 fn planted_places_that_are_told_without_order_are_found() {
     Bug::planted(
         Relaxed,
-        "store/src/places.rs",
+        "store/src/blob/published/mod.rs",
         "pub(crate) fn publish",
         "sequence.store(sequence + 2",
     )

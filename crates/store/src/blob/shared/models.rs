@@ -79,13 +79,13 @@ fn a_descriptor_reports_each_error_once_and_by_its_name() {
     });
 }
 
-const ERRORS: &str = "blob::models::a_descriptor_reports_each_error_once_and_by_its_name";
+const ERRORS: &str = "blob::shared::models::a_descriptor_reports_each_error_once_and_by_its_name";
 
 #[test]
 fn planted_an_error_that_is_counted_without_order_is_found() {
     Bug::planted(
         Relaxed,
-        "store/src/blob.rs",
+        "store/src/blob/shared/mod.rs",
         "fn note_error",
         "errors.fetch_add",
     )

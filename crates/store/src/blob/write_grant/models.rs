@@ -104,13 +104,13 @@ fn pages_that_came_back_are_written_by_nobody() {
     });
 }
 
-const COME_BACK: &str = "grant::models::pages_that_came_back_are_written_by_nobody";
+const COME_BACK: &str = "blob::write_grant::models::pages_that_came_back_are_written_by_nobody";
 
 #[test]
 fn planted_leaving_before_the_write_is_there_is_found() {
     Bug::planted(
         Relaxed,
-        "store/src/grant.rs",
+        "store/src/blob/write_grant/mod.rs",
         "pub(crate) fn leave",
         "word.fetch_sub(1",
     )
@@ -121,7 +121,7 @@ fn planted_leaving_before_the_write_is_there_is_found() {
 fn planted_taking_back_without_looking_behind_who_left_is_found() {
     Bug::planted(
         Relaxed,
-        "store/src/grant.rs",
+        "store/src/blob/write_grant/mod.rs",
         "fn end(",
         "compare_exchange(RECALLED",
     )
@@ -132,7 +132,7 @@ fn planted_taking_back_without_looking_behind_who_left_is_found() {
 fn planted_lending_before_it_is_said_what_is_found() {
     Bug::planted(
         Relaxed,
-        "store/src/grant.rs",
+        "store/src/blob/write_grant/mod.rs",
         "fn open(",
         "word.fetch_or(OPEN",
     )
@@ -143,7 +143,7 @@ fn planted_lending_before_it_is_said_what_is_found() {
 fn planted_entering_without_looking_at_what_is_lent_is_found() {
     Bug::planted(
         Relaxed,
-        "store/src/grant.rs",
+        "store/src/blob/write_grant/mod.rs",
         "pub(crate) fn enter",
         "word.fetch_add(1",
     )

@@ -44,5 +44,5 @@ pub use health::{CheckReport, Damage, NameEntry, NameLeaves, Problem, ScrubOptio
 pub use journal::Point;
 pub use metadata::{extents, node, page_view, pages, slot_page, space};
 pub use recovery::{Finding, FindingKind, Findings, Takeover};
-pub use state::{CACHE_BYTES_MIN, Store, StoreOptions, VolumeInfo};
-pub use volume::{MkfsOptions, RepairOptions, mkfs};
+pub use state::{CACHE_BYTES_MIN, Store, StoreOptions};
+pub use volume::{MkfsOptions, RepairOptions, VolumeInfo, mkfs};

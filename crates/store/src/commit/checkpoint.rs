@@ -19,7 +19,7 @@
 use crate::cache::{FrameFlags, FrameKey};
 use crate::format::superblock;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
-use crate::state::{Rare, Store};
+use crate::state::{ColdFuture, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, Result};
 use adit_block::Buffer;
@@ -65,7 +65,7 @@ impl Store {
 
     /// Runs a checkpoint, or waits for the one that runs, which may have begun before the latest
     /// transactions: see [`Store::checkpoint_all`].
-    pub(crate) fn run_checkpoint(&self) -> Rare<'_, Result<()>> {
+    pub(crate) fn run_checkpoint(&self) -> ColdFuture<'_, Result<()>> {
         Box::pin(self.checkpoint_or_wait())
     }
 
@@ -88,7 +88,7 @@ impl Store {
             self.fail(error.clone());
         }
         journal.committed.notify_all();
-        self.spawn_settle();
+        (self.upcalls.start_settling)(self);
         result
     }
 

@@ -1,9 +1,9 @@
 //! Changes: staged in a transaction, made durable by a group commit, taken home by a checkpoint.
 
-mod barriers;
 mod checkpoint;
 mod group;
+mod load;
+mod transact;
 mod transaction;
 
-pub(crate) use barriers::Barriers;
 pub use transaction::{Transaction, View};

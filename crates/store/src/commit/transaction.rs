@@ -351,7 +351,9 @@ impl<'s> Transaction<'s> {
         let room = if self.freeing {
             free.saturating_sub(store.journal.frees.pages())
         } else {
-            store.available_pages(free)
+            store
+                .reservations
+                .available(free, store.journal.frees.pages())
         };
         if room < pages {
             return Err(Error::with(Errno::NOSPC, "the volume is full").into());
@@ -504,7 +506,7 @@ impl<'s> Transaction<'s> {
             journal.frees.add(*run, *journaled);
         }
         if !journal.open.is_empty() {
-            store.spawn_writeback();
+            (store.upcalls.start_write_back)(store);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::data::write_back::{
     PIECES_PER_TRANSACTION, SlotSizes, Taken, TakenPages, new_valid_size,
 };
 use crate::metadata::extents::Mapping;
-use crate::state::{Rare, Store};
+use crate::state::{ColdFuture, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -51,7 +51,7 @@ impl Store {
             return Ok(());
         }
         if blob.is_dirty() {
-            let write_back: Rare<'_, _> = Box::pin(self.write_back_locked(blob, false));
+            let write_back: ColdFuture<'_, _> = Box::pin(self.write_back_locked(blob, false));
             write_back.await?;
         }
         let slot = SlotSizes::of(blob);
@@ -198,14 +198,14 @@ impl Store {
         }
         let missing = holes.len() as u64;
         self.reserve(missing).await?;
-        let filled: Rare<'_, _> = Box::pin(async {
+        let filled: ColdFuture<'_, _> = Box::pin(async {
             for (first, end) in runs(holes) {
                 self.fill_holes(blob, first.into(), end.into()).await?;
             }
             Ok(())
         });
         let filled = filled.await;
-        self.unreserve(missing);
+        self.reservations.end(missing);
         filled
     }
 }

@@ -1,30 +1,14 @@
 //! Frames for data: taking them, making room for them, and dropping those of freed pages.
 
 use crate::blob::Blob;
-use crate::cache::{FrameFlags, FrameId};
+use crate::cache::FrameFlags;
 use crate::data::write_back::Busy;
-use crate::state::{Rare, Store};
-use adit_base::breakdown::{self, Layer};
+use crate::state::{ColdFuture, Store};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 impl Store {
-    fn allocate_frame_now(&self) -> Option<FrameId> {
-        let _in = breakdown::enter(Layer::Cache);
-        self.cache.allocate()
-    }
-
-    /// A frame, after making room if need be.
-    pub(crate) async fn allocate_frame(&self) -> Result<FrameId> {
-        loop {
-            if let Some(frame) = self.allocate_frame_now() {
-                return Ok(frame);
-            }
-            self.reclaim_frames(1).await?;
-        }
-    }
-
     /// Makes at least `count` frames evictable: writes back dirty data, then checkpoints.
-    pub(crate) fn reclaim_frames(&self, count: usize) -> Rare<'_, Result<()>> {
+    pub(crate) fn reclaim_frames(&self, count: usize) -> ColdFuture<'_, Result<()>> {
         Box::pin(self.reclaim(count)) // which needs frames itself
     }
 
@@ -80,7 +64,7 @@ impl Store {
                 continue;
             };
             if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
-                self.unreserve(1);
+                self.reservations.end(1);
             }
             self.journal.images.remove_freed(&self.cache, frame);
         }
@@ -100,11 +84,5 @@ impl Store {
             self.cache
                 .pages_of(blob.id.slot, u64::from(from)..u64::from(to))
         }
-    }
-
-    /// Takes back promises of space.
-    pub(crate) fn unreserve(&self, pages: u64) {
-        self.reserved_pages
-            .set(self.reserved_pages.get().saturating_sub(pages));
     }
 }

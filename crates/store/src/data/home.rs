@@ -16,7 +16,7 @@ use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
 use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::Stop;
 use crate::metadata::space::Run;
-use crate::state::{Rare, Store};
+use crate::state::{ColdFuture, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -59,11 +59,11 @@ impl Store {
         let moving = self.count_moving(blob, pages).await?;
         if moving > 0 {
             // It can be written through the journal instead, but its map can't do without a node.
-            self.reserve_of(Store::spare_pages, moving).await?;
+            self.reserve_spare(moving).await?;
         }
         let taken = self.take_places(blob, pages).await;
         if taken.is_err() {
-            self.unreserve(moving);
+            self.reservations.end(moving);
         }
         taken
     }
@@ -207,7 +207,7 @@ impl Store {
             && !planted(Bug::ZeroedOverwritten)
         {
             // After a crash these places may be what they were before they were zeroed or cut off, and then they can be read.
-            let hidden: Rare<'_, _> = Box::pin(self.commit_through(blob.hidden.get()));
+            let hidden: ColdFuture<'_, _> = Box::pin(self.commit_through(blob.hidden.get()));
             hidden.await?;
         }
         let cache = &self.cache;

@@ -7,6 +7,7 @@ mod direct;
 mod frames;
 mod home;
 pub(crate) mod read;
+mod reserve;
 mod resize;
 mod seek;
 pub(crate) mod write;

@@ -9,7 +9,7 @@ use crate::blob::{AHEAD_PAGES_MIN, Blob, LOAD_PAGES_MAX};
 use crate::cache::FrameId;
 use crate::format::PageKind;
 use crate::metadata::extents::{Extent, Mapping};
-use crate::state::{Rare, Store};
+use crate::state::{ColdFuture, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Error, PAGE_BYTES, Result, memory};
 use adit_block::{Buffer, Operation};
@@ -164,7 +164,7 @@ impl Store {
                         return Ok(Source::Zero);
                     }
                     Mapping::Extent(extent) => {
-                        let load: Rare<'_, _> =
+                        let load: ColdFuture<'_, _> =
                             Box::pin(self.load_data(blob, page, extent, want, Load::For(missed)));
                         load.await?;
                     }

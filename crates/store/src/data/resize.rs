@@ -7,7 +7,7 @@
 
 use crate::blob::Blob;
 use crate::commit::Transaction;
-use crate::data::write::Promise;
+use crate::data::reserve::Promise;
 use crate::format::{BLOB_BYTES_MAX, BlobId};
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, Slot};
 use crate::metadata::extents::{self, Extent, Mapping};
@@ -403,7 +403,7 @@ impl Store {
         }
         self.reserve(missing).await?;
         let result = self.fill_holes(blob, first, last).await;
-        self.unreserve(missing);
+        self.reservations.end(missing);
         result
     }
 

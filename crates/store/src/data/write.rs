@@ -7,11 +7,12 @@
 use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId};
 use crate::data::read::Source;
+use crate::data::reserve::Promise;
 use crate::data::write_back::Busy;
 use crate::format::BLOB_BYTES_MAX;
 use crate::format::PageKind;
 use crate::metadata::extents::Mapping;
-use crate::state::{Rare, Store};
+use crate::state::{ColdFuture, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result, memory};
@@ -69,39 +70,13 @@ impl Store {
         for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
             if self.is_crowded() {
                 // As `throttle`, but under the lock: what others write back is let be. An error is fsync's to tell.
-                let write_back: Rare<'_, _> = Box::pin(self.write_back_dirty(Busy::Skip));
+                let write_back: ColdFuture<'_, _> = Box::pin(self.write_back_dirty(Busy::Skip));
                 let _ = write_back.await;
             }
             self.write_locked(blob, at, part, &mut promise).await?;
             at += part.len() as u64;
         }
         Ok(offset)
-    }
-}
-
-/// Pages promised to a write before its first byte; what it doesn't use goes back.
-pub(crate) struct Promise<'i> {
-    store: &'i Store,
-    pages: u64,
-}
-
-impl<'i> Promise<'i> {
-    /// Nothing yet: each page is promised when it comes.
-    pub(crate) fn none(store: &'i Store) -> Promise<'i> {
-        Promise { store, pages: 0 }
-    }
-
-    /// Takes one page; false: there is none left.
-    fn take(&mut self) -> bool {
-        let any = self.pages > 0;
-        self.pages -= u64::from(any);
-        any
-    }
-}
-
-impl Drop for Promise<'_> {
-    fn drop(&mut self) {
-        self.store.unreserve(self.pages);
     }
 }
 
@@ -222,7 +197,7 @@ impl Store {
             && !(self.cache).has(frame, FrameFlags::JOURNALED | FrameFlags::WRITEBACK)
         {
             if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
-                self.unreserve(1);
+                self.reservations.end(1);
             }
             self.cache.remove(frame);
         }
@@ -300,7 +275,7 @@ impl Store {
                 Ok(frame) => frame,
                 Err(error) => {
                     if home == 0 {
-                        self.unreserve(1);
+                        self.reservations.end(1);
                     }
                     return Err(error);
                 }
@@ -308,7 +283,7 @@ impl Store {
             if self.cache.find(key).is_some() {
                 self.cache.free_allocated(frame);
                 if home == 0 {
-                    self.unreserve(1);
+                    self.reservations.end(1);
                 }
                 continue;
             }
@@ -325,31 +300,6 @@ impl Store {
             // Unwritten pages have a place, but what is there is not theirs: the map must change with them.
             self.cache.set_home(frame, home);
             return Ok(frame);
-        }
-    }
-
-    /// Promises `pages` pages of the volume, or says ENOSPC.
-    pub(crate) async fn reserve(&self, pages: u64) -> Result<()> {
-        self.reserve_of(Store::available_pages, pages).await
-    }
-
-    /// Promises `pages` of those that `available` says are left of the free ones.
-    pub(crate) async fn reserve_of(
-        &self,
-        available: fn(&Store, u64) -> u64,
-        pages: u64,
-    ) -> Result<()> {
-        let mut reclaimed = false;
-        loop {
-            let free = self.state().await?.free_pages;
-            if available(self, free) >= pages {
-                self.reserved_pages.set(self.reserved_pages.get() + pages);
-                return Ok(());
-            }
-            if reclaimed || !self.reclaim_pending().await? {
-                return Err(Error::with(Errno::NOSPC, "the volume is full"));
-            }
-            reclaimed = true;
         }
     }
 
@@ -370,7 +320,7 @@ impl Store {
         if self.unsettled_frames() <= self.cache.counts().limit / 4 {
             return;
         }
-        let wait: Rare<'_, _> = Box::pin(async {
+        let wait: ColdFuture<'_, _> = Box::pin(async {
             self.start_flush();
             // Should all of it fail, the write is let through: fsync reports that.
             while self.is_crowded() && self.flushing.get() {

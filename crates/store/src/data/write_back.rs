@@ -35,7 +35,7 @@ use crate::data::write::granules;
 use crate::format::Slot;
 use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::Stop;
-use crate::state::{Rare, Store};
+use crate::state::{ColdFuture, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use smallvec::SmallVec;
@@ -328,7 +328,7 @@ impl Store {
         }
         let valid_size = new_valid_size(slot, &pages, size);
         if valid_size > slot.valid_size && leaves_tail(slot, &pages) {
-            let cover: Rare<'_, _> = Box::pin(self.cover_tail(blob, slot, &mut pages));
+            let cover: ColdFuture<'_, _> = Box::pin(self.cover_tail(blob, slot, &mut pages));
             if let Err(error) = cover.await {
                 self.redirty(blob, &pages, &[]);
                 return Err(error);
@@ -338,7 +338,7 @@ impl Store {
         let planned = self.plan(blob, slot, &pages, size, &mut journal, &mut home);
         if let Err(error) = planned.await {
             if error.errno() == Errno::NOSPC && self.checksums.is_some() {
-                let in_place: Rare<'_, _> =
+                let in_place: ColdFuture<'_, _> =
                     Box::pin(self.write_back_in_place(blob, pages, size, times));
                 return in_place.await;
             }
@@ -458,7 +458,7 @@ impl Store {
             return Box::pin(self.plan(blob, slot, pages, size, journal, homes)).await;
         }
         if !home.is_empty() {
-            let take: Rare<'_, _> = Box::pin(self.take_homes(blob, &home));
+            let take: ColdFuture<'_, _> = Box::pin(self.take_homes(blob, &home));
             *homes = take.await?;
         }
         Ok(())
@@ -543,7 +543,7 @@ impl Store {
                 }
             }
         }
-        self.unreserve(new_pages);
+        self.reservations.end(new_pages);
         Ok(())
     }
 
@@ -572,7 +572,7 @@ impl Store {
         let mut next = blob.slot.borrow().valid_size.div_ceil(PAGE);
         for (page, pages) in written {
             if u64::from(page) > next {
-                let gap: Rare<'_, _> = Box::pin(self.mark_unwritten(blob, next, page.into()));
+                let gap: ColdFuture<'_, _> = Box::pin(self.mark_unwritten(blob, next, page.into()));
                 gap.await?;
             }
             next = next.max(u64::from(page) + u64::from(pages));
@@ -608,7 +608,7 @@ impl Store {
             (piece.new, piece.unwritten, piece.replaces) = (false, false, false);
             piece.sums = Sums::default();
         }
-        self.unreserve(new_pages);
+        self.reservations.end(new_pages);
         Ok(())
     }
 
@@ -676,7 +676,8 @@ impl Store {
     fn redirty(&self, blob: &Rc<Blob>, journal: &[Taken], home: &[Piece]) {
         self.give_back(home);
         let moving = home.iter().filter(|piece| piece.replaces);
-        self.unreserve(moving.map(|piece| u64::from(piece.pages)).sum());
+        self.reservations
+            .end(moving.map(|piece| u64::from(piece.pages)).sum());
         // What a failed write left on the device is unknown: these pages go again as a whole.
         let home = home.iter().flat_map(|piece| {
             (piece.page..piece.page + piece.pages).map(|page| Taken {

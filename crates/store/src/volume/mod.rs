@@ -1,7 +1,9 @@
 //! Making, opening, closing and growing a volume.
 
 mod grow;
+mod info;
 mod open;
 mod take_over;
 
+pub use info::VolumeInfo;
 pub use open::{MkfsOptions, RepairOptions, mkfs};

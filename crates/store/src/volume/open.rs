@@ -11,8 +11,6 @@ use crate::cache::OwnedCache;
 use crate::cache::{
     Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
 };
-use crate::commit::Barriers;
-use crate::data::checksums::Checksums;
 use crate::data::write_back::SyncKind;
 use crate::format::superblock::geometry;
 use crate::format::superblock::{
@@ -29,7 +27,10 @@ use crate::metadata::space::Space;
 use crate::recovery::Findings;
 use crate::recovery::{RawIo, Recovered, recover, superblock_is_newest};
 use crate::recovery::{Resolution, Takeover, resolve};
+use crate::state::Barriers;
+use crate::state::Checksums;
 use crate::state::{FRAMES_PER_TRANSACTION, Store, StoreOptions, StoreState};
+use crate::state::{Reservations, Upcalls};
 use adit_base::hash::HashKey;
 use adit_base::size::format_size;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
@@ -618,6 +619,12 @@ fn build(
         superblock: RefCell::new(superblock),
         volatile_cache,
         pool,
+        upcalls: Upcalls {
+            reclaim_frames: Store::reclaim_frames,
+            start_write_back: Store::spawn_writeback,
+            start_settling: Store::spawn_settle,
+            recall_grants: Store::recall_all,
+        },
         cache,
         frames,
         mapping,
@@ -629,8 +636,7 @@ fn build(
         grants_writes: Cell::new(true),
         writing_home: Cell::new(0),
         loading: Cell::new(0),
-        reserved_pages: Cell::new(0),
-        taking_over: Cell::new(false),
+        reservations: Reservations::default(),
         read_only: Cell::new(plain),
         unsaved: RefCell::new(None),
         claim: RefCell::new(None),

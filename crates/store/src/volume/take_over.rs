@@ -12,7 +12,8 @@ impl Store {
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device. With
     /// `keep`, their mappings stay.
     pub(crate) async fn take_over(&self, mut resolution: Resolution, keep: bool) -> Result<()> {
-        self.taking_over.set(!resolution.take.is_empty());
+        self.reservations
+            .set_taking_over(!resolution.take.is_empty());
         for dead in &resolution.take {
             let path = dead.path().display();
             let pages = self.write_again(dead).await.map_err(|error| {
@@ -27,7 +28,7 @@ impl Store {
                 tracing::info!(%volume, pages, epoch, "took over what a dead process had written");
             }
         }
-        self.taking_over.set(false);
+        self.reservations.set_taking_over(false);
         if self.superblock.borrow().state & STATE_TAKING_OVER != 0 && !self.read_only.get() {
             self.hold_superblock().await?;
             self.superblock.borrow_mut().state = 0;

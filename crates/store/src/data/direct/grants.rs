@@ -73,6 +73,13 @@ impl Store {
         ended
     }
 
+    /// Recalls the grants of all blobs.
+    pub(crate) fn recall_all(&self) {
+        for blob in self.dirty_blobs.all() {
+            self.recall(&blob);
+        }
+    }
+
     /// As [`Store::recall`], if somebody has asked.
     fn recall_again(&self, blob: &Rc<Blob>) {
         if blob.granted.get() && blob.shared.write_grant().is_some_and(WriteGrant::end) {

@@ -11,7 +11,7 @@ use crate::blob::{DIRECT_BYTES_MAX, direct_read_unit, direct_write_unit};
 use crate::cache::FrameFlags;
 use crate::data::read::Source;
 use crate::metadata::extents::{Extent, Mapping};
-use crate::state::{Rare, Store};
+use crate::state::{ColdFuture, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
@@ -46,7 +46,7 @@ impl Store {
         if aligned && self.overwrite(blob, offset, data).await? {
             return Ok(());
         }
-        let through_the_cache: Rare<'_, _> =
+        let through_the_cache: ColdFuture<'_, _> =
             Box::pin(self.write_through_the_cache(blob, offset, data, aligned));
         through_the_cache.await
     }

@@ -1,0 +1,116 @@
+//! Running a closure against metadata: for a look, or to change it.
+
+use crate::commit::{Transaction, View};
+use crate::format::StatePage;
+use crate::metadata::pages::Stop;
+use adit_base::breakdown::{self, Layer};
+use adit_base::{Errno, Result};
+
+use crate::state::{ColdFuture, FRAMES_PER_TRANSACTION, Store};
+
+impl Store {
+    /// Reads metadata: the closure runs against resident pages and runs again when one had to be loaded.
+    pub async fn view<T>(&self, mut f: impl FnMut(&View<'_>) -> Result<T, Stop>) -> Result<T> {
+        loop {
+            match f(&View::new(self)) {
+                Ok(value) => return Ok(value),
+                Err(stop) => self.unstop(stop).await?,
+            }
+        }
+    }
+
+    /// Changes metadata. The closure stages its changes in a [`Transaction`]; it runs again from the
+    /// start when a page had to be loaded; when it returns `Ok`, all it staged is applied at once and
+    /// joins the open transaction, which [`Store::commit`] makes durable.
+    pub async fn transact<T>(
+        &self,
+        f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        self.run_transaction(false, 0, f).await
+    }
+
+    /// As [`Store::transact`], for what frees space: may use the pages kept back for that.
+    pub async fn transact_freeing<T>(
+        &self,
+        f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        self.run_transaction(true, 0, f).await
+    }
+
+    /// The volume-state page.
+    pub async fn state(&self) -> Result<StatePage> {
+        self.view(|view| view.state()).await
+    }
+
+    /// As [`Store::transact`]; `data_pages`: pages of data that it stages.
+    pub(crate) async fn run_transaction<T>(
+        &self,
+        freeing: bool,
+        data_pages: usize,
+        mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        let mut reclaimed = false;
+        loop {
+            self.admit(data_pages).await?;
+            // In a block of its own: it must not live across what is awaited.
+            let stop = {
+                let _in = breakdown::enter(Layer::Transaction);
+                let mut transaction = Transaction::new(self, freeing);
+                let taken = self.space.borrow_mut().mark();
+                match f(&mut transaction) {
+                    Ok(value) => {
+                        transaction.apply(taken);
+                        return Ok(value);
+                    }
+                    Err(stop) => {
+                        transaction.abort(taken);
+                        stop
+                    }
+                }
+            };
+            match stop {
+                Stop::Miss(page, kind) => self.load_or_avoid(page, kind).await?,
+                Stop::Busy(page) => self.load_ended(page).await,
+                Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
+                    reclaimed = true;
+                    if !self.reclaim_pending().await? {
+                        return Err(error);
+                    }
+                }
+                Stop::Fail(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until the open transaction and the cache have room for one more operation, which journals `data_pages`
+    /// pages of data.
+    async fn admit(&self, data_pages: usize) -> Result<()> {
+        // A page of data takes a shadow and a frame, which may be a clean one that its operation pins; its checksum, too.
+        let frames = FRAMES_PER_TRANSACTION + 3 * data_pages;
+        loop {
+            self.writable()?;
+            if !self.journal.open.has_room(data_pages) {
+                let commit: ColdFuture<'_, _> = Box::pin(self.commit_all());
+                commit.await?;
+            } else if self.cache.available() < frames {
+                (self.upcalls.reclaim_frames)(self, frames).await?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes pending frees usable: before ENOSPC. Says whether anything may have been gained.
+    pub(crate) fn reclaim_pending(&self) -> ColdFuture<'_, Result<bool>> {
+        Box::pin(async {
+            if self.journal.frees.count() == 0 {
+                return Ok(false);
+            }
+            self.commit_all().await?;
+            if self.journal.frees.count() != 0 {
+                self.checkpoint_all().await?;
+            }
+            Ok(true)
+        })
+    }
+}

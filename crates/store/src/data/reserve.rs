@@ -1,0 +1,61 @@
+//! Promising pages of the volume to data (`state/reservations.rs`).
+
+use crate::state::{Reservations, Store};
+use adit_base::{Errno, Error, Result};
+
+/// Pages promised to a write before its first byte; what it doesn't use goes back.
+pub(crate) struct Promise<'i> {
+    store: &'i Store,
+    pub(super) pages: u64,
+}
+
+impl<'i> Promise<'i> {
+    /// Nothing yet: each page is promised when it comes.
+    pub(crate) fn none(store: &'i Store) -> Promise<'i> {
+        Promise { store, pages: 0 }
+    }
+
+    /// Takes one page; false: there is none left.
+    pub(super) fn take(&mut self) -> bool {
+        let any = self.pages > 0;
+        self.pages -= u64::from(any);
+        any
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.store.reservations.end(self.pages);
+    }
+}
+
+impl Store {
+    /// Promises `pages` pages, or says ENOSPC.
+    pub(crate) async fn reserve(&self, pages: u64) -> Result<()> {
+        self.reserve_of(Reservations::available, pages).await
+    }
+
+    /// As [`Store::reserve`], for data that can go elsewhere: the pages for deleting stay.
+    pub(crate) async fn reserve_spare(&self, pages: u64) -> Result<()> {
+        self.reserve_of(Reservations::spare, pages).await
+    }
+
+    async fn reserve_of(
+        &self,
+        available: fn(&Reservations, u64, u64) -> u64,
+        pages: u64,
+    ) -> Result<()> {
+        let mut reclaimed = false;
+        loop {
+            let free = self.state().await?.free_pages;
+            if available(&self.reservations, free, self.journal.frees.pages()) >= pages {
+                self.reservations.add(pages);
+                return Ok(());
+            }
+            if reclaimed || !self.reclaim_pending().await? {
+                return Err(Error::with(Errno::NOSPC, "the volume is full"));
+            }
+            reclaimed = true;
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The worker-owned state of an open volume.
+//!
+//! [`Store`] is a cheap handle on [`Inner`]. It is single-owner: only the thread that drives the worker
+//! touches it, so its state is in `Cell`s and `RefCell`s, and no borrow is held across an `await`. What other
+//! threads may see (frames, sizes) is in [`crate::cache`] and [`crate::blob::BlobShared`].
+
+mod barriers;
+mod checksums;
+mod device;
+mod reservations;
+
+use crate::blob::{BlobTable, DirtyBlobs};
+use crate::cache::{Claim, Frames, OwnedCache, Survive};
+use crate::format::superblock::Layout;
+use crate::format::{Superblock, VolumeId};
+use crate::journal::Journal;
+use crate::metadata::space::Space;
+use crate::recovery::Takeover;
+use adit_base::hash::HashKey;
+use adit_base::{Error, Result};
+use adit_block::BufferPool;
+use adit_reactor::Reactor;
+use adit_reactor::sync::Event;
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use barriers::Barriers;
+pub(crate) use checksums::{Checksums, READING, is_place};
+pub(crate) use reservations::{RESERVE_PAGES, Reservations};
+
+/// Smallest page cache: below, a transaction and the journal's own memory would fill it.
+pub const CACHE_BYTES_MIN: u64 = 8 << 20;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Bytes of page cache at most; [`CACHE_BYTES_MIN`] where it is less.
+    pub cache_bytes: u64,
+    /// Never change the volume; one with something to recover can only be opened `in_memory` so.
+    pub read_only: bool,
+    /// The device is a copy in memory, so a read-only opening may recover on it.
+    pub in_memory: bool,
+    /// Keep dirty frames in a shared mapping, so that what `write` acknowledged survives SIGKILL.
+    pub survive: Survive,
+    /// What to do about what a killed process left there.
+    pub takeover: Takeover,
+    /// Where that mapping lies: a tmpfs.
+    pub shared_directory: PathBuf,
+    /// Dirty data is written back after about this long.
+    pub writeback_interval: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
+            cache_bytes: 256 << 20,
+            read_only: false,
+            in_memory: false,
+            survive: Survive::Require,
+            takeover: Takeover::Complete,
+            shared_directory: PathBuf::from("/dev/shm"),
+            writeback_interval: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A handle on a mounted store.
+#[derive(Clone)]
+pub struct Store(pub(crate) Rc<StoreState>);
+
+impl Deref for Store {
+    type Target = StoreState;
+
+    fn deref(&self) -> &StoreState {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({:02x?})", self.volume.0)
+    }
+}
+
+/// What an open volume consists of; only this crate sees inside.
+pub struct StoreState {
+    pub(crate) reactor: Rc<Reactor>,
+    pub(crate) options: StoreOptions,
+    pub(crate) volume: VolumeId,
+    pub(crate) hash_key: HashKey,
+    pub(crate) layout: Cell<Layout>,
+    pub(crate) superblock: RefCell<Superblock>,
+    pub(crate) volatile_cache: bool,
+    /// DMA-able memory for what isn't in a frame.
+    pub(crate) pool: Arc<BufferPool>,
+    pub(crate) upcalls: Upcalls,
+    pub(crate) cache: OwnedCache,
+    pub(crate) frames: Arc<Frames>,
+    /// The shared memory that survives the process.
+    pub(crate) mapping: Option<PathBuf>,
+    pub(crate) space: RefCell<Space>,
+    pub(crate) journal: Journal,
+    pub(crate) barriers: Barriers,
+    /// On a volume whose data has checksums.
+    pub(crate) checksums: Option<Checksums>,
+    pub(crate) blobs: BlobTable,
+    /// A frame finished loading, or left write-back, or lent pages came back.
+    pub(crate) frame_settled: Event,
+    /// Pages may be lent to who writes without the worker.
+    pub(crate) grants_writes: Cell<bool>,
+    /// Write-backs whose data is on its way home.
+    pub(crate) writing_home: Cell<u32>,
+    /// Loads of data under way, whose frames nobody else can have.
+    pub(crate) loading: Cell<u32>,
+    pub(crate) reservations: Reservations,
+    /// See [`crate::VolumeInfo::unsaved`].
+    pub(crate) unsaved: RefCell<Option<String>>,
+    /// From the end of a read-only opening on.
+    pub(crate) read_only: Cell<bool>,
+    /// Guards the volume where no mapping does.
+    pub(crate) claim: RefCell<Option<Claim>>,
+    /// Blobs with dirty data or attributes.
+    pub(crate) dirty_blobs: DirtyBlobs,
+    /// Is the write-back task running?
+    pub(crate) writeback_running: Cell<bool>,
+    /// The task that makes room for writers is at work.
+    pub(crate) flushing: Cell<bool>,
+    /// Set by close: background tasks end.
+    pub(crate) closing: Cell<bool>,
+    /// Why nothing is written any more.
+    pub(crate) failure: RefCell<Option<Error>>,
+}
+
+/// What lower rooms ask of upper ones.
+pub(crate) struct Upcalls {
+    /// A transaction needs frames: makes so many evictable, by writing back dirty data if need be.
+    pub(crate) reclaim_frames: fn(&Store, usize) -> ColdFuture<'_, Result<()>>,
+    /// Something was applied that nobody may ever commit: starts the task that does after a while.
+    pub(crate) start_write_back: fn(&Store),
+    /// A checkpoint ended: starts making the checksums known of the data that it took home.
+    pub(crate) start_settling: fn(&Store),
+    /// The volume failed: recalls all write grants.
+    pub(crate) recall_grants: fn(&Store),
+}
+
+/// A future off the hot paths: boxed, so that the futures of hot paths, which are moved before they run,
+/// stay small.
+pub(crate) type ColdFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+impl Store {
+    /// The reactor of the worker that owns the store.
+    pub fn reactor(&self) -> &Rc<Reactor> {
+        &self.reactor
+    }
+
+    /// Key of the directories' name hash.
+    pub fn hash_key(&self) -> HashKey {
+        self.hash_key
+    }
+
+    /// The shared part of the page cache.
+    pub fn frames(&self) -> &Arc<Frames> {
+        &self.frames
+    }
+
+    /// Was the volume opened without the right to write?
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.get()
+    }
+
+    /// Leaves the volume to its next opening. For who drops it: after a panic, the operations that were under way
+    /// keep it from being freed.
+    pub fn abandon(&self) {
+        self.frames.abandon();
+        self.claim.borrow_mut().take();
+    }
+
+    /// Is the volume being closed? Background work of the layer above ends then.
+    pub fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+}
+
+/// Frames that one transaction may need: shadows and fresh pages.
+pub(crate) const FRAMES_PER_TRANSACTION: usize = 64;

@@ -1,0 +1,83 @@
+//! Pages of the volume that are promised before they are allocated.
+//!
+//! Invariant: space for a page without a place on the device is promised before its first byte is
+//! accepted, and the promise ends when the page gets its place or goes: so write-back never meets a
+//! full volume.
+
+use adit_base::simulation::{Bug, planted};
+use std::cell::Cell;
+
+/// Pages that data may not take, so that deleting always finds room for its own metadata.
+pub(crate) const RESERVE_PAGES: u64 = 48;
+/// One page is kept for so many promised ones: every 200 data pages may need a node of an extent tree.
+const PAGES_PER_NODE: u64 = 128;
+/// Most pages that a new blob takes before it has data: a chunk of slots, the leaves and the node of a
+/// directory that splits.
+const CREATION_PAGES: u64 = 16;
+
+/// Pages promised to dirty frames that have no place on the device yet.
+#[derive(Default)]
+pub(crate) struct Reservations {
+    pages: Cell<u64>,
+    /// What a killed process had accepted is being written again.
+    taking_over: Cell<bool>,
+}
+
+impl Reservations {
+    /// Pages that are promised.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.get()
+    }
+
+    /// Promises pages; the caller has asked whether there are so many.
+    pub(crate) fn add(&self, pages: u64) {
+        self.pages.set(self.pages.get() + pages);
+    }
+
+    /// Ends the promise of so many pages. More than were promised end only where maps on the device
+    /// changed behind our back.
+    pub(crate) fn end(&self, pages: u64) {
+        let promised = self.pages.get();
+        if pages > promised {
+            tracing::error!(
+                "{pages} pages were allocated, but {promised} promised: run `adit check`"
+            );
+        }
+        self.pages.set(promised.saturating_sub(pages));
+    }
+
+    /// While a takeover runs, data may take the pages that the killed process was promised.
+    pub(crate) fn set_taking_over(&self, taking_over: bool) {
+        self.taking_over.set(taking_over);
+    }
+
+    /// Of `free` pages, `pending` of which wait for a commit: those that cached data may still claim.
+    pub(crate) fn available(&self, free: u64, pending: u64) -> u64 {
+        match self.taking_over.get() {
+            // The killed process was promised them; deleting may have used some of the reserve since.
+            true if !planted(Bug::ReserveAtTakeover) => self.unclaimed(free, pending),
+            _ => self.spare(free, pending),
+        }
+    }
+
+    /// Likewise, for data that can go elsewhere: the reserve stays.
+    pub(crate) fn spare(&self, free: u64, pending: u64) -> u64 {
+        self.unclaimed(free, pending).saturating_sub(self.kept())
+    }
+
+    /// Data pages that a new blob can get, beside those that its slot, its name and its tree take.
+    /// Pending frees count: they are made usable before ENOSPC.
+    pub(crate) fn usable_by_a_new_blob(&self, free: u64) -> u64 {
+        let others = self.pages.get() + self.kept() + CREATION_PAGES;
+        free.saturating_sub(others) * PAGES_PER_NODE / (PAGES_PER_NODE + 1)
+    }
+
+    fn kept(&self) -> u64 {
+        self.pages.get() / PAGES_PER_NODE + RESERVE_PAGES
+    }
+
+    /// A takeover may claim more than is free: then nothing is left.
+    fn unclaimed(&self, free: u64, pending: u64) -> u64 {
+        free.saturating_sub(pending + self.pages.get())
+    }
+}

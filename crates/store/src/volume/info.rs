@@ -1,0 +1,84 @@
+//! Figures of an open volume.
+
+use adit_base::{PAGE_BYTES, Result};
+
+use crate::state::{RESERVE_PAGES, Store};
+
+/// Figures of a mounted store.
+#[derive(Clone, Debug)]
+pub struct VolumeInfo {
+    /// Random identity.
+    pub volume_id: [u8; 16],
+    /// Label given at mkfs.
+    pub label: String,
+    /// Bytes of the volume.
+    pub volume_bytes: u64,
+    /// Bytes free, after what is reserved for cached writes.
+    pub free_bytes: u64,
+    /// Bytes that a new file can take: those, less what its metadata needs.
+    pub usable_bytes: u64,
+    /// Bytes of the journal ring.
+    pub journal_bytes: u64,
+    /// Bytes of the ring that recovery would read.
+    pub journal_live_bytes: u64,
+    /// Preferred allocation unit, bytes.
+    pub cluster_bytes: u64,
+    /// Live blobs.
+    pub blobs: u64,
+    /// Epoch of this opening.
+    pub epoch: u64,
+    /// Creation, seconds since 1970.
+    pub created_seconds: i64,
+    /// Bytes the page cache may use.
+    pub cache_bytes: u64,
+    /// Dirty frames at the moment.
+    pub dirty_bytes: u64,
+    /// Has every page of data a checksum?
+    pub data_checksums: bool,
+    /// The file by which what `write` acknowledged survives the death of the process; None: it doesn't.
+    pub mapping: Option<String>,
+    /// For who only looks: how much of what is shown lies in the mapping of a killed process, and where.
+    pub unsaved: Option<String>,
+    /// Why the volume takes no more writes, if so.
+    pub failure: Option<String>,
+}
+
+impl Store {
+    /// Figures of the volume.
+    pub async fn info(&self) -> Result<VolumeInfo> {
+        let state = self.state().await?;
+        let superblock = self.superblock.borrow();
+        let label = superblock
+            .label
+            .split(|byte| *byte == 0)
+            .next()
+            .unwrap_or(&[]);
+        let page_bytes = PAGE_BYTES as u64;
+        Ok(VolumeInfo {
+            volume_id: superblock.volume_id,
+            label: String::from_utf8_lossy(label).into_owned(),
+            volume_bytes: self.layout.get().volume_pages * page_bytes,
+            free_bytes: state
+                .free_pages
+                .saturating_sub(self.reservations.pages() + RESERVE_PAGES)
+                * page_bytes,
+            usable_bytes: self.reservations.usable_by_a_new_blob(state.free_pages) * page_bytes,
+            journal_bytes: superblock.journal_pages * page_bytes,
+            journal_live_bytes: self.journal.ring.live_pages() * page_bytes,
+            cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
+            blobs: state.blobs,
+            epoch: superblock.epoch,
+            created_seconds: superblock.created_seconds,
+            cache_bytes: self.options.cache_bytes,
+            dirty_bytes: u64::from(self.cache.counts().dirty) * page_bytes,
+            data_checksums: self.checksums.is_some(),
+            mapping: (self.mapping.as_ref()).map(|path| path.display().to_string()),
+            unsaved: self.unsaved.borrow().clone(),
+            failure: self
+                .failure
+                .borrow()
+                .as_ref()
+                .map(|error| error.to_string()),
+        })
+    }
+}

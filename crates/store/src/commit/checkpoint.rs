@@ -93,6 +93,7 @@ impl Store {
     }
 
     async fn checkpoint_once(&self) -> Result<()> {
+        assert!(self.journal.checkpointing.get(), "one checkpoint at a time");
         let journal = &self.journal;
         // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get one.
         journal.images.want();
@@ -283,6 +284,10 @@ impl Store {
     /// relies on what it says only afterwards. Not where anything has failed: a flush of somebody else's may have lost what the caller
     /// wrote, and a device tells that only once.
     pub(crate) async fn write_superblocks(&self, tail: u64, state: u32) -> Result<()> {
+        assert!(
+            self.journal.checkpointing.get(),
+            "never are both superblocks being written at once"
+        );
         {
             let mut superblock = self.superblock.borrow_mut();
             superblock.tail = tail;

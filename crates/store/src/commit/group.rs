@@ -102,6 +102,7 @@ impl Store {
     }
 
     async fn commit_sealed(&self) -> Result<()> {
+        assert!(self.journal.is_committing(), "only the leader seals");
         let journal = &self.journal;
         let state_page = self.layout.get().state_page;
         let Some(sealed) = journal.seal(&self.cache, &self.volume, state_page) else {
@@ -138,6 +139,7 @@ impl Store {
     }
 
     async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
+        assert!(self.journal.is_committing(), "only the leader writes");
         let layout = self.layout.get();
         let pages = self.journal.ring.pages();
         // At most two pieces: the ring's end divides them.

@@ -41,7 +41,7 @@ impl Store {
 
     /// The blob if cached reads and writes may have left its size and times ahead of its slot, which has them otherwise.
     pub fn blob_ahead(&self, id: BlobId) -> Option<Rc<Blob>> {
-        let ahead = self.dirty_blobs.contains(id.slot);
+        let ahead = self.write_back.dirty.contains(id.slot);
         ahead.then(|| self.blob_resident(id)).flatten()
     }
 
@@ -80,8 +80,8 @@ impl Store {
 
     /// Queues a blob for write-back, which runs after a while.
     pub(crate) fn note_dirty(&self, blob: &Rc<Blob>) {
-        self.dirty_blobs.add(blob);
-        if !self.writeback_running.get() {
+        self.write_back.dirty.add(blob);
+        if !self.write_back.running.get() {
             self.spawn_writeback();
         }
     }

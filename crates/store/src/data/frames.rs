@@ -2,7 +2,7 @@
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
-use crate::data::write_back::Busy;
+use crate::data::background::Busy;
 use crate::state::{ColdFuture, Store};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
@@ -30,7 +30,9 @@ impl Store {
         if self.cache.available() < count && self.cache.counts().journaled > 0 {
             settled = self.checkpoint_all().await;
         }
-        if self.cache.available() < count && self.writing_home.get() + self.loading.get() > 0 {
+        if self.cache.available() < count
+            && (self.write_back.is_in_flight() || self.loading.get() > 0)
+        {
             self.frame_settled.wait().await; // another task's write-back, or its load
             return Ok(());
         }
@@ -59,6 +61,10 @@ impl Store {
     /// Right after the transaction that freed pages `[from, to)`: drops their frames. The caller holds `lock` and
     /// `map_lock` exclusively, so that none of them is being loaded or written back.
     pub(crate) fn drop_frames(&self, blob: &Blob, from: u32, to: u32) {
+        debug_assert!(
+            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
+            "both locks are held"
+        );
         for page in self.cached_pages(blob, from, to) {
             let Some(frame) = self.cache.find(blob.key(page)) else {
                 continue;

@@ -56,6 +56,7 @@ impl Piece {
 impl Store {
     /// Finds or takes a place for each page that goes home. ENOSPC where what is there already would have to move and can't.
     pub(crate) async fn take_homes(&self, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let moving = self.count_moving(blob, pages).await?;
         if moving > 0 {
             // It can be written through the journal instead, but its map can't do without a node.
@@ -71,7 +72,7 @@ impl Store {
     /// How many of these pages have content that they must not be written over.
     async fn count_moving(&self, blob: &Rc<Blob>, pages: &[Taken]) -> Result<u64> {
         let mut moving = 0;
-        if self.checksums.is_some() {
+        if !self.overwrites_in_place() {
             for taken in pages {
                 let mapping = self.map(blob, taken.page).await?;
                 moving += u64::from(self.movable_pages(blob, taken.page, mapping).min(1));
@@ -84,7 +85,7 @@ impl Store {
     fn movable_pages(&self, blob: &Blob, page: u32, mapping: Mapping) -> u32 {
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         match mapping {
-            Mapping::Extent(extent) if !extent.unwritten && self.checksums.is_some() => {
+            Mapping::Extent(extent) if !extent.unwritten && !self.overwrites_in_place() => {
                 let end = extent.end().min(valid_pages);
                 end.saturating_sub(page.into()) as u32
             }
@@ -202,7 +203,8 @@ impl Store {
 
     /// Writes the pieces home, from pinned buffers.
     pub(crate) async fn write_pieces(&self, blob: &Rc<Blob>, pieces: &mut [Piece]) -> Result<()> {
-        if self.checksums.is_some()
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        if !self.overwrites_in_place()
             && pieces.iter().any(|piece| !piece.new)
             && !planted(Bug::ZeroedOverwritten)
         {
@@ -233,7 +235,7 @@ impl Store {
             }
         }
         // All of them are under way at once; then each is waited for, in order.
-        self.writing_home.set(self.writing_home.get() + 1);
+        let in_flight = self.write_back.begin();
         let under_way: Vec<_> = writes
             .into_iter()
             .map(|(home, buffers)| self.submit_write(home, buffers))
@@ -247,7 +249,7 @@ impl Store {
                 ));
             }
         }
-        self.writing_home.set(self.writing_home.get() - 1);
+        drop(in_flight);
         if !pieces.is_empty() {
             blob.home_sequence.set(self.barriers.note_write());
         }

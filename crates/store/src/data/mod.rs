@@ -1,6 +1,7 @@
 //! The data of blobs: reads, writes, write-back, and what direct IO adds.
 
 pub(crate) mod atomic;
+mod background;
 mod blobs;
 pub(crate) mod checksums;
 mod direct;
@@ -10,6 +11,7 @@ pub(crate) mod read;
 mod reserve;
 mod resize;
 mod seek;
+mod sync;
 pub(crate) mod write;
 pub(crate) mod write_back;
 pub(crate) mod xattr;
@@ -17,5 +19,5 @@ pub(crate) mod xattr;
 pub use atomic::AtomicRange;
 pub use resize::AllocateMode;
 pub use seek::Sought;
-pub use write_back::SyncKind;
+pub use sync::SyncKind;
 pub use xattr::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};

@@ -9,7 +9,7 @@ use crate::blob::{AHEAD_PAGES_MIN, Blob, LOAD_PAGES_MAX};
 use crate::cache::FrameId;
 use crate::format::PageKind;
 use crate::metadata::extents::{Extent, Mapping};
-use crate::state::{ColdFuture, Store};
+use crate::state::{ColdFuture, InFlight, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Error, PAGE_BYTES, Result, memory};
 use adit_block::{Buffer, Operation};
@@ -94,6 +94,7 @@ impl Store {
 impl Store {
     /// As [`Store::read`], for who holds `blob.lock`.
     async fn read_locked(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        debug_assert!(blob.lock.is_locked(), "lock is held");
         let size = blob.size();
         if offset >= size {
             return Ok(0);
@@ -143,6 +144,10 @@ impl Store {
         want: u32,
         missed: &mut bool,
     ) -> Result<Source> {
+        debug_assert!(
+            blob.lock.is_locked() || blob.map_lock.is_locked_exclusively(),
+            "the map can't change"
+        );
         loop {
             match self.cache.find(blob.key(page)) {
                 Some(frame) if self.cache.is_loading(frame) => {
@@ -203,6 +208,10 @@ impl Store {
         want: u32,
         load: Load<'_>,
     ) -> Result<()> {
+        debug_assert!(
+            blob.lock.is_locked() || blob.map_lock.is_locked_exclusively(),
+            "the map can't change"
+        );
         let valid_size = blob.slot.borrow().valid_size;
         let valid_pages = valid_size
             .div_ceil(PAGE_BYTES as u64)
@@ -263,10 +272,10 @@ impl Store {
         if waits && ahead == most && most >= AHEAD_PAGES_MIN {
             self.load_behind(blob, behind);
         }
-        self.loading.set(self.loading.get() + 1);
+        let in_flight = InFlight::begin(&self.loading);
         self.wait_for_recall(blob).await;
         let completion = self.reactor.submit(request).await;
-        self.loading.set(self.loading.get() - 1);
+        drop(in_flight);
         let result = completion.result;
         drop(completion.request);
         let mut damaged = None;

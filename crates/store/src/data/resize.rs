@@ -268,6 +268,10 @@ impl Store {
     /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty before it stays so:
     /// here nothing has to be written, and a device that fails keeps no data from going. Both locks are held.
     async fn cut(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        debug_assert!(
+            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
+            "both locks are held"
+        );
         let end = blob.frames_end();
         let from = size.div_ceil(PAGE) as u32;
         let journaled = self.any_live(blob, from, u32::MAX);
@@ -301,6 +305,10 @@ impl Store {
 
     /// Moves the end of a blob of which nothing is dirty to `size`, behind its present one. Both locks are held.
     async fn grow_slot(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        debug_assert!(
+            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
+            "both locks are held"
+        );
         self.check_write(blob, size, 0)?;
         self.transact(|txn| {
             let mut slot = txn.slot(blob.id)?;
@@ -315,6 +323,10 @@ impl Store {
 
     /// Makes the allocated range read as zeroes. Nothing is dirty, both locks are held.
     async fn zero_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        debug_assert!(
+            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
+            "both locks are held"
+        );
         // Behind the valid size nothing is read.
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         let (first, last) = (
@@ -359,6 +371,10 @@ impl Store {
 
     /// Zeroes what the cache holds of the last page behind `size`. (On the device the valid size does it.)
     async fn zero_tail(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        debug_assert!(
+            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
+            "both locks are held"
+        );
         let within = (size % PAGE) as usize;
         if within == 0 {
             return Ok(());
@@ -384,6 +400,10 @@ impl Store {
 
     /// Fills the holes of a range with pages. Both locks are held, nothing is dirty.
     async fn allocate_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        debug_assert!(
+            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
+            "both locks are held"
+        );
         let (first, last) = (range.start / PAGE, range.end.div_ceil(PAGE));
         let mut missing = 0;
         let mut page = first;
@@ -461,6 +481,10 @@ impl Store {
     }
 
     async fn punch_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        debug_assert!(
+            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
+            "both locks are held"
+        );
         self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
         self.write_back_locked(blob, false).await?;
@@ -490,6 +514,10 @@ impl Store {
 
     /// Writes zeroes to the part of a range that lies in pages of which other parts stay. If the volume is read-only, nothing is done.
     async fn zero_edges(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
+        debug_assert!(
+            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
+            "both locks are held"
+        );
         self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
         let head_end = (first * PAGE).min(range.end);

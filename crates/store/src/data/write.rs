@@ -6,9 +6,9 @@
 
 use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId};
+use crate::data::background::Busy;
 use crate::data::read::Source;
 use crate::data::reserve::Promise;
-use crate::data::write_back::Busy;
 use crate::format::BLOB_BYTES_MAX;
 use crate::format::PageKind;
 use crate::metadata::extents::Mapping;
@@ -103,6 +103,7 @@ impl Store {
         offset: u64,
         data: &[IoSlice<'_>],
     ) -> Result<Promise<'_>> {
+        debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         let len: u64 = data.iter().map(|piece| piece.len() as u64).sum();
         let end = self.check_write(blob, offset, len)?;
         let (first, last) = (offset / PAGE, end.div_ceil(PAGE));
@@ -152,6 +153,7 @@ impl Store {
         data: &[u8],
         promise: &mut Promise<'_>,
     ) -> Result<()> {
+        debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         self.check_write(blob, offset, data.len() as u64)?;
         if data.is_empty() {
             return Ok(());
@@ -191,6 +193,7 @@ impl Store {
 
     /// A write into page `page` failed: a frame that it made beyond the end of the blob must not stay.
     fn drop_beyond_end(&self, blob: &Blob, page: u32) {
+        debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         if u64::from(page) * PAGE >= blob.size()
             && let Some(frame) = self.cache.find(blob.key(page))
             && !self.cache.is_loading(frame)
@@ -211,6 +214,7 @@ impl Store {
         within: usize,
         data: &[u8],
     ) -> Result<()> {
+        debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         let cache = &self.cache;
         loop {
             if !cache.has(frame, FrameFlags::DIRTY) {
@@ -245,6 +249,7 @@ impl Store {
         data: &[u8],
         promise: &mut Promise<'_>,
     ) -> Result<FrameId> {
+        debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         let key = blob.key(page);
         loop {
             match self.cache.find(key) {
@@ -323,7 +328,7 @@ impl Store {
         let wait: ColdFuture<'_, _> = Box::pin(async {
             self.start_flush();
             // Should all of it fail, the write is let through: fsync reports that.
-            while self.is_crowded() && self.flushing.get() {
+            while self.is_crowded() && self.write_back.flushing.get() {
                 self.frame_settled.wait().await;
             }
         });

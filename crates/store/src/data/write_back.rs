@@ -41,15 +41,6 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// What a sync has to make durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SyncKind {
-    /// `fdatasync`: data, and what is needed to read it.
-    Data,
-    /// `fsync`: the times too.
-    All,
-}
-
 /// Most bytes of data that go through the journal with a map or size change instead of home.
 const JOURNAL_DATA_BYTES_MAX: u32 = 8 << 10;
 /// Most pages that do, since each may be journaled whole.
@@ -91,13 +82,6 @@ impl SlotSizes {
 
 pub(crate) type TakenPages = SmallVec<[Taken; 8]>;
 
-/// What to do with a blob that somebody else takes to the device, or changes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Busy {
-    Wait,
-    Skip,
-}
-
 /// What a sweep over a blob's dirty pages hasn't taken on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
@@ -109,158 +93,10 @@ enum Left {
 }
 
 impl Store {
-    /// Makes a blob's data, size and map durable (not the names that lead to it).
-    pub async fn sync(&self, blob: &Rc<Blob>, kind: SyncKind) -> Result<()> {
-        if self.read_only.get() {
-            return Ok(());
-        }
-        // Locked: a write-back is in flight, which an fsync may not overtake.
-        if blob.is_dirty() || blob.map_lock.is_locked() {
-            let _map = self.lock_map(blob).await;
-            self.write_back_locked(blob, kind == SyncKind::All).await?;
-        }
-        let written = blob.home_sequence.get();
-        self.commit_shared(blob.point.get()).await?;
-        if planted(Bug::SkippedFlush) {
-            return Ok(());
-        }
-        self.flush_home(written).await
-    }
-
-    /// Takes a blob's dirty data to the device. Only a sync makes it durable.
-    pub async fn write_back(&self, blob: &Rc<Blob>) -> Result<()> {
-        let _map = self.lock_map(blob).await;
-        self.write_back_locked(blob, false).await
-    }
-
-    /// Starts taking a blob's dirty data to the device, in the background.
-    pub fn start_write_back(&self, blob: &Rc<Blob>) {
-        if self.read_only.get() || !blob.is_dirty() {
-            return;
-        }
-        let (store, blob) = (self.clone(), blob.clone());
-        self.reactor.spawn_local(async move {
-            if let Some(_map) = store.try_lock_map(&blob) {
-                let _ = store.write_back_locked(&blob, false).await; // fsync reports what fails
-            }
-        });
-    }
-
-    /// Makes everything durable: all data, all metadata.
-    pub async fn sync_all(&self) -> Result<()> {
-        if self.read_only.get() {
-            return Ok(());
-        }
-        let written = self.write_back_dirty(Busy::Wait).await;
-        self.commit_all().await?;
-        self.flush_home(self.barriers.written()).await?;
-        written
-    }
-
-    /// Takes home everything that was applied so far and empties the journal of it, as happens by itself when the
-    /// ring fills up: recovery then has little to do.
-    pub async fn checkpoint(&self) -> Result<()> {
-        self.writable()?;
-        self.commit_all().await?;
-        self.checkpoint_all().await
-    }
-
-    /// The place in the order of transactions after everything applied so far.
-    pub fn commit_point(&self) -> crate::journal::Point {
-        self.journal.point()
-    }
-
-    /// Makes everything applied before `point` durable; free if it is already.
-    pub async fn commit_to(&self, point: crate::journal::Point) -> Result<()> {
-        if self.read_only.get() {
-            return Ok(());
-        }
-        self.commit_shared(point).await
-    }
-
-    /// Makes everything applied so far durable.
-    pub async fn commit(&self) -> Result<()> {
-        self.commit_to(self.commit_point()).await
-    }
-}
-
-impl Store {
-    /// Starts the task that writes back and commits after a while, until nothing is left.
-    pub(crate) fn spawn_writeback(&self) {
-        if self.read_only.get() || self.writeback_running.replace(true) {
-            return;
-        }
-        let store = self.clone();
-        self.reactor.spawn_local(async move {
-            let mut failing = false;
-            loop {
-                store.reactor.sleep(store.options.writeback_interval).await;
-                if store.closing.get() || store.writable().is_err() {
-                    break;
-                }
-                // What fails stays dirty, and fsync reports it: but nobody may call that.
-                let written = store.write_back_dirty(Busy::Skip).await;
-                let failed = written.is_err();
-                if std::mem::replace(&mut failing, failed) != failed && store.writable().is_ok() {
-                    store.tell_of_write_back(written);
-                }
-                let committed = store.commit_all().await.is_ok();
-                let left = !store.dirty_blobs.is_empty() || !store.journal.open.is_empty();
-                if !committed || (!left && !failed) {
-                    break;
-                }
-            }
-            store.writeback_running.set(false);
-        });
-    }
-
-    /// Once when it begins to fail, and once when it works again.
-    fn tell_of_write_back(&self, written: Result<()>) {
-        let volume = self.reactor.name();
-        match written {
-            Ok(()) => tracing::info!(%volume, "data is written back again"),
-            Err(error) => {
-                tracing::warn!(%volume, %error, "data can't be written back; it stays in memory, and is tried again");
-            }
-        }
-    }
-
-    /// Starts the task that writes back all that is dirty now, unless it is at work already.
-    pub(crate) fn start_flush(&self) {
-        if self.flushing.replace(true) {
-            return;
-        }
-        let store = self.clone();
-        self.reactor.spawn_local(async move {
-            // What fails stays dirty, and its own fsync reports it.
-            let _ = store.write_back_dirty(Busy::Wait).await;
-            store.flushing.set(false);
-            store.frame_settled.notify_all();
-        });
-    }
-
-    /// Writes back all blobs that are dirty now.
-    pub(crate) async fn write_back_dirty(&self, busy: Busy) -> Result<()> {
-        let blobs = self.dirty_blobs.all();
-        let mut first_error = None;
-        for blob in blobs {
-            let map = match busy {
-                Busy::Wait => Some(self.lock_map(&blob).await),
-                Busy::Skip => self.try_lock_map(&blob),
-            };
-            if map.is_some()
-                && let Err(error) = self.write_back_locked(&blob, true).await
-            {
-                first_error.get_or_insert(error);
-            }
-        }
-        self.dirty_blobs.forget_clean();
-        first_error.map_or(Ok(()), Err)
-    }
-
     /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to it: all that is dirty now, in one
     /// sweep from the front, so that it ends however fast others go on writing. The caller holds its `map_lock` exclusively.
     pub(crate) async fn write_back_locked(&self, blob: &Rc<Blob>, times: bool) -> Result<()> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.writable()?;
         let size_now = blob.size();
         let mut next = 0;
@@ -322,6 +158,7 @@ impl Store {
         size: u64,
         times: bool,
     ) -> Result<()> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let slot = SlotSizes::of(blob);
         if pages.is_empty() && size == slot.size && !(times && blob.has_new_times()) {
             return Ok(());
@@ -337,7 +174,7 @@ impl Store {
         let (mut journal, mut home) = (TakenPages::new(), Pieces::new());
         let planned = self.plan(blob, slot, &pages, size, &mut journal, &mut home);
         if let Err(error) = planned.await {
-            if error.errno() == Errno::NOSPC && self.checksums.is_some() {
+            if error.errno() == Errno::NOSPC && !self.overwrites_in_place() {
                 let in_place: ColdFuture<'_, _> =
                     Box::pin(self.write_back_in_place(blob, pages, size, times));
                 return in_place.await;
@@ -368,6 +205,7 @@ impl Store {
         size: u64,
         times: bool,
     ) -> Result<()> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         while !pages.is_empty() {
             let few = pages.len().min(JOURNAL_PAGES_PER_SYNC);
             let rest: TakenPages = pages.drain(few..).collect();
@@ -399,6 +237,7 @@ impl Store {
         slot: SlotSizes,
         pages: &mut TakenPages,
     ) -> Result<()> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let tail = (slot.valid_size / PAGE) as u32;
         let at = pages.partition_point(|taken| taken.page < tail);
         if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
@@ -424,6 +263,7 @@ impl Store {
         journal: &mut TakenPages,
         homes: &mut Pieces,
     ) -> Result<()> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let cache = &self.cache;
         let dirty_bytes: u32 = pages
             .iter()
@@ -431,7 +271,7 @@ impl Store {
             .sum();
         let few = dirty_bytes <= JOURNAL_DATA_BYTES_MAX && pages.len() <= JOURNAL_DATA_PAGES_MAX;
         // With checksums it always does.
-        let mut changes_map = size != slot.size || self.checksums.is_some();
+        let mut changes_map = size != slot.size || !self.overwrites_in_place();
         if few && !changes_map {
             for taken in pages {
                 let mapping = self.map(blob, taken.page).await?;
@@ -474,6 +314,7 @@ impl Store {
         valid_size: u64,
         times: bool,
     ) -> Result<()> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         // All but the last transaction only map: beyond the valid size nothing is read, below it were holes.
         while (home.iter().filter(|piece| piece.changes_map())).count() > self.pieces_max() {
             self.map_some(blob, home).await?;
@@ -565,6 +406,7 @@ impl Store {
         home: &[Piece],
         valid_size: u64,
     ) -> Result<()> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let mut written: SmallVec<[(u32, u32); 8]> = SmallVec::new();
         written.extend(journal.iter().map(|taken| (taken.page, 1)));
         written.extend(home.iter().map(|piece| (piece.page, piece.pages)));
@@ -583,6 +425,7 @@ impl Store {
 
     /// Maps some of the pieces that were written home, in a transaction of its own.
     async fn map_some(&self, blob: &Rc<Blob>, home: &mut [Piece]) -> Result<()> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let some = home
             .iter_mut()
             .filter(|piece| piece.changes_map())
@@ -618,13 +461,12 @@ impl Store {
         txn: &mut Transaction<'_>,
         blob: &Blob,
         slot: &mut Slot,
-        Taken {
-            page,
-            granules: dirty,
-        }: Taken,
+        taken_on: Taken,
         size: u64,
         goal: u64,
     ) -> Result<u64, Stop> {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        let (page, dirty) = (taken_on.page, taken_on.granules);
         let cache = &self.cache;
         let frame = cache
             .find(blob.key(page))
@@ -674,6 +516,7 @@ impl Store {
 
     /// A write-back failed: its pages are dirty again.
     fn redirty(&self, blob: &Rc<Blob>, journal: &[Taken], home: &[Piece]) {
+        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.give_back(home);
         let moving = home.iter().filter(|piece| piece.replaces);
         self.reservations
@@ -693,7 +536,7 @@ impl Store {
             }
         }
         drop(dirty);
-        self.dirty_blobs.add(blob);
+        self.write_back.dirty.add(blob);
         self.frame_settled.notify_all();
     }
 }

@@ -1,11 +1,13 @@
 //! What an opening finds: the journal is replayed, and what killed processes left is judged.
 
 mod finding;
+mod raw_io;
 mod replay;
 mod tail;
 mod takeover;
 
 pub use finding::{Finding, FindingKind, Findings};
+pub(crate) use raw_io::*;
 pub(crate) use replay::*;
 pub use takeover::Takeover;
 pub(crate) use takeover::*;

@@ -20,168 +20,27 @@
 //! superblock, so pages beyond an old hole never join on.
 
 use super::finding::{Finding, FindingKind, Findings};
+use super::raw_io::{RawIo, SCAN_PAGES};
 use super::tail::{find_tail, journal_finding, read_ring};
 use crate::cache::{Abandoned, META_SPACE};
 use crate::format::geometry::SpaceGeometry;
 use crate::format::heal::heal;
 use crate::format::record::{self, Change};
 use crate::format::superblock as checksums;
+use crate::format::superblock::Layout;
 use crate::format::superblock::geometry;
-use crate::format::superblock::{self, Layout};
 use crate::format::{
-    ALGORITHM_CRC32C, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, SUPERBLOCK_PAGES,
-    Superblock, VolumeId,
+    ALGORITHM_CRC32C, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, Superblock, VolumeId,
 };
 use crate::journal::encode_page;
 use crate::metadata::page_view::header;
 use crate::recovery::older;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use adit_block::{Buffer, BufferPool, Operation, Request};
-use adit_reactor::Reactor;
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-/// Pages read by one request while scanning.
-pub(crate) const SCAN_PAGES: u64 = 128;
 /// Pages held in memory while redoing; more are written home in between.
 const REDO_PAGES_MAX: usize = 8192;
-
-/// Plain device access before there is a store.
-pub(crate) struct RawIo {
-    pub(crate) reactor: std::rc::Rc<Reactor>,
-    pub(crate) pool: Arc<BufferPool>,
-}
-
-impl RawIo {
-    async fn request(
-        &self,
-        operation: Operation,
-        page: u64,
-        buffer: Option<Buffer>,
-    ) -> Result<Option<Buffer>> {
-        let mut buffers = SmallVec::new();
-        buffers.extend(buffer);
-        let offset_bytes = page * PAGE_BYTES as u64;
-        let completion = self
-            .reactor
-            .submit(Request {
-                operation,
-                offset_bytes,
-                buffers,
-                token: 0,
-            })
-            .await;
-        completion
-            .result
-            .map_err(|errno| Error::with(errno, format!("device page {page}")))?;
-        Ok(completion.request.buffers.into_iter().next())
-    }
-
-    /// Reads `pages` pages.
-    pub(crate) async fn read(&self, page: u64, pages: u64) -> Result<Buffer> {
-        let buffer = self.pool.get(pages as usize * PAGE_BYTES)?;
-        let read = self.request(Operation::Read, page, Some(buffer)).await?;
-        Ok(read.expect("a read returns its buffer"))
-    }
-
-    /// Writes `bytes`, whole pages.
-    pub(crate) async fn write(&self, page: u64, bytes: &[u8], fua: bool) -> Result<()> {
-        let mut buffer = self.pool.get(bytes.len())?;
-        buffer
-            .try_mut()
-            .expect("a new buffer is unique")
-            .copy_from_slice(bytes);
-        self.request(Operation::Write { fua }, page, Some(buffer))
-            .await
-            .map(drop)
-    }
-
-    /// Flushes the device's cache, if it has one.
-    pub(crate) async fn flush(&self) -> Result<()> {
-        if !self.reactor.device().capabilities().volatile_cache {
-            return Ok(());
-        }
-        self.request(Operation::Flush, 0, None).await.map(drop)
-    }
-
-    /// Reads and chooses the superblock.
-    pub(crate) async fn superblock(&self) -> Result<Box<Superblock>> {
-        let device_bytes = self.reactor.device().geometry().size_bytes;
-        if device_bytes < 2 * PAGE_BYTES as u64 {
-            return Err(Error::with(
-                Errno::INVAL,
-                format!(
-                    "not an Adit volume: {device_bytes} bytes hold none (make one with `adit mkfs`)"
-                ),
-            ));
-        }
-        let pages = self.read(SUPERBLOCK_PAGES[0], 2).await?;
-        let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
-        superblock::choose([first, second], device_bytes)
-    }
-
-    /// The same for a repair: a flipped bit is put right, and what is wrong is told.
-    pub(crate) async fn superblock_leniently(
-        &self,
-        findings: &mut Findings,
-    ) -> Result<Box<Superblock>> {
-        let device_bytes = self.reactor.device().geometry().size_bytes;
-        if device_bytes < 2 * PAGE_BYTES as u64 {
-            return self.superblock().await;
-        }
-        let mut pages = [Page::zeroed(), Page::zeroed()];
-        for (index, page) in pages.iter_mut().enumerate() {
-            let place = SUPERBLOCK_PAGES[index];
-            let mut what = None;
-            match self.read(place, 1).await {
-                Ok(read) => page.0.copy_from_slice(&read.as_slice()[..PAGE_BYTES]),
-                Err(error) => what = Some(format!("it can't be read: {error}")),
-            }
-            if superblock::heal(index, &mut page.0) {
-                what = Some("one flipped bit".into());
-            }
-            if let Some(what) = what {
-                findings.add(superblock_finding(index, what));
-            }
-        }
-        let pages = [&pages[0].0[..], &pages[1].0[..]];
-        let superblock = superblock::choose(pages, device_bytes)?;
-        for (index, what) in superblock::damage(pages).into_iter().enumerate() {
-            let place = Some(SUPERBLOCK_PAGES[index]);
-            if let Some(what) = what
-                && findings.list.iter().all(|known| known.page != place)
-            {
-                findings.add(superblock_finding(index, what));
-            }
-        }
-        Ok(superblock)
-    }
-
-    /// Writes the next superblock to both places, durably, one after the other: so that what it says may be relied on, whichever of
-    /// them is damaged later.
-    pub(crate) async fn write_superblocks(&self, superblock: &mut Superblock) -> Result<()> {
-        let fua = self.reactor.device().capabilities().volatile_cache;
-        for _ in SUPERBLOCK_PAGES {
-            superblock.sequence += 1;
-            let page = superblock::encode(superblock);
-            let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
-            self.write(place, &page.0, fua).await?;
-        }
-        Ok(())
-    }
-}
-
-fn superblock_finding(index: usize, what: String) -> Finding {
-    Finding::new(
-        FindingKind::Superblock,
-        format!("superblock {}: {what}", ["A", "B"][index]),
-        "the volume depends on the other one",
-        "it is written anew",
-    )
-    .at_page(SUPERBLOCK_PAGES[index])
-}
 
 /// What a page found while scanning means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

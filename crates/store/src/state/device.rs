@@ -71,4 +71,10 @@ impl Store {
     pub(crate) fn sum_of(&self, page: u64, bytes: &[u8]) -> Option<u32> {
         (self.checksums.as_ref()).map(|_| self.volume.data_checksum(page, bytes))
     }
+
+    /// May written data be overwritten at home? Where data has checksums it goes to fresh pages, or
+    /// through the journal: overwritten in place, a page would not match its checksum for a while.
+    pub(crate) fn overwrites_in_place(&self) -> bool {
+        self.checksums.is_none()
+    }
 }

@@ -8,8 +8,9 @@ mod barriers;
 mod checksums;
 mod device;
 mod reservations;
+mod write_back;
 
-use crate::blob::{BlobTable, DirtyBlobs};
+use crate::blob::BlobTable;
 use crate::cache::{Claim, Frames, OwnedCache, Survive};
 use crate::format::superblock::Layout;
 use crate::format::{Superblock, VolumeId};
@@ -32,6 +33,7 @@ use std::time::Duration;
 pub(crate) use barriers::Barriers;
 pub(crate) use checksums::{Checksums, READING, is_place};
 pub(crate) use reservations::{RESERVE_PAGES, Reservations};
+pub(crate) use write_back::{InFlight, WriteBack};
 
 /// Smallest page cache: below, a transaction and the journal's own memory would fill it.
 pub const CACHE_BYTES_MIN: u64 = 8 << 20;
@@ -113,8 +115,6 @@ pub struct StoreState {
     pub(crate) frame_settled: Event,
     /// Pages may be lent to who writes without the worker.
     pub(crate) grants_writes: Cell<bool>,
-    /// Write-backs whose data is on its way home.
-    pub(crate) writing_home: Cell<u32>,
     /// Loads of data under way, whose frames nobody else can have.
     pub(crate) loading: Cell<u32>,
     pub(crate) reservations: Reservations,
@@ -124,12 +124,7 @@ pub struct StoreState {
     pub(crate) read_only: Cell<bool>,
     /// Guards the volume where no mapping does.
     pub(crate) claim: RefCell<Option<Claim>>,
-    /// Blobs with dirty data or attributes.
-    pub(crate) dirty_blobs: DirtyBlobs,
-    /// Is the write-back task running?
-    pub(crate) writeback_running: Cell<bool>,
-    /// The task that makes room for writers is at work.
-    pub(crate) flushing: Cell<bool>,
+    pub(crate) write_back: WriteBack,
     /// Set by close: background tasks end.
     pub(crate) closing: Cell<bool>,
     /// Why nothing is written any more.

@@ -6,12 +6,12 @@
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
-use crate::blob::{BlobTable, DirtyBlobs};
+use crate::blob::BlobTable;
 use crate::cache::OwnedCache;
 use crate::cache::{
     Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
 };
-use crate::data::write_back::SyncKind;
+use crate::data::SyncKind;
 use crate::format::superblock::geometry;
 use crate::format::superblock::{
     self, JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
@@ -30,7 +30,7 @@ use crate::recovery::{Resolution, Takeover, resolve};
 use crate::state::Barriers;
 use crate::state::Checksums;
 use crate::state::{FRAMES_PER_TRANSACTION, Store, StoreOptions, StoreState};
-use crate::state::{Reservations, Upcalls};
+use crate::state::{Reservations, Upcalls, WriteBack};
 use adit_base::hash::HashKey;
 use adit_base::size::format_size;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
@@ -634,15 +634,12 @@ fn build(
         blobs: BlobTable::default(),
         frame_settled: Event::new(),
         grants_writes: Cell::new(true),
-        writing_home: Cell::new(0),
         loading: Cell::new(0),
         reservations: Reservations::default(),
         read_only: Cell::new(plain),
         unsaved: RefCell::new(None),
         claim: RefCell::new(None),
-        dirty_blobs: DirtyBlobs::default(),
-        writeback_running: Cell::new(false),
-        flushing: Cell::new(false),
+        write_back: WriteBack::default(),
         closing: Cell::new(false),
         failure: RefCell::new(None),
     };

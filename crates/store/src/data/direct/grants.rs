@@ -75,7 +75,7 @@ impl Store {
 
     /// Recalls the grants of all blobs.
     pub(crate) fn recall_all(&self) {
-        for blob in self.dirty_blobs.all() {
+        for blob in self.write_back.dirty.all() {
             self.recall(&blob);
         }
     }
@@ -89,6 +89,10 @@ impl Store {
 
     /// The pages are back: what was written is noted, and both locks returned.
     fn end_grant(&self, blob: &Rc<Blob>) {
+        debug_assert!(
+            blob.map_lock.is_locked() && blob.lock.is_locked(),
+            "both locks are held"
+        );
         if let Some(grant) = blob.shared.write_grant() {
             grant.extents.forget();
             let used = grant.take_written();
@@ -112,6 +116,10 @@ impl Store {
     /// After a direct write: lends the page and those around it that no frame holds, as far as its extent goes. The caller holds both
     /// locks shared and doesn't give way in between.
     pub(crate) fn grant_writes(&self, blob: &Rc<Blob>, page: u32) {
+        debug_assert!(
+            blob.map_lock.is_locked() && blob.lock.is_locked(),
+            "both locks are held"
+        );
         let wait = blob.grant_after.get();
         if wait > 0 {
             return blob.grant_after.set(wait - 1);
@@ -124,7 +132,7 @@ impl Store {
             && blob.recalling.get() == 0
             && self.writable().is_ok();
         let lendable =
-            self.grants_writes.get() && self.checksums.is_none() && device.capabilities().inline;
+            self.grants_writes.get() && self.overwrites_in_place() && device.capabilities().inline;
         let Some((_, Mapping::Extent(mut extent))) = blob.map_hint.get() else {
             return;
         };

@@ -60,7 +60,7 @@ impl Store {
     ) -> Result<()> {
         self.write(blob, offset, data).await?;
         self.write_back(blob).await?;
-        if aligned && self.checksums.is_some() {
+        if aligned && !self.overwrites_in_place() {
             // Who writes directly has a cache of his own.
             let _map = blob.map_lock.read().await;
             let _shared = blob.lock.read().await;
@@ -81,6 +81,7 @@ impl Store {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize> {
+        debug_assert!(blob.lock.is_locked(), "lock is held");
         let size = blob.size();
         if offset >= size {
             return Ok(0);
@@ -225,7 +226,7 @@ impl Store {
             && !blob.deleted.get();
         // Checksums are the worker's to look at.
         if !settled
-            || self.checksums.is_some()
+            || !self.overwrites_in_place()
             || end <= extent.logical
             || !device.capabilities().inline
         {
@@ -247,7 +248,7 @@ impl Store {
 
     /// Writes whole physical blocks of the device in place; false: their pages are not all mapped, written and free of live bytes.
     async fn overwrite(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
-        if self.checksums.is_some() {
+        if !self.overwrites_in_place() {
             // In place it would have to be, and the checksum of memory that its owner may change meanwhile means nothing.
             return Ok(false);
         }
@@ -283,6 +284,10 @@ impl Store {
 
     /// Writes into mapped pages where they are.
     async fn overwrite_blocks(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
+        debug_assert!(
+            blob.map_lock.is_locked() && blob.lock.is_locked(),
+            "both locks are held"
+        );
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;

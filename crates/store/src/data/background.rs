@@ -1,0 +1,86 @@
+//! Write-back that no caller asked for: after a while, or to make room in the cache.
+
+use crate::state::Store;
+use adit_base::Result;
+
+/// What to do with a blob that somebody else takes to the device, or changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Busy {
+    Wait,
+    Skip,
+}
+
+impl Store {
+    /// Starts the task that writes back and commits after a while, until nothing is left.
+    pub(crate) fn spawn_writeback(&self) {
+        if self.read_only.get() || self.write_back.running.replace(true) {
+            return;
+        }
+        let store = self.clone();
+        self.reactor.spawn_local(async move {
+            let mut failing = false;
+            loop {
+                store.reactor.sleep(store.options.writeback_interval).await;
+                if store.closing.get() || store.writable().is_err() {
+                    break;
+                }
+                // What fails stays dirty, and fsync reports it: but nobody may call that.
+                let written = store.write_back_dirty(Busy::Skip).await;
+                let failed = written.is_err();
+                if std::mem::replace(&mut failing, failed) != failed && store.writable().is_ok() {
+                    store.tell_of_write_back(written);
+                }
+                let committed = store.commit_all().await.is_ok();
+                let left = !store.write_back.dirty.is_empty() || !store.journal.open.is_empty();
+                if !committed || (!left && !failed) {
+                    break;
+                }
+            }
+            store.write_back.running.set(false);
+        });
+    }
+
+    /// Once when it begins to fail, and once when it works again.
+    fn tell_of_write_back(&self, written: Result<()>) {
+        let volume = self.reactor.name();
+        match written {
+            Ok(()) => tracing::info!(%volume, "data is written back again"),
+            Err(error) => {
+                tracing::warn!(%volume, %error, "data can't be written back; it stays in memory, and is tried again");
+            }
+        }
+    }
+
+    /// Starts the task that writes back all that is dirty now, unless it is at work already.
+    pub(crate) fn start_flush(&self) {
+        if self.write_back.flushing.replace(true) {
+            return;
+        }
+        let store = self.clone();
+        self.reactor.spawn_local(async move {
+            // What fails stays dirty, and its own fsync reports it.
+            let _ = store.write_back_dirty(Busy::Wait).await;
+            store.write_back.flushing.set(false);
+            store.frame_settled.notify_all();
+        });
+    }
+
+    /// Writes back all blobs that are dirty now.
+    pub(crate) async fn write_back_dirty(&self, busy: Busy) -> Result<()> {
+        let blobs = self.write_back.dirty.all();
+        let mut first_error = None;
+        for blob in blobs {
+            let map = match busy {
+                Busy::Wait => Some(self.lock_map(&blob).await),
+                Busy::Skip => self.try_lock_map(&blob),
+            };
+            if map.is_some()
+                && let Err(error) = self.write_back_locked(&blob, true).await
+            {
+                first_error.get_or_insert(error);
+            }
+        }
+        self.write_back.dirty.forget_clean();
+        first_error.map_or(Ok(()), Err)
+    }
+}

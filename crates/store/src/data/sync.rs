@@ -1,0 +1,99 @@
+//! fsync and its kin.
+//!
+//! ```text
+//!   Store::sync ─► write_back_locked (write_back.rs)   dirty data home, or into the open transaction
+//!               ─► commit_shared     (commit/group.rs) seal ─► flush home writes ─► write the journal
+//!               ─► flush_home        (state/barriers.rs) what was written home and needs no commit
+//! ```
+
+use crate::blob::Blob;
+use crate::data::background::Busy;
+use crate::state::Store;
+use adit_base::Result;
+use adit_base::simulation::{Bug, planted};
+use std::rc::Rc;
+
+/// What a sync has to make durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncKind {
+    /// `fdatasync`: data, and what is needed to read it.
+    Data,
+    /// `fsync`: the times too.
+    All,
+}
+
+impl Store {
+    /// Makes a blob's data, size and map durable (not the names that lead to it).
+    pub async fn sync(&self, blob: &Rc<Blob>, kind: SyncKind) -> Result<()> {
+        if self.read_only.get() {
+            return Ok(());
+        }
+        // Locked: a write-back is in flight, which an fsync may not overtake.
+        if blob.is_dirty() || blob.map_lock.is_locked() {
+            let _map = self.lock_map(blob).await;
+            self.write_back_locked(blob, kind == SyncKind::All).await?;
+        }
+        let written = blob.home_sequence.get();
+        self.commit_shared(blob.point.get()).await?;
+        if planted(Bug::SkippedFlush) {
+            return Ok(());
+        }
+        self.flush_home(written).await
+    }
+
+    /// Takes a blob's dirty data to the device. Only a sync makes it durable.
+    pub async fn write_back(&self, blob: &Rc<Blob>) -> Result<()> {
+        let _map = self.lock_map(blob).await;
+        self.write_back_locked(blob, false).await
+    }
+
+    /// Starts taking a blob's dirty data to the device, in the background.
+    pub fn start_write_back(&self, blob: &Rc<Blob>) {
+        if self.read_only.get() || !blob.is_dirty() {
+            return;
+        }
+        let (store, blob) = (self.clone(), blob.clone());
+        self.reactor.spawn_local(async move {
+            if let Some(_map) = store.try_lock_map(&blob) {
+                let _ = store.write_back_locked(&blob, false).await; // fsync reports what fails
+            }
+        });
+    }
+
+    /// Makes everything durable: all data, all metadata.
+    pub async fn sync_all(&self) -> Result<()> {
+        if self.read_only.get() {
+            return Ok(());
+        }
+        let written = self.write_back_dirty(Busy::Wait).await;
+        self.commit_all().await?;
+        self.flush_home(self.barriers.written()).await?;
+        written
+    }
+
+    /// Takes home everything that was applied so far and empties the journal of it, as happens by itself when the
+    /// ring fills up: recovery then has little to do.
+    pub async fn checkpoint(&self) -> Result<()> {
+        self.writable()?;
+        self.commit_all().await?;
+        self.checkpoint_all().await
+    }
+
+    /// The place in the order of transactions after everything applied so far.
+    pub fn commit_point(&self) -> crate::journal::Point {
+        self.journal.point()
+    }
+
+    /// Makes everything applied before `point` durable; free if it is already.
+    pub async fn commit_to(&self, point: crate::journal::Point) -> Result<()> {
+        if self.read_only.get() {
+            return Ok(());
+        }
+        self.commit_shared(point).await
+    }
+
+    /// Makes everything applied so far durable.
+    pub async fn commit(&self) -> Result<()> {
+        self.commit_to(self.commit_point()).await
+    }
+}

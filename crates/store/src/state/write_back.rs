@@ -1,0 +1,45 @@
+//! What is on its way home, and which tasks take it there.
+
+use crate::blob::DirtyBlobs;
+use std::cell::Cell;
+
+/// Write-back as a whole; that of one blob is in `data/write_back.rs`.
+#[derive(Default)]
+pub(crate) struct WriteBack {
+    /// Blobs with dirty data or attributes.
+    pub(crate) dirty: DirtyBlobs,
+    /// The task runs that writes back and commits after a while.
+    pub(crate) running: Cell<bool>,
+    /// The task runs that makes room for writers.
+    pub(crate) flushing: Cell<bool>,
+    in_flight: Cell<u32>,
+}
+
+/// Home writes or loads in flight; dropped, they are not.
+pub(crate) struct InFlight<'w>(&'w Cell<u32>);
+
+impl WriteBack {
+    /// Data is going home until the guard is dropped.
+    pub(crate) fn begin(&self) -> InFlight<'_> {
+        InFlight::begin(&self.in_flight)
+    }
+
+    /// Is data going home?
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.in_flight.get() > 0
+    }
+}
+
+impl InFlight<'_> {
+    /// Counts one more.
+    pub(crate) fn begin(count: &Cell<u32>) -> InFlight<'_> {
+        count.set(count.get() + 1);
+        InFlight(count)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}

@@ -1,8 +1,9 @@
 //! A [`Pages`] over a map in memory, for tests here and in the layers above.
 //!
 //! It behaves as the store does: nothing staged is visible before the closure returned `Ok`, a page
-//! that isn't resident stops it, and it can be told to lose pages at random, which is how the restart
-//! property of an algorithm is tested. It panics on what the store would take for a bug of ours.
+//! that isn't resident stops it, and it can be told to lose pages at random, which is how the
+//! restart property of an algorithm is tested. It panics on what the store would take for a bug of
+//! ours.
 
 use crate::format::{Page, PageKind};
 use crate::metadata::page_view::{corrupt, header};

@@ -1,12 +1,13 @@
 //! Blobs in memory: what is known of them beyond their slot, and the part that other threads read.
 //!
-//! Two sizes exist. The slot's `size` is what a crash would keep: it changes only by transactions, when the
-//! data that it covers is durable with it. [`BlobShared::size`] is what readers see; a cached write moves it
-//! at once. The same holds for the modification time.
+//! Two sizes exist. The slot's `size` is what a crash would keep: it changes only by transactions,
+//! when the data that it covers is durable with it. [`BlobShared::size`] is what readers see; a
+//! cached write moves it at once. The same holds for the modification time.
 //!
-//! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation: whoever changes
-//! the map or relies on it across IO), then `lock` (shared: reads; exclusive: writes). Exclusively only by `Store::lock_map` and
-//! `Store::lock`, which ask for lent pages first (`grant.rs`): otherwise it is waited for ever.
+//! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation:
+//! whoever changes the map or relies on it across IO), then `lock` (shared: reads; exclusive:
+//! writes). Exclusively only by `Store::lock_map` and `Store::lock`, which ask for lent pages first
+//! (`blob/write_grant`): otherwise it is waited for ever.
 
 use super::{BlobShared, Streams, WriteGrant};
 use crate::cache::{FrameKey, Frames};
@@ -44,18 +45,20 @@ pub struct Blob {
     /// The last answer of a map lookup: first page, pages, mapping.
     pub(crate) map_hint: Cell<Option<(u32, Mapping)>>,
     /// Device page behind the last pages that were taken for it; 0: unknown.
-    pub(crate) goal: Cell<u64>,
+    pub(crate) allocation_hint: Cell<u64>,
     /// Its sequential readers.
     pub(crate) streams: Cell<Streams>,
-    /// While a truncation is half way, or when it failed there: where it had begun. Frames may lie up to here.
-    pub(crate) cut_from: Cell<u64>,
+    /// While a truncation is half way, or when it failed there: where it had begun. Frames may lie
+    /// up to here.
+    pub(crate) truncating_from: Cell<u64>,
     /// The blob was deleted: nothing is written back any more.
     pub(crate) deleted: Cell<bool>,
     /// Place in the order of transactions of its last change.
     pub(crate) point: Cell<Point>,
-    /// Place in the order of transactions behind the last that took content out of sight where it is: zeroed it, or cut it off in more
-    /// than one step. Before that is durable, a crash brings it back.
-    pub(crate) hidden: Cell<Point>,
+    /// Place in the order of transactions behind the last that took content out of sight where it
+    /// is: zeroed it, or cut it off in more than one step. Before that is durable, a crash brings
+    /// it back.
+    pub(crate) erased_at: Cell<Point>,
     /// Direct reads until the worker tells again where they need it no more.
     pub(crate) publish_after: Cell<u32>,
     /// Pages are granted: both locks are held shared for those who write without the worker.
@@ -88,8 +91,8 @@ impl std::fmt::Debug for Blob {
 }
 
 impl Blob {
-    /// A blob with this slot. `point` covers the slot's last change, `home_sequence` the data written
-    /// home so far.
+    /// A blob with this slot. `point` covers the slot's last change, `home_sequence` the data
+    /// written home so far.
     pub(crate) fn new(
         id: BlobId,
         slot: Slot,
@@ -109,12 +112,12 @@ impl Blob {
             in_dirty_list: Cell::new(false),
             home_sequence: Cell::new(home_sequence),
             map_hint: Cell::new(None),
-            goal: Cell::new(0),
+            allocation_hint: Cell::new(0),
             streams: Cell::default(),
-            cut_from: Cell::new(0),
+            truncating_from: Cell::new(0),
             deleted: Cell::new(false),
             point: Cell::new(point),
-            hidden: Cell::new(point),
+            erased_at: Cell::new(point),
             publish_after: Cell::new(0),
             granted: Cell::new(false),
             grant_after: Cell::new(0),
@@ -133,8 +136,8 @@ impl Blob {
         self.shared.size()
     }
 
-    /// The slot with size, times and pages as reads and writes left them; the pages are an estimate while data waits to be
-    /// written home.
+    /// The slot with size, times and pages as reads and writes left them; the pages are an estimate
+    /// while data waits to be written home.
     pub fn attributes(&self) -> Slot {
         let mut slot = *self.slot.borrow();
         slot.size = self.size();
@@ -147,14 +150,16 @@ impl Blob {
         if let Some(time) = self.atime.get() {
             (slot.atime, slot.atime_ns) = (time.seconds, time.nanoseconds);
         }
-        // A file that has content without having its pages yet would look like a hole to who copies it.
+        // A file that has content without having its pages yet would look like a hole to who copies
+        // it.
         let waiting = self.dirty.borrow().len() as u64;
         let pages = slot.size.div_ceil(PAGE_BYTES as u64);
         slot.allocated_pages = slot.allocated_pages.max(waiting.min(pages));
         slot
     }
 
-    /// The slot as last applied: without the size and times that cached reads and writes have changed.
+    /// The slot as last applied: without the size and times that cached reads and writes have
+    /// changed.
     pub fn with_slot<T>(&self, look: impl FnOnce(&Slot) -> T) -> T {
         look(&self.slot.borrow())
     }
@@ -164,7 +169,8 @@ impl Blob {
         self.atime.set(None);
     }
 
-    /// Forgets the modification time of cached writes: an explicit one, applied by a transaction, wins.
+    /// Forgets the modification time of cached writes: an explicit one, applied by a transaction,
+    /// wins.
     pub fn forget_modified(&self) {
         if let Some(grant) = self.shared.write_grant() {
             grant.forget_time();
@@ -176,7 +182,7 @@ impl Blob {
     pub(crate) fn frames_end(&self) -> u64 {
         self.size()
             .max(self.slot.borrow().size)
-            .max(self.cut_from.get())
+            .max(self.truncating_from.get())
     }
 
     /// Is there something that a sync would have to write?
@@ -192,23 +198,26 @@ impl Blob {
         self.mtime.get().is_some() || self.atime.get().is_some()
     }
 
-    /// Is somebody taking it to the device, or changing where it is? Then what is not dirty may still not be there.
+    /// Is somebody taking it to the device, or changing where it is? Then what is not dirty may
+    /// still not be there.
     pub fn is_writing_back(&self) -> bool {
         self.map_lock.is_locked()
     }
 
-    /// Has nobody but the caller, who has it once, a handle on it, and is no truncation half way? Otherwise an operation
-    /// may be in flight that goes on with this blob, whatever became of its names and descriptors, or frames be left.
+    /// Has nobody but the caller, who has it once, a handle on it, and is no truncation half way?
+    /// Otherwise an operation may be in flight that goes on with this blob, whatever became of its
+    /// names and descriptors, or frames be left.
     pub fn is_idle(self: &Rc<Self>) -> bool {
         // One is the table's.
         let known = 2 + usize::from(self.in_dirty_list.get());
         Rc::strong_count(self) <= known
             && !self.lock.is_locked()
             && !self.map_lock.is_locked()
-            && self.cut_from.get() == 0
+            && self.truncating_from.get() == 0
     }
 
-    /// A transaction changed the slot. The current size is another one: a cached write may be ahead.
+    /// A transaction changed the slot. The current size is another one: a cached write may be
+    /// ahead.
     pub(crate) fn applied(&self, slot: &Slot) {
         // A tree changes without its slot showing it.
         self.map_hint.set(None);
@@ -221,7 +230,7 @@ impl Blob {
         Rc::strong_count(self) > 1
             || Arc::strong_count(&self.shared) > 1
             || self.is_dirty()
-            || self.cut_from.get() != 0
+            || self.truncating_from.get() != 0
     }
 
     pub(crate) fn key(&self, page: u32) -> FrameKey {

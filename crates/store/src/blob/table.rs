@@ -18,7 +18,8 @@ pub(crate) struct BlobTable {
 /// With so many in memory, each blob that comes looks for others that nobody uses.
 const BLOBS_KEPT: usize = 16 << 10;
 
-/// At how many. One round takes half as many arrivals as there are blobs, so those that nobody uses never become more than the others.
+/// At how many. One round takes half as many arrivals as there are blobs, so those that nobody uses
+/// never become more than the others.
 const LOOKS: usize = 2;
 
 impl BlobTable {
@@ -54,11 +55,13 @@ impl BlobTable {
     }
 }
 
-/// Blobs that cached reads and writes may have left ahead of their slots, in the order in which they were.
+/// Blobs that cached reads and writes may have left ahead of their slots, in the order in which
+/// they were.
 #[derive(Default)]
 pub(crate) struct DirtyBlobs {
     blobs: RefCell<Vec<Rc<Blob>>>,
-    /// Their slot addresses. Mostly few, so that asking for one that isn't among them waits for no memory.
+    /// Their slot addresses. Mostly few, so that asking for one that isn't among them waits for no
+    /// memory.
     slots: RefCell<HashSet<u64, BuildNumberHasher>>,
 }
 

@@ -1,12 +1,14 @@
-//! Memory made ready ahead of its use, on a thread of its own: the kernel clears the 2 MiB of a chunk first, which takes 0.1 ms, and
-//! milliseconds on a virtual machine whose host has to find them.
+//! Memory made ready ahead of its use, on a thread of its own: the kernel clears the 2 MiB of a
+//! chunk first, which takes 0.1 ms, and milliseconds on a virtual machine whose host has to find
+//! them.
 //!
 //! ```text
 //! Idle ─ want ─► Wanted ─ thread ─► Working ─ thread ─► Ready ─ take ─► Idle
 //!                   └─ take: the owner does it itself      └─ take: waits for the thread (from Working)
 //! ```
-//! Invariants: one chunk at most is made ready that nobody asked for yet. Nothing relies on it: without the thread, or when it wasn't
-//! fast enough, `take` does the same in its place. The mutex is never held across a system call but those that wait for or wake the other.
+//! Invariants: one chunk at most is made ready that nobody asked for yet. Nothing relies on it:
+//! without the thread, or when it wasn't fast enough, `take` does the same in its place. The mutex
+//! is never held across a system call but those that wait for or wake the other.
 
 use super::frames::Frames;
 use adit_base::sync::thread::JoinHandle;
@@ -68,7 +70,8 @@ impl Ahead {
         }
     }
 
-    /// Makes the memory of a chunk usable, or waits for the thread that is about it; the answer is no when there is none.
+    /// Makes the memory of a chunk usable, or waits for the thread that is about it; the answer is
+    /// no when there is none.
     pub(super) fn take(&self, chunk: u32) -> bool {
         if let Thread::Runs(_) = self.thread {
             let mut state = self.shared.lock();

@@ -1,10 +1,10 @@
 //! A transaction becomes visible: its shadows' changes are copied into the frames they shadow.
 //!
-//! For a process that dies in the middle, shared memory says at each instant what to do: the shadows carry
-//! the number of their `apply`, the header says which number is being applied, and `salvage.rs` repeats
-//! that one. So the order of stores is the point here: `pending` and JOURNALED before the bytes; a
-//! shadow that becomes the page's frame first takes over its numbers, then its flags (that moment counts),
-//! then its place.
+//! For a process that dies in the middle, shared memory says at each instant what to do: the
+//! shadows carry the number of their `apply`, the header says which number is being applied, and
+//! `salvage.rs` repeats that one. So the order of stores is the point here: `pending` and JOURNALED
+//! before the bytes; a shadow that becomes the page's frame first takes over its numbers, then its
+//! flags (that moment counts), then its place.
 //!
 //! It can't fail: a target that somebody pins isn't copied to, its shadow takes its place.
 
@@ -28,8 +28,9 @@ pub struct Applied {
 }
 
 impl Cache {
-    /// A private copy of a published page, to be edited with `raw_mut` and then applied (or given up with `free_raw`). While it
-    /// exists the page is neither evicted nor may it be changed otherwise. None: no frame to be had.
+    /// A private copy of a published page, to be edited with `raw_mut` and then applied (or given
+    /// up with `free_raw`). While it exists the page is neither evicted nor may it be changed
+    /// otherwise. None: no frame to be had.
     pub fn shadow(&mut self, target: FrameId) -> Option<FrameId> {
         assert!(
             self.flags(target).contains(FrameFlags::VALID),
@@ -56,9 +57,10 @@ impl Cache {
         Some(shadow)
     }
 
-    /// Makes edits visible, all of them also if the process dies in the middle (or none, if it dies before): for each pair of a target
-    /// and its shadow, the granules that differ are copied and added to `pending`, and the target becomes JOURNALED. The shadows are used up.
-    /// `report` is called for each pair, in order.
+    /// Makes edits visible, all of them also if the process dies in the middle (or none, if it dies
+    /// before): for each pair of a target and its shadow, the granules that differ are copied and
+    /// added to `pending`, and the target becomes JOURNALED. The shadows are used up. `report` is
+    /// called for each pair, in order.
     pub fn apply(&mut self, edits: &[(FrameId, FrameId)], mut report: impl FnMut(Applied)) {
         self.applies = self.applies.wrapping_add(1).max(1);
         let apply = self.applies;
@@ -145,9 +147,9 @@ fn changed_granules_avx2(old: &PageBytes, new: &PageBytes) -> u64 {
     changed_granules_portable(old, new)
 }
 
-/// Without a branch for each granule and in words, which the compiler turns into vectors. Indices into arrays
-/// only: whatever is a call here is not inlined into a function of another instruction set, and a call for each
-/// word costs ten times the comparison.
+/// Without a branch for each granule and in words, which the compiler turns into vectors. Indices
+/// into arrays only: whatever is a call here is not inlined into a function of another instruction
+/// set, and a call for each word costs ten times the comparison.
 #[inline(always)]
 fn changed_granules_portable(old: &PageBytes, new: &PageBytes) -> u64 {
     const WORDS: usize = GRANULE_BYTES / 8;

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! A reader adds a pin with one atomic addition. If WRITING or RETIRED was set it takes it back and
-//! misses. Otherwise the owner's compare-and-swap from 0 to WRITING fails until the pin is gone, so what
-//! the reader sees after it (VALID, its key) stays true while it copies.
-//! A miss may be false: the slow path asks the owner.
+//! misses. Otherwise the owner's compare-and-swap from 0 to WRITING fails until the pin is gone, so
+//! what the reader sees after it (VALID, its key) stays true while it copies. A miss may be false:
+//! the slow path asks the owner.
 
 use super::index::Index;
 use super::mapping::{CacheHeader, Mapping};
@@ -45,7 +45,8 @@ pub(super) struct FrameMeta {
     pub(super) generation: AtomicU32,
     /// Bytes of the page that are inside the file.
     pub(super) end: AtomicU32,
-    /// Hash chain or return stack: frame number + 1, 0 at the end. A shadow's target in the same form.
+    /// Hash chain or return stack: frame number + 1, 0 at the end. A shadow's target in the same
+    /// form.
     pub(super) next: AtomicU32,
     /// For the clock: looked at since the hand passed.
     pub(super) referenced: AtomicU32,
@@ -106,12 +107,14 @@ impl Frames {
         self.mapping.header()
     }
 
-    /// The clean end of a volume whose state is all on the device: a shared mapping's name goes away.
+    /// The clean end of a volume whose state is all on the device: a shared mapping's name goes
+    /// away.
     pub fn delete_shared(&self) -> adit_base::Result<()> {
         self.mapping.delete()
     }
 
-    /// Nobody changes anything in it any more, so it may be salvaged, even if this process lives on.
+    /// Nobody changes anything in it any more, so it may be salvaged, even if this process lives
+    /// on.
     pub fn abandon(&self) {
         self.mapping.give_up();
     }
@@ -121,8 +124,8 @@ impl Frames {
         self.mapping.memory()
     }
 
-    /// Copies what the pages from `key` on have from `offset` of the first one on; false: not all is there (some of it may have been
-    /// copied), ask the owner.
+    /// Copies what the pages from `key` on have from `offset` of the first one on; false: not all
+    /// is there (some of it may have been copied), ask the owner.
     ///
     /// Panics when `offset` is beyond a page.
     #[inline]
@@ -143,14 +146,15 @@ impl Frames {
         true
     }
 
-    /// Pins some pages before it copies them: counting a pin waits for all that this thread has stored. Those that lie side by side are one
-    /// copy: each begins with a wait for memory.
+    /// Pins some pages before it copies them: counting a pin waits for all that this thread has
+    /// stored. Those that lie side by side are one copy: each begins with a wait for memory.
     fn read_pages(&self, mut key: FrameKey, mut offset: usize, mut into: &mut [u8]) -> bool {
         while !into.is_empty() {
             let pages = (offset + into.len()).div_ceil(PAGE_BYTES).min(PINNED_MAX);
             let mut frames = [0; PINNED_MAX];
             let mut pinned = 0;
-            // Of a long row the bytes aren't fetched, which would hide from the processor that one page is read behind the other.
+            // Of a long row the bytes aren't fetched, which would hide from the processor that one
+            // page is read behind the other.
             let mut fetch = (pages <= FETCHED_MAX).then_some(offset);
             while pinned < pages
                 && let Some(frame) = self.acquire(key, fetch)
@@ -203,8 +207,9 @@ impl Frames {
     /// Copies from a row of frames.
     ///
     /// # Safety
-    /// There is at least one, and their numbers follow each other, so that their pages do. Offset and length stay within these. They are
-    /// pinned, which keeps their content from changing while it is copied.
+    /// There is at least one, and their numbers follow each other, so that their pages do. Offset
+    /// and length stay within these. They are pinned, which keeps their content from changing while
+    /// it is copied.
     #[inline]
     unsafe fn copy(&self, row: &[u32], offset: usize, into: &mut [u8]) {
         for &frame in row {
@@ -247,7 +252,8 @@ impl Frames {
             }
             steps += 1;
             if let Some(offset) = fetch {
-                // It most likely is the right one: its bytes are fetched while its metadata still is.
+                // It most likely is the right one: its bytes are fetched while its metadata still
+                // is.
                 self.mapping.prefetch(frame, offset);
             }
             let meta = self.mapping.meta(frame);
@@ -259,7 +265,8 @@ impl Frames {
             }
             match self.try_pin(meta, key) {
                 Try::Pinned => {
-                    // A store only when it changes something: the line stays shared between readers that only pin.
+                    // A store only when it changes something: the line stays shared between readers
+                    // that only pin.
                     if meta.referenced.load(Ordering::Relaxed) == 0 {
                         meta.referenced.store(1, Ordering::Relaxed);
                     }
@@ -342,7 +349,8 @@ impl Frames {
         // It is empty most of the time, so that is tried first.
         let mut top = 0;
         loop {
-            // A reader that is still on its way along the old chain may follow this link: a false miss, no more.
+            // A reader that is still on its way along the old chain may follow this link: a false
+            // miss, no more.
             meta.next.store(top, Ordering::Relaxed);
             let swap = self.returned.compare_exchange_weak(
                 top,
@@ -365,7 +373,8 @@ impl Frames {
             .is_ok()
     }
 
-    /// For the owner: all frames on the return stack, as frame number + 1 of the first, linked by `next`.
+    /// For the owner: all frames on the return stack, as frame number + 1 of the first, linked by
+    /// `next`.
     pub(super) fn take_returned(&self) -> u32 {
         if self.returned.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -388,7 +397,8 @@ impl Frames {
     /// The content, to change.
     ///
     /// # Safety
-    /// The frame is WRITING, or nobody else may look at it (not VALID, or RAW); no other reference exists.
+    /// The frame is WRITING, or nobody else may look at it (not VALID, or RAW); no other reference
+    /// exists.
     #[allow(clippy::mut_from_ref)]
     #[inline]
     pub(super) unsafe fn bytes_mut(&self, frame: u32) -> &mut PageBytes {
@@ -401,7 +411,8 @@ impl Frames {
     /// A buffer that owns one pin, which is already counted.
     pub(super) fn buffer_of_pin(self: &Arc<Self>, frame: u32) -> Buffer {
         let owner: Arc<dyn BufferOwner> = self.clone();
-        // SAFETY: the pin keeps the frame from being reused until the buffer gives it back; the owner keeps the mapping.
+        // SAFETY: the pin keeps the frame from being reused until the buffer gives it back; the
+        // owner keeps the mapping.
         unsafe {
             Buffer::from_parts(
                 self.mapping.page(frame).cast(),
@@ -413,7 +424,8 @@ impl Frames {
     }
 }
 
-// SAFETY: a reference is a pin, and a pinned frame is neither changed nor reused; the mapping lives as long as `self`.
+// SAFETY: a reference is a pin, and a pinned frame is neither changed nor reused; the mapping lives
+// as long as `self`.
 unsafe impl BufferOwner for Frames {
     fn retain(&self, index: u32) {
         if self.mapping.is_ours() {
@@ -463,8 +475,9 @@ impl Drop for PinnedFrame<'_> {
     }
 }
 
-/// Counts buffers of frames that no reader may look at: those that a device fills (LOADING), and raw ones.
-/// Not by pins: those of readers that are about to step back would make the only buffer look shared.
+/// Counts buffers of frames that no reader may look at: those that a device fills (LOADING), and
+/// raw ones. Not by pins: those of readers that are about to step back would make the only buffer
+/// look shared.
 pub(super) struct Loads(pub(super) Arc<Frames>);
 
 impl Loads {
@@ -472,7 +485,8 @@ impl Loads {
         let owner: Arc<dyn BufferOwner> = self.clone();
         self.0.meta(frame).loads.fetch_add(1, Ordering::Relaxed);
         let page = self.0.mapping.page(frame);
-        // SAFETY: the owner neither reuses nor reads the frame while it counts loads, and it keeps the mapping.
+        // SAFETY: the owner neither reuses nor reads the frame while it counts loads, and it keeps
+        // the mapping.
         unsafe { Buffer::from_parts(page.cast(), PAGE_BYTES as u32, owner, frame) }
     }
 }

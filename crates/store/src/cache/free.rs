@@ -1,5 +1,6 @@
-//! Frames that nobody uses: of a chunk the lowest first, so that pages which come one behind the other mostly lie so in memory, too.
-//! A processor copies them at twice the speed then, since it goes on fetching at the next page.
+//! Frames that nobody uses: of a chunk the lowest first, so that pages which come one behind the
+//! other mostly lie so in memory, too. A processor copies them at twice the speed then, since it
+//! goes on fetching at the next page.
 
 use super::mapping::CHUNK_FRAMES;
 
@@ -8,7 +9,8 @@ const WORDS: usize = CHUNK_FRAMES.div_ceil(u64::BITS) as usize;
 /// Which frames are free: a bit for each, and the chunks that have some.
 pub(super) struct FreeFrames {
     bits: Vec<[u64; WORDS]>,
-    /// Chunks with a free frame, each once. The last to get one is the first that is taken from, since its frames were in use a moment ago.
+    /// Chunks with a free frame, each once. The last to get one is the first that is taken from,
+    /// since its frames were in use a moment ago.
     chunks: Vec<u32>,
 }
 

@@ -1,8 +1,8 @@
 //! The index of cached pages: hash heads here, chains through the frames' metadata.
 //!
-//! The owner inserts, replaces and removes; readers follow the chains at any time without protection.
-//! They may be led from one chain into another by a frame that moves, so they bound their steps and check
-//! the key on the frame itself. Links are frame number + 1; 0 is the end.
+//! The owner inserts, replaces and removes; readers follow the chains at any time without
+//! protection. They may be led from one chain into another by a frame that moves, so they bound
+//! their steps and check the key on the frame itself. Links are frame number + 1; 0 is the end.
 //!
 //! It knows nothing about pins or flags.
 
@@ -37,8 +37,8 @@ impl Index {
         }
     }
 
-    /// Pages of one group have their heads in one line, in an order that depends on the hash (a file read at a fixed stride still uses all of
-    /// them).
+    /// Pages of one group have their heads in one line, in an order that depends on the hash (a
+    /// file read at a fixed stride still uses all of them).
     #[inline]
     pub(super) fn head(&self, key: FrameKey) -> &AtomicU32 {
         let group = key.page >> GROUP_PAGES_LOG2;
@@ -50,8 +50,8 @@ impl Index {
         &self.heads[(line << GROUP_PAGES_LOG2) | place]
     }
 
-    /// Begins to fetch what a search for the page reads, and the page's bytes at `offset`: in a large cache each is a
-    /// line of memory to wait for, and so they come side by side.
+    /// Begins to fetch what a search for the page reads, and the page's bytes at `offset`: in a
+    /// large cache each is a line of memory to wait for, and so they come side by side.
     #[inline]
     pub(super) fn prefetch(&self, mapping: &Mapping, key: FrameKey, offset: usize) {
         if let Some(frame) = self.head(key).load(Ordering::Relaxed).checked_sub(1) {
@@ -118,7 +118,8 @@ fn zeroed(count: usize) -> Box<[AtomicU32]> {
     #[cfg(not(loom))]
     {
         let heads = vec![0u32; count].into_boxed_slice();
-        // SAFETY: an AtomicU32 has the size and alignment of a u32; zeroed memory from the allocator stays untouched this way.
+        // SAFETY: an AtomicU32 has the size and alignment of a u32; zeroed memory from the
+        // allocator stays untouched this way.
         unsafe { Box::from_raw(Box::into_raw(heads) as *mut [AtomicU32]) }
     }
 }
@@ -138,7 +139,8 @@ fn advise_huge(heads: &[AtomicU32]) {
     let skip = start.addr().next_multiple_of(HUGE_PAGE_BYTES) - start.addr();
     let len_bytes = size_of_val(heads).saturating_sub(skip) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if len_bytes > 0 {
-        // SAFETY: advice about our own memory that does not change its content; a refusal only costs speed.
+        // SAFETY: advice about our own memory that does not change its content; a refusal only
+        // costs speed.
         let _ = unsafe {
             rustix::mm::madvise(
                 start.add(skip).cast_mut().cast(),

@@ -1,9 +1,10 @@
-//! Finds the mappings and claims of a volume, and says of each whose it is and whether its owner lives.
+//! Finds the mappings and claims of a volume, and says of each whose it is and whether its owner
+//! lives.
 //!
-//! Anybody may put a file into `/dev/shm`. So the name is parsed, the file's owner noted, and nothing is
-//! believed here: `takeover.rs` decides what each one means. Invariants: an error that leaves a file
-//! unjudged (no descriptors, no memory, an IO error) is an error, never a shorter list; nothing is
-//! changed but by [`Leftover::delete`].
+//! Anybody may put a file into `/dev/shm`. So the name is parsed, the file's owner noted, and
+//! nothing is believed here: `takeover.rs` decides what each one means. Invariants: an error that
+//! leaves a file unjudged (no descriptors, no memory, an IO error) is an error, never a shorter
+//! list; nothing is changed but by [`Leftover::delete`].
 
 use super::mapping::boot_id;
 use super::name::{ParsedName, prefix};
@@ -19,9 +20,11 @@ use std::time::{Duration, Instant};
 
 /// What `statfs` says of a tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// A process that seems to live may have been killed a moment ago; then its lock is gone within this time.
+/// A process that seems to live may have been killed a moment ago; then its lock is gone within
+/// this time.
 const LIVING_MAX: Duration = Duration::from_millis(100);
-/// The same where the owner isn't known: in another pid namespace, or a forked child's for a moment.
+/// The same where the owner isn't known: in another pid namespace, or a forked child's for a
+/// moment.
 const UNKNOWN_MAX: Duration = Duration::from_secs(2);
 /// A process that is known to be ending is waited for longer: beside others it may starve.
 const ENDING_MAX: Duration = Duration::from_secs(30);
@@ -72,8 +75,8 @@ pub enum Purpose {
 }
 
 impl Leftover {
-    /// All files in a directory that are named after a volume, by name; `own` is left out. A lock that a
-    /// dying process may still have is waited for where the name belongs to this `opening`.
+    /// All files in a directory that are named after a volume, by name; `own` is left out. A lock
+    /// that a dying process may still have is waited for where the name belongs to this `opening`.
     pub fn list(
         directory: &Path,
         (volume_id, opening): (u128, u64),
@@ -186,7 +189,8 @@ impl Leftover {
         }
     }
 
-    /// What dead owners left of a volume, by name; without a judgement whether it is of use. For tests.
+    /// What dead owners left of a volume, by name; without a judgement whether it is of use. For
+    /// tests.
     #[doc(hidden)]
     pub fn abandoned(directory: &Path, volume_id: u128) -> Result<Vec<Abandoned>> {
         let found = Leftover::list(directory, (volume_id, 0), Purpose::TakeOver, None)?;
@@ -205,8 +209,8 @@ impl Leftover {
 }
 
 impl Dead {
-    /// Was it made in this boot of the machine? Memory of another one says nothing any more. What lies on a tmpfs was:
-    /// the boot id may be another one in a container.
+    /// Was it made in this boot of the machine? Memory of another one says nothing any more. What
+    /// lies on a tmpfs was: the boot id may be another one in a container.
     pub fn is_of_this_boot(&self) -> Result<bool> {
         let file_system = rustix::fs::fstatfs(&self.file)?.f_type;
         Ok(file_system as u64 == TMPFS_MAGIC || self.header.boot_id == boot_id()?)

@@ -1,7 +1,8 @@
-//! The owner's lists of frames, doubly linked through an array beside the frames (not in the mapping).
+//! The owner's lists of frames, doubly linked through an array beside the frames (not in the
+//! mapping).
 //!
-//! A frame is in at most one list per lane. A list's two ends are one sentinel inside [`Links`], so a frame
-//! is taken out, or another put in its place, without knowing its list.
+//! A frame is in at most one list per lane. A list's two ends are one sentinel inside [`Links`], so
+//! a frame is taken out, or another put in its place, without knowing its list.
 //!
 //! It knows nothing of flags: which frames belong into which list is the caller's business.
 
@@ -14,8 +15,8 @@ pub enum Lane {
     Journal = 1,
 }
 
-/// A list made by `Cache::new_list`. Give it back with `Cache::drop_list`; else its ends stay allocated
-/// as long as the cache.
+/// A list made by `Cache::new_list`. Give it back with `Cache::drop_list`; else its ends stay
+/// allocated as long as the cache.
 #[derive(PartialEq, Eq, Debug)]
 pub struct FrameList {
     sentinel: u32,

@@ -5,13 +5,14 @@
 //! | CacheHeader | FrameMeta × frames … | frame 0 | frame 1 | …
 //! ```
 //!
-//! Either anonymous, or a file in `/dev/shm` that outlives the process (see `salvage.rs`). Its size is the
-//! cache's bound; memory is used a chunk (2 MiB, 512 frames) at a time, when the owner first needs it, and
-//! for a shared mapping it is *reserved* then: running out of shared memory is an answer, never a SIGBUS.
+//! Either anonymous, or a file in `/dev/shm` that outlives the process (see `salvage.rs`). Its size
+//! is the cache's bound; memory is used a chunk (2 MiB, 512 frames) at a time, when the owner first
+//! needs it, and for a shared mapping it is *reserved* then: running out of shared memory is an
+//! answer, never a SIGBUS.
 //!
-//! Invariants: the file appears under its name with a complete header and locked; the lock ends with
-//! the process, after its last store (the kernel takes a dying process's memory away before its
-//! files). A forked child has no part of the mapping and never touches or deletes it. It knows
+//! Invariants: the file appears under its name with a complete header and locked; the lock ends
+//! with the process, after its last store (the kernel takes a dying process's memory away before
+//! its files). A forked child has no part of the mapping and never touches or deletes it. It knows
 //! nothing of keys and flags.
 
 use super::PageBytes;
@@ -92,8 +93,8 @@ impl CacheHeader {
         unsafe { std::ptr::from_ref(self).cast::<PageBytes>().read() }
     }
 
-    /// The superblock with this number is durable: an image that has an older one is older than what
-    /// the mapping relies on.
+    /// The superblock with this number is durable: an image that has an older one is older than
+    /// what the mapping relies on.
     pub fn set_sequence(&self, sequence: u64) {
         debug_assert!(self.sequence.load(Ordering::Relaxed) <= sequence);
         self.sequence.store(sequence, Ordering::Relaxed);
@@ -115,7 +116,8 @@ pub struct CacheOptions {
     pub shared: Option<SharedName>,
     /// What to do if it can't.
     pub survive: Survive,
-    /// With less room in the directory than `frames_max` takes, fewer frames will do, down to so many.
+    /// With less room in the directory than `frames_max` takes, fewer frames will do, down to so
+    /// many.
     pub frames_min: u32,
 }
 
@@ -183,14 +185,16 @@ pub(super) struct Mapping {
     model: Model,
 }
 
-/// What models have instead of metadata in the mapping, since their atomics are larger and can't just be zeroes.
+/// What models have instead of metadata in the mapping, since their atomics are larger and can't
+/// just be zeroes.
 #[cfg(loom)]
 struct Model {
     metas: Vec<FrameMeta>,
     accesses: Vec<RaceCheck>,
 }
 
-// SAFETY: the mapping is plain memory; what is done through the pointers it hands out is ruled by frames.rs.
+// SAFETY: the mapping is plain memory; what is done through the pointers it hands out is ruled by
+// frames.rs.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -342,7 +346,8 @@ impl Mapping {
         #[cfg(loom)]
         return &self.model.metas[frame as usize];
         #[cfg(not(loom))]
-        // SAFETY: in range, so inside the metadata area; all fields are atomics, for which any bytes are valid.
+        // SAFETY: in range, so inside the metadata area; all fields are atomics, for which any
+        // bytes are valid.
         unsafe {
             &*self
                 .base
@@ -376,8 +381,9 @@ impl Mapping {
         }
     }
 
-    /// Starts fetching a frame's numbers and its bytes at `offset` into this processor's cache: three lines, which is
-    /// the head of a slot, and of a directory page with the offsets of all its entries.
+    /// Starts fetching a frame's numbers and its bytes at `offset` into this processor's cache:
+    /// three lines, which is the head of a slot, and of a directory page with the offsets of all
+    /// its entries.
     #[inline]
     pub(super) fn prefetch(&self, frame: u32, offset: usize) {
         let start = self.page(frame).cast::<u8>().wrapping_add(offset);
@@ -400,7 +406,8 @@ impl Mapping {
         self.file.is_some()
     }
 
-    /// Makes the memory of a chunk of frames usable; the answer is no when there is none. Some system calls.
+    /// Makes the memory of a chunk of frames usable; the answer is no when there is none. Some
+    /// system calls.
     pub(super) fn back_chunk(&self, chunk: u32) -> bool {
         let Some(file) = &self.file else {
             return true;
@@ -418,8 +425,8 @@ impl Mapping {
         }
         let start = self.page(first).cast::<c_void>();
         if len_bytes == CHUNK_BYTES && reserve(offset, PAGE_BYTES) {
-            // A tmpfs gives no huge pages by itself (mount option huge=never); asked in this way it does.
-            // SAFETY: keeps the content; a whole chunk of our own mapping.
+            // A tmpfs gives no huge pages by itself (mount option huge=never); asked in this way it
+            // does. SAFETY: keeps the content; a whole chunk of our own mapping.
             if unsafe { libc::madvise(start, len_bytes, MADV_COLLAPSE) } == 0 {
                 return true;
             }
@@ -427,7 +434,8 @@ impl Mapping {
         if !reserve(offset, len_bytes) {
             return false;
         }
-        // SAFETY: maps what was just reserved, so that the first users don't fault page by page. Only faster.
+        // SAFETY: maps what was just reserved, so that the first users don't fault page by page.
+        // Only faster.
         let _ = unsafe { rustix::mm::madvise(start, len_bytes, Advice::LinuxPopulateWrite) };
         true
     }
@@ -442,7 +450,8 @@ impl Mapping {
             CachePlacement::Anonymous { .. } => Advice::LinuxDontNeed,
         };
         let start = self.page(first).cast::<c_void>();
-        // SAFETY: the owner vouches that no frame of the chunk is in use, so its content may become zeroes.
+        // SAFETY: the owner vouches that no frame of the chunk is in use, so its content may become
+        // zeroes.
         unsafe { rustix::mm::madvise(start, frames as usize * PAGE_BYTES, advice).is_ok() }
     }
 
@@ -600,7 +609,8 @@ impl CacheHeader {
 fn reserve(len_bytes: usize) -> Result<*mut c_void> {
     let say = |errno| Error::with(errno, "reserve address space for the cache");
     let wide = len_bytes + HUGE_PAGE_BYTES;
-    // SAFETY: a new mapping at an address of the kernel's choice, and then the ends of it that aren't needed are unmapped.
+    // SAFETY: a new mapping at an address of the kernel's choice, and then the ends of it that
+    // aren't needed are unmapped.
     unsafe {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let start =

@@ -1,5 +1,5 @@
-//! The mappings of all volumes in a directory, for people: whose each one is, how much it holds, and
-//! removing one that nobody will come back for.
+//! The mappings of all volumes in a directory, for people: whose each one is, how much it holds,
+//! and removing one that nobody will come back for.
 
 use crate::cache::{self, ADDRESS_BYTES_MAX, Content, Leftover, Purpose, Unsaved};
 use adit_base::{Errno, Error, Result};
@@ -26,8 +26,9 @@ pub struct Mapping {
     pub live: bool,
     /// How much exists only here; None: not known.
     pub unsaved: Option<Unsaved>,
-    /// Whether the volume that it names is there, the same file or device, as far as this process sees. False: there is
-    /// nothing of that name. None: that can't be told (another file has the name; it isn't an absolute path).
+    /// Whether the volume that it names is there, the same file or device, as far as this process
+    /// sees. False: there is nothing of that name. None: that can't be told (another file has the
+    /// name; it isn't an absolute path).
     pub image_is_there: Option<bool>,
     /// Why it can't be read.
     pub problem: Option<String>,

@@ -1,23 +1,25 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
-//! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `index.rs` how a page is
-//! found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from, `free.rs`: which are free, `writing.rs`: how it
-//! changes pages), `apply.rs` how a transaction becomes visible, `lists.rs`
-//! the owner's lists of frames, `salvage.rs` what is left of a process that died, `leftover.rs` how that is found, `name.rs` what it is
-//! called, `claim.rs` how an opener keeps others away that reach the volume in another way.
+//! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `index.rs` how a page
+//! is found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from,
+//! `free.rs`: which are free, `writing.rs`: how it changes pages), `apply.rs` how a transaction
+//! becomes visible, `lists.rs` the owner's lists of frames, `salvage.rs` what is left of a process
+//! that died, `leftover.rs` how that is found, `name.rs` what it is called, `claim.rs` how an
+//! opener keeps others away that reach the volume in another way.
 //!
 //! Invariants:
 //! 1. Only the owner changes content, keys, flags and chains. Other threads change pin counts,
 //!    `referenced`, and push frames that they unpinned last onto the return stack.
-//! 2. The content of a frame with VALID changes only while its state is WRITING, which is reached only
-//!    from "no pins"; a pinned frame is replaced by another one instead.
-//! 3. VALID is cleared before a frame is RETIRED, and a frame is reused only after its last pin is gone.
+//! 2. The content of a frame with VALID changes only while its state is WRITING, which is reached
+//!    only from "no pins"; a pinned frame is replaced by another one instead.
+//! 3. VALID is cleared before a frame is RETIRED, and a frame is reused only after its last pin is
+//!    gone.
 //! 4. A reader trusts a frame only after it pinned it and then saw VALID and its own key there.
-//! 5. In a shared mapping the memory is at each instant a state that `salvage.rs` understands: flags are
-//!    stored after what they speak for, `pending` is raised before the bytes change.
+//! 5. In a shared mapping the memory is at each instant a state that `salvage.rs` understands:
+//!    flags are stored after what they speak for, `pending` is raised before the bytes change.
 //!
-//! It does no IO and knows no names, files or records; when it is full of dirty frames it says so and the
-//! caller writes back.
+//! It does no IO and knows no names, files or records; when it is full of dirty frames it says so
+//! and the caller writes back.
 
 mod ahead;
 mod apply;
@@ -87,7 +89,8 @@ impl FrameKey {
 }
 
 bitflags::bitflags! {
-    /// What the owner knows about a frame. The bits above 15 of the stored word are the page's kind.
+    /// What the owner knows about a frame. The bits above 15 of the stored word are the page's
+    /// kind.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct FrameFlags: u32 {
         /// The content is the page's.
@@ -110,7 +113,8 @@ bitflags::bitflags! {
         const HELD = 1 << 8;
         /// A shadow of it exists.
         const SHADOWED = 1 << 13;
-        /// A journaled page that is zeroes but for what its records say; what is at home means nothing.
+        /// A journaled page that is zeroes but for what its records say; what is at home means
+        /// nothing.
         const FRESH = 1 << 9;
         /// Outside the index: shadows, journal buffers and what is about to become one.
         const RAW = 1 << 14;

@@ -1,7 +1,9 @@
-//! Models of readers against the owner: pins, replacement, reuse, loads, the return stack, the index (`cargo xtask models`).
+//! Models of readers against the owner: pins, replacement, reuse, loads, the return stack, the
+//! index (`cargo xtask models`).
 //!
-//! That bytes are read while they are changed is found by `RaceCheck`, since a model's threads never copy at the same time. That they are the
-//! wrong ones is found by what is in them: a page's first byte is its key's page number, the second its version.
+//! That bytes are read while they are changed is found by `RaceCheck`, since a model's threads
+//! never copy at the same time. That they are the wrong ones is found by what is in them: a page's
+//! first byte is its key's page number, the second its version.
 
 use super::*;
 use adit_base::sync::atomic::Ordering;

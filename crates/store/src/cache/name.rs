@@ -4,10 +4,11 @@
 //! adit-VOLUME-EPOCH-IMAGE-NONCE-SEAL       hexadecimal: 32, 16, 16, 16 and 16 digits
 //! ```
 //!
-//! VOLUME is the volume's id and EPOCH the opening's. IMAGE is a hash of the storage's identity. NONCE
-//! is random, so nobody can take the next name in advance. SEAL is a keyed hash of all of these; its
-//! key is the superblock's `opening`, which only those know who can read the image. So an opener who
-//! may not read the file still knows whether it belongs to the opening that the superblock tells of.
+//! VOLUME is the volume's id and EPOCH the opening's. IMAGE is a hash of the storage's identity.
+//! NONCE is random, so nobody can take the next name in advance. SEAL is a keyed hash of all of
+//! these; its key is the superblock's `opening`, which only those know who can read the image. So
+//! an opener who may not read the file still knows whether it belongs to the opening that the
+//! superblock tells of.
 
 use adit_base::hash::{HashKey, name_hash};
 use adit_block::Identity;

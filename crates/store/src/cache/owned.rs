@@ -1,13 +1,14 @@
 //! The worker's handle on its page cache.
 //!
-//! [`Cache`] asks for `&mut self` where it changes; the store is single-owner and reaches its cache from many
-//! places, some of which hold a page while they allocate another. So the cache sits in an `UnsafeCell` and every
-//! method here borrows it for its own duration only.
+//! [`Cache`] asks for `&mut self` where it changes; the store is single-owner and reaches its cache
+//! from many places, some of which hold a page while they allocate another. So the cache sits in an
+//! `UnsafeCell` and every method here borrows it for its own duration only.
 //!
-//! Why that is sound: `OwnedCache` is `!Sync`, no method calls back into the store, and a `&Page` that is handed
-//! out points into frame memory, not into `Cache`. Its content changes only through [`OwnedCache::write`],
-//! [`OwnedCache::apply`] or a shadow's pointer, none of which the store calls while it holds the page
-//! (`transaction.rs`: pages are read through `&self`, changed through `&mut self`).
+//! Why that is sound: `OwnedCache` is `!Sync`, no method calls back into the store, and a `&Page`
+//! that is handed out points into frame memory, not into `Cache`. Its content changes only through
+//! [`OwnedCache::write`], [`OwnedCache::apply`] or a shadow's pointer, none of which the store
+//! calls while it holds the page (`transaction.rs`: pages are read through `&self`, changed through
+//! `&mut self`).
 
 use crate::cache::{Applied, Cache, Counts, FrameFlags, FrameId, FrameKey, META_SPACE};
 use crate::format::Page;
@@ -70,7 +71,8 @@ impl OwnedCache {
         self.get_mut().clear_flags(frame, flags);
     }
 
-    /// A write-back takes on what is dirty of a frame: from DIRTY to WRITEBACK. Answers the dirty granules.
+    /// A write-back takes on what is dirty of a frame: from DIRTY to WRITEBACK. Answers the dirty
+    /// granules.
     pub(crate) fn begin_write_back(&self, frame: FrameId) -> u64 {
         let cache = self.get_mut();
         let granules = cache.dirty_granules(frame);
@@ -79,7 +81,8 @@ impl OwnedCache {
         granules
     }
 
-    /// A write-back failed: from WRITEBACK to DIRTY, with these granules and those dirtied meanwhile.
+    /// A write-back failed: from WRITEBACK to DIRTY, with these granules and those dirtied
+    /// meanwhile.
     pub(crate) fn undo_write_back(&self, frame: FrameId, granules: u64) {
         let cache = self.get_mut();
         cache.change_flags(frame, FrameFlags::WRITEBACK, FrameFlags::DIRTY);
@@ -120,8 +123,8 @@ impl OwnedCache {
         self.get_mut().set_end(frame, end_bytes);
     }
 
-    /// Which slots of a slot page were found sound since it came into the cache, a bit each. Kept where data
-    /// frames have their end.
+    /// Which slots of a slot page were found sound since it came into the cache, a bit each. Kept
+    /// where data frames have their end.
     pub(crate) fn verified_slots(&self, frame: FrameId) -> u32 {
         self.get().end(frame)
     }
@@ -167,8 +170,8 @@ impl OwnedCache {
 
     #[inline]
     pub(crate) fn page(&self, frame: FrameId) -> &Page {
-        // SAFETY: `Page` is `PageBytes` with an alignment that frames exceed; see the head of the file
-        // for how long the reference may live.
+        // SAFETY: `Page` is `PageBytes` with an alignment that frames exceed; see the head of the
+        // file for how long the reference may live.
         unsafe { &*self.page_ptr(frame) }
     }
 

@@ -1,12 +1,14 @@
 //! The owner's side of a cache: its state, frames' numbers and flags, how frames come and go.
 //!
-//! `&self` looks, `&mut self` changes, so a borrowed page can't change under its borrower; the caller keeps
-//! a `Cache` in its worker state. Content of a published frame is changed in place when nobody pins it
-//! and else in a fresh frame that takes its place, number in the index, lists, flags and all.
+//! `&self` looks, `&mut self` changes, so a borrowed page can't change under its borrower; the
+//! caller keeps a `Cache` in its worker state. Content of a published frame is changed in place
+//! when nobody pins it and else in a fresh frame that takes its place, number in the index, lists,
+//! flags and all.
 //!
-//! Invariants: a frame is exactly one of free (in `free` or never used), in the index, raw (shadow, journal
-//! buffer), just allocated, or retired and pinned. `counts` follow the flags, so flags change only through
-//! `set_flags_word`. `used` counts every frame that isn't free; it exceeds `limit` only after `set_limit`.
+//! Invariants: a frame is exactly one of free (in `free` or never used), in the index, raw (shadow,
+//! journal buffer), just allocated, or retired and pinned. `counts` follow the flags, so flags
+//! change only through `set_flags_word`. `used` counts every frame that isn't free; it exceeds
+//! `limit` only after `set_limit`.
 
 use super::ahead::Ahead;
 use super::frames::{Frames, Loads, RETIRED, WRITING};
@@ -73,7 +75,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Sets the memory aside. A shared cache that can't be had becomes an anonymous one, and [`Cache::placement`] says why.
+    /// Sets the memory aside. A shared cache that can't be had becomes an anonymous one, and
+    /// [`Cache::placement`] says why.
     pub fn new(options: &CacheOptions) -> Result<Cache> {
         let mapping = Arc::new(Mapping::new(options)?);
         let total = mapping.frames();
@@ -110,7 +113,8 @@ impl Cache {
         self.frames.mapping().placement()
     }
 
-    /// How many frames are what. Retired frames whose last pin has gone are counted off by the next `allocate`.
+    /// How many frames are what. Retired frames whose last pin has gone are counted off by the next
+    /// `allocate`.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -120,13 +124,14 @@ impl Cache {
         self.counts.limit
     }
 
-    /// The clean end of a volume whose state is all on the device: a shared mapping's name goes away. Without this it is left to be
-    /// salvaged.
+    /// The clean end of a volume whose state is all on the device: a shared mapping's name goes
+    /// away. Without this it is left to be salvaged.
     pub fn close(self) -> Result<()> {
         self.frames.mapping().delete()
     }
 
-    // ---- finding and looking -------------------------------------------------------------------------
+    // ---- finding and looking
+    // -------------------------------------------------------------------------
 
     /// The frame of a page, LOADING ones included.
     #[inline]
@@ -146,7 +151,8 @@ impl Cache {
         frames.index.prefetch(frames.mapping(), key, offset);
     }
 
-    /// Is this frame still the one that holds that page? (It may have been replaced while its write-back was in flight.)
+    /// Is this frame still the one that holds that page? (It may have been replaced while its
+    /// write-back was in flight.)
     pub fn is_current(&self, id: FrameId, key: FrameKey) -> bool {
         self.flags(id).contains(FrameFlags::INDEXED) && self.key(id) == key
     }
@@ -203,7 +209,8 @@ impl Cache {
         self.frames.meta(id.0).pending.load(Ordering::Relaxed)
     }
 
-    /// Sets the granules changed since the last seal. Clear them only once a published journal buffer has them.
+    /// Sets the granules changed since the last seal. Clear them only once a published journal
+    /// buffer has them.
     pub fn set_pending(&mut self, id: FrameId, granules: u64) {
         let meta = self.frames.meta(id.0);
         meta.pending.store(granules, Ordering::Release);
@@ -251,7 +258,8 @@ impl Cache {
         self.lsns[2][id.0 as usize] = granules;
     }
 
-    /// Where the page's bytes are. Reading and writing there is bound by the rules of [`Cache::bytes`] and [`Cache::raw_mut`].
+    /// Where the page's bytes are. Reading and writing there is bound by the rules of
+    /// [`Cache::bytes`] and [`Cache::raw_mut`].
     #[inline]
     pub fn page_ptr(&self, id: FrameId) -> *mut PageBytes {
         self.frames.mapping().page(id.0)
@@ -277,7 +285,8 @@ impl Cache {
         self.lsns[1][id.0 as usize] = last;
     }
 
-    // ---- flags -----------------------------------------------------------------------------------------
+    // ---- flags
+    // -----------------------------------------------------------------------------------------
 
     /// Raises flags (DIRTY, JOURNALED, WRITEBACK, META, HELD).
     #[inline]
@@ -297,8 +306,9 @@ impl Cache {
         }
     }
 
-    /// Lowers some flags and raises others in one step: a write-back begins with DIRTY → WRITEBACK, so that salvage finds one of them at
-    /// each instant, and ends with WRITEBACK → nothing, or → DIRTY when it failed.
+    /// Lowers some flags and raises others in one step: a write-back begins with DIRTY → WRITEBACK,
+    /// so that salvage finds one of them at each instant, and ends with WRITEBACK → nothing, or →
+    /// DIRTY when it failed.
     #[inline]
     pub fn change_flags(&mut self, id: FrameId, lower: FrameFlags, raise: FrameFlags) {
         let word = self.flags_word(id.0) & !lower.bits() | raise.bits();
@@ -348,10 +358,12 @@ impl Cache {
         meta.flags.store(word, Ordering::Release);
     }
 
-    // ---- frames come and go ------------------------------------------------------------------------
+    // ---- frames come and go
+    // ------------------------------------------------------------------------
 
-    /// A frame for a page, not yet findable, its content whatever was there: a free one, else the next clean one that nobody pinned or
-    /// looked at lately. None: everything is dirty, busy or pinned; write back first.
+    /// A frame for a page, not yet findable, its content whatever was there: a free one, else the
+    /// next clean one that nobody pinned or looked at lately. None: everything is dirty, busy or
+    /// pinned; write back first.
     pub fn allocate(&mut self) -> Option<FrameId> {
         let frame = self.take_frame()?;
         let meta = self.frames.meta(frame);
@@ -367,7 +379,8 @@ impl Cache {
         Some(FrameId(frame))
     }
 
-    /// A frame outside the index for the caller's own use: to become a journal buffer. Held until [`Cache::free_raw`].
+    /// A frame outside the index for the caller's own use: to become a journal buffer. Held until
+    /// [`Cache::free_raw`].
     pub fn allocate_raw(&mut self) -> Option<FrameId> {
         let id = self.allocate()?;
         self.set_flags_word(id.0, FrameFlags::RAW.bits());
@@ -403,11 +416,13 @@ impl Cache {
         if !flags.contains(FrameFlags::SHADOW) {
             self.assert_no_loads(id.0);
         }
-        // SAFETY: not VALID, so that readers step back without a look; `&mut self` excludes the owner's own references.
+        // SAFETY: not VALID, so that readers step back without a look; `&mut self` excludes the
+        // owner's own references.
         unsafe { self.frames.bytes_mut(id.0) }
     }
 
-    /// From now on, this raw frame is journal page `lsn`, which salvage will replay; until [`Cache::free_raw`].
+    /// From now on, this raw frame is journal page `lsn`, which salvage will replay; until
+    /// [`Cache::free_raw`].
     pub fn publish_journal_buffer(&mut self, id: FrameId, lsn: u64) {
         assert_eq!(self.flags(id), FrameFlags::RAW, "not a plain raw frame");
         let meta = self.frames.meta(id.0);
@@ -421,8 +436,9 @@ impl Cache {
         self.set_flags_word(id.0, FrameFlags::RAW.bits());
     }
 
-    /// Makes an allocated frame findable. With LOADING it is not read before [`Cache::loaded`]; with VALID its content is complete (and
-    /// `set_end`, `set_generation`, `set_home`, `set_pending` came before, if they matter after a crash).
+    /// Makes an allocated frame findable. With LOADING it is not read before [`Cache::loaded`];
+    /// with VALID its content is complete (and `set_end`, `set_generation`, `set_home`,
+    /// `set_pending` came before, if they matter after a crash).
     pub fn insert(&mut self, id: FrameId, key: FrameKey, flags: FrameFlags) {
         assert!(self.flags_word(id.0) == 0, "a frame is inserted twice");
         assert!(
@@ -441,7 +457,8 @@ impl Cache {
         self.frames.index.insert(self.frames.mapping(), key, id.0);
     }
 
-    /// The device's view of a LOADING frame: the only reference, to be dropped before [`Cache::loaded`] or [`Cache::remove`].
+    /// The device's view of a LOADING frame: the only reference, to be dropped before
+    /// [`Cache::loaded`] or [`Cache::remove`].
     pub fn load_buffer(&self, id: FrameId) -> Buffer {
         assert!(
             self.flags(id).contains(FrameFlags::LOADING),
@@ -459,7 +476,8 @@ impl Cache {
         self.set_flags_word(id.0, word | FrameFlags::VALID.bits());
     }
 
-    /// The content of a LOADING frame once its load buffer is gone: to verify or complete what was read before [`Cache::loaded`].
+    /// The content of a LOADING frame once its load buffer is gone: to verify or complete what was
+    /// read before [`Cache::loaded`].
     pub fn loading_mut(&mut self, id: FrameId) -> &mut PageBytes {
         self.assert_no_loads(id.0);
         assert!(self.flags(id).contains(FrameFlags::LOADING), "not loading");
@@ -467,8 +485,9 @@ impl Cache {
         unsafe { self.frames.bytes_mut(id.0) }
     }
 
-    /// A buffer of the frame for IO out of memory. A page is pinned by it: until it is dropped, writers replace the frame instead of
-    /// changing it. A raw frame's must be dropped before the frame is changed or freed.
+    /// A buffer of the frame for IO out of memory. A page is pinned by it: until it is dropped,
+    /// writers replace the frame instead of changing it. A raw frame's must be dropped before the
+    /// frame is changed or freed.
     pub fn buffer(&self, id: FrameId) -> Buffer {
         let flags = self.flags(id);
         assert!(!flags.intersects(FrameFlags::LOADING | FrameFlags::SHADOW));
@@ -480,7 +499,8 @@ impl Cache {
         self.frames.buffer_of_pin(id.0)
     }
 
-    /// Takes a page out of the cache, whatever its flags, and out of its lists. The frame is free now, or when its last pin goes.
+    /// Takes a page out of the cache, whatever its flags, and out of its lists. The frame is free
+    /// now, or when its last pin goes.
     pub fn remove(&mut self, id: FrameId) {
         assert!(
             self.flags(id).contains(FrameFlags::INDEXED),
@@ -525,7 +545,8 @@ impl Cache {
         }
     }
 
-    // ---- lists -----------------------------------------------------------------------------------------
+    // ---- lists
+    // -----------------------------------------------------------------------------------------
 
     /// A new, empty list.
     pub fn new_list(&mut self, lane: Lane) -> FrameList {

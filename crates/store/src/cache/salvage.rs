@@ -1,7 +1,8 @@
 //! What is left of a process that died: its shared mapping, read as a file.
 //!
-//! What `write` acknowledged outlives the process here, not the machine. `leftover.rs` finds mappings and locks them. Use, after the journal on
-//! the device was recovered: for each mapping in order the journal buffers (ascending), the pending granules, the dirty data; then `delete`.
+//! What `write` acknowledged outlives the process here, not the machine. `leftover.rs` finds
+//! mappings and locks them. Use, after the journal on the device was recovered: for each mapping in
+//! order the journal buffers (ascending), the pending granules, the dirty data; then `delete`.
 //!
 //! | found | meaning |
 //! |---|---|
@@ -12,9 +13,10 @@
 //! | two VALID frames of one page | one was being replaced; the later sequence counts |
 //! | RETIRED | nobody's content any more |
 //!
-//! Everything here is outside input: it is read with bounds (a file may be cut short; nothing is mapped, so that can't fault), ranges are
-//! checked, and what a page *says* is for the caller to verify. A page that was being written when the owner died has the bytes of
-//! a write that was never acknowledged, in part. This file changes nothing in the mapping, so it can be repeated.
+//! Everything here is outside input: it is read with bounds (a file may be cut short; nothing is
+//! mapped, so that can't fault), ranges are checked, and what a page *says* is for the caller to
+//! verify. A page that was being written when the owner died has the bytes of a write that was
+//! never acknowledged, in part. This file changes nothing in the mapping, so it can be repeated.
 
 use super::apply::{changed_granules, copy_granules};
 use super::frames::{FrameMeta, RETIRED};
@@ -98,7 +100,8 @@ pub struct Abandoned {
 pub struct Unsaved {
     /// Pages of data that were written and not taken to the device.
     pub data_pages: u64,
-    /// Pages of metadata with changes that no journal page holds, or only one that is not known to be durable.
+    /// Pages of metadata with changes that no journal page holds, or only one that is not known to
+    /// be durable.
     pub metadata_pages: u64,
 }
 
@@ -144,7 +147,8 @@ impl Abandoned {
         Ok(abandoned)
     }
 
-    /// EUCLEAN for a frame that holds something and has impossible numbers: nothing of it may be left out.
+    /// EUCLEAN for a frame that holds something and has impossible numbers: nothing of it may be
+    /// left out.
     fn check(&self) -> Result<()> {
         for (frame, meta) in self.winners() {
             let journaled = meta.has(FrameFlags::JOURNALED)
@@ -237,7 +241,8 @@ impl Abandoned {
         buffers
     }
 
-    /// Journaled pages with bytes that no journal page holds, by home. Apply them after the journal buffers.
+    /// Journaled pages with bytes that no journal page holds, by home. Apply them after the journal
+    /// buffers.
     pub fn pending(&self) -> Vec<SalvagedPending> {
         let mut pages: Vec<_> = self
             .winners()

@@ -200,7 +200,8 @@ const META_PAGES: u64 = 24;
 const DATA_PAGES: u64 = 20;
 const BLOB: u64 = 99;
 
-/// What survives in memory that the killed child shares with its parent: its device, and what it acknowledged.
+/// What survives in memory that the killed child shares with its parent: its device, and what it
+/// acknowledged.
 struct Witness {
     transactions_begun: AtomicU64,
     transactions_done: AtomicU64,
@@ -210,7 +211,8 @@ struct Witness {
 }
 
 fn witness() -> &'static Witness {
-    // SAFETY: a fresh mapping of zeroes that stays for the rest of the test process; all fields are atomics.
+    // SAFETY: a fresh mapping of zeroes that stays for the rest of the test process; all fields are
+    // atomics.
     unsafe {
         let memory = rustix::mm::mmap_anonymous(
             std::ptr::null_mut(),
@@ -239,7 +241,8 @@ fn granule_of(number: u64) -> [u8; GRANULE_BYTES] {
 }
 
 fn child(directory: &Path, epoch: u64, seed: u64, witness: &Witness) -> ! {
-    // Enough at any time: metadata pages with image and shadow each, data pages with what is being written of them, and what is pinned.
+    // Enough at any time: metadata pages with image and shadow each, data pages with what is being
+    // written of them, and what is pinned.
     let frames_max = (3 * META_PAGES + 2 * DATA_PAGES) as u32 + 8;
     let options = CacheOptions::shared(frames_max, SharedName::new(directory, 42, epoch));
     let mut cache = Cache::new(&options).expect("a cache");

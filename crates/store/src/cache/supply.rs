@@ -1,7 +1,8 @@
 //! Where frames come from: returned ones, free ones, memory not used yet, and the clock.
 //!
-//! A frame is exactly one of free (in `free`, or in a cold chunk, or never used) and used. Memory is taken from the system a chunk at a
-//! time and given back in whole chunks, in quiet moments. It decides nothing about dirty frames: while all are, the answer is none.
+//! A frame is exactly one of free (in `free`, or in a cold chunk, or never used) and used. Memory
+//! is taken from the system a chunk at a time and given back in whole chunks, in quiet moments. It
+//! decides nothing about dirty frames: while all are, the answer is none.
 
 use super::lists::Lane;
 use super::mapping::CHUNK_FRAMES;
@@ -112,8 +113,8 @@ impl Cache {
         None
     }
 
-    /// What the clock does when it passes: frees a page's frame if it is clean and nobody looked at it since the last pass. Is the page in the
-    /// cache afterwards?
+    /// What the clock does when it passes: frees a page's frame if it is clean and nobody looked at
+    /// it since the last pass. Is the page in the cache afterwards?
     pub fn pass(&mut self, key: FrameKey) -> bool {
         let Some(frame) = self.frames.index.find(self.frames.mapping(), key) else {
             return false;
@@ -141,8 +142,9 @@ impl Cache {
         true
     }
 
-    /// Changes how many frames may be used; evicts clean ones, the highest first so that whole chunks become free. What is dirty or pinned
-    /// goes later: call it again, or leave it to `allocate`. Then [`Cache::trim`] gives memory back.
+    /// Changes how many frames may be used; evicts clean ones, the highest first so that whole
+    /// chunks become free. What is dirty or pinned goes later: call it again, or leave it to
+    /// `allocate`. Then [`Cache::trim`] gives memory back.
     pub fn set_limit(&mut self, frames: u32) {
         self.counts.limit = frames.clamp(1, self.counts.total);
         self.drain_returned();
@@ -157,8 +159,8 @@ impl Cache {
         }
     }
 
-    /// Gives the memory of chunks (2 MiB) without a used frame back to the system. Returns the bytes. Some system calls and a pass over the
-    /// free frames: for quiet moments.
+    /// Gives the memory of chunks (2 MiB) without a used frame back to the system. Returns the
+    /// bytes. Some system calls and a pass over the free frames: for quiet moments.
     pub fn trim(&mut self) -> u64 {
         self.drain_returned();
         let chunks = self.touched.div_ceil(CHUNK_FRAMES);

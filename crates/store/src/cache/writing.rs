@@ -1,7 +1,8 @@
 //! The owner changes pages: in place when nobody pins them, else in a fresh frame.
 //!
-//! A replacement takes over everything: key, flags, kind, numbers, LSNs, places in lists. Its order of stores is what `salvage.rs` relies
-//! on: content and numbers, then flags (from then on the new frame counts), then the place in the index, then the old frame's end.
+//! A replacement takes over everything: key, flags, kind, numbers, LSNs, places in lists. Its order
+//! of stores is what `salvage.rs` relies on: content and numbers, then flags (from then on the new
+//! frame counts), then the place in the index, then the old frame's end.
 
 use super::frames::{Frames, WRITING};
 use super::owner::{Cache, Pinned};
@@ -10,7 +11,8 @@ use adit_base::memory;
 use std::sync::atomic::Ordering;
 
 impl Cache {
-    /// Changes a published page in place. Readers wait that long (a microsecond), so `change` only copies.
+    /// Changes a published page in place. Readers wait that long (a microsecond), so `change` only
+    /// copies.
     pub fn write<R>(
         &mut self,
         id: FrameId,
@@ -34,9 +36,11 @@ impl Cache {
         Ok(result)
     }
 
-    /// Changes a published page: in place, or, when it is pinned, in a fresh frame that takes over its key, flags, kind, numbers, LSNs
-    /// and places in lists. WRITEBACK too: it then says that IO of the *replaced* frame is in flight, and whoever completes it must look
-    /// up the page's frame again. Returns the page's frame from now on; none: pinned and no frame to be had (nothing was changed).
+    /// Changes a published page: in place, or, when it is pinned, in a fresh frame that takes over
+    /// its key, flags, kind, numbers, LSNs and places in lists. WRITEBACK too: it then says that IO
+    /// of the *replaced* frame is in flight, and whoever completes it must look up the page's frame
+    /// again. Returns the page's frame from now on; none: pinned and no frame to be had (nothing
+    /// was changed).
     #[must_use]
     pub fn write_or_replace(
         &mut self,

@@ -6,15 +6,17 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A metadata page goes home as its image at X: the frame itself while it is unchanged since, the image
-//!    that `Journal::save_image` kept otherwise. So nothing goes home before its record is durable.
-//! 2. The tail moves only after a flush that covers every home write, and counts only when both superblocks
-//!    are durable (`flushed_tail`).
-//! 3. A page that is freed meanwhile goes home all the same, as what it was (`Journal::remove_freed`): the
-//!    transaction that frees it comes after X and may be lost.
-//! 4. A data page with live bytes goes home as it is while no transaction after X changed it, else as its image
-//!    when the first one did: unsynced bytes in it are data, which may reach the device at any time, but those of a
-//!    transaction may be part of an atomic write. It stays live until the tail has moved.
+//! 1. A metadata page goes home as its image at X: the frame itself while it is unchanged since,
+//!    the image that `Journal::save_image` kept otherwise. So nothing goes home before its record
+//!    is durable.
+//! 2. The tail moves only after a flush that covers every home write, and counts only when both
+//!    superblocks are durable (`flushed_tail`).
+//! 3. A page that is freed meanwhile goes home all the same, as what it was
+//!    (`Journal::remove_freed`): the transaction that frees it comes after X and may be lost.
+//! 4. A data page with live bytes goes home as it is while no transaction after X changed it, else
+//!    as its image when the first one did: unsynced bytes in it are data, which may reach the
+//!    device at any time, but those of a transaction may be part of an atomic write. It stays live
+//!    until the tail has moved.
 
 use crate::cache::{FrameFlags, FrameKey};
 use crate::format::superblock;
@@ -29,12 +31,14 @@ use std::collections::{BinaryHeap, HashMap};
 
 /// The checksums of data that was written home, and where.
 type DataSums = HashMap<FrameKey, (u64, u32)>;
-/// Homes of pages and which pages they are, least first. Sorting them would take half a millisecond at once for ten thousand.
+/// Homes of pages and which pages they are, least first. Sorting them would take half a millisecond
+/// at once for ten thousand.
 type Homes = BinaryHeap<Reverse<(u64, FrameKey)>>;
 
 /// Pages written home by one request at most.
 const RUN_PAGES_MAX: usize = 64;
-/// Pages that are looked at, and copied, before others get their turn: whoever comes meanwhile waits for that.
+/// Pages that are looked at, and copied, before others get their turn: whoever comes meanwhile
+/// waits for that.
 const SLICE_PAGES: usize = 16;
 const SLICE_COPIES: usize = 4;
 
@@ -51,7 +55,8 @@ impl Store {
         });
     }
 
-    /// Runs checkpoints until everything applied when this was called is home and the tail has passed it.
+    /// Runs checkpoints until everything applied when this was called is home and the tail has
+    /// passed it.
     pub(crate) async fn checkpoint_all(&self) -> Result<()> {
         let target = self.journal.point().0;
         loop {
@@ -75,7 +80,8 @@ impl Store {
         while journal.checkpointing.get() {
             self.writable()?;
             journal.committed.wait().await;
-            // The one that ran may have begun long ago: what was committed since is in the journal only.
+            // The one that ran may have begun long ago: what was committed since is in the journal
+            // only.
             if !journal.checkpointing.get() && journal.ring.flushed_tail() >= durable {
                 return self.writable();
             }
@@ -95,7 +101,8 @@ impl Store {
     async fn checkpoint_once(&self) -> Result<()> {
         assert!(self.journal.checkpointing.get(), "one checkpoint at a time");
         let journal = &self.journal;
-        // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get one.
+        // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get
+        // one.
         journal.images.want();
         let tail = loop {
             self.writable()?;
@@ -133,11 +140,12 @@ impl Store {
             self.end_slice(index + 1, SLICE_PAGES).await;
         }
         self.release_frees();
-        self.frame_settled.notify_all();
+        self.frame_idle.notify_all();
         Ok(())
     }
 
-    /// Takes the pages with live bytes before `tail` off the journal's list. While a checkpoint runs, it alone knows what is live.
+    /// Takes the pages with live bytes before `tail` off the journal's list. While a checkpoint
+    /// runs, it alone knows what is live.
     async fn take_live(&self, tail: u64) -> Homes {
         let live = std::mem::take(&mut *self.journal.live.borrow_mut());
         let mut homes = Homes::with_capacity(live.len());
@@ -163,7 +171,8 @@ impl Store {
         }
     }
 
-    /// The tail has passed it: the page of `key` is not live any more, or live from the tail on if it was changed since.
+    /// The tail has passed it: the page of `key` is not live any more, or live from the tail on if
+    /// it was changed since.
     fn end_live(&self, key: FrameKey, tail: u64, sums: &DataSums) {
         let Some(frame) = self.cache.find(key) else {
             return;
@@ -186,8 +195,8 @@ impl Store {
         }
     }
 
-    /// Writes the pages of `homes` as they were at the checkpoint's commit; they are in `keys` afterwards. Answers the checksums of the data
-    /// among them, and where it went.
+    /// Writes the pages of `homes` as they were at the checkpoint's commit; they are in `keys`
+    /// afterwards. Answers the checksums of the data among them, and where it went.
     async fn write_home(&self, homes: &mut Homes, keys: &mut Vec<FrameKey>) -> Result<DataSums> {
         let mut sums = DataSums::new();
         let mut steps = 0;
@@ -200,7 +209,8 @@ impl Store {
                 let key = *key;
                 steps += 1;
                 self.end_slice(steps, SLICE_COPIES).await;
-                // Listed twice, or freed meanwhile, or freed and written again: it may not even have a place.
+                // Listed twice, or freed meanwhile, or freed and written again: it may not even
+                // have a place.
                 let frame = (self.cache.find(key)).filter(|frame| {
                     keys.last() != Some(&key) && self.cache.has(*frame, FrameFlags::JOURNALED)
                 });
@@ -280,9 +290,10 @@ impl Store {
         self.journal.committed.notify_all();
     }
 
-    /// Writes the next superblock with this tail to both places, durably, one after the other. The caller keeps others from doing so, and
-    /// relies on what it says only afterwards. Not where anything has failed: a flush of somebody else's may have lost what the caller
-    /// wrote, and a device tells that only once.
+    /// Writes the next superblock with this tail to both places, durably, one after the other. The
+    /// caller keeps others from doing so, and relies on what it says only afterwards. Not where
+    /// anything has failed: a flush of somebody else's may have lost what the caller wrote, and a
+    /// device tells that only once.
     pub(crate) async fn write_superblocks(&self, tail: u64, state: u32) -> Result<()> {
         assert!(
             self.journal.checkpointing.get(),
@@ -294,7 +305,8 @@ impl Store {
             if let Some(checksums) = &self.checksums {
                 superblock.unsettled = checksums.listed(self.journal.ring.horizon());
             }
-            // Until everything that dead processes left is written, whatever else writes a superblock.
+            // Until everything that dead processes left is written, whatever else writes a
+            // superblock.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;
         }
         let times = match planted(Bug::OneSuperblock) {

@@ -19,7 +19,8 @@ impl Store {
         self.commit_until(point, false).await
     }
 
-    /// Likewise, for a caller who waits for just that, and may soon be back: others like it may join.
+    /// Likewise, for a caller who waits for just that, and may soon be back: others like it may
+    /// join.
     pub(crate) async fn commit_shared(&self, point: Point) -> Result<()> {
         self.commit_until(point, true).await
     }
@@ -77,7 +78,8 @@ impl Store {
         }
         followers.waited_for.set(false);
         if journal.ring.horizon() >= point.0 {
-            // Another commit was faster; callers that joined this one since have nothing to wait for.
+            // Another commit was faster; callers that joined this one since have nothing to wait
+            // for.
             journal.committed.notify_all();
         } else if !journal.is_committing() {
             followers.note(followers.joined.get() >= expected);

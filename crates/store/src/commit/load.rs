@@ -16,9 +16,10 @@ impl Store {
         Box::pin(self.load_page(page, kind))
     }
 
-    /// As [`Store::load`]; a group whose map is damaged is done without from then on, since that is no reason to
-    /// refuse what needs it only to be sure, or fits into another group. (One that can't be read may be there the next time: that is an
-    /// error like any other.) One whose checksums are damaged gets no more data.
+    /// As [`Store::load`]; a group whose map is damaged is done without from then on, since that is
+    /// no reason to refuse what needs it only to be sure, or fits into another group. (One that
+    /// can't be read may be there the next time: that is an error like any other.) One whose
+    /// checksums are damaged gets no more data.
     pub(super) async fn load_or_avoid(&self, page: u64, kind: PageKind) -> Result<()> {
         match self.load(page, kind).await {
             Err(error)
@@ -54,7 +55,7 @@ impl Store {
     pub(super) async fn load_ended(&self, page: u64) {
         let key = FrameKey::meta(page);
         while (self.cache.find(key)).is_some_and(|frame| self.cache.is_loading(frame)) {
-            self.frame_settled.wait().await;
+            self.frame_idle.wait().await;
         }
     }
 
@@ -105,7 +106,7 @@ impl Store {
             Ok(()) => self.cache.loaded(frame),
             Err(_) => self.cache.remove(frame),
         }
-        self.frame_settled.notify_all();
+        self.frame_idle.notify_all();
         result
     }
 

@@ -9,7 +9,8 @@ use adit_base::{Errno, Result};
 use crate::state::{ColdFuture, FRAMES_PER_TRANSACTION, Store};
 
 impl Store {
-    /// Reads metadata: the closure runs against resident pages and runs again when one had to be loaded.
+    /// Reads metadata: the closure runs against resident pages and runs again when one had to be
+    /// loaded.
     pub async fn view<T>(&self, mut f: impl FnMut(&View<'_>) -> Result<T, Stop>) -> Result<T> {
         loop {
             match f(&View::new(self)) {
@@ -19,9 +20,9 @@ impl Store {
         }
     }
 
-    /// Changes metadata. The closure stages its changes in a [`Transaction`]; it runs again from the
-    /// start when a page had to be loaded; when it returns `Ok`, all it staged is applied at once and
-    /// joins the open transaction, which [`Store::commit`] makes durable.
+    /// Changes metadata. The closure stages its changes in a [`Transaction`]; it runs again from
+    /// the start when a page had to be loaded; when it returns `Ok`, all it staged is applied at
+    /// once and joins the open transaction, which [`Store::commit`] makes durable.
     pub async fn transact<T>(
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
@@ -82,10 +83,11 @@ impl Store {
         }
     }
 
-    /// Waits until the open transaction and the cache have room for one more operation, which journals `data_pages`
-    /// pages of data.
+    /// Waits until the open transaction and the cache have room for one more operation, which
+    /// journals `data_pages` pages of data.
     async fn admit(&self, data_pages: usize) -> Result<()> {
-        // A page of data takes a shadow and a frame, which may be a clean one that its operation pins; its checksum, too.
+        // A page of data takes a shadow and a frame, which may be a clean one that its operation
+        // pins; its checksum, too.
         let frames = FRAMES_PER_TRANSACTION + 3 * data_pages;
         loop {
             self.writable()?;

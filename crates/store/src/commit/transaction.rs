@@ -1,12 +1,14 @@
 //! Transactions: metadata changes that become visible together and durable together.
 //!
-//! A closure gets a [`Transaction`] and stages its changes in *shadows*, private copies of the pages it
-//! changes. When it returns `Ok`, [`Transaction::apply`] copies the 64-byte granules that differ into the
-//! frames, marks them pending and puts their pages on the open list; the journal later encodes exactly the
-//! pending granules (`journal.rs`). When it stops, the shadows are thrown away.
+//! A closure gets a [`Transaction`] and stages its changes in *shadows*, private copies of the
+//! pages it changes. When it returns `Ok`, [`Transaction::apply`] copies the 64-byte granules that
+//! differ into the frames, marks them pending and puts their pages on the open list; the journal
+//! later encodes exactly the pending granules (`journal/`). When it stops, the shadows are thrown
+//! away.
 //!
-//! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and `apply`;
-//! `apply` can't fail; what the closure did to the allocator is rolled back by [`Transaction::abort`].
+//! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and
+//! `apply`; `apply` can't fail; what the closure did to the allocator is rolled back by
+//! [`Transaction::abort`].
 
 use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE};
@@ -105,7 +107,8 @@ fn place(address: u64) -> (u64, usize) {
     )
 }
 
-/// The slot at an address, verified when it is read for the first time since its page came into the cache.
+/// The slot at an address, verified when it is read for the first time since its page came into the
+/// cache.
 fn slot_at<'p>(store: &Store, pages: &'p impl PagesRead, address: u64) -> Result<&'p Slot, Stop> {
     let (page, offset) = place(address);
     let layout = store.layout.get();
@@ -117,8 +120,9 @@ fn slot_at<'p>(store: &Store, pages: &'p impl PagesRead, address: u64) -> Result
     let index = address % SLOTS_PER_PAGE;
     // The frame goes when the page is freed.
     let verified = frame.is_some_and(|frame| store.cache.verified_slots(frame) & 1 << index != 0);
-    // What is in a page that was a slot page once means nothing: it may be as it was before its slots were freed.
-    // Where the map can't be read, the slot's checksum and the generation that is asked for have to do.
+    // What is in a page that was a slot page once means nothing: it may be as it was before its
+    // slots were freed. Where the map can't be read, the slot's checksum and the generation that is
+    // asked for have to do.
     let known = !verified && !store.space.borrow().avoids(page);
     if known
         && !matches!(
@@ -343,8 +347,8 @@ impl<'s> Transaction<'s> {
         })
     }
 
-    /// ENOSPC unless `pages` more pages may be taken: those promised to cached writes and the reserve
-    /// for deleting stay.
+    /// ENOSPC unless `pages` more pages may be taken: those promised to cached writes and the
+    /// reserve for deleting stay.
     pub(crate) fn check_room(&self, pages: u64) -> Result<(), Stop> {
         let free = self.state()?.free_pages;
         let store = self.store;
@@ -361,10 +365,10 @@ impl<'s> Transaction<'s> {
         Ok(())
     }
 
-    /// Takes up to `want` pages for data near `goal`, marked in the map at once.
-    pub(crate) fn take_data(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
+    /// Takes up to `want` pages for data near `near`, marked in the map at once.
+    pub(crate) fn take_data(&mut self, near: u64, want: u32) -> Result<Run, Stop> {
         let store = self.store;
-        let run = store.space.borrow_mut().take(self, goal, want)?;
+        let run = store.space.borrow_mut().take(self, near, want)?;
         store
             .space
             .borrow_mut()
@@ -372,10 +376,11 @@ impl<'s> Transaction<'s> {
         Ok(run)
     }
 
-    /// Takes up to `want` pages near `goal`, known to this process only until [`Transaction::commit_run`].
-    pub(crate) fn take_unmapped(&mut self, goal: u64, want: u32) -> Result<Run, Stop> {
+    /// Takes up to `want` pages near `near`, known to this process only until
+    /// [`Transaction::commit_run`].
+    pub(crate) fn take_unmapped(&mut self, near: u64, want: u32) -> Result<Run, Stop> {
         let store = self.store;
-        store.space.borrow_mut().take(self, goal, want)
+        store.space.borrow_mut().take(self, near, want)
     }
 
     /// Marks a run that was taken earlier (outside of any transaction) as used.
@@ -384,8 +389,8 @@ impl<'s> Transaction<'s> {
         store.space.borrow_mut().commit(self, run, PageState::Used)
     }
 
-    /// Frees a run. `journaled`: redo records may still name its pages, so that it can be used again
-    /// only when the flushed tail has passed them.
+    /// Frees a run. `journaled`: redo records may still name its pages, so that it can be used
+    /// again only when the flushed tail has passed them.
     pub(crate) fn free_run(&mut self, run: Run, journaled: bool) -> Result<(), Stop> {
         let store = self.store;
         store.space.borrow_mut().free(self, run)?;
@@ -393,8 +398,8 @@ impl<'s> Transaction<'s> {
         Ok(())
     }
 
-    /// When applied, the granules `mask` of data frame `frame` go through the journal to device page
-    /// `home`.
+    /// When applied, the granules `mask` of data frame `frame` go through the journal to device
+    /// page `home`.
     pub(crate) fn journal_data(&mut self, frame: FrameId, home: u64, mask: u64) {
         self.journaled.push((frame, home, mask));
     }
@@ -464,12 +469,13 @@ impl<'s> Transaction<'s> {
             store.blobs.destroyed(*id);
         }
         store.space.borrow_mut().keep(taken);
-        // Before all else: should the process die in between, pages are without a checksum, not with a wrong one.
+        // Before all else: should the process die in between, pages are without a checksum, not
+        // with a wrong one.
         if !self.checksums.is_empty() {
             self.apply_shadows(|key| self.is_checksums(key));
         }
-        // Before the map that makes them readable: should the process die in between, they count all the same, and
-        // nothing refers to them.
+        // Before the map that makes them readable: should the process die in between, they count
+        // all the same, and nothing refers to them.
         for (frame, home, mask) in &self.journaled {
             journal.images.save(&store.cache, *frame, *home);
             let before = cache.pending(*frame);
@@ -614,9 +620,9 @@ impl Pages for Transaction<'_> {
         Ok(content)
     }
 
-    fn allocate_page(&mut self, goal: u64) -> Result<u64, Stop> {
+    fn allocate_page(&mut self, near: u64) -> Result<u64, Stop> {
         self.check_room(1)?;
-        Ok(self.take_data(goal, 1)?.page)
+        Ok(self.take_data(near, 1)?.page)
     }
 
     fn free_page(&mut self, page: u64) -> Result<(), Stop> {

@@ -1,20 +1,23 @@
 //! Atomic writes: several ranges of one blob, all of them or none, whatever dies in between.
 //!
-//! The ranges are staged as a transaction stages metadata: in shadows of their pages, which `apply` makes visible in one step and the
-//! journal carries in one transaction. A checkpoint takes them home later.
+//! The ranges are staged as a transaction stages metadata: in shadows of their pages, which `apply`
+//! makes visible in one step and the journal carries in one transaction. A checkpoint takes them
+//! home later.
 //!
 //! Invariants:
-//! 1. What was dirty of the blob is written back first, under the same locks. So nothing of its pages is in flight, what the transaction
-//!    says of size and map is all there is to say, and who makes it durable makes what came before durable.
-//! 2. From `apply` on the pages are JOURNALED: until the transaction is durable their bytes reach the device only as its records. A
-//!    checkpoint that began before writes the images that `apply` saved.
-//! 3. What is done before the transaction changes nothing that can be read: holes get unwritten pages, mapped pages between the valid
-//!    size and the ranges become unwritten.
+//! 1. What was dirty of the blob is written back first, under the same locks. So nothing of its
+//!    pages is in flight, what the transaction says of size and map is all there is to say, and who
+//!    makes it durable makes what came before durable.
+//! 2. From `apply` on the pages are JOURNALED: until the transaction is durable their bytes reach
+//!    the device only as its records. A checkpoint that began before writes the images that `apply`
+//!    saved.
+//! 3. What is done before the transaction changes nothing that can be read: holes get unwritten
+//!    pages, mapped pages between the valid size and the ranges become unwritten.
 
 use crate::blob::Blob;
 use crate::data::read::Source;
 use crate::data::write_back::{
-    PIECES_PER_TRANSACTION, SlotSizes, Taken, TakenPages, new_valid_size,
+    DirtyPage, DirtyPages, PIECES_PER_TRANSACTION, SlotSizes, new_valid_size,
 };
 use crate::metadata::extents::Mapping;
 use crate::state::{ColdFuture, Store};
@@ -30,18 +33,21 @@ const PAGE: u64 = PAGE_BYTES as u64;
 pub type AtomicRange<'a> = (u64, &'a [u8]);
 
 impl Store {
-    /// Most pages (4 KiB) that one [`Store::write_atomic`] may touch: between 60 and 250, by the size of the journal.
+    /// Most pages (4 KiB) that one [`Store::write_atomic`] may touch: between 60 and 250, by the
+    /// size of the journal.
     pub fn atomic_pages_max(&self) -> usize {
         // One more may be needed for what lies between the valid size and the ranges.
         self.journal.open.data_pages_max() - 1
     }
 
-    /// Writes all ranges, later ones over earlier ones, or, whatever fails or dies, none of them. As durable as any write: by the next sync
-    /// of the blob, which is one journal write. Reads through the worker see all of it or nothing; reads of the cache past the worker see each
+    /// Writes all ranges, later ones over earlier ones, or, whatever fails or dies, none of them.
+    /// As durable as any write: by the next sync of the blob, which is one journal write. Reads
+    /// through the worker see all of it or nothing; reads of the cache past the worker see each
     /// page as a whole.
     ///
-    /// E2BIG when the ranges touch more than [`Store::atomic_pages_max`] pages, or more than 16 separate pieces of holes and preallocated
-    /// space before the end of the blob. After any error nothing that can be read has changed.
+    /// E2BIG when the ranges touch more than [`Store::atomic_pages_max`] pages, or more than 16
+    /// separate pieces of holes and preallocated space before the end of the blob. After any error
+    /// nothing that can be read has changed.
     pub async fn write_atomic(&self, blob: &Rc<Blob>, ranges: &[AtomicRange<'_>]) -> Result<()> {
         self.throttle().await;
         let _map = self.lock_map(blob).await;
@@ -55,9 +61,9 @@ impl Store {
             write_back.await?;
         }
         let slot = SlotSizes::of(blob);
-        let taken = |pages: &BTreeSet<u32>| -> TakenPages {
+        let taken = |pages: &BTreeSet<u32>| -> DirtyPages {
             (pages.iter())
-                .map(|page| Taken {
+                .map(|page| DirtyPage {
                     page: *page,
                     granules: 0,
                 })
@@ -77,7 +83,7 @@ impl Store {
         if valid_size > slot.valid_size {
             self.cover_gap(blob, &pages, &[], valid_size).await?;
         }
-        let goal = self.goal(blob);
+        let near = self.allocation_hint(blob);
         let now = Timestamp::now();
         self.run_transaction(true, pages.len(), |txn| {
             let mut slot = txn.slot(blob.id)?;
@@ -91,7 +97,7 @@ impl Store {
                 to.copy_from_slice(bytes);
             }
             for taken in &pages {
-                self.journal_page(txn, blob, &mut slot, *taken, size, goal)?;
+                self.journal_page(txn, blob, &mut slot, *taken, size, near)?;
             }
             slot.size = slot.size.max(size);
             slot.valid_size = slot.valid_size.max(valid_size);
@@ -155,7 +161,8 @@ fn runs(pages: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
 }
 
 impl Store {
-    /// Brings in the pages that have content; they stay in the cache while the answer lives. The others read as zeroes.
+    /// Brings in the pages that have content; they stay in the cache while the answer lives. The
+    /// others read as zeroes.
     async fn load_pages(&self, blob: &Rc<Blob>, pages: &BTreeSet<u32>) -> Result<Vec<Buffer>> {
         let mut loaded = Vec::with_capacity(pages.len());
         for (first, end) in runs(pages.iter().copied()) {
@@ -168,7 +175,8 @@ impl Store {
         Ok(loaded)
     }
 
-    /// Fills holes among the pages, so that a full volume says so now, and refuses what would change the map in too many places.
+    /// Fills holes among the pages, so that a full volume says so now, and refuses what would
+    /// change the map in too many places.
     async fn give_places(
         &self,
         blob: &Rc<Blob>,

@@ -61,7 +61,7 @@ impl Store {
             // What fails stays dirty, and its own fsync reports it.
             let _ = store.write_back_dirty(Busy::Wait).await;
             store.write_back.flushing.set(false);
-            store.frame_settled.notify_all();
+            store.frame_idle.notify_all();
         });
     }
 

@@ -39,7 +39,8 @@ impl Store {
         self.blobs.resident(id.slot).filter(|blob| blob.id == id)
     }
 
-    /// The blob if cached reads and writes may have left its size and times ahead of its slot, which has them otherwise.
+    /// The blob if cached reads and writes may have left its size and times ahead of its slot,
+    /// which has them otherwise.
     pub fn blob_ahead(&self, id: BlobId) -> Option<Rc<Blob>> {
         let ahead = self.write_back.dirty.contains(id.slot);
         ahead.then(|| self.blob_resident(id)).flatten()
@@ -86,7 +87,8 @@ impl Store {
         }
     }
 
-    /// Refuses a mapping to where no data can be: it comes from a device, and pages are written there.
+    /// Refuses a mapping to where no data can be: it comes from a device, and pages are written
+    /// there.
     pub(crate) fn within_volume(
         &self,
         mapping: Mapping,

@@ -1,7 +1,8 @@
 //! Checksums of data, on volumes that were made with them.
 //!
-//! Each group has its data's checksums behind its map, four bytes a page of the device. A checksum is the CRC32C of what is
-//! *at home*, or 0: not known, because newer bytes of the page are in the journal, or were when the process died.
+//! Each group has its data's checksums behind its map, four bytes a page of the device. A checksum
+//! is the CRC32C of what is *at home*, or 0: not known, because newer bytes of the page are in the
+//! journal, or were when the process died.
 //!
 //! ```text
 //!   written home ──▶ fresh pages ──▶ the transaction that maps them has their checksums
@@ -10,15 +11,18 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A page that has a checksum holds what it says. So nothing that has one is overwritten in place: data that goes home
-//!    goes to fresh pages, or to places that nothing reads yet (unwritten, or beyond the valid size), nor would after a crash.
-//! 2. A checksum becomes known again only when no redo record can change the page any more: the flushed tail has passed them.
-//!    Whatever the frame held beside what was journaled, the checksum is that of the bytes that were written.
-//! 3. A transaction's checksums become visible before the rest of it (`Transaction::apply`): who dies in between leaves
-//!    pages without one, never with a wrong one.
+//! 1. A page that has a checksum holds what it says. So nothing that has one is overwritten in
+//!    place: data that goes home goes to fresh pages, or to places that nothing reads yet
+//!    (unwritten, or beyond the valid size), nor would after a crash.
+//! 2. A checksum becomes known again only when no redo record can change the page any more: the
+//!    flushed tail has passed them. Whatever the frame held beside what was journaled, the checksum
+//!    is that of the bytes that were written.
+//! 3. A transaction's checksums become visible before the rest of it (`Transaction::apply`): who
+//!    dies in between leaves pages without one, never with a wrong one.
 //! 4. Who journals or frees a page that is settling takes it off the list.
-//! 5. A superblock that moves the tail past the records of a page names the place of its checksum (`Superblock::unsettled`) until that
-//!    is durable: after a crash in between, the data is read once more and gets its checksum then.
+//! 5. A superblock that moves the tail past the records of a page names the place of its checksum
+//!    (`Superblock::unsettled`) until that is durable: after a crash in between, the data is read
+//!    once more and gets its checksum then.
 //!
 //! Why it is so, and what it costs: `docs/decisions/0013-data-checksums.md`.
 
@@ -75,7 +79,8 @@ pub(crate) fn check(
     checked(place, page, geometry)
 }
 
-/// Calls `f` with the places of the checksums of `pages` pages of data from `first` on: page, first index, how many.
+/// Calls `f` with the places of the checksums of `pages` pages of data from `first` on: page, first
+/// index, how many.
 fn places(
     geometry: &SpaceGeometry,
     first: u64,
@@ -255,7 +260,8 @@ impl Store {
             self.writable()?;
             self.journal.committed.wait().await;
         }
-        // In one step with the look at what is live: whoever journals one of them later takes it off.
+        // In one step with the look at what is live: whoever journals one of them later takes it
+        // off.
         let live = self.journal.live_homes(&self.cache);
         {
             let mut settling = checksums.settling.borrow_mut();

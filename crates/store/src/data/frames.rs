@@ -33,7 +33,7 @@ impl Store {
         if self.cache.available() < count
             && (self.write_back.is_in_flight() || self.loading.get() > 0)
         {
-            self.frame_settled.wait().await; // another task's write-back, or its load
+            self.frame_idle.wait().await; // another task's write-back, or its load
             return Ok(());
         }
         if self.cache.available() < count {
@@ -58,8 +58,9 @@ impl Store {
             .any(|frame| self.cache.has(frame, FrameFlags::JOURNALED))
     }
 
-    /// Right after the transaction that freed pages `[from, to)`: drops their frames. The caller holds `lock` and
-    /// `map_lock` exclusively, so that none of them is being loaded or written back.
+    /// Right after the transaction that freed pages `[from, to)`: drops their frames. The caller
+    /// holds `lock` and `map_lock` exclusively, so that none of them is being loaded or written
+    /// back.
     pub(crate) fn drop_frames(&self, blob: &Blob, from: u32, to: u32) {
         debug_assert!(
             blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),

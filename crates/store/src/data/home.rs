@@ -4,14 +4,15 @@
 //!   taken pages ──▶ pieces: a place that they have, or fresh pages ──▶ written from pinned frames ──▶ a transaction maps them
 //! ```
 //!
-//! A place that has content with a checksum is not written over: its piece *replaces* it, with fresh pages whose space is reserved first.
-//! Nor is one whose content was zeroed or cut off, before that is durable.
-//! Which pages go home at all, and what their transaction carries beside, is decided in `sync.rs`.
+//! A place that has content with a checksum is not written over: its piece *replaces* it, with
+//! fresh pages whose space is reserved first. Nor is one whose content was zeroed or cut off,
+//! before that is durable. Which pages go home at all, and what their transaction carries beside,
+//! is decided in `data/write_back.rs`.
 
 use crate::blob::Blob;
 use crate::commit::Transaction;
 use crate::data::checksums::Sums;
-use crate::data::write_back::Taken;
+use crate::data::write_back::DirtyPage;
 use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
 use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::Stop;
@@ -35,7 +36,7 @@ pub(crate) struct Piece {
     pub(crate) page: u32,
     pub(crate) pages: u32,
     pub(crate) home: u64,
-    /// Taken for it, not yet in the map.
+    /// DirtyPage for it, not yet in the map.
     pub(crate) new: bool,
     /// In the map as unwritten.
     pub(crate) unwritten: bool,
@@ -54,8 +55,9 @@ impl Piece {
 }
 
 impl Store {
-    /// Finds or takes a place for each page that goes home. ENOSPC where what is there already would have to move and can't.
-    pub(crate) async fn take_homes(&self, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
+    /// Finds or takes a place for each page that goes home. ENOSPC where what is there already
+    /// would have to move and can't.
+    pub(crate) async fn take_homes(&self, blob: &Rc<Blob>, pages: &[DirtyPage]) -> Result<Pieces> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let moving = self.count_moving(blob, pages).await?;
         if moving > 0 {
@@ -70,7 +72,7 @@ impl Store {
     }
 
     /// How many of these pages have content that they must not be written over.
-    async fn count_moving(&self, blob: &Rc<Blob>, pages: &[Taken]) -> Result<u64> {
+    async fn count_moving(&self, blob: &Rc<Blob>, pages: &[DirtyPage]) -> Result<u64> {
         let mut moving = 0;
         if !self.overwrites_in_place() {
             for taken in pages {
@@ -81,7 +83,8 @@ impl Store {
         Ok(moving)
     }
 
-    /// How many pages from `page` on have content that must not be written over: those with a checksum.
+    /// How many pages from `page` on have content that must not be written over: those with a
+    /// checksum.
     fn movable_pages(&self, blob: &Blob, page: u32, mapping: Mapping) -> u32 {
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         match mapping {
@@ -93,7 +96,7 @@ impl Store {
         }
     }
 
-    async fn take_places(&self, blob: &Rc<Blob>, pages: &[Taken]) -> Result<Pieces> {
+    async fn take_places(&self, blob: &Rc<Blob>, pages: &[DirtyPage]) -> Result<Pieces> {
         let mut pieces = Pieces::new();
         let mut index = 0;
         while index < pages.len() {
@@ -110,15 +113,18 @@ impl Store {
             let mapping = self.map(blob, page).await;
             let moving =
                 (mapping.as_ref()).map_or(0, |found| self.movable_pages(blob, page, *found));
-            let goal = || {
+            let near = || {
                 pieces
                     .last()
                     .filter(|last: &&Piece| last.page + last.pages == page)
-                    .map_or_else(|| self.goal(blob), |last| last.home + u64::from(last.pages))
+                    .map_or_else(
+                        || self.allocation_hint(blob),
+                        |last| last.home + u64::from(last.pages),
+                    )
             };
             let piece = match mapping {
                 Ok(Mapping::Extent(_)) if moving > 0 => self
-                    .take_run(goal(), run.min(moving))
+                    .take_run(near(), run.min(moving))
                     .await
                     .map(|taken| Piece {
                         page,
@@ -142,7 +148,7 @@ impl Store {
                     })
                 }
                 Ok(Mapping::Hole { pages: hole }) => self
-                    .take_run(goal(), run.min(hole))
+                    .take_run(near(), run.min(hole))
                     .await
                     .map(|taken| Piece {
                         page,
@@ -170,25 +176,26 @@ impl Store {
     }
 
     /// Where new pages of a blob are best: behind the last that it got. 0: anywhere.
-    pub(crate) fn goal(&self, blob: &Blob) -> u64 {
+    pub(crate) fn allocation_hint(&self, blob: &Blob) -> u64 {
         let slot = blob.slot.borrow();
-        if blob.goal.get() == 0 && slot.map_kind == MAP_EXTENTS && slot.map_count > 0 {
+        if blob.allocation_hint.get() == 0 && slot.map_kind == MAP_EXTENTS && slot.map_count > 0 {
             let last = usize::from(slot.map_count).min(SLOT_EXTENTS) - 1;
             if let Ok((extent, _)) =
                 RawExtent::read_from_prefix(&slot.payload[last * size_of::<RawExtent>()..])
             {
                 let pages = extent.pages_and_physical & 0xffff;
-                blob.goal.set((extent.pages_and_physical >> 16) + pages);
+                blob.allocation_hint
+                    .set((extent.pages_and_physical >> 16) + pages);
             }
         }
-        blob.goal.get()
+        blob.allocation_hint.get()
     }
 
-    async fn take_run(&self, goal: u64, pages: u32) -> Result<Run> {
+    async fn take_run(&self, near: u64, pages: u32) -> Result<Run> {
         let store = self;
         // The pages were reserved when their data was accepted.
         store
-            .transact_freeing(|txn| txn.take_unmapped(goal, pages))
+            .transact_freeing(|txn| txn.take_unmapped(near, pages))
             .await
     }
 
@@ -208,9 +215,10 @@ impl Store {
             && pieces.iter().any(|piece| !piece.new)
             && !planted(Bug::ZeroedOverwritten)
         {
-            // After a crash these places may be what they were before they were zeroed or cut off, and then they can be read.
-            let hidden: ColdFuture<'_, _> = Box::pin(self.commit_through(blob.hidden.get()));
-            hidden.await?;
+            // After a crash these places may be what they were before they were zeroed or cut off,
+            // and then they can be read.
+            let erased: ColdFuture<'_, _> = Box::pin(self.commit_through(blob.erased_at.get()));
+            erased.await?;
         }
         let cache = &self.cache;
         let mut writes = Vec::new();

@@ -1,9 +1,10 @@
 //! Reading blobs through the worker: what is not in the cache comes from the device.
 //!
-//! A miss loads the page, and for a sequential reader the pages that follow (`Streams`), with one request into frames
-//! that are LOADING until the data is there. A reader that has gone on for a while has the pages behind those under way, too, in the
-//! background: while it copies what is there, and while it waits. Bytes beyond the slot's `valid_size` become zeroes on the way.
-//! Holes and unwritten extents read as zeroes and take no frame.
+//! A miss loads the page, and for a sequential reader the pages that follow (`Streams`), with one
+//! request into frames that are LOADING until the data is there. A reader that has gone on for a
+//! while has the pages behind those under way, too, in the background: while it copies what is
+//! there, and while it waits. Bytes beyond the slot's `valid_size` become zeroes on the way. Holes
+//! and unwritten extents read as zeroes and take no frame.
 
 use crate::blob::{AHEAD_PAGES_MIN, Blob, LOAD_PAGES_MAX};
 use crate::cache::FrameId;
@@ -27,21 +28,24 @@ pub(crate) enum Source {
 
 /// Whom a load is for.
 enum Load<'m> {
-    /// A call, which waits. Whether it has loaded anything before: only its first load says whether it goes on where a reader was.
+    /// A call, which waits. Whether it has loaded anything before: only its first load says whether
+    /// it goes on where a reader was.
     For(&'m mut bool),
     /// A sequential reader that isn't there yet.
     Behind,
 }
 
 impl Store {
-    /// Reads at `offset` through the cache and returns the bytes read: fewer than asked only at the end.
+    /// Reads at `offset` through the cache and returns the bytes read: fewer than asked only at the
+    /// end.
     pub async fn read(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let _shared = blob.lock.read().await;
         self.read_locked(blob, offset, buffer).await
     }
 
-    /// Reads into several pieces of memory, one behind the other, through the cache or `direct`: one read, which no change of the
-    /// blob falls into. After an error in a piece behind the first, answers what precedes it.
+    /// Reads into several pieces of memory, one behind the other, through the cache or `direct`:
+    /// one read, which no change of the blob falls into. After an error in a piece behind the
+    /// first, answers what precedes it.
     pub async fn read_vectored(
         &self,
         blob: &Rc<Blob>,
@@ -71,8 +75,8 @@ impl Store {
         Ok(done)
     }
 
-    /// Borrows bytes without a copy: at most to the end of their page, fewer at the end of the blob. The
-    /// buffer keeps its content whatever is written later.
+    /// Borrows bytes without a copy: at most to the end of their page, fewer at the end of the
+    /// blob. The buffer keeps its content whatever is written later.
     pub async fn read_borrowed(&self, blob: &Rc<Blob>, offset: u64, len: usize) -> Result<Buffer> {
         let _shared = blob.lock.read().await;
         let size = blob.size();
@@ -129,14 +133,14 @@ impl Store {
 }
 
 impl Store {
-    /// Where page `page` of the blob is read from, loading up to `want` pages if it isn't in the cache. The
-    /// caller holds the blob's `lock`, so that the map can't change.
+    /// Where page `page` of the blob is read from, loading up to `want` pages if it isn't in the
+    /// cache. The caller holds the blob's `lock`, so that the map can't change.
     pub(crate) async fn source(&self, blob: &Rc<Blob>, page: u32, want: u32) -> Result<Source> {
         self.source_ahead(blob, page, want, &mut true).await
     }
 
-    /// The same, and more pages for a sequential reader. `missed`: whether its call has loaded anything yet; only the first load says
-    /// whether it goes on where it was before.
+    /// The same, and more pages for a sequential reader. `missed`: whether its call has loaded
+    /// anything yet; only the first load says whether it goes on where it was before.
     async fn source_ahead(
         &self,
         blob: &Rc<Blob>,
@@ -157,7 +161,7 @@ impl Store {
                     if let Some(next) = next {
                         self.load_behind(blob, next);
                     }
-                    self.frame_settled.wait().await;
+                    self.frame_idle.wait().await;
                 }
                 Some(frame) => return Ok(Source::Frame(frame)),
                 None => match self.map(blob, page).await? {
@@ -199,7 +203,8 @@ impl Store {
         });
     }
 
-    /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent; more for a sequential reader.
+    /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent; more for a
+    /// sequential reader.
     async fn load_data(
         &self,
         blob: &Rc<Blob>,
@@ -218,7 +223,8 @@ impl Store {
             .min(u64::from(u32::MAX)) as u32;
         let in_extent = extent.logical + extent.pages - page;
         let mut streams = blob.streams.get();
-        // In a small cache, many readers must not take each other's pages before they are read; each has two loads.
+        // In a small cache, many readers must not take each other's pages before they are read;
+        // each has two loads.
         let most = LOAD_PAGES_MAX.min(self.cache.counts().limit / 64);
         let ahead = match &load {
             Load::For(true) => 1,
@@ -296,7 +302,7 @@ impl Store {
             }
             self.cache.loaded(*frame);
         }
-        self.frame_settled.notify_all();
+        self.frame_idle.notify_all();
         if result.is_err() && loading.len() > want as usize {
             return Ok(()); // perhaps only what nobody asked for can't be read: look again, for less
         }

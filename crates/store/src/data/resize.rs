@@ -1,9 +1,9 @@
 //! Changing a blob's extent: truncation, preallocation, punching holes, zeroing ranges, deletion.
 //!
-//! All of it happens with `map_lock` and `lock` held exclusively, so that no page is between states, in
-//! transactions of bounded size: a crash between two of them leaves a blob whose pages beyond its end, or whose
-//! slot without a name, are freed when it is deleted. Frames go right after the transaction that freed their pages:
-//! an operation that fails has lost nothing.
+//! All of it happens with `map_lock` and `lock` held exclusively, so that no page is between
+//! states, in transactions of bounded size: a crash between two of them leaves a blob whose pages
+//! beyond its end, or whose slot without a name, are freed when it is deleted. Frames go right
+//! after the transaction that freed their pages: an operation that fails has lost nothing.
 
 use crate::blob::Blob;
 use crate::commit::Transaction;
@@ -32,8 +32,8 @@ pub enum AllocateMode {
 }
 
 impl Store {
-    /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind. As durable as
-    /// any write: by the next sync of the blob.
+    /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind.
+    /// As durable as any write: by the next sync of the blob.
     pub async fn resize(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         if size > BLOB_BYTES_MAX {
             return Err(Error::with(
@@ -52,13 +52,14 @@ impl Store {
         }
         if size <= blob.size() {
             if size > blob.slot.borrow().size {
-                // What goes may be all that says, to who takes over from a dead process, that the blob is so large.
+                // What goes may be all that says, to who takes over from a dead process, that the
+                // blob is so large.
                 self.write_back_locked(blob, false).await?;
             }
-            self.cut(blob, size).await?;
+            self.truncate_in_steps(blob, size).await?;
         } else {
-            if blob.cut_from.get() != 0 {
-                self.cut(blob, blob.size()).await?;
+            if blob.truncating_from.get() != 0 {
+                self.truncate_in_steps(blob, blob.size()).await?;
             }
             self.write_back_locked(blob, false).await?;
             self.grow_slot(blob, size).await?;
@@ -68,8 +69,8 @@ impl Store {
         Ok(())
     }
 
-    /// Gives the range pages of its own, so that writing there can't fail for lack of space. Reads as zeroes
-    /// until written. All of it or ENOSPC and nothing.
+    /// Gives the range pages of its own, so that writing there can't fail for lack of space. Reads
+    /// as zeroes until written. All of it or ENOSPC and nothing.
     pub async fn allocate(
         &self,
         blob: &Rc<Blob>,
@@ -123,8 +124,8 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes a blob that nothing refers to: its data, then its slot. After a crash in between, whoever
-    /// still has its id calls again.
+    /// Deletes a blob that nothing refers to: its data, then its slot. After a crash in between,
+    /// whoever still has its id calls again.
     pub async fn delete(&self, id: BlobId) -> Result<()> {
         let blob = self.blob(id).await?;
         let _map = self.lock_map(&blob).await;
@@ -163,16 +164,17 @@ impl Store {
                 })
                 .await?;
             if resume.is_some() {
-                blob.hidden.set(self.journal.point());
+                blob.erased_at.set(self.journal.point());
             }
-            // Its slot may get another blob, whose pages an old handle's lock-free reads must not find.
+            // Its slot may get another blob, whose pages an old handle's lock-free reads must not
+            // find.
             blob.shared.set_size(0);
-            blob.cut_from.set(end);
+            blob.truncating_from.set(end);
             self.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
         }
         blob.dirty.borrow_mut().clear();
         blob.mtime.set(None);
-        blob.cut_from.set(0);
+        blob.truncating_from.set(0);
         Ok(())
     }
 }
@@ -265,9 +267,10 @@ impl Store {
         self.note_dirty(blob);
     }
 
-    /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty before it stays so:
-    /// here nothing has to be written, and a device that fails keeps no data from going. Both locks are held.
-    async fn cut(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
+    /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty
+    /// before it stays so: here nothing has to be written, and a device that fails keeps no data
+    /// from going. Both locks are held.
+    async fn truncate_in_steps(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         debug_assert!(
             blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
             "both locks are held"
@@ -292,18 +295,19 @@ impl Store {
                 })
                 .await?;
             blob.shared.set_size(size);
-            blob.cut_from.set(end);
+            blob.truncating_from.set(end);
             if resume.is_some() {
-                blob.hidden.set(self.journal.point());
+                blob.erased_at.set(self.journal.point());
             }
             self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));
         }
         self.zero_tail(blob, size).await?;
-        blob.cut_from.set(0);
+        blob.truncating_from.set(0);
         Ok(())
     }
 
-    /// Moves the end of a blob of which nothing is dirty to `size`, behind its present one. Both locks are held.
+    /// Moves the end of a blob of which nothing is dirty to `size`, behind its present one. Both
+    /// locks are held.
     async fn grow_slot(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         debug_assert!(
             blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
@@ -343,7 +347,7 @@ impl Store {
         }
         let marked = self.mark_unwritten(blob, first, last).await;
         // Some of it may be, if not all.
-        blob.hidden.set(self.journal.point());
+        blob.erased_at.set(self.journal.point());
         self.drop_frames(blob, first as u32, last as u32);
         marked.map_err(half_way)
     }
@@ -369,7 +373,8 @@ impl Store {
         Ok(())
     }
 
-    /// Zeroes what the cache holds of the last page behind `size`. (On the device the valid size does it.)
+    /// Zeroes what the cache holds of the last page behind `size`. (On the device the valid size
+    /// does it.)
     async fn zero_tail(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         debug_assert!(
             blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
@@ -382,7 +387,7 @@ impl Store {
         let page = (size / PAGE) as u32;
         while let Some(frame) = self.cache.find(blob.key(page)) {
             if self.cache.is_loading(frame) {
-                self.frame_settled.wait().await;
+                self.frame_idle.wait().await;
                 continue;
             }
             self.cache.limit_end(frame, within as u32);
@@ -431,13 +436,13 @@ impl Store {
         let store = self;
         let mut page = first;
         while page < last {
-            let goal = self.goal(blob);
+            let near = self.allocation_hint(blob);
             let (filled, next_goal) = store
                 .transact_freeing(|txn| {
                     let mut slot = txn.slot(blob.id)?;
                     // Behind the valid size nothing is read anyway, and appends need no conversion.
                     let valid_pages = slot.valid_size.div_ceil(PAGE);
-                    let (mut at, mut goal) = (page, goal);
+                    let (mut at, mut near) = (page, near);
                     for _ in 0..EXTENTS_PER_TRANSACTION {
                         if at >= last {
                             break;
@@ -445,7 +450,7 @@ impl Store {
                         match extents::lookup(txn, &slot, blob.id.slot, at as u32)? {
                             Mapping::Extent(extent) => {
                                 at = u64::from(extent.logical + extent.pages);
-                                goal = extent.physical + u64::from(extent.pages);
+                                near = extent.physical + u64::from(extent.pages);
                             }
                             Mapping::Hole { pages } => {
                                 let unwritten = at < valid_pages;
@@ -457,7 +462,7 @@ impl Store {
                                 let want =
                                     u64::from(pages.max(1)).min(until - at).min(GROUP_RUN_MAX)
                                         as u32;
-                                let run = txn.take_data(goal, want)?;
+                                let run = txn.take_data(near, want)?;
                                 let extent = Extent {
                                     logical: at as u32,
                                     pages: run.pages,
@@ -466,16 +471,16 @@ impl Store {
                                 };
                                 extents::insert(txn, &mut slot, blob.id.slot, extent)?;
                                 at += u64::from(run.pages);
-                                goal = run.page + u64::from(run.pages);
+                                near = run.page + u64::from(run.pages);
                             }
                         }
                     }
                     txn.put(blob.id, slot)?;
-                    Ok((at, goal))
+                    Ok((at, near))
                 })
                 .await?;
             page = filled;
-            blob.goal.set(next_goal);
+            blob.allocation_hint.set(next_goal);
         }
         Ok(())
     }
@@ -512,7 +517,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes zeroes to the part of a range that lies in pages of which other parts stay. If the volume is read-only, nothing is done.
+    /// Writes zeroes to the part of a range that lies in pages of which other parts stay. If the
+    /// volume is read-only, nothing is done.
     async fn zero_edges(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
         debug_assert!(
             blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),

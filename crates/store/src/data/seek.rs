@@ -1,7 +1,8 @@
 //! Where a blob has data and where it has holes, page by page.
 //!
-//! Data is what was written since the page was last given back: what the map has as written, and what the cache has that
-//! isn't home yet. Preallocated pages are holes until somebody writes to them, and so is everything behind the end.
+//! Data is what was written since the page was last given back: what the map has as written, and
+//! what the cache has that isn't home yet. Preallocated pages are holes until somebody writes to
+//! them, and so is everything behind the end.
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
@@ -22,9 +23,11 @@ pub enum Sought {
 }
 
 impl Store {
-    /// The first byte from `from` on that is what is sought. ENXIO when `from` is not before the end, or no data follows.
+    /// The first byte from `from` on that is what is sought. ENXIO when `from` is not before the
+    /// end, or no data follows.
     pub async fn seek(&self, blob: &Rc<Blob>, from: u64, sought: Sought) -> Result<u64> {
-        // Nothing is on its way home, and nobody writes: what is neither mapped nor dirty is a hole.
+        // Nothing is on its way home, and nobody writes: what is neither mapped nor dirty is a
+        // hole.
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
         let size = blob.size();

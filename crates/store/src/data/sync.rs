@@ -71,8 +71,8 @@ impl Store {
         written
     }
 
-    /// Takes home everything that was applied so far and empties the journal of it, as happens by itself when the
-    /// ring fills up: recovery then has little to do.
+    /// Takes home everything that was applied so far and empties the journal of it, as happens by
+    /// itself when the ring fills up: recovery then has little to do.
     pub async fn checkpoint(&self) -> Result<()> {
         self.writable()?;
         self.commit_all().await?;

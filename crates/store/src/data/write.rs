@@ -1,8 +1,9 @@
-//! Cached writes: into frames, acknowledged at once; `sync.rs` takes them to the device.
+//! Cached writes: into frames, acknowledged at once; `data/write_back.rs` takes them to the device.
 //!
-//! Invariants: space for a page without a place on the device is promised before its first byte is accepted, so
-//! write-back never meets a full volume; a frame is DIRTY from the moment its bytes change until its data is
-//! home (or in the journal); the size moves after the bytes are there, so a reader never sees garbage.
+//! Invariants: space for a page without a place on the device is promised before its first byte is
+//! accepted, so write-back never meets a full volume; a frame is DIRTY from the moment its bytes
+//! change until its data is home (or in the journal); the size moves after the bytes are there, so
+//! a reader never sees garbage.
 
 use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId};
@@ -20,8 +21,8 @@ use std::io::IoSlice;
 use std::rc::Rc;
 
 impl Store {
-    /// Writes at `offset` through the cache. ENOSPC comes before anything changed; a failed read of a page that is
-    /// written in part, or ENOMEM, may leave what precedes it written.
+    /// Writes at `offset` through the cache. ENOSPC comes before anything changed; a failed read of
+    /// a page that is written in part, or ENOMEM, may leave what precedes it written.
     pub async fn write(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
         self.write_vectored(blob, offset, &[IoSlice::new(data)])
             .await
@@ -69,7 +70,8 @@ impl Store {
         let mut at = offset;
         for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
             if self.is_crowded() {
-                // As `throttle`, but under the lock: what others write back is let be. An error is fsync's to tell.
+                // As `throttle`, but under the lock: what others write back is let be. An error is
+                // fsync's to tell.
                 let write_back: ColdFuture<'_, _> = Box::pin(self.write_back_dirty(Busy::Skip));
                 let _ = write_back.await;
             }
@@ -95,8 +97,8 @@ pub(crate) fn granules(from: usize, to: usize) -> u64 {
 }
 
 impl Store {
-    /// Refuses what can't be written, and promises the pages that it needs: all of them, or ENOSPC. The caller
-    /// holds `blob.lock` exclusively.
+    /// Refuses what can't be written, and promises the pages that it needs: all of them, or ENOSPC.
+    /// The caller holds `blob.lock` exclusively.
     async fn promise(
         &self,
         blob: &Rc<Blob>,
@@ -138,7 +140,7 @@ impl Store {
             let what = format!("write beyond {BLOB_BYTES_MAX} bytes, the most that a file has");
             return Err(Error::with(Errno::FBIG, what));
         }
-        if end > blob.size() && blob.cut_from.get() != 0 {
+        if end > blob.size() && blob.truncating_from.get() != 0 {
             let what = "extend a file whose truncation failed half way: truncate it again";
             return Err(Error::with(Errno::IO, what));
         }
@@ -191,7 +193,8 @@ impl Store {
         Ok(())
     }
 
-    /// A write into page `page` failed: a frame that it made beyond the end of the blob must not stay.
+    /// A write into page `page` failed: a frame that it made beyond the end of the blob must not
+    /// stay.
     fn drop_beyond_end(&self, blob: &Blob, page: u32) {
         debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         if u64::from(page) * PAGE >= blob.size()
@@ -227,7 +230,8 @@ impl Store {
             });
             drop(copying);
             if let Some(current) = written {
-                // Last: should the process die before, there is nothing of this write, not its length without it.
+                // Last: should the process die before, there is nothing of this write, not its
+                // length without it.
                 let end = (within + data.len()) as u32;
                 cache.set_extent_in_file(current, blob.id.generation, end);
                 let dirty = cache.dirty_granules(current) | granules(within, within + data.len());
@@ -254,7 +258,7 @@ impl Store {
         loop {
             match self.cache.find(key) {
                 Some(frame) if self.cache.is_loading(frame) => {
-                    self.frame_settled.wait().await;
+                    self.frame_idle.wait().await;
                     continue;
                 }
                 Some(frame) => return Ok(frame),
@@ -302,34 +306,36 @@ impl Store {
                     bytes[end..].fill(0);
                 });
             drop(copying);
-            // Unwritten pages have a place, but what is there is not theirs: the map must change with them.
+            // Unwritten pages have a place, but what is there is not theirs: the map must change
+            // with them.
             self.cache.set_home(frame, home);
             return Ok(frame);
         }
     }
 
     /// Frames that are dirty or in write-back.
-    fn unsettled_frames(&self) -> u32 {
+    fn busy_frames(&self) -> u32 {
         let counts = self.cache.counts();
         counts.dirty + counts.writeback
     }
 
     /// Is a third of the cache dirty or in write-back?
     fn is_crowded(&self) -> bool {
-        self.unsettled_frames() > self.cache.counts().limit / 3
+        self.busy_frames() > self.cache.counts().limit / 3
     }
 
-    /// From a quarter of the cache on, what is dirty is written back in the background; from a third on, writers wait for that (and
-    /// help: who waits drives). Not while they hold a blob's lock: write-back takes the `map_lock`s, which come first.
+    /// From a quarter of the cache on, what is dirty is written back in the background; from a
+    /// third on, writers wait for that (and help: who waits drives). Not while they hold a blob's
+    /// lock: write-back takes the `map_lock`s, which come first.
     pub(crate) async fn throttle(&self) {
-        if self.unsettled_frames() <= self.cache.counts().limit / 4 {
+        if self.busy_frames() <= self.cache.counts().limit / 4 {
             return;
         }
         let wait: ColdFuture<'_, _> = Box::pin(async {
             self.start_flush();
             // Should all of it fail, the write is let through: fsync reports that.
             while self.is_crowded() && self.write_back.flushing.get() {
-                self.frame_settled.wait().await;
+                self.frame_idle.wait().await;
             }
         });
         wait.await;

@@ -9,21 +9,25 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A map, size or valid-size change joins the open transaction only after the writes of its data completed.
-//! 2. A page with live bytes is never written home here (redo would overwrite what was acknowledged).
-//! 3. A page whose write failed is dirty again, its file is left out of the transaction, and each open
-//!    descriptor hears of it once.
-//! 4. Bytes between the valid size and new data are zeroes on the device, or their pages are unwritten,
-//!    before the valid size passes them.
+//! 1. A map, size or valid-size change joins the open transaction only after the writes of its data
+//!    completed.
+//! 2. A page with live bytes is never written home here (redo would overwrite what was
+//!    acknowledged).
+//! 3. A page whose write failed is dirty again, its file is left out of the transaction, and each
+//!    open descriptor hears of it once.
+//! 4. Bytes between the valid size and new data are zeroes on the device, or their pages are
+//!    unwritten, before the valid size passes them.
 //!
-//! 5. A transaction stays within its bounds: few pages through the journal, few pieces mapped by each.
-//! 6. On a volume whose data has checksums, nothing that can be read is overwritten at home: it goes to fresh pages, and where there
-//!    are none left, through the journal (`checksums.rs`).
+//! 5. A transaction stays within its bounds: few pages through the journal, few pieces mapped by
+//!    each.
+//! 6. On a volume whose data has checksums, nothing that can be read is overwritten at home: it
+//!    goes to fresh pages, and where there are none left, through the journal (`checksums.rs`).
 //!
-//! The `map_lock` is held exclusively throughout, `lock` is not: writers go on, and what they change meanwhile is
-//! dirty again (write-back reads pinned frames, which writers replace). So a write-back takes on the dirty pages
-//! and the size in one step, DIRTY becoming WRITEBACK: bytes that come later are beyond the size that it makes
-//! durable, and only DIRTY says that they still have to be.
+//! The `map_lock` is held exclusively throughout, `lock` is not: writers go on, and what they
+//! change meanwhile is dirty again (write-back reads pinned frames, which writers replace). So a
+//! write-back takes on the dirty pages and the size in one step, DIRTY becoming WRITEBACK: bytes
+//! that come later are beyond the size that it makes durable, and only DIRTY says that they still
+//! have to be.
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
@@ -47,7 +51,8 @@ const JOURNAL_DATA_BYTES_MAX: u32 = 8 << 10;
 const JOURNAL_DATA_PAGES_MAX: usize = 8;
 /// Pieces that one transaction maps; each may change a leaf, its neighbour and a group's map.
 pub(crate) const PIECES_PER_TRANSACTION: usize = 16;
-/// The same where it may also change the checksums of its pages, and free the pages that it replaces.
+/// The same where it may also change the checksums of its pages, and free the pages that it
+/// replaces.
 const SUMMED_PIECES_PER_TRANSACTION: usize = 8;
 /// Dirty pages that one plan covers at most; more take several rounds.
 const PLAN_PAGES_MAX: usize = 4096;
@@ -57,7 +62,7 @@ const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A page that a write-back has taken on.
 #[derive(Clone, Copy)]
-pub(crate) struct Taken {
+pub(crate) struct DirtyPage {
     pub(crate) page: u32,
     /// Its granules that were dirty.
     pub(crate) granules: u64,
@@ -80,7 +85,7 @@ impl SlotSizes {
     }
 }
 
-pub(crate) type TakenPages = SmallVec<[Taken; 8]>;
+pub(crate) type DirtyPages = SmallVec<[DirtyPage; 8]>;
 
 /// What a sweep over a blob's dirty pages hasn't taken on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,8 +98,9 @@ enum Left {
 }
 
 impl Store {
-    /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to it: all that is dirty now, in one
-    /// sweep from the front, so that it ends however fast others go on writing. The caller holds its `map_lock` exclusively.
+    /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to
+    /// it: all that is dirty now, in one sweep from the front, so that it ends however fast others
+    /// go on writing. The caller holds its `map_lock` exclusively.
     pub(crate) async fn write_back_locked(&self, blob: &Rc<Blob>, times: bool) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.writable()?;
@@ -111,7 +117,8 @@ impl Store {
                 Left::Nothing => blob.size(),
                 // Not before the data that it covers.
                 Left::Ahead => reached.min(blob.size()),
-                // What became dirty behind the sweep may be beyond the size of then; up to that, all is done.
+                // What became dirty behind the sweep may be beyond the size of then; up to that,
+                // all is done.
                 Left::Behind => reached.max(size_now).min(blob.size()),
             };
             let last = left != Left::Ahead;
@@ -123,8 +130,9 @@ impl Store {
         }
     }
 
-    /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth. Says what is left.
-    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (TakenPages, Left) {
+    /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth. Says what
+    /// is left.
+    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (DirtyPages, Left) {
         let plan_pages = (self.cache.counts().limit as usize / PLANS_PER_CACHE)
             .clamp(JOURNAL_DATA_PAGES_MAX, PLAN_PAGES_MAX);
         let mut listed = blob.dirty.borrow_mut();
@@ -133,14 +141,14 @@ impl Store {
         listed.dedup();
         let first = listed.partition_point(|page| page < next);
         let end = listed.len().min(first + plan_pages);
-        let mut taken = TakenPages::new();
+        let mut taken = DirtyPages::new();
         for page in listed.drain(first..end) {
             *next = page + 1;
             if let Some(frame) = self.cache.find(blob.key(page))
                 && self.cache.has(frame, FrameFlags::DIRTY)
             {
                 let granules = self.cache.begin_write_back(frame);
-                taken.push(Taken { page, granules });
+                taken.push(DirtyPage { page, granules });
             }
         }
         let left = match listed.last() {
@@ -154,7 +162,7 @@ impl Store {
     async fn write_back_pages(
         &self,
         blob: &Rc<Blob>,
-        mut pages: TakenPages,
+        mut pages: DirtyPages,
         size: u64,
         times: bool,
     ) -> Result<()> {
@@ -171,7 +179,7 @@ impl Store {
                 return Err(error);
             }
         }
-        let (mut journal, mut home) = (TakenPages::new(), Pieces::new());
+        let (mut journal, mut home) = (DirtyPages::new(), Pieces::new());
         let planned = self.plan(blob, slot, &pages, size, &mut journal, &mut home);
         if let Err(error) = planned.await {
             if error.errno() == Errno::NOSPC && !self.overwrites_in_place() {
@@ -193,22 +201,23 @@ impl Store {
             blob.shared.note_error(error.errno());
             return Err(error);
         }
-        self.frame_settled.notify_all();
+        self.frame_idle.notify_all();
         Ok(())
     }
 
-    /// There is no room for data to move: it goes through the journal to where it is, a few pages at a time.
+    /// There is no room for data to move: it goes through the journal to where it is, a few pages
+    /// at a time.
     async fn write_back_in_place(
         &self,
         blob: &Rc<Blob>,
-        mut pages: TakenPages,
+        mut pages: DirtyPages,
         size: u64,
         times: bool,
     ) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         while !pages.is_empty() {
             let few = pages.len().min(JOURNAL_PAGES_PER_SYNC);
-            let rest: TakenPages = pages.drain(few..).collect();
+            let rest: DirtyPages = pages.drain(few..).collect();
             let slot = SlotSizes::of(blob);
             let size = match rest.is_empty() {
                 true => size,
@@ -225,17 +234,17 @@ impl Store {
             }
             pages = rest;
         }
-        self.frame_settled.notify_all();
+        self.frame_idle.notify_all();
         Ok(())
     }
 
-    /// The page in which the valid size lies, which isn't among `pages`, has to become zeroes behind it, in the same transaction, before
-    /// the valid size passes its end.
+    /// The page in which the valid size lies, which isn't among `pages`, has to become zeroes
+    /// behind it, in the same transaction, before the valid size passes its end.
     async fn cover_tail(
         &self,
         blob: &Rc<Blob>,
         slot: SlotSizes,
-        pages: &mut TakenPages,
+        pages: &mut DirtyPages,
     ) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let tail = (slot.valid_size / PAGE) as u32;
@@ -243,7 +252,7 @@ impl Store {
         if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
             let gap = granules((slot.valid_size % PAGE) as usize, PAGE_BYTES);
             let granules = self.cache.begin_write_back(frame) | gap;
-            let taken = Taken {
+            let taken = DirtyPage {
                 page: tail,
                 granules,
             };
@@ -252,15 +261,15 @@ impl Store {
         Ok(())
     }
 
-    /// Decides what goes through the journal and what home, and takes space for what has none. The answers are places of the caller, in
-    /// whose future they would be twice otherwise.
+    /// Decides what goes through the journal and what home, and takes space for what has none. The
+    /// answers are places of the caller, in whose future they would be twice otherwise.
     async fn plan(
         &self,
         blob: &Rc<Blob>,
         slot: SlotSizes,
-        pages: &[Taken],
+        pages: &[DirtyPage],
         size: u64,
-        journal: &mut TakenPages,
+        journal: &mut DirtyPages,
         homes: &mut Pieces,
     ) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
@@ -281,18 +290,19 @@ impl Store {
             }
         }
         let small = changes_map && few;
-        let is_live = |taken: &Taken| {
+        let is_live = |taken: &DirtyPage| {
             let frame = cache.find(blob.key(taken.page));
             frame.is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
                 && !planted(Bug::LiveBytesOverwritten)
         };
-        let home: TakenPages;
+        let home: DirtyPages;
         (*journal, home) = pages
             .iter()
             .copied()
             .partition(|taken| small || is_live(taken));
-        // Many live pages full of new data would overflow a transaction: let the checkpoint make them
-        // ordinary ones. (What they hold now may go home with it; it goes again as it is then.)
+        // Many live pages full of new data would overflow a transaction: let the checkpoint make
+        // them ordinary ones. (What they hold now may go home with it; it goes again as it is
+        // then.)
         if journal.len() > JOURNAL_PAGES_PER_SYNC {
             self.run_checkpoint().await?;
             return Box::pin(self.plan(blob, slot, pages, size, journal, homes)).await;
@@ -308,14 +318,15 @@ impl Store {
     async fn map_pieces(
         &self,
         blob: &Rc<Blob>,
-        journal: &[Taken],
+        journal: &[DirtyPage],
         home: &mut [Piece],
         size: u64,
         valid_size: u64,
         times: bool,
     ) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
-        // All but the last transaction only map: beyond the valid size nothing is read, below it were holes.
+        // All but the last transaction only map: beyond the valid size nothing is read, below it
+        // were holes.
         while (home.iter().filter(|piece| piece.changes_map())).count() > self.pieces_max() {
             self.map_some(blob, home).await?;
         }
@@ -331,7 +342,7 @@ impl Store {
         let mut new_pages = 0;
         if changes {
             let store = self;
-            let goal = self.goal(blob);
+            let near = self.allocation_hint(blob);
             let (mut atime, mut mtime) = (None, None);
             new_pages = store
                 .transact_freeing(|txn| {
@@ -344,7 +355,7 @@ impl Store {
                         new_pages += map_piece(txn, &mut slot, address, piece)?;
                     }
                     for taken in journal {
-                        new_pages += self.journal_page(txn, blob, &mut slot, *taken, size, goal)?;
+                        new_pages += self.journal_page(txn, blob, &mut slot, *taken, size, near)?;
                     }
                     slot.size = slot.size.max(size);
                     slot.valid_size = slot.valid_size.max(valid_size);
@@ -372,11 +383,12 @@ impl Store {
         for taken in journal {
             if let Some(frame) = cache.find(blob.key(taken.page)) {
                 cache.clear(frame, FrameFlags::WRITEBACK);
-                blob.goal.set(cache.home(frame) + 1);
+                blob.allocation_hint.set(cache.home(frame) + 1);
             }
         }
         for piece in home {
-            blob.goal.set(piece.home + u64::from(piece.pages));
+            blob.allocation_hint
+                .set(piece.home + u64::from(piece.pages));
             for index in 0..piece.pages {
                 if let Some(frame) = cache.find(blob.key(piece.page + index)) {
                     cache.set_home(frame, piece.home + u64::from(index));
@@ -396,13 +408,13 @@ impl Store {
         }
     }
 
-    /// Pages between the old valid size and the new one that are mapped but were not written become unwritten:
-    /// what is on the device there is not the blob's. Before the valid size moves, so in as many transactions as
-    /// it takes.
+    /// Pages between the old valid size and the new one that are mapped but were not written become
+    /// unwritten: what is on the device there is not the blob's. Before the valid size moves, so in
+    /// as many transactions as it takes.
     pub(crate) async fn cover_gap(
         &self,
         blob: &Rc<Blob>,
-        journal: &[Taken],
+        journal: &[DirtyPage],
         home: &[Piece],
         valid_size: u64,
     ) -> Result<()> {
@@ -461,9 +473,9 @@ impl Store {
         txn: &mut Transaction<'_>,
         blob: &Blob,
         slot: &mut Slot,
-        taken_on: Taken,
+        taken_on: DirtyPage,
         size: u64,
-        goal: u64,
+        near: u64,
     ) -> Result<u64, Stop> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let (page, dirty) = (taken_on.page, taken_on.granules);
@@ -490,7 +502,7 @@ impl Store {
                 extent.physical + u64::from(page - extent.logical)
             }
             Mapping::Hole { .. } => {
-                let run = txn.take_data(goal, 1)?;
+                let run = txn.take_data(near, 1)?;
                 let extent = Extent {
                     logical: page,
                     pages: 1,
@@ -503,7 +515,8 @@ impl Store {
             }
         };
         txn.forget_checksum(home)?;
-        // What is at home beyond the valid bytes is not ours: it comes along up to the end of the file.
+        // What is at home beyond the valid bytes is not ours: it comes along up to the end of the
+        // file.
         let end = if slot.valid_size >= start + PAGE {
             PAGE_BYTES
         } else {
@@ -515,7 +528,7 @@ impl Store {
     }
 
     /// A write-back failed: its pages are dirty again.
-    fn redirty(&self, blob: &Rc<Blob>, journal: &[Taken], home: &[Piece]) {
+    fn redirty(&self, blob: &Rc<Blob>, journal: &[DirtyPage], home: &[Piece]) {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.give_back(home);
         let moving = home.iter().filter(|piece| piece.replaces);
@@ -523,7 +536,7 @@ impl Store {
             .end(moving.map(|piece| u64::from(piece.pages)).sum());
         // What a failed write left on the device is unknown: these pages go again as a whole.
         let home = home.iter().flat_map(|piece| {
-            (piece.page..piece.page + piece.pages).map(|page| Taken {
+            (piece.page..piece.page + piece.pages).map(|page| DirtyPage {
                 page,
                 granules: u64::MAX,
             })
@@ -537,12 +550,12 @@ impl Store {
         }
         drop(dirty);
         self.write_back.dirty.add(blob);
-        self.frame_settled.notify_all();
+        self.frame_idle.notify_all();
     }
 }
 
 /// Does the valid size end inside of a page that isn't among these?
-fn leaves_tail(slot: SlotSizes, pages: &[Taken]) -> bool {
+fn leaves_tail(slot: SlotSizes, pages: &[DirtyPage]) -> bool {
     let tail = (slot.valid_size / PAGE) as u32;
     !slot.valid_size.is_multiple_of(PAGE)
         && pages
@@ -554,11 +567,11 @@ fn leaves_tail(slot: SlotSizes, pages: &[Taken]) -> bool {
 const JOURNAL_PAGES_PER_SYNC: usize = 24;
 
 /// End of the data that precedes the first page not in `pages`.
-fn first_clean(pages: &[Taken]) -> u64 {
+fn first_clean(pages: &[DirtyPage]) -> u64 {
     (pages.last()).map_or(0, |last| (u64::from(last.page) + 1) * PAGE)
 }
 
 /// The valid size once `pages` are on the device.
-pub(crate) fn new_valid_size(slot: SlotSizes, pages: &[Taken], size: u64) -> u64 {
+pub(crate) fn new_valid_size(slot: SlotSizes, pages: &[DirtyPage], size: u64) -> u64 {
     slot.valid_size.max(first_clean(pages).min(size))
 }

@@ -1,15 +1,16 @@
 //! Extended attributes: names and values of a blob that are in none of its bytes.
 //!
-//! A blob that has any has one page of kind [`PageKind::Xattrs`], owned by its slot address and counted in the
-//! slot's `allocated_pages`. Behind the header are `header.count` entries, one after the other, which end at
-//! `header.used_bytes`:
+//! A blob that has any has one page of kind [`PageKind::Xattrs`], owned by its slot address and
+//! counted in the slot's `allocated_pages`. Behind the header are `header.count` entries, one after
+//! the other, which end at `header.used_bytes`:
 //!
 //! ```text
 //!   value_len u16 | name_len u8 | 0 | name | value        names of 1 to 255 bytes, none of them twice
 //! ```
 //!
-//! Invariants: the page exists exactly while there is an attribute; what is behind the last entry is zero, so
-//! that a removed value is gone. Not here: namespaces and who may see them, which are for the layers above.
+//! Invariants: the page exists exactly while there is an attribute; what is behind the last entry
+//! is zero, so that a removed value is gone. Not here: namespaces and who may see them, which are
+//! for the layers above.
 
 use crate::commit::Transaction;
 use crate::format::BlobId;
@@ -150,9 +151,9 @@ impl Store {
             .await
     }
 
-    /// Sets an extended attribute. ENOSPC when it doesn't fit into the [`XATTR_BYTES_MAX`] bytes that a blob's
-    /// attributes have together (or the volume is full), E2BIG for a value that no file system takes, ERANGE for a
-    /// name that can't be.
+    /// Sets an extended attribute. ENOSPC when it doesn't fit into the [`XATTR_BYTES_MAX`] bytes
+    /// that a blob's attributes have together (or the volume is full), E2BIG for a value that no
+    /// file system takes, ERANGE for a name that can't be.
     pub async fn xattr_set(
         &self,
         id: BlobId,
@@ -206,8 +207,8 @@ pub fn xattr_names(pages: &impl PagesRead, slot: &Slot, id: BlobId) -> Result<Ve
 }
 
 impl Transaction<'_> {
-    /// As [`Store::xattr_set`], with other changes. A refusal is a value, after which nothing was staged: as the
-    /// closure's error, "no room" would make the store look for more.
+    /// As [`Store::xattr_set`], with other changes. A refusal is a value, after which nothing was
+    /// staged: as the closure's error, "no room" would make the store look for more.
     pub fn xattr_set(
         &mut self,
         id: BlobId,

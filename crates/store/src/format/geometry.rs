@@ -76,7 +76,8 @@ impl SpaceGeometry {
         }
     }
 
-    /// Where the checksum of a page that can be allocated is: page and index. `None` on a volume without them.
+    /// Where the checksum of a page that can be allocated is: page and index. `None` on a volume
+    /// without them.
     pub fn checksum_place(&self, page: u64) -> Option<(u64, usize)> {
         let (group, offset) = self.position(page).filter(|_| self.checksums)?;
         let place = self.map_page(group) + 1 + (offset / CHECKSUMS_PER_PAGE) as u64;

@@ -1,9 +1,9 @@
 //! Puts a single flipped bit right, by what it did to the checksum.
 //!
-//! CRC32C is linear: flipping a bit of a block changes its checksum by a value that depends on nothing but the
-//! bit's distance from the end, and these values differ for all bits of a page. So the difference between
-//! the stored and the computed checksum says which bit it was. Noise passes for such a difference once
-//! in 2³² / 32768 times; callers look at what the block says, too.
+//! CRC32C is linear: flipping a bit of a block changes its checksum by a value that depends on
+//! nothing but the bit's distance from the end, and these values differ for all bits of a page. So
+//! the difference between the stored and the computed checksum says which bit it was. Noise passes
+//! for such a difference once in 2³² / 32768 times; callers look at what the block says, too.
 
 use crate::format::VolumeId;
 
@@ -18,8 +18,8 @@ fn behind_a_zero_byte(mut crc: u32) -> u32 {
     crc
 }
 
-/// Makes `bytes`, which don't verify at `address` with their checksum at `crc_offset`, verify by flipping one bit. Says
-/// whether that was possible; if not, nothing was changed.
+/// Makes `bytes`, which don't verify at `address` with their checksum at `crc_offset`, verify by
+/// flipping one bit. Says whether that was possible; if not, nothing was changed.
 pub(crate) fn heal(volume: &VolumeId, address: u64, bytes: &mut [u8], crc_offset: usize) -> bool {
     let stored = &bytes[crc_offset..crc_offset + 4];
     let stored = u32::from_le_bytes([stored[0], stored[1], stored[2], stored[3]]);
@@ -29,7 +29,8 @@ pub(crate) fn heal(volume: &VolumeId, address: u64, bytes: &mut [u8], crc_offset
         bytes[crc_offset..crc_offset + 4].copy_from_slice(&computed.to_le_bytes());
         return true;
     }
-    // The change that each bit of the last byte makes; one byte further in front, it is followed by a zero more.
+    // The change that each bit of the last byte makes; one byte further in front, it is followed by
+    // a zero more.
     let mut changes: [u32; 8] = std::array::from_fn(|bit| behind_a_zero_byte(1 << bit));
     for at in (0..bytes.len()).rev() {
         let in_checksum = (crc_offset..crc_offset + 4).contains(&at);

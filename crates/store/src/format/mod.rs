@@ -50,14 +50,16 @@ pub const JOURNAL_FIRST_PAGE: u64 = 2;
 pub const GROUP_PAGES: u64 = (GROUP_MAP_WORDS * 64) as u64;
 /// 64-bit words of each of the two bitmaps of a group map.
 pub const GROUP_MAP_WORDS: usize = (PAGE_BYTES - 32) / 16;
-/// Pages of an allocation group behind its map page that hold the checksums of its data, on a volume that has them.
+/// Pages of an allocation group behind its map page that hold the checksums of its data, on a
+/// volume that has them.
 pub const CHECKSUM_PAGES: u64 = GROUP_PAGES / CHECKSUMS_PER_PAGE as u64;
 /// Checksums of data that one page holds.
 pub const CHECKSUMS_PER_PAGE: usize = (PAGE_BYTES - PAGE_HEADER_BYTES) / 4;
 /// Slots of a slot page.
 pub const SLOTS_PER_PAGE: u64 = (PAGE_BYTES / SECTOR_BYTES) as u64;
 
-/// One of the two superblocks. The valid one with the higher sequence number counts; each change is written to both, one after the other.
+/// One of the two superblocks. The valid one with the higher sequence number counts; each change is
+/// written to both, one after the other.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Debug)]
 #[repr(C)]
 pub struct Superblock {
@@ -85,7 +87,8 @@ pub struct Superblock {
     pub journal_pages: u64,
     /// Preferred allocation unit in pages.
     pub cluster_pages: u32,
-    /// Bit 0: the volume was closed clean. Bit 1: what dead processes left in memory is being taken over.
+    /// Bit 0: the volume was closed clean. Bit 1: what dead processes left in memory is being taken
+    /// over.
     pub state: u32,
     /// Features that an implementation must know to open the volume.
     pub features_incompatible: u64,
@@ -99,10 +102,11 @@ pub struct Superblock {
     pub hash_key: [u64; 2],
     /// Label, UTF-8, padded with zeroes.
     pub label: [u8; 64],
-    /// Random, and new with each opening that takes nothing over: what a dead process left in memory has the same.
+    /// Random, and new with each opening that takes nothing over: what a dead process left in
+    /// memory has the same.
     pub opening: u64,
-    /// Pages of checksums in which some may be missing, should the volume not be closed: zero behind the last;
-    /// [`UNSETTLED_MORE`]: there are others.
+    /// Pages of checksums in which some may be missing, should the volume not be closed: zero
+    /// behind the last; [`UNSETTLED_MORE`]: there are others.
     pub unsettled: [u64; UNSETTLED_MAX],
     /// Zero; room for encryption, snapshots and what else comes.
     pub reserved: [u8; 504],
@@ -264,12 +268,13 @@ pub struct StatePage {
     pub slot_cursor: u64,
     /// Where data was last allocated.
     pub data_cursor: u64,
-    /// Pages of the volume. The superblock may promise more: it is written first when a volume grows.
+    /// Pages of the volume. The superblock may promise more: it is written first when a volume
+    /// grows.
     pub volume_pages: u64,
 }
 
-/// A group's map page. A page of the group is free when its bits are 0/0, used when 1/0, a slot page
-/// without room when 1/1, a slot page with room when 0/1 (bitmap a / bitmap b).
+/// A group's map page. A page of the group is free when its bits are 0/0, used when 1/0, a slot
+/// page without room when 1/1, a slot page with room when 0/1 (bitmap a / bitmap b).
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone)]
 #[repr(C)]
 pub struct GroupMap {
@@ -281,8 +286,8 @@ pub struct GroupMap {
     pub b: [u64; GROUP_MAP_WORDS],
 }
 
-/// The checksums of the data in [`CHECKSUMS_PER_PAGE`] pages of a group. Page `i` of a group has its checksum in page
-/// `1 + i / CHECKSUMS_PER_PAGE` of the group.
+/// The checksums of the data in [`CHECKSUMS_PER_PAGE`] pages of a group. Page `i` of a group has
+/// its checksum in page `1 + i / CHECKSUMS_PER_PAGE` of the group.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone)]
 #[repr(C)]
 pub struct ChecksumPage {
@@ -490,7 +495,8 @@ impl VolumeId {
     /// bytes at `crc_offset` taken as zero.
     pub fn checksum(&self, address: u64, bytes: &[u8], crc_offset: usize) -> u32 {
         let _in = breakdown::enter(Layer::Checksum);
-        // One short piece in front and one long one: each call of the checksum costs as much as 200 bytes.
+        // One short piece in front and one long one: each call of the checksum costs as much as 200
+        // bytes.
         let mut front = [0; 40];
         front[..16].copy_from_slice(&self.0);
         front[16..24].copy_from_slice(&address.to_le_bytes());

@@ -4,12 +4,12 @@
 //! ([`RECORD_BYTES`]) or "zeroes there" ([`RECORD_ZERO`]). Records follow one another without
 //! alignment through the payloads of the transaction's pages.
 //!
-//! Invariants: an encoder never splits the meaning of a record (a decoder that has all pages has all
-//! of it); a decoder checks every length before it uses it, since a page with a valid checksum may
-//! still have been written by a damaged program.
+//! Invariants: an encoder never splits the meaning of a record (a decoder that has all pages has
+//! all of it); a decoder checks every length before it uses it, since a page with a valid checksum
+//! may still have been written by a damaged program.
 //!
-//! Not here: where pages go, when they are durable (`journal.rs`), what is done with records
-//! (`recovery.rs`).
+//! Not here: where pages go, when they are durable (`journal/`), what is done with records
+//! (`recovery/replay.rs`).
 
 use crate::format::{
     ALGORITHM_CRC32C, JOURNAL_MAGIC, JOURNAL_PAYLOAD_BYTES, JournalHeader, Page, RECORD_BYTES,

@@ -1,10 +1,10 @@
 //! Superblocks: where a volume begins, and which of the two counts.
 //!
-//! Superblock `n` is written to page `n % 2`, so a torn write leaves its predecessor. Each change is written to both, one after the
-//! other, and only then relied on: so whichever of them is damaged later, the other one is as good
-//! (`docs/decisions/0015-both-superblocks.md`). Everything read
-//! here is outside input: it becomes a [`Superblock`] only through [`choose`], which checks magic,
-//! version, features, checksum and that the stated layout fits the device.
+//! Superblock `n` is written to page `n % 2`, so a torn write leaves its predecessor. Each change
+//! is written to both, one after the other, and only then relied on: so whichever of them is
+//! damaged later, the other one is as good (`docs/decisions/0015-both-superblocks.md`). Everything
+//! read here is outside input: it becomes a [`Superblock`] only through [`choose`], which checks
+//! magic, version, features, checksum and that the stated layout fits the device.
 
 use crate::format::geometry::SpaceGeometry;
 use crate::format::heal as repair;
@@ -137,9 +137,9 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
     Ok(Judgement::Valid(Box::new(superblock)))
 }
 
-/// Chooses the superblock that counts from the first two pages of a device of `device_bytes`, or says
-/// why there is none: EINVAL for what never was a volume, EUCLEAN for a damaged one, EOPNOTSUPP for
-/// one that needs a newer program.
+/// Chooses the superblock that counts from the first two pages of a device of `device_bytes`, or
+/// says why there is none: EINVAL for what never was a volume, EUCLEAN for a damaged one,
+/// EOPNOTSUPP for one that needs a newer program.
 pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superblock>> {
     let [first, second] = [judge(0, pages[0])?, judge(1, pages[1])?];
     if let (Judgement::NotOurs, Some(other)) = (&first, foreign_signature(pages[0])) {
@@ -188,7 +188,8 @@ pub(crate) fn heal(index: usize, bytes: &mut [u8]) -> bool {
     if matches!(judge(index, bytes), Ok(Judgement::Valid(_)) | Err(_)) {
         return false;
     }
-    // The identity is part of the checksum, so a bit in it is not found like others; the other superblock has it.
+    // The identity is part of the checksum, so a bit in it is not found like others; the other
+    // superblock has it.
     let before = bytes.to_vec();
     let volume = VolumeId(found.volume_id);
     let healed = repair::heal(&volume, SUPERBLOCK_PAGES[index], bytes, CRC_OFFSET)
@@ -226,7 +227,8 @@ pub(crate) fn damage(pages: [&[u8]; 2]) -> [Option<String>; 2] {
     said
 }
 
-/// What is wrong with each of the two superblocks of a mounted volume, whose last one was `current`.
+/// What is wrong with each of the two superblocks of a mounted volume, whose last one was
+/// `current`.
 pub(crate) fn check(pages: [&[u8]; 2], current: &Superblock) -> [Option<String>; 2] {
     let newest = (current.sequence % 2) as usize;
     [0, 1].map(|index| match judge(index, pages[index]) {
@@ -382,7 +384,8 @@ mod tests {
         let mut torn = new.clone();
         torn.0[600] ^= 1;
         assert_eq!(choose([&old.0, &torn.0], BYTES).unwrap().sequence, 4);
-        // A flipped bit in the version was taken for a newer format, and the good superblock not looked at.
+        // A flipped bit in the version was taken for a newer format, and the good superblock not
+        // looked at.
         let mut flipped = new.clone();
         flipped.0[std::mem::offset_of!(Superblock, version) + 1] ^= 4;
         assert_eq!(choose([&old.0, &flipped.0], BYTES).unwrap().sequence, 4);
@@ -428,8 +431,8 @@ mod tests {
         let zero = Page::zeroed();
         assert!(choose([&page.0, &zero.0], BYTES).is_err());
     }
-    /// Found by fuzzing: with a counter at its end, opening or the first checkpoint overflowed: a panic, or, where overflows
-    /// wrap, a new superblock older than the one before it.
+    /// Found by fuzzing: with a counter at its end, opening or the first checkpoint overflowed: a
+    /// panic, or, where overflows wrap, a new superblock older than the one before it.
     #[test]
     fn counters_near_their_end_are_refused_by_name() {
         type Field = fn(&mut Superblock) -> &mut u64;

@@ -1,7 +1,8 @@
 //! Visiting every blob of a volume, in the order of their slots.
 //!
-//! Memory is bounded by what one allocation group holds of slot pages. Nothing is locked between two pages: a
-//! blob that is made or deleted meanwhile may be missed or not, all others are visited exactly once.
+//! Memory is bounded by what one allocation group holds of slot pages. Nothing is locked between
+//! two pages: a blob that is made or deleted meanwhile may be missed or not, all others are visited
+//! exactly once.
 
 use crate::format::BlobId;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, VolumeId};
@@ -45,8 +46,9 @@ pub(crate) fn slots_of(
 }
 
 impl Store {
-    /// Calls `f` with every blob and its slot as applied (cached writes may be ahead of it), by ascending slot
-    /// address; an error of `f` ends it. Damaged slots are skipped with a warning: see [`Store::check`].
+    /// Calls `f` with every blob and its slot as applied (cached writes may be ahead of it), by
+    /// ascending slot address; an error of `f` ends it. Damaged slots are skipped with a warning:
+    /// see [`Store::check`].
     pub async fn for_each_blob(
         &self,
         f: &mut dyn FnMut(BlobId, &Slot) -> Result<()>,

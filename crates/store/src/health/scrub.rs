@@ -1,8 +1,9 @@
-//! Reading all data from the device, whether anybody asks for it or not, so that what a device loses slowly is noticed while there
-//! are still copies elsewhere.
+//! Reading all data from the device, whether anybody asks for it or not, so that what a device
+//! loses slowly is noticed while there are still copies elsewhere.
 //!
-//! Data that doesn't match its checksum, or can't be read, is told with its place. Data without a checksum (after a crash, or a repair)
-//! gets one. It works on a volume in use: a chunk at a time is locked against writers, and the cache isn't filled.
+//! Data that doesn't match its checksum, or can't be read, is told with its place. Data without a
+//! checksum (after a crash, or a repair) gets one. It works on a volume in use: a chunk at a time
+//! is locked against writers, and the cache isn't filled.
 //!
 //! Not here: metadata, which [`Store::check`] reads; names of files, which the layer above knows.
 
@@ -52,7 +53,8 @@ pub struct Damage {
 pub struct ScrubReport {
     /// Bytes of data read.
     pub bytes: u64,
-    /// Bytes among them that had no checksum, on a volume whose data has some; they have one now, unless it is read-only.
+    /// Bytes among them that had no checksum, on a volume whose data has some; they have one now,
+    /// unless it is read-only.
     pub unchecked_bytes: u64,
     /// What is lost, in no order.
     pub damages: Vec<Damage>,
@@ -70,8 +72,9 @@ struct Scrubber<'a> {
 }
 
 impl Store {
-    /// Reads all data of all blobs from the device. `progress` hears of bytes read and about how many there are. Errors are those of
-    /// metadata that has to be read on the way, except where they concern one blob only.
+    /// Reads all data of all blobs from the device. `progress` hears of bytes read and about how
+    /// many there are. Errors are those of metadata that has to be read on the way, except where
+    /// they concern one blob only.
     pub async fn scrub(
         &self,
         options: ScrubOptions,

@@ -13,8 +13,8 @@ pub(crate) struct Followers {
     pub(crate) joined: Cell<u32>,
     /// Callers of the last commit.
     pub(crate) joined_last: Cell<u32>,
-    /// Commits still to come that don't wait, because no follower came; and how many it will be next
-    /// time.
+    /// Commits still to come that don't wait, because no follower came; and how many it will be
+    /// next time.
     pause: Cell<u32>,
     pause_next: Cell<u32>,
 }

@@ -1,7 +1,7 @@
 //! Runs that were freed and may not be used yet.
 //!
-//! Invariant: a run is given out again when its free is below the horizon and, if redo records may name
-//! its pages, below the flushed tail.
+//! Invariant: a run is given out again when its free is below the horizon and, if redo records may
+//! name its pages, below the flushed tail.
 
 use crate::metadata::space::Run;
 use adit_base::simulation::{Bug, planted};

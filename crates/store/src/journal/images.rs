@@ -17,7 +17,8 @@ pub(crate) struct Image {
     pub(crate) kind: u8,
     /// Its content.
     pub(crate) page: Box<Page>,
-    /// Its frame has gone: the page was freed, by a transaction that may be lost while the tail moves.
+    /// Its frame has gone: the page was freed, by a transaction that may be lost while the tail
+    /// moves.
     orphan: bool,
 }
 
@@ -54,8 +55,8 @@ impl Images {
         *self.saved.borrow_mut() = None;
     }
 
-    /// Keeps the image of a page that is about to change, unless it has changed since the checkpoint's
-    /// commit already.
+    /// Keeps the image of a page that is about to change, unless it has changed since the
+    /// checkpoint's commit already.
     pub(crate) fn save(&self, cache: &OwnedCache, frame: FrameId, page: u64) {
         let mut saved = self.saved.borrow_mut();
         let Some(saved) = saved.as_mut() else {
@@ -74,9 +75,9 @@ impl Images {
         }
     }
 
-    /// Takes a frame out of the cache whose page was freed by the transaction that was just applied.
-    /// While a checkpoint runs, that transaction comes after its commit: should it be lost, the page
-    /// has to be at home as it was, since the tail will have passed its records.
+    /// Takes a frame out of the cache whose page was freed by the transaction that was just
+    /// applied. While a checkpoint runs, that transaction comes after its commit: should it be
+    /// lost, the page has to be at home as it was, since the tail will have passed its records.
     pub(crate) fn remove_freed(&self, cache: &OwnedCache, frame: FrameId) {
         let first = cache.first_lsn(frame);
         if let Some(saved) = self.saved.borrow_mut().as_mut()

@@ -1,8 +1,8 @@
 //! The journal: one ring, one order. This is its state; `commit` moves it on.
 //!
-//! Applied transactions collect in the *open* one. A commit seals it (encodes the granules, reserves
-//! LSNs), writes it and makes it durable; callers that arrive meanwhile share the next one (group
-//! commit: one leader at a time; decision 0016).
+//! Applied transactions collect in the *open* one. A commit seals it (encodes the granules,
+//! reserves LSNs), writes it and makes it durable; callers that arrive meanwhile share the next one
+//! (group commit: one leader at a time; decision 0016).
 //!
 //! | module | what |
 //! |---|---|
@@ -121,8 +121,9 @@ impl Journal {
         assert!(self.committing.replace(false), "a commit is in flight");
     }
 
-    /// Seals the open transaction: everything in it has the LSNs from `Sealed::lsn` on, and its frames
-    /// are live. None: it is empty. In the same step, a checkpoint that waits gets its images.
+    /// Seals the open transaction: everything in it has the LSNs from `Sealed::lsn` on, and its
+    /// frames are live. None: it is empty. In the same step, a checkpoint that waits gets its
+    /// images.
     pub(crate) fn seal(
         &self,
         cache: &OwnedCache,
@@ -132,7 +133,8 @@ impl Journal {
         assert!(self.is_committing(), "the leader seals");
         let sealed = self.open.seal(cache, volume, state_page, &self.ring);
         if let Some(sealed) = &sealed {
-            // For a process that dies here: first the sealed pages count, then the frames' granules don't.
+            // For a process that dies here: first the sealed pages count, then the frames' granules
+            // don't.
             for (index, frame) in sealed.frames.iter().enumerate() {
                 cache.publish_journal_buffer(*frame, sealed.lsn + index as u64);
             }
@@ -147,7 +149,8 @@ impl Journal {
 
     /// The records of a frame were sealed at `lsn`.
     fn note_live(&self, cache: &OwnedCache, key: FrameKey, lsn: u64) {
-        // The page may have been freed, and even written again: what was sealed has gone with its frame.
+        // The page may have been freed, and even written again: what was sealed has gone with its
+        // frame.
         let frame = cache.find(key);
         let Some(frame) = frame.filter(|frame| cache.has(*frame, FrameFlags::JOURNALED)) else {
             return;

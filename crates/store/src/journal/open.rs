@@ -51,7 +51,8 @@ impl OpenTransaction {
         }
     }
 
-    /// Journal pages at most, if it is admitted below its bound and one operation adds `frames` frames.
+    /// Journal pages at most, if it is admitted below its bound and one operation adds `frames`
+    /// frames.
     pub(crate) fn pages_max(&self, frames: usize) -> usize {
         self.bytes_max / JOURNAL_PAYLOAD_BYTES + frames
     }
@@ -158,8 +159,8 @@ impl OpenTransaction {
     }
 }
 
-/// Records of one page: its pending granules, with the checksum that it has with them. (The frame's own
-/// checksum stays stale until the page goes home.)
+/// Records of one page: its pending granules, with the checksum that it has with them. (The frame's
+/// own checksum stays stale until the page goes home.)
 pub(crate) fn encode_page(
     encoder: &mut Encoder<'_>,
     volume: &VolumeId,

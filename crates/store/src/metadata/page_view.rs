@@ -1,7 +1,7 @@
 //! Typed views of page bytes, and the error for a page that contradicts itself.
 //!
-//! Every on-device struct is at most a page long, and [`Page`] is aligned as the strictest of them, so
-//! a view never fails. That the *content* makes sense is checked where it is used, not here.
+//! Every on-device struct is at most a page long, and [`Page`] is aligned as the strictest of them,
+//! so a view never fails. That the *content* makes sense is checked where it is used, not here.
 
 use crate::format::{ALGORITHM_CRC32C, Page, PageHeader, PageKind};
 use crate::metadata::pages::Stop;

@@ -1,9 +1,10 @@
 //! Access to metadata pages as synchronous, restartable code sees it.
 //!
-//! A metadata algorithm (extent tree, name tree, allocator) is written against [`Pages`]. When a page
-//! isn't resident it returns [`Stop::Miss`] at once; the store loads the page and runs the whole
-//! closure again, so the algorithm never awaits and is never seen half done. It must therefore have no
-//! effect outside `Pages` before it returns, except on state that the store rolls back.
+//! A metadata algorithm (extent tree, name tree, allocator) is written against [`Pages`]. When a
+//! page isn't resident it returns [`Stop::Miss`] at once; the store loads the page and runs the
+//! whole closure again, so the algorithm never awaits and is never seen half done. It must
+//! therefore have no effect outside `Pages` before it returns, except on state that the store rolls
+//! back.
 
 use crate::format::{Page, PageKind};
 use adit_base::Error;
@@ -46,9 +47,9 @@ pub trait Pages: PagesRead {
     /// A page that was free until now, as zeroes; its old content is never read.
     fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop>;
 
-    /// Allocates a metadata page near `goal` (a device page) and returns its number; use
+    /// Allocates a metadata page near `near` (a device page) and returns its number; use
     /// [`Pages::fresh_page`] to fill it.
-    fn allocate_page(&mut self, goal: u64) -> Result<u64, Stop>;
+    fn allocate_page(&mut self, near: u64) -> Result<u64, Stop>;
 
     /// Frees a metadata page that nothing refers to any more.
     fn free_page(&mut self, page: u64) -> Result<(), Stop>;

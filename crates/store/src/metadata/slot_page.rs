@@ -1,10 +1,10 @@
 //! Slots: where the 512 bytes that describe a blob are.
 //!
-//! Slot pages are ordinary pages of the groups, told apart by their second bit in the map; the other bit
-//! says whether a slot in them is free. A slot address is device page × 8 + sector.
+//! Slot pages are ordinary pages of the groups, told apart by their second bit in the map; the
+//! other bit says whether a slot in them is free. A slot address is device page × 8 + sector.
 //!
-//! Invariants: a page `SlotsWithRoom` has a sector whose kind byte is 0, a page `SlotsFull` has none;
-//! a free slot is all zeroes. Not here: what is in a slot, and its checksum.
+//! Invariants: a page `SlotsWithRoom` has a sector whose kind byte is 0, a page `SlotsFull` has
+//! none; a free slot is all zeroes. Not here: what is in a slot, and its checksum.
 
 use crate::format::BLOB_BYTES_MAX;
 use crate::format::{
@@ -102,11 +102,11 @@ impl Space {
             }
             self.slot_groups.remove(&group);
         }
-        let goal = match cursor {
+        let near = match cursor {
             0 => 0,
             page => page.saturating_add(1),
         };
-        match self.make_slot_pages(pages, goal) {
+        match self.make_slot_pages(pages, near) {
             Ok(page) => self.take_slot_in(pages, page),
             Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {
                 // The last resort, and the only one that looks at every group.
@@ -122,7 +122,8 @@ impl Space {
     }
 
     /// Zeroes a slot. When that leaves its page empty the page is freed (and pending, as after
-    /// [`Space::free`]) and returned; but not the page at the slot cursor, which is about to be used.
+    /// [`Space::free`]) and returned; but not the page at the slot cursor, which is about to be
+    /// used.
     pub fn free_slot(&mut self, pages: &mut impl Pages, address: u64) -> Result<Option<Run>, Stop> {
         let _in = breakdown::enter(Layer::Allocate);
         let (page, offset) = slot_place(address);
@@ -242,8 +243,8 @@ impl Space {
         Ok(page * SLOTS_PER_PAGE + sector as u64)
     }
 
-    fn make_slot_pages(&mut self, pages: &mut impl Pages, goal: u64) -> Result<u64, Stop> {
-        let run = self.take(pages, goal, CHUNK_PAGES)?;
+    fn make_slot_pages(&mut self, pages: &mut impl Pages, near: u64) -> Result<u64, Stop> {
+        let run = self.take(pages, near, CHUNK_PAGES)?;
         self.commit(pages, run, PageState::SlotsWithRoom)?;
         for page in run.page..run.end() {
             pages.fresh_page(page, PageKind::Slots)?;

@@ -1,8 +1,8 @@
 //! Compares the group maps with what is really used, for `adit check` and tests.
 //!
-//! The checker marks in [`UsedPages`] everything that something refers to (data and tree pages of all
-//! blobs, slot pages, extended attributes), then compares group by group, so that only one map page has to
-//! be resident at a time. Nothing here repairs.
+//! The checker marks in [`UsedPages`] everything that something refers to (data and tree pages of
+//! all blobs, slot pages, extended attributes), then compares group by group, so that only one map
+//! page has to be resident at a time. Nothing here repairs.
 
 use crate::format::GROUP_MAP_WORDS;
 use crate::metadata::pages::{PagesRead, Stop};
@@ -99,7 +99,8 @@ pub enum SpaceProblem {
     Leaked(Run),
     /// Something refers to them, but they are free in the map.
     NotAllocated(Run),
-    /// The map page itself, pages of checksums, or pages beyond the end of the volume, are not marked as used.
+    /// The map page itself, pages of checksums, or pages beyond the end of the volume, are not
+    /// marked as used.
     Unprotected {
         /// The group.
         group: u32,
@@ -107,9 +108,9 @@ pub enum SpaceProblem {
 }
 
 impl Space {
-    /// Reports the differences between a group's map and `used`, and returns the group's free pages as the
-    /// map has them (their sum over `0..geometry().groups()` has to be the state page's `free_pages`).
-    /// After a miss nothing was reported yet.
+    /// Reports the differences between a group's map and `used`, and returns the group's free pages
+    /// as the map has them (their sum over `0..geometry().groups()` has to be the state page's
+    /// `free_pages`). After a miss nothing was reported yet.
     pub fn check_group(
         &self,
         pages: &impl PagesRead,

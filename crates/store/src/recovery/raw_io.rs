@@ -123,8 +123,8 @@ impl RawIo {
         Ok(superblock)
     }
 
-    /// Writes the next superblock to both places, durably, one after the other: so that what it says may be relied on, whichever of
-    /// them is damaged later.
+    /// Writes the next superblock to both places, durably, one after the other: so that what it
+    /// says may be relied on, whichever of them is damaged later.
     pub(crate) async fn write_superblocks(&self, superblock: &mut Superblock) -> Result<()> {
         let fua = self.reactor.device().capabilities().volatile_cache;
         for _ in SUPERBLOCK_PAGES {

@@ -4,8 +4,8 @@
 //!   superblock -> scan from the tail -> redo, in order -> flush -> superblock with new tail and new epoch
 //! ```
 //!
-//! What a scan finds at each place of the ring, and what it does ([`judge`] is the table, a test proves that
-//! exactly one row fits each case):
+//! What a scan finds at each place of the ring, and what it does ([`judge`] is the table, a test
+//! proves that exactly one row fits each case):
 //!
 //! | page | expected place | then |
 //! |---|---|---|
@@ -15,9 +15,9 @@
 //! | this epoch, higher LSN, horizon beyond the hole | after the hole | acknowledged data is lost: refuse |
 //! | a later epoch | anywhere | the superblock that began it is damaged, this one is not the newest: refuse |
 //!
-//! Redo is physical: every record is bytes of a device page, applied in LSN order to what is at home, so it
-//! is idempotent and may be interrupted anywhere. The new tail and the new epoch are written in one
-//! superblock, so pages beyond an old hole never join on.
+//! Redo is physical: every record is bytes of a device page, applied in LSN order to what is at
+//! home, so it is idempotent and may be interrupted anywhere. The new tail and the new epoch are
+//! written in one superblock, so pages beyond an old hole never join on.
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::raw_io::{RawIo, SCAN_PAGES};
@@ -55,8 +55,8 @@ enum Verdict {
     Lost,
 }
 
-/// The decision table of the file's head. `hole` is the LSN of the transaction that is missing or torn, once
-/// one was found.
+/// The decision table of the file's head. `hole` is the LSN of the transaction that is missing or
+/// torn, once one was found.
 fn judge(
     header: Option<&JournalHeader>,
     epoch: u64,
@@ -154,7 +154,8 @@ impl Redo<'_> {
         if pages.is_empty() {
             return Ok(());
         }
-        // What the ring was read as has to stay so: a dead process's last write may be in the device's cache only.
+        // What the ring was read as has to stay so: a dead process's last write may be in the
+        // device's cache only.
         self.io.flush().await?;
         self.redone_pages += pages.len() as u64;
         let mut run: Vec<u8> = Vec::new();
@@ -185,7 +186,8 @@ impl Redo<'_> {
         Ok(())
     }
 
-    /// Names in a superblock that moves the tail where the data that was taken home has its checksums.
+    /// Names in a superblock that moves the tail where the data that was taken home has its
+    /// checksums.
     fn list_unsettled(&self, superblock: &mut Superblock) {
         if self.data.is_empty() {
             return;
@@ -199,7 +201,8 @@ impl Redo<'_> {
     }
 }
 
-/// Is this a page of metadata with a header? (Pages of slots are told by the maps: a page of data may have the slots of earlier times behind its end.)
+/// Is this a page of metadata with a header? (Pages of slots are told by the maps: a page of data
+/// may have the slots of earlier times behind its end.)
 pub(crate) fn is_metadata(volume: &VolumeId, page: u64, content: &Page) -> bool {
     let header = header(content);
     header.algorithm == ALGORITHM_CRC32C && header.crc == volume.checksum(page, &content.0, 0)
@@ -218,11 +221,11 @@ pub(crate) struct Recovered {
     pub(crate) data: BTreeMap<u64, u32>,
 }
 
-/// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has.
-/// `dead` is what a process of this boot left that had the volume open in the superblock's epoch: the end of
-/// its journal writing is done for it first, so that all that follows is as after a crash.
-/// `state` and `opening`: what the new superblock gets. With `findings`, for a
-/// repair: what an opening refuses is told there, and replayed as far as possible.
+/// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has. `dead`
+/// is what a process of this boot left that had the volume open in the superblock's epoch: the end
+/// of its journal writing is done for it first, so that all that follows is as after a crash.
+/// `state` and `opening`: what the new superblock gets. With `findings`, for a repair: what an
+/// opening refuses is told there, and replayed as far as possible.
 pub(crate) async fn recover(
     io: &RawIo,
     superblock: &mut Superblock,
@@ -385,8 +388,9 @@ pub(crate) async fn recover(
     Ok(recovered)
 }
 
-/// The journal ends before the point up to which a dead process knew it to be durable: either the image is older than the process,
-/// or the device damaged a page. Damage is a finding of a repair, which goes on with what the process left; an older image is refused.
+/// The journal ends before the point up to which a dead process knew it to be durable: either the
+/// image is older than the process, or the device damaged a page. Damage is a finding of a repair,
+/// which goes on with what the process left; an older image is refused.
 async fn lacks_durable(
     io: &RawIo,
     superblock: &Superblock,
@@ -436,9 +440,9 @@ async fn lacks_durable(
 /// Pages of the ring that a closed superblock is held against.
 const FIRST_PAGES: u64 = 16;
 
-/// EUCLEAN for a superblock that says *closed* although a later opening wrote to the journal: the device
-/// lost both superblocks of that. Its first page is where the closed one's tail is. A superblock that
-/// wasn't closed is compared with all of the ring while that is replayed.
+/// EUCLEAN for a superblock that says *closed* although a later opening wrote to the journal: the
+/// device lost both superblocks of that. Its first page is where the closed one's tail is. A
+/// superblock that wasn't closed is compared with all of the ring while that is replayed.
 pub(crate) async fn superblock_is_newest(io: &RawIo, superblock: &Superblock) -> Result<()> {
     if superblock.state & STATE_CLEAN == 0 || planted(Bug::ClosedBelieved) {
         return Ok(());
@@ -463,7 +467,8 @@ pub(crate) async fn superblock_is_newest(io: &RawIo, superblock: &Superblock) ->
     Ok(())
 }
 
-/// Makes room in the ring for `pages` more: takes home what was redone and moves the tail, within the epoch.
+/// Makes room in the ring for `pages` more: takes home what was redone and moves the tail, within
+/// the epoch.
 async fn make_room(
     io: &RawIo,
     superblock: &mut Superblock,
@@ -481,8 +486,8 @@ async fn make_room(
     io.write_superblocks(superblock).await
 }
 
-/// Writes the journal pages that a dead process had sealed but not written, then what its frames hold beyond
-/// them, as it would have done; redoes both; answers the new end of the journal.
+/// Writes the journal pages that a dead process had sealed but not written, then what its frames
+/// hold beyond them, as it would have done; redoes both; answers the new end of the journal.
 async fn salvage(
     io: &RawIo,
     superblock: &mut Superblock,

@@ -1,4 +1,4 @@
-//! What a repair makes of a journal that an opening refuses. The replay itself is in `recovery.rs`.
+//! What a repair makes of a journal that an opening refuses. The replay itself is in `recovery/replay.rs`.
 
 use super::{Finding, FindingKind, Findings};
 use crate::format::record;
@@ -30,9 +30,9 @@ pub(crate) async fn read_ring(io: &RawIo, index: u64, count: u64) -> Vec<u8> {
     bytes
 }
 
-/// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the tail that it had, as
-/// far as the ring tells: the first page of its epoch, or of the unbroken run of pages that ends with the
-/// newest.
+/// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the
+/// tail that it had, as far as the ring tells: the first page of its epoch, or of the unbroken run
+/// of pages that ends with the newest.
 pub(crate) async fn find_tail(
     io: &RawIo,
     superblock: &mut Superblock,

@@ -1,7 +1,7 @@
 //! What an opening does with the mappings that other openings of the volume left, or still use.
 //!
-//! The rule: *a mapping of this volume that is not provably obsolete is taken over completely, or the
-//! volume isn't opened.* [`judge`] is the rule as a table; a test goes through all cases.
+//! The rule: *a mapping of this volume that is not provably obsolete is taken over completely, or
+//! the volume isn't opened.* [`judge`] is the rule as a table; a test goes through all cases.
 //!
 //! | mapping | image | then |
 //! |---|---|---|
@@ -16,9 +16,9 @@
 //! | of a later opening than the image knows, by somebody who may write the image | the same | refuse: an older image was put back |
 //! | any other | | somebody else's: leave alone |
 //!
-//! "Of the superblock's opening" is proved by the seal of the name (`cache/name.rs`). Whether an image
-//! is older shows in the superblock's sequence number and in the journal's horizon, which
-//! `recovery.rs` checks. [`Takeover`] is how the user decides otherwise.
+//! "Of the superblock's opening" is proved by the seal of the name (`cache/name.rs`). Whether an
+//! image is older shows in the superblock's sequence number and in the journal's horizon, which
+//! `recovery/replay.rs` checks. [`Takeover`] is how the user decides otherwise.
 
 use crate::cache::{Abandoned, Content, Header, Leftover, ParsedName, Purpose, Unsaved};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
@@ -34,11 +34,11 @@ pub enum Takeover {
     /// All of it is taken over, or the volume isn't opened (`EOWNERDEAD`).
     #[default]
     Complete,
-    /// As `Complete`; and the image is the one that was open then, though it is another file or device
-    /// now: it was moved.
+    /// As `Complete`; and the image is the one that was open then, though it is another file or
+    /// device now: it was moved.
     Adopt,
-    /// The volume is opened as after a power cut, and the data is left for the image that it belongs
-    /// to: this one is a copy.
+    /// The volume is opened as after a power cut, and the data is left for the image that it
+    /// belongs to: this one is a copy.
     Leave,
     /// The volume is opened as after a power cut, and the data is deleted.
     Discard,
@@ -261,8 +261,8 @@ pub(crate) fn resolve(
     Ok(resolution)
 }
 
-/// May a volume be opened although another process has the same opening of it? A copy may be looked at,
-/// and opened for writing if it is one beyond doubt and the user says so.
+/// May a volume be opened although another process has the same opening of it? A copy may be looked
+/// at, and opened for writing if it is one beyond doubt and the user says so.
 fn may_pass(known: &Known, takeover: Takeover, purpose: Purpose, image: &Identity) -> bool {
     match purpose {
         Purpose::Look => !known.facts.same_image,
@@ -466,7 +466,8 @@ pub(crate) fn older(described: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Each row of the table in the file header, said in another way, and all combinations of facts.
+    /// Each row of the table in the file header, said in another way, and all combinations of
+    /// facts.
     #[test]
     fn exactly_one_row_of_the_table_fits_each_mapping() {
         let bools = [false, true];

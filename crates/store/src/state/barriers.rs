@@ -1,10 +1,13 @@
-//! Barriers: flushes and durable writes, by which what the device's volatile cache holds becomes durable.
+//! Barriers: flushes and durable writes, by which what the device's volatile cache holds becomes
+//! durable.
 //!
 //! Invariants:
-//! 1. A flush covers only writes whose completion was seen before it is submitted. There is one at a time, and callers share it.
-//! 2. A device tells once what it lost, and it tells whichever barrier happens to be there: a durable write is a flush, too, where the
-//!    device has none of its own. So none is believed before all have answered that were at the device with it, and none once one has
-//!    failed: the volume is read-only from then on.
+//! 1. A flush covers only writes whose completion was seen before it is submitted. There is one at
+//!    a time, and callers share it.
+//! 2. A device tells once what it lost, and it tells whichever barrier happens to be there: a
+//!    durable write is a flush, too, where the device has none of its own. So none is believed
+//!    before all have answered that were at the device with it, and none once one has failed: the
+//!    volume is read-only from then on.
 
 use crate::state::Store;
 use adit_base::simulation::{Bug, planted};

@@ -22,7 +22,8 @@ const SETTLED_MAX: usize = 1024;
 pub(crate) struct Checksums {
     /// Pages whose checksum is to become known, and it, or [`READING`].
     pub(crate) settling: RefCell<BTreeMap<u64, u32>>,
-    /// Pages of checksums some of which may be missing on the device, and when they will be there; [`OPEN`]: not yet known.
+    /// Pages of checksums some of which may be missing on the device, and when they will be there;
+    /// [`OPEN`]: not yet known.
     pub(crate) unsettled: RefCell<BTreeMap<u64, Point>>,
     /// Those of them of which a crash left us to find out what is missing.
     pub(crate) unknown: RefCell<Vec<u64>>,

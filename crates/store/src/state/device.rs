@@ -25,8 +25,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the volume read-only for good: a flush, journal or metadata write failed, so nothing that
-    /// would follow it may be acknowledged.
+    /// Makes the volume read-only for good: a flush, journal or metadata write failed, so nothing
+    /// that would follow it may be acknowledged.
     pub(crate) fn fail(&self, error: Error) {
         let first = self.failure.borrow().is_none();
         if first {
@@ -34,7 +34,7 @@ impl Store {
         }
         (self.upcalls.recall_grants)(self);
         self.journal.committed.notify_all();
-        self.frame_settled.notify_all();
+        self.frame_idle.notify_all();
         if first {
             let volume = self.reactor.name();
             tracing::error!(%volume, %error, "the volume becomes read-only, until it is opened anew");

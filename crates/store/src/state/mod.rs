@@ -1,8 +1,9 @@
 //! The worker-owned state of an open volume.
 //!
-//! [`Store`] is a cheap handle on [`Inner`]. It is single-owner: only the thread that drives the worker
-//! touches it, so its state is in `Cell`s and `RefCell`s, and no borrow is held across an `await`. What other
-//! threads may see (frames, sizes) is in [`crate::cache`] and [`crate::blob::BlobShared`].
+//! [`Store`] is a cheap handle on [`Inner`]. It is single-owner: only the thread that drives the
+//! worker touches it, so its state is in `Cell`s and `RefCell`s, and no borrow is held across an
+//! `await`. What other threads may see (frames, sizes) is in [`crate::cache`] and
+//! [`crate::blob::BlobShared`].
 
 mod barriers;
 mod checksums;
@@ -112,7 +113,7 @@ pub struct StoreState {
     pub(crate) checksums: Option<Checksums>,
     pub(crate) blobs: BlobTable,
     /// A frame finished loading, or left write-back, or lent pages came back.
-    pub(crate) frame_settled: Event,
+    pub(crate) frame_idle: Event,
     /// Pages may be lent to who writes without the worker.
     pub(crate) grants_writes: Cell<bool>,
     /// Loads of data under way, whose frames nobody else can have.
@@ -143,8 +144,8 @@ pub(crate) struct Upcalls {
     pub(crate) recall_grants: fn(&Store),
 }
 
-/// A future off the hot paths: boxed, so that the futures of hot paths, which are moved before they run,
-/// stay small.
+/// A future off the hot paths: boxed, so that the futures of hot paths, which are moved before they
+/// run, stay small.
 pub(crate) type ColdFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 impl Store {
@@ -168,8 +169,8 @@ impl Store {
         self.read_only.get()
     }
 
-    /// Leaves the volume to its next opening. For who drops it: after a panic, the operations that were under way
-    /// keep it from being freed.
+    /// Leaves the volume to its next opening. For who drops it: after a panic, the operations that
+    /// were under way keep it from being freed.
     pub fn abandon(&self) {
         self.frames.abandon();
         self.claim.borrow_mut().take();

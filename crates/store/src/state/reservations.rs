@@ -9,10 +9,11 @@ use std::cell::Cell;
 
 /// Pages that data may not take, so that deleting always finds room for its own metadata.
 pub(crate) const RESERVE_PAGES: u64 = 48;
-/// One page is kept for so many promised ones: every 200 data pages may need a node of an extent tree.
+/// One page is kept for so many promised ones: every 200 data pages may need a node of an extent
+/// tree.
 const PAGES_PER_NODE: u64 = 128;
-/// Most pages that a new blob takes before it has data: a chunk of slots, the leaves and the node of a
-/// directory that splits.
+/// Most pages that a new blob takes before it has data: a chunk of slots, the leaves and the node
+/// of a directory that splits.
 const CREATION_PAGES: u64 = 16;
 
 /// Pages promised to dirty frames that have no place on the device yet.
@@ -51,10 +52,12 @@ impl Reservations {
         self.taking_over.set(taking_over);
     }
 
-    /// Of `free` pages, `pending` of which wait for a commit: those that cached data may still claim.
+    /// Of `free` pages, `pending` of which wait for a commit: those that cached data may still
+    /// claim.
     pub(crate) fn available(&self, free: u64, pending: u64) -> u64 {
         match self.taking_over.get() {
-            // The killed process was promised them; deleting may have used some of the reserve since.
+            // The killed process was promised them; deleting may have used some of the reserve
+            // since.
             true if !planted(Bug::ReserveAtTakeover) => self.unclaimed(free, pending),
             _ => self.spare(free, pending),
         }

@@ -1,18 +1,19 @@
 //! Growing a volume while it is mounted.
 //!
-//! Two places say how large a volume is. The *superblock* says which pages of the device it may use, which is
-//! what recovery holds records against; the *state page* says which it does use, and changes in one
-//! transaction with everything that follows from it: the number of groups, the count of free pages, and the
-//! map of the group that was the last one and short. The order is
+//! Two places say how large a volume is. The *superblock* says which pages of the device it may
+//! use, which is what recovery holds records against; the *state page* says which it does use, and
+//! changes in one transaction with everything that follows from it: the number of groups, the count
+//! of free pages, and the map of the group that was the last one and short. The order is
 //!
 //! ```text
 //!   device grows, flush -> both superblocks promise more -> state page, last map: one transaction -> commit
 //! ```
 //!
-//! A crash anywhere leaves the old size or the new one: a superblock that promises more than the state page
-//! uses is harmless (and growing again goes on from there), the reverse is refused when the volume is opened.
-//! Both superblocks, as always, so that either of them alone lets the records of what follows pass. The new pages are
-//! free and unwritten; new groups come to be as they are used.
+//! A crash anywhere leaves the old size or the new one: a superblock that promises more than the
+//! state page uses is harmless (and growing again goes on from there), the reverse is refused when
+//! the volume is opened. Both superblocks, as always, so that either of them alone lets the records
+//! of what follows pass. The new pages are free and unwritten; new groups come to be as they are
+//! used.
 //!
 //! Not here: shrinking, which would have to move what lies behind the new end.
 
@@ -28,8 +29,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 const VOLUME_PAGES_MAX: u64 = 1 << 45;
 
 impl Store {
-    /// Makes the volume `volume_bytes` large (rounded down to a page), durably. A file that is too small grows
-    /// with it; any other device has to be that large. EINVAL for less than it has.
+    /// Makes the volume `volume_bytes` large (rounded down to a page), durably. A file that is too
+    /// small grows with it; any other device has to be that large. EINVAL for less than it has.
     pub async fn grow(&self, volume_bytes: u64) -> Result<()> {
         self.writable()?;
         let pages = volume_bytes / PAGE;
@@ -72,7 +73,8 @@ impl Store {
         if device.geometry().size_bytes / PAGE >= pages {
             return Ok(());
         }
-        // A system call with the worker at hand: once in the life of a volume, and it only moves an end.
+        // A system call with the worker at hand: once in the life of a volume, and it only moves an
+        // end.
         device
             .grow(pages * PAGE)
             .map_err(|error| error.context("the device is smaller than the volume is to be"))?;

@@ -35,9 +35,11 @@ pub struct VolumeInfo {
     pub dirty_bytes: u64,
     /// Has every page of data a checksum?
     pub data_checksums: bool,
-    /// The file by which what `write` acknowledged survives the death of the process; None: it doesn't.
+    /// The file by which what `write` acknowledged survives the death of the process; None: it
+    /// doesn't.
     pub mapping: Option<String>,
-    /// For who only looks: how much of what is shown lies in the mapping of a killed process, and where.
+    /// For who only looks: how much of what is shown lies in the mapping of a killed process, and
+    /// where.
     pub unsaved: Option<String>,
     /// Why the volume takes no more writes, if so.
     pub failure: Option<String>,

@@ -52,8 +52,9 @@ pub struct MkfsOptions {
     pub journal_bytes: Option<u64>,
     /// Preferred allocation unit in bytes, a multiple of 4096.
     pub cluster_bytes: u32,
-    /// Give every page of data a checksum, which every read from the device is held against: what a device changes silently
-    /// becomes EIO. Data that is overwritten goes to fresh pages then, or through the journal.
+    /// Give every page of data a checksum, which every read from the device is held against: what a
+    /// device changes silently becomes EIO. Data that is overwritten goes to fresh pages then, or
+    /// through the journal.
     pub data_checksums: bool,
     /// Label, at most 64 bytes.
     pub label: String,
@@ -96,8 +97,8 @@ fn raw_io(reactor: &Rc<Reactor>) -> Result<RawIo> {
     })
 }
 
-/// Writes a fresh volume: superblocks, a really written journal ring, the state page. Groups come to be as
-/// they are used.
+/// Writes a fresh volume: superblocks, a really written journal ring, the state page. Groups come
+/// to be as they are used.
 pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     let io = raw_io(reactor)?;
     let device = reactor.device().geometry();
@@ -213,8 +214,8 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     Ok(())
 }
 
-/// What becomes of the mappings of a volume that mkfs overwrites: those of dead processes go with it. EBUSY while
-/// somebody has it open, be it through another device.
+/// What becomes of the mappings of a volume that mkfs overwrites: those of dead processes go with
+/// it. EBUSY while somebody has it open, be it through another device.
 fn replaced(head: &[u8], device: &dyn Device, options: &MkfsOptions) -> Result<Resolution> {
     let pages = [&head[..PAGE_BYTES], &head[PAGE_BYTES..2 * PAGE_BYTES]];
     let Ok(superblock) = superblock::choose(pages, device.geometry().size_bytes) else {
@@ -251,8 +252,8 @@ pub struct RepairOptions<'a> {
     pub names: &'a dyn NameLeaves,
     /// Hears of blobs looked at, and about how many there are.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// The device is a copy in memory: the mappings of dead processes stay as they are, though what they
-    /// hold is part of what is repaired.
+    /// The device is a copy in memory: the mappings of dead processes stay as they are, though what
+    /// they hold is part of what is repaired.
     pub keep_abandoned: bool,
 }
 
@@ -262,8 +263,8 @@ impl Store {
         Store::open_or_repair(reactor, options, None).await
     }
 
-    /// As [`Store::open`], but what is damaged is repaired first (see `repair/mod.rs`): all but what is in names. With
-    /// what was found. The volume is opened for writing.
+    /// As [`Store::open`], but what is damaged is repaired first (see `repair/mod.rs`): all but
+    /// what is in names. With what was found. The volume is opened for writing.
     pub async fn repair(
         reactor: Rc<Reactor>,
         options: &StoreOptions,
@@ -311,8 +312,8 @@ impl Store {
                 false => STATE_TAKING_OVER,
             };
             let epoch = superblock.epoch;
-            // Before the superblock of this opening is on the device, it is claimed: nobody finds it there
-            // without an owner.
+            // Before the superblock of this opening is on the device, it is claimed: nobody finds
+            // it there without an owner.
             let opening = match state & STATE_TAKING_OVER {
                 0 => adit_base::random::os_random_u64(),
                 _ => superblock.opening,
@@ -348,7 +349,8 @@ impl Store {
                 .await?;
         }
         let store = build(reactor, options, plain, *superblock, io.pool)?;
-        // The mapping guards the volume from here on; where there is none, the claim of this opening does.
+        // The mapping guards the volume from here on; where there is none, the claim of this
+        // opening does.
         if store.mapping.is_none() {
             *store.claim.borrow_mut() = next_claim.take();
         }
@@ -367,8 +369,8 @@ impl Store {
         Ok(store)
     }
 
-    /// The state page has to agree with the superblock before anything relies on it. It says how large the
-    /// volume is, and the superblock only how large at most (`grow.rs`).
+    /// The state page has to agree with the superblock before anything relies on it. It says how
+    /// large the volume is, and the superblock only how large at most (`grow.rs`).
     async fn check_state(&self) -> Result<()> {
         let state = self.state().await?;
         let bound = self.layout.get();
@@ -399,7 +401,8 @@ impl Store {
         if self.read_only.get() {
             return Ok(());
         }
-        // Background work that had begun may still add to the journal: clean is what has an empty one.
+        // Background work that had begun may still add to the journal: clean is what has an empty
+        // one.
         let mut attempts = 0;
         loop {
             self.sync_all().await?;
@@ -443,8 +446,8 @@ struct Begun {
 /// How often an opening begins again because the superblock changed meanwhile.
 const BEGINNINGS_MAX: u32 = 10;
 
-/// Reads the superblock, claims the volume, decides about the mappings that are there, and makes sure
-/// that nobody opened or closed the volume in another way meanwhile.
+/// Reads the superblock, claims the volume, decides about the mappings that are there, and makes
+/// sure that nobody opened or closed the volume in another way meanwhile.
 async fn begin(
     io: &RawIo,
     options: &StoreOptions,
@@ -632,7 +635,7 @@ fn build(
         barriers: Barriers::default(),
         checksums,
         blobs: BlobTable::default(),
-        frame_settled: Event::new(),
+        frame_idle: Event::new(),
         grants_writes: Cell::new(true),
         loading: Cell::new(0),
         reservations: Reservations::default(),

@@ -9,8 +9,8 @@ use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 impl Store {
-    /// Writes again what dead processes of this boot had accepted and not yet taken to the device. With
-    /// `keep`, their mappings stay.
+    /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
+    /// With `keep`, their mappings stay.
     pub(crate) async fn take_over(&self, mut resolution: Resolution, keep: bool) -> Result<()> {
         self.reservations
             .set_taking_over(!resolution.take.is_empty());
@@ -40,7 +40,8 @@ impl Store {
         if keep && !planted(Bug::LookTakesOver) {
             return Ok(());
         }
-        // Only now: until the superblock says that nothing is being taken over, each of them counts.
+        // Only now: until the superblock says that nothing is being taken over, each of them
+        // counts.
         for dead in resolution.take.iter() {
             rustix::fs::unlink(dead.path())
                 .map_err(|errno| Error::with(errno, format!("delete {}", dead.path().display())))?;

@@ -1,4 +1,5 @@
-//! A device tells once what it lost, to whichever flush or durable write is there: nobody else may believe his own.
+//! A device tells once what it lost, to whichever flush or durable write is there: nobody else may
+//! believe his own.
 
 use crate::rig::{PAGE, create, drop_dead, errno, format_as, formatted, open, pattern};
 use adit_base::{Errno, Result, SECTOR_BYTES};
@@ -65,7 +66,8 @@ async fn until(store: &Store, done: impl Fn() -> bool) {
     panic!("it never came");
 }
 
-/// How a commit of the small file ends, and a sync of new data of the large one that begins while the commit's write is on its way.
+/// How a commit of the small file ends, and a sync of new data of the large one that begins while
+/// the commit's write is on its way.
 fn commit_and_sync(
     device: &FaultDevice,
     engine: &Engine<Store>,
@@ -89,8 +91,8 @@ fn commit_and_sync(
     errors.unwrap()
 }
 
-/// Data of a file comes to the device while a commit's write is on its way, and the file's flush succeeds; then the write fails, and may
-/// be all that ever told of the data.
+/// Data of a file comes to the device while a commit's write is on its way, and the file's flush
+/// succeeds; then the write fails, and may be all that ever told of the data.
 #[test]
 fn a_sync_does_not_believe_its_flush_beside_a_commit_that_fails() {
     let (device, engine, large, small) = two_files();
@@ -106,7 +108,8 @@ fn a_sync_does_not_believe_its_flush_beside_a_commit_that_fails() {
     drop_dead(engine);
 }
 
-/// The other way round: where a durable write is a write and a flush, the one that fails may be the only one to tell of its page.
+/// The other way round: where a durable write is a write and a flush, the one that fails may be the
+/// only one to tell of its page.
 #[test]
 fn a_commit_is_not_believed_beside_a_flush_that_fails() {
     let (device, engine, large, small) = two_files();
@@ -121,8 +124,8 @@ fn a_commit_is_not_believed_beside_a_flush_that_fails() {
     drop_dead(engine);
 }
 
-/// Pages of the checkpoint are at the device when a commit's write begins, which fails after the checkpoint's flush has succeeded.
-/// The journal must keep what they hold.
+/// Pages of the checkpoint are at the device when a commit's write begins, which fails after the
+/// checkpoint's flush has succeeded. The journal must keep what they hold.
 #[test]
 fn a_checkpoint_does_not_believe_its_flush_beside_a_commit_that_fails() {
     let (device, engine, large, small) = two_files();
@@ -164,7 +167,8 @@ fn a_checkpoint_does_not_believe_its_flush_beside_a_commit_that_fails() {
     drop_dead(engine);
 }
 
-/// A device says only once that a flush failed, and what it lost may be what a checkpoint wrote home meanwhile.
+/// A device says only once that a flush failed, and what it lost may be what a checkpoint wrote
+/// home meanwhile.
 #[test]
 fn a_checkpoint_does_not_believe_a_flush_after_one_that_failed() {
     let device = formatted(VOLUME_BYTES);

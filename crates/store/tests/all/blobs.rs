@@ -336,8 +336,8 @@ fn direct_and_cached_access_agree() {
     close(engine);
 }
 
-/// While one reader waited for a node of the extent tree, another could load the page that both wanted: it then
-/// was in the cache twice, and a write changed one of the two.
+/// While one reader waited for a node of the extent tree, another could load the page that both
+/// wanted: it then was in the cache twice, and a write changed one of the two.
 #[test]
 fn readers_that_miss_together_load_a_page_once() {
     let device = memory(64 << 20);
@@ -409,7 +409,8 @@ fn a_write_without_space_changes_nothing() {
     close(engine);
 }
 
-/// The sum of offset and length wrapped around: the write said that it had succeeded, and had done nothing.
+/// The sum of offset and length wrapped around: the write said that it had succeeded, and had done
+/// nothing.
 #[test]
 fn a_write_beyond_the_largest_size_is_efbig() {
     let device = memory(16 << 20);
@@ -434,7 +435,8 @@ fn a_write_beyond_the_largest_size_is_efbig() {
     close(engine);
 }
 
-/// All that nobody used went at once, when there were 16,384: milliseconds in which some create waited.
+/// All that nobody used went at once, when there were 16,384: milliseconds in which some create
+/// waited.
 #[test]
 fn blobs_that_nobody_uses_leave_memory_one_by_one() {
     const KEPT: usize = 16 << 10;

@@ -378,7 +378,8 @@ fn syncs_of_one_worker_at_the_same_time_share_two_flushes() {
     close(engine);
 }
 
-/// Two that do something in between took turns for ever: each began a commit when the other's ended.
+/// Two that do something in between took turns for ever: each began a commit when the other's
+/// ended.
 #[test]
 fn syncs_that_take_turns_come_to_share_their_flushes() {
     const TURNS: u64 = 100;
@@ -406,7 +407,8 @@ fn syncs_that_take_turns_come_to_share_their_flushes() {
     close(engine);
 }
 
-/// Who begins a commit waits for others to join it; another commit may be faster, in whatever order.
+/// Who begins a commit waits for others to join it; another commit may be faster, in whatever
+/// order.
 #[test]
 fn who_joins_a_commit_that_another_was_faster_with_gets_through() {
     let (device, engine) = volume(None);
@@ -425,7 +427,8 @@ fn who_joins_a_commit_that_another_was_faster_with_gets_through() {
                 store.append(&blob, &pattern(100, 7)).await.unwrap();
                 store.sync(&blob, SyncKind::Data).await.unwrap();
             };
-            // Two share their commits; at last the one begins another, for which the other doesn't come.
+            // Two share their commits; at last the one begins another, for which the other doesn't
+            // come.
             for index in 0..3 {
                 let (done, store) = (done.clone(), store.clone());
                 store.clone().reactor().spawn_local(async move {

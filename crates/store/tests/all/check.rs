@@ -1,4 +1,5 @@
-//! The checker: silent about sound volumes, whatever was done to them, and right about damaged ones.
+//! The checker: silent about sound volumes, whatever was done to them, and right about damaged
+//! ones.
 
 use crate::rig;
 use crate::rig::{

@@ -1,5 +1,6 @@
-//! Volumes whose data has checksums: what a device changes behind our back is an error and nothing else is, and what
-//! is overwritten stays as it was until a commit. Power cuts and rot are the simulator's.
+//! Volumes whose data has checksums: what a device changes behind our back is an error and nothing
+//! else is, and what is overwritten stays as it was until a commit. Power cuts and rot are the
+//! simulator's.
 
 use crate::rig;
 use crate::rig::{
@@ -697,8 +698,9 @@ fn what_can_not_be_written_where_checksums_are_damaged_goes_elsewhere() {
     close(engine);
 }
 
-/// The page in which the valid size lies may go through the journal, and home, with data behind it, although nobody writes to it: a
-/// direct read that was under way met the new bytes, and took them for damage.
+/// The page in which the valid size lies may go through the journal, and home, with data behind it,
+/// although nobody writes to it: a direct read that was under way met the new bytes, and took them
+/// for damage.
 #[test]
 fn a_direct_read_of_the_last_page_stands_a_sync_of_what_follows() {
     let device = FaultDevice::new(FaultConfig {
@@ -757,8 +759,8 @@ fn a_direct_read_of_the_last_page_stands_a_sync_of_what_follows() {
     close(engine);
 }
 
-/// Zeroed pages were written over where they are, before it was durable that they are zeroed: after a power cut what had been synced
-/// in them was unreadable.
+/// Zeroed pages were written over where they are, before it was durable that they are zeroed: after
+/// a power cut what had been synced in them was unreadable.
 #[test]
 fn zeroed_pages_are_not_written_over_before_it_is_durable_that_they_are() {
     const LEN: usize = 24 * PAGE_BYTES;

@@ -1,4 +1,5 @@
-//! `docs/format/volume.md` says what the code does: every field of every structure, by offset and size.
+//! `docs/format/volume.md` says what the code does: every field of every structure, by offset and
+//! size.
 
 use adit_store::format::*;
 use std::collections::BTreeMap;

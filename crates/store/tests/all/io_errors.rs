@@ -340,7 +340,8 @@ fn a_full_volume_answers_enospc_everywhere_and_deleting_always_works() {
     }
 }
 
-/// A volume with everything on it: maps in slots and in trees, holes, unwritten extents, something to recover.
+/// A volume with everything on it: maps in slots and in trees, holes, unwritten extents, something
+/// to recover.
 fn rich_volume(data_checksums: bool) -> (Arc<FaultDevice>, Vec<BlobId>) {
     let device = formatted_with(VOLUME_BYTES, data_checksums);
     let engine = open(&device);
@@ -377,7 +378,8 @@ fn rich_volume(data_checksums: bool) -> (Arc<FaultDevice>, Vec<BlobId>) {
     (device, blobs)
 }
 
-/// Does all there is to do; whatever is answered, nothing may panic, hang or write where no data belongs.
+/// Does all there is to do; whatever is answered, nothing may panic, hang or write where no data
+/// belongs.
 fn use_everything(device: &Arc<FaultDevice>, blobs: &[BlobId], what: &str) -> bool {
     let Ok(engine) = try_open(device) else {
         return false;
@@ -543,7 +545,8 @@ fn a_writer_does_not_hear_of_another_files_failed_write_back() {
     }
 }
 
-/// Truncation threw away what was dirty and published the new size before the first step that can fail.
+/// Truncation threw away what was dirty and published the new size before the first step that can
+/// fail.
 #[test]
 fn a_truncation_or_deletion_that_fails_has_lost_nothing() {
     for data_checksums in [false, true] {
@@ -585,8 +588,8 @@ fn scattered_blob(device: &Arc<FaultDevice>) -> BlobId {
     made.unwrap()
 }
 
-/// The second attempt saw the new size and found nothing to cut off: frames of freed pages stayed, and the pages were
-/// given out again while redo records still named them.
+/// The second attempt saw the new size and found nothing to cut off: frames of freed pages stayed,
+/// and the pages were given out again while redo records still named them.
 #[test]
 fn a_truncation_that_failed_half_way_is_finished_by_the_next_one() {
     for data_checksums in [false, true] {
@@ -630,8 +633,9 @@ fn a_truncation_that_failed_half_way_is_finished_by_the_next_one() {
     }
 }
 
-/// What was dirty behind the place where the truncation had stopped was written over what is there, before it was durable that
-/// anything had been cut off: with data checksums, what had been synced was unreadable after a power cut.
+/// What was dirty behind the place where the truncation had stopped was written over what is there,
+/// before it was durable that anything had been cut off: with data checksums, what had been synced
+/// was unreadable after a power cut.
 #[test]
 fn a_truncation_or_deletion_that_failed_half_way_keeps_what_a_power_cut_may_bring_back() {
     for (data_checksums, delete) in [(false, false), (false, true), (true, false), (true, true)] {

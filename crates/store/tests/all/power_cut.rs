@@ -1,12 +1,12 @@
 //! Power cuts at random places of random workloads, against a model of the durability contract.
 //!
-//! A *seed* decides everything: the device (volatile cache or not, in-flight requests completing in any order or
-//! not), the workload, where power fails, what of the writes at risk the device kept, and where power fails again
-//! during recovery. After each cut the volume is opened on several legal outcomes; the last of them is worked
-//! on with, up to the next cut.
+//! A *seed* decides everything: the device (volatile cache or not, in-flight requests completing in
+//! any order or not), the workload, where power fails, what of the writes at risk the device kept,
+//! and where power fails again during recovery. After each cut the volume is opened on several
+//! legal outcomes; the last of them is worked on with, up to the next cut.
 //!
-//! `ADIT_SEED=7` runs one seed, `ADIT_SEEDS=10000` (from `ADIT_SEED_FROM`, default 0) a campaign; without them the test
-//! takes about 15 seconds.
+//! `ADIT_SEED=7` runs one seed, `ADIT_SEEDS=10000` (from `ADIT_SEED_FROM`, default 0) a campaign;
+//! without them the test takes about 15 seconds.
 
 use crate::crash::model::{Model, stamped};
 use crate::crash::{drop_dead, engine_options, open};
@@ -288,8 +288,8 @@ impl Run {
         }
     }
 
-    /// Some operations to be under way at the same time: any number of syncs and commits, but only one that
-    /// changes a given blob, and reads only of blobs that nobody changes.
+    /// Some operations to be under way at the same time: any number of syncs and commits, but only
+    /// one that changes a given blob, and reads only of blobs that nobody changes.
     fn batch(&mut self) -> Vec<(usize, Op)> {
         let mut batch: Vec<(usize, Op)> = Vec::new();
         if self.blobs.len() < 3 || (self.blobs.len() < BLOBS_MAX && self.random.chance(1, 12)) {
@@ -473,13 +473,14 @@ impl Run {
         !cut
     }
 
-    /// Blobs being deleted take part in no batch: commits them away now and then, at once otherwise.
+    /// Blobs being deleted take part in no batch: commits them away now and then, at once
+    /// otherwise.
     fn bury_deleted(&mut self, engine: &Arc<Engine<Store>>) {
         if !self.blobs.iter().any(|model| model.deleting) {
             return;
         }
-        // Between the deletion and this commit is where a crash finds it half done; half of the time
-        // a checkpoint comes first.
+        // Between the deletion and this commit is where a crash finds it half done; half of the
+        // time a checkpoint comes first.
         let first = self.random.chance(1, 2);
         let done = engine.run(|store| async move {
             if first {
@@ -520,7 +521,8 @@ impl Run {
         }
     }
 
-    /// Compares the volume with the models. Answers what was found, a content for each blob that is there.
+    /// Compares the volume with the models. Answers what was found, a content for each blob that is
+    /// there.
     fn judge(&self, engine: &Arc<Engine<Store>>) -> Vec<Option<Vec<u8>>> {
         let mut found = Vec::new();
         for (index, model) in self.blobs.iter().enumerate() {

@@ -24,8 +24,8 @@ fn slow(size_bytes: u64, polls: u32) -> Arc<FaultDevice> {
     device
 }
 
-/// A writer outran the write-back of its own file: that one was busy, so nothing made room, and `write` answered
-/// ENOMEM.
+/// A writer outran the write-back of its own file: that one was busy, so nothing made room, and
+/// `write` answered ENOMEM.
 #[test]
 fn a_writer_that_outruns_the_device_waits_for_it() {
     let device = slow(128 << 20, 50);
@@ -100,7 +100,8 @@ fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {
     close(engine);
 }
 
-/// What the sweep of a sync has passed, and is written to again, isn't covered by it: nor may be a size that was reached there.
+/// What the sweep of a sync has passed, and is written to again, isn't covered by it: nor may be a
+/// size that was reached there.
 #[test]
 fn a_size_is_not_durable_before_the_bytes_that_were_appended_behind_the_sweep() {
     const ROUND: u64 = 256; // a plan's pages with this cache
@@ -115,7 +116,8 @@ fn a_size_is_not_durable_before_the_bytes_that_were_appended_behind_the_sweep() 
             store.write(&blob, 0, &content).await?;
             store.sync(&blob, SyncKind::Data).await?;
             store.write(&blob, 0, &content).await?;
-            // Pages that are dirty no longer stay on the list of those to be looked at: the sweep goes on behind the end.
+            // Pages that are dirty no longer stay on the list of those to be looked at: the sweep
+            // goes on behind the end.
             store.resize(&blob, size).await?;
             let before = device.counts().writes;
             let appender = async {
@@ -147,8 +149,8 @@ fn a_size_is_not_durable_before_the_bytes_that_were_appended_behind_the_sweep() 
     close(engine);
 }
 
-/// Each commit found the next committer waiting before the checkpoint, which so got no turn until the ring was
-/// full but for its last eighth, and everybody waited.
+/// Each commit found the next committer waiting before the checkpoint, which so got no turn until
+/// the ring was full but for its last eighth, and everybody waited.
 #[test]
 fn commits_back_to_back_do_not_keep_a_checkpoint_waiting() {
     let device = slow(32 << 20, 2);
@@ -174,8 +176,8 @@ fn commits_back_to_back_do_not_keep_a_checkpoint_waiting() {
     close(engine);
 }
 
-/// What a jump of the valid size left behind was made unwritten in one transaction, however many extents it had:
-/// the journal's buffers overflowed, and that panicked.
+/// What a jump of the valid size left behind was made unwritten in one transaction, however many
+/// extents it had: the journal's buffers overflowed, and that panicked.
 #[test]
 fn the_last_page_of_a_fragmented_preallocation_can_be_written_first() {
     const HOLES: u64 = 30_000;
@@ -219,8 +221,8 @@ fn the_last_page_of_a_fragmented_preallocation_can_be_written_first() {
     close(engine);
 }
 
-/// The check had asked for the page of attributes of a blob that was deleted before the page came: the page's frame
-/// was taken away under the load, which panicked.
+/// The check had asked for the page of attributes of a blob that was deleted before the page came:
+/// the page's frame was taken away under the load, which panicked.
 #[test]
 fn a_blob_can_be_deleted_while_the_check_looks_at_it() {
     let device = slow(64 << 20, 0);
@@ -257,7 +259,8 @@ fn a_blob_can_be_deleted_while_the_check_looks_at_it() {
     }
 }
 
-/// It filled the cache with dirty pages until nothing was left to write them back with, and answered ENOMEM.
+/// It filled the cache with dirty pages until nothing was left to write them back with, and
+/// answered ENOMEM.
 #[test]
 fn one_append_may_be_larger_than_the_cache() {
     let device = formatted(128 << 20);

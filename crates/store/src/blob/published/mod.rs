@@ -1,14 +1,16 @@
-//! Where whole pages of a blob are on the device: for direct reads that need no worker. (A grant has places too, which direct writes may go
-//! to; what holds for those is in `grant.rs`.)
+//! Where whole pages of a blob are on the device: for direct reads that need no worker. (A grant
+//! has places too, which direct writes may go to; what holds for those is in `blob/write_grant`.)
 //!
-//! The worker publishes extents whose content is on the device and nowhere newer. Any thread may then read the device there by itself,
-//! and asks afterwards whether what it was told still holds; if not, it asks the worker to read again. A sequence lock with one writer.
+//! The worker publishes extents whose content is on the device and nowhere newer. Any thread may
+//! then read the device there by itself, and asks afterwards whether what it was told still holds;
+//! if not, it asks the worker to read again. A sequence lock with one writer.
 //!
 //! Invariants:
-//! 1. Under the worker's lock: [`PublishedExtents::publish`] while nothing of the blob is dirty, in write-back or journaled;
-//!    [`PublishedExtents::forget`] before a write to the cache is acknowledged, and when a transaction that changes the blob is applied.
-//! 2. So what a ticket that is still current was read with are this blob's bytes, as they were at some time during the read: pages that
-//!    are freed are another's only after that.
+//! 1. Under the worker's lock: [`PublishedExtents::publish`] while nothing of the blob is dirty, in
+//!    write-back or journaled; [`PublishedExtents::forget`] before a write to the cache is
+//!    acknowledged, and when a transaction that changes the blob is applied.
+//! 2. So what a ticket that is still current was read with are this blob's bytes, as they were at
+//!    some time during the read: pages that are freed are another's only after that.
 
 #[cfg(all(test, loom))]
 mod models;
@@ -16,7 +18,8 @@ mod models;
 use crate::metadata::extents::Extent;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 
-/// Extents that are remembered; a read elsewhere goes through the worker, which publishes that extent in place of another.
+/// Extents that are remembered; a read elsewhere goes through the worker, which publishes that
+/// extent in place of another.
 const EXTENTS: usize = if cfg!(loom) { 1 } else { 16 };
 
 #[derive(Debug, Default)]
@@ -28,7 +31,8 @@ struct Place {
 }
 
 impl Place {
-    /// If that extent and this one are one piece, or have pages in common, makes it all of it. The worker only.
+    /// If that extent and this one are one piece, or have pages in common, makes it all of it. The
+    /// worker only.
     fn join(&self, extent: &mut Extent) -> bool {
         let pages = self.pages.load(Ordering::Relaxed);
         let home = self.home.load(Ordering::Relaxed);
@@ -64,7 +68,8 @@ pub(crate) struct Ticket {
 }
 
 impl PublishedExtents {
-    /// Where pages `[page, page + count)` begin on the device, if they are known to lie there in one piece.
+    /// Where pages `[page, page + count)` begin on the device, if they are known to lie there in
+    /// one piece.
     pub(crate) fn find(&self, page: u64, count: u64) -> Option<Ticket> {
         let sequence = self.sequence.load(Ordering::Acquire);
         let home = self.places.iter().find_map(|place| {
@@ -83,7 +88,8 @@ impl PublishedExtents {
         self.sequence.load(Ordering::Acquire) == ticket.sequence
     }
 
-    /// Tells of an extent, in place of one that it continues or covers, or else of the smallest. The worker only.
+    /// Tells of an extent, in place of one that it continues or covers, or else of the smallest.
+    /// The worker only.
     pub(crate) fn publish(&self, mut extent: Extent) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         let joined = self.places.iter().find(|place| place.join(&mut extent));

@@ -1,7 +1,8 @@
-//! Models of direct reads against the worker, which changes where the blob is (`cargo xtask models`).
+//! Models of direct reads against the worker, which changes where the blob is (`cargo xtask
+//! models`).
 //!
-//! The device is two pages, of one number each. A device's queue orders what it does after what its caller did before, and before what
-//! comes after; so do Acquire and Release here.
+//! The device is two pages, of one number each. A device's queue orders what it does after what its
+//! caller did before, and before what comes after; so do Acquire and Release here.
 
 use super::*;
 use adit_base::sync::model::Wrong::{Relaxed, Skipped};

@@ -26,8 +26,8 @@ pub(crate) fn direct_read_unit(device: &Arc<dyn Device>) -> u64 {
     device.geometry().logical_block_bytes.into()
 }
 
-/// Likewise what is written: a smaller piece could cost what is beside it, which may have been synced. (Of a device with larger blocks
-/// than pages, a write risks other pages anyway.)
+/// Likewise what is written: a smaller piece could cost what is beside it, which may have been
+/// synced. (Of a device with larger blocks than pages, a write risks other pages anyway.)
 pub(crate) fn direct_write_unit(device: &Arc<dyn Device>) -> u64 {
     u64::from(device.geometry().physical_block_bytes).min(PAGE)
 }
@@ -38,12 +38,14 @@ pub struct BlobShared {
     id: BlobId,
     size: AtomicU64,
     frames: FramesHandle,
-    /// The next read is one that changes the time of access; for the layer above, which asks and sets.
+    /// The next read is one that changes the time of access; for the layer above, which asks and
+    /// sets.
     access_due: AtomicBool,
     /// Counts write-back errors, so that each descriptor reports each once.
     errors: AtomicU64,
     last_errno: AtomicI32,
-    /// From the first direct read or write on, where the device may be read and written without the worker.
+    /// From the first direct read or write on, where the device may be read and written without the
+    /// worker.
     direct: OnceLock<Box<DirectIo>>,
 }
 
@@ -64,7 +66,8 @@ pub(crate) struct DirectIo {
 pub struct DirectWrite {
     /// It is done; otherwise the worker has to do it.
     pub written: bool,
-    /// The worker waits for the end of such writes and must be told ([`Store::end_direct_writes`]), first.
+    /// The worker waits for the end of such writes and must be told ([`Store::end_direct_writes`]),
+    /// first.
     pub recalled: bool,
 }
 
@@ -129,7 +132,8 @@ impl BlobShared {
         found.then_some(len)
     }
 
-    /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the worker.
+    /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the
+    /// worker.
     pub fn try_borrow(&self, offset: u64, len: usize) -> Option<Buffer> {
         let size = self.size();
         if offset >= size || len == 0 {
@@ -147,7 +151,8 @@ impl BlobShared {
         Some(buffer.slice(within..within + len))
     }
 
-    /// Reads whole logical blocks of the device without the worker, where nothing newer is in the cache; `None`: ask the worker.
+    /// Reads whole logical blocks of the device without the worker, where nothing newer is in the
+    /// cache; `None`: ask the worker.
     pub fn try_read_direct(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
         let direct = self.direct.get()?;
         let len = buffer.len();
@@ -167,7 +172,8 @@ impl BlobShared {
         sound.then_some(len)
     }
 
-    /// Overwrites whole physical blocks of the device without the worker, where their pages are lent (`grant.rs`).
+    /// Overwrites whole physical blocks of the device without the worker, where their pages are
+    /// lent (`blob/write_grant`).
     pub fn try_write_direct(&self, offset: u64, data: &[u8]) -> DirectWrite {
         let no = DirectWrite::default();
         let Some(direct) = self.direct.get() else {
@@ -207,7 +213,8 @@ impl BlobShared {
         self.direct.get().map(|direct| &direct.grant)
     }
 
-    /// From now on, and until [`BlobShared::withdraw_extents`], direct reads of this extent need no worker. The worker only.
+    /// From now on, and until [`BlobShared::withdraw_extents`], direct reads of this extent need no
+    /// worker. The worker only.
     pub(crate) fn publish_extent(&self, extent: Extent, device: &Arc<dyn Device>) {
         self.direct(device).extents.publish(extent);
     }
@@ -261,18 +268,21 @@ impl BlobShared {
 }
 
 impl DirectIo {
-    /// Writes whole physical blocks for who is inside the grant; false: their pages are not all lent, or it failed, and the worker says how.
+    /// Writes whole physical blocks for who is inside the grant; false: their pages are not all
+    /// lent, or it failed, and the worker says how.
     fn write(&self, offset: u64, data: &[u8]) -> bool {
         let found = find(&self.grant.extents, self.write_unit, offset, data.len());
         let (Some((_, place)), Some(device)) = (found, self.device.0.upgrade()) else {
             return false;
         };
-        // SAFETY: the memory is valid until `execute` returns, which gives the request back; a write only reads it.
+        // SAFETY: the memory is valid until `execute` returns, which gives the request back; a
+        // write only reads it.
         let memory = unsafe { Buffer::borrowed(data.as_ptr().cast_mut(), data.len()) };
         let mut request = Request::read(place, memory, 0);
         request.operation = Operation::Write { fua: false };
         let _in = breakdown::enter(Layer::Device);
-        // A device that panics does so again for the worker, which poisons the volume. Nobody must be left inside.
+        // A device that panics does so again for the worker, which poisons the volume. Nobody must
+        // be left inside.
         catch_unwind(AssertUnwindSafe(|| device.execute(request)))
             .is_ok_and(|completion| completion.result.is_ok())
     }
@@ -284,7 +294,8 @@ fn is_request(unit: u64, offset: u64, len: usize) -> bool {
     whole && len != 0 && len <= DIRECT_BYTES_MAX
 }
 
-/// Where bytes `[offset, offset + len)` begin on the device, if one request can be of them and these places know all of their pages.
+/// Where bytes `[offset, offset + len)` begin on the device, if one request can be of them and
+/// these places know all of their pages.
 fn find(places: &PublishedExtents, unit: u64, offset: u64, len: usize) -> Option<(Ticket, u64)> {
     if !is_request(unit, offset, len) {
         return None;

@@ -1,4 +1,5 @@
-//! Models of what other threads know of a blob: its size, its bytes, its errors (`cargo xtask models`).
+//! Models of what other threads know of a blob: its size, its bytes, its errors (`cargo xtask
+//! models`).
 
 use super::*;
 use crate::cache::{Cache, CacheOptions, FrameFlags};

@@ -1,8 +1,10 @@
-//! Pages lent to any thread that writes past the cache: it writes to the device by itself, without the worker (decision 0017).
+//! Pages lent to any thread that writes past the cache: it writes to the device by itself, without
+//! the worker (decision 0017).
 //!
-//! The worker lends pages of a blob while it holds both of the blob's locks shared, and goes on holding them until it has the pages back.
-//! So whoever wants a lock exclusively (truncation, deletion, writes to the cache, write-back) waits until then, and who forgets to ask for
-//! them waits for ever instead of writing to pages that are another blob's.
+//! The worker lends pages of a blob while it holds both of the blob's locks shared, and goes on
+//! holding them until it has the pages back. So whoever wants a lock exclusively (truncation,
+//! deletion, writes to the cache, write-back) waits until then, and who forgets to ask for them
+//! waits for ever instead of writing to pages that are another blob's.
 //!
 //! ```text
 //!            grant_writes()               recall(), somebody inside          the last one leaves, and tells the worker
@@ -11,11 +13,14 @@
 //!              └────────┴──────────────────────────► not lent (end_grant)
 //! ```
 //! Invariants:
-//! 1. While pages are lent, no frame holds one of them and the map doesn't change. Who brings a page of the blob into the cache
-//!    without an exclusive lock (`load_data`) recalls them behind its entering, and waits, before it reads the device.
-//! 2. Who is inside is counted; a count is taken back after the write, and after the write was noted. Whoever finds OPEN on entering is
-//!    waited for. Whoever takes the last count back from RECALLED tells the worker.
-//! 3. The blob stays among the dirty ones meanwhile, so whoever makes things durable recalls first, and hears of what was written.
+//! 1. While pages are lent, no frame holds one of them and the map doesn't change. Who brings a
+//!    page of the blob into the cache without an exclusive lock (`load_data`) recalls them behind
+//!    its entering, and waits, before it reads the device.
+//! 2. Who is inside is counted; a count is taken back after the write, and after the write was
+//!    noted. Whoever finds OPEN on entering is waited for. Whoever takes the last count back from
+//!    RECALLED tells the worker.
+//! 3. The blob stays among the dirty ones meanwhile, so whoever makes things durable recalls first,
+//!    and hears of what was written.
 
 #[cfg(all(test, loom))]
 mod models;
@@ -43,7 +48,8 @@ pub(crate) struct WriteGrant {
 }
 
 impl WriteGrant {
-    /// Any thread: goes inside, if something is lent. `Err(true)`: not, and the worker must be told.
+    /// Any thread: goes inside, if something is lent. `Err(true)`: not, and the worker must be
+    /// told.
     pub(crate) fn enter(&self) -> Result<(), bool> {
         if self.word.load(Ordering::Relaxed) & OPEN == 0 {
             return Err(false);
@@ -70,8 +76,8 @@ impl WriteGrant {
         before & RECALLED != 0 && before & INSIDE == 1
     }
 
-    /// The worker: whoever enters from now on may write to the extents. Not while a recall waits for
-    /// writers.
+    /// The worker: whoever enters from now on may write to the extents. Not while a recall waits
+    /// for writers.
     pub(crate) fn open(&self) {
         if self.word.load(Ordering::Relaxed) & RECALLED != 0 {
             return;

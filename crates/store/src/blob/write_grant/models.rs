@@ -1,6 +1,8 @@
-//! Models of writers without the worker against the worker, which takes their pages back (`cargo xtask models`).
+//! Models of writers without the worker against the worker, which takes their pages back (`cargo
+//! xtask models`).
 //!
-//! The device is two pages, of one number each; its queue orders what it does after what its caller did before, and before what comes after.
+//! The device is two pages, of one number each; its queue orders what it does after what its caller
+//! did before, and before what comes after.
 
 use super::*;
 use crate::metadata::extents::Extent;

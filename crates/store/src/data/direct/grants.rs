@@ -15,7 +15,8 @@ const GRANT_AFTER: u32 = 16;
 /// Direct writes that it waits at most because nobody used what was lent.
 const GRANT_PAUSE_MAX: u32 = 255;
 
-/// Pages around a write that are lent if they are not cached, or leave the cache because nobody looks at them.
+/// Pages around a write that are lent if they are not cached, or leave the cache because nobody
+/// looks at them.
 const GRANT_PAGES_MAX: u32 = 1 << 11;
 
 /// So many pages are looked at in the time of a direct write.
@@ -52,11 +53,12 @@ impl Store {
         blob.lock.write().await
     }
 
-    /// Waits until nobody writes to the blob without the worker. Before the caller gives way, they may again.
+    /// Waits until nobody writes to the blob without the worker. Before the caller gives way, they
+    /// may again.
     pub(crate) async fn wait_for_recall(&self, blob: &Rc<Blob>) {
         while !self.recall(blob) {
             blob.recalling.set(blob.recalling.get() + 1);
-            self.frame_settled.wait().await;
+            self.frame_idle.wait().await;
             blob.recalling.set(blob.recalling.get() - 1);
         }
     }
@@ -110,11 +112,11 @@ impl Store {
         blob.granted.set(false);
         blob.lock.return_read();
         blob.map_lock.return_read();
-        self.frame_settled.notify_all();
+        self.frame_idle.notify_all();
     }
 
-    /// After a direct write: lends the page and those around it that no frame holds, as far as its extent goes. The caller holds both
-    /// locks shared and doesn't give way in between.
+    /// After a direct write: lends the page and those around it that no frame holds, as far as its
+    /// extent goes. The caller holds both locks shared and doesn't give way in between.
     pub(crate) fn grant_writes(&self, blob: &Rc<Blob>, page: u32) {
         debug_assert!(
             blob.map_lock.is_locked() && blob.lock.is_locked(),
@@ -127,7 +129,7 @@ impl Store {
         blob.grant_after.set(GRANT_AFTER);
         let device = self.reactor.device();
         let settled = blob.dirty.borrow().is_empty()
-            && blob.cut_from.get() == 0
+            && blob.truncating_from.get() == 0
             && !blob.deleted.get()
             && blob.recalling.get() == 0
             && self.writable().is_ok();

@@ -1,10 +1,12 @@
 //! Direct IO: between the caller's memory and the device, coherent with the cache.
 //!
-//! A direct read takes what the cache has from the cache and the rest from the device; where nothing newer than the device is known, the
-//! calling thread does that without the worker (`places.rs`). A direct write of whole physical blocks of the device, in mapped,
-//! written pages, goes straight to them and drops their frames, before and after, so that no reader keeps a page
-//! that it loaded meanwhile; then they are lent, so that the next one needs no worker (`grant.rs`). All else (unaligned, new or live pages) takes
-//! the cached path and is written back before the call returns. So it is for all of it where data has checksums: see `Store::overwrite`.
+//! A direct read takes what the cache has from the cache and the rest from the device; where
+//! nothing newer than the device is known, the calling thread does that without the worker
+//! (`blob/published`). A direct write of whole physical blocks of the device, in mapped, written pages,
+//! goes straight to them and drops their frames, before and after, so that no reader keeps a page
+//! that it loaded meanwhile; then they are lent, so that the next one needs no worker (`blob/write_grant`).
+//! All else (unaligned, new or live pages) takes the cached path and is written back before the
+//! call returns. So it is for all of it where data has checksums: see `Store::overwrite`.
 
 use crate::blob::Blob;
 use crate::blob::{DIRECT_BYTES_MAX, direct_read_unit, direct_write_unit};
@@ -26,8 +28,9 @@ const PUBLISH_AFTER: u32 = 16;
 const PAGES_PER_READ: u32 = 8;
 
 impl Store {
-    /// Reads at `offset` without filling the cache (but with the page in which the file ends). Any alignment works; whole logical blocks
-    /// of the device (whole pages, where data has checksums) avoid a copy.
+    /// Reads at `offset` without filling the cache (but with the page in which the file ends). Any
+    /// alignment works; whole logical blocks of the device (whole pages, where data has checksums)
+    /// avoid a copy.
     pub async fn read_direct(
         &self,
         blob: &Rc<Blob>,
@@ -38,7 +41,8 @@ impl Store {
         self.read_direct_locked(blob, offset, buffer).await
     }
 
-    /// Writes at `offset`, past the cache where that is possible. As durable as any write: not before a sync.
+    /// Writes at `offset`, past the cache where that is possible. As durable as any write: not
+    /// before a sync.
     pub async fn write_direct(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
         self.check_write(blob, offset, data.len() as u64)?;
         let aligned =
@@ -98,7 +102,7 @@ impl Store {
             let rest = &mut buffer[done..len];
             done += match self.cache.find(blob.key(page)) {
                 Some(frame) if self.cache.is_loading(frame) => {
-                    self.frame_settled.wait().await;
+                    self.frame_idle.wait().await;
                     0
                 }
                 Some(frame) => {
@@ -111,8 +115,8 @@ impl Store {
         Ok(len)
     }
 
-    /// Reads the start of `buffer` from page `page` on, from the device, as far as one request or one hole
-    /// goes; answers how many bytes.
+    /// Reads the start of `buffer` from page `page` on, from the device, as far as one request or
+    /// one hole goes; answers how many bytes.
     async fn read_device(
         &self,
         blob: &Rc<Blob>,
@@ -124,7 +128,8 @@ impl Store {
         let valid_size = blob.slot.borrow().valid_size;
         let part = (PAGE_BYTES - within).min(buffer.len());
         if start < valid_size && valid_size - start < PAGE {
-            // A write-back of what follows may take this page elsewhere although nobody writes to it: see `Store::cover_tail`.
+            // A write-back of what follows may take this page elsewhere although nobody writes to
+            // it: see `Store::cover_tail`.
             match self.source(blob, page, 1).await? {
                 Source::Frame(frame) => {
                     buffer[..part].copy_from_slice(&self.cache.page(frame).0[within..within + part])
@@ -204,7 +209,8 @@ impl Store {
         }
     }
 
-    /// Offset and length of what a direct write takes from the caller's memory are multiples of this.
+    /// Offset and length of what a direct write takes from the caller's memory are multiples of
+    /// this.
     fn write_unit(&self) -> u64 {
         match self.checksums {
             Some(_) => PAGE,
@@ -212,7 +218,8 @@ impl Store {
         }
     }
 
-    /// Lets direct reads of this extent pass by the worker if everything in it is on the device, and nothing of the blob on its way there.
+    /// Lets direct reads of this extent pass by the worker if everything in it is on the device,
+    /// and nothing of the blob on its way there.
     fn publish_extent(&self, blob: &Blob, mut extent: Extent, valid_size: u64) {
         let wait = blob.publish_after.get();
         if wait > 0 {
@@ -222,7 +229,7 @@ impl Store {
         let end = (extent.end().min(valid_size / PAGE)).min(u32::MAX.into()) as u32;
         let settled = blob.dirty.borrow().is_empty()
             && !blob.map_lock.is_locked_exclusively()
-            && blob.cut_from.get() == 0
+            && blob.truncating_from.get() == 0
             && !blob.deleted.get();
         // Checksums are the worker's to look at.
         if !settled
@@ -246,10 +253,12 @@ impl Store {
             .set(PUBLISH_AFTER + looked_at / PAGES_PER_READ);
     }
 
-    /// Writes whole physical blocks of the device in place; false: their pages are not all mapped, written and free of live bytes.
+    /// Writes whole physical blocks of the device in place; false: their pages are not all mapped,
+    /// written and free of live bytes.
     async fn overwrite(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
         if !self.overwrites_in_place() {
-            // In place it would have to be, and the checksum of memory that its owner may change meanwhile means nothing.
+            // In place it would have to be, and the checksum of memory that its owner may change
+            // meanwhile means nothing.
             return Ok(false);
         }
         let _map = blob.map_lock.read().await;
@@ -324,7 +333,7 @@ impl Store {
         for page in first..last {
             while let Some(frame) = self.cache.find(blob.key(page)) {
                 if self.cache.is_loading(frame) {
-                    self.frame_settled.wait().await;
+                    self.frame_idle.wait().await;
                 } else if self.cache.has(frame, busy) {
                     return false;
                 } else {

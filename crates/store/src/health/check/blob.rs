@@ -1,8 +1,8 @@
 //! The part of the check that looks at slots and what hangs from them. See `check.rs`.
 //!
-//! A tree is walked node by node, each in a `view` of its own: a large tree is neither walked again for every
-//! page that isn't resident, nor held in memory. A page that something else has marked isn't descended into, so
-//! that no damage makes the walk longer than the volume has pages.
+//! A tree is walked node by node, each in a `view` of its own: a large tree is neither walked again
+//! for every page that isn't resident, nor held in memory. A page that something else has marked
+//! isn't descended into, so that no damage makes the walk longer than the volume has pages.
 
 use super::{Checker, damage};
 use crate::commit::View;

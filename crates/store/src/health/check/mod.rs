@@ -1,21 +1,25 @@
-//! Checks a whole volume: superblocks, state page, group maps, slots, the maps of all blobs, attribute pages.
+//! Checks a whole volume: superblocks, state page, group maps, slots, the maps of all blobs,
+//! attribute pages.
 //!
 //! ```text
 //!   superblocks -> slot pages (by the group maps) -> every blob's map, marked in UsedPages
 //!               -> group maps against UsedPages -> counters of the state page
 //! ```
 //!
-//! Everything is committed first, then read through the page cache, so this checks the volume as it is used: a
-//! page that is in the cache isn't read again. To check what is on the device, open it and check before anything
-//! else. Memory is 2 KiB a group in use, the way down one tree, and a bounded list of problems.
+//! Everything is committed first, then read through the page cache, so this checks the volume as it
+//! is used: a page that is in the cache isn't read again. To check what is on the device, open it
+//! and check before anything else. Memory is 2 KiB a group in use, the way down one tree, and a
+//! bounded list of problems.
 //!
-//! A page that can't be read or doesn't verify is one problem; what hangs from it is unknown then, and the
-//! pages that seem to leak because of it are reported with that remark. Nothing here repairs. What is in the
-//! names of a directory is checked by the layer above, to which [`Store::check_with`] shows every leaf.
+//! A page that can't be read or doesn't verify is one problem; what hangs from it is unknown then,
+//! and the pages that seem to leak because of it are reported with that remark. Nothing here
+//! repairs. What is in the names of a directory is checked by the layer above, to which
+//! [`Store::check_with`] shows every leaf.
 //!
-//! Pages that a running store has freed and not released yet are free in the maps and referred to by nothing,
-//! so they are no leaks; pages taken for data in flight are neither. Transactions that run meanwhile would look
-//! like damage: the check notices that something changed and begins again, a few times.
+//! Pages that a running store has freed and not released yet are free in the maps and referred to
+//! by nothing, so they are no leaks; pages taken for data in flight are neither. Transactions that
+//! run meanwhile would look like damage: the check notices that something changed and begins again,
+//! a few times.
 
 use crate::format::BlobId;
 use crate::format::superblock;
@@ -91,15 +95,16 @@ type LeafHook<'a> = dyn FnMut(BlobId, &Page) -> Vec<String> + 'a;
 type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 
 impl Store {
-    /// Checks the whole volume and repairs nothing. `progress` hears of steps done and their number. EBUSY when
-    /// the volume is changed all the while.
+    /// Checks the whole volume and repairs nothing. `progress` hears of steps done and their
+    /// number. EBUSY when the volume is changed all the while.
     pub async fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
         self.check_with(progress, &mut |_, _| Vec::new()).await
     }
 
-    /// As [`Store::check`]; `leaf` is called with every leaf of a tree of names, in the order of the keys of
-    /// each tree, and answers what is wrong with the names in it (its checksum and header were verified). When
-    /// the check begins again (see the head of the file), so do the calls.
+    /// As [`Store::check`]; `leaf` is called with every leaf of a tree of names, in the order of
+    /// the keys of each tree, and answers what is wrong with the names in it (its checksum and
+    /// header were verified). When the check begins again (see the head of the file), so do the
+    /// calls.
     pub async fn check_with(
         &self,
         progress: &mut dyn FnMut(u64, u64),
@@ -208,7 +213,8 @@ impl Checker<'_> {
         });
     }
 
-    /// Takes an error for damage that hides what it concerned; fails when it isn't about the volume.
+    /// Takes an error for damage that hides what it concerned; fails when it isn't about the
+    /// volume.
     fn unreadable(&mut self, place: String, error: Error, consequence: &str) -> Result<()> {
         let Some(what) = damage(&error) else {
             return Err(error);

@@ -1,7 +1,9 @@
-//! The device as a repair sees it: pages that are read one by one and believed only when they verify.
+//! The device as a repair sees it: pages that are read one by one and believed only when they
+//! verify.
 //!
-//! A page with one flipped bit is put right on the way ([`heal`]): it is written back in place, which changes one
-//! sector. All other writing is collected in [`Changes`], whose order makes a repair restartable.
+//! A page with one flipped bit is put right on the way ([`heal`]): it is written back in place,
+//! which changes one sector. All other writing is collected in [`Changes`], whose order makes a
+//! repair restartable.
 
 use crate::format::geometry::SpaceGeometry;
 use crate::format::heal::heal;
@@ -185,7 +187,8 @@ impl Medium<'_> {
         self.io.flush().await
     }
 
-    /// Takes changes to the device: first what nothing refers to yet, then the slots that switch over.
+    /// Takes changes to the device: first what nothing refers to yet, then the slots that switch
+    /// over.
     pub(super) async fn apply(&self, changes: Changes) -> Result<()> {
         // Those of the copies of data are of what was there before.
         self.forget_checksums(changes.fresh.keys().copied()).await?;

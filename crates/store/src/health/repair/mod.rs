@@ -11,15 +11,16 @@
 //! | `finding.rs` | what is told |
 //! | `medium.rs` | the raw device; the order of writing |
 //! | `heal.rs` | a flipped bit |
-//! | `journal.rs` | where a journal begins whose superblock is lost |
+//! | `journal/` | where a journal begins whose superblock is lost |
 //! | `survey.rs` | what is there and what is wrong |
 //! | `strays.rs` | what was lost with what led to it |
 //! | `rebuild.rs` | maps of blobs, slots, pages with two owners |
 //! | `derive.rs` | group maps, state page |
 //!
-//! Invariants: nothing is written where something sound hangs on what is there, so power may fail at any moment; on a
-//! sound volume nothing is written. Rules and cases: `docs/decisions/0012-check-and-repair.md`. What is in
-//! the entries of directories is for the layer above, which also says how their leaves are read ([`NameLeaves`]).
+//! Invariants: nothing is written where something sound hangs on what is there, so power may fail
+//! at any moment; on a sound volume nothing is written. Rules and cases:
+//! `docs/decisions/0012-check-and-repair.md`. What is in the entries of directories is for the
+//! layer above, which also says how their leaves are read ([`NameLeaves`]).
 
 mod derive;
 mod medium;
@@ -60,15 +61,18 @@ pub struct NameEntry {
 
 /// How leaves of directories are read and made.
 pub trait NameLeaves {
-    /// The range of keys of a leaf, widened downwards to what may begin one; `None` if anything in it can't be.
+    /// The range of keys of a leaf, widened downwards to what may begin one; `None` if anything in
+    /// it can't be.
     fn range(&self, key: &HashKey, leaf: &Page, page: u64, owner: u64) -> Option<(u64, u64)>;
     /// The entries of a leaf that can be read, whatever is wrong with others.
     fn entries(&self, leaf: &Page) -> Vec<NameEntry>;
-    /// Leaves (headers filled in, checksums not) with these names, and the lowest key of each, in ascending order.
+    /// Leaves (headers filled in, checksums not) with these names, and the lowest key of each, in
+    /// ascending order.
     fn pack(&self, key: &HashKey, entries: Vec<NameEntry>, owner: u64) -> Vec<(u64, Box<Page>)>;
 }
 
-/// Repairs a volume whose journal was replayed, which changed the pages `redone` (ascending). `progress` hears of blobs looked at and about how many there are.
+/// Repairs a volume whose journal was replayed, which changed the pages `redone` (ascending).
+/// `progress` hears of blobs looked at and about how many there are.
 pub(crate) async fn repair(
     io: &RawIo,
     superblock: &Superblock,
@@ -218,14 +222,14 @@ async fn state_page(medium: &mut Medium<'_>) -> Result<Option<Box<Page>>> {
     }
 }
 
-/// The maps of all groups in use; `None` for one that can't be believed. `initialized`: how many there are, if that
-/// is known.
+/// The maps of all groups in use; `None` for one that can't be believed. `initialized`: how many
+/// there are, if that is known.
 async fn group_maps(
     medium: &mut Medium<'_>,
     initialized: Option<u32>,
 ) -> Result<Vec<Option<Box<Page>>>> {
-    // All of them: a state page that is older than the volume knows of fewer. Only a group in use has a map that
-    // verifies.
+    // All of them: a state page that is older than the volume knows of fewer. Only a group in use
+    // has a map that verifies.
     let mut maps: Vec<Option<Box<Page>>> = Vec::new();
     let mut wrong = Vec::new();
     for group in 0..medium.geometry.groups() {

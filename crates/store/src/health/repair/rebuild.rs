@@ -1,7 +1,9 @@
-//! Puts blobs right: builds maps anew from their leaves, brings back what lost its slot, settles who owns a page.
+//! Puts blobs right: builds maps anew from their leaves, brings back what lost its slot, settles
+//! who owns a page.
 //!
-//! Everything new goes to pages that nothing refers to; a blob switches over to it with its slot, in one sector.
-//! Leaves that are sound stay where they are. See `docs/decisions/0012-check-and-repair.md` for the rules.
+//! Everything new goes to pages that nothing refers to; a blob switches over to it with its slot,
+//! in one sector. Leaves that are sound stay where they are. See
+//! `docs/decisions/0012-check-and-repair.md` for the rules.
 
 use super::medium::{Changes, Expected, Medium, no_space};
 use super::strays::Strays;
@@ -445,7 +447,8 @@ impl Round<'_, '_> {
         }
     }
 
-    /// A page that nothing refers to: first those that are free by the maps, then those that nothing was found to use.
+    /// A page that nothing refers to: first those that are free by the maps, then those that
+    /// nothing was found to use.
     fn fresh(&mut self) -> Result<u64> {
         let geometry = *self.survey.used.geometry();
         loop {
@@ -557,7 +560,8 @@ impl Round<'_, '_> {
         Ok(())
     }
 
-    /// The leaves of a directory with their lowest keys: as they are if they are all sound, packed anew if not.
+    /// The leaves of a directory with their lowest keys: as they are if they are all sound, packed
+    /// anew if not.
     async fn name_leaves(&mut self, owner: u64, leaves: &[Leaf]) -> Result<Vec<(u64, u64)>> {
         let mut sound = Vec::new();
         for leaf in leaves {
@@ -600,7 +604,8 @@ impl Round<'_, '_> {
         Ok(placed)
     }
 
-    /// Inner nodes over leaves, given with their lowest keys in ascending order: root, depth, and pages with the leaves.
+    /// Inner nodes over leaves, given with their lowest keys in ascending order: root, depth, and
+    /// pages with the leaves.
     fn tree(&mut self, owner: u64, leaves: Vec<(u64, u64)>) -> Result<(u64, u8, u64)> {
         let mut pages = leaves.len() as u64;
         let (mut level, mut nodes) = (0, leaves);

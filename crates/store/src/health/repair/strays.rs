@@ -1,8 +1,9 @@
-//! Pages that the maps of groups call used and that nothing was found to use: what a damaged node or slot led to.
+//! Pages that the maps of groups call used and that nothing was found to use: what a damaged node
+//! or slot led to.
 //!
-//! Leaves of trees name the blob that they belong to in their headers, so they find back to it. Where a group's map
-//! can't be believed, all of its pages that nothing uses are looked at; what they hold may be what was
-//! deleted long ago, so it counts only if a name leads to it (`trusted`).
+//! Leaves of trees name the blob that they belong to in their headers, so they find back to it.
+//! Where a group's map can't be believed, all of its pages that nothing uses are looked at; what
+//! they hold may be what was deleted long ago, so it counts only if a name leads to it (`trusted`).
 
 use super::medium::Medium;
 use super::survey::Survey;

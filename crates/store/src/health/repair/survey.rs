@@ -1,8 +1,9 @@
 //! Looks at every slot and walks every map, and writes down what doesn't fit. Changes nothing.
 //!
-//! A page counts as used by a blob when what refers to it was verified: a node only with the right kind, level and
-//! owner in its header. So of metadata no page has two owners; data has no owner written on it, and a page of it
-//! that was marked before is *contested*. [`Survey::patients`] are the blobs whose maps or fields have to change.
+//! A page counts as used by a blob when what refers to it was verified: a node only with the right
+//! kind, level and owner in its header. So of metadata no page has two owners; data has no owner
+//! written on it, and a page of it that was marked before is *contested*. [`Survey::patients`] are
+//! the blobs whose maps or fields have to change.
 //!
 //! Memory: 2 KiB a group in use, 16 bytes a blob, and what is wrong.
 
@@ -451,14 +452,16 @@ async fn blob(
     Ok(())
 }
 
-/// A page of metadata that was verified is this blob's. If it was marked before, then as data of another one.
+/// A page of metadata that was verified is this blob's. If it was marked before, then as data of
+/// another one.
 fn claim(survey: &mut Survey, page: u64) {
     if survey.used.mark(Run { page, pages: 1 }) == Marked::Shared {
         survey.contested.insert(page);
     }
 }
 
-/// The extents of the slot or of the leaves of a tree, or the leaves of names. Answers the pages in use.
+/// The extents of the slot or of the leaves of a tree, or the leaves of names. Answers the pages in
+/// use.
 async fn walk(
     medium: &mut Medium<'_>,
     names: &dyn NameLeaves,

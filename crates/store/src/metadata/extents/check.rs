@@ -1,4 +1,5 @@
-//! Walks a blob's map for `adit check` and tests. Reports everything instead of stopping; repairs nothing.
+//! Walks a blob's map for `adit check` and tests. Reports everything instead of stopping; repairs
+//! nothing.
 
 use super::{Extent, Place, read, tree};
 use crate::format::Slot;
@@ -22,9 +23,9 @@ pub enum Found {
     Extent(Extent),
 }
 
-/// Walks the whole map: reports every problem, every page of the tree and every extent, and returns how
-/// many pages they are (which `allocated_pages` of the slot should agree with). After a miss the caller
-/// forgets what was reported and runs it again.
+/// Walks the whole map: reports every problem, every page of the tree and every extent, and returns
+/// how many pages they are (which `allocated_pages` of the slot should agree with). After a miss
+/// the caller forgets what was reported and runs it again.
 pub fn check(
     pages: &impl PagesRead,
     slot: &Slot,
@@ -47,8 +48,8 @@ pub fn check(
     Ok(checker.used)
 }
 
-/// Checks one leaf of a blob's tree, for who walks the tree himself: `bounds` are the keys that it may hold,
-/// `end` is where the extent before it ends (updated). After a miss nothing was reported.
+/// Checks one leaf of a blob's tree, for who walks the tree himself: `bounds` are the keys that it
+/// may hold, `end` is where the extent before it ends (updated). After a miss nothing was reported.
 pub(crate) fn check_leaf(
     pages: &impl PagesRead,
     slot: &Slot,

@@ -1,18 +1,20 @@
 //! The map of a blob: which pages of the device hold which of its pages.
 //!
-//! Up to [`SLOT_EXTENTS`] extents lie in the slot. More of them are a tree of [`ExtentLeaf`] pages under
-//! inner nodes (`node.rs`), whose root the slot holds; it returns into the slot when few are left.
+//! Up to [`SLOT_EXTENTS`] extents lie in the slot. More of them are a tree of [`ExtentLeaf`] pages
+//! under inner nodes (`node.rs`), whose root the slot holds; it returns into the slot when few are
+//! left.
 //!
 //! Invariants:
 //! 1. Extents are in ascending order and don't overlap; what none covers is a hole.
-//! 2. An extent lies within the bounds of its leaf. So the leaf of a page is the only one to look into, and
-//!    an extent that is inserted is cut at the bounds of leaves.
+//! 2. An extent lies within the bounds of its leaf. So the leaf of a page is the only one to look
+//!    into, and an extent that is inserted is cut at the bounds of leaves.
 //! 3. A leaf is empty only inside a transaction.
 //! 4. `allocated_pages` of the slot counts the pages of extents and of the tree.
 //!
-//! Everything changes through `pages` and `&mut Slot` only: after a [`Stop`] the caller drops both and
-//! perhaps runs again. Not here: allocating and freeing the data's pages, and whether the device pages an
-//! extent names may be touched at all ([`crate::format::geometry::SpaceGeometry::contains`]).
+//! Everything changes through `pages` and `&mut Slot` only: after a [`Stop`] the caller drops both
+//! and perhaps runs again. Not here: allocating and freeing the data's pages, and whether the
+//! device pages an extent names may be touched at all
+//! ([`crate::format::geometry::SpaceGeometry::contains`]).
 
 use crate::format::{
     EXTENT_PAGES_MAX, EXTENT_UNWRITTEN, ExtentLeaf, MAP_EXTENT_TREE, MAP_EXTENTS, NODE_ENTRIES,
@@ -39,11 +41,13 @@ pub use check::{Found, check};
 
 /// A blob's pages are numbered from 0 to below this.
 pub const LOGICAL_END: u64 = u32::MAX as u64;
-/// Extents of a leaf at which it is split. Few in this crate's own tests, so that small maps are deep.
+/// Extents of a leaf at which it is split. Few in this crate's own tests, so that small maps are
+/// deep.
 const LEAF_MAX: usize = if cfg!(test) { 24 } else { NODE_ENTRIES };
 /// Leaves that one call of [`remove`] changes.
 const LEAVES_PER_REMOVE: u32 = 16;
-/// Extents that return into the slot; fewer than fit there, so that a map doesn't go back and forth.
+/// Extents that return into the slot; fewer than fit there, so that a map doesn't go back and
+/// forth.
 const INLINE_AGAIN: usize = SLOT_EXTENTS / 2;
 
 /// A run of pages of a blob in a run of pages of the device.
@@ -167,7 +171,8 @@ pub fn lookup(
     })
 }
 
-/// Calls `f` with all extents that end behind page `from`, in order, until it breaks. EUCLEAN where they aren't in order.
+/// Calls `f` with all extents that end behind page `from`, in order, until it breaks. EUCLEAN where
+/// they aren't in order.
 pub fn for_each(
     pages: &impl PagesRead,
     slot: &Slot,
@@ -195,8 +200,8 @@ pub fn for_each(
     Ok(())
 }
 
-/// Maps a hole. Joins the extent with its neighbours where they continue each other; cuts it where it is
-/// longer than an extent can be. EUCLEAN when something is mapped there already; EFBIG beyond
+/// Maps a hole. Joins the extent with its neighbours where they continue each other; cuts it where
+/// it is longer than an extent can be. EUCLEAN when something is mapped there already; EFBIG beyond
 /// [`LOGICAL_END`].
 pub fn insert(
     pages: &mut impl Pages,
@@ -251,12 +256,12 @@ fn insert_piece(
     splice(pages, slot, address, &place, index..index, &[piece])
 }
 
-/// Unmaps what is mapped in `range` and appends the device runs that this leaves unused to `runs` (which
-/// the closure must have emptied, because it may run again).
+/// Unmaps what is mapped in `range` and appends the device runs that this leaves unused to `runs`
+/// (which the closure must have emptied, because it may run again).
 ///
-/// Bounded: ends after about `max_extents` extents or a few leaves, and then returns the page from which
-/// another call, in another transaction, has to go on. Cutting a hole into the middle of an extent may
-/// need a page for the tree (ENOSPC); unmapping to the end of the blob never does.
+/// Bounded: ends after about `max_extents` extents or a few leaves, and then returns the page from
+/// which another call, in another transaction, has to go on. Cutting a hole into the middle of an
+/// extent may need a page for the tree (ENOSPC); unmapping to the end of the blob never does.
 pub fn remove(
     pages: &mut impl Pages,
     slot: &mut Slot,
@@ -537,7 +542,8 @@ fn around(
     Ok((verify(extents[..start].last())?, verify(extents.get(end))?))
 }
 
-/// `extent`, which replaces the extents `replaced`, joined with its neighbours where that is possible.
+/// `extent`, which replaces the extents `replaced`, joined with its neighbours where that is
+/// possible.
 fn join(
     before: Option<Extent>,
     extent: Extent,
@@ -595,7 +601,8 @@ fn splice_in(extents: &mut [RawExtent], count: &mut u16, range: Range<usize>, ne
     *count = (old - range.len() + new.len()) as u16;
 }
 
-/// Makes room for `need` more extents where those around page `logical` are, and says where that is now.
+/// Makes room for `need` more extents where those around page `logical` are, and says where that is
+/// now.
 fn reserve(
     pages: &mut impl Pages,
     slot: &mut Slot,
@@ -658,10 +665,10 @@ fn grow_tree(pages: &mut impl Pages, slot: &mut Slot, slot_address: u64) -> Resu
     let place = Place::inline(slot_address);
     let extents: SmallVec<[RawExtent; SLOT_EXTENTS]> =
         SmallVec::from_slice(read(pages, slot, slot_address, &place)?);
-    let goal = extents
+    let near = extents
         .last()
         .map_or(0, |last| last.pages_and_physical >> 16);
-    let mut tree = Tree::create(pages, slot_address, PageKind::ExtentLeaf, goal)?;
+    let mut tree = Tree::create(pages, slot_address, PageKind::ExtentLeaf, near)?;
     fill(tree.leaf_mut(pages, tree.root)?, 0, &extents);
     slot.payload.fill(0);
     slot.map_kind = MAP_EXTENT_TREE;
@@ -670,8 +677,8 @@ fn grow_tree(pages: &mut impl Pages, slot: &mut Slot, slot_address: u64) -> Resu
     Ok(())
 }
 
-/// After extents went from `place`: removes the leaf if it is empty, merges it with a neighbour if both
-/// have few, and returns the last few extents into the slot.
+/// After extents went from `place`: removes the leaf if it is empty, merges it with a neighbour if
+/// both have few, and returns the last few extents into the slot.
 fn shrink(
     pages: &mut impl Pages,
     slot: &mut Slot,

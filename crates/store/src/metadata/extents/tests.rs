@@ -226,7 +226,8 @@ fn change(blob: &mut Blob, random: &mut Prng, next: &mut u64, span: u64, growing
             if blob.model.range(logical..logical + len).next().is_some() {
                 return;
             }
-            // Now and then the extent goes on where the one before it, or behind it, is on the device.
+            // Now and then the extent goes on where the one before it, or behind it, is on the
+            // device.
             let unwritten = random.chance(1, 2);
             let before = logical
                 .checked_sub(1)
@@ -502,7 +503,8 @@ fn every_damage_is_reported_and_stops_no_operation_with_a_panic() {
                 unwritten: false,
             };
             let _ = blob.transact(|pages, slot| lookup(pages, slot, ADDRESS, page as u32));
-            // Nothing of these may stay, so that the damage does; they end with an error in any case.
+            // Nothing of these may stay, so that the damage does; they end with an error in any
+            // case.
             let cancel =
                 |outcome: Result<(), Stop>| outcome.and(Err::<(), Stop>(Errno::CANCELED.into()));
             let _ = blob.transact(|pages, slot| cancel(insert(pages, slot, ADDRESS, extent)));
@@ -533,8 +535,8 @@ fn every_damage_is_reported_and_stops_no_operation_with_a_panic() {
     );
 }
 
-/// An extent was found, its full leaf split for more room, and then it was in neither half: a panic, reached with an
-/// image whose checksums are right.
+/// An extent was found, its full leaf split for more room, and then it was in neither half: a
+/// panic, reached with an image whose checksums are right.
 #[test]
 fn an_extent_that_a_split_loses_in_a_leaf_out_of_order_is_an_error() {
     let mut blob = Blob::new();
@@ -559,8 +561,8 @@ fn an_extent_that_a_split_loses_in_a_leaf_out_of_order_is_an_error() {
     assert_eq!(errno(removed), Errno::UCLEAN);
 }
 
-/// Found by fuzzing: extents out of order, in a slot or a leaf, were handed on as they came, with a promise that they
-/// are in order.
+/// Found by fuzzing: extents out of order, in a slot or a leaf, were handed on as they came, with a
+/// promise that they are in order.
 #[test]
 fn extents_out_of_order_are_an_error_for_who_walks_over_them() {
     let mut blob = Blob::new();

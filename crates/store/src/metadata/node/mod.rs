@@ -1,7 +1,8 @@
 //! Inner nodes, shared by the trees of extents and the trees of names.
 //!
-//! A [`Tree`] maps ranges of 64-bit keys to leaf pages. What is in a leaf is the business of the tree's
-//! user; this file finds the leaf of a key, and keeps the way to the leaves when one is split or emptied.
+//! A [`Tree`] maps ranges of 64-bit keys to leaf pages. What is in a leaf is the business of the
+//! tree's user; this file finds the leaf of a key, and keeps the way to the leaves when one is
+//! split or emptied.
 //!
 //! ```text
 //!   level 2            [ -∞ | 500 ]            an entry (key, child): child holds keys from `key` up to
@@ -9,14 +10,16 @@
 //!   level 0       leaf  leaf     leaf  leaf
 //! ```
 //!
-//! Invariants, checked at every visit: the kind, the owner and the level of a node are those expected,
-//! so a descent is at most [`DEPTH_MAX`] steps and can't loop; a node is never empty; the bounds of a
-//! child lie within those of its parent, so iterating from leaf to leaf by [`Path::upper`] always ends.
-//! Keys of a node ascend strictly: one key never continues in a second leaf.
+//! Invariants, checked at every visit: the kind, the owner and the level of a node are those
+//! expected, so a descent is at most [`DEPTH_MAX`] steps and can't loop; a node is never empty; the
+//! bounds of a child lie within those of its parent, so iterating from leaf to leaf by
+//! [`Path::upper`] always ends. Keys of a node ascend strictly: one key never continues in a second
+//! leaf.
 //!
-//! Nodes are not balanced when entries go: an empty leaf is removed, with the nodes that this empties,
-//! and a root with a single child gives way to it. Every change touches O(depth) pages. What lies behind
-//! the last entry of a node is left as it is: clearing it would only lengthen the journal's records.
+//! Nodes are not balanced when entries go: an empty leaf is removed, with the nodes that this
+//! empties, and a root with a single child gives way to it. Every change touches O(depth) pages.
+//! What lies behind the last entry of a node is left as it is: clearing it would only lengthen the
+//! journal's records.
 
 use crate::format::{
     InnerEntry, NODE_ENTRIES, PAGE_HEADER_BYTES, Page, PageHeader, PageKind, Slot,
@@ -32,7 +35,8 @@ mod tests;
 /// Most levels of inner nodes.
 pub const DEPTH_MAX: usize = 8;
 
-/// Entries at which a node is split. Few of them in this crate's own tests, so that small trees are deep.
+/// Entries at which a node is split. Few of them in this crate's own tests, so that small trees are
+/// deep.
 const ENTRIES_MAX: usize = if cfg!(test) { 6 } else { NODE_ENTRIES };
 
 /// A tree: where it begins and what it is made of. Copied out of a slot, changed, and written back.
@@ -86,7 +90,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// A leaf found by walking over the tree. It doesn't know the way, so the tree can't be changed by it.
+    /// A leaf found by walking over the tree. It doesn't know the way, so the tree can't be changed
+    /// by it.
     pub(crate) fn to_leaf(leaf: u64, lower: u64, upper: Option<u64>) -> Path {
         Path {
             steps: [Step::default(); DEPTH_MAX],
@@ -121,7 +126,8 @@ fn find_child(entries: &[InnerEntry], key: u64) -> usize {
     entries[1..].partition_point(|entry| entry.key <= key)
 }
 
-/// Checks what a tree node's header says against what the way to it promised. For leaves of any tree.
+/// Checks what a tree node's header says against what the way to it promised. For leaves of any
+/// tree.
 pub fn check_header(
     page: u64,
     header: &PageHeader,
@@ -175,14 +181,14 @@ impl Tree {
         self.pages_added = 0;
     }
 
-    /// A new tree of one empty leaf (its header is filled in), near `goal`.
+    /// A new tree of one empty leaf (its header is filled in), near `near`.
     pub fn create(
         pages: &mut impl Pages,
         owner: u64,
         leaf_kind: PageKind,
-        goal: u64,
+        near: u64,
     ) -> Result<Tree, Stop> {
-        let root = pages.allocate_page(goal)?;
+        let root = pages.allocate_page(near)?;
         begin(pages.fresh_page(root, leaf_kind)?, leaf_kind, 0, owner);
         Ok(Tree {
             pages_added: 1,
@@ -273,8 +279,8 @@ impl Tree {
         Ok(leaf)
     }
 
-    /// Adds an empty leaf behind the leaf of `path`, for the keys from `key` on, and returns its page.
-    /// The caller moves what belongs there; the path is no longer valid.
+    /// Adds an empty leaf behind the leaf of `path`, for the keys from `key` on, and returns its
+    /// page. The caller moves what belongs there; the path is no longer valid.
     pub fn add_leaf(&mut self, pages: &mut impl Pages, path: &Path, key: u64) -> Result<u64, Stop> {
         if key <= path.lower || path.upper.is_some_and(|upper| key >= upper) {
             return Err(corrupt(
@@ -287,9 +293,10 @@ impl Tree {
         Ok(leaf)
     }
 
-    /// Removes and frees the leaf of `path`, which the caller emptied, with the inner nodes that this
-    /// empties. Its range goes to the leaf before it (or behind it, if it was its node's first). The only
-    /// leaf of a tree can't be removed: see [`Tree::destroy`]. The path is no longer valid.
+    /// Removes and frees the leaf of `path`, which the caller emptied, with the inner nodes that
+    /// this empties. Its range goes to the leaf before it (or behind it, if it was its node's
+    /// first). The only leaf of a tree can't be removed: see [`Tree::destroy`]. The path is no
+    /// longer valid.
     pub fn remove_leaf(&mut self, pages: &mut impl Pages, path: &Path) -> Result<(), Stop> {
         assert!(self.depth > 0, "the only leaf of a tree is removed");
         let mut emptied = path.leaf;
@@ -320,8 +327,8 @@ impl Tree {
         self.free_node(pages, self.root)
     }
 
-    /// The leaf before that of `path`, if both hang from the same inner node: a pair that may be merged
-    /// (the later one is removed).
+    /// The leaf before that of `path`, if both hang from the same inner node: a pair that may be
+    /// merged (the later one is removed).
     pub fn leaf_before(&self, pages: &impl PagesRead, path: &Path) -> Result<Option<Path>, Stop> {
         match path.steps().last() {
             Some(step) if step.index > 0 => Ok(Some(self.descend(pages, path.lower - 1)?)),
@@ -377,11 +384,11 @@ impl Tree {
     fn new_node(
         &mut self,
         pages: &mut impl Pages,
-        goal: u64,
+        near: u64,
         kind: PageKind,
         level: u8,
     ) -> Result<u64, Stop> {
-        let page = pages.allocate_page(goal)?;
+        let page = pages.allocate_page(near)?;
         begin(pages.fresh_page(page, kind)?, kind, level, self.owner);
         self.pages_added += 1;
         Ok(page)
@@ -465,9 +472,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Walks the whole tree for a checker: reports what is wrong with inner nodes to `problem` and goes
-    /// on with the rest, calls `leaf` with the page and the bounds of every leaf (its header isn't
-    /// checked), and `node` with every page of the tree, each once. A miss ends the walk; run it again.
+    /// Walks the whole tree for a checker: reports what is wrong with inner nodes to `problem` and
+    /// goes on with the rest, calls `leaf` with the page and the bounds of every leaf (its header
+    /// isn't checked), and `node` with every page of the tree, each once. A miss ends the walk; run
+    /// it again.
     pub fn check(&self, pages: &impl PagesRead, visit: &mut dyn Visit) -> Result<(), Stop> {
         if usize::from(self.depth) > DEPTH_MAX {
             visit.problem(

@@ -87,7 +87,8 @@ fn random_splits_and_removals_agree_with_a_sorted_map_through_misses() {
                 assert_eq!((path.lower, path.leaf), (lower, leaf));
                 model.remove(&lower);
             }
-            // Which neighbour inherits a removed leaf's range is the tree's choice: take its bounds over.
+            // Which neighbour inherits a removed leaf's range is the tree's choice: take its bounds
+            // over.
             let found = check(&mut pages, &tree);
             assert_eq!(found.problems, []);
             assert_eq!(found.nodes.len(), pages.len());

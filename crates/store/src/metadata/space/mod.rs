@@ -1,7 +1,8 @@
-//! Which pages of the device are free: allocation groups, their map pages, and what is between states.
+//! Which pages of the device are free: allocation groups, their map pages, and what is between
+//! states.
 //!
-//! A group's map page says what is true in the journal's order. [`Space`] adds, in memory, the *overlay*:
-//! pages that must not be handed out although the map calls them free.
+//! A group's map page says what is true in the journal's order. [`Space`] adds, in memory, the
+//! *overlay*: pages that must not be handed out although the map calls them free.
 //!
 //! ```text
 //!              take                commit                 free                  release
@@ -13,11 +14,14 @@
 //! Invariants:
 //! 1. A page is never in the overlay and used in its map at once.
 //! 2. `take` returns only pages that are free in the map and not in the overlay.
-//! 3. A hint is an upper bound of the longest free run of its group, so skipping by hint misses nothing.
-//! 4. Between `mark` and `keep`/`rollback` every change of the overlay is logged, because closures restart.
+//! 3. A hint is an upper bound of the longest free run of its group, so skipping by hint misses
+//!    nothing.
+//! 4. Between `mark` and `keep`/`rollback` every change of the overlay is logged, because closures
+//!    restart.
 //!
-//! Not here: when a free is durable and may be released, and how much is reserved for whom (the store
-//! knows both). Slots are in `slot_page.rs`, comparing with what the blobs use in `space_check.rs`.
+//! Not here: when a free is durable and may be released, and how much is reserved for whom (the
+//! store knows both). Slots are in `slot_page.rs`, comparing with what the blobs use in
+//! `space_check.rs`.
 
 use crate::format::{GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, PageKind, StatePage};
 use crate::metadata::page_view::{begin, corrupt, view, view_mut};
@@ -103,7 +107,7 @@ pub struct Space {
     marks: u32,
     /// Upper bound of the longest free run, by group; groups beyond the end are unknown.
     hints: Vec<u16>,
-    /// Where the last search without a better goal ended; 0: ask the state page.
+    /// Where the last search without a better near ended; 0: ask the state page.
     cursor: u64,
     /// Groups that may hold slot pages with room. A hint as well.
     pub(crate) slot_groups: BTreeSet<u32>,
@@ -133,7 +137,8 @@ impl Space {
         }
     }
 
-    /// The page can't be read. If it is a group's map, nothing more is allocated there; says whether that is news.
+    /// The page can't be read. If it is a group's map, nothing more is allocated there; says
+    /// whether that is news.
     pub(crate) fn avoid(&mut self, page: u64) -> bool {
         let group = page.saturating_sub(self.geometry.first_group) / GROUP_PAGES;
         match u32::try_from(group) {
@@ -145,7 +150,8 @@ impl Space {
         }
     }
 
-    /// This page of checksums can't be read: what is written next goes elsewhere, if there is another group.
+    /// This page of checksums can't be read: what is written next goes elsewhere, if there is
+    /// another group.
     pub(crate) fn avoid_data(&mut self, page: u64) {
         let group = page.saturating_sub(self.geometry.first_group) / GROUP_PAGES;
         if self.groups > 1 {
@@ -197,12 +203,12 @@ impl Space {
         Ok(free.saturating_sub(self.taken + self.pending))
     }
 
-    /// Takes up to `want` contiguous pages: at `goal` (0: where the last such search ended), else the
-    /// first run of at least a cluster (or `want`) behind it or in another group, else the longest that
-    /// a bounded search finds. Only the overlay knows of it until [`Space::commit`].
+    /// Takes up to `want` contiguous pages: at `near` (0: where the last such search ended), else
+    /// the first run of at least a cluster (or `want`) behind it or in another group, else the
+    /// longest that a bounded search finds. Only the overlay knows of it until [`Space::commit`].
     ///
     /// It may initialize a group, so it runs inside a transaction. ENOSPC when nothing is free.
-    pub fn take(&mut self, pages: &mut impl Pages, goal: u64, want: u32) -> Result<Run, Stop> {
+    pub fn take(&mut self, pages: &mut impl Pages, near: u64, want: u32) -> Result<Run, Stop> {
         let _in = breakdown::enter(Layer::Allocate);
         assert!(want > 0, "a run of no pages");
         let state = self.state(pages)?;
@@ -216,18 +222,19 @@ impl Space {
         }
         let want = (want as usize).min(GROUP_PAGES as usize - self.geometry.head_pages());
         let need = want.min(self.geometry.cluster_pages.max(1) as usize);
-        let from_cursor = goal == 0;
-        let goal = if from_cursor { self.cursor } else { goal };
+        let from_cursor = near == 0;
+        let near = if from_cursor { self.cursor } else { near };
 
         if let Some((group, offset)) = self
             .geometry
-            .position(goal)
+            .position(near)
             .filter(|place| place.0 < initialized)
             && self.hint(group) > 0
         {
             let free = self.free_words(pages, group)?;
             let len = free.run_at(offset, want);
-            // Behind a goal even a short run is good: it continues an extent. Behind the cursor it isn't.
+            // Behind a near even a short run is good: it continues an extent. Behind the cursor it
+            // isn't.
             if len >= if from_cursor { need } else { 1 } {
                 return Ok(self.took(group, (offset, len), from_cursor));
             }
@@ -265,8 +272,8 @@ impl Space {
         self.take_longest(pages, want)
     }
 
-    /// The longest run there is, or that [`SEARCHES_MAX`] groups have which may have it. Every group was
-    /// searched before, so most bounds are exact and this ends after a few.
+    /// The longest run there is, or that [`SEARCHES_MAX`] groups have which may have it. Every
+    /// group was searched before, so most bounds are exact and this ends after a few.
     fn take_longest(&mut self, pages: &impl PagesRead, want: usize) -> Result<Run, Stop> {
         let mut best = (0, (0, 0));
         let mut searches = 0;
@@ -346,7 +353,8 @@ impl Space {
             if overlay.is_some_and(|overlay| !none_set(&overlay.words, offset, run.pages)) {
                 return Err(corrupt(run.page, "is freed twice"));
             }
-            // Without a map there is nothing to note it in: the space is lost until a repair makes the map anew.
+            // Without a map there is nothing to note it in: the space is lost until a repair makes
+            // the map anew.
             self.apply(Change::Freed, run);
             return Ok(());
         }
@@ -361,7 +369,8 @@ impl Space {
         Ok(())
     }
 
-    /// Pages of a free that is durable, and to which no request is in flight, may be handed out again.
+    /// Pages of a free that is durable, and to which no request is in flight, may be handed out
+    /// again.
     pub fn release(&mut self, run: Run) {
         self.apply(Change::Released, run);
     }
@@ -372,7 +381,8 @@ impl Space {
         Mark(self.log.len())
     }
 
-    /// Takes back all changes of the overlay since the mark. What was done to pages the store drops.
+    /// Takes back all changes of the overlay since the mark. What was done to pages the store
+    /// drops.
     pub fn rollback(&mut self, mark: Mark) {
         while self.log.len() > mark.0 {
             if let Some((change, run)) = self.log.pop() {

@@ -67,13 +67,13 @@ impl Volume {
         Ok(value)
     }
 
-    fn take(&mut self, goal: u64, want: u32) -> Result<Run, Error> {
-        self.transact(|space, pages| space.take(pages, goal, want))
+    fn take(&mut self, near: u64, want: u32) -> Result<Run, Error> {
+        self.transact(|space, pages| space.take(pages, near, want))
     }
 
-    fn allocate(&mut self, goal: u64, want: u32) -> Result<Run, Error> {
+    fn allocate(&mut self, near: u64, want: u32) -> Result<Run, Error> {
         self.transact(|space, pages| {
-            let run = space.take(pages, goal, want)?;
+            let run = space.take(pages, near, want)?;
             space.commit(pages, run, PageState::Used)?;
             Ok(run)
         })
@@ -210,7 +210,7 @@ fn a_goal_is_met_exactly_and_cut_where_the_free_run_ends() {
             pages: 5
         }
     );
-    // A goal that isn't free: the first run of a cluster behind it.
+    // A near that isn't free: the first run of a cluster behind it.
     assert_eq!(
         volume.allocate(first.page, 20).unwrap(),
         Run {
@@ -457,14 +457,14 @@ fn random_operations_agree_with_a_model_through_misses_rollbacks_and_remounts() 
                 20
             };
             let want = random.range(1..size.max(2)) as u32;
-            let goal = if random.chance(1, 2) {
+            let near = if random.chance(1, 2) {
                 0
             } else {
                 random.range(0..geometry.volume_pages + 100)
             };
             let index = random.index(runs.len().max(1));
             match (random.below(7), runs.get(index).copied()) {
-                (0..=2, _) => match volume.take(goal, want) {
+                (0..=2, _) => match volume.take(near, want) {
                     Ok(run) => {
                         assert!(
                             run.pages > 0 && run.pages <= want && geometry.contains(run),
@@ -477,15 +477,15 @@ fn random_operations_agree_with_a_model_through_misses_rollbacks_and_remounts() 
                                 "seed {seed} step {step}: {run:?}"
                             );
                         }
-                        if goal != 0 && geometry.position(goal).is_some() && run.page != goal {
-                            // An uninitialized group has no page that could be a goal.
+                        if near != 0 && geometry.position(near).is_some() && run.page != near {
+                            // An uninitialized group has no page that could be a near.
                             let initialized = volume
                                 .transact(|space, pages| Ok(space.state(pages)?.groups_initialized))
                                 .unwrap();
-                            let reachable = geometry.position(goal).unwrap().0 + 1 < initialized;
+                            let reachable = geometry.position(near).unwrap().0 + 1 < initialized;
                             assert!(
-                                !reachable || model.contains_key(&goal),
-                                "seed {seed} step {step}: goal {goal} was free"
+                                !reachable || model.contains_key(&near),
+                                "seed {seed} step {step}: near {near} was free"
                             );
                         }
                         runs.push((run, Model::Taken));
@@ -533,7 +533,7 @@ fn random_operations_agree_with_a_model_through_misses_rollbacks_and_remounts() 
                             Model::Taken => space.commit(pages, run, PageState::Used)?,
                             _ => space.free(pages, run)?,
                         }
-                        if let Ok(more) = space.take(pages, goal, want) {
+                        if let Ok(more) = space.take(pages, near, want) {
                             space.commit(pages, more, PageState::Used)?;
                         }
                         Err::<(), Stop>(Errno::CANCELED.into())
@@ -567,7 +567,8 @@ fn random_operations_agree_with_a_model_through_misses_rollbacks_and_remounts() 
     }
 }
 
-/// Where no map could say that a page was freed already, by another file that claims it, its second free was a panic.
+/// Where no map could say that a page was freed already, by another file that claims it, its second
+/// free was a panic.
 #[test]
 fn a_page_that_is_freed_twice_in_a_group_without_a_map_is_an_error() {
     let mut volume = Volume::new(geometry());

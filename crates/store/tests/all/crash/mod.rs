@@ -1,4 +1,5 @@
-//! What the crash tests share: recognizable content, and a model of what a blob may hold after a crash.
+//! What the crash tests share: recognizable content, and a model of what a blob may hold after a
+//! crash.
 
 pub(crate) mod model;
 

@@ -1,8 +1,9 @@
 //! What a blob may hold after a crash, by the durability contract.
 //!
-//! A blob has the content of its last completed sync, byte by byte overlaid by any of the changes since: each byte is
-//! what was synced or what one of the changes made it. Its size is one of those it had since, or between
-//! them. All content is stamped with blob, version and offset, so another blob's bytes are recognized.
+//! A blob has the content of its last completed sync, byte by byte overlaid by any of the changes
+//! since: each byte is what was synced or what one of the changes made it. Its size is one of those
+//! it had since, or between them. All content is stamped with blob, version and offset, so another
+//! blob's bytes are recognized.
 
 use adit_base::hash::mix64;
 use adit_store::BlobId;
@@ -93,8 +94,9 @@ impl Model {
         self.changes.push(Change::Write { range, version });
     }
 
-    /// The size was changed, or may have been. A commit alone makes it durable where the store changes the size at
-    /// once: when it grows, or is cut off from what certainly was longer. Else it comes with the data before it.
+    /// The size was changed, or may have been. A commit alone makes it durable where the store
+    /// changes the size at once: when it grows, or is cut off from what certainly was longer. Else
+    /// it comes with the data before it.
     pub(crate) fn resized(&mut self, size: u64, done: bool) {
         let at_once = size >= self.size() || size <= self.sizes.start;
         let zeroed = size.min(self.size())..u64::MAX;

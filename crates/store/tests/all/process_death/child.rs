@@ -1,8 +1,9 @@
 //! Processes to be killed: this test's program, started again in a role.
 //!
-//! `run` is what such a process does, [`Child`] is how the test sees it. They talk through files in one directory: the
-//! image, an outline of the world, and a log to which the process writes a line before (`?`) and after (`!`) each
-//! operation. A line in it is in the kernel's hands, so it outlives the process.
+//! `run` is what such a process does, [`Child`] is how the test sees it. They talk through files in
+//! one directory: the image, an outline of the world, and a log to which the process writes a line
+//! before (`?`) and after (`!`) each operation. A line in it is in the kernel's hands, so it
+//! outlives the process.
 
 use super::moment::{open_with, options};
 use super::world::{Op, World, numbers};

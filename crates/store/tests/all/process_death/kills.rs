@@ -1,4 +1,5 @@
-//! Processes that the kernel kills, anywhere: at work, and while they take over what another one left.
+//! Processes that the kernel kills, anywhere: at work, and while they take over what another one
+//! left.
 
 use super::child::{self, Child, Place, Role, create_image, open_image, replay};
 use super::moment::{Mappings, VOLUME_BYTES, format, options, unprotected, volume_id};

@@ -14,7 +14,8 @@ use adit_store::{BlobId, Store, StoreOptions, SyncKind, Takeover};
 use std::path::Path;
 use std::sync::Arc;
 
-/// One blob, synced as pattern 1 and then written, not synced, as pattern 2; and what that process left.
+/// One blob, synced as pattern 1 and then written, not synced, as pattern 2; and what that process
+/// left.
 pub(crate) fn one_blob(device: &Arc<FaultDevice>, mappings: &Mappings) -> (BlobId, Moment) {
     let engine = open_alone(device.clone(), &options()).unwrap();
     let id = engine
@@ -98,8 +99,9 @@ fn a_mapping_of_an_earlier_opening_never_comes_over_newer_data() {
     }
 }
 
-/// A process that was killed between closing the volume and deleting its mapping (or a copy that somebody
-/// puts back): the superblock says that nothing is missing, and the mapping is of its very epoch.
+/// A process that was killed between closing the volume and deleting its mapping (or a copy that
+/// somebody puts back): the superblock says that nothing is missing, and the mapping is of its very
+/// epoch.
 #[test]
 fn a_mapping_beside_a_closed_volume_is_not_used() {
     let device = formatted(VOLUME_BYTES);
@@ -132,9 +134,10 @@ fn a_mapping_beside_a_closed_volume_is_not_used() {
     }
 }
 
-/// A copy of a volume on the same machine has its id, and its next opening the same epoch. Each of the two opened
-/// in turn, both killed: the second was refused its mapping's name, and its next opening took the first one's
-/// mapping for its own, wrote that one's data and metadata over what it had synced, and deleted it.
+/// A copy of a volume on the same machine has its id, and its next opening the same epoch. Each of
+/// the two opened in turn, both killed: the second was refused its mapping's name, and its next
+/// opening took the first one's mapping for its own, wrote that one's data and metadata over what
+/// it had synced, and deleted it.
 #[test]
 fn a_mapping_of_a_copy_of_the_volume_is_left_to_the_copy() {
     let device = formatted(VOLUME_BYTES);
@@ -187,7 +190,8 @@ fn a_mapping_whose_header_does_not_fit_its_name_is_refused() {
     }
 }
 
-/// The volume isn't opened, for writing or to look at it, and the words name the mapping; nothing changes.
+/// The volume isn't opened, for writing or to look at it, and the words name the mapping; nothing
+/// changes.
 fn refused(device: &Arc<FaultDevice>, mappings: &Mappings, case: &str) {
     let before = superblock(&device.image()).sequence;
     for read_only in [false, true] {
@@ -218,8 +222,9 @@ fn without(device: &Arc<FaultDevice>, id: BlobId, takeover: Takeover, case: &str
     )
 }
 
-/// Whatever lies under the name of a mapping that can't be used: the volume isn't opened, until somebody says that it shall be
-/// without. (It was opened as after a power cut, with a warning that nobody saw.)
+/// Whatever lies under the name of a mapping that can't be used: the volume isn't opened, until
+/// somebody says that it shall be without. (It was opened as after a power cut, with a warning that
+/// nobody saw.)
 #[test]
 fn what_is_no_mapping_is_refused_until_it_is_given_up() {
     let device = formatted(VOLUME_BYTES);
@@ -305,8 +310,9 @@ fn a_mapping_without_permissions_is_used_or_left_alone() {
     assert_eq!(mappings.paths().is_empty(), readable);
 }
 
-/// A mapping is memory: bytes without checksums of their own, so a flipped one may be believed. But whoever reads it neither
-/// panics nor hangs, an opening that refuses it names it, and without it the volume opens.
+/// A mapping is memory: bytes without checksums of their own, so a flipped one may be believed. But
+/// whoever reads it neither panics nor hangs, an opening that refuses it names it, and without it
+/// the volume opens.
 #[test]
 fn a_mapping_with_flipped_bits_neither_breaks_nor_stops_the_opening_for_good() {
     let device = formatted(VOLUME_BYTES);

@@ -1,4 +1,5 @@
-//! The death of the process is not the machine's: what was acknowledged is there after SIGKILL, on the same boot.
+//! The death of the process is not the machine's: what was acknowledged is there after SIGKILL, on
+//! the same boot.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! A death as a value: what a process leaves that is killed at a given request.
 //!
-//! That is the device's content and the mappings, copied between two instructions of the only thread that changes
-//! them. What the process, which lives in truth, does afterwards is thrown away.
+//! That is the device's content and the mappings, copied between two instructions of the only
+//! thread that changes them. What the process, which lives in truth, does afterwards is thrown
+//! away.
 use super::world::{Op, World};
 use crate::rig::{PAGE, drop_dead, engine_options};
 use adit_base::random::Prng;
@@ -121,7 +122,8 @@ pub(crate) fn volume_id_of(device: &FaultDevice) -> u128 {
     volume_id(&page)
 }
 
-/// The mappings of one volume; those that are left go with the value, so that a test leaves nothing behind.
+/// The mappings of one volume; those that are left go with the value, so that a test leaves nothing
+/// behind.
 pub(crate) struct Mappings(pub(crate) u128);
 
 impl Mappings {
@@ -283,7 +285,8 @@ impl Device for Witness {
     }
 }
 
-/// A device whose writes outside of superblocks and ring wait while it is shut, so that no checkpoint gets anywhere.
+/// A device whose writes outside of superblocks and ring wait while it is shut, so that no
+/// checkpoint gets anywhere.
 pub(crate) struct Gate {
     device: Arc<FaultDevice>,
     shut: Mutex<bool>,

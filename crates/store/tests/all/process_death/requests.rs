@@ -1,5 +1,6 @@
-//! Deaths before each request to the device: of a workload, of a takeover, and of a takeover that follows one that died. With
-//! them, what makes a takeover hard: a full ring, a full volume, a device that fails.
+//! Deaths before each request to the device: of a workload, of a takeover, and of a takeover that
+//! follows one that died. With them, what makes a takeover hard: a full ring, a full volume, a
+//! device that fails.
 
 use super::moment::{
     Gate, Mappings, Moment, RING_PAGES, VOLUME_BYTES, Witness, formatted, formatted_with, leavings,
@@ -15,7 +16,8 @@ use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, SyncKind, XattrMode};
 use std::sync::Arc;
 
-/// Works on a volume until request number `at`; answers what is left, what has to be there, and what was in flight.
+/// Works on a volume until request number `at`; answers what is left, what has to be there, and
+/// what was in flight.
 fn die_at(device: &Arc<FaultDevice>, seed: u64, at: u64) -> (Moment, World, Op) {
     let mut random = Prng::new(seed);
     let mut world = World::default();
@@ -274,8 +276,9 @@ fn a_full_volume_is_taken_over() {
     }
 }
 
-/// A file had grown since its last write-back, and was truncated to more than it had then. Its new size was only in
-/// memory, the pages that had shown how large it was were gone: after a kill it was as large as its last dirty page.
+/// A file had grown since its last write-back, and was truncated to more than it had then. Its new
+/// size was only in memory, the pages that had shown how large it was were gone: after a kill it
+/// was as large as its last dirty page.
 #[test]
 fn a_truncated_size_survives_and_half_a_truncation_leaves_no_smaller_one() {
     let empty = formatted(VOLUME_BYTES);
@@ -329,8 +332,9 @@ fn a_truncated_size_survives_and_half_a_truncation_leaves_no_smaller_one() {
     }
 }
 
-/// A page with records that were not sealed yet was freed, and written again: the new frame, which has no place on the
-/// device, passed for the old one. The next checkpoint wrote it home, to device page 0, over a superblock.
+/// A page with records that were not sealed yet was freed, and written again: the new frame, which
+/// has no place on the device, passed for the old one. The next checkpoint wrote it home, to device
+/// page 0, over a superblock.
 #[test]
 fn a_page_that_is_written_again_after_it_was_freed_with_unsealed_records_leaves_the_superblocks_alone()
  {

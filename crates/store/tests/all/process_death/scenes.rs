@@ -1,5 +1,6 @@
-//! The world around the image changes between the death and the opening: it was copied, put back, moved, is reached in another way, or
-//! looked at. What was acknowledged is there, or the opening is refused with words and everything is there later.
+//! The world around the image changes between the death and the opening: it was copied, put back,
+//! moved, is reached in another way, or looked at. What was acknowledged is there, or the opening
+//! is refused with words and everything is there later.
 
 use super::mappings::{one_blob, rewrite, version, version_with};
 use super::moment::{
@@ -62,8 +63,9 @@ fn refusal(device: &Arc<FaultDevice>, options: &StoreOptions, errno: Errno, case
     error
 }
 
-/// A volume is open, a crash-consistent copy of it is made, work goes on, the process is killed, and the copy is put back over the
-/// image. (The mapping was replayed over the older image: 65 problems, no root directory.)
+/// A volume is open, a crash-consistent copy of it is made, work goes on, the process is killed,
+/// and the copy is put back over the image. (The mapping was replayed over the older image: 65
+/// problems, no root directory.)
 #[test]
 fn an_older_image_that_was_put_back_is_refused() {
     for checkpoint in [false, true] {
@@ -143,7 +145,8 @@ fn an_image_of_an_earlier_opening_that_was_put_back_is_refused() {
     assert_eq!(version(&left.restore(&device, &mappings), id, "newer"), 2);
 }
 
-/// SIGKILL; `cp r.adit bak.adit`; `adit ls bak.adit`. (The copy took the mapping: 20 acknowledged files were gone from the original.)
+/// SIGKILL; `cp r.adit bak.adit`; `adit ls bak.adit`. (The copy took the mapping: 20 acknowledged
+/// files were gone from the original.)
 #[test]
 fn a_copy_never_takes_what_belongs_to_the_original() {
     let device = formatted(VOLUME_BYTES);
@@ -189,8 +192,9 @@ fn a_copy_of_a_volume_that_was_synced_needs_no_words() {
     assert_eq!(version(&device, id, "original"), 1);
 }
 
-/// An image and a loop device of it, or a file system without locks: nothing but the bytes tells that somebody has the volume open.
-/// (Two writers: 600 synced files were gone, and a check said "clean".)
+/// An image and a loop device of it, or a file system without locks: nothing but the bytes tells
+/// that somebody has the volume open. (Two writers: 600 synced files were gone, and a check said
+/// "clean".)
 #[test]
 fn a_living_owner_is_found_however_the_opener_came_to_the_bytes() {
     for options in [options(), unprotected()] {
@@ -234,7 +238,8 @@ fn a_living_owner_is_found_however_the_opener_came_to_the_bytes() {
     }
 }
 
-/// ls, stat, cat, du, df, info, get on a volume whose process was killed: everything is seen, and nothing changes.
+/// ls, stat, cat, du, df, info, get on a volume whose process was killed: everything is seen, and
+/// nothing changes.
 #[test]
 fn a_look_after_a_kill_sees_everything_and_writes_nothing() {
     let device = formatted(VOLUME_BYTES);
@@ -256,8 +261,8 @@ fn a_look_after_a_kill_sees_everything_and_writes_nothing() {
     assert_eq!(superblock(&cut.image()).sequence, before.0);
 }
 
-/// A device that lost both superblocks of an opening, so that the older ones say *closed*. (`ls` and `open` succeeded in silence on
-/// stale metadata, and might have written.)
+/// A device that lost both superblocks of an opening, so that the older ones say *closed*. (`ls`
+/// and `open` succeeded in silence on stale metadata, and might have written.)
 #[test]
 fn a_closed_superblock_is_not_believed_when_the_journal_goes_on_behind_it() {
     let device = formatted(VOLUME_BYTES);
@@ -291,8 +296,9 @@ fn a_closed_superblock_is_not_believed_when_the_journal_goes_on_behind_it() {
     close(engine);
 }
 
-/// The device damaged the last page of the journal, which nothing behind it proves. The killed process knew that it was durable. (The
-/// volume counted as an older copy, and neither an opening nor a repair went on.)
+/// The device damaged the last page of the journal, which nothing behind it proves. The killed
+/// process knew that it was durable. (The volume counted as an older copy, and neither an opening
+/// nor a repair went on.)
 #[test]
 fn a_damaged_end_of_the_journal_is_repaired_and_no_older_image() {
     let device = formatted(VOLUME_BYTES);

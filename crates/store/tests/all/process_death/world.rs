@@ -1,5 +1,5 @@
-//! A random workload on bare blobs, and a model of what it must leave: all that was acknowledged, exactly; of the one
-//! operation in flight, a part.
+//! A random workload on bare blobs, and a model of what it must leave: all that was acknowledged,
+//! exactly; of the one operation in flight, a part.
 
 use crate::crash::model::{Model, stamp, stamped};
 use crate::rig::{PAGE, create};
@@ -344,8 +344,8 @@ impl World {
         self.acknowledged(op, created);
     }
 
-    /// Compares the volume with what it has to be, where `in_flight` may have happened in part; takes over what is
-    /// there, with half a deletion completed.
+    /// Compares the volume with what it has to be, where `in_flight` may have happened in part;
+    /// takes over what is there, with half a deletion completed.
     pub(crate) fn judge(
         &mut self,
         engine: &Arc<Engine<Store>>,
@@ -514,7 +514,8 @@ impl Known {
             Some(Op::Resize { size, .. }) if size < old => {
                 sized(now, size..=old)?;
                 self.same(found, 0..size)?;
-                // Whatever was there once: what the truncation threw away first was perhaps not at home yet.
+                // Whatever was there once: what the truncation threw away first was perhaps not at
+                // home yet.
                 let odd = (size..now).find(|at| {
                     let byte = found[*at as usize];
                     let ever = (self.history.iter()).any(|(range, version)| {

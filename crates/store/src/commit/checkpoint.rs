@@ -7,12 +7,12 @@
 //!
 //! Invariants:
 //! 1. A metadata page goes home as its image at X: the frame itself while it is unchanged since,
-//!    the image that `Journal::save_image` kept otherwise. So nothing goes home before its record
+//!    the image that `Images::save` kept otherwise. So nothing goes home before its record
 //!    is durable.
 //! 2. The tail moves only after a flush that covers every home write, and counts only when both
 //!    superblocks are durable (`flushed_tail`).
 //! 3. A page that is freed meanwhile goes home all the same, as what it was
-//!    (`Journal::remove_freed`): the transaction that frees it comes after X and may be lost.
+//!    (`Images::remove_freed`): the transaction that frees it comes after X and may be lost.
 //! 4. A data page with live bytes goes home as it is while no transaction after X changed it, else
 //!    as its image when the first one did: unsynced bytes in it are data, which may reach the
 //!    device at any time, but those of a transaction may be part of an atomic write. It stays live

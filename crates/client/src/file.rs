@@ -209,7 +209,7 @@ impl File {
                 (direct.written, direct.recalled)
             };
             let mounted = &descriptor.mounted;
-            if mounted.beside(write, |fs| fs.end_direct_writes(open))? {
+            if mounted.run_without_owner(write, |fs| fs.end_direct_writes(open))? {
                 return Ok(());
             }
         }

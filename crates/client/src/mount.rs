@@ -242,18 +242,18 @@ impl Mounted {
         self.engine().run(op)
     }
 
-    /// Calls what needs no worker, but the volume in order, and runs an operation behind it if that asks for it.
+    /// As [`Engine::run_without_owner`].
     #[inline]
-    pub(crate) fn beside<'a, T, F, Fut>(
+    pub(crate) fn run_without_owner<'a, T, F, Fut>(
         &'a self,
         call: impl FnOnce() -> (T, bool),
-        behind: F,
+        then: F,
     ) -> Result<T>
     where
         F: FnOnce(&'a Fs) -> Fut + Send,
         Fut: Future<Output = Result<()>> + 'a,
     {
-        self.engine().beside(call, behind)
+        self.engine().run_without_owner(call, then)
     }
 
     /// Starts an operation.

@@ -1,10 +1,12 @@
-//! The engine: a worker's state together with whoever drives it.
+//! The engine: a worker's state, and the calls that run operations on it.
 //!
-//! The state is reached only through operations, which run one at a time between their awaits: under the worker's lock, on whichever thread
-//! drives. Invariants: the state is dropped once, after the last operation, under the lock; a reference to it never leaves an operation.
+//! Only operations reach the state. The driver runs them, under the worker's lock, one at a time
+//! between their awaits. Invariants: the state is dropped once, after the last operation, under the
+//! lock; a reference to it never leaves an operation.
 //!
-//! An operation's future needn't be `Send` although several threads may poll it one after the other: everything in it is the worker's, and
-//! the lock orders its polls. What belongs to a *thread* must not live across an await (a `std` mutex guard, a thread-local's reference).
+//! An operation's future needn't be `Send` although several threads may poll it one after the other:
+//! everything in it belongs to the worker, and the lock orders its polls. What belongs to a *thread*
+//! must not live across an await (a `std` mutex guard, a thread-local's reference).
 
 use std::cell::UnsafeCell;
 use std::future::Future;
@@ -16,18 +18,19 @@ use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::Device;
 
-use crate::driver::{Core, Inside, forked};
+use crate::driver::{Core, ReentryGuard, forked};
 use crate::handle::{Handle, Host};
 use crate::reactor::Reactor;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Requests in flight at once; more wait in the worker.
+    /// Requests in the device's queue at most; others wait in the worker.
     pub queue_depth: u32,
-    /// Whether there is a keeper. Without one, work that no caller waits for gets on only while callers drive.
+    /// Whether there is a keeper. Without one, work that no caller waits for advances only while
+    /// callers drive.
     pub keeper: bool,
-    /// What messages call the volume: the address it was opened by.
+    /// The volume's name in messages: the address it was opened by.
     pub name: String,
 }
 
@@ -49,12 +52,13 @@ pub struct Engine<S> {
     live: AtomicBool,
 }
 
-// SAFETY: the state is touched under the worker's lock only, so by one thread at a time; see the header for futures.
+// SAFETY: the state is touched under the worker's lock only, so by one thread at a time; see the
+// header for futures.
 unsafe impl<S> Send for Engine<S> {}
 // SAFETY: as above.
 unsafe impl<S> Sync for Engine<S> {}
 
-/// A raw pointer to the state that may move into whichever thread drives.
+/// A raw pointer to the state that may move to the thread that drives.
 struct StatePointer<S>(*const S);
 
 // SAFETY: dereferenced under the worker's lock only.
@@ -70,8 +74,8 @@ impl<S> StatePointer<S> {
 }
 
 impl<S: 'static> Engine<S> {
-    /// Opens a queue on the device, starts the keeper (EAGAIN where there can be no more threads), and builds the worker's state by driving
-    /// `make` to its end on this thread.
+    /// Opens a queue on the device, starts the keeper (EAGAIN if there can be no more threads), and
+    /// builds the worker's state by driving `make` to its end.
     pub fn start<F, Fut>(
         device: Arc<dyn Device>,
         options: EngineOptions,
@@ -81,7 +85,7 @@ impl<S: 'static> Engine<S> {
         F: FnOnce(Rc<Reactor>) -> Fut,
         Fut: Future<Output = Result<S>>,
     {
-        let inside = Inside::enter()?;
+        let inside = ReentryGuard::enter()?;
         let core = Core::new(device, &options)?;
         let made = core.run(|| {
             // SAFETY: runs under the lock; the clone stays with the worker.
@@ -103,7 +107,8 @@ impl<S: 'static> Engine<S> {
         }
     }
 
-    /// Runs an operation to its end: a blocking call. Allocates nothing, and when nobody else is at it, wakes nobody.
+    /// Runs an operation to its end: a blocking call. Allocates nothing, and wakes no thread unless
+    /// others use the worker at the same time.
     ///
     /// EIO after a panic, ESHUTDOWN after `shutdown`, EBADF in a forked child, EDEADLK from a signal handler that interrupted a call.
     #[inline]
@@ -113,43 +118,48 @@ impl<S: 'static> Engine<S> {
         F: FnOnce(&'a S) -> Fut + Send,
         Fut: Future<Output = Result<T>> + 'a,
     {
-        let _inside = Inside::enter()?;
+        let _inside = ReentryGuard::enter()?;
         self.core.check()?;
         let state = self.pointer();
-        // SAFETY: called under the lock; if the state were gone, the worker would have refused the operation.
+        // SAFETY: called under the lock; after the state's end the worker refuses operations.
         self.core.run(move || operation(unsafe { state.get() }))
     }
 
-    /// Calls what needs no worker, but the volume in order, and, if that asks for it, runs an operation behind it: in one call, for signal
-    /// handlers too. Refused as [`Engine::run`] is.
+    /// Runs a function on this thread without taking the worker, and after it, if it returns true, an
+    /// operation with the worker. Both are one call: refused as [`Engine::run`] is, from a signal
+    /// handler too.
     #[inline]
-    pub fn beside<'a, T, F, Fut>(&'a self, call: impl FnOnce() -> (T, bool), behind: F) -> Result<T>
+    pub fn run_without_owner<'a, T, F, Fut>(
+        &'a self,
+        call: impl FnOnce() -> (T, bool),
+        then: F,
+    ) -> Result<T>
     where
         F: FnOnce(&'a S) -> Fut + Send,
         Fut: Future<Output = Result<()>> + 'a,
     {
-        let _inside = Inside::enter()?;
+        let _inside = ReentryGuard::enter()?;
         self.core.check()?;
-        let (answer, asked) = call();
-        if asked {
+        let (result, runs_operation) = call();
+        if runs_operation {
             let state = self.pointer();
             // SAFETY: as in `run`.
-            self.core.run(move || behind(unsafe { state.get() }))?;
+            self.core.run(move || then(unsafe { state.get() }))?;
         }
-        Ok(answer)
+        Ok(result)
     }
 
     /// Begins an operation that runs to its end whatever happens to the handle.
     ///
-    /// What is ready runs here and now if the worker is free; what would block is left to whoever polls the handle, to other callers and
-    /// to the keeper. The reference to the state must not be kept by the result.
+    /// If the lock is free, it is polled now. When it waits, polls of the handle, other callers and
+    /// the keeper advance it. The result must not keep the reference to the state.
     pub fn spawn<T, F, Fut>(self: &Arc<Self>, operation: F) -> Handle<T>
     where
         T: Send + 'static,
         F: FnOnce(&'static S) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
-        let inside = match Inside::enter() {
+        let inside = match ReentryGuard::enter() {
             Ok(inside) => inside,
             Err(error) => return Handle::failed(error),
         };
@@ -157,32 +167,33 @@ impl<S: 'static> Engine<S> {
             return Handle::failed(error);
         }
         let state = self.pointer();
-        // SAFETY: called under the lock; the state outlives every operation, and operations are done before it is dropped.
+        // SAFETY: called under the lock; operations are done before the state is dropped.
         let start = move || operation(unsafe { state.get() });
         let handle = Handle::begin(self.clone(), start);
         drop(inside);
         handle
     }
 
-    /// Whether an operation panicked. Everything fails with EIO then, and nothing is written any more.
+    /// Whether an operation panicked. All operations fail with EIO then, and nothing is written.
     pub fn poisoned(&self) -> bool {
         self.core.is_poisoned()
     }
 
-    /// How often the keeper woke up. An idle engine's doesn't.
+    /// How often the keeper woke up. The keeper of an idle engine doesn't.
     pub fn keeper_wakeups(&self) -> u64 {
         self.core.keeper.wakeups()
     }
 
-    /// Refuses new operations, waits for those under way, runs a last one, stops the keeper, drops the state and closes the queue.
+    /// Refuses new operations, waits for those under way, runs a last one, stops the keeper, drops
+    /// the state and closes the queue.
     ///
-    /// The state is dropped even when the last operation fails. ESHUTDOWN if it was shut down before.
+    /// The state is dropped even if the last operation fails. ESHUTDOWN if it was shut down before.
     pub fn shutdown<'a, F, Fut>(&'a self, operation: F) -> Result<()>
     where
         F: FnOnce(&'a S) -> Fut + Send,
         Fut: Future<Output = Result<()>> + 'a,
     {
-        let inside = Inside::enter()?;
+        let inside = ReentryGuard::enter()?;
         if self.core.is_forked() {
             return Err(forked());
         }
@@ -208,7 +219,7 @@ impl<S: 'static> Engine<S> {
             reactor.drained().await;
             // SAFETY: as above; the state is dropped by `end`, after this.
             let result = operation(unsafe { state.get() }).await;
-            // Still under the lock: who looked at `closing` before it was set, and comes now, is refused.
+            // Still under the lock: a thread that checked `closing` before it was set is refused now.
             reactor.set_unusable();
             result
         })
@@ -227,7 +238,7 @@ impl<S> Engine<S> {
         }
         self.core.keeper.stop();
         self.core.end(|| {
-            // SAFETY: under the lock, with every operation done; initialised until `live` was cleared, just now.
+            // SAFETY: under the lock, with all operations done; initialised until `live` was cleared.
             unsafe { (*self.state.get()).assume_init_drop() };
         });
     }
@@ -240,12 +251,12 @@ impl<S> Host for Engine<S> {
 }
 
 impl<S> Drop for Engine<S> {
-    /// Waits for operations whose handles were dropped, then ends the worker, without a last operation.
+    /// Waits for operations whose handles were dropped, then ends the worker without a last operation.
     fn drop(&mut self) {
         if !self.live.load(Ordering::Relaxed) || self.core.is_forked() {
             return;
         }
-        let Ok(inside) = Inside::enter() else {
+        let Ok(inside) = ReentryGuard::enter() else {
             tracing::error!(volume = %self.core.name, "an engine dropped inside one of its calls is leaked");
             return;
         };
@@ -258,7 +269,7 @@ impl<S> Drop for Engine<S> {
             Ok(())
         });
         if let Err(error) = drained {
-            tracing::debug!(volume = %self.core.name, %error, "operations didn't all end well");
+            tracing::debug!(volume = %self.core.name, %error, "not all operations ended");
         }
         drop(inside);
         self.end();

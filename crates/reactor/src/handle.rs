@@ -1,7 +1,8 @@
 //! Handles: an operation that runs on its own, as a future for any executor.
 //!
-//! A handle only looks at an operation. Polling it drives the worker if that is free, so an executor without any thread of ours makes
-//! progress by polling; the waker is called by whichever driver finishes the operation. Dropping it cancels nothing.
+//! A poll drives the worker if the lock is free, so an executor without any thread of ours makes
+//! progress by polling. The driver that finishes the operation calls the waker. Dropping a handle
+//! cancels nothing.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -13,11 +14,11 @@ use std::task::{Context, Poll};
 
 use adit_base::{Errno, Error, Result};
 
-use crate::driver::{Core, Inside, Need, Purpose, forked};
-use crate::owned::OwnedCell;
+use crate::driver::{Core, DriverRole, Notify, ReentryGuard, forked};
+use crate::pooled::PooledOperation;
 use crate::task::TaskKind;
 
-/// What keeps a worker alive for its handles.
+/// The engine, without its state's type; a handle keeps it alive.
 pub(crate) trait Host: Send + Sync {
     fn core(&self) -> &Core;
 }
@@ -32,15 +33,16 @@ pub struct Handle<T> {
 enum Inner {
     Running {
         host: Arc<dyn Host>,
-        cell: NonNull<OwnedCell>,
+        operation: NonNull<PooledOperation>,
     },
     Failed(Error),
-    Taken,
+    Consumed,
 }
 
-// SAFETY: the cell is shared with the worker by the rules of `owned.rs`; the result moves to whichever thread takes it.
+// SAFETY: the operation is shared with the worker by the rules of `pooled.rs`; the result moves to
+// the thread that takes it.
 unsafe impl<T: Send> Send for Handle<T> {}
-// SAFETY: nothing can be done with a shared reference.
+// SAFETY: `is_done` is all that a shared reference offers, and it reads an atomic.
 unsafe impl<T: Send> Sync for Handle<T> {}
 impl<T> Unpin for Handle<T> {}
 
@@ -57,40 +59,41 @@ impl<T: Send + 'static> Handle<T> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T>>,
     {
-        let cell = host.core().pool.fill(TaskKind::Spawned, start);
-        // SAFETY: just filled, for a worker and a handle.
-        unsafe { host.core().hand_in(cell) };
+        let operation = host.core().pool.fill(TaskKind::Spawned, start);
+        // SAFETY: new, with a reference for the worker and one for the handle.
+        unsafe { host.core().submit_spawned(operation) };
         Handle {
-            inner: Inner::Running { host, cell },
+            inner: Inner::Running { host, operation },
             result: PhantomData,
         }
     }
 
-    /// The result, if the operation is done; EINVAL if it was taken before. Drives nothing.
+    /// The result, if the operation is done; EINVAL if it was taken before. Doesn't drive.
     fn take(&mut self) -> Option<Result<T>> {
         match &self.inner {
             Inner::Running { host, .. } if host.core().is_forked() => Some(Err(forked())),
-            Inner::Running { cell, .. } => {
+            Inner::Running { operation, .. } => {
                 // SAFETY: the handle's reference keeps it valid, and T is its type.
-                let result = unsafe { cell.as_ref().take::<T>() }?;
+                let result = unsafe { operation.as_ref().take::<T>() }?;
                 self.release();
                 Some(result)
             }
-            _ => match std::mem::replace(&mut self.inner, Inner::Taken) {
+            _ => match std::mem::replace(&mut self.inner, Inner::Consumed) {
                 Inner::Failed(error) => Some(Err(error)),
                 _ => Some(Err(Error::with(Errno::INVAL, "take a result twice"))),
             },
         }
     }
 
-    /// Drives the worker if it is free, without blocking for the device's completions (but it may execute a request that waits for a
-    /// thread, this operation's or another's); the result, if the operation is done.
+    /// Drives the worker if its lock is free. Returns the result if the operation is done. Doesn't wait
+    /// for the device, but may execute an inline request, of this operation or another one.
     ///
-    /// For callers that poll in a loop: while the operation isn't done, what it waits for is theirs, and the keeper isn't woken for it. They
-    /// poll until it is done, or drop the handle, or await it. What others rely on never waits for the next poll.
+    /// For threads that poll in a loop until the operation is done, or drop or await the handle: they
+    /// do its work themselves, so the keeper isn't woken for it. Work that other threads rely on never
+    /// waits for the next poll.
     pub fn poll_once(&mut self) -> Option<Result<T>> {
         self.take().or_else(|| {
-            self.help(true);
+            self.drive(true);
             self.take()
         })
     }
@@ -100,20 +103,20 @@ impl<T: Send + 'static> Handle<T> {
         if let Some(result) = self.take() {
             return result;
         }
-        if let Inner::Running { host, cell } = &self.inner {
-            let _inside = Inside::enter()?;
+        if let Inner::Running { host, operation } = &self.inner {
+            let _inside = ReentryGuard::enter()?;
             // SAFETY: the handle's reference keeps it valid.
-            let cell = unsafe { cell.as_ref() };
+            let operation = unsafe { operation.as_ref() };
             let finished = host.core().run(|| {
                 std::future::poll_fn(|context| {
-                    if cell.is_done() {
+                    if operation.is_done() {
                         return Poll::Ready(Ok(()));
                     }
-                    cell.set_local_waiter(context.waker());
+                    operation.set_local_waiter(context.waker());
                     Poll::Pending
                 })
             });
-            if !cell.is_done() {
+            if !operation.is_done() {
                 finished?;
             }
         }
@@ -124,30 +127,39 @@ impl<T: Send + 'static> Handle<T> {
     pub fn is_done(&self) -> bool {
         match &self.inner {
             // SAFETY: the handle's reference keeps it valid.
-            Inner::Running { cell, .. } => unsafe { cell.as_ref() }.is_done(),
+            Inner::Running { operation, .. } => unsafe { operation.as_ref() }.is_done(),
             _ => true,
         }
     }
 
-    /// Drives if the worker is free; `returns`: the caller comes again until the operation is done.
-    fn help(&self, returns: bool) {
-        if let Inner::Running { host, cell } = &self.inner
-            && let Ok(_inside) = Inside::enter()
+    /// Drives if the lock is free. `polls_again`: the thread does so until the operation is done.
+    fn drive(&self, polls_again: bool) {
+        if let Inner::Running { host, operation } = &self.inner
+            && let Ok(_inside) = ReentryGuard::enter()
         {
             // SAFETY: the handle's reference keeps it valid.
-            let cell = unsafe { cell.as_ref() };
-            let need = if returns { Need::None } else { Need::Driver };
-            let returns = Cell::new(returns);
-            host.core().help(&Purpose::Handle { cell, returns }, need);
+            let operation = unsafe { operation.as_ref() };
+            let notify = match polls_again {
+                true => Notify::Never,
+                false => Notify::IfHeld,
+            };
+            let polls_again = Cell::new(polls_again);
+            let role = DriverRole::Poller {
+                operation,
+                polls_again,
+            };
+            host.core().try_drive(&role, notify);
         }
     }
 }
 
 impl<T> Handle<T> {
     fn release(&mut self) {
-        if let Inner::Running { host, cell } = std::mem::replace(&mut self.inner, Inner::Taken) {
-            // SAFETY: the handle's reference, given up once.
-            unsafe { OwnedCell::release(cell, &host.core().pool) };
+        if let Inner::Running { host, operation } =
+            std::mem::replace(&mut self.inner, Inner::Consumed)
+        {
+            // SAFETY: the handle's reference, released once.
+            unsafe { PooledOperation::release(operation, &host.core().pool) };
         }
     }
 }
@@ -159,27 +171,27 @@ impl<T: Send + 'static> Future for Handle<T> {
         if let Some(result) = self.take() {
             return Poll::Ready(result);
         }
-        if let Inner::Running { cell, .. } = &self.inner {
+        if let Inner::Running { operation, .. } = &self.inner {
             // SAFETY: the handle's reference keeps it valid.
-            unsafe { cell.as_ref() }.set_waker(context.waker());
+            unsafe { operation.as_ref() }.set_waker(context.waker());
         }
-        self.help(false);
+        self.drive(false);
         self.take().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        if let Inner::Running { host, cell } = &self.inner {
+        if let Inner::Running { host, operation } = &self.inner {
             if host.core().is_forked() {
                 return;
             }
             // SAFETY: the handle's reference keeps it valid.
-            if !unsafe { cell.as_ref() }.is_done()
-                && let Ok(_inside) = Inside::enter()
+            if !unsafe { operation.as_ref() }.is_done()
+                && let Ok(_inside) = ReentryGuard::enter()
             {
-                // Whoever polled it by hand so far no longer does: somebody must.
-                host.core().help(&Purpose::Glance, Need::Look);
+                // A thread that polled it in a loop no longer does: the keeper has to know.
+                host.core().try_drive(&DriverRole::OneBatch, Notify::Always);
             }
         }
         self.release();

@@ -1,9 +1,11 @@
-//! The keeper: one thread that drives the worker when nobody else does.
+//! The keeper: one thread that drives the worker when no caller does.
 //!
-//! It is started with the worker, so that a worker that can't have one fails to start rather than leave work lying one day, and sleeps
-//! without a deadline unless timers are pending. Its word is IDLE (awake, or about to look), ARMED (told to look) or SLEEPING. Arming is one
-//! exchange; only the one that finds SLEEPING owes a system call, so an already armed keeper costs nothing. It is armed under the worker's
-//! lock and woken after the release.
+//! It is started with the worker: a worker that can't have its keeper fails to start, rather than
+//! leave work undone one day. It sleeps without a deadline unless timers are pending.
+//!
+//! Its word is IDLE (awake, or about to take the lock), ARMED (appointed as the driver) or SLEEPING.
+//! Arming is one exchange, under the worker's lock. Only the exchange that finds SLEEPING owes a
+//! system call, after the release; arming a keeper that is awake or armed costs none.
 
 use std::sync::Arc;
 
@@ -13,21 +15,21 @@ use adit_base::sync::{Mutex, tries};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Error, Result};
 
-use crate::driver::{Core, Inside, Left, Purpose};
+use crate::driver::{Core, DriverRole, NextStep, ReentryGuard};
 use crate::futex;
 
 const IDLE: u32 = 0;
 const ARMED: u32 = 1;
 const SLEEPING: u32 = 2;
 
-/// Tries to get the lock before it leaves the work to the holder.
+/// Tries to take the lock before the keeper notifies the driver instead.
 const TRIES_MAX: u32 = tries(500);
 
-/// What others know of the keeper.
+/// The keeper as other threads see it.
 pub(crate) struct Keeper {
     enabled: bool,
     word: AtomicU32,
-    /// Until when it sleeps at most. Written under the lock.
+    /// The end of its sleep at the latest; `u64::MAX` while it has no deadline, or is awake.
     wakes_at_ns: AtomicU64,
     stopping: AtomicBool,
     wakeups: AtomicU64,
@@ -46,11 +48,11 @@ impl Keeper {
         }
     }
 
-    /// Starts the thread, unless there is to be none.
+    /// Starts the thread, if enabled.
     pub(crate) fn start(&self, core: &Arc<Core>) -> Result<()> {
         if self.enabled {
             let core = core.clone();
-            let started = spawn_without_signals("adit-keeper", move || keep(&core));
+            let started = spawn_without_signals("adit-keeper", move || run(&core));
             let started =
                 started.map_err(|error| Error::from(error).context("start the keeper"))?;
             *self.thread.lock().unwrap_or_else(|held| held.into_inner()) = Some(started);
@@ -58,22 +60,23 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether there is one.
+    /// Whether this worker has a keeper.
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Tells it to look; true if the caller has to `wake` it after the release. Under the lock.
+    /// Appoints the keeper as a driver; true if the thread has to `wake` it after the release. Under
+    /// the lock.
     pub(crate) fn arm(&self) -> bool {
         self.enabled && self.word.swap(ARMED, Ordering::AcqRel) == SLEEPING
     }
 
-    /// Wakes it.
+    /// Wakes the armed keeper. Without the lock.
     pub(crate) fn wake(&self) {
         futex::wake(&self.word);
     }
 
-    /// Until when it sleeps at most; `u64::MAX` is for ever (or it is awake).
+    /// The deadline of its sleep; `u64::MAX` while it has none, or is awake.
     #[inline]
     pub(crate) fn wakes_at_ns(&self) -> u64 {
         self.wakes_at_ns.load(Ordering::Relaxed)
@@ -83,7 +86,7 @@ impl Keeper {
         self.wakes_at_ns.store(deadline_ns, Ordering::Relaxed);
     }
 
-    /// Whether it is to end: it then leaves everything where it is.
+    /// Whether it is ending: it then leaves all work undone.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -92,7 +95,7 @@ impl Keeper {
         self.wakeups.load(Ordering::Relaxed)
     }
 
-    /// Ends the thread and waits for it. Without the lock.
+    /// Ends the thread and waits for its end. Without the lock.
     pub(crate) fn stop(&self) {
         let thread = {
             let mut thread = self.thread.lock().unwrap_or_else(|held| held.into_inner());
@@ -104,7 +107,7 @@ impl Keeper {
         if let Some(thread) = thread
             && !is_current(thread.thread().id())
         {
-            // Its panics are aborts.
+            // It never panics: `drive` aborts.
             let _ = thread.join();
         }
     }
@@ -125,21 +128,22 @@ impl Keeper {
                 }
             }
         }
-        // From here on another arming says "look again"; what was armed before is looked at now.
+        // The keeper now takes the lock for all armings so far; a later one makes it come again.
         self.word.swap(IDLE, Ordering::AcqRel);
         self.set_wakes_at_ns(u64::MAX);
     }
 }
 
-/// Whether a thread is the calling one: the last handle may be dropped by a waker that the keeper calls.
+/// Whether this is the calling thread: a waker that the keeper calls may drop the last handle.
 fn is_current(id: ThreadId) -> bool {
     thread::current().id() == id
 }
 
-fn keep(core: &Core) {
+fn run(core: &Core) {
     let keeper = &core.keeper;
-    // Whatever runs here is inside the worker; a foreign waker is not (`drive` sees to that).
-    let _inside = Inside::enter();
+    // Operations that run here are inside a call; wakers of other executors are not
+    // (`deliver_wakeups`).
+    let _inside = ReentryGuard::enter();
     let mut deadline_ns = None;
     loop {
         keeper.sleep(deadline_ns);
@@ -147,15 +151,15 @@ fn keep(core: &Core) {
             return;
         }
         deadline_ns = None;
-        let mut holding = core.compete(TRIES_MAX);
+        let mut holding = core.spin_to_acquire(TRIES_MAX);
         while holding {
-            match core.drive(&Purpose::Keeper) {
-                Left::Wait(deadline) => {
+            match core.drive(&DriverRole::Keeper) {
+                NextStep::Park(deadline) => {
                     deadline_ns = deadline;
                     break;
                 }
-                Left::Done => unreachable!("the keeper is never done"),
-                left => holding = core.away(left, None),
+                NextStep::Return => unreachable!("the keeper is never done"),
+                left => holding = core.perform_unlocked(left, None),
             }
         }
     }

@@ -25,7 +25,7 @@ mod lock;
 #[cfg(all(test, loom))]
 mod models;
 mod node;
-mod owned;
+mod pooled;
 mod reactor;
 pub mod sync;
 mod task;

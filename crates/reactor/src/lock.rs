@@ -1,28 +1,39 @@
-//! The worker's lock and its inbox, and why no work is ever left lying.
+//! The worker's lock and its inbox, and why no work is forgotten.
 //!
-//! The lock is one word: free, held, held with a knock. Nobody blocks on it: `knock` either takes it or leaves a mark that the holder can't
-//! miss, since `try_release` succeeds only while there is no mark. All transitions are on this one word, hence totally ordered.
+//! The lock is one word: FREE, HELD, or HELD with NOTIFIED. No thread blocks on it:
+//! `acquire_or_notify` either takes it or sets NOTIFIED, and its holder, the *driver*, can't miss
+//! that, since `try_release` succeeds only without NOTIFIED. All transitions are on this one word,
+//! hence totally ordered.
 //!
-//! No lost wake-up. *Work* is a message in the inbox, an arrived completion, a ready task, an inline request, a completion to collect, a
-//! timer. Claim: when the lock is free and there is work, some thread that is awake (or being woken) will knock. By cases:
-//! 1. Work from outside (a message, a completion) is published *before* a knock. If the knock took the lock, the knocker does the work. If
-//!    not, the mark is set while the lock is held, so this holder's release fails and it takes the work in (`take_knock` acquires).
-//! 2. Work found by a holder that leaves: before the release it names a successor: a waiting thread (its state becomes DRIVE) or the keeper
-//!    (its word becomes ARMED). A named waiter sets its state back to WAITING and *then* knocks: either it gets the lock, or the present
-//!    holder must look again, sees it WAITING, and names a successor again. The keeper does the same with its word.
-//! 3. A named waiter whose operation is finished by somebody else is unnamed by that holder, which then leaves by rule 2.
-//! 4. A thread that left to execute a request, or to wait for the device, knocks when it returns, and its state tells holders that it is no
-//!    candidate for rule 2 meanwhile. Before it leaves to execute while the device has requests that nobody waits for, it names by rule 2.
-//! 5. The next timer has a *guard*: a waiting thread or the keeper that sleeps until then at most. A guard that wakes knocks; one that takes
-//!    the lock, or whose operation is done, is forgotten by that holder, who then leaves by finding a new one.
-//! 6. Who polls a handle by hand is a driver that comes back until the operation is done, so rule 2's keeper is spared; but only for what
-//!    nobody else relies on. Everybody else names a driver when they leave, or knock when they find the lock held; so a holder who polls
-//!    by hand and was knocked at, or whose operation is done, or who leaves a timer, goes by rules 2 and 5 like any other.
-//! 7. A caller whose request another thread executes leaves those of the worker's own tasks (`Reactor::take_request`) to the keeper, not to
-//!    a waiter. If there is none, to that thread, which comes back by rule 4.
+//! No lost wake-up. *Work* is a message in the inbox, an executed request, a ready task, an inline
+//! request, a completion to reap, a timer. Claim: when the lock is free and there is work, some
+//! thread that is awake (or being woken) will call `acquire_or_notify`. By cases:
+//! 1. Work of other threads (a message, an executed request) is published *before* they notify. If
+//!    that took the lock, the notifier does the work. If not, NOTIFIED is set while the lock is
+//!    held, so this driver's release fails and it does the work (`take_notification` acquires).
+//! 2. A driver that leaves work appoints a successor before it releases: a waiting caller (its state
+//!    becomes APPOINTED) or the keeper (its word becomes ARMED). An appointed caller sets its state
+//!    back to WAITING and *then* notifies: either it gets the lock, or the present driver looks
+//!    again, finds it WAITING, and appoints again. The keeper does the same with its word.
+//! 3. If another driver finishes an appointed caller's operation, that driver revokes the
+//!    appointment, and leaves by rule 2.
+//! 4. A thread that left to execute a request or to wait for the device notifies when it returns.
+//!    Meanwhile its state, BUSY, keeps it from being appointed. Before it leaves to execute while the
+//!    queue has requests and no thread waits for the device, it appoints by rule 2.
+//! 5. The next timer has a *watcher*: a waiting caller or the keeper, which sleeps until then at
+//!    most, and notifies when it wakes. When the watcher takes the lock, or its operation is done,
+//!    the driver clears the duty, and finds a new watcher when it leaves.
+//! 6. A thread that polls a handle in a loop comes back until the operation is done, so it leaves
+//!    work without arming the keeper, but only work that no other thread relies on. All others
+//!    appoint when they leave, or notify when they find the lock held. So if a poller was notified,
+//!    its operation is done, or it leaves a timer, rules 2 and 5 hold for it as for any other.
+//! 7. While another thread executes a caller's request, the caller leaves the inline requests of the
+//!    worker's own tasks (`Reactor::take_inline_request`) to the keeper, not to a waiting caller. If
+//!    there is no keeper, that other thread does them when it comes back by rule 4.
 //!
-//! A waiter that goes to sleep does so by a compare-and-swap from WAITING to SLEEPING; every change to DRIVE or DONE is a swap that returns
-//! SLEEPING to exactly one holder, who then owes the futex wake and pays it after its release. States: `node.rs`.
+//! A caller goes to sleep by a compare-and-swap from WAITING to SLEEPING. Every change to APPOINTED
+//! or DONE is a swap that returns SLEEPING to exactly one driver, which then owes the futex wake and
+//! makes it after its release. States: `node.rs`.
 
 use std::ptr;
 
@@ -30,7 +41,7 @@ use adit_base::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-const KNOCK: u32 = 2;
+const NOTIFIED: u32 = 2;
 
 /// The lock word.
 #[repr(align(64))]
@@ -41,7 +52,7 @@ impl DriverLock {
         DriverLock(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock if it is free; leaves no mark otherwise.
+    /// Takes the lock if it is free; otherwise does nothing.
     #[inline]
     pub(crate) fn try_acquire(&self) -> bool {
         self.0
@@ -49,49 +60,59 @@ impl DriverLock {
             .is_ok()
     }
 
-    /// Takes the lock (with a mark, so that the taker looks around), or marks it for its holder.
-    pub(crate) fn knock(&self) -> bool {
-        self.0.fetch_or(HELD | KNOCK, Ordering::AcqRel) & HELD == 0
+    /// Takes the lock if it is free; otherwise notifies its holder. In both cases NOTIFIED is set, so
+    /// that the driver processes the inbox.
+    pub(crate) fn acquire_or_notify(&self) -> bool {
+        self.0.fetch_or(HELD | NOTIFIED, Ordering::AcqRel) & HELD == 0
     }
 
-    /// For the holder: whether somebody knocked since the last call.
+    /// For the holder: whether it was notified since the last call.
     #[inline]
-    pub(crate) fn take_knock(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & KNOCK != 0 && {
-            self.0.fetch_and(!KNOCK, Ordering::Acquire);
+    pub(crate) fn take_notification(&self) -> bool {
+        self.debug_assert_held();
+        self.0.load(Ordering::Relaxed) & NOTIFIED != 0 && {
+            self.0.fetch_and(!NOTIFIED, Ordering::Acquire);
             true
         }
     }
 
-    /// For the holder: gives the lock back unless somebody knocked.
+    /// For the holder: releases the lock unless it was notified.
     #[inline]
     pub(crate) fn try_release(&self) -> bool {
+        self.debug_assert_held();
         self.0
             .compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Whether it was free a moment ago.
+    /// Some thread holds the lock. (A model checks that by `RaceCheck`: a load here would hide orders
+    /// of the steps that follow.)
+    #[inline]
+    pub(crate) fn debug_assert_held(&self) {
+        debug_assert!(cfg!(loom) || !self.looks_free(), "the lock is held");
+    }
+
+    /// Whether the lock was free a moment ago.
     pub(crate) fn looks_free(&self) -> bool {
         self.0.load(Ordering::Relaxed) & HELD == 0
     }
 }
 
-/// A message's link; the first field of everything that goes through the inbox.
+/// The link of a message; the first field of every type that goes through the inbox.
 #[repr(C)]
 pub(crate) struct Message {
     next: AtomicPtr<Message>,
-    /// What the link is embedded in.
+    /// The type that the link is embedded in.
     pub(crate) kind: MessageKind,
 }
 
-/// What a message is embedded in.
+/// The types that messages are embedded in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     /// A `Node` on a waiting thread's stack.
     Node,
-    /// A `Cell` that a handle shares.
-    Cell,
+    /// A `PooledOperation` that a handle shares.
+    Pooled,
 }
 
 impl Message {
@@ -103,7 +124,8 @@ impl Message {
     }
 }
 
-/// A lock-free stack that is only ever emptied whole, so it knows no ABA problem; emptied in the order of arrival.
+/// A lock-free stack that is only ever emptied whole, so it has no ABA problem. Messages come out in
+/// the order in which they were pushed.
 pub(crate) struct Inbox(AtomicPtr<Message>);
 
 impl Inbox {
@@ -114,7 +136,8 @@ impl Inbox {
     /// Adds a message.
     ///
     /// # Safety
-    /// The message is in no inbox, and stays valid until the lock's holder has taken it out and is through with it.
+    /// The message is in no inbox, and stays valid until the driver has taken it out and is through
+    /// with it.
     pub(crate) unsafe fn push(&self, message: *mut Message) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
@@ -130,12 +153,12 @@ impl Inbox {
         }
     }
 
-    /// Takes all messages out and calls `each` with them, oldest first. For the lock's holder.
+    /// Takes all messages out and calls `each` with them, oldest first. For the driver.
     pub(crate) fn drain(&self, mut each: impl FnMut(*mut Message)) {
         let mut newest = self.0.swap(ptr::null_mut(), Ordering::Acquire);
         let mut oldest: *mut Message = ptr::null_mut();
         while !newest.is_null() {
-            // SAFETY: messages stay valid until the holder, which we are, is through with them.
+            // SAFETY: messages stay valid until the driver, which we are, is through with them.
             let older = unsafe { (*newest).next.swap(oldest, Ordering::Relaxed) };
             oldest = newest;
             newest = older;

@@ -1,19 +1,23 @@
 //! A blocking call's operation, on the stack of the thread that waits for it.
 //!
-//! State of a node, and who changes it:
+//! The states of a node, and the functions that change them. The *owner* is the thread that made the
+//! call, the *driver* the one that has the lock.
 //! ```text
-//!          owner, leaving the lock to wait          owner, before it sleeps
-//!   BUSY ────────────────────────────────► WAITING ────────────────────────► SLEEPING
-//!    ▲ ▲                                     │ ▲                                │
-//!    │ └──── owner, with the lock ───────────┘ └── owner, before it knocks ─────┤ (timeout)
-//!    │                                       │                                  │
-//!    └──── owner, with the lock ─── DRIVE ◄──┴───── holder: "you drive" ────────┘
-//!   any ── holder, result delivered ──► DONE
-//! ```
-//! BUSY: the owner holds the lock, or executes a request, or waits for the device; it comes back by itself.
+//!  BUSY ── owner: leave (Park), perform_unlocked ──► WAITING ── owner: park ──────► SLEEPING
+//!  ▲  ▲                                               ▲ │ ▲                           │  │
+//!  │  └── owner: DriverRole::begin ───────────────────┼─┤ └─ owner: park, deadline ───┘  │
+//!  │                                 owner: take_over │ │ driver: appoint                │
+//!  │                                                  │ ▼                                │
+//!  └───── owner: DriverRole::begin ──────────────── APPOINTED ◄── driver: appoint ───────┘
 //!
-//! Invariants: only the holder of the worker's lock touches anything but the state; after it stored DONE it touches nothing (the frame may be
-//! gone), but may wake the state's address. A future whose worker was poisoned is forgotten, not dropped: no more code of operations runs.
+//!  any ── driver: complete_node ──► DONE
+//! ```
+//! BUSY: the owner is the driver, executes a request or waits for the device; it comes back by
+//! itself. `submit_through_inbox` begins with WAITING.
+//!
+//! Invariants: only the driver touches anything but the state. After it stored DONE it touches
+//! nothing of the node, whose frame may be gone, but it may wake the state's address. The future of
+//! an operation on a poisoned worker is forgotten, not dropped: no code of operations runs any more.
 
 use std::cell::{Cell, UnsafeCell};
 use std::future::Future;
@@ -34,26 +38,26 @@ use crate::task::{Polled, Task, TaskKind, TaskVtable};
 pub(crate) const BUSY: u32 = 0;
 pub(crate) const WAITING: u32 = 1;
 pub(crate) const SLEEPING: u32 = 2;
-pub(crate) const DRIVE: u32 = 3;
+pub(crate) const APPOINTED: u32 = 3;
 pub(crate) const DONE: u32 = 4;
 
-/// Not in the list of waiters.
-pub(crate) const UNLISTED: u32 = u32::MAX;
+/// The index of a node that is not in the list of waiters.
+pub(crate) const NOT_LISTED: u32 = u32::MAX;
 
-/// The part of an operation that the worker knows.
+/// The part of an operation that does not depend on its type.
 #[repr(C)]
 pub(crate) struct Node {
     pub(crate) message: Message,
     pub(crate) state: AtomicU32,
-    /// Where it is in the reactor's list of waiters.
-    pub(crate) listed_at: Cell<u32>,
+    /// Its index in the reactor's list of waiters.
+    pub(crate) waiter_index: Cell<u32>,
     pub(crate) vtable: &'static TaskVtable,
-    /// Of everything but the state.
+    /// Accesses to everything but the state.
     pub(crate) accesses: RaceCheck,
 }
 
 impl Node {
-    /// Whether the result is there; the caller may then use it.
+    /// Whether the result is in place, for the owner to use.
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.state.load(Ordering::Acquire) == DONE
@@ -66,35 +70,35 @@ impl Node {
         }
     }
 
-    /// The owner is back from executing or from waiting for the device, and about to knock.
-    pub(crate) fn come_back(&self) {
-        let _ = self
-            .state
-            .compare_exchange(BUSY, WAITING, Ordering::AcqRel, Ordering::Acquire);
+    /// Changes the state if it is `from`; says whether it did.
+    pub(crate) fn change_state(&self, from: u32, to: u32) -> bool {
+        self.state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 }
 
-/// How far an operation is. It doesn't move once it runs.
+/// The stage of an operation. It doesn't move once it runs.
 pub(crate) enum Stage<F, Fut, T> {
     Start(F),
     Running(Fut),
     Done(Result<T>),
-    /// Its result was taken, or a poll is under way (or panicked).
+    /// The result was taken, or a poll is under way (or panicked).
     Empty,
 }
 
 impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Stage<F, Fut, T> {
-    /// Polls once; starts it if it hasn't. The result stays in the stage.
+    /// Polls the operation once, and starts it before if needed. The result stays in the stage.
     ///
     /// # Safety
-    /// The caller hands out the only reference, and the stage doesn't move from the first poll to its end.
+    /// The caller has the only reference, and the stage doesn't move from the first poll to its end.
     #[inline]
     pub(crate) unsafe fn poll(
         this: *mut Self,
         reactor: &Reactor,
         context: &mut Context<'_>,
     ) -> Polled {
-        // SAFETY: the caller hands out the only reference.
+        // SAFETY: by the caller's word.
         let stage = unsafe { &mut *this };
         let polled = catch_unwind(AssertUnwindSafe(|| {
             if let Stage::Start(_) = stage {
@@ -106,7 +110,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Stage<F, Fut, T> {
             let Stage::Running(future) = stage else {
                 unreachable!("polled after its end")
             };
-            // SAFETY: it stays where it is until it is dropped by the assignment below.
+            // SAFETY: the future stays here until the assignment below drops it.
             match unsafe { Pin::new_unchecked(future) }.poll(context) {
                 Poll::Ready(result) => {
                     *stage = Stage::Done(result);
@@ -121,10 +125,10 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Stage<F, Fut, T> {
         })
     }
 
-    /// Ends it with an error; a running future is forgotten.
+    /// Ends the operation with an error; a running future is forgotten.
     ///
     /// # Safety
-    /// The caller hands out the only reference, and nobody polls it again.
+    /// The caller has the only reference, and the stage is not polled again.
     pub(crate) unsafe fn fail(this: *mut Self, error: Error) {
         // SAFETY: valid; a running future is deliberately not dropped, see the header.
         unsafe {
@@ -157,7 +161,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> StackOperation<F, F
             node: Node {
                 message: Message::new(MessageKind::Node),
                 state: AtomicU32::new(BUSY),
-                listed_at: Cell::new(UNLISTED),
+                waiter_index: Cell::new(NOT_LISTED),
                 vtable: Self::VTABLE,
                 accesses: RaceCheck::new(),
             },
@@ -166,13 +170,15 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> StackOperation<F, F
     }
 
     unsafe fn poll(data: *const (), reactor: &Reactor, context: &mut Context<'_>) -> Polled {
-        // SAFETY: the table holds this type's vtable only with this type's data, which lives until it is done.
+        // SAFETY: the table has this vtable only with data of this type, which lives until it is
+        // done.
         let this = unsafe { &*data.cast::<Self>() };
         this.node.accesses.write();
-        // SAFETY: under the lock, so the only reference; pinned on its owner's stack, which leaves only when it is done.
+        // SAFETY: under the lock, so the only reference; pinned on its owner's stack, which stays
+        // until it is done.
         let polled = unsafe { Stage::poll(this.stage.get(), reactor, context) };
         if polled == Polled::Done {
-            reactor.finish_node(&this.node);
+            reactor.complete_node(&this.node);
         }
         polled
     }
@@ -183,6 +189,6 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> StackOperation<F, F
         this.node.accesses.write();
         // SAFETY: under the lock; the task is removed from the table.
         unsafe { Stage::fail(this.stage.get(), error()) };
-        reactor.finish_node(&this.node);
+        reactor.complete_node(&this.node);
     }
 }

@@ -174,6 +174,11 @@ impl Driving {
     pub(crate) fn enter(reactor: &Reactor) -> Driving {
         Driving(DRIVING.with(|driving| driving.replace(reactor)))
     }
+
+    /// Whether this thread drives that worker.
+    pub(crate) fn is_of(reactor: &Reactor) -> bool {
+        ptr::eq(DRIVING.with(Cell::get), reactor)
+    }
 }
 
 impl Drop for Driving {

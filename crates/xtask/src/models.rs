@@ -75,7 +75,7 @@ mod tests {
         "block/src/file/mod.rs",
         "block/src/file/uring.rs",
         "block/src/memory.rs",
-        "reactor/src/driver/inside.rs",
+        "reactor/src/driver/reentry.rs",
         "reactor/src/driver/mod.rs",
         "store/src/cache/mapping.rs",
     ];

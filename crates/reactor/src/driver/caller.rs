@@ -1,23 +1,25 @@
-//! How an operation comes in, and what its thread does until it is done: drives, carries out what a driver left for, waits.
+//! An operation's way in: the fast path, the inbox, and the steps that its thread takes without the
+//! lock until the operation is done.
 
 use std::future::Future;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use adit_base::Result;
 use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::Ordering;
 
-use super::inside::AbortOnUnwind;
-use super::{Arrival, Core, Left, Need, Purpose, drive};
+use super::drive::deliver_executed;
+use super::reentry::AbortOnUnwind;
+use super::{Core, DriverRole, Executed, NextStep, Notify};
 use crate::lock::Message;
-use crate::node::{Node, StackOperation, Stage, WAITING};
-use crate::owned::OwnedCell;
+use crate::node::{BUSY, Node, StackOperation, Stage, WAITING};
+use crate::pooled::PooledOperation;
 use crate::task::Driving;
 
 impl Core {
-    /// Runs an operation to its end, driving the worker or waiting for who does.
+    /// Runs an operation to its end, as the driver or waiting for the driver.
     #[inline]
     pub(crate) fn run<T, F, Fut>(&self, start: F) -> Result<T>
     where
@@ -27,8 +29,8 @@ impl Core {
         let _in = breakdown::enter(Layer::Worker);
         let operation = StackOperation::new(start);
         let abort = AbortOnUnwind;
-        if !self.run_at_once(&operation.node) {
-            self.attend(&operation.node);
+        if !self.run_uncontended(&operation.node) {
+            self.submit_through_inbox(&operation.node);
         }
         mem::forget(abort);
         operation.node.accesses.write();
@@ -38,136 +40,135 @@ impl Core {
         }
     }
 
-    /// The fast path; true when the operation is done and the lock released.
+    /// The fast path, if the lock is free: no wake-up, no system call, no queue. True when the
+    /// operation is done, and the lock released.
     #[inline]
-    fn run_at_once(&self, node: &Node) -> bool {
+    fn run_uncontended(&self, node: &Node) -> bool {
         if !self.lock.try_acquire() {
             return false;
         }
         // SAFETY: we hold the lock, and release it after the reference's last use.
         let reactor = unsafe { self.reactor() };
-        let quiet = if reactor.is_usable() {
+        let may_release = {
             let _driving = Driving::enter(reactor);
-            reactor.poll_first(node)
-                && reactor.is_quiet(
-                    self.keeper_collects.load(Ordering::Relaxed),
-                    self.keeper.wakes_at_ns(),
-                )
-        } else {
-            reactor.list(node);
-            reactor.add_ready(node.task());
-            false
+            if reactor.is_usable() {
+                reactor.poll_first(node)
+                    && reactor.can_release_at_once(
+                        self.keeper_awaits_device.load(Ordering::Relaxed),
+                        self.keeper.wakes_at_ns(),
+                    )
+            } else {
+                reactor.add_waiter(node);
+                reactor.add_ready(node.task());
+                false
+            }
         };
-        if !(quiet && self.lock.try_release()) {
-            self.go_on(node, true);
+        if !(may_release && self.lock.try_release()) {
+            self.drive_until_done(node, true);
         }
         true
     }
 
-    /// Hands an operation in through the inbox, and sees it through.
+    /// Submits an operation to the driver, and waits or drives until it is done.
     #[cold]
-    fn attend(&self, node: &Node) {
+    fn submit_through_inbox(&self, node: &Node) {
         node.state.store(WAITING, Ordering::Relaxed);
-        // SAFETY: the node stays until it is done, which `go_on` waits for.
+        // SAFETY: the node stays until it is done, which `drive_until_done` waits for.
         unsafe { self.inbox.push(ptr::from_ref(&node.message).cast_mut()) };
-        let holding = self.lock.knock();
-        self.go_on(node, holding);
+        let holding = self.lock.acquire_or_notify();
+        self.drive_until_done(node, holding);
     }
 
     /// Drives and waits until the operation is done; returns without the lock.
     #[cold]
-    fn go_on(&self, node: &Node, mut holding: bool) {
-        let purpose = Purpose::Caller(node);
+    fn drive_until_done(&self, node: &Node, mut holding: bool) {
+        let role = DriverRole::Caller(node);
         let mut deadline_ns = None;
         loop {
-            if !holding && !self.wait(node, deadline_ns) {
+            if !holding && !self.park(node, deadline_ns) {
                 return;
             }
-            match self.drive(&purpose) {
-                Left::Done => return,
-                Left::Wait(deadline) => {
-                    deadline_ns = deadline;
+            match self.drive(&role) {
+                NextStep::Return => return,
+                NextStep::Park(until_ns) => {
+                    deadline_ns = until_ns;
                     holding = false;
                 }
-                left => {
+                step => {
                     deadline_ns = None;
-                    holding = self.away(left, Some(node));
+                    holding = self.perform_unlocked(step, Some(node));
                 }
             }
         }
     }
 
-    /// Drives without waiting for the device's completions, if the worker is free. If not, the holder is told to look around where that is
-    /// needed.
-    pub(crate) fn help(&self, purpose: &Purpose<'_>, need: Need) {
+    /// Drives if the lock is free, without waiting for the device; otherwise notifies the holder as
+    /// `notify` says.
+    pub(crate) fn try_drive(&self, role: &DriverRole<'_>, notify: Notify) {
         let _in = breakdown::enter(Layer::Worker);
-        let mut holding = match need {
-            Need::None => self.lock.try_acquire(),
-            Need::Driver => self.lock.try_acquire() || self.lock.knock(),
-            Need::Look => self.lock.knock(),
+        let mut holding = match notify {
+            Notify::Never => self.lock.try_acquire(),
+            Notify::IfHeld => self.lock.try_acquire() || self.lock.acquire_or_notify(),
+            Notify::Always => self.lock.acquire_or_notify(),
         };
         while holding {
-            match self.drive(purpose) {
-                Left::Done | Left::Wait(_) => return,
-                left => holding = self.away(left, None),
+            match self.drive(role) {
+                NextStep::Return | NextStep::Park(_) => return,
+                step => holding = self.perform_unlocked(step, None),
             }
         }
     }
 
-    /// Hands in an operation that a handle shares, and runs what is ready if the worker is free.
+    /// Submits a handle's operation, and polls what is ready if the lock is free.
     ///
     /// # Safety
-    /// The cell was just filled and carries the worker's reference.
-    pub(crate) unsafe fn hand_in(&self, cell: ptr::NonNull<OwnedCell>) {
-        // SAFETY: valid until the worker gave up its reference, by the caller's word.
-        unsafe { self.inbox.push(cell.as_ptr().cast::<Message>()) };
-        self.help(&Purpose::Glance, Need::Look);
+    /// The operation is new and carries the worker's reference.
+    pub(crate) unsafe fn submit_spawned(&self, operation: NonNull<PooledOperation>) {
+        // SAFETY: valid until the worker gives up its reference, by the caller's word.
+        unsafe { self.inbox.push(operation.as_ptr().cast::<Message>()) };
+        self.try_drive(&DriverRole::OneBatch, Notify::Always);
     }
 
-    /// Does what a driver left for; says whether it has the lock again. If not, the holder knows of everything.
-    pub(crate) fn away(&self, left: Left, node: Option<&Node>) -> bool {
-        match left {
-            Left::Execute(device, request) => {
-                let arrival = {
+    /// Takes a step that isn't final. Says whether the thread has the lock again; if not, the
+    /// holder was notified.
+    pub(crate) fn perform_unlocked(&self, step: NextStep, own: Option<&Node>) -> bool {
+        debug_assert!(!self.is_driven_here(), "performed without the lock");
+        let end_busy = || own.is_some_and(|node| node.change_state(BUSY, WAITING));
+        match step {
+            NextStep::Execute(device, request) => {
+                let executed = {
                     let _in = breakdown::enter(Layer::Device);
                     catch_unwind(AssertUnwindSafe(|| device.execute(request)))
-                        .map_or_else(Arrival::Panicked, Arrival::Completion)
+                        .map_or_else(Executed::Panicked, Executed::Completed)
                 };
                 drop(device);
-                if let Some(node) = node {
-                    node.come_back();
-                }
+                end_busy();
                 if self.lock.try_acquire() {
                     // SAFETY: we hold the lock.
                     let reactor = unsafe { self.reactor() };
                     let _driving = Driving::enter(reactor);
-                    drive::arrive(reactor, arrival);
+                    deliver_executed(reactor, executed);
                     return true;
                 }
-                self.lock_arrived().push(arrival);
+                self.lock_executed().push(executed);
             }
-            Left::Collect(doorbell, timeout) => {
+            NextStep::AwaitDevice(doorbell, timeout) => {
                 let waiting = breakdown::enter(Layer::Device);
                 doorbell.wait(Some(timeout));
                 drop(waiting);
                 drop(doorbell);
-                let collects = if node.is_some() {
-                    &self.caller_collects
-                } else {
-                    &self.keeper_collects
+                end_busy();
+                let awaits_device = match own {
+                    Some(_) => &self.caller_awaits_device,
+                    None => &self.keeper_awaits_device,
                 };
-                if let Some(node) = node {
-                    node.come_back();
-                }
-                collects.store(false, Ordering::Release);
+                awaits_device.store(false, Ordering::Release);
             }
-            Left::Breathe => {
-                if let Some(node) = node {
-                    node.come_back();
-                }
+            NextStep::Yield => {
+                end_busy();
             }
-            Left::Done | Left::Wait(_) => unreachable!("not away"),
+            NextStep::Return | NextStep::Park(_) => unreachable!("a final step"),
         }
-        self.lock.knock()
+        self.lock.acquire_or_notify()
     }
 }

@@ -1,264 +1,195 @@
-//! Driving, with the lock: what is done in which order, when it ends, and what is owed after the release.
+//! The loop of the driver, under the lock.
 
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::ControlFlow::{self, Break, Continue};
 
-use adit_base::breakdown::{self, Layer};
 use adit_base::sync::MutexGuard;
 use adit_base::sync::atomic::Ordering;
 
-use super::inside::AbortOnUnwind;
-use super::{Arrival, Core, Inside, Left, Purpose};
-use crate::futex;
+use super::reentry::AbortOnUnwind;
+use super::{Core, DeferredWakeups, DriverRole, Executed, NextStep};
 use crate::lock::MessageKind;
-use crate::node::{Node, WAITING};
-use crate::owned::OwnedCell;
-use crate::reactor::{After, Reactor};
+use crate::node::Node;
+use crate::pooled::PooledOperation;
+use crate::reactor::Reactor;
 use crate::task::Driving;
 
-/// From so many requests on that wait for a thread, waking the keeper to execute some of them is worth it.
-const HELP_FROM: usize = 32;
-/// Other operations that a driver polls after its own is done.
-const FOREIGN_MAX: u32 = 32;
-/// Polls after which a task that gave way to everything else gets its turn, however much there is.
-const YIELDED_WAIT: u32 = 128;
+/// Polls in a batch: a driver leaves after so many when its own operation is done, and delivers
+/// deferred wake-ups after so many when it is not.
+const BATCH_POLLS_MAX: u32 = 32;
+/// Polls after which yielded tasks run again, even if other tasks are still ready.
+const YIELDED_TURN_POLLS: u32 = 128;
 
 impl Core {
-    /// Drives, with the lock; returns without it, after everything owed was paid. Foreign wakers were called only if the thread then had
-    /// nothing in hand that others wait for, and wasn't one to be named as a driver: they may call us.
-    pub(crate) fn drive(&self, purpose: &Purpose<'_>) -> Left {
+    /// Drives, with the lock. Returns without the lock, after the deferred wake-ups were delivered.
+    pub(crate) fn drive(&self, role: &DriverRole<'_>) -> NextStep {
         let abort = AbortOnUnwind;
-        let mut after = After::default();
-        let left = {
+        let mut deferred = DeferredWakeups::default();
+        let step = {
             // SAFETY: we hold the lock; `leave` releases it, after which the reactor isn't used.
             let reactor = unsafe { self.reactor() };
             let _driving = Driving::enter(reactor);
-            self.drive_reactor(reactor, purpose, &mut after)
+            self.drive_until_release(reactor, role, &mut deferred)
         };
-        self.pay(after);
+        self.deliver_wakeups(deferred, &step);
         mem::forget(abort);
-        left
+        step
     }
 
-    fn drive_reactor(&self, reactor: &Reactor, purpose: &Purpose<'_>, after: &mut After) -> Left {
-        purpose.arrive(self, reactor);
-        let mut polled = 0u32;
+    fn drive_until_release(
+        &self,
+        reactor: &Reactor,
+        role: &DriverRole<'_>,
+        deferred: &mut DeferredWakeups,
+    ) -> NextStep {
+        role.begin(self, reactor);
+        let mut polls = 0u32;
         loop {
-            if self.lock.take_knock() {
-                purpose.take_over();
-                self.take_in(reactor);
+            if self.lock.take_notification() {
+                role.on_notified();
+                self.process_notification(reactor);
             }
-            if let Some(what) = reactor.take_broken() {
-                self.set_poisoned(what);
+            if let Some(panic) = reactor.take_panic() {
+                self.set_poisoned(panic);
                 reactor.set_unusable();
             }
             let usable = reactor.is_usable();
             if !usable {
                 self.fail_all(reactor);
             }
-            let done = purpose.is_done();
-            let eager = !done && purpose.is_eager(self);
-            let mut left = None;
-            if usable && (eager || polled < FOREIGN_MAX) {
-                if eager && polled >= FOREIGN_MAX && reactor.owes_wakeups() {
-                    left = Some(Left::Breathe);
-                } else {
-                    if eager && polled % YIELDED_WAIT == YIELDED_WAIT - 1 {
+            let done = role.is_done();
+            let eager = !done && role.drives_until_idle(self);
+            let batch_is_full = polls >= BATCH_POLLS_MAX;
+            let step = if usable && eager && batch_is_full && reactor.has_deferred_wakeups() {
+                Some(NextStep::Yield)
+            } else {
+                if usable && (eager || !batch_is_full) {
+                    if eager && polls % YIELDED_TURN_POLLS == YIELDED_TURN_POLLS - 1 {
                         reactor.resume_yielded();
                     }
                     if reactor.poll_next() {
-                        polled += 1;
+                        polls += 1;
                         continue;
                     }
                 }
-            }
-            if eager && left.is_none() {
-                let collecting = self.caller_collects.load(Ordering::Acquire);
-                if reactor.in_flight.get() > 0 && !collecting && reactor.collect() {
-                    continue;
+                match eager.then(|| self.choose_step(reactor, role, deferred)) {
+                    Some(Continue(())) => continue,
+                    Some(Break(step)) => step,
+                    None => None,
                 }
-                let owes_wakers = !after.wakers.is_empty() || reactor.owes_wakers();
-                if owes_wakers && (purpose.may_wait() || reactor.has_requests()) {
-                    // A waker may call us, or take its time: others must not depend on this thread meanwhile.
-                    left = Some(Left::Breathe);
-                } else if usable {
-                    left = self.next_step(reactor, purpose);
-                    if left.is_none() && (reactor.resume_yielded() || reactor.fire_timers()) {
-                        continue;
-                    }
-                }
-                if left.is_none() && reactor.in_flight.get() > 0 && !collecting {
-                    left = purpose.collect(self, reactor);
-                }
-            }
-            let left = left.unwrap_or(if done { Left::Done } else { purpose.idle() });
-            if let Some(left) = self.leave(reactor, purpose, left, after) {
-                return left;
+            };
+            let step = step.unwrap_or(match done {
+                true => NextStep::Return,
+                false => role.step_when_idle(),
+            });
+            if let Some(step) = self.leave(reactor, role, step, deferred) {
+                return step;
             }
         }
     }
 
-    /// A request to execute, or a pause before a long row of background slices.
-    fn next_step(&self, reactor: &Reactor, purpose: &Purpose<'_>) -> Option<Left> {
-        let own = match purpose {
-            Purpose::Caller(node) => Some(*node),
-            _ => None,
-        };
-        if let Some(request) = reactor.take_request(own) {
-            return Some(Left::Execute(reactor.device().clone(), request));
-        }
-        (reactor.has_work() && reactor.owes_wakeups()).then_some(Left::Breathe)
-    }
-
-    /// Names a successor for what is left and releases the lock; None when somebody knocked, and there is more to do.
-    fn leave(
+    /// No task is ready: reaps completions, resumes yielded tasks, fires timers (`Continue`: tasks
+    /// may be ready now), or says what there is to do without the lock.
+    fn choose_step(
         &self,
         reactor: &Reactor,
-        purpose: &Purpose<'_>,
-        mut left: Left,
-        after: &mut After,
-    ) -> Option<Left> {
-        let leaves_for_good = matches!(left, Left::Done | Left::Wait(_));
-        let may_arm = leaves_for_good && purpose.may_arm();
-        let collected = self.caller_collects.load(Ordering::Acquire)
-            || self.keeper_collects.load(Ordering::Acquire);
-        let uncollected = reactor.in_flight.get() > 0 && !collected;
-        let work = reactor.has_work() || uncollected;
-        // What the device finishes meanwhile may be what others wait for, asleep or without a thread.
-        let absent = uncollected && matches!(left, Left::Execute(..)) && purpose.may_arm();
-        // Who pauses to let others be woken does the rest itself.
-        let many = reactor.requests() >= HELP_FROM && !matches!(purpose, Purpose::Keeper);
-        // What a caller leaves though it has nothing else to do is not for callers (`Reactor::take_request`).
-        let declined = matches!(purpose, Purpose::Caller(_))
-            && matches!(left, Left::Wait(_) | Left::Collect(..))
-            && reactor.has_requests();
-        if work
-            && !matches!(left, Left::Breathe)
-            && (declined || !reactor.name_successor())
-            && (may_arm || many || declined || absent)
-        {
-            after.wake_keeper |= self.keeper.arm();
+        role: &DriverRole<'_>,
+        deferred: &DeferredWakeups,
+    ) -> ControlFlow<Option<NextStep>> {
+        let caller_awaits_device = self.caller_awaits_device.load(Ordering::Acquire);
+        let may_reap = reactor.in_flight.get() > 0 && !caller_awaits_device;
+        if may_reap && reactor.reap_completions() {
+            return Continue(());
         }
-        if leaves_for_good {
-            let next_ns = reactor.unguarded_deadline_ns();
-            let unguarded = next_ns < self.keeper.wakes_at_ns();
-            match (&mut left, purpose) {
-                (Left::Wait(deadline), Purpose::Keeper) => {
-                    self.keeper.set_wakes_at_ns(next_ns);
-                    *deadline = (next_ns != u64::MAX).then_some(next_ns);
-                }
-                (Left::Wait(deadline), Purpose::Caller(node)) if unguarded => {
-                    reactor.set_guard(node, next_ns);
-                    *deadline = Some(next_ns);
-                }
-                _ if unguarded && self.keeper.is_enabled() => {
-                    after.wake_keeper |= self.keeper.arm();
-                }
-                _ if unguarded => {
-                    // Whoever this is, if anybody waits at all, comes to the arm above.
-                    reactor.name_successor();
-                }
-                _ => {}
+        let has_wakers = !deferred.wakers.is_empty() || reactor.has_deferred_wakers();
+        if has_wakers && (role.may_block() || reactor.has_inline_requests()) {
+            // A waker may call us or take its time; meanwhile no other thread may depend on this
+            // one.
+            return Break(Some(NextStep::Yield));
+        }
+        if reactor.is_usable() {
+            let own = match role {
+                DriverRole::Caller(node) => Some(*node),
+                _ => None,
+            };
+            if let Some(request) = reactor.take_inline_request(own) {
+                let device = reactor.device().clone();
+                return Break(Some(NextStep::Execute(device, request)));
+            }
+            if reactor.has_work() && reactor.has_deferred_wakeups() {
+                // A long row of background slices may follow.
+                return Break(Some(NextStep::Yield));
+            }
+            if reactor.resume_yielded() || reactor.fire_timers() {
+                return Continue(());
             }
         }
-        reactor.take_after(after);
-        if let (Left::Wait(_), Purpose::Caller(node)) = (&left, purpose) {
-            node.state.store(WAITING, Ordering::Release);
+        if reactor.in_flight.get() > 0 && !caller_awaits_device {
+            return Break(role.await_device(self, reactor));
         }
-        if self.lock.try_release() {
-            return Some(left);
-        }
-        purpose.arrive(self, reactor);
-        match left {
-            Left::Execute(_, request) => reactor.put_back_request(request),
-            Left::Collect(..) => purpose.collects(self).store(false, Ordering::Relaxed),
-            _ => {}
-        }
-        None
+        Break(None)
     }
 
-    /// Takes in what came from outside.
-    pub(super) fn take_in(&self, reactor: &Reactor) {
+    /// Does what other threads notified the driver of: takes the messages out of the inbox, delivers
+    /// executed requests, fires timers.
+    pub(super) fn process_notification(&self, reactor: &Reactor) {
         self.inbox.drain(|message| {
-            // SAFETY: pushed messages are valid until we are through with them, and embedded in what their kind says, as its first field.
+            // SAFETY: a pushed message is valid until the driver is through with it; it is the
+            // first field of the type that its kind says.
             unsafe {
                 match (*message).kind {
                     MessageKind::Node => {
                         let node = &*message.cast::<Node>();
-                        reactor.list(node);
+                        reactor.add_waiter(node);
                         reactor.add_ready(node.task());
                     }
-                    MessageKind::Cell => reactor.add_ready((*message.cast::<OwnedCell>()).task()),
+                    MessageKind::Pooled => {
+                        reactor.add_ready((*message.cast::<PooledOperation>()).task());
+                    }
                 }
             }
         });
-        for arrival in self.lock_arrived().drain(..) {
-            arrive(reactor, arrival);
+        for executed in self.lock_executed().drain(..) {
+            deliver_executed(reactor, executed);
         }
-        // A keeper that woke for a timer and didn't get the lock knocked.
+        // A keeper that woke up for a timer, and did not get the lock, has notified us.
         reactor.fire_timers();
     }
 
-    /// After a panic or the last operation, once no request is under way any more: everybody gets an error.
+    /// After a panic or the last operation: once no request is under way, all operations fail.
     fn fail_all(&self, reactor: &Reactor) {
-        reactor.forget_ready();
+        reactor.discard_pending();
         if reactor.in_flight.get() > 0 {
-            reactor.collect();
+            reactor.reap_completions();
         }
-        if reactor.in_flight.get() == 0 && reactor.executing.borrow().is_empty() {
+        if !reactor.has_requests_under_way() {
             let error = || self.ended_error();
             if self.is_poisoned() {
                 reactor.fail_tasks(&error);
             } else {
-                // At the worker's end its own tasks are not forgotten but dropped, by `end`.
+                // `end` drops the worker's own tasks in order.
                 reactor.fail_operations(&error);
             }
         }
     }
 
-    pub(super) fn lock_arrived(&self) -> MutexGuard<'_, Vec<Arrival>> {
-        self.arrived.lock().unwrap_or_else(|held| held.into_inner())
-    }
-
-    /// Does what was noted under the lock and had to wait for its release.
-    fn pay(&self, after: After) {
-        if after.is_empty() {
-            return;
-        }
-        if let Some(doorbell) = &after.ring {
-            let _in = breakdown::enter(Layer::Device);
-            if let Err(error) = doorbell.ring() {
-                // Whoever waits for the device rings again.
-                tracing::warn!(volume = %self.name, %error, "the device can't be told of requests; the next caller tries again");
-            }
-        }
-        let waking = breakdown::enter(Layer::Wait);
-        for state in &after.sleepers {
-            futex::wake(*state);
-        }
-        if after.wake_keeper {
-            self.keeper.wake();
-        }
-        drop(waking);
-        if !after.wakers.is_empty() {
-            let _suspended = Inside::suspend();
-            for waker in after.wakers {
-                // An executor's waker that panics is the executor's problem.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-            }
-        }
+    pub(super) fn lock_executed(&self) -> MutexGuard<'_, Vec<Executed>> {
+        self.executed
+            .lock()
+            .unwrap_or_else(|held| held.into_inner())
     }
 }
 
-pub(super) fn arrive(reactor: &Reactor, arrival: Arrival) {
-    match arrival {
-        Arrival::Completion(completion) => {
+/// Delivers a request that a thread executed without the lock.
+pub(super) fn deliver_executed(reactor: &Reactor, executed: Executed) {
+    match executed {
+        Executed::Completed(completion) => {
             reactor.end_execution(Some(completion.request.token));
             reactor.deliver(completion);
         }
-        Arrival::Panicked(panic) => {
+        Executed::Panicked(panic) => {
             reactor.end_execution(None);
-            reactor.break_down(&*panic);
+            reactor.note_device_panic(&*panic);
         }
     }
 }

@@ -5,54 +5,49 @@ use std::time::Duration;
 
 use adit_base::sync::thread::sleep;
 
-use super::{COLLECT_NS, Core, Purpose};
-use crate::reactor::Reactor;
+use super::{Core, DEVICE_WAIT_NS, DriverRole};
 use crate::task::Driving;
 
 impl Core {
-    /// Ends the worker: its own tasks, then what `drop_state` drops, then its queue and device. Nobody else may be driving for long.
+    /// Ends the worker: drops its own tasks, then the state by `drop_state`, then its queue and
+    /// device. Other threads drive for a short time at most.
     pub(crate) fn end(&self, drop_state: impl FnOnce()) {
         loop {
-            if self.lock.knock() {
-                self.lock.take_knock();
+            if self.lock.acquire_or_notify() {
+                self.lock.take_notification();
                 // SAFETY: we hold the lock, and release it after the reference's last use.
                 let reactor = unsafe { self.reactor() };
                 let driving = Driving::enter(reactor);
-                self.take_in(reactor);
+                self.process_notification(reactor);
                 reactor.discard_requests();
-                reactor.collect();
-                if reactor.in_flight.get() == 0 && reactor.executing.borrow().is_empty() {
+                reactor.reap_completions();
+                if !reactor.has_requests_under_way() {
                     reactor.set_unusable();
-                    self.fail_operations(reactor);
-                    reactor.dismantle();
+                    // Operations that came after the last one.
+                    reactor.fail_operations(&|| self.ended_error());
+                    reactor.drop_local_tasks();
                     if catch_unwind(AssertUnwindSafe(drop_state)).is_err() {
                         tracing::error!(volume = %self.name, "a panic while the worker's state was dropped");
                     }
                     reactor.release_device();
                     drop(driving);
-                    // Whoever knocked meanwhile is turned away by `drive`.
-                    self.drive(&Purpose::Glance);
+                    // Refuses operations that were submitted meanwhile.
+                    self.drive(&DriverRole::OneBatch);
                     return;
                 }
                 drop(driving);
-                let waits = reactor.in_flight.get() > 0;
-                let doorbell = reactor.doorbell();
+                let doorbell = reactor.doorbell().filter(|_| reactor.in_flight.get() > 0);
                 while !self.lock.try_release() {
-                    self.lock.take_knock();
+                    self.lock.take_notification();
                     let _driving = Driving::enter(reactor);
-                    self.take_in(reactor);
+                    self.process_notification(reactor);
                 }
-                if waits && let Some(doorbell) = doorbell {
-                    doorbell.wait(Some(Duration::from_nanos(COLLECT_NS)));
+                if let Some(doorbell) = doorbell {
+                    doorbell.wait(Some(Duration::from_nanos(DEVICE_WAIT_NS)));
                     continue;
                 }
             }
             sleep(Duration::from_micros(20));
         }
-    }
-
-    /// Operations that slipped in behind the last one.
-    fn fail_operations(&self, reactor: &Reactor) {
-        reactor.fail_operations(&|| self.ended_error());
     }
 }

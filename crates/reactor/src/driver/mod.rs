@@ -1,34 +1,62 @@
-//! Who drives the worker: taking the lock, what a driver does with it, and what it leaves behind.
+//! Who drives the worker: how threads take the lock in turn, what the holder does, and what it
+//! leaves to the next one.
 //!
+//! The lock is a combining lock: at any time one thread is the *driver*. It holds the lock, polls
+//! all tasks, submits requests to the device and reaps their completions. The other threads put
+//! their operations into the inbox, notify the driver and wait: spinning at first, then asleep. A
+//! driver that leaves work behind appoints a successor: a waiting caller, or the keeper's thread.
+//!
+//! The states of a thread in a blocking call, and the functions that lead from one to the next:
 //! ```text
-//! run ─ lock free ─► first poll ─ done, quiet ─► release                       (the fast path: no wake-up, no system call, no queue)
-//!   │                    └─ else ─► drive ─┬─ Done ────► release, wake who is owed it
-//!   │                       ▲  ▲           ├─ Execute ─► release, Device::execute, deliver, come back
-//!   └─ lock held ─► inbox   │  │           ├─ Collect ─► release, Doorbell::wait, come back
-//!        └─► wait ── DRIVE ─┘  └───────────┴─ Wait ────► release, spin ≤ 20 µs, sleep
+//!  run ─── run_uncontended ─── done at the first poll, can_release_at_once ─────────► returned
+//!   │            │ not done, or work is left                                            ▲
+//!   │            ▼                                                                      │
+//!   │   DRIVING (drive) ─────────── leave: Return ──────────────────────────────────────┤
+//!   │     ▲    ▲  │  └─ leave: Execute, AwaitDevice, Yield ─► UNLOCKED                  │
+//!   │     │    │  │                                          (perform_unlocked)          │
+//!   │     │    │  │ leave: Park                               │       │                 │
+//!   │     │    └──│───────────── the lock was free ───────────┘       │ the lock is held│
+//!   │     │       ▼                                                   │                 │
+//!   │     └─── PARKED (park) ◄────────────────────────────────────────┘                 │
+//!   │ take_over  ▲   └──────── DONE: another driver finished the operation ─────────────┘
+//!   └────────────┘
+//!     submit_through_inbox (DRIVING if the lock is free by then)
 //! ```
-//! Invariants: no system call, no device, no foreign code under the lock (`After` and `Left` carry it out), and no foreign waker while a
-//! request, a wait for the device or the duty to drive is this thread's (it pauses by `Breathe` for them). A driver whose operation is done
-//! polls at most `FOREIGN_MAX` others before it goes. Whoever releases the lock with work left names a successor first (`lock.rs` has the
-//! argument). After a panic nothing more is submitted and no operation is polled; when no request is under way any more (their memory may
-//! be a caller's), everybody gets EIO.
+//! A handle's poll (`try_drive`) is DRIVING or UNLOCKED until it returns, and never parks. The
+//! keeper sleeps in `Keeper::sleep` instead.
 //!
-//! | module | what |
+//! Invariants:
+//! 1. Under the lock there is no system call, no call of `Device::execute`, and no code of other
+//!    executors: [`NextStep`] and [`DeferredWakeups`] carry them past the release.
+//! 2. A thread calls wakers of other executors only while no other thread depends on it: it has no
+//!    request to execute, does not wait for the device, and can't be appointed as the next driver.
+//!    It takes the step `Yield` to deliver them.
+//! 3. A driver whose own operation is done polls at most `BATCH_POLLS_MAX` others before it leaves.
+//! 4. A driver that leaves work behind appoints a successor before it releases the lock (`lock.rs`
+//!    proves that no work is forgotten).
+//! 5. After a panic nothing is submitted and no operation is polled. Once no request is under way
+//!    (its memory may be a caller's), every operation fails with EIO.
+//!
+//! | module | content |
 //! |---|---|
-//! | here | the worker's core, and whether it may be used |
-//! | `purpose` | who drives, what for, and why it stops |
-//! | `caller` | how a thread's or a handle's operation comes in, and its thread drives or waits |
-//! | `waiting` | waiting without the lock, and getting it |
-//! | `drive` | driving, with the lock; leaving it |
+//! | here | the worker's core, and whether it accepts operations |
+//! | `role` | the roles of a driver, and its next step after the release |
+//! | `caller` | an operation's way in; the steps without the lock |
+//! | `park` | waiting without the lock, and taking it over |
+//! | `drive` | the loop under the lock |
+//! | `leave` | successor, timers, release |
+//! | `wakeups` | what is delivered after the release |
 //! | `end` | the worker's end |
-//! | `inside` | what a thread is marked with while it is in here |
+//! | `reentry` | refuses a call from inside a call |
 
 mod caller;
 mod drive;
 mod end;
-mod inside;
-mod purpose;
-mod waiting;
+mod leave;
+mod park;
+mod reentry;
+mod role;
+mod wakeups;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,49 +68,52 @@ use adit_block::{Completion, Device};
 
 use crate::keeper::Keeper;
 use crate::lock::{DriverLock, Inbox};
-use crate::owned::CellPool;
+use crate::pooled::OperationPool;
 use crate::reactor::Reactor;
+use crate::task::Driving;
 
-pub(crate) use inside::Inside;
-pub(crate) use purpose::{Left, Need, Purpose};
+pub(crate) use reentry::ReentryGuard;
+pub(crate) use role::{DriverRole, NextStep, Notify};
+pub(crate) use wakeups::DeferredWakeups;
 
-/// Waiting for the device is interrupted this often, in case somebody else finished what it is waited for.
-const COLLECT_NS: u64 = 1_000_000;
-/// So often where only the device can finish it. A timer that ends before the system's own tick (1 to 10 ms) would cost some µs a wait.
-const COLLECT_OWN_NS: u64 = 10_000_000;
+/// A wait for the device ends after this long, in case another thread finishes what it is for.
+const DEVICE_WAIT_NS: u64 = 1_000_000;
+/// The same where only the device can finish it. A wait with a timeout below the system's tick (1
+/// to 10 ms) would cost some µs more.
+const OWN_DEVICE_WAIT_NS: u64 = 10_000_000;
 
-/// What a thread that executed a request without the lock hands in.
-enum Arrival {
-    Completion(Completion),
+/// What a thread delivers that executed a request without the lock.
+enum Executed {
+    Completed(Completion),
     /// The device panicked; the request is lost.
     Panicked(Box<dyn std::any::Any + Send>),
 }
 
-/// A worker: everything but its state, whose type it doesn't know.
+/// A worker without its state, whose type only `Engine` knows.
 pub(crate) struct Core {
     lock: DriverLock,
     inbox: Inbox,
-    arrived: Mutex<Vec<Arrival>>,
+    executed: Mutex<Vec<Executed>>,
     /// Under the lock.
     reactor: Rc<Reactor>,
     reactor_accesses: RaceCheck,
-    pub(crate) pool: Arc<CellPool>,
-    /// What messages call the volume.
+    pub(crate) pool: Arc<OperationPool>,
+    /// The volume's name in messages.
     pub(crate) name: Arc<str>,
     poisoned: AtomicBool,
     poison: Mutex<String>,
-    /// No new operations.
+    /// New operations are refused.
     pub(crate) closing: AtomicBool,
-    /// A caller, or the keeper, waits for the device.
-    caller_collects: AtomicBool,
-    pub(crate) keeper_collects: AtomicBool,
+    /// A caller, or the keeper, waits for the device and reaps completions afterwards.
+    caller_awaits_device: AtomicBool,
+    pub(crate) keeper_awaits_device: AtomicBool,
     spinners: AtomicU32,
-    cores: u32,
+    processors: u32,
     fork_generation: u32,
     pub(crate) keeper: Keeper,
 }
 
-// SAFETY: `reactor` and what it leads to are touched under the lock only; see `reactor()`.
+// SAFETY: `reactor` and everything it leads to is touched under the lock only; see `reactor()`.
 unsafe impl Send for Core {}
 // SAFETY: as above; everything else is atomics and mutexes.
 unsafe impl Sync for Core {}
@@ -94,13 +125,13 @@ impl Core {
     ) -> Result<Arc<Core>> {
         fork::install();
         let queue = device.open_queue(options.queue_depth)?;
-        let pool = Arc::new(CellPool::new());
+        let pool = Arc::new(OperationPool::new());
         let name: Arc<str> = options.name.as_str().into();
         let reactor = Rc::new(Reactor::new(name.clone(), device, queue, pool.clone()));
         let core = Arc::new(Core {
             lock: DriverLock::new(),
             inbox: Inbox::new(),
-            arrived: Mutex::default(),
+            executed: Mutex::default(),
             reactor,
             reactor_accesses: RaceCheck::new(),
             pool,
@@ -108,10 +139,10 @@ impl Core {
             poisoned: AtomicBool::new(false),
             poison: Mutex::default(),
             closing: AtomicBool::new(false),
-            caller_collects: AtomicBool::new(false),
-            keeper_collects: AtomicBool::new(false),
+            caller_awaits_device: AtomicBool::new(false),
+            keeper_awaits_device: AtomicBool::new(false),
             spinners: AtomicU32::new(0),
-            cores: cores(),
+            processors: processors(),
             fork_generation: fork::generation(),
             keeper: Keeper::new(options.keeper),
         });
@@ -122,11 +153,17 @@ impl Core {
     /// The reactor.
     ///
     /// # Safety
-    /// The caller holds the lock, and lets go of the reference before it releases it.
+    /// The caller holds the lock, and drops the reference before it releases the lock.
     #[inline]
     pub(crate) unsafe fn reactor(&self) -> &Rc<Reactor> {
+        self.lock.debug_assert_held();
         self.reactor_accesses.write();
         &self.reactor
+    }
+
+    /// Whether this thread is the driver. Doesn't touch the reactor.
+    fn is_driven_here(&self) -> bool {
+        Driving::is_of(&self.reactor)
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
@@ -134,23 +171,23 @@ impl Core {
     }
 
     fn poison_error(&self) -> Error {
-        let what = self.poison.lock().unwrap_or_else(|held| held.into_inner());
+        let panic = self.poison.lock().unwrap_or_else(|held| held.into_inner());
         Error::with(
             Errno::IO,
-            format!("use a volume poisoned by a panic: {}", *what),
+            format!("use a volume poisoned by a panic: {}", *panic),
         )
     }
 
-    pub(super) fn set_poisoned(&self, what: String) {
+    pub(super) fn set_poisoned(&self, panic: String) {
         if !self.poisoned.swap(true, Ordering::Relaxed) {
             let mut poison = self.poison.lock().unwrap_or_else(|held| held.into_inner());
-            poison.clone_from(&what);
+            poison.clone_from(&panic);
             drop(poison);
-            tracing::error!(volume = %self.name, error = %what, "poisoned by a panic inside Adit; nothing more is written");
+            tracing::error!(volume = %self.name, error = %panic, "poisoned by a panic inside Adit; nothing more is written");
         }
     }
 
-    /// The error of an operation that can't be begun any more.
+    /// The error of operations after a panic or the end.
     pub(super) fn ended_error(&self) -> Error {
         if self.is_poisoned() {
             self.poison_error()
@@ -159,13 +196,14 @@ impl Core {
         }
     }
 
-    /// Whether this process is the one that made the worker.
+    /// Whether this process is a forked child of the one that made the worker.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.fork_generation != fork::generation()
     }
 
-    /// Why no operation may begin, if so. Always right about a fork; a racing panic or shutdown is noticed under the lock.
+    /// Refuses operations of a forked child, and after a panic or the end. A panic or shutdown that
+    /// happens at the same time is noticed under the lock.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_forked() {
@@ -178,15 +216,15 @@ impl Core {
     }
 }
 
-/// A model has one: its waiters don't spin.
-fn cores() -> u32 {
+/// Processors of this process. In a model one, so that no caller spins.
+fn processors() -> u32 {
     if cfg!(loom) {
         return 1;
     }
-    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
 }
 
-/// What a forked child gets for its parent's volume; says so once where a person may see it.
+/// The error of a call in a forked child; the first one also says so on stderr.
 #[cold]
 pub(crate) fn forked() -> Error {
     static SAID: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);

@@ -152,8 +152,8 @@ fn an_operation_that_races_with_the_shutdown_is_refused_or_done_before_it() {
     });
 }
 
-const REACTOR: &str = "reactor/src/reactor.rs";
-const DRIVE: &str = "reactor/src/driver/drive.rs";
+const WAITERS: &str = "reactor/src/reactor/waiters.rs";
+const WAKEUPS: &str = "reactor/src/driver/wakeups.rs";
 const KEEPER: &str = "reactor/src/keeper.rs";
 const RESULTS: &str = "models::callers::each_operation_is_done_once_and_its_caller_gets_its_result";
 const WOKEN: &str = "models::callers::a_caller_whose_operation_another_one_finishes_is_woken";
@@ -161,15 +161,15 @@ const LEFT: &str = "models::callers::what_a_caller_leaves_is_done_by_the_keeper"
 
 #[test]
 fn planted_a_result_that_is_announced_without_order_is_found() {
-    Bug::planted(Relaxed, REACTOR, "fn finish_node", "state.swap(DONE").found_by(RESULTS);
+    Bug::planted(Relaxed, WAITERS, "fn complete_node", "state.swap(DONE").found_by(RESULTS);
 }
 
 #[test]
 fn planted_a_look_at_the_result_without_order_is_found() {
     Bug::planted(
         Relaxed,
-        "reactor/src/driver/waiting.rs",
-        "fn wait(",
+        "reactor/src/driver/park.rs",
+        "fn park(",
         "state.load",
     )
     .found_by(RESULTS);
@@ -177,7 +177,7 @@ fn planted_a_look_at_the_result_without_order_is_found() {
 
 #[test]
 fn planted_a_wake_up_that_is_dropped_is_found() {
-    Bug::planted(Skipped, DRIVE, "fn pay", "futex::wake").found_by(WOKEN);
+    Bug::planted(Skipped, WAKEUPS, "fn deliver_wakeups", "futex::wake").found_by(WOKEN);
 }
 
 #[test]

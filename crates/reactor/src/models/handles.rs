@@ -94,7 +94,7 @@ fn a_cell_goes_back_once_however_its_handle_and_its_operation_end() {
     });
 }
 
-const OWNED: &str = "reactor/src/owned.rs";
+const OWNED: &str = "reactor/src/pooled.rs";
 const AWAITED: &str =
     "models::handles::who_awaits_an_operation_that_another_thread_finishes_is_woken";
 const ONCE: &str =

@@ -38,8 +38,8 @@ impl Worker {
     fn drive(&self) {
         loop {
             self.state.write();
-            if self.lock.take_knock() {
-                self.take_in();
+            if self.lock.take_notification() {
+                self.process_notifications();
             }
             if self.lock.try_release() {
                 return;
@@ -47,9 +47,9 @@ impl Worker {
         }
     }
 
-    fn take_in(&self) {
+    fn process_notifications(&self) {
         self.inbox.drain(|message| {
-            // SAFETY: handed in by `hand_in`, taken out once.
+            // SAFETY: handed in by `submit_spawned`, taken out once.
             let message = unsafe { Box::from_raw(message.cast::<Sent>()) };
             message.accesses.write();
             // Not to order anything: the claim is that it needn't.
@@ -57,15 +57,15 @@ impl Worker {
         });
     }
 
-    fn hand_in(&self) {
+    fn submit_spawned(&self) {
         let sent = Box::new(Sent {
-            message: Message::new(MessageKind::Cell),
+            message: Message::new(MessageKind::Pooled),
             accesses: RaceCheck::new(),
         });
         sent.accesses.write();
         // SAFETY: leaked until it is taken out.
         unsafe { self.inbox.push(Box::into_raw(sent).cast()) };
-        if self.lock.knock() {
+        if self.lock.acquire_or_notify() {
             self.drive();
         }
     }
@@ -103,9 +103,9 @@ fn a_message_is_taken_in_once_by_the_knocker_or_by_the_holder_it_knocked_at() {
         let worker = Worker::new();
         let threads = [0, 1].map(|_| {
             let worker = worker.clone();
-            spawn(move || worker.hand_in())
+            spawn(move || worker.submit_spawned())
         });
-        worker.hand_in();
+        worker.submit_spawned();
         for thread in threads {
             thread.join().expect("a thread");
         }
@@ -123,13 +123,13 @@ fn who_takes_a_knock_sees_what_was_done_before_it() {
             let (worker, done) = (worker.clone(), done.clone());
             spawn(move || {
                 done.write();
-                if worker.lock.knock() {
+                if worker.lock.acquire_or_notify() {
                     worker.drive();
                 }
             })
         };
         if worker.lock.try_acquire() {
-            if worker.lock.take_knock() {
+            if worker.lock.take_notification() {
                 done.read();
             }
             worker.drive();
@@ -195,13 +195,13 @@ const SEEN: &str = "models::lock::who_takes_a_knock_sees_what_was_done_before_it
 
 #[test]
 fn planted_a_knock_that_orders_nothing_is_found() {
-    Bug::planted(Relaxed, LOCK, "fn knock", "fetch_or").found_by(MESSAGES);
+    Bug::planted(Relaxed, LOCK, "fn acquire_or_notify", "fetch_or").found_by(MESSAGES);
 }
 
 #[test]
 fn planted_a_taken_knock_that_orders_nothing_is_found() {
     // By this model, and not by the one with messages: loom lets no exchange miss a message that was pushed before in execution.
-    Bug::planted(Relaxed, LOCK, "fn take_knock", "fetch_and").found_by(SEEN);
+    Bug::planted(Relaxed, LOCK, "fn take_notification", "fetch_and").found_by(SEEN);
 }
 
 #[test]
@@ -211,5 +211,5 @@ fn planted_a_push_that_orders_nothing_is_found() {
 
 #[test]
 fn planted_a_knock_that_leaves_no_mark_is_found() {
-    Bug::planted(Skipped, LOCK, "fn knock", "fetch_or").found_by(MESSAGES);
+    Bug::planted(Skipped, LOCK, "fn acquire_or_notify", "fetch_or").found_by(MESSAGES);
 }

@@ -64,7 +64,7 @@ impl Store {
             journal.checkpointing.get()
                 || journal.is_committing()
                 || journal.ring.horizon() >= point.0
-                || self.reactor.has_requests()
+                || self.reactor.has_inline_requests()
         };
         if expected == 1 || in_vain() {
             return;

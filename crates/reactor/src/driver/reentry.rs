@@ -1,4 +1,4 @@
-//! What a thread is marked with while it is inside a call.
+//! Refuses a call from inside a call of the same thread.
 
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
@@ -9,25 +9,26 @@ adit_base::sync::local! {
     static INSIDE: AtomicBool = const { AtomicBool::new(false) };
 }
 
-/// Marks this thread as inside a call, so that a signal handler that calls again gets EDEADLK instead of waiting for itself.
-pub(crate) struct Inside(bool);
+/// Marks this thread as inside a call, so that a signal handler that calls again gets EDEADLK
+/// instead of waiting for itself.
+pub(crate) struct ReentryGuard(bool);
 
-impl Inside {
+impl ReentryGuard {
     #[inline]
-    pub(crate) fn enter() -> Result<Inside> {
+    pub(crate) fn enter() -> Result<ReentryGuard> {
         INSIDE.with(|inside| {
             if inside.load(Ordering::Relaxed) {
                 return Err(Error::new(Errno::DEADLK));
             }
             inside.store(true, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
-            Ok(Inside(false))
+            Ok(ReentryGuard(false))
         })
     }
 
-    /// Takes the mark off for as long as foreign code runs, which holds nothing of ours.
-    pub(super) fn suspend() -> Inside {
-        Inside(INSIDE.with(|inside| {
+    /// Removes the mark while a waker of another executor runs, which may call us.
+    pub(super) fn suspend() -> ReentryGuard {
+        ReentryGuard(INSIDE.with(|inside| {
             let was = inside.load(Ordering::Relaxed);
             inside.store(false, Ordering::Relaxed);
             was
@@ -35,7 +36,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for ReentryGuard {
     #[inline]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
@@ -43,12 +44,12 @@ impl Drop for Inside {
     }
 }
 
-/// Our own bug while others point into this thread's stack: unwinding would leave them with a dead frame.
+/// Aborts if a bug of ours unwinds while other threads point into this thread's stack.
 pub(super) struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
-        // Forgotten on the way out, so this is an unwinding. A model that failed says why instead.
+        // Otherwise forgotten. A model that fails unwinds, and says why.
         if cfg!(loom) {
             return;
         }

@@ -32,7 +32,7 @@ const DONE: u32 = 1;
 
 /// A recycled home of an operation.
 #[repr(C, align(64))]
-pub(crate) struct OwnedCell {
+pub(crate) struct PooledOperation {
     pub(crate) message: Message,
     references: AtomicU32,
     state: AtomicU32,
@@ -40,9 +40,9 @@ pub(crate) struct OwnedCell {
     waker: Mutex<Option<Waker>>,
     /// An operation of this worker that waits for this one. Under the lock.
     local_waiter: Cell<Option<Waker>>,
-    vtable: Cell<&'static CellVtable>,
+    vtable: Cell<&'static PooledVtable>,
     /// Itself, as it was allocated.
-    home: Cell<NonNull<OwnedCell>>,
+    home: Cell<NonNull<PooledOperation>>,
     /// The `Stage`: in `inline`, or on the heap.
     stage: Cell<*mut ()>,
     inline: UnsafeCell<[MaybeUninit<u8>; INLINE_BYTES]>,
@@ -50,7 +50,7 @@ pub(crate) struct OwnedCell {
     accesses: RaceCheck,
 }
 
-struct CellVtable {
+struct PooledVtable {
     task: TaskVtable,
     /// Drops the stage and frees it if it is on the heap.
     drop_stage: unsafe fn(*mut (), on_heap: bool),
@@ -63,11 +63,11 @@ struct Typed<F, Fut, T>(F, Fut, T);
 impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
     const LAYOUT: Layout = Layout::new::<Stage<F, Fut, T>>();
     const FITS: bool = Self::LAYOUT.size() <= INLINE_BYTES && Self::LAYOUT.align() <= 64;
-    const SPAWNED: &'static CellVtable = &Self::vtable(TaskKind::Spawned);
-    const LOCAL: &'static CellVtable = &Self::vtable(TaskKind::Local);
+    const SPAWNED: &'static PooledVtable = &Self::vtable(TaskKind::Spawned);
+    const LOCAL: &'static PooledVtable = &Self::vtable(TaskKind::Local);
 
-    const fn vtable(kind: TaskKind) -> CellVtable {
-        CellVtable {
+    const fn vtable(kind: TaskKind) -> PooledVtable {
+        PooledVtable {
             task: TaskVtable {
                 kind,
                 poll: Self::poll,
@@ -81,7 +81,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
 
     unsafe fn poll(data: *const (), reactor: &Reactor, context: &mut Context<'_>) -> Polled {
         // SAFETY: a task's data is its cell, of which the worker holds a reference until it is done.
-        let cell = unsafe { &*data.cast::<OwnedCell>() };
+        let cell = unsafe { &*data.cast::<PooledOperation>() };
         let stage = cell.stage.get().cast::<Stage<F, Fut, T>>();
         cell.accesses.write();
         // SAFETY: under the lock and not done, so the only reference; the stage stays where it was put.
@@ -94,7 +94,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
 
     unsafe fn fail(data: *const (), reactor: &Reactor, error: &dyn Fn() -> Error) {
         // SAFETY: as in `poll`.
-        let cell = unsafe { &*data.cast::<OwnedCell>() };
+        let cell = unsafe { &*data.cast::<PooledOperation>() };
         let stage = cell.stage.get().cast::<Stage<F, Fut, T>>();
         cell.accesses.write();
         // SAFETY: as in `poll`; the task leaves the table.
@@ -104,7 +104,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
 
     unsafe fn drop_future(data: *const (), reactor: &Reactor) {
         // SAFETY: as in `poll`.
-        let cell = unsafe { &*data.cast::<OwnedCell>() };
+        let cell = unsafe { &*data.cast::<PooledOperation>() };
         cell.accesses.write();
         // SAFETY: as in `poll`; assigning drops the future in place.
         unsafe { *cell.stage.get().cast::<Stage<F, Fut, T>>() = Stage::Empty };
@@ -131,7 +131,7 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
     }
 }
 
-impl OwnedCell {
+impl PooledOperation {
     /// The task that polls it.
     pub(crate) fn task(&self) -> Task {
         Task {
@@ -197,14 +197,14 @@ impl OwnedCell {
             reactor.wake_after_release(waker);
         }
         // SAFETY: the worker's reference, given up once; the cell isn't touched afterwards.
-        unsafe { OwnedCell::release(self.home.get(), reactor.pool()) };
+        unsafe { PooledOperation::release(self.home.get(), reactor.pool()) };
     }
 
     /// Gives up a reference.
     ///
     /// # Safety
     /// The caller owned it, and doesn't touch the cell afterwards.
-    pub(crate) unsafe fn release(this: NonNull<OwnedCell>, pool: &CellPool) {
+    pub(crate) unsafe fn release(this: NonNull<PooledOperation>, pool: &OperationPool) {
         // SAFETY: valid while the reference is counted.
         let cell = unsafe { this.as_ref() };
         if cell.references.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -219,24 +219,24 @@ impl OwnedCell {
 }
 
 /// Idle cells.
-pub(crate) struct CellPool {
-    idle: Mutex<Vec<NonNull<OwnedCell>>>,
+pub(crate) struct OperationPool {
+    idle: Mutex<Vec<NonNull<PooledOperation>>>,
 }
 
 // SAFETY: idle cells belong to the pool alone.
-unsafe impl Send for CellPool {}
+unsafe impl Send for OperationPool {}
 // SAFETY: as above, behind a mutex.
-unsafe impl Sync for CellPool {}
+unsafe impl Sync for OperationPool {}
 
-impl CellPool {
+impl OperationPool {
     pub(crate) fn new() -> Self {
-        CellPool {
+        OperationPool {
             idle: Mutex::new(Vec::with_capacity(POOLED_MAX)),
         }
     }
 
     /// A cell with an operation in it, with one reference for the worker and, when it was spawned by a handle's owner, one for the handle.
-    pub(crate) fn fill<T, F, Fut>(&self, kind: TaskKind, start: F) -> NonNull<OwnedCell>
+    pub(crate) fn fill<T, F, Fut>(&self, kind: TaskKind, start: F) -> NonNull<PooledOperation>
     where
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T>>,
@@ -268,15 +268,15 @@ impl CellPool {
         this
     }
 
-    fn take(&self, vtable: &'static CellVtable) -> NonNull<OwnedCell> {
+    fn take(&self, vtable: &'static PooledVtable) -> NonNull<PooledOperation> {
         let idle = self
             .idle
             .lock()
             .unwrap_or_else(|held| held.into_inner())
             .pop();
         idle.unwrap_or_else(|| {
-            let cell = Box::new(OwnedCell {
-                message: Message::new(MessageKind::Cell),
+            let cell = Box::new(PooledOperation {
+                message: Message::new(MessageKind::Pooled),
                 references: AtomicU32::new(0),
                 state: AtomicU32::new(PENDING),
                 waker: Mutex::new(None),
@@ -295,7 +295,7 @@ impl CellPool {
     }
 
     /// Takes a cell back whose stage was dropped.
-    fn put(&self, cell: NonNull<OwnedCell>) {
+    fn put(&self, cell: NonNull<PooledOperation>) {
         // SAFETY: the last reference is gone, so it is ours alone.
         let waker = unsafe { cell.as_ref() }
             .waker
@@ -314,7 +314,7 @@ impl CellPool {
     }
 }
 
-impl Drop for CellPool {
+impl Drop for OperationPool {
     fn drop(&mut self) {
         let idle = self.idle.get_mut().unwrap_or_else(|held| held.into_inner());
         for cell in idle.drain(..) {

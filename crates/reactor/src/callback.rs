@@ -1,36 +1,40 @@
 //! A future that calls a function at its end: an executor of one task, without a thread.
 //!
-//! It is polled by whoever wakes it, and by nobody else meanwhile:
+//! The thread that wakes it polls it, one thread at a time:
 //! ```text
 //! IDLE ─ wake ─► POLLING ─ pending ─► IDLE
 //!                 │   ▲
 //!            wake ▼   │ pending
 //!                AGAIN
 //! ```
-//! Invariants: of those who wake it at the same time one polls, and polls again if it was woken after it began to; the function is called once.
+//! Invariants: of threads that wake it at the same time one polls, and polls again if another one
+//! woke it after the poll began. The function is called once.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use adit_base::sync::Mutex;
 use adit_base::sync::atomic::{AtomicU8, Ordering};
 
-/// Nobody polls.
+use crate::lock::lock;
+
+/// No thread polls.
 const IDLE: u8 = 0;
-/// Somebody polls.
+/// A thread polls.
 const POLLING: u8 = 1;
-/// Somebody polls, and was told meanwhile to do it again.
+/// A thread polls, and will poll again.
 const AGAIN: u8 = 2;
 
 struct Callback<F, D> {
     turn: AtomicU8,
-    /// Touched by whoever polls; None once it was done.
+    /// Touched by the thread that polls; None after the call.
     waiting: Mutex<Option<(F, D)>>,
 }
 
-/// Calls `done` once with the future's output, in whichever thread completes it, possibly this one before the call returns.
+/// Calls `done` once with the future's output, in the thread that completes the future: possibly in
+/// this one, before the call returns.
 pub fn call_when_done<F, D>(future: F, done: D)
 where
     F: Future + Unpin + Send + 'static,
@@ -49,7 +53,7 @@ where
     D: FnOnce(F::Output) + Send + 'static,
 {
     fn wake(self: Arc<Self>) {
-        // A wake-up may come from inside the very poll that it is for, so a lock alone won't do.
+        // A wake-up may come from inside the poll that it is for, so a lock alone doesn't suffice.
         if !self.begin() {
             return;
         }
@@ -71,7 +75,7 @@ where
     F: Future + Unpin + Send + 'static,
     D: FnOnce(F::Output) + Send + 'static,
 {
-    /// Whether it is the caller's turn to poll; if not, whoever polls does it again.
+    /// Whether this thread is to poll; if not, the one that polls will poll again.
     fn begin(&self) -> bool {
         let mut turn = IDLE;
         loop {
@@ -88,7 +92,7 @@ where
 
     fn poll(self: &Arc<Self>) {
         let waker = Waker::from(self.clone());
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         let Some((future, _)) = waiting.as_mut() else {
             return;
         };

@@ -200,29 +200,22 @@ impl<S: 'static> Engine<S> {
         if self.core.closing.swap(true, Ordering::AcqRel) {
             return Err(Error::new(Errno::SHUTDOWN));
         }
-        let result = self.last_operation(operation);
-        drop(inside);
-        self.end();
-        result
-    }
-
-    fn last_operation<'a, F, Fut>(&'a self, operation: F) -> Result<()>
-    where
-        F: FnOnce(&'a S) -> Fut,
-        Fut: Future<Output = Result<()>> + 'a,
-    {
         let core = &self.core;
         let state = self.pointer();
-        core.run(move || async move {
-            // SAFETY: under the lock, as is everything in this future.
+        let result = core.run(move || async move {
+            // SAFETY: under the lock, as everything in this future.
             let reactor = unsafe { core.reactor() }.clone();
             reactor.drained().await;
             // SAFETY: as above; the state is dropped by `end`, after this.
             let result = operation(unsafe { state.get() }).await;
-            // Still under the lock: a thread that checked `closing` before it was set is refused now.
+            // Still under the lock: a thread that checked `closing` before it was set is refused
+            // now.
             reactor.set_unusable();
             result
-        })
+        });
+        drop(inside);
+        self.end();
+        result
     }
 }
 

@@ -1,6 +1,6 @@
 //! A futex for models: the kernel's queue of sleepers is a list under a mutex, as the kernel's is.
 //!
-//! No sleep has a deadline in a model (none of them has timers), and none ends for no reason.
+//! In a model no sleep has a deadline (there are no timers), and none ends without a reason.
 
 use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::sync::model::is_skipped;
@@ -14,7 +14,7 @@ lazy_static! {
 }
 
 struct Sleepers {
-    /// Where threads sleep that nobody woke yet, with a number for each; the next number.
+    /// The words at which threads sleep, with a number for each thread; the next number.
     addresses: Mutex<(Vec<(usize, u64)>, u64)>,
     woken: Condvar,
 }

@@ -139,14 +139,14 @@ impl<T: Send + 'static> Handle<T> {
         {
             // SAFETY: the handle's reference keeps it valid.
             let operation = unsafe { operation.as_ref() };
-            let notify = match polls_again {
-                true => Notify::Never,
-                false => Notify::IfHeld,
+            let notify = if polls_again {
+                Notify::Never
+            } else {
+                Notify::IfHeld
             };
-            let polls_again = Cell::new(polls_again);
             let role = DriverRole::Poller {
                 operation,
-                polls_again,
+                polls_again: Cell::new(polls_again),
             };
             host.core().try_drive(&role, notify);
         }

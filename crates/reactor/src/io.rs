@@ -1,8 +1,10 @@
 //! Requests under way: a slot for each, and the future that waits for it.
 //!
-//! A slot is known by index and generation, which travel as the request's token; the submitter's own token is put back at the end. What the
-//! queue takes is *in flight*; what it answers `Inline`, or a caller is to do itself, waits for a driver that executes it without the lock; what it answers `Full` waits in
-//! order for a completion to make room (one entry for each waiting future, so there are as many as operations ask for).
+//! A slot is known by index and generation, which travel as the request's token; the completion
+//! carries the submitter's own token again. A request that the queue accepts is *in flight*. One that
+//! it hands back as `Inline`, or that a caller is to execute itself, waits for a driver that executes
+//! it without the lock. One that finds the queue `Full` waits in order for a completion to make room
+//! (one entry for each waiting future, so there are as many as operations submit).
 
 use std::future::Future;
 use std::mem;
@@ -16,14 +18,14 @@ use crate::task::TaskId;
 
 enum Slot {
     Free,
-    /// Under way; who waits, if anybody polled already.
+    /// Under way; the waker of the future, if it was polled already.
     Waiting(Option<Waker>),
     Arrived(Completion),
-    /// The future was dropped; the completion will be, too.
+    /// The future was dropped; the completion will be dropped, too.
     Abandoned,
 }
 
-/// All slots; recycled, so that a request in the steady state allocates nothing.
+/// All slots; recycled, so that a request allocates nothing once there were enough of them.
 #[derive(Default)]
 pub(crate) struct SlotTable {
     slots: Vec<Entry>,
@@ -32,13 +34,13 @@ pub(crate) struct SlotTable {
 
 struct Entry {
     generation: u32,
-    /// The device's queue has it, or had it.
+    /// The device's queue accepted it.
     queued: bool,
     slot: Slot,
 }
 
 impl SlotTable {
-    /// A slot for a request; the result is its token.
+    /// Takes a slot for a request; returns its token.
     pub(crate) fn insert(&mut self) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Entry {
@@ -54,17 +56,17 @@ impl SlotTable {
         u64::from(index) | u64::from(entry.generation) << 32
     }
 
-    /// The device's queue took this request.
+    /// The device's queue accepted this request.
     pub(crate) fn set_queued(&mut self, token: u64) {
         if let Some(entry) = self.entry(token) {
             entry.queued = true;
         }
     }
 
-    /// Whether a task for which `is_meant` is true waits for a request that is in the device's queue.
-    pub(crate) fn any_queued(&self, mut is_meant: impl FnMut(TaskId) -> bool) -> bool {
+    /// Whether a task for which `pick` is true waits for a request in the device's queue.
+    pub(crate) fn any_queued(&self, mut pick: impl FnMut(TaskId) -> bool) -> bool {
         self.slots.iter().any(|entry| match &entry.slot {
-            Slot::Waiting(Some(waker)) if entry.queued => is_meant(TaskId::of(waker)),
+            Slot::Waiting(Some(waker)) if entry.queued => pick(TaskId::of(waker)),
             _ => false,
         })
     }
@@ -86,16 +88,14 @@ impl SlotTable {
         mem::replace(&mut entry.slot, Slot::Free)
     }
 
-    /// Files a completion under its token; says who waits.
+    /// Puts a completion into its slot; returns the waker of the future that waits for it.
     pub(crate) fn deliver(&mut self, completion: Completion) -> Option<Waker> {
         let token = completion.request.token;
         match self.slot(token) {
-            Some(slot @ Slot::Waiting(_)) => {
-                let Slot::Waiting(waker) = mem::replace(slot, Slot::Arrived(completion)) else {
-                    unreachable!()
-                };
-                waker
-            }
+            Some(slot @ Slot::Waiting(_)) => match mem::replace(slot, Slot::Arrived(completion)) {
+                Slot::Waiting(waker) => waker,
+                _ => unreachable!(),
+            },
             Some(Slot::Abandoned) => {
                 self.remove(token);
                 None
@@ -114,9 +114,10 @@ impl SlotTable {
 
 /// A request under way; a future of its [`Completion`].
 ///
-/// The request was handed to the device, or put on the list of those to execute, when this was made, so several of these run side by side. Dropped early, the request is still done;
-/// its completion is dropped when it arrives.
-#[must_use = "the request is done anyway, but its result is lost"]
+/// The request was submitted, or listed for a thread to execute, when this was made, so several of
+/// these run side by side. If this is dropped early, the request is executed all the same, and its
+/// completion dropped.
+#[must_use = "the request is executed anyway, but its result is lost"]
 pub struct Submit<'a> {
     pub(crate) reactor: &'a Reactor,
     pub(crate) token: u64,

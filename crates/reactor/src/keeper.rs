@@ -17,6 +17,7 @@ use adit_base::{Error, Result};
 
 use crate::driver::{Core, DriverRole, NextStep, ReentryGuard};
 use crate::futex;
+use crate::lock::lock;
 
 const IDLE: u32 = 0;
 const ARMED: u32 = 1;
@@ -55,7 +56,7 @@ impl Keeper {
             let started = spawn_without_signals("adit-keeper", move || run(&core));
             let started =
                 started.map_err(|error| Error::from(error).context("start the keeper"))?;
-            *self.thread.lock().unwrap_or_else(|held| held.into_inner()) = Some(started);
+            *lock(&self.thread) = Some(started);
         }
         Ok(())
     }
@@ -98,7 +99,7 @@ impl Keeper {
     /// Ends the thread and waits for its end. Without the lock.
     pub(crate) fn stop(&self) {
         let thread = {
-            let mut thread = self.thread.lock().unwrap_or_else(|held| held.into_inner());
+            let mut thread = lock(&self.thread);
             self.stopping.store(true, Ordering::Release);
             thread.take()
         };

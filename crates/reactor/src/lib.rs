@@ -1,17 +1,18 @@
-//! A worker's executor: who drives it, its local tasks, device completions and timers.
+//! A worker's executor: the threads that drive it in turn, its tasks, device requests and timers.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`Engine`] | a worker's state and the calls that run operations on it |
-//! | [`Reactor`] | what an operation does IO, sleeps and starts tasks with |
+//! | [`Engine`] | a worker's state, and the calls that run operations on it |
+//! | [`Reactor`] | tasks, requests and timers; operations use it |
 //! | [`Handle`] | an operation that runs on its own, as a future for any executor |
-//! | [`call_when_done`] | a future that calls a function at its end |
-//! | [`sync`] | a read/write lock, a semaphore and an event for operations |
-//! | `driver`, `lock`, `node`, `keeper` | who drives: the caller whose thread it is, helped by one keeper thread |
-//! | `task`, `owned`, `io`, `timer` | what is driven |
+//! | [`call_when_done`] | calls a function when a future is done |
+//! | [`sync`] | a read/write lock and an event for operations |
+//! | `driver`, `lock`, `node`, `keeper` | the thread that drives: a caller, or the keeper |
+//! | `task`, `pooled`, `io`, `timer` | tasks, operations, request slots, timers |
 //!
-//! Invariants: the worker is never held across a system call; the fast path allocates nothing, and wakes nobody who needn't wake. An
-//! operation runs to its end once it has begun; only a panic ends it early, and then everything with it (EIO from there on).
+//! Invariants: no thread holds the worker's lock across a system call. The fast path allocates
+//! nothing, and wakes only threads that have something to do. An operation that has begun runs to
+//! its end; only a panic ends it early, and all others with it (EIO from then on).
 
 mod callback;
 mod driver;

@@ -36,8 +36,10 @@
 //! makes it after its release. States: `node.rs`.
 
 use std::ptr;
+use std::sync::PoisonError;
 
 use adit_base::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use adit_base::sync::{Mutex, MutexGuard};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -170,4 +172,9 @@ impl Inbox {
             each(message);
         }
     }
+}
+
+/// Locks a mutex that protects single values only: they are whole even if a holder panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

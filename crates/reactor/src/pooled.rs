@@ -1,10 +1,12 @@
-//! Operations that nobody's stack holds: recycled cells for spawned operations and for the worker's own tasks.
+//! Operations that lie on no thread's stack: those of handles, and the worker's own tasks.
 //!
-//! A cell has room for the operation, its future and its result (one after the other, in place); only those larger than [`INLINE_BYTES`] go
-//! to the heap. Cells come from a pool, so that spawning allocates nothing once there were enough of them.
+//! Each lies in a recycled object with room for the operation's closure, then its future, then its
+//! result, in place; one larger than [`INLINE_BYTES`] goes to the heap. The objects come from a
+//! pool, so that spawning allocates nothing once there were enough of them.
 //!
-//! Invariants: the operation's side is touched under the worker's lock only; the result belongs to the handle once `state` is DONE. There is
-//! one reference for the worker until the operation is done and one for the handle, if there is one; the last gives the cell back.
+//! Invariants: the stage is touched under the worker's lock only, until `state` is DONE; then the
+//! result belongs to the handle. There is one reference for the worker until the operation is done,
+//! and one for the handle, if there is one. The last one puts the object back into the pool.
 
 use std::alloc::{self, Layout};
 use std::cell::{Cell, UnsafeCell};
@@ -17,36 +19,36 @@ use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::sync::{Mutex, RaceCheck};
 use adit_base::{Error, Result};
 
-use crate::lock::{Message, MessageKind};
+use crate::lock::{Message, MessageKind, lock};
 use crate::node::Stage;
 use crate::reactor::Reactor;
 use crate::task::{Polled, Task, TaskId, TaskKind, TaskVtable};
 
 /// Operations up to this size need no allocation.
 const INLINE_BYTES: usize = 2048;
-/// Idle cells that are kept.
+/// Objects that the pool keeps at most.
 const POOLED_MAX: usize = 256;
 
 const PENDING: u32 = 0;
 const DONE: u32 = 1;
 
-/// A recycled home of an operation.
+/// An operation without its type, in a recycled object.
 #[repr(C, align(64))]
 pub(crate) struct PooledOperation {
     pub(crate) message: Message,
     references: AtomicU32,
     state: AtomicU32,
-    /// The executor's, of the task that polls the handle.
+    /// The waker of the executor's task that polls the handle.
     waker: Mutex<Option<Waker>>,
     /// An operation of this worker that waits for this one. Under the lock.
     local_waiter: Cell<Option<Waker>>,
     vtable: Cell<&'static PooledVtable>,
-    /// Itself, as it was allocated.
+    /// This object, as it was allocated.
     home: Cell<NonNull<PooledOperation>>,
     /// The `Stage`: in `inline`, or on the heap.
     stage: Cell<*mut ()>,
     inline: UnsafeCell<[MaybeUninit<u8>; INLINE_BYTES]>,
-    /// Of the stage.
+    /// Accesses to the stage.
     accesses: RaceCheck,
 }
 
@@ -79,40 +81,48 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
         }
     }
 
+    /// # Safety
+    /// The data of a task in the table, under the lock.
+    unsafe fn access<'a>(data: *const ()) -> (&'a PooledOperation, *mut Stage<F, Fut, T>) {
+        // SAFETY: a task's data is its operation, of which the worker holds a reference until it is
+        // done.
+        let operation = unsafe { &*data.cast::<PooledOperation>() };
+        operation.accesses.write();
+        (operation, operation.stage.get().cast())
+    }
+
     unsafe fn poll(data: *const (), reactor: &Reactor, context: &mut Context<'_>) -> Polled {
-        // SAFETY: a task's data is its cell, of which the worker holds a reference until it is done.
-        let cell = unsafe { &*data.cast::<PooledOperation>() };
-        let stage = cell.stage.get().cast::<Stage<F, Fut, T>>();
-        cell.accesses.write();
-        // SAFETY: under the lock and not done, so the only reference; the stage stays where it was put.
-        let polled = unsafe { Stage::poll(stage, reactor, context) };
+        // SAFETY: under the lock and not done, so the only reference; the stage doesn't move.
+        let (operation, polled) = unsafe {
+            let (operation, stage) = Self::access(data);
+            (operation, Stage::poll(stage, reactor, context))
+        };
         if polled == Polled::Done {
-            cell.complete(reactor);
+            operation.complete(reactor);
         }
         polled
     }
 
     unsafe fn fail(data: *const (), reactor: &Reactor, error: &dyn Fn() -> Error) {
-        // SAFETY: as in `poll`.
-        let cell = unsafe { &*data.cast::<PooledOperation>() };
-        let stage = cell.stage.get().cast::<Stage<F, Fut, T>>();
-        cell.accesses.write();
         // SAFETY: as in `poll`; the task leaves the table.
-        unsafe { Stage::fail(stage, error()) };
-        cell.complete(reactor);
+        unsafe {
+            let (operation, stage) = Self::access(data);
+            Stage::fail(stage, error());
+            operation.complete(reactor);
+        }
     }
 
     unsafe fn drop_future(data: *const (), reactor: &Reactor) {
-        // SAFETY: as in `poll`.
-        let cell = unsafe { &*data.cast::<PooledOperation>() };
-        cell.accesses.write();
-        // SAFETY: as in `poll`; assigning drops the future in place.
-        unsafe { *cell.stage.get().cast::<Stage<F, Fut, T>>() = Stage::Empty };
-        cell.complete(reactor);
+        // SAFETY: as in `poll`; the assignment drops the future in place.
+        unsafe {
+            let (operation, stage) = Self::access(data);
+            *stage = Stage::Empty;
+            operation.complete(reactor);
+        }
     }
 
     unsafe fn drop_stage(stage: *mut (), on_heap: bool) {
-        // SAFETY: initialised when the cell was filled, dropped once, with the cell's last reference.
+        // SAFETY: initialised by `fill`, dropped once, with the last reference.
         unsafe { ptr::drop_in_place(stage.cast::<Stage<F, Fut, T>>()) };
         if on_heap {
             // SAFETY: allocated with this layout.
@@ -121,7 +131,8 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Typed<F, Fut, T> {
     }
 
     unsafe fn take(stage: *mut (), result: *mut ()) {
-        // SAFETY: done, so the stage belongs to the handle; `result` is an Option<Result<T>> by the caller's word.
+        // SAFETY: done, so the stage belongs to the handle; `result` is an Option<Result<T>> by the
+        // caller's word.
         unsafe {
             let stage = &mut *stage.cast::<Stage<F, Fut, T>>();
             if let Stage::Done(value) = std::mem::replace(stage, Stage::Empty) {
@@ -144,9 +155,9 @@ impl PooledOperation {
         self.state.load(Ordering::Acquire) == DONE
     }
 
-    /// Registers who is to be woken when it is done; looking at `is_done` *afterwards* misses nothing.
+    /// Registers the waker to call when it is done. Looking at `is_done` *afterwards* misses no end.
     pub(crate) fn set_waker(&self, waker: &Waker) {
-        let mut slot = self.waker.lock().unwrap_or_else(|held| held.into_inner());
+        let mut slot = lock(&self.waker);
         match &mut *slot {
             Some(present) => present.clone_from(waker),
             None => *slot = Some(waker.clone()),
@@ -158,7 +169,7 @@ impl PooledOperation {
         self.local_waiter.set(Some(waker.clone()));
     }
 
-    /// Which operation of this worker waits for this one. Under the lock.
+    /// The operation of this worker that waits for this one. Under the lock.
     pub(crate) fn local_waiter(&self) -> Option<TaskId> {
         let waiter = self.local_waiter.take();
         let id = waiter.as_ref().map(TaskId::of);
@@ -166,7 +177,7 @@ impl PooledOperation {
         id
     }
 
-    /// The result, if it is done and wasn't taken. For the handle.
+    /// The result, if the operation is done and the result was not taken. For the handle.
     ///
     /// # Safety
     /// `T` is the operation's type.
@@ -182,48 +193,46 @@ impl PooledOperation {
         result
     }
 
-    /// The result is in place: tells who waits, and gives up the worker's reference.
+    /// The result is in place: wakes the waiters, and releases the worker's reference.
     fn complete(&self, reactor: &Reactor) {
         if let Some(waiter) = self.local_waiter.take() {
             waiter.wake();
         }
         self.state.store(DONE, Ordering::Release);
-        let waker = self
-            .waker
-            .lock()
-            .unwrap_or_else(|held| held.into_inner())
-            .take();
+        let waker = lock(&self.waker).take();
         if let Some(waker) = waker {
             reactor.wake_after_release(waker);
         }
-        // SAFETY: the worker's reference, given up once; the cell isn't touched afterwards.
+        // SAFETY: the worker's reference, released once; the object isn't touched afterwards.
         unsafe { PooledOperation::release(self.home.get(), reactor.pool()) };
     }
 
-    /// Gives up a reference.
+    /// Releases a reference.
     ///
     /// # Safety
-    /// The caller owned it, and doesn't touch the cell afterwards.
+    /// The caller owned it, and doesn't touch the object afterwards.
     pub(crate) unsafe fn release(this: NonNull<PooledOperation>, pool: &OperationPool) {
         // SAFETY: valid while the reference is counted.
-        let cell = unsafe { this.as_ref() };
-        if cell.references.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let stage = cell.stage.get();
-            let on_heap = stage != cell.inline.get().cast();
-            cell.accesses.write();
+        let operation = unsafe { this.as_ref() };
+        let references = operation.references.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(references > 0, "a reference is released once");
+        if references == 1 {
+            let stage = operation.stage.get();
+            let on_heap = stage != operation.inline.get().cast();
+            operation.accesses.write();
             // SAFETY: the last reference; the stage was initialised by `fill`.
-            unsafe { (cell.vtable.get().drop_stage)(stage, on_heap) };
+            unsafe { (operation.vtable.get().drop_stage)(stage, on_heap) };
             pool.put(this);
         }
     }
 }
 
-/// Idle cells.
+/// Idle objects.
 pub(crate) struct OperationPool {
     idle: Mutex<Vec<NonNull<PooledOperation>>>,
 }
 
-// SAFETY: idle cells belong to the pool alone.
+// SAFETY: idle objects belong to the pool alone.
 unsafe impl Send for OperationPool {}
 // SAFETY: as above, behind a mutex.
 unsafe impl Sync for OperationPool {}
@@ -235,7 +244,8 @@ impl OperationPool {
         }
     }
 
-    /// A cell with an operation in it, with one reference for the worker and, when it was spawned by a handle's owner, one for the handle.
+    /// An object with this operation in it, and a reference for the worker. An operation that is not
+    /// the worker's own has another one for its handle.
     pub(crate) fn fill<T, F, Fut>(&self, kind: TaskKind, start: F) -> NonNull<PooledOperation>
     where
         F: FnOnce() -> Fut,
@@ -247,35 +257,32 @@ impl OperationPool {
         };
         let this = self.take(vtable);
         // SAFETY: fresh from the pool, so ours alone.
-        let cell = unsafe { this.as_ref() };
+        let operation = unsafe { this.as_ref() };
         let stage: *mut Stage<F, Fut, T> = if Typed::<F, Fut, T>::FITS {
-            cell.inline.get().cast()
+            operation.inline.get().cast()
         } else {
-            // SAFETY: larger than INLINE_BYTES or more aligned, so at least not empty: an alignment above 64 implies a size above 64.
+            // SAFETY: the layout isn't empty: it is larger than INLINE_BYTES, or its alignment, and
+            // hence its size, is above 64.
             let stage = unsafe { alloc::alloc(Typed::<F, Fut, T>::LAYOUT) };
             if stage.is_null() {
                 alloc::handle_alloc_error(Typed::<F, Fut, T>::LAYOUT);
             }
             stage.cast()
         };
-        cell.accesses.write();
+        operation.accesses.write();
         // SAFETY: room of the right size and alignment, see FITS; nothing to drop there.
         unsafe { stage.write(Stage::Start(start)) };
-        cell.stage.set(stage.cast());
-        cell.vtable.set(vtable);
-        cell.references.store(references, Ordering::Relaxed);
-        cell.state.store(PENDING, Ordering::Relaxed);
+        operation.stage.set(stage.cast());
+        operation.vtable.set(vtable);
+        operation.references.store(references, Ordering::Relaxed);
+        operation.state.store(PENDING, Ordering::Relaxed);
         this
     }
 
     fn take(&self, vtable: &'static PooledVtable) -> NonNull<PooledOperation> {
-        let idle = self
-            .idle
-            .lock()
-            .unwrap_or_else(|held| held.into_inner())
-            .pop();
+        let idle = lock(&self.idle).pop();
         idle.unwrap_or_else(|| {
-            let cell = Box::new(PooledOperation {
+            let operation = Box::new(PooledOperation {
                 message: Message::new(MessageKind::Pooled),
                 references: AtomicU32::new(0),
                 state: AtomicU32::new(PENDING),
@@ -287,39 +294,34 @@ impl OperationPool {
                 inline: UnsafeCell::new([MaybeUninit::uninit(); INLINE_BYTES]),
                 accesses: RaceCheck::new(),
             });
-            let cell = NonNull::from(Box::leak(cell));
+            let operation = NonNull::from(Box::leak(operation));
             // SAFETY: just made.
-            unsafe { cell.as_ref() }.home.set(cell);
-            cell
+            unsafe { operation.as_ref() }.home.set(operation);
+            operation
         })
     }
 
-    /// Takes a cell back whose stage was dropped.
-    fn put(&self, cell: NonNull<PooledOperation>) {
+    /// Takes back an object whose stage was dropped.
+    fn put(&self, operation: NonNull<PooledOperation>) {
         // SAFETY: the last reference is gone, so it is ours alone.
-        let waker = unsafe { cell.as_ref() }
-            .waker
-            .lock()
-            .unwrap_or_else(|held| held.into_inner())
-            .take();
+        let waker = lock(&unsafe { operation.as_ref() }.waker).take();
         drop(waker);
-        let mut idle = self.idle.lock().unwrap_or_else(|held| held.into_inner());
+        let mut idle = lock(&self.idle);
         if idle.len() < POOLED_MAX {
-            idle.push(cell);
+            idle.push(operation);
         } else {
             drop(idle);
             // SAFETY: leaked from a box in `take`, and ours alone.
-            drop(unsafe { Box::from_raw(cell.as_ptr()) });
+            drop(unsafe { Box::from_raw(operation.as_ptr()) });
         }
     }
 }
 
 impl Drop for OperationPool {
     fn drop(&mut self) {
-        let idle = self.idle.get_mut().unwrap_or_else(|held| held.into_inner());
-        for cell in idle.drain(..) {
-            // SAFETY: leaked from a box in `take`; idle cells are the pool's alone.
-            drop(unsafe { Box::from_raw(cell.as_ptr()) });
+        for operation in lock(&self.idle).drain(..) {
+            // SAFETY: leaked from a box in `take`; idle objects are the pool's alone.
+            drop(unsafe { Box::from_raw(operation.as_ptr()) });
         }
     }
 }

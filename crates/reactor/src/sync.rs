@@ -1,9 +1,13 @@
-//! Waiting for each other on one worker: a read/write lock, an event, a semaphore. No atomics: they belong to the worker.
+//! Waiting of a worker's operations for each other: a read/write lock and an event. No atomics: they
+//! belong to the worker.
 //!
-//! Invariants: strictly first come, first served: who can't be served at once queues, and nobody overtakes the queue, not even `try_`. What is
-//! granted is accounted for by whoever grants it, before the waiter runs, so nothing slips in between. A waiter is known by its ticket;
-//! tickets are granted in ascending order, so "granted" is a comparison. A future dropped while it waits leaves the queue; one dropped
-//! after the grant gives it back. They protect no data and know no owner: relocking within one operation deadlocks that operation.
+//! Invariants: first come, first served, strictly: an operation that can't be served at once queues,
+//! and no operation overtakes the queue, not even by `try_`. The operation that gives units back
+//! grants them: they are accounted for before the waiter runs, so none can be taken in between. A
+//! waiter is known by its ticket; tickets are granted in ascending order, so "granted" is a
+//! comparison. A future dropped while it waits leaves the queue; one dropped after the grant gives
+//! its units back. The primitives protect no data and know no owner: an operation that locks twice
+//! waits for itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,127 +15,22 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+/// The units of a read/write lock: a reader takes 1, a writer all.
+const EXCLUSIVE: u32 = u32::MAX;
+
 struct Waiter {
     ticket: u64,
-    /// Units wanted: of a read/write lock, 1 is shared and `u32::MAX` exclusive.
     units: u32,
     waker: Waker,
 }
 
-/// Free units and who waits for them; what all three primitives are made of.
-struct Queue {
-    free: Cell<u32>,
-    next_ticket: Cell<u64>,
-    /// Every ticket below was granted (or its waiter is gone).
-    granted_below: Cell<u64>,
-    waiting: RefCell<VecDeque<Waiter>>,
-}
-
-impl Queue {
-    const fn new(free: u32) -> Self {
-        Queue {
-            free: Cell::new(free),
-            next_ticket: Cell::new(0),
-            granted_below: Cell::new(0),
-            waiting: RefCell::new(VecDeque::new()),
-        }
-    }
-
-    #[inline]
-    fn try_take(&self, units: u32) -> bool {
-        if self.free.get() >= units && self.waiting.borrow().is_empty() {
-            self.free.set(self.free.get() - units);
-            return true;
-        }
-        false
-    }
-
-    fn give_back(&self, units: u32) {
-        self.free.set(self.free.get() + units);
-        self.grant();
-    }
-
-    /// Serves the head of the queue as far as the free units go.
-    fn grant(&self) {
-        let mut waiting = self.waiting.borrow_mut();
-        while let Some(first) = waiting.front() {
-            if first.units > self.free.get() {
-                break;
-            }
-            self.free.set(self.free.get() - first.units);
-            self.granted_below.set(first.ticket + 1);
-            let first = waiting.pop_front().expect("looked at above");
-            first.waker.wake();
-        }
-    }
-}
-
-/// Waits until its units were granted.
-struct Take<'a> {
-    queue: &'a Queue,
-    units: u32,
-    stage: TakeStage,
-}
-
-enum TakeStage {
-    New,
-    Waiting(u64),
-    Done,
-}
-
-impl Future for Take<'_> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match self.stage {
-            TakeStage::New if self.queue.try_take(self.units) => {}
-            TakeStage::New => {
-                let ticket = self.queue.next_ticket.get();
-                self.queue.next_ticket.set(ticket + 1);
-                self.queue.waiting.borrow_mut().push_back(Waiter {
-                    ticket,
-                    units: self.units,
-                    waker: context.waker().clone(),
-                });
-                self.stage = TakeStage::Waiting(ticket);
-                return Poll::Pending;
-            }
-            TakeStage::Waiting(ticket) if ticket < self.queue.granted_below.get() => {}
-            TakeStage::Waiting(ticket) => {
-                let mut waiting = self.queue.waiting.borrow_mut();
-                let waiter = waiting.iter_mut().find(|waiter| waiter.ticket == ticket);
-                let waiter = waiter.expect("a ticket not granted is queued");
-                waiter.waker.clone_from(context.waker());
-                return Poll::Pending;
-            }
-            TakeStage::Done => {}
-        }
-        self.stage = TakeStage::Done;
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Take<'_> {
-    fn drop(&mut self) {
-        let TakeStage::Waiting(ticket) = self.stage else {
-            return;
-        };
-        if ticket < self.queue.granted_below.get() {
-            self.queue.give_back(self.units);
-        } else {
-            let keep = |waiter: &Waiter| waiter.ticket != ticket;
-            self.queue.waiting.borrow_mut().retain(keep);
-            self.queue.grant();
-        }
-    }
-}
-
-/// All units of a read/write lock.
-const EXCLUSIVE: u32 = u32::MAX;
-
 /// A fair read/write lock of a worker's operations: shared or exclusive, in the order of arrival.
 pub struct RwLock {
-    queue: Queue,
+    free: Cell<u32>,
+    next_ticket: Cell<u64>,
+    /// All tickets below are granted (or their waiters gone).
+    granted_below: Cell<u64>,
+    waiting: RefCell<VecDeque<Waiter>>,
 }
 
 /// Holds a [`RwLock`] shared until dropped.
@@ -143,16 +42,19 @@ pub struct ReadGuard<'a>(&'a RwLock);
 pub struct WriteGuard<'a>(&'a RwLock);
 
 impl RwLock {
-    /// A lock that nobody holds.
+    /// A lock that is free.
     pub const fn new() -> Self {
         RwLock {
-            queue: Queue::new(EXCLUSIVE),
+            free: Cell::new(EXCLUSIVE),
+            next_ticket: Cell::new(0),
+            granted_below: Cell::new(0),
+            waiting: RefCell::new(VecDeque::new()),
         }
     }
 
     /// Waits until it holds the lock shared.
     pub async fn read(&self) -> ReadGuard<'_> {
-        if !self.queue.try_take(1) {
+        if !self.try_take(1) {
             self.wait_for(1).await;
         }
         ReadGuard(self)
@@ -160,42 +62,78 @@ impl RwLock {
 
     /// Waits until it holds the lock exclusively.
     pub async fn write(&self) -> WriteGuard<'_> {
-        if !self.queue.try_take(EXCLUSIVE) {
+        if !self.try_take(EXCLUSIVE) {
             self.wait_for(EXCLUSIVE).await;
         }
         WriteGuard(self)
     }
 
-    /// Holds the lock shared if that needs no waiting and overtakes nobody.
+    /// Holds the lock shared if that needs no waiting and overtakes no waiter.
     pub fn try_read(&self) -> Option<ReadGuard<'_>> {
-        self.queue.try_take(1).then(|| ReadGuard(self))
+        self.try_take(1).then(|| ReadGuard(self))
     }
 
-    /// Holds the lock exclusively if that needs no waiting and overtakes nobody.
+    /// Holds the lock exclusively if that needs no waiting and overtakes no waiter.
     pub fn try_write(&self) -> Option<WriteGuard<'_>> {
-        self.queue.try_take(EXCLUSIVE).then(|| WriteGuard(self))
+        self.try_take(EXCLUSIVE).then(|| WriteGuard(self))
     }
 
     /// Gives back a shared hold whose guard was forgotten.
     pub fn return_read(&self) {
-        self.queue.give_back(1);
+        self.give_back(1);
     }
 
-    /// Whether somebody holds it, shared or exclusively.
+    /// Whether an operation holds it, shared or exclusively.
     pub fn is_locked(&self) -> bool {
-        self.queue.free.get() != EXCLUSIVE
+        self.free.get() != EXCLUSIVE
     }
 
-    /// Whether somebody holds it exclusively.
+    /// Whether an operation holds it exclusively.
     pub fn is_locked_exclusively(&self) -> bool {
-        self.queue.free.get() == 0
+        self.free.get() == 0
     }
 
-    fn wait_for(&self, units: u32) -> Take<'_> {
-        Take {
-            queue: &self.queue,
+    #[inline]
+    fn try_take(&self, units: u32) -> bool {
+        if self.free.get() >= units && self.waiting.borrow().is_empty() {
+            self.free.set(self.free.get() - units);
+            return true;
+        }
+        false
+    }
+
+    fn wait_for(&self, units: u32) -> Acquire<'_> {
+        Acquire {
+            lock: self,
             units,
-            stage: TakeStage::New,
+            ticket: None,
+        }
+    }
+
+    fn give_back(&self, units: u32) {
+        debug_assert!(
+            units <= EXCLUSIVE - self.free.get(),
+            "units that were taken"
+        );
+        self.free.set(self.free.get() + units);
+        self.grant();
+    }
+
+    /// Serves the head of the queue as far as the free units go.
+    fn grant(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        while let Some(first) = waiting.front() {
+            if first.units > self.free.get() {
+                break;
+            }
+            debug_assert!(
+                self.granted_below.get() <= first.ticket,
+                "in ascending order"
+            );
+            self.free.set(self.free.get() - first.units);
+            self.granted_below.set(first.ticket + 1);
+            let first = waiting.pop_front().expect("looked at above");
+            first.waker.wake();
         }
     }
 }
@@ -206,99 +144,85 @@ impl Default for RwLock {
     }
 }
 
+/// Waits until its units are granted.
+struct Acquire<'a> {
+    lock: &'a RwLock,
+    units: u32,
+    /// While it waits.
+    ticket: Option<u64>,
+}
+
+impl Future for Acquire<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.ticket {
+            None if self.lock.try_take(self.units) => return Poll::Ready(()),
+            None => {
+                let ticket = self.lock.next_ticket.get();
+                self.lock.next_ticket.set(ticket + 1);
+                self.lock.waiting.borrow_mut().push_back(Waiter {
+                    ticket,
+                    units: self.units,
+                    waker: context.waker().clone(),
+                });
+                self.ticket = Some(ticket);
+            }
+            Some(ticket) if ticket < self.lock.granted_below.get() => {
+                self.ticket = None;
+                return Poll::Ready(());
+            }
+            Some(ticket) => {
+                let mut waiting = self.lock.waiting.borrow_mut();
+                let waiter = waiting.iter_mut().find(|waiter| waiter.ticket == ticket);
+                let waiter = waiter.expect("a ticket not granted is queued");
+                waiter.waker.clone_from(context.waker());
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else {
+            return;
+        };
+        if ticket < self.lock.granted_below.get() {
+            self.lock.give_back(self.units);
+        } else {
+            let keep = |waiter: &Waiter| waiter.ticket != ticket;
+            self.lock.waiting.borrow_mut().retain(keep);
+            self.lock.grant();
+        }
+    }
+}
+
 impl<'a> WriteGuard<'a> {
     /// Turns an exclusive hold into a shared one; waiting readers at the head of the queue join.
     pub fn downgrade(self) -> ReadGuard<'a> {
         let lock = self.0;
         std::mem::forget(self);
-        lock.queue.give_back(EXCLUSIVE - 1);
+        lock.give_back(EXCLUSIVE - 1);
         ReadGuard(lock)
     }
 }
 
 impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
-        self.0.queue.give_back(1);
+        self.0.give_back(1);
     }
 }
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        self.0.queue.give_back(EXCLUSIVE);
+        self.0.give_back(EXCLUSIVE);
     }
 }
 
-/// A counter of units that operations take and give back, first come, first served.
-pub struct Semaphore {
-    queue: Queue,
-}
-
-/// Units of a [`Semaphore`], given back when dropped.
-#[must_use = "the units are given back when the permit is dropped"]
-pub struct Permit<'a> {
-    semaphore: &'a Semaphore,
-    units: u32,
-}
-
-impl Semaphore {
-    /// With this many units.
-    pub const fn new(units: u32) -> Self {
-        Semaphore {
-            queue: Queue::new(units),
-        }
-    }
-
-    /// Waits for `units`. More than there will ever be waits for ever.
-    pub async fn acquire(&self, units: u32) -> Permit<'_> {
-        if !self.queue.try_take(units) {
-            let wait = Take {
-                queue: &self.queue,
-                units,
-                stage: TakeStage::New,
-            };
-            wait.await;
-        }
-        Permit {
-            semaphore: self,
-            units,
-        }
-    }
-
-    /// Takes `units` if that needs no waiting and overtakes nobody.
-    pub fn try_acquire(&self, units: u32) -> Option<Permit<'_>> {
-        self.queue.try_take(units).then_some(Permit {
-            semaphore: self,
-            units,
-        })
-    }
-
-    /// Adds units for good, or gives back those of a forgotten permit.
-    pub fn release(&self, units: u32) {
-        self.queue.give_back(units);
-    }
-
-    /// Units that are free.
-    pub fn available(&self) -> u32 {
-        self.queue.free.get()
-    }
-}
-
-impl Permit<'_> {
-    /// Keeps the units; [`Semaphore::release`] gives them back.
-    pub fn forget(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        self.semaphore.queue.give_back(self.units);
-    }
-}
-
-/// Something that happens again and again, and that operations wait for the next time of.
+/// An event that happens again and again; operations wait for its next time.
 pub struct Event {
-    /// Counts the times; a waiter waits for a change.
+    /// How often it happened; a waiter waits for a change.
     happened: Cell<u64>,
     next_ticket: Cell<u64>,
     waiting: RefCell<Vec<(u64, Waker)>>,
@@ -312,7 +236,7 @@ pub struct Wait<'a> {
 }
 
 impl Event {
-    /// One that nobody waits for.
+    /// An event without waiters.
     pub const fn new() -> Self {
         Event {
             happened: Cell::new(0),
@@ -321,7 +245,8 @@ impl Event {
         }
     }
 
-    /// Waits for the next notification after *this call* (not after the first poll), so "check, `wait()`, await" misses nothing.
+    /// Waits for the next notification after *this call* (not after the first poll), so that "check,
+    /// `wait()`, await" misses none.
     pub fn wait(&self) -> Wait<'_> {
         Wait {
             event: self,
@@ -330,17 +255,12 @@ impl Event {
         }
     }
 
-    /// It happens: everybody who waits goes on.
+    /// It happens: all waiters go on.
     pub fn notify_all(&self) {
         self.happened.set(self.happened.get() + 1);
         for (_, waker) in self.waiting.borrow_mut().drain(..) {
             waker.wake();
         }
-    }
-
-    /// Whether anybody waits.
-    pub fn has_waiters(&self) -> bool {
-        !self.waiting.borrow().is_empty()
     }
 }
 
@@ -386,7 +306,8 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// Runs futures side by side and collects their results in order. For a few: each wake-up polls all that aren't done.
+/// Runs futures side by side and collects their results in order. For a few: each wake-up polls all
+/// that aren't done.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut results: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();

@@ -1,11 +1,12 @@
-//! The task table: what can be polled, by an id that is never mistaken for an earlier one; and wakers that are just such an id.
+//! The task table: the tasks that can be polled, by ids with generations; and wakers that are ids.
 //!
-//! A waker's data is the id itself: no reference counts, no allocation, and a stale waker is recognised by its generation. Waking appends
-//! the id to the ready queue of the worker that *this thread* is driving; a wake on any other thread is a bug (nothing but the worker's
-//! own futures may keep a waker) and is dropped with a complaint, for there is no worker it could be given to safely.
+//! A waker's data is the id itself: no reference counts, no allocation; a stale waker is recognised by
+//! its generation. Waking appends the id to the ready queue of the worker that *this thread* drives.
+//! A wake on any other thread is a bug (only the worker's own futures may keep a waker). It is logged
+//! and ignored, since no worker is known that it could be given to.
 
 use std::cell::Cell;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ptr;
 use std::task::{Context, RawWaker, RawWakerVTable, Waker};
 
@@ -23,7 +24,7 @@ impl TaskId {
     /// No task: generations start at 1.
     pub(crate) const NONE: TaskId = TaskId(0);
 
-    /// The task that a waker of ours is for.
+    /// The task of a waker of ours.
     pub(crate) fn of(waker: &Waker) -> TaskId {
         TaskId(waker.data().addr())
     }
@@ -42,18 +43,19 @@ impl TaskId {
 /// How a poll ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// Its result is delivered; the task is gone and must not be touched.
+    /// The result is delivered; the task is gone and must not be touched.
     Done,
     Pending,
-    /// It panicked: the worker is to be poisoned, the task failed with the others.
+    /// It panicked: the worker will be poisoned, and the task fails with the others.
     Panicked,
 }
 
-/// What a task can be asked. All under the worker's lock.
+/// The functions of a task's type. All under the worker's lock.
 pub(crate) struct TaskVtable {
     pub(crate) kind: TaskKind,
     pub(crate) poll: unsafe fn(*const (), &Reactor, &mut Context<'_>) -> Polled,
-    /// Delivers an error instead of a result. The future is *not* dropped: after a panic no code of operations runs any more.
+    /// Delivers an error instead of a result. The future is *not* dropped: after a panic no code of
+    /// operations runs any more.
     pub(crate) fail: unsafe fn(*const (), &Reactor, &dyn Fn() -> Error),
     /// Drops a local task's future, at the orderly end of a worker.
     pub(crate) drop_future: unsafe fn(*const (), &Reactor),
@@ -61,11 +63,11 @@ pub(crate) struct TaskVtable {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskKind {
-    /// Of a thread that waits for it; data is a `Node`.
+    /// A blocking call; data is a `Node`.
     Stack,
-    /// Of a handle; data is a `Cell`.
+    /// A handle's; data is a `PooledOperation`.
     Spawned,
-    /// Of the worker itself; data is a `Cell`.
+    /// The worker's own; data is a `PooledOperation`.
     Local,
 }
 
@@ -89,7 +91,7 @@ pub(crate) struct TaskTable {
 }
 
 impl TaskTable {
-    /// Adds a task; `queued` says that the caller puts it into the ready queue or polls it right away.
+    /// Adds a task; with `queued` the caller puts it into the ready queue.
     #[inline]
     pub(crate) fn insert(&mut self, task: Task, queued: bool) -> TaskId {
         let Some(index) = self.free.pop() else {
@@ -119,7 +121,7 @@ impl TaskTable {
         (entry.generation == id.generation() && entry.task.is_some()).then_some(entry)
     }
 
-    /// The task, if it still exists; it may be woken again from here on.
+    /// The task, if it still exists; from now on it can be woken again.
     pub(crate) fn begin_poll(&mut self, id: TaskId) -> Option<Task> {
         let entry = self.entry(id)?;
         entry.queued = false;
@@ -131,18 +133,13 @@ impl TaskTable {
         self.entry(id)?.task
     }
 
-    /// Whether the caller is to put it into the ready queue: it exists and isn't there.
+    /// Whether the caller is to put it into the ready queue: it exists and isn't there yet.
     pub(crate) fn mark_queued(&mut self, id: TaskId) -> bool {
-        match self.entry(id) {
-            Some(entry) if !entry.queued => {
-                entry.queued = true;
-                true
-            }
-            _ => false,
-        }
+        self.entry(id)
+            .is_some_and(|entry| !mem::replace(&mut entry.queued, true))
     }
 
-    /// Forgets a task.
+    /// Removes a task.
     #[inline]
     pub(crate) fn remove(&mut self, id: TaskId) {
         let entry = &mut self.entries[id.index()];
@@ -162,7 +159,7 @@ impl TaskTable {
 }
 
 adit_base::sync::local! {
-    /// The worker that this thread is driving, that is, whose lock it holds.
+    /// The worker that this thread drives: it holds that worker's lock.
     static DRIVING: Cell<*const Reactor> = const { Cell::new(ptr::null()) };
 }
 
@@ -191,11 +188,12 @@ impl Drop for Driving {
 const WAKER: RawWakerVTable =
     RawWakerVTable::new(|data| RawWaker::new(data, &WAKER), wake, wake, |_| {});
 
-/// A waker of this task; nothing needs to be dropped.
+/// A waker of this task; it needs no drop.
 #[inline]
 pub(crate) fn waker(id: TaskId) -> ManuallyDrop<Waker> {
     let data = ptr::without_provenance::<()>(id.0);
-    // SAFETY: the data is a number that every function of the table takes as such; `wake` acts only on the thread's own worker.
+    // SAFETY: every function of the vtable takes the data as a number; `wake` acts only on the worker
+    // that the thread drives.
     ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(data, &WAKER)) })
 }
 
@@ -211,6 +209,6 @@ fn wake(data: *const ()) {
         );
         return;
     }
-    // SAFETY: set only while this thread holds the lock of the worker, whose reactor then exists.
+    // SAFETY: set only while this thread holds the worker's lock, so the reactor exists.
     unsafe { &*reactor }.wake(TaskId(data.addr()));
 }

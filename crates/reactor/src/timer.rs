@@ -1,6 +1,7 @@
 //! Timers of a worker: a heap by deadline, and the future that sleeps.
 //!
-//! The keeper runs them, and drivers that would sleep otherwise. A timer whose future is gone still fires, and wakes nobody.
+//! The keeper fires them, and drivers that have nothing else to do. A timer whose future is gone
+//! still fires, and wakes no task.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,9 +15,9 @@ use crate::reactor::Reactor;
 
 struct Timer {
     deadline_ns: u64,
-    /// Keeps equal deadlines in the order of their making.
+    /// Keeps timers of the same deadline in the order in which they were added.
     number: u64,
-    waker: Option<Waker>,
+    waker: Waker,
 }
 
 impl PartialEq for Timer {
@@ -44,7 +45,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    pub(crate) fn add(&mut self, deadline_ns: u64, waker: Option<Waker>) {
+    pub(crate) fn add(&mut self, deadline_ns: u64, waker: Waker) {
         let number = self.next_number;
         self.next_number += 1;
         self.heap.push(Reverse(Timer {
@@ -61,12 +62,12 @@ impl Timers {
             .map_or(u64::MAX, |Reverse(first)| first.deadline_ns)
     }
 
-    /// Takes out what is due; says whether anything was.
+    /// Removes the timers that are due; says whether there were any.
     pub(crate) fn take_due(&mut self, now_ns: u64, mut fire: impl FnMut(Waker)) -> bool {
         let mut any = false;
         while self.next_ns() <= now_ns {
             let Reverse(timer) = self.heap.pop().expect("one is due");
-            timer.waker.into_iter().for_each(&mut fire);
+            fire(timer.waker);
             any = true;
         }
         any
@@ -89,11 +90,9 @@ impl Future for Sleep<'_> {
             return Poll::Ready(());
         }
         if !self.armed {
-            let waker = context.waker().clone();
-            self.reactor
-                .timers
-                .borrow_mut()
-                .add(self.deadline_ns, Some(waker));
+            let mut timers = self.reactor.timers.borrow_mut();
+            timers.add(self.deadline_ns, context.waker().clone());
+            drop(timers);
             self.armed = true;
         }
         Poll::Pending

@@ -13,7 +13,7 @@ use adit_base::sync::atomic::Ordering;
 use super::drive::deliver_executed;
 use super::reentry::AbortOnUnwind;
 use super::{Core, DriverRole, Executed, NextStep, Notify};
-use crate::lock::Message;
+use crate::lock::{Message, lock};
 use crate::node::{BUSY, Node, StackOperation, Stage, WAITING};
 use crate::pooled::PooledOperation;
 use crate::task::Driving;
@@ -150,7 +150,7 @@ impl Core {
                     deliver_executed(reactor, executed);
                     return true;
                 }
-                self.lock_executed().push(executed);
+                lock(&self.executed).push(executed);
             }
             NextStep::AwaitDevice(doorbell, timeout) => {
                 let waiting = breakdown::enter(Layer::Device);

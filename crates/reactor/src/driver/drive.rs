@@ -3,12 +3,11 @@
 use std::mem;
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use adit_base::sync::MutexGuard;
 use adit_base::sync::atomic::Ordering;
 
 use super::reentry::AbortOnUnwind;
 use super::{Core, DeferredWakeups, DriverRole, Executed, NextStep};
-use crate::lock::MessageKind;
+use crate::lock::{MessageKind, lock};
 use crate::node::Node;
 use crate::pooled::PooledOperation;
 use crate::reactor::Reactor;
@@ -20,117 +19,36 @@ const BATCH_POLLS_MAX: u32 = 32;
 /// Polls after which yielded tasks run again, even if other tasks are still ready.
 const YIELDED_TURN_POLLS: u32 = 128;
 
+/// The time of a thread as the driver, from taking the lock to its release.
+pub(super) struct Turn<'t> {
+    pub(super) core: &'t Core,
+    pub(super) reactor: &'t Reactor,
+    pub(super) role: &'t DriverRole<'t>,
+    pub(super) deferred: DeferredWakeups,
+}
+
 impl Core {
     /// Drives, with the lock. Returns without the lock, after the deferred wake-ups were delivered.
     pub(crate) fn drive(&self, role: &DriverRole<'_>) -> NextStep {
         let abort = AbortOnUnwind;
-        let mut deferred = DeferredWakeups::default();
-        let step = {
+        let (step, deferred) = {
             // SAFETY: we hold the lock; `leave` releases it, after which the reactor isn't used.
             let reactor = unsafe { self.reactor() };
             let _driving = Driving::enter(reactor);
-            self.drive_until_release(reactor, role, &mut deferred)
+            let mut turn = Turn {
+                core: self,
+                reactor,
+                role,
+                deferred: DeferredWakeups::default(),
+            };
+            (turn.run(), turn.deferred)
         };
         self.deliver_wakeups(deferred, &step);
         mem::forget(abort);
         step
     }
 
-    fn drive_until_release(
-        &self,
-        reactor: &Reactor,
-        role: &DriverRole<'_>,
-        deferred: &mut DeferredWakeups,
-    ) -> NextStep {
-        role.begin(self, reactor);
-        let mut polls = 0u32;
-        loop {
-            if self.lock.take_notification() {
-                role.on_notified();
-                self.process_notification(reactor);
-            }
-            if let Some(panic) = reactor.take_panic() {
-                self.set_poisoned(panic);
-                reactor.set_unusable();
-            }
-            let usable = reactor.is_usable();
-            if !usable {
-                self.fail_all(reactor);
-            }
-            let done = role.is_done();
-            let eager = !done && role.drives_until_idle(self);
-            let batch_is_full = polls >= BATCH_POLLS_MAX;
-            let step = if usable && eager && batch_is_full && reactor.has_deferred_wakeups() {
-                Some(NextStep::Yield)
-            } else {
-                if usable && (eager || !batch_is_full) {
-                    if eager && polls % YIELDED_TURN_POLLS == YIELDED_TURN_POLLS - 1 {
-                        reactor.resume_yielded();
-                    }
-                    if reactor.poll_next() {
-                        polls += 1;
-                        continue;
-                    }
-                }
-                match eager.then(|| self.choose_step(reactor, role, deferred)) {
-                    Some(Continue(())) => continue,
-                    Some(Break(step)) => step,
-                    None => None,
-                }
-            };
-            let step = step.unwrap_or(match done {
-                true => NextStep::Return,
-                false => role.step_when_idle(),
-            });
-            if let Some(step) = self.leave(reactor, role, step, deferred) {
-                return step;
-            }
-        }
-    }
-
-    /// No task is ready: reaps completions, resumes yielded tasks, fires timers (`Continue`: tasks
-    /// may be ready now), or says what there is to do without the lock.
-    fn choose_step(
-        &self,
-        reactor: &Reactor,
-        role: &DriverRole<'_>,
-        deferred: &DeferredWakeups,
-    ) -> ControlFlow<Option<NextStep>> {
-        let caller_awaits_device = self.caller_awaits_device.load(Ordering::Acquire);
-        let may_reap = reactor.in_flight.get() > 0 && !caller_awaits_device;
-        if may_reap && reactor.reap_completions() {
-            return Continue(());
-        }
-        let has_wakers = !deferred.wakers.is_empty() || reactor.has_deferred_wakers();
-        if has_wakers && (role.may_block() || reactor.has_inline_requests()) {
-            // A waker may call us or take its time; meanwhile no other thread may depend on this
-            // one.
-            return Break(Some(NextStep::Yield));
-        }
-        if reactor.is_usable() {
-            let own = match role {
-                DriverRole::Caller(node) => Some(*node),
-                _ => None,
-            };
-            if let Some(request) = reactor.take_inline_request(own) {
-                let device = reactor.device().clone();
-                return Break(Some(NextStep::Execute(device, request)));
-            }
-            if reactor.has_work() && reactor.has_deferred_wakeups() {
-                // A long row of background slices may follow.
-                return Break(Some(NextStep::Yield));
-            }
-            if reactor.resume_yielded() || reactor.fire_timers() {
-                return Continue(());
-            }
-        }
-        if reactor.in_flight.get() > 0 && !caller_awaits_device {
-            return Break(role.await_device(self, reactor));
-        }
-        Break(None)
-    }
-
-    /// Does what other threads notified the driver of: takes the messages out of the inbox, delivers
+    /// Does what other threads notified the driver of: takes messages out of the inbox, delivers
     /// executed requests, fires timers.
     pub(super) fn process_notification(&self, reactor: &Reactor) {
         self.inbox.drain(|message| {
@@ -149,7 +67,7 @@ impl Core {
                 }
             }
         });
-        for executed in self.lock_executed().drain(..) {
+        for executed in lock(&self.executed).drain(..) {
             deliver_executed(reactor, executed);
         }
         // A keeper that woke up for a timer, and did not get the lock, has notified us.
@@ -172,11 +90,94 @@ impl Core {
             }
         }
     }
+}
 
-    pub(super) fn lock_executed(&self) -> MutexGuard<'_, Vec<Executed>> {
-        self.executed
-            .lock()
-            .unwrap_or_else(|held| held.into_inner())
+impl Turn<'_> {
+    fn run(&mut self) -> NextStep {
+        let (core, reactor, role) = (self.core, self.reactor, self.role);
+        role.begin(core, reactor);
+        let mut polls = 0u32;
+        loop {
+            if core.lock.take_notification() {
+                role.on_notified();
+                core.process_notification(reactor);
+            }
+            if let Some(panic) = reactor.take_panic() {
+                core.set_poisoned(panic);
+                reactor.set_unusable();
+            }
+            let usable = reactor.is_usable();
+            if !usable {
+                core.fail_all(reactor);
+            }
+            let done = role.is_done();
+            let eager = !done && role.drives_until_idle(core);
+            let batch_is_full = polls >= BATCH_POLLS_MAX;
+            let step = if usable && eager && batch_is_full && reactor.has_deferred_wakeups() {
+                Some(NextStep::Yield)
+            } else {
+                if usable && (eager || !batch_is_full) {
+                    if eager && polls % YIELDED_TURN_POLLS == YIELDED_TURN_POLLS - 1 {
+                        reactor.resume_yielded();
+                    }
+                    if reactor.poll_next() {
+                        polls += 1;
+                        continue;
+                    }
+                }
+                match eager.then(|| self.choose_step()) {
+                    Some(Continue(())) => continue,
+                    Some(Break(step)) => step,
+                    None => None,
+                }
+            };
+            let step = match step {
+                Some(step) => step,
+                None if done => NextStep::Return,
+                None => role.step_when_idle(),
+            };
+            if let Some(step) = self.leave(step) {
+                return step;
+            }
+        }
+    }
+
+    /// No task is ready: reaps completions, resumes yielded tasks, fires timers (`Continue`: tasks
+    /// may be ready now), or says what there is to do without the lock.
+    fn choose_step(&self) -> ControlFlow<Option<NextStep>> {
+        let (core, reactor, role) = (self.core, self.reactor, self.role);
+        let caller_awaits_device = core.caller_awaits_device.load(Ordering::Acquire);
+        let may_reap = || reactor.in_flight.get() > 0 && !caller_awaits_device;
+        if may_reap() && reactor.reap_completions() {
+            return Continue(());
+        }
+        let has_wakers = !self.deferred.wakers.is_empty() || reactor.has_deferred_wakers();
+        if has_wakers && (role.may_block() || reactor.has_inline_requests()) {
+            // A waker may call us or take its time: no other thread may depend on this one then.
+            return Break(Some(NextStep::Yield));
+        }
+        if reactor.is_usable() {
+            let own = match role {
+                DriverRole::Caller(node) => Some(*node),
+                _ => None,
+            };
+            if let Some(request) = reactor.take_inline_request(own) {
+                let device = reactor.device().clone();
+                return Break(Some(NextStep::Execute(device, request)));
+            }
+            if reactor.has_work() && reactor.has_deferred_wakeups() {
+                // A long row of background slices may follow.
+                return Break(Some(NextStep::Yield));
+            }
+            if reactor.resume_yielded() || reactor.fire_timers() {
+                return Continue(());
+            }
+        }
+        Break(
+            may_reap()
+                .then(|| role.await_device(core, reactor))
+                .flatten(),
+        )
     }
 }
 

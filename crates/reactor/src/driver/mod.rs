@@ -67,7 +67,7 @@ use adit_base::{Errno, Error, Result, fork};
 use adit_block::{Completion, Device};
 
 use crate::keeper::Keeper;
-use crate::lock::{DriverLock, Inbox};
+use crate::lock::{DriverLock, Inbox, lock};
 use crate::pooled::OperationPool;
 use crate::reactor::Reactor;
 use crate::task::Driving;
@@ -170,30 +170,21 @@ impl Core {
         self.poisoned.load(Ordering::Relaxed)
     }
 
-    fn poison_error(&self) -> Error {
-        let panic = self.poison.lock().unwrap_or_else(|held| held.into_inner());
-        Error::with(
-            Errno::IO,
-            format!("use a volume poisoned by a panic: {}", *panic),
-        )
-    }
-
     pub(super) fn set_poisoned(&self, panic: String) {
         if !self.poisoned.swap(true, Ordering::Relaxed) {
-            let mut poison = self.poison.lock().unwrap_or_else(|held| held.into_inner());
-            poison.clone_from(&panic);
-            drop(poison);
+            lock(&self.poison).clone_from(&panic);
             tracing::error!(volume = %self.name, error = %panic, "poisoned by a panic inside Adit; nothing more is written");
         }
     }
 
     /// The error of operations after a panic or the end.
     pub(super) fn ended_error(&self) -> Error {
-        if self.is_poisoned() {
-            self.poison_error()
-        } else {
-            Error::new(Errno::SHUTDOWN)
+        if !self.is_poisoned() {
+            return Error::new(Errno::SHUTDOWN);
         }
+        let panic = lock(&self.poison);
+        let text = format!("use a volume poisoned by a panic: {}", *panic);
+        Error::with(Errno::IO, text)
     }
 
     /// Whether this process is a forked child of the one that made the worker.

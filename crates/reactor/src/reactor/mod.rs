@@ -151,9 +151,11 @@ impl Reactor {
 
     /// Sleeps at least this long. A timer fires when the keeper or an idle driver comes to it.
     pub fn sleep(&self, duration: Duration) -> Sleep<'_> {
+        let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Sleep {
             reactor: self,
-            deadline_ns: deadline_ns(duration),
+            // One below the mark for "no deadline" at most.
+            deadline_ns: monotonic_ns().saturating_add(duration_ns).min(u64::MAX - 1),
             armed: false,
         }
     }
@@ -297,12 +299,18 @@ impl Reactor {
     }
 
     fn fail_where(&self, which: impl Fn(&Task) -> bool, error: &dyn Fn() -> Error) {
+        // SAFETY: under the lock; valid as it was in the table, and no longer there.
+        self.remove_each(which, |task| unsafe {
+            (task.vtable.fail)(task.data, self, error)
+        });
+    }
+
+    fn remove_each(&self, which: impl Fn(&Task) -> bool, mut then: impl FnMut(Task)) {
         loop {
             let found = self.tasks.borrow().find(&which);
             let Some((id, task)) = found else { break };
             self.tasks.borrow_mut().remove(id);
-            // SAFETY: under the lock; valid as it was in the table, and no longer there.
-            unsafe { (task.vtable.fail)(task.data, self, error) };
+            then(task);
         }
     }
 
@@ -325,24 +333,22 @@ impl Reactor {
         self.unusable.set(true);
     }
 
-    /// Drops the worker's own tasks, at the worker's end.
+    /// Drops the worker's own tasks, at the worker's end: operations are done before.
     pub(crate) fn drop_local_tasks(&self) {
-        loop {
-            let found = self.tasks.borrow().find(|_| true);
-            let Some((id, task)) = found else { break };
-            self.tasks.borrow_mut().remove(id);
-            assert!(
-                task.vtable.kind == TaskKind::Local,
-                "operations are done before the worker's end"
-            );
-            // SAFETY: under the lock; valid as it was in the table, and no longer there.
-            let dropped = catch_unwind(AssertUnwindSafe(|| unsafe {
-                (task.vtable.drop_future)(task.data, self)
-            }));
-            if let Err(panic) = dropped {
-                self.note_panic(&*panic);
-            }
-        }
+        self.remove_each(
+            |_| true,
+            |task| {
+                assert!(
+                    task.vtable.kind == TaskKind::Local,
+                    "operations are done before"
+                );
+                // SAFETY: under the lock; valid as it was in the table, and no longer there.
+                let drop_future = || unsafe { (task.vtable.drop_future)(task.data, self) };
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(drop_future)) {
+                    self.note_panic(&*panic);
+                }
+            },
+        );
         self.discard_pending();
     }
 
@@ -377,10 +383,4 @@ impl Reactor {
             .replace(false)
             .then(|| self.panic.borrow().clone().unwrap_or_default())
     }
-}
-
-fn deadline_ns(duration: Duration) -> u64 {
-    let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    // One below the mark for "no deadline".
-    monotonic_ns().saturating_add(duration_ns).min(u64::MAX - 1)
 }

@@ -117,16 +117,12 @@ impl Reactor {
             || !self.yielded.borrow().is_empty()
     }
 
-    /// Whether the driver may release the lock without more ado: no wake-up is deferred, and the
-    /// keeper sees to everything that is left.
+    /// Whether the driver may just release the lock: no wake-up is deferred, and the keeper does all
+    /// that is left (it waits for the device, or wakes at this time).
     #[inline]
-    pub(crate) fn can_release_at_once(
-        &self,
-        keeper_awaits_device: bool,
-        keeper_wakes_ns: u64,
-    ) -> bool {
+    pub(crate) fn can_release_at_once(&self, keeper_awaits: bool, keeper_wakes_ns: u64) -> bool {
         !self.has_work()
-            && (self.in_flight.get() == 0 || keeper_awaits_device)
+            && (self.in_flight.get() == 0 || keeper_awaits)
             && !self.doorbell_pending.get()
             && !self.panicked.get()
             && self.unwatched_deadline_ns() >= keeper_wakes_ns

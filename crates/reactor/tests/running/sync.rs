@@ -1,11 +1,11 @@
-//! The lock and the semaphore for operations.
+//! The lock for operations.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;
 
 use adit_base::Result;
-use adit_reactor::sync::{Semaphore, join_all};
+use adit_reactor::sync::join_all;
 
 use crate::common::{memory, start};
 
@@ -56,24 +56,42 @@ fn the_lock_is_granted_in_the_order_of_arrival() {
 }
 
 #[test]
-fn a_dropped_waiter_leaves_the_queue_and_a_semaphore_counts() {
+fn a_dropped_waiter_leaves_the_queue_or_gives_back_what_it_was_granted() {
     let engine = start(memory());
     engine
         .run(|state| async move {
-            let semaphore = Semaphore::new(2);
-            let held = semaphore.acquire(2).await;
-            {
-                let mut waiting = Box::pin(semaphore.acquire(1));
-                std::future::poll_fn(|context| {
-                    assert!(waiting.as_mut().poll(context).is_pending());
-                    Poll::Ready(())
-                })
-                .await;
-                assert!(semaphore.try_acquire(0).is_none());
-            }
+            let held = state.lock.read().await;
+            let mut waiting = Box::pin(state.lock.write());
+            std::future::poll_fn(|context| {
+                assert!(waiting.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            assert!(state.lock.try_read().is_none(), "the writer is first");
+            drop(waiting);
+            assert!(state.lock.try_read().is_some());
+            let mut waiting = Box::pin(state.lock.write());
+            std::future::poll_fn(|context| {
+                assert!(waiting.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
             drop(held);
-            assert_eq!(semaphore.available(), 2);
+            assert!(state.lock.is_locked_exclusively(), "granted");
+            drop(waiting);
+            assert!(!state.lock.is_locked());
+            Ok(())
+        })
+        .expect("runs");
+}
+
+#[test]
+fn a_downgraded_lock_admits_readers() {
+    let engine = start(memory());
+    engine
+        .run(|state| async move {
             let writer = state.lock.write().await;
+            assert!(state.lock.try_read().is_none());
             let reader = writer.downgrade();
             assert!(state.lock.try_read().is_some());
             assert!(state.lock.try_write().is_none());

@@ -24,14 +24,15 @@ pub(super) struct Turn<'t> {
     pub(super) core: &'t Core,
     pub(super) reactor: &'t Reactor,
     pub(super) role: &'t DriverRole<'t>,
-    pub(super) deferred: DeferredWakeups,
+    pub(super) deferred: &'t mut DeferredWakeups,
 }
 
 impl Core {
     /// Drives, with the lock. Returns without the lock, after the deferred wake-ups were delivered.
     pub(crate) fn drive(&self, role: &DriverRole<'_>) -> NextStep {
         let abort = AbortOnUnwind;
-        let (step, deferred) = {
+        let mut deferred = DeferredWakeups::default();
+        let step = {
             // SAFETY: we hold the lock; `leave` releases it, after which the reactor isn't used.
             let reactor = unsafe { self.reactor() };
             let _driving = Driving::enter(reactor);
@@ -39,9 +40,9 @@ impl Core {
                 core: self,
                 reactor,
                 role,
-                deferred: DeferredWakeups::default(),
+                deferred: &mut deferred,
             };
-            (turn.run(), turn.deferred)
+            turn.run()
         };
         self.deliver_wakeups(deferred, &step);
         mem::forget(abort);

@@ -24,7 +24,7 @@ impl Turn<'_> {
             );
             self.hand_over_timers(&mut step);
         }
-        self.reactor.take_deferred(&mut self.deferred);
+        self.reactor.take_deferred(self.deferred);
         if let (NextStep::Park(_), DriverRole::Caller(node)) = (&step, self.role) {
             node.state.store(WAITING, Ordering::Release);
         }

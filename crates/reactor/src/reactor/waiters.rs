@@ -143,8 +143,10 @@ impl Reactor {
     /// Moves the deferred wake-ups out, the doorbell for new submissions among them.
     pub(crate) fn take_deferred(&self, into: &mut DeferredWakeups) {
         let mut deferred = self.deferred.borrow_mut();
-        into.sleepers.append(&mut deferred.sleepers);
-        into.wakers.append(&mut deferred.wakers);
+        if !deferred.is_empty() {
+            into.sleepers.append(&mut deferred.sleepers);
+            into.wakers.append(&mut deferred.wakers);
+        }
         if self.doorbell_pending.replace(false) {
             into.doorbell = self.doorbell();
         }

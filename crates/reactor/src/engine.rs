@@ -4,9 +4,9 @@
 //! between their awaits. Invariants: the state is dropped once, after the last operation, under the
 //! lock; a reference to it never leaves an operation.
 //!
-//! An operation's future needn't be `Send` although several threads may poll it one after the other:
-//! everything in it belongs to the worker, and the lock orders its polls. What belongs to a *thread*
-//! must not live across an await (a `std` mutex guard, a thread-local's reference).
+//! An operation's future needn't be `Send` although several threads may poll it one after the
+//! other: everything in it belongs to the worker, and the lock orders its polls. What belongs to a
+//! *thread* must not live across an await (a `std` mutex guard, a thread-local's reference).
 
 use std::cell::UnsafeCell;
 use std::future::Future;
@@ -110,7 +110,8 @@ impl<S: 'static> Engine<S> {
     /// Runs an operation to its end: a blocking call. Allocates nothing, and wakes no thread unless
     /// others use the worker at the same time.
     ///
-    /// EIO after a panic, ESHUTDOWN after `shutdown`, EBADF in a forked child, EDEADLK from a signal handler that interrupted a call.
+    /// EIO after a panic, ESHUTDOWN after `shutdown`, EBADF in a forked child, EDEADLK from a
+    /// signal handler that interrupted a call.
     #[inline]
     pub fn run<'a, T, F, Fut>(&'a self, operation: F) -> Result<T>
     where
@@ -125,9 +126,9 @@ impl<S: 'static> Engine<S> {
         self.core.run(move || operation(unsafe { state.get() }))
     }
 
-    /// Runs a function on this thread without taking the worker, and after it, if it returns true, an
-    /// operation with the worker. Both are one call: refused as [`Engine::run`] is, from a signal
-    /// handler too.
+    /// Runs a function on this thread without taking the worker, and after it, if it returns true,
+    /// an operation with the worker. Both are one call: refused as [`Engine::run`] is, from a
+    /// signal handler too.
     #[inline]
     pub fn run_without_owner<'a, T, F, Fut>(
         &'a self,
@@ -159,7 +160,7 @@ impl<S: 'static> Engine<S> {
         F: FnOnce(&'static S) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
-        let inside = match ReentryGuard::enter() {
+        let _inside = match ReentryGuard::enter() {
             Ok(inside) => inside,
             Err(error) => return Handle::failed(error),
         };
@@ -169,9 +170,7 @@ impl<S: 'static> Engine<S> {
         let state = self.pointer();
         // SAFETY: called under the lock; operations are done before the state is dropped.
         let start = move || operation(unsafe { state.get() });
-        let handle = Handle::begin(self.clone(), start);
-        drop(inside);
-        handle
+        Handle::begin(self.clone(), start)
     }
 
     /// Whether an operation panicked. All operations fail with EIO then, and nothing is written.
@@ -231,7 +230,8 @@ impl<S> Engine<S> {
         }
         self.core.keeper.stop();
         self.core.end(|| {
-            // SAFETY: under the lock, with all operations done; initialised until `live` was cleared.
+            // SAFETY: under the lock, with all operations done; initialised until `live` was
+            // cleared.
             unsafe { (*self.state.get()).assume_init_drop() };
         });
     }
@@ -244,7 +244,8 @@ impl<S> Host for Engine<S> {
 }
 
 impl<S> Drop for Engine<S> {
-    /// Waits for operations whose handles were dropped, then ends the worker without a last operation.
+    /// Waits for operations whose handles were dropped, then ends the worker without a last
+    /// operation.
     fn drop(&mut self) {
         if !self.live.load(Ordering::Relaxed) || self.core.is_forked() {
             return;

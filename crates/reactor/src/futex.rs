@@ -1,16 +1,16 @@
 //! Sleeping on a 32-bit word, and waking a thread that sleeps there.
 //!
 //! A wake may come when the word is gone already (a caller's word is on its stack). The kernel only
-//! compares addresses, so the worst outcome is a spurious wake-up of a thread that sleeps there now,
-//! and every user of a futex expects those. This is not a lock.
+//! compares addresses, so the worst outcome is a spurious wake-up of a thread that sleeps there
+//! now, and every user of a futex expects those. This is not a lock.
 
 use std::time::Duration;
 
 use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::AtomicU32;
 
-/// Sleeps if `word` is `expected`, until a wake or the deadline (on the monotonic clock), or until it
-/// wakes up for no reason.
+/// Sleeps if `word` is `expected`, until a wake or the deadline (on the monotonic clock), or until
+/// it wakes up for no reason.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, deadline_ns: Option<u64>) {
     if adit_base::simulation::sleep(deadline_ns) {
         return;
@@ -45,7 +45,8 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, deadline_ns: Option<u64>) {
 
 /// Wakes one sleeper at this address.
 pub(crate) fn wake(word: *const AtomicU32) {
-    // SAFETY: a private futex wake doesn't access the memory; see the header for words that are gone.
+    // SAFETY: a private futex wake doesn't access the memory; see the header for words that are
+    // gone.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

@@ -85,12 +85,12 @@ impl<T: Send + 'static> Handle<T> {
         }
     }
 
-    /// Drives the worker if its lock is free. Returns the result if the operation is done. Doesn't wait
-    /// for the device, but may execute an inline request, of this operation or another one.
+    /// Drives the worker if its lock is free. Returns the result if the operation is done. Doesn't
+    /// wait for the device, but may execute an inline request, of this operation or another one.
     ///
-    /// For threads that poll in a loop until the operation is done, or drop or await the handle: they
-    /// do its work themselves, so the keeper isn't woken for it. Work that other threads rely on never
-    /// waits for the next poll.
+    /// For threads that poll in a loop until the operation is done, or drop or await the handle:
+    /// they do its work themselves, so the keeper isn't woken for it. Work that other threads rely
+    /// on never waits for the next poll.
     pub fn poll_once(&mut self) -> Option<Result<T>> {
         self.take().or_else(|| {
             self.drive(true);

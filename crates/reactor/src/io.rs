@@ -1,10 +1,10 @@
 //! Requests under way: a slot for each, and the future that waits for it.
 //!
 //! A slot is known by index and generation, which travel as the request's token; the completion
-//! carries the submitter's own token again. A request that the queue accepts is *in flight*. One that
-//! it hands back as `Inline`, or that a caller is to execute itself, waits for a driver that executes
-//! it without the lock. One that finds the queue `Full` waits in order for a completion to make room
-//! (one entry for each waiting future, so there are as many as operations submit).
+//! carries the submitter's own token again. A request that the queue accepts is *in flight*. One
+//! that it hands back as `Inline`, or that a caller is to execute itself, waits for a driver that
+//! executes it without the lock. One that finds the queue `Full` waits in order for a completion to
+//! make room (one entry for each waiting future, so there are as many as operations submit).
 
 use std::future::Future;
 use std::mem;

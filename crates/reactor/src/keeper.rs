@@ -3,14 +3,14 @@
 //! It is started with the worker: a worker that can't have its keeper fails to start, rather than
 //! leave work undone one day. It sleeps without a deadline unless timers are pending.
 //!
-//! Its word is IDLE (awake, or about to take the lock), ARMED (appointed as the driver) or SLEEPING.
-//! Arming is one exchange, under the worker's lock. Only the exchange that finds SLEEPING owes a
-//! system call, after the release; arming a keeper that is awake or armed costs none.
+//! Its word is IDLE (awake, or about to take the lock), ARMED (appointed as the driver) or
+//! SLEEPING. Arming is one exchange, under the worker's lock. Only the exchange that finds SLEEPING
+//! owes a system call, after the release; arming a keeper that is awake or armed costs none.
 
 use std::sync::Arc;
 
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use adit_base::sync::thread::{self, JoinHandle, ThreadId};
+use adit_base::sync::thread::{self, JoinHandle};
 use adit_base::sync::{Mutex, tries};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Error, Result};
@@ -66,8 +66,8 @@ impl Keeper {
         self.enabled
     }
 
-    /// Appoints the keeper as a driver; true if the thread has to `wake` it after the release. Under
-    /// the lock.
+    /// Appoints the keeper as a driver; true if the thread has to `wake` it after the release.
+    /// Under the lock.
     pub(crate) fn arm(&self) -> bool {
         self.enabled && self.word.swap(ARMED, Ordering::AcqRel) == SLEEPING
     }
@@ -106,7 +106,8 @@ impl Keeper {
         self.word.swap(ARMED, Ordering::AcqRel);
         futex::wake(&self.word);
         if let Some(thread) = thread
-            && !is_current(thread.thread().id())
+            // A waker that the keeper calls may drop the last handle.
+            && thread.thread().id() != thread::current().id()
         {
             // It never panics: `drive` aborts.
             let _ = thread.join();
@@ -135,11 +136,6 @@ impl Keeper {
     }
 }
 
-/// Whether this is the calling thread: a waker that the keeper calls may drop the last handle.
-fn is_current(id: ThreadId) -> bool {
-    thread::current().id() == id
-}
-
 fn run(core: &Core) {
     let keeper = &core.keeper;
     // Operations that run here are inside a call; wakers of other executors are not
@@ -160,7 +156,7 @@ fn run(core: &Core) {
                     break;
                 }
                 NextStep::Return => unreachable!("the keeper is never done"),
-                left => holding = core.perform_unlocked(left, None),
+                step => holding = core.perform_unlocked(step, None),
             }
         }
     }

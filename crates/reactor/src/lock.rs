@@ -11,15 +11,15 @@
 //! 1. Work of other threads (a message, an executed request) is published *before* they notify. If
 //!    that took the lock, the notifier does the work. If not, NOTIFIED is set while the lock is
 //!    held, so this driver's release fails and it does the work (`take_notification` acquires).
-//! 2. A driver that leaves work appoints a successor before it releases: a waiting caller (its state
-//!    becomes APPOINTED) or the keeper (its word becomes ARMED). An appointed caller sets its state
-//!    back to WAITING and *then* notifies: either it gets the lock, or the present driver looks
-//!    again, finds it WAITING, and appoints again. The keeper does the same with its word.
+//! 2. A driver that leaves work appoints a successor before it releases: a waiting caller (its
+//!    state becomes APPOINTED) or the keeper (its word becomes ARMED). An appointed caller sets its
+//!    state back to WAITING and *then* notifies: either it gets the lock, or the present driver
+//!    looks again, finds it WAITING, and appoints again. The keeper does the same with its word.
 //! 3. If another driver finishes an appointed caller's operation, that driver revokes the
 //!    appointment, and leaves by rule 2.
 //! 4. A thread that left to execute a request or to wait for the device notifies when it returns.
-//!    Meanwhile its state, BUSY, keeps it from being appointed. Before it leaves to execute while the
-//!    queue has requests and no thread waits for the device, it appoints by rule 2.
+//!    Meanwhile its state, BUSY, keeps it from being appointed. Before it leaves to execute while
+//!    the queue has requests and no thread waits for the device, it appoints by rule 2.
 //! 5. The next timer has a *watcher*: a waiting caller or the keeper, which sleeps until then at
 //!    most, and notifies when it wakes. When the watcher takes the lock, or its operation is done,
 //!    the driver clears the duty, and finds a new watcher when it leaves.
@@ -27,13 +27,13 @@
 //!    work without arming the keeper, but only work that no other thread relies on. All others
 //!    appoint when they leave, or notify when they find the lock held. So if a poller was notified,
 //!    its operation is done, or it leaves a timer, rules 2 and 5 hold for it as for any other.
-//! 7. While another thread executes a caller's request, the caller leaves the inline requests of the
-//!    worker's own tasks (`Reactor::take_inline_request`) to the keeper, not to a waiting caller. If
-//!    there is no keeper, that other thread does them when it comes back by rule 4.
+//! 7. While another thread executes a caller's request, the caller leaves the inline requests of
+//!    the worker's own tasks (`Reactor::take_inline_request`) to the keeper, not to a waiting
+//!    caller. If there is no keeper, that other thread does them when it comes back by rule 4.
 //!
 //! A caller goes to sleep by a compare-and-swap from WAITING to SLEEPING. Every change to APPOINTED
-//! or DONE is a swap that returns SLEEPING to exactly one driver, which then owes the futex wake and
-//! makes it after its release. States: `node.rs`.
+//! or DONE is a swap that returns SLEEPING to exactly one driver, which then owes the futex wake
+//! and makes it after its release. States: `node.rs`.
 
 use std::ptr;
 use std::sync::PoisonError;
@@ -62,8 +62,8 @@ impl DriverLock {
             .is_ok()
     }
 
-    /// Takes the lock if it is free; otherwise notifies its holder. In both cases NOTIFIED is set, so
-    /// that the driver processes the inbox.
+    /// Takes the lock if it is free; otherwise notifies its holder. In both cases NOTIFIED is set,
+    /// so that the driver processes the inbox.
     pub(crate) fn acquire_or_notify(&self) -> bool {
         self.0.fetch_or(HELD | NOTIFIED, Ordering::AcqRel) & HELD == 0
     }
@@ -87,8 +87,8 @@ impl DriverLock {
             .is_ok()
     }
 
-    /// Some thread holds the lock. (A model checks that by `RaceCheck`: a load here would hide orders
-    /// of the steps that follow.)
+    /// Some thread holds the lock. (A model checks that by `RaceCheck`: a load here would hide
+    /// orders of the steps that follow.)
     #[inline]
     pub(crate) fn debug_assert_held(&self) {
         debug_assert!(cfg!(loom) || !self.looks_free(), "the lock is held");
@@ -126,8 +126,8 @@ impl Message {
     }
 }
 
-/// A lock-free stack that is only ever emptied whole, so it has no ABA problem. Messages come out in
-/// the order in which they were pushed.
+/// A lock-free stack that is only ever emptied whole, so it has no ABA problem. Messages come out
+/// in the order in which they were pushed.
 pub(crate) struct Inbox(AtomicPtr<Message>);
 
 impl Inbox {

@@ -1,23 +1,25 @@
 //! A blocking call's operation, on the stack of the thread that waits for it.
 //!
-//! The states of a node, and the functions that change them. The *owner* is the thread that made the
-//! call, the *driver* the one that has the lock.
+//! The states of a node, and the functions that change them:
 //! ```text
-//!  BUSY ── owner: leave (Park), perform_unlocked ──► WAITING ── owner: park ──────► SLEEPING
-//!  ▲  ▲                                               ▲ │ ▲                           │  │
-//!  │  └── owner: DriverRole::begin ───────────────────┼─┤ └─ owner: park, deadline ───┘  │
-//!  │                                 owner: take_over │ │ driver: appoint                │
-//!  │                                                  │ ▼                                │
-//!  └───── owner: DriverRole::begin ──────────────── APPOINTED ◄── driver: appoint ───────┘
+//!        leave (Park), perform_unlocked              park
+//!   BUSY ──────────────────────────────► WAITING ─────────────► SLEEPING
+//!    ▲  ▲                                 │ ▲ │ ▲                  │  │
+//!    │  └──── DriverRole::begin ──────────┘ │ │ └─ park: deadline ─┘  │
+//!    │                            take_over │ │ appoint               │
+//!    │                                      │ ▼                       │
+//!    └─────── DriverRole::begin ───────── APPOINTED ◄── appoint ──────┘
 //!
-//!  any ── driver: complete_node ──► DONE
+//!   any ── complete_node ──► DONE
 //! ```
-//! BUSY: the owner is the driver, executes a request or waits for the device; it comes back by
+//! The driver appoints and completes; the owner, the thread that made the call, does the rest.
+//! BUSY: the owner is the driver, executes a request or waits for the device, and comes back by
 //! itself. `submit_through_inbox` begins with WAITING.
 //!
 //! Invariants: only the driver touches anything but the state. After it stored DONE it touches
 //! nothing of the node, whose frame may be gone, but it may wake the state's address. The future of
-//! an operation on a poisoned worker is forgotten, not dropped: no code of operations runs any more.
+//! an operation on a poisoned worker is forgotten, not dropped: no code of operations runs any
+//! more.
 
 use std::cell::{Cell, UnsafeCell};
 use std::future::Future;
@@ -91,7 +93,8 @@ impl<T, F: FnOnce() -> Fut, Fut: Future<Output = Result<T>>> Stage<F, Fut, T> {
     /// Polls the operation once, and starts it before if needed. The result stays in the stage.
     ///
     /// # Safety
-    /// The caller has the only reference, and the stage doesn't move from the first poll to its end.
+    /// The caller has the only reference, and the stage doesn't move from the first poll to its
+    /// end.
     #[inline]
     pub(crate) unsafe fn poll(
         this: *mut Self,

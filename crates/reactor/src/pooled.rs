@@ -155,7 +155,8 @@ impl PooledOperation {
         self.state.load(Ordering::Acquire) == DONE
     }
 
-    /// Registers the waker to call when it is done. Looking at `is_done` *afterwards* misses no end.
+    /// Registers the waker to call when it is done. Looking at `is_done` *afterwards* misses no
+    /// end.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let mut slot = lock(&self.waker);
         match &mut *slot {
@@ -204,7 +205,7 @@ impl PooledOperation {
             reactor.wake_after_release(waker);
         }
         // SAFETY: the worker's reference, released once; the object isn't touched afterwards.
-        unsafe { PooledOperation::release(self.home.get(), reactor.pool()) };
+        unsafe { PooledOperation::release(self.home.get(), &reactor.pool) };
     }
 
     /// Releases a reference.
@@ -244,8 +245,8 @@ impl OperationPool {
         }
     }
 
-    /// An object with this operation in it, and a reference for the worker. An operation that is not
-    /// the worker's own has another one for its handle.
+    /// An object with this operation in it, and a reference for the worker. An operation that is
+    /// not the worker's own has another one for its handle.
     pub(crate) fn fill<T, F, Fut>(&self, kind: TaskKind, start: F) -> NonNull<PooledOperation>
     where
         F: FnOnce() -> Fut,

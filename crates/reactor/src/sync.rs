@@ -1,13 +1,13 @@
-//! Waiting of a worker's operations for each other: a read/write lock and an event. No atomics: they
-//! belong to the worker.
+//! Waiting of a worker's operations for each other: a read/write lock and an event. No atomics:
+//! they belong to the worker.
 //!
-//! Invariants: first come, first served, strictly: an operation that can't be served at once queues,
-//! and no operation overtakes the queue, not even by `try_`. The operation that gives units back
-//! grants them: they are accounted for before the waiter runs, so none can be taken in between. A
-//! waiter is known by its ticket; tickets are granted in ascending order, so "granted" is a
-//! comparison. A future dropped while it waits leaves the queue; one dropped after the grant gives
-//! its units back. The primitives protect no data and know no owner: an operation that locks twice
-//! waits for itself.
+//! Invariants: first come, first served, strictly: an operation that can't be served at once
+//! queues, and no operation overtakes the queue, not even by `try_`. The operation that gives units
+//! back grants them: they are accounted for before the waiter runs, so none can be taken in
+//! between. A waiter is known by its ticket; tickets are granted in ascending order, so "granted"
+//! is a comparison. A future dropped while it waits leaves the queue; one dropped after the grant
+//! gives its units back. The primitives protect no data and know no owner: an operation that locks
+//! twice waits for itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -245,8 +245,8 @@ impl Event {
         }
     }
 
-    /// Waits for the next notification after *this call* (not after the first poll), so that "check,
-    /// `wait()`, await" misses none.
+    /// Waits for the next notification after *this call* (not after the first poll), so that
+    /// "check, `wait()`, await" misses none.
     pub fn wait(&self) -> Wait<'_> {
         Wait {
             event: self,

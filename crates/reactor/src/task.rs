@@ -1,9 +1,9 @@
 //! The task table: the tasks that can be polled, by ids with generations; and wakers that are ids.
 //!
-//! A waker's data is the id itself: no reference counts, no allocation; a stale waker is recognised by
-//! its generation. Waking appends the id to the ready queue of the worker that *this thread* drives.
-//! A wake on any other thread is a bug (only the worker's own futures may keep a waker). It is logged
-//! and ignored, since no worker is known that it could be given to.
+//! A waker's data is the id itself: no reference counts, no allocation; a stale waker is recognised
+//! by its generation. Waking appends the id to the ready queue of the worker that *this thread*
+//! drives. A wake on any other thread is a bug (only the worker's own futures may keep a waker). It
+//! is logged and ignored, since no worker is known that it could be given to.
 
 use std::cell::Cell;
 use std::mem::{self, ManuallyDrop};
@@ -192,8 +192,8 @@ const WAKER: RawWakerVTable =
 #[inline]
 pub(crate) fn waker(id: TaskId) -> ManuallyDrop<Waker> {
     let data = ptr::without_provenance::<()>(id.0);
-    // SAFETY: every function of the vtable takes the data as a number; `wake` acts only on the worker
-    // that the thread drives.
+    // SAFETY: every function of the vtable takes the data as a number; `wake` acts only on the
+    // worker that the thread drives.
     ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(data, &WAKER)) })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_base::sync::thread::sleep;
 
-use super::{Core, DEVICE_WAIT_NS, DriverRole};
+use super::{Core, DriverRole, IO_WAIT_NS};
 use crate::task::Driving;
 
 impl Core {
@@ -43,7 +43,7 @@ impl Core {
                     self.process_notification(reactor);
                 }
                 if let Some(doorbell) = doorbell {
-                    doorbell.wait(Some(Duration::from_nanos(DEVICE_WAIT_NS)));
+                    doorbell.wait(Some(Duration::from_nanos(IO_WAIT_NS)));
                     continue;
                 }
             }

@@ -8,26 +8,28 @@
 //!
 //! The states of a thread in a blocking call, and the functions that lead from one to the next:
 //! ```text
-//!  run ─── run_uncontended ─── done at the first poll, can_release_at_once ─────────► returned
-//!   │            │ not done, or work is left                                            ▲
-//!   │            ▼                                                                      │
-//!   │   DRIVING (drive) ─────────── leave: Return ──────────────────────────────────────┤
-//!   │     ▲    ▲  │  └─ leave: Execute, AwaitDevice, Yield ─► UNLOCKED                  │
-//!   │     │    │  │                                          (perform_unlocked)          │
-//!   │     │    │  │ leave: Park                               │       │                 │
-//!   │     │    └──│───────────── the lock was free ───────────┘       │ the lock is held│
-//!   │     │       ▼                                                   │                 │
-//!   │     └─── PARKED (park) ◄────────────────────────────────────────┘                 │
-//!   │ take_over  ▲   └──────── DONE: another driver finished the operation ─────────────┘
-//!   └────────────┘
-//!     submit_through_inbox (DRIVING if the lock is free by then)
+//!           run_uncontended: done at the first poll
+//!  run ───────────────────────────────────────────────────────────────────► returned
+//!   │ │                                                                       ▲   ▲
+//!   │ │ run_uncontended: there is more to do            leave: Return         │   │
+//!   │ └──────────────────────────────────► DRIVING ───────────────────────────┘   │
+//!   │                                      │  │  ▲  ▲                             │
+//!   │         leave: Execute, AwaitDevice, │  │  │  │ perform_unlocked:           │
+//!   │                                Yield ▼  │  │  │ the lock was free           │
+//!   │                              UNLOCKED ──│──│──┘                             │
+//!   │                                      │  │  │                                │
+//!   │                    perform_unlocked: │  │  │ park: take_over, or a deadline │
+//!   │     another driver has been notified ▼  ▼  │                                │
+//!   └─────────────────────────────────────► PARKED ───────────────────────────────┘
+//!           submit_through_inbox              ▲            park: DONE
+//!                                             leave: Park
 //! ```
 //! A handle's poll (`try_drive`) is DRIVING or UNLOCKED until it returns, and never parks. The
 //! keeper sleeps in `Keeper::sleep` instead.
 //!
 //! Invariants:
-//! 1. Under the lock there is no system call, no call of `Device::execute`, and no code of other
-//!    executors: [`NextStep`] and [`DeferredWakeups`] carry them past the release.
+//! 1. The driver makes no system call under the lock, calls no `Device::execute` and no code of
+//!    other executors: [`NextStep`] and [`DeferredWakeups`] carry these past the release.
 //! 2. A thread calls wakers of other executors only while no other thread depends on it: it has no
 //!    request to execute, does not wait for the device, and can't be appointed as the next driver.
 //!    It takes the step `Yield` to deliver them.
@@ -44,8 +46,7 @@
 //! | `caller` | an operation's way in; the steps without the lock |
 //! | `park` | waiting without the lock, and taking it over |
 //! | `drive` | the loop under the lock |
-//! | `leave` | successor, timers, release |
-//! | `wakeups` | what is delivered after the release |
+//! | `leave` | successor, timers, release, deferred wake-ups |
 //! | `end` | the worker's end |
 //! | `reentry` | refuses a call from inside a call |
 
@@ -56,7 +57,6 @@ mod leave;
 mod park;
 mod reentry;
 mod role;
-mod wakeups;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -72,15 +72,15 @@ use crate::pooled::OperationPool;
 use crate::reactor::Reactor;
 use crate::task::Driving;
 
+pub(crate) use leave::DeferredWakeups;
 pub(crate) use reentry::ReentryGuard;
 pub(crate) use role::{DriverRole, NextStep, Notify};
-pub(crate) use wakeups::DeferredWakeups;
 
 /// A wait for the device ends after this long, in case another thread finishes what it is for.
-const DEVICE_WAIT_NS: u64 = 1_000_000;
+const IO_WAIT_NS: u64 = 1_000_000;
 /// The same where only the device can finish it. A wait with a timeout below the system's tick (1
 /// to 10 ms) would cost some µs more.
-const OWN_DEVICE_WAIT_NS: u64 = 10_000_000;
+const OWN_IO_WAIT_NS: u64 = 10_000_000;
 
 /// What a thread delivers that executed a request without the lock.
 enum Executed {

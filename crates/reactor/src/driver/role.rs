@@ -8,7 +8,7 @@ use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_block::{Device, Doorbell, Request};
 
-use super::{Core, DEVICE_WAIT_NS, OWN_DEVICE_WAIT_NS};
+use super::{Core, IO_WAIT_NS, OWN_IO_WAIT_NS};
 use crate::node::{BUSY, Node};
 use crate::pooled::PooledOperation;
 use crate::reactor::Reactor;
@@ -136,11 +136,7 @@ impl DriverRole<'_> {
         }
         let doorbell = reactor.doorbell()?;
         self.awaits_device(core).store(true, Ordering::Relaxed);
-        let max_ns = if own {
-            OWN_DEVICE_WAIT_NS
-        } else {
-            DEVICE_WAIT_NS
-        };
+        let max_ns = if own { OWN_IO_WAIT_NS } else { IO_WAIT_NS };
         let timeout_ns = match reactor.next_deadline_ns() {
             u64::MAX => max_ns,
             next_ns => next_ns.saturating_sub(monotonic_ns()).min(max_ns),

@@ -133,8 +133,9 @@ fn what_a_caller_leaves_is_done_by_the_keeper() {
     });
 }
 
-/// An operation that had found the engine open, but got the worker only when the last operation had given it back, was done all the same: a
-/// write was acknowledged that no close had taken to the device.
+/// An operation that had found the engine open, but got the worker only when the last operation had
+/// given it back, was done all the same: a write was acknowledged that no close had taken to the
+/// device.
 #[test]
 fn an_operation_that_races_with_the_shutdown_is_refused_or_done_before_it() {
     check(3, || {
@@ -153,7 +154,7 @@ fn an_operation_that_races_with_the_shutdown_is_refused_or_done_before_it() {
 }
 
 const WAITERS: &str = "reactor/src/reactor/waiters.rs";
-const WAKEUPS: &str = "reactor/src/driver/wakeups.rs";
+const LEAVE: &str = "reactor/src/driver/leave.rs";
 const KEEPER: &str = "reactor/src/keeper.rs";
 const RESULTS: &str = "models::callers::each_operation_is_done_once_and_its_caller_gets_its_result";
 const WOKEN: &str = "models::callers::a_caller_whose_operation_another_one_finishes_is_woken";
@@ -177,7 +178,7 @@ fn planted_a_look_at_the_result_without_order_is_found() {
 
 #[test]
 fn planted_a_wake_up_that_is_dropped_is_found() {
-    Bug::planted(Skipped, WAKEUPS, "fn deliver_wakeups", "futex::wake").found_by(WOKEN);
+    Bug::planted(Skipped, LEAVE, "fn deliver_wakeups", "futex::wake").found_by(WOKEN);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Handles: an operation's cell belongs to the worker and to its handle, and goes back once; who awaits it is woken.
+//! Handles: an operation's cell belongs to the worker and to its handle, and goes back once; who
+//! awaits it is woken.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -200,7 +200,8 @@ fn planted_a_knock_that_orders_nothing_is_found() {
 
 #[test]
 fn planted_a_taken_knock_that_orders_nothing_is_found() {
-    // By this model, and not by the one with messages: loom lets no exchange miss a message that was pushed before in execution.
+    // By this model, and not by the one with messages: loom lets no exchange miss a message that
+    // was pushed before in execution.
     Bug::planted(Relaxed, LOCK, "fn take_notification", "fetch_and").found_by(SEEN);
 }
 

@@ -1,4 +1,5 @@
-//! Models of who drives, who waits and who is woken (`cargo xtask models`); each is named by what it claims.
+//! Models of who drives, who waits and who is woken (`cargo xtask models`); each is named by what
+//! it claims.
 
 mod callback;
 mod callers;

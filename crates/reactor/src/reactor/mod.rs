@@ -1,9 +1,9 @@
 //! A worker's executor: its tasks, requests and timers, and the list of callers that wait.
 //!
 //! Everything here is touched by the driver only, under the worker's lock, through `&self`: cells,
-//! no atomics. No cell is borrowed while code of an operation runs. The device's queue, which
-//! knows nothing of us, is called with its own cell borrowed; its panics are caught (in a `submit`
-//! by an operation, together with the operation's). No system call is made here: it is noted in
+//! no atomics. No cell is borrowed while code of an operation runs. The device's queue, which knows
+//! nothing of us, is called with its own cell borrowed; its panics are caught (in a `submit` by an
+//! operation, together with the operation's). No system call is made here: it is noted in
 //! [`DeferredWakeups`] and made after the release.
 //!
 //! | module | content |
@@ -45,7 +45,7 @@ pub struct Reactor {
     inline_or_queued: bool,
     queue: RefCell<Option<Box<dyn Queue>>>,
     doorbell: RefCell<Option<Arc<dyn Doorbell>>>,
-    pool: Arc<OperationPool>,
+    pub(crate) pool: Arc<OperationPool>,
 
     tasks: RefCell<TaskTable>,
     ready: RefCell<VecDeque<TaskId>>,
@@ -180,10 +180,6 @@ impl Reactor {
 
     // ---- tasks ----
 
-    pub(crate) fn pool(&self) -> &OperationPool {
-        &self.pool
-    }
-
     /// This thread is the driver.
     fn debug_assert_driven(&self) {
         debug_assert!(Driving::is_of(self), "under the worker's lock");
@@ -229,7 +225,8 @@ impl Reactor {
                 TaskKind::Local => Layer::Background,
                 _ => Layer::Operation,
             });
-            // SAFETY: under the lock; a task in the table is valid, and leaves the table when it is done.
+            // SAFETY: under the lock; a task in the table is valid, and leaves the table when it is
+            // done.
             unsafe { (task.vtable.poll)(task.data, self, &mut context) }
         };
         self.current.set(TaskId::NONE);
@@ -272,11 +269,8 @@ impl Reactor {
     /// Waits until all operations but the calling one are done.
     pub(crate) async fn drained(&self) {
         std::future::poll_fn(|context| {
-            let own = self
-                .tasks
-                .borrow_mut()
-                .get(self.current.get())
-                .map(|task| task.data);
+            let current = self.current.get();
+            let own = self.tasks.borrow_mut().get(current).map(|task| task.data);
             let other = |task: &Task| task.vtable.kind != TaskKind::Local && Some(task.data) != own;
             if self.tasks.borrow().find(other).is_none() {
                 return Poll::Ready(());

@@ -90,8 +90,8 @@ impl Reactor {
     }
 
     /// A request for this thread to execute, one of its own operation first. While another thread
-    /// executes that operation's request, this thread takes none of the worker's own tasks: it would
-    /// still write a checkpoint's pages long after its operation is done.
+    /// executes that operation's request, this thread takes none of the worker's own tasks: it
+    /// would still write a checkpoint's pages long after its operation is done.
     pub(crate) fn take_inline_request(&self, own: Option<&Node>) -> Option<Request> {
         let mut requests = self.inline_requests.borrow_mut();
         let mut executing = self.executing.borrow_mut();
@@ -122,11 +122,8 @@ impl Reactor {
     /// the task that submitted it.
     pub(crate) fn end_execution(&self, token: Option<u64>) -> TaskId {
         let mut executing = self.executing.borrow_mut();
-        let at = executing
-            .iter()
-            .position(|(taken, _)| token == Some(*taken))
-            .unwrap_or(0);
-        executing.swap_remove(at).1
+        let at = executing.iter().position(|(of, _)| token == Some(*of));
+        executing.swap_remove(at.unwrap_or(0)).1
     }
 
     /// Whether requests wait for a thread to execute them.
@@ -159,21 +156,16 @@ impl Reactor {
     /// Reaps the queue's completions. True if there were any, or the queue panicked.
     pub(crate) fn reap_completions(&self) -> bool {
         let mut completions = self.completions.take();
-        {
-            let polled = {
-                let mut queue = self.queue.borrow_mut();
-                let Some(queue) = queue.as_mut() else {
-                    return false;
-                };
-                catch_unwind(AssertUnwindSafe(|| queue.poll(&mut completions)))
-            };
-            if let Err(panic) = polled {
-                self.note_device_panic(&*panic);
-                // Its requests never come back; their memory stays with it, for good.
-                std::mem::forget(self.queue.borrow_mut().take());
-                self.in_flight.set(0);
-                return true;
-            }
+        let polled = match self.queue.borrow_mut().as_mut() {
+            Some(queue) => catch_unwind(AssertUnwindSafe(|| queue.poll(&mut completions))),
+            None => return false,
+        };
+        if let Err(panic) = polled {
+            self.note_device_panic(&*panic);
+            // Its requests never come back; their memory stays with it, for good.
+            std::mem::forget(self.queue.borrow_mut().take());
+            self.in_flight.set(0);
+            return true;
         }
         let any = !completions.is_empty();
         // A queue that panicked in `submit` may have accepted a request that wasn't counted.

@@ -19,7 +19,8 @@ impl Reactor {
         waiters.push(node);
     }
 
-    /// The operation's result is in place: its thread may return. The node isn't touched afterwards.
+    /// The operation's result is in place: its thread may return. The node isn't touched
+    /// afterwards.
     #[inline]
     pub(crate) fn complete_node(&self, node: &Node) {
         self.debug_assert_driven();
@@ -117,8 +118,8 @@ impl Reactor {
             || !self.yielded.borrow().is_empty()
     }
 
-    /// Whether the driver may just release the lock: no wake-up is deferred, and the keeper does all
-    /// that is left (it waits for the device, or wakes at this time).
+    /// Whether the driver may just release the lock: no wake-up is deferred, and the keeper does
+    /// all that is left (it waits for the device, or wakes at this time).
     #[inline]
     pub(crate) fn can_release_at_once(&self, keeper_awaits: bool, keeper_wakes_ns: u64) -> bool {
         !self.has_work()

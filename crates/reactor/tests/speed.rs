@@ -1,4 +1,6 @@
-//! What a call costs. Ignored: numbers for people, not claims. `cargo test --release -p adit-reactor --test speed -- --ignored --nocapture`
+//! The cost of a call: a measurement without a claim, hence ignored.
+//!
+//! `cargo test --release -p adit-reactor --test speed -- --ignored --nocapture`
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,7 +28,7 @@ fn start() -> Arc<Engine<State>> {
     .expect("starts")
 }
 
-/// This thread's processor time, which other processes on the machine don't disturb much.
+/// This thread's processor time, which other processes disturb less than real time.
 fn cpu_ns() -> f64 {
     // SAFETY: plain data, filled by the call.
     let now = unsafe {
@@ -50,7 +52,7 @@ fn count_up(engine: &Engine<State>, turns: u64) {
 
 #[test]
 #[ignore = "a measurement"]
-fn what_a_call_costs() {
+fn the_cost_of_a_call() {
     let engine = start();
     count_up(&engine, 100_000);
     let turns = 200_000;

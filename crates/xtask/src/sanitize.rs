@@ -39,7 +39,7 @@ struct Left {
 
 const LEFT_OUT: &[Left] = &[
     Left {
-        name: "left_behind::the_last_poll_by_hand_leaves_what_others_await_to_the_keeper",
+        name: "successors::the_last_poll_of_a_loop_leaves_other_threads_work_to_the_keeper",
         under: Sanitizer::Thread,
         why: "wants one of many rounds to meet an instant, which it doesn't when all is slower",
     },

@@ -1,4 +1,4 @@
-//! A future that calls a function: no wake-up is lost, whoever polls.
+//! A future that calls a function: no wake-up is lost, whichever thread polls.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use adit_base::sync::model::{Bug, check, spawn};
 use crate::callback::call_when_done;
 
 #[test]
-fn the_function_is_called_once_whoever_wakes_the_future_and_when() {
+fn the_function_is_called_once_whichever_thread_wakes_the_future() {
     check(20, || {
         // Ready when both were counted; each count is followed by a wake-up.
         let counted = Arc::new(AtomicU32::new(0));
@@ -44,16 +44,16 @@ fn the_function_is_called_once_whoever_wakes_the_future_and_when() {
             thread.join().expect("a thread");
         }
         assert_eq!(called.load(Ordering::Relaxed), 1);
-        // It holds a waker of itself.
+        // The future holds a waker of itself.
         waker.lock().expect("held").take();
     });
 }
 
 const CALLED: &str =
-    "models::callback::the_function_is_called_once_whoever_wakes_the_future_and_when";
+    "models::callback::the_function_is_called_once_whichever_thread_wakes_the_future";
 
 #[test]
-fn planted_a_poller_that_goes_without_a_look_is_found() {
+fn planted_a_poller_that_leaves_without_a_check_is_found() {
     let (after, operation) = ("self.poll();", ".compare_exchange(POLLING");
     Bug::planted(Skipped, "reactor/src/callback.rs", after, operation).found_by(CALLED);
 }

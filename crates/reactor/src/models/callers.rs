@@ -1,4 +1,5 @@
-//! Blocking calls: whoever drives, each operation is done once, and nobody sleeps for ever.
+//! Blocking calls: whichever thread drives, each operation is done once, and no thread sleeps for
+//! ever.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -70,7 +71,7 @@ fn each_operation_is_done_once_and_its_caller_gets_its_result() {
 }
 
 #[test]
-fn a_request_is_executed_once_whoever_drives() {
+fn a_request_is_executed_once_whichever_thread_drives() {
     check(4, || {
         let engine = start(false);
         let other = {
@@ -85,7 +86,7 @@ fn a_request_is_executed_once_whoever_drives() {
 }
 
 #[test]
-fn a_caller_whose_operation_another_one_finishes_is_woken() {
+fn a_caller_whose_operation_another_thread_finishes_is_woken() {
     check(20, || {
         let engine = start(false);
         let waiter = {
@@ -111,7 +112,7 @@ fn a_caller_whose_operation_another_one_finishes_is_woken() {
 }
 
 #[test]
-fn what_a_caller_leaves_is_done_by_the_keeper() {
+fn the_keeper_does_the_work_that_a_caller_leaves() {
     check(4, || {
         let engine = start(true);
         let done = Arc::new((Mutex::new(false), Condvar::new()));
@@ -133,9 +134,8 @@ fn what_a_caller_leaves_is_done_by_the_keeper() {
     });
 }
 
-/// An operation that had found the engine open, but got the worker only when the last operation had
-/// given it back, was done all the same: a write was acknowledged that no close had taken to the
-/// device.
+/// An operation that had found the engine open, but took the worker after the last operation, was
+/// done all the same: a write was acknowledged that no close had written to the device.
 #[test]
 fn an_operation_that_races_with_the_shutdown_is_refused_or_done_before_it() {
     check(3, || {
@@ -157,16 +157,16 @@ const WAITERS: &str = "reactor/src/reactor/waiters.rs";
 const LEAVE: &str = "reactor/src/driver/leave.rs";
 const KEEPER: &str = "reactor/src/keeper.rs";
 const RESULTS: &str = "models::callers::each_operation_is_done_once_and_its_caller_gets_its_result";
-const WOKEN: &str = "models::callers::a_caller_whose_operation_another_one_finishes_is_woken";
-const LEFT: &str = "models::callers::what_a_caller_leaves_is_done_by_the_keeper";
+const WOKEN: &str = "models::callers::a_caller_whose_operation_another_thread_finishes_is_woken";
+const LEFT: &str = "models::callers::the_keeper_does_the_work_that_a_caller_leaves";
 
 #[test]
-fn planted_a_result_that_is_announced_without_order_is_found() {
+fn planted_a_callers_result_that_is_published_without_order_is_found() {
     Bug::planted(Relaxed, WAITERS, "fn complete_node", "state.swap(DONE").found_by(RESULTS);
 }
 
 #[test]
-fn planted_a_look_at_the_result_without_order_is_found() {
+fn planted_a_check_for_the_result_without_order_is_found() {
     Bug::planted(
         Relaxed,
         "reactor/src/driver/park.rs",

@@ -1,5 +1,5 @@
-//! Handles: an operation's cell belongs to the worker and to its handle, and goes back once; who
-//! awaits it is woken.
+//! Handles: the worker and the handle share an operation, which returns to the pool once; an
+//! executor that awaits it is woken.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use adit_base::sync::{Condvar, Mutex};
 
 use super::callers::start;
 
-/// An executor of one task: a flag and somebody who waits for it.
+/// An executor of one task: a flag, and a thread that waits for it.
 #[derive(Default)]
 struct Parker {
     woken: Mutex<bool>,
@@ -45,7 +45,7 @@ fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
 }
 
 #[test]
-fn who_awaits_an_operation_that_another_thread_finishes_is_woken() {
+fn an_executor_whose_operation_another_thread_finishes_is_woken() {
     check(4, || {
         let engine = start(false);
         let awaits = {
@@ -71,7 +71,7 @@ fn who_awaits_an_operation_that_another_thread_finishes_is_woken() {
 }
 
 #[test]
-fn a_cell_goes_back_once_however_its_handle_and_its_operation_end() {
+fn a_pooled_operation_returns_to_the_pool_once_in_whatever_order_its_references_end() {
     check(5, || {
         let engine = start(false);
         let other = engine.clone();
@@ -89,7 +89,7 @@ fn a_cell_goes_back_once_however_its_handle_and_its_operation_end() {
         });
         sets.expect("done");
         drops.join().expect("a thread");
-        // Whichever cell this takes is nobody else's.
+        // This one takes the same memory, or new one.
         let again = engine.spawn(|state| async { Ok(state.count()) });
         assert_eq!(again.wait().expect("done"), 3);
     });
@@ -97,21 +97,20 @@ fn a_cell_goes_back_once_however_its_handle_and_its_operation_end() {
 
 const OWNED: &str = "reactor/src/pooled.rs";
 const AWAITED: &str =
-    "models::handles::who_awaits_an_operation_that_another_thread_finishes_is_woken";
-const ONCE: &str =
-    "models::handles::a_cell_goes_back_once_however_its_handle_and_its_operation_end";
+    "models::handles::an_executor_whose_operation_another_thread_finishes_is_woken";
+const ONCE: &str = "models::handles::a_pooled_operation_returns_to_the_pool_once_in_whatever_order_its_references_end";
 
 #[test]
-fn planted_a_result_in_a_cell_that_is_announced_without_order_is_found() {
+fn planted_a_handles_result_that_is_published_without_order_is_found() {
     Bug::planted(Relaxed, OWNED, "fn complete", "state.store").found_by(AWAITED);
 }
 
 #[test]
-fn planted_a_result_in_a_cell_that_is_not_announced_is_found() {
+fn planted_a_handles_result_that_is_not_published_is_found() {
     Bug::planted(Skipped, OWNED, "fn complete", "state.store").found_by(AWAITED);
 }
 
 #[test]
-fn planted_a_reference_given_up_without_order_is_found() {
+fn planted_a_reference_released_without_order_is_found() {
     Bug::planted(Relaxed, OWNED, "unsafe fn release", "fetch_sub").found_by(ONCE);
 }

@@ -1,4 +1,4 @@
-//! The lock word and the inbox, exhaustively but for the number of preemptions.
+//! The lock word and the inbox, in all orders of steps up to a number of preemptions.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::lock::{DriverLock, Inbox, Message, MessageKind};
 
 const LOCK: &str = "reactor/src/lock.rs";
 
-/// What stands for the reactor: touched under the lock only.
+/// A lock with an inbox, and `state` in the place of the reactor: touched under the lock only.
 struct Worker {
     lock: DriverLock,
     inbox: Inbox,
     state: RaceCheck,
-    taken: AtomicU32,
+    processed: AtomicU32,
 }
 
-// SAFETY: messages are only reached through the inbox.
+// SAFETY: messages are reached through the inbox only.
 unsafe impl Send for Worker {}
 // SAFETY: as above.
 unsafe impl Sync for Worker {}
@@ -30,16 +30,16 @@ impl Worker {
             lock: DriverLock::new(),
             inbox: Inbox::new(),
             state: RaceCheck::new(),
-            taken: AtomicU32::new(0),
+            processed: AtomicU32::new(0),
         })
     }
 
-    /// With the lock: takes in, works, and goes when nobody knocked.
+    /// With the lock: works, processes the inbox, and leaves when it was not notified.
     fn drive(&self) {
         loop {
             self.state.write();
             if self.lock.take_notification() {
-                self.process_notifications();
+                self.process_inbox();
             }
             if self.lock.try_release() {
                 return;
@@ -47,17 +47,17 @@ impl Worker {
         }
     }
 
-    fn process_notifications(&self) {
+    fn process_inbox(&self) {
         self.inbox.drain(|message| {
-            // SAFETY: handed in by `submit_spawned`, taken out once.
+            // SAFETY: leaked by `submit`, taken out once.
             let message = unsafe { Box::from_raw(message.cast::<Sent>()) };
             message.accesses.write();
-            // Not to order anything: the claim is that it needn't.
-            self.taken.fetch_add(1, Ordering::Relaxed);
+            // Relaxed: the claim is that the lock orders enough.
+            self.processed.fetch_add(1, Ordering::Relaxed);
         });
     }
 
-    fn submit_spawned(&self) {
+    fn submit(&self) {
         let sent = Box::new(Sent {
             message: Message::new(MessageKind::Pooled),
             accesses: RaceCheck::new(),
@@ -78,7 +78,7 @@ struct Sent {
 }
 
 #[test]
-fn the_lock_has_one_holder_at_a_time_who_sees_what_the_last_one_did() {
+fn the_lock_has_one_holder_at_a_time_which_sees_the_writes_of_the_last_one() {
     check(20, || {
         let worker = Worker::new();
         let threads = [0, 1].map(|_| {
@@ -98,28 +98,28 @@ fn the_lock_has_one_holder_at_a_time_who_sees_what_the_last_one_did() {
 }
 
 #[test]
-fn a_message_is_taken_in_once_by_the_knocker_or_by_the_holder_it_knocked_at() {
+fn a_message_is_processed_once_by_the_notifier_or_by_the_driver_it_notified() {
     check(3, || {
         let worker = Worker::new();
         let threads = [0, 1].map(|_| {
             let worker = worker.clone();
-            spawn(move || worker.submit_spawned())
+            spawn(move || worker.submit())
         });
-        worker.submit_spawned();
+        worker.submit();
         for thread in threads {
             thread.join().expect("a thread");
         }
-        assert_eq!(worker.taken.load(Ordering::Relaxed), 3);
+        assert_eq!(worker.processed.load(Ordering::Relaxed), 3);
         assert!(worker.lock.looks_free());
     });
 }
 
 #[test]
-fn who_takes_a_knock_sees_what_was_done_before_it() {
+fn a_driver_that_takes_a_notification_sees_the_writes_before_it() {
     check(20, || {
         let worker = Worker::new();
         let done = Arc::new(RaceCheck::new());
-        let knocker = {
+        let notifier = {
             let (worker, done) = (worker.clone(), done.clone());
             spawn(move || {
                 done.write();
@@ -134,7 +134,7 @@ fn who_takes_a_knock_sees_what_was_done_before_it() {
             }
             worker.drive();
         }
-        knocker.join().expect("a thread");
+        notifier.join().expect("a thread");
     });
 }
 
@@ -177,40 +177,42 @@ fn a_threads_messages_come_out_in_the_order_in_which_it_sent_them() {
 }
 
 #[test]
-fn planted_a_release_that_orders_nothing_is_found() {
-    Bug::planted(Relaxed, LOCK, "fn try_release", "compare_exchange")
-        .found_by("models::lock::the_lock_has_one_holder_at_a_time_who_sees_what_the_last_one_did");
+fn planted_a_release_without_order_is_found() {
+    Bug::planted(Relaxed, LOCK, "fn try_release", "compare_exchange").found_by(
+        "models::lock::the_lock_has_one_holder_at_a_time_which_sees_the_writes_of_the_last_one",
+    );
 }
 
 #[test]
-fn planted_an_acquisition_that_orders_nothing_is_found() {
-    Bug::planted(Relaxed, LOCK, "fn try_acquire", "compare_exchange")
-        .found_by("models::lock::the_lock_has_one_holder_at_a_time_who_sees_what_the_last_one_did");
+fn planted_an_acquisition_without_order_is_found() {
+    Bug::planted(Relaxed, LOCK, "fn try_acquire", "compare_exchange").found_by(
+        "models::lock::the_lock_has_one_holder_at_a_time_which_sees_the_writes_of_the_last_one",
+    );
 }
 
 const MESSAGES: &str =
-    "models::lock::a_message_is_taken_in_once_by_the_knocker_or_by_the_holder_it_knocked_at";
+    "models::lock::a_message_is_processed_once_by_the_notifier_or_by_the_driver_it_notified";
 
-const SEEN: &str = "models::lock::who_takes_a_knock_sees_what_was_done_before_it";
+const SEEN: &str = "models::lock::a_driver_that_takes_a_notification_sees_the_writes_before_it";
 
 #[test]
-fn planted_a_knock_that_orders_nothing_is_found() {
+fn planted_a_notification_without_order_is_found() {
     Bug::planted(Relaxed, LOCK, "fn acquire_or_notify", "fetch_or").found_by(MESSAGES);
 }
 
 #[test]
-fn planted_a_taken_knock_that_orders_nothing_is_found() {
+fn planted_a_taken_notification_without_order_is_found() {
     // By this model, and not by the one with messages: loom lets no exchange miss a message that
     // was pushed before in execution.
     Bug::planted(Relaxed, LOCK, "fn take_notification", "fetch_and").found_by(SEEN);
 }
 
 #[test]
-fn planted_a_push_that_orders_nothing_is_found() {
+fn planted_a_push_without_order_is_found() {
     Bug::planted(Relaxed, LOCK, "fn push", "compare_exchange_weak").found_by(MESSAGES);
 }
 
 #[test]
-fn planted_a_knock_that_leaves_no_mark_is_found() {
+fn planted_a_notification_that_is_not_set_is_found() {
     Bug::planted(Skipped, LOCK, "fn acquire_or_notify", "fetch_or").found_by(MESSAGES);
 }

@@ -1,5 +1,4 @@
-//! Models of who drives, who waits and who is woken (`cargo xtask models`); each is named by what
-//! it claims.
+//! Models of driving, waiting and waking (`cargo xtask models`); the name of each is its claim.
 
 mod callback;
 mod callers;

@@ -42,7 +42,7 @@ fn an_idle_keeper_never_wakes() {
             thread::sleep(Duration::from_millis(300));
             engine.keeper_wakeups() - before
         };
-        // On a busy machine it may come late to what it was woken for at the beginning.
+        // On a busy machine the keeper may come late to the work of the beginning.
         assert!((0..20).any(|_| wakes() == 0));
     });
 }
@@ -56,7 +56,7 @@ fn the_keeper_runs_background_work_without_any_caller() {
             let seen = done.clone();
             engine
                 .run(|state| async move {
-                    // A task of the worker may refer to its state by a shared pointer of its own.
+                    // A task of the worker may keep a shared pointer to the reactor.
                     let reactor = state.reactor.clone();
                     state.reactor.spawn_local(async move {
                         for page in 0..10 {
@@ -146,7 +146,7 @@ fn timers_fire_while_callers_keep_the_worker_busy() {
 }
 
 #[test]
-fn sleeping_callers_guard_each_others_timers_without_a_keeper() {
+fn sleeping_callers_watch_each_others_timers_without_a_keeper() {
     within(LIMIT, || {
         let engine = start_with(memory(), 8, false);
         thread::scope(|scope| {
@@ -194,7 +194,7 @@ fn a_background_task_that_never_ends_delays_neither_callers_nor_the_end() {
 }
 
 #[test]
-fn who_gives_way_to_what_never_rests_has_a_turn() {
+fn a_task_that_yields_gets_a_turn_beside_a_task_that_is_always_ready() {
     const RESTLESS: u32 = 100_000;
     within(LIMIT, || {
         let engine = start(memory());
@@ -217,7 +217,8 @@ fn who_gives_way_to_what_never_rests_has_a_turn() {
     });
 }
 
-/// Has the keeper poll a background task until what is answered is true, and what callers begin then has come in; `rest` follows.
+/// Has the keeper poll a background task until the returned flag is set, and 10 ms longer, in which
+/// callers submit operations; then the task continues with `rest`.
 fn hold_keeper<F: Future<Output = ()> + 'static>(
     engine: &Engine<State>,
     rest: impl FnOnce(Rc<Reactor>) -> F + Send + 'static,
@@ -231,7 +232,7 @@ fn hold_keeper<F: Future<Output = ()> + 'static>(
         let reactor = state.reactor.clone();
         state.reactor.spawn_local(async move {
             reactor.sleep(Duration::from_millis(2)).await;
-            // The caller below may be held up for as long, and poll this itself.
+            // The caller below may be delayed by as much, and poll this itself.
             while !is_keeper() {
                 reactor.sleep(Duration::from_millis(2)).await;
             }
@@ -249,14 +250,15 @@ fn hold_keeper<F: Future<Output = ()> + 'static>(
     release
 }
 
-/// The keeper executes a caller's request; meanwhile the caller drives, and a background task asks for something that may take long. If the
-/// caller did that, it would be busy with it when its operation is done.
+/// The keeper executes a caller's request. Meanwhile the caller drives, and a background task
+/// submits a request that may take long. If the caller executed that, it would still do so when its
+/// own operation is done.
 #[test]
-fn who_waits_for_a_request_that_the_keeper_executes_takes_no_other() {
+fn a_caller_whose_request_the_keeper_executes_takes_none_of_the_workers_own() {
     within(LIMIT, || {
         for round in 0.. {
             let asked = Arc::new(AtomicBool::new(false));
-            // Of each flush: whether it came before the background task's, and whether the keeper executed it.
+            // Of each flush: whether it precedes the background task's, whether the keeper did it.
             let flushes = Arc::new(Mutex::new(Vec::new()));
             let device = {
                 let (asked, flushes) = (asked.clone(), flushes.clone());
@@ -293,9 +295,10 @@ fn who_waits_for_a_request_that_the_keeper_executes_takes_no_other() {
     });
 }
 
-/// The keeper takes in two callers' operations and executes the request of one. That of the other doesn't wait for it.
+/// The keeper polls two callers' operations and executes the request of one. The other request
+/// doesn't wait for it.
 #[test]
-fn requests_of_two_callers_that_the_keeper_took_in_are_executed_side_by_side() {
+fn requests_of_two_callers_whose_operations_the_keeper_polls_are_executed_side_by_side() {
     within(LIMIT, || {
         let begun = Arc::new(AtomicU64::new(0));
         let alone = Arc::new(AtomicBool::new(false));

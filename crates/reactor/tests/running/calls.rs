@@ -63,7 +63,7 @@ fn many_threads_lose_no_operation_and_no_wake_up() {
                         for turn in 0..turns {
                             let page = thread * 8 + turn % 8;
                             let operation = move |state: &'_ State| {
-                                // The borrow checker wants one type for all arms, so one future with branches.
+                                // One future with branches: all arms need one type.
                                 let state: *const State = state;
                                 async move {
                                     // SAFETY: the engine outlives the operation.
@@ -122,9 +122,9 @@ fn short_operations_of_many_threads_are_all_counted() {
 }
 
 #[test]
-fn threads_that_wait_for_each_other_in_pairs_never_sleep_for_ever() {
+fn two_threads_that_wait_for_each_other_in_turn_never_sleep_for_ever() {
     within(LIMIT, || {
-        // No keeper: whoever leaves must wake who is able to go on.
+        // No keeper: a driver that leaves must wake the thread that can go on.
         let engine = start_with(memory(), 8, false);
         thread::scope(|scope| {
             for side in 0..2u64 {
@@ -151,7 +151,7 @@ fn threads_that_wait_for_each_other_in_pairs_never_sleep_for_ever() {
 }
 
 #[test]
-fn a_call_inside_a_call_is_a_deadlock_that_is_refused() {
+fn a_call_inside_a_call_is_refused_as_a_deadlock() {
     let engine = start(memory());
     let inner = engine.run(|_| {
         let engine = &engine;
@@ -168,9 +168,9 @@ fn a_call_inside_a_call_is_a_deadlock_that_is_refused() {
         .expect("and nothing is broken");
 }
 
-/// It hung: the keeper's thread had no mark that it is inside the worker.
+/// It hung: the keeper's thread was not marked as inside a call.
 #[test]
-fn a_call_inside_what_the_keeper_executes_is_refused_as_well() {
+fn a_call_inside_an_operation_that_the_keeper_polls_is_refused_too() {
     within(LIMIT, || {
         let engine = start(memory());
         let inside = Arc::new(Mutex::new(None));
@@ -184,7 +184,7 @@ fn a_call_inside_what_the_keeper_executes_is_refused_as_well() {
             drop(again);
             Ok(())
         });
-        // Nobody drives but the keeper.
+        // Only the keeper drives.
         while !operation.is_done() {
             thread::sleep(Duration::from_millis(1));
         }
@@ -196,7 +196,7 @@ fn a_call_inside_what_the_keeper_executes_is_refused_as_well() {
     });
 }
 
-/// An engine on a file is driven by many threads in all ways at once.
+/// Many threads drive an engine on a file, by calls, polls and waits at once.
 fn a_file_works_from_many_threads(engine: FileEngine) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let options = FileOptions {

@@ -1,4 +1,4 @@
-//! What the tests share: a small worker state, devices, and ways to wait that don't hang.
+//! A small worker state, devices, and waits with a limit, for all tests.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -135,7 +135,8 @@ pub(crate) fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// A slow memory whose flushes are executed by the driving thread, which first calls `on_flush`; everything else completes later.
+/// A slow memory device. The driving thread executes a flush, after it called `on_flush`; all other
+/// requests complete later.
 pub(crate) struct Mixed<F> {
     pub(crate) inner: Arc<dyn Device>,
     pub(crate) on_flush: F,
@@ -205,7 +206,7 @@ pub(crate) fn poll<F: Future + Unpin>(
     Pin::new(future).poll(&mut Context::from_waker(&waker))
 }
 
-/// Whether this is an engine's own thread.
+/// Whether this thread is an engine's keeper.
 pub(crate) fn is_keeper() -> bool {
     thread::current().name() == Some("adit-keeper")
 }

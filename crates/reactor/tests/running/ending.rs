@@ -1,4 +1,4 @@
-//! How an engine ends: in order, by being dropped, by failing to start, in a forked child.
+//! The end of an engine: by shutdown, by a drop, by a failed start, in a forked child.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +54,7 @@ fn shutdown_runs_a_last_operation_and_refuses_later_ones() {
 }
 
 #[test]
-fn shutdown_lets_go_of_the_device() {
+fn shutdown_drops_the_device() {
     let device = memory();
     let engine = start(device.clone());
     engine.run(|state| write_read(state, 1, 1)).expect("io");
@@ -63,7 +63,7 @@ fn shutdown_lets_go_of_the_device() {
 }
 
 #[test]
-fn a_failed_start_lets_go_of_the_device() {
+fn a_failed_start_drops_the_device() {
     let device = memory();
     let started = Engine::<State>::start(
         device.clone(),
@@ -81,7 +81,7 @@ fn a_failed_start_lets_go_of_the_device() {
 fn a_forked_child_gets_ebadf_and_the_parent_goes_on() {
     let engine = start(memory());
     engine.run(|state| write_read(state, 1, 1)).expect("io");
-    // SAFETY: the child only calls what is made for it, and leaves without unwinding.
+    // SAFETY: the child makes one call that is meant for it, and exits without unwinding.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let code = match engine.run(|_| async { Ok(()) }) {
@@ -98,13 +98,14 @@ fn a_forked_child_gets_ebadf_and_the_parent_goes_on() {
     engine.run(|state| write_read(state, 2, 2)).expect("io");
 }
 
-/// The keeper was started when it was first needed. Where that failed (no more threads) there was a warning and no driver for what was
-/// left: an operation awaited as a future never ended, and nothing was written back.
+/// The keeper was started when it was first needed. If that failed (no more threads), there was a
+/// warning, and no driver for the work that was left: an operation awaited as a future never ended,
+/// and no data was written back.
 #[test]
 fn an_engine_that_can_have_no_keeper_does_not_start() {
     const IN_CHILD: &str = "ADIT_TEST_WITHOUT_THREADS";
     if std::env::var_os(IN_CHILD).is_none() {
-        // In a process of its own, whose room for threads can be taken away.
+        // In a process of its own, whose memory for threads can be limited.
         let name = "ending::an_engine_that_can_have_no_keeper_does_not_start";
         let program = std::env::current_exe().expect("this test");
         let mut child = std::process::Command::new(program);
@@ -131,7 +132,7 @@ fn an_engine_that_can_have_no_keeper_does_not_start() {
         rlim_cur: bytes,
         rlim_max: bytes,
     };
-    // SAFETY: limits this process only, which is made for it.
+    // SAFETY: limits only this process, which exists for this test.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
     let options = EngineOptions::default();
     let started = Engine::start(device.clone(), options.clone(), |_| async { Ok(()) });

@@ -1,4 +1,4 @@
-//! Panics, of operations and of devices: everybody gets EIO, and nobody hangs.
+//! Panics, of operations and of devices: all operations fail with EIO, and no thread hangs.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +14,7 @@ use adit_reactor::sync::join_all;
 use crate::common::{LIMIT, block_on, memory, slow_memory, start, within, write_read};
 
 #[test]
-fn a_panic_poisons_the_engine_for_everybody() {
+fn a_panic_poisons_the_engine_for_all_threads() {
     within(LIMIT, || {
         let engine = start(slow_memory(3000));
         let waiting = engine.spawn(|state| async move {
@@ -93,7 +93,7 @@ impl Device for Buggy {
 }
 
 #[test]
-fn a_panic_of_the_device_poisons_and_hangs_nobody() {
+fn a_panic_of_the_device_poisons_and_no_thread_hangs() {
     within(LIMIT, || {
         let engine = start(Arc::new(Buggy(memory())));
         thread::scope(|scope| {
@@ -165,14 +165,15 @@ impl Device for FragileDevice {
     }
 }
 
-/// A request that finds the queue full is submitted again by whoever collects a completion, outside of any operation's poll. A panic of the
-/// queue was caught there only in `poll`, so that one in `submit` ended the process instead of poisoning the volume.
+/// The driver that reaps a completion submits a request again that found the queue full, outside of
+/// any operation's poll. There a panic of the queue was caught only in `poll`, so one in `submit`
+/// aborted the process instead of poisoning the volume.
 #[test]
-fn a_panic_of_the_queue_poisons_and_hangs_nobody() {
+fn a_panic_of_the_queue_poisons_and_no_thread_hangs() {
     within(LIMIT, || {
-        // The first is taken, the second finds the queue full; the third is the second one's next try.
+        // The first is accepted, the second finds the queue full, the third is its next try.
         let submitting = (1..=3).map(|submits| (submits, u32::MAX));
-        // A queue that panics while it is polled panics with nobody's request in hand.
+        // A queue that panics in `poll` takes no request along.
         let polling = [1, 2, 3].map(|polls| (u32::MAX, polls));
         for (submits, polls) in submitting.chain(polling) {
             let inner = slow_memory(500);

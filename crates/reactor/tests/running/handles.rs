@@ -1,4 +1,4 @@
-//! Handles: as futures, polled by hand, waited for, dropped.
+//! Handles: as futures, polled in a loop, waited for, dropped.
 
 use std::thread;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use adit_reactor::Handle;
 use crate::common::{LIMIT, block_on, memory, slow_memory, start, within, write_read};
 
 #[test]
-fn handles_complete_on_an_executor_that_knows_nothing_of_us() {
+fn handles_complete_on_any_executor() {
     within(LIMIT, || {
         for device in [memory(), slow_memory(100)] {
             let engine = start(device);
@@ -28,7 +28,7 @@ fn handles_complete_on_an_executor_that_knows_nothing_of_us() {
 }
 
 #[test]
-fn a_handle_can_be_polled_by_hand_waited_for_or_dropped() {
+fn a_handle_can_be_polled_in_a_loop_waited_for_or_dropped() {
     within(LIMIT, || {
         for device in [memory(), slow_memory(50)] {
             let engine = start(device);

@@ -1,12 +1,13 @@
-//! What callers, handles and the keeper promise, on devices that execute inline and on ones that complete later.
+//! The promises of callers, handles and the keeper, on devices that execute inline and on devices
+//! that complete later.
 
 mod background;
 mod calls;
-mod collecting;
 mod common;
+mod device_waits;
 mod ending;
 mod failures;
 mod handles;
-mod left_behind;
+mod successors;
 mod sync;
 mod wakers;

@@ -1,4 +1,5 @@
-//! Wakers are foreign code, which may call us: whoever calls one holds nothing that others wait for.
+//! Wakers are code of other executors, which may call us: no other thread depends on a thread that
+//! calls one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +34,7 @@ fn a_waker_may_call_the_engine_and_even_drop_the_last_reference_to_it() {
             std::sync::Mutex::new(Some(engine.clone())),
             AtomicU64::new(0),
         ));
-        // Its IO may be done soon, so it begins with the waker in place.
+        // Its IO may be done soon, so it begins when the waker is in place.
         let mut handle = Box::pin(engine.spawn(|state| async {
             while state.count.get() == 0 {
                 state.event.wait().await;
@@ -61,10 +62,11 @@ fn a_waker_may_call_the_engine_and_even_drop_the_last_reference_to_it() {
     });
 }
 
-/// Wakers were called before the driver did what it had left for. Here it was to wait for the device, for everybody: the waker (a callback
-/// that closed a file) needed IO, nobody collected its completion, and the waker's own thread, which was to, waited for it.
+/// A driver called wakers before the step that it had left for. Here that step was to wait for the
+/// device, for all threads. The waker (a callback that closed a file) needed IO and waited for its
+/// completion, which its own thread was the one to reap.
 #[test]
-fn a_waker_may_do_io_on_a_thread_that_is_to_wait_for_the_device() {
+fn a_waker_may_do_io_on_a_thread_that_will_wait_for_the_device() {
     within(LIMIT, || {
         let engine = start_with(slow_memory(1000), 8, false);
         let mut handle = engine.spawn(|state| async {
@@ -87,8 +89,8 @@ fn a_waker_may_do_io_on_a_thread_that_is_to_wait_for_the_device() {
     });
 }
 
-/// As above, but the driver had a request in hand, to execute it after the waker; and what the waker called (an fsync that joined a commit)
-/// waited for that very request.
+/// As above, but the driver was to execute a request after the waker, and the waker's call (an
+/// fsync that joined a commit) waited for that request.
 #[test]
 fn a_waker_may_wait_for_a_request_of_the_thread_that_calls_it() {
     within(LIMIT, || {
@@ -122,10 +124,10 @@ fn a_waker_may_wait_for_a_request_of_the_thread_that_calls_it() {
     });
 }
 
-/// As above, but the driver was to wait until it is told to drive. Another thread told it so and went, while the waker, on the same thread,
-/// waited for what was to be driven.
+/// As above, but the driver was to park. Another driver appointed it and left, while the waker, on
+/// the same thread, waited for the work that was left.
 #[test]
-fn a_thread_that_calls_a_waker_is_not_named_as_the_next_driver() {
+fn a_thread_that_calls_a_waker_is_not_appointed_as_the_next_driver() {
     within(LIMIT, || {
         let engine = start_with(memory(), 8, false);
         let mut handle = engine.spawn(|state| async {
@@ -165,7 +167,7 @@ fn a_thread_that_calls_a_waker_is_not_named_as_the_next_driver() {
             });
             until("the waker is called", || inside.load(Ordering::SeqCst));
             thread::sleep(Duration::from_millis(20));
-            // The rest of these is left to whoever waits.
+            // The rest of these operations is left to a waiting caller.
             drop(count(1));
             thread::sleep(Duration::from_millis(20));
             drop(count(2));

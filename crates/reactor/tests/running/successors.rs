@@ -1,4 +1,4 @@
-//! What a driver leaves behind when it goes finds its next driver.
+//! Work that a driver leaves behind finds its next driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +16,12 @@ async fn flush(state: &State) -> Result<()> {
     flushed.result.map_err(Error::from)
 }
 
-/// How often a race with the keeper for an inline request is tried. The submitter has a head start, which a busy machine may take from
-/// it many times.
+/// Tries of a race with the keeper for an inline request. The submitter has a head start, but on a
+/// busy machine it may lose many times.
 const ROUNDS: usize = 500;
 
-/// A device whose flush, executed by a thread that isn't the keeper, lasts until the keeper has looked around and sleeps.
+/// A device whose flush, if a thread other than the keeper executes it, lasts until the keeper has
+/// driven and sleeps. The flag says that such a thread executed one.
 fn with_long_flush() -> (Arc<dyn Device>, Arc<AtomicBool>) {
     let by_caller = Arc::new(AtomicBool::new(false));
     let seen = by_caller.clone();
@@ -33,11 +34,12 @@ fn with_long_flush() -> (Arc<dyn Device>, Arc<AtomicBool>) {
     (device, by_caller)
 }
 
-/// A write missed the cache, and its owner polled it by hand: the keeper, armed for it, found the request in the poller's hands and slept
-/// without a deadline. The poller completed the write, which put off the write-back by a timer, and went without telling the keeper, since
-/// it was polling by hand. The application went idle, and the data was never written back.
+/// A thread polled a write in a loop. The keeper, armed for the write's request, found that the
+/// poller executed it, and slept without a deadline. The poller completed the write, which set a
+/// timer for the write-back, and left without arming the keeper, since it polled in a loop. The
+/// application went idle, and the data was never written back.
 #[test]
-fn the_last_poll_by_hand_leaves_its_timers_to_the_keeper() {
+fn the_last_poll_of_a_loop_leaves_its_timers_to_the_keeper() {
     within(LIMIT, || {
         for round in 0.. {
             let (device, by_caller) = with_long_flush();
@@ -63,23 +65,27 @@ fn the_last_poll_by_hand_leaves_its_timers_to_the_keeper() {
     });
 }
 
-/// One thread polls an operation by hand; during this poll a second thread begins another operation, and awaits it. The first operation
-/// then ends, or waits and isn't polled any more. Says whether the keeper kept out of it, as it was meant to; the second operation ended.
-fn await_behind_a_poll_by_hand(ends: bool) -> bool {
+/// One thread polls an operation in a loop; during a poll a second thread begins another operation,
+/// and awaits it. The first operation then ends, or waits and isn't polled any more. The second
+/// operation ends. Says whether the keeper slept meanwhile, as the test needs it.
+fn await_behind_a_polling_loop(ends: bool) -> bool {
     let (device, by_caller) = with_long_flush();
     let engine = start(device);
     let [polling, awaited, missed, woken] = [(); 4].map(|()| Arc::new(AtomicBool::new(false)));
-    let mut by_hand = engine.spawn({
+    let mut polled_in_loop = engine.spawn({
         let (polling, awaited, by_caller) = (polling.clone(), awaited.clone(), by_caller.clone());
         move |state| async move {
             flush(state).await?;
             if by_caller.load(Ordering::SeqCst) {
-                // The worker is held, and the keeper sleeps, until the other operation is awaited.
+                // This thread has the lock, and the keeper sleeps, until the other operation is
+                // awaited.
                 polling.store(true, Ordering::SeqCst);
-                until("somebody awaits", || awaited.load(Ordering::SeqCst));
+                until("the other one is awaited", || {
+                    awaited.load(Ordering::SeqCst)
+                });
             }
-            // Where the keeper executed the flush, the event may come before this operation waits.
-            // It would wait for ever, and the engine's end for it: the count remembers the event.
+            // If the keeper executed the flush, the event may come before this operation waits. It
+            // would wait for ever, and so would the engine's end: the count remembers the event.
             while !ends && state.count.get() == 0 {
                 state.event.wait().await;
             }
@@ -102,7 +108,7 @@ fn await_behind_a_poll_by_hand(ends: bool) -> bool {
             until("the waker is called", || woken.load(Ordering::SeqCst));
             true
         });
-        let result = by_hand.poll_once();
+        let result = polled_in_loop.poll_once();
         if by_caller.load(Ordering::SeqCst) {
             assert_eq!(result.is_some(), ends);
         } else {
@@ -119,21 +125,23 @@ fn await_behind_a_poll_by_hand(ends: bool) -> bool {
     })
 }
 
-/// While one thread held the worker in a poll by hand, another one began an operation and awaited it: it found the worker busy and relied
-/// on its holder. That one took the operation in and started its IO, saw its own operation done, and went without telling the keeper, since
-/// it was polling by hand. Nobody collected the IO, and the other thread's waker was never called.
+/// While one thread drove in a polling loop, another one began an operation and awaited it. It
+/// found the lock held and relied on the driver. The driver took the operation out of the inbox and
+/// submitted its request, found its own operation done, and left without arming the keeper, since
+/// it polled in a loop. No thread reaped the completion, and the other thread's waker was never
+/// called.
 #[test]
-fn the_last_poll_by_hand_leaves_what_others_await_to_the_keeper() {
+fn the_last_poll_of_a_loop_leaves_other_threads_work_to_the_keeper() {
     within(LIMIT, || {
-        assert!((0..ROUNDS).any(|_| await_behind_a_poll_by_hand(true)));
+        assert!((0..ROUNDS).any(|_| await_behind_a_polling_loop(true)));
     });
 }
 
-/// The same, but the operation that is polled by hand goes on: its owner, who may take its time, promised to come back for its own sake,
-/// not for others'.
+/// The same, but the operation that is polled in a loop is not done: the next poll may come late,
+/// and only that operation depends on it.
 #[test]
-fn what_others_await_does_not_wait_for_the_next_poll_by_hand() {
+fn work_that_another_thread_awaits_does_not_wait_for_the_next_poll_of_a_loop() {
     within(LIMIT, || {
-        assert!((0..ROUNDS).any(|_| await_behind_a_poll_by_hand(false)));
+        assert!((0..ROUNDS).any(|_| await_behind_a_polling_loop(false)));
     });
 }

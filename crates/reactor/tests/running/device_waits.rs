@@ -1,4 +1,4 @@
-//! Who waits for the device.
+//! Which thread waits for the device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::common::{
     LIMIT, Mixed, State, is_keeper, slow_memory, start, until, within, write_read,
 };
 
-/// A device that the keeper waits for without an end until it may go on; counts who waits.
+/// A device whose waits the keeper leaves only when it may; counts the waits.
 struct Held {
     inner: Arc<dyn Device>,
     bell: Arc<HeldBell>,
@@ -82,7 +82,7 @@ impl Doorbell for HeldBell {
     }
 }
 
-/// An engine whose keeper waits for the device on behalf of an operation that nobody waits for.
+/// An engine whose keeper waits for the device, for an operation that no thread waits for.
 fn with_keeper_at_the_device() -> (Arc<Engine<State>>, Arc<HeldBell>, Handle<()>) {
     let bell = Arc::new(HeldBell {
         inner: std::sync::OnceLock::new(),
@@ -108,10 +108,11 @@ fn with_keeper_at_the_device() -> (Arc<Engine<State>>, Arc<HeldBell>, Handle<()>
     (engine, bell, background)
 }
 
-/// A caller that waited for another operation went to wait for the device, beside the keeper, whenever anything was in flight. Nobody can
-/// wake a thread there: when the other operation was done, the caller returned only with the next completion, or after a millisecond.
+/// A caller that waited for another operation waited for the device, beside the keeper, whenever a
+/// request was in flight. No thread can wake it there: when the other operation was done, the
+/// caller returned only with the next completion, or after a millisecond.
 #[test]
-fn a_caller_that_waits_for_another_operation_leaves_the_device_to_the_keeper() {
+fn a_caller_that_waits_for_another_operation_leaves_the_wait_for_the_device_to_the_keeper() {
     within(LIMIT, || {
         let (engine, bell, background) = with_keeper_at_the_device();
         thread::scope(|scope| {
@@ -141,12 +142,13 @@ fn a_caller_that_waits_for_another_operation_leaves_the_device_to_the_keeper() {
     });
 }
 
-/// Who waits for a request of its own collects it itself: a detour over the keeper would cost two wake-ups.
+/// A caller reaps the completion of its own request: a detour over the keeper would cost two
+/// wake-ups.
 #[test]
 fn a_caller_that_waits_for_its_own_request_does_not_need_the_keeper() {
     within(LIMIT, || {
         let (engine, bell, background) = with_keeper_at_the_device();
-        // A caller that is held up finds its request done without having waited.
+        // A caller that is delayed finds its request done without having waited.
         while bell.caller_waits.load(Ordering::SeqCst) == 0 {
             engine.run(|state| write_read(state, 1, 1)).expect("io");
             let handle = engine.spawn(|state| write_read(state, 2, 2));
@@ -157,15 +159,15 @@ fn a_caller_that_waits_for_its_own_request_does_not_need_the_keeper() {
     });
 }
 
-/// A caller that executes a request is away for as long as that takes. What the device finished meanwhile was collected only when it came
-/// back, unless somebody was waiting for the device before.
+/// While a caller executed a request, no thread reaped the device's completions, unless one was
+/// waiting for the device before.
 #[test]
-fn the_keeper_collects_while_a_caller_executes() {
+fn the_keeper_reaps_completions_while_a_caller_executes() {
     within(LIMIT, || {
         let written = Arc::new(AtomicBool::new(false));
         let seen = written.clone();
         let engine = start(Mixed::device(200, move || {
-            until("the other request is collected", || {
+            until("the other request's completion is reaped", || {
                 seen.load(Ordering::SeqCst)
             });
         }));
@@ -182,7 +184,7 @@ fn the_keeper_collects_while_a_caller_executes() {
     });
 }
 
-/// A device with a queue whose requests any thread may as well execute; counts which way they go.
+/// A device with a queue, whose requests any thread may execute as well; counts both ways.
 struct EitherWay {
     inner: Arc<dyn Device>,
     executed: AtomicUsize,
@@ -230,8 +232,8 @@ impl Queue for CountedQueue {
     }
 }
 
-/// Of what a blocking call asks for, the first request is its thread's, and the others are in flight meanwhile; what nobody blocks for is
-/// always in flight.
+/// The thread of a blocking call executes the first of its requests; the others are in flight
+/// meanwhile. Requests that no thread blocks for are always in flight.
 #[test]
 fn a_caller_executes_one_request_at_a_time_itself() {
     within(LIMIT, || {

@@ -110,7 +110,7 @@ const PICTURES: &[Picture] = &[
 ];
 
 /// The loop that calls the operations; below it nothing is of interest.
-const LOOP: &str = "adit_bench::sample::measure";
+const LOOP: &str = "adit_bench::measurement::sample::measure";
 
 /// Records and draws those that are named, or all.
 pub(crate) fn run(wanted: &[&str]) -> Outcome {
@@ -291,8 +291,8 @@ mod tests {
 
     #[test]
     fn stacks_begin_below_the_loop() {
-        let samples = "create\n\t  1 a::b\n\t  2 adit::file::open\n\t 3 adit_bench::jobs::names::run::{{closure}}\n\t 4 adit_bench::sample::measure\n\t 5 main\n\n\
-                       other\n\t 1 x\n\t 2 adit_bench::sample::measure\n\n\
+        let samples = "create\n\t  1 a::b\n\t  2 adit::file::open\n\t 3 adit_bench::jobs::names::run::{{closure}}\n\t 4 adit_bench::measurement::sample::measure\n\t 5 main\n\n\
+                       other\n\t 1 x\n\t 2 adit_bench::measurement::sample::measure\n\n\
                        create\n\t 1 x\n\t 2 main\n";
         let stacks = fold(samples, "create");
         assert_eq!(

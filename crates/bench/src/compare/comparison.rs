@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::growth::{self, Curve};
 use super::suites::{Group, Suite};
 use super::systems::System;
-use crate::breakdown::BreakdownRow;
-use crate::report::Environment;
-use crate::rows::{Row, Rows};
+use crate::measurement::environment::Environment;
+use crate::measurement::layers::BreakdownRow;
+use crate::measurement::medians::{Row, Rows};
 
 /// Everything that was measured, and how.
 #[derive(Clone, Debug, Serialize)]
@@ -85,7 +85,7 @@ impl GroupResult {
             cache_bytes: group.cache_bytes,
             kernel_memory_bytes: group
                 .concerns(&kernel, 0)
-                .then(|| super::memory_bytes(&kernel, group)),
+                .then(|| group.memory_bytes(&kernel)),
             curves: growth::curves(&rows),
             rows,
             layers,

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::target::while_doing;
+use crate::measurement::errors::while_doing;
 
 /// `_IO(0x12, 119)`: the device forgets a range.
 const BLKDISCARD: libc::c_ulong = 0x1277;

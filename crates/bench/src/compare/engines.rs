@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::suites::Work;
 use super::systems::{System, find_program};
-use crate::measurement::{MeasuredRows, Measurement};
-use crate::target::while_doing;
+use crate::measurement::errors::while_doing;
+use crate::measurement::row::{MeasuredRows, Measurement};
 
 /// Where they are; what isn't there is left out of the comparison, with a note.
 pub(crate) struct Engines {
@@ -199,8 +199,7 @@ fn db_bench_line(line: &str, threads: u32) -> Option<Measurement> {
 #[cfg(test)]
 mod tests {
     use super::{Engines, db_bench_line};
-    use crate::compare::suites::Suite;
-    use crate::compare::suites::Work;
+    use crate::compare::suites::{Suite, Work};
 
     #[test]
     fn db_bench_lines_are_read_and_others_are_not() {

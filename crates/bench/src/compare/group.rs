@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::target::while_doing;
+use crate::measurement::errors::while_doing;
 
 /// A group of its own, removed when dropped.
 pub(crate) struct MemoryGroup {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::rows::Row;
+use crate::measurement::medians::Row;
 
 /// The points of one kind of operation on one system.
 #[derive(Clone, Debug, Serialize)]
@@ -97,9 +97,9 @@ fn exponent(points: &[(u64, f64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{curves, exponent};
-    use crate::jobs::RowKey;
-    use crate::rows::Rows;
-    use crate::sample::Sample;
+    use crate::measurement::medians::Rows;
+    use crate::measurement::row::RowKey;
+    use crate::measurement::sample::Sample;
     use std::time::Duration;
 
     /// Files that stay open, in a run that is so quick that it has few points.

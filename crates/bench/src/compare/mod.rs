@@ -8,73 +8,38 @@
 //! - `suites`: what is measured; `worker`: by whom; `engines`: the programs of others;
 //! - `comparison`: what came out, `growth`: how it grows; `text`, `layers`, `memory`: tables; `pictures`, `curves`: pictures; `page`: all in one page.
 
-mod comparison;
-mod curves;
+pub(crate) mod comparison;
 mod device;
 mod engines;
 mod group;
-mod growth;
-mod layers;
-mod memory;
+pub(crate) mod growth;
 mod pace;
-mod page;
-mod pictures;
-mod suites;
-mod systems;
-#[cfg(test)]
-mod tests;
-mod text;
-mod worker;
+pub(crate) mod suites;
+pub(crate) mod systems;
+pub(crate) mod worker;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::interrupt;
-use crate::jobs::{Job, Shape};
-use crate::measurement::MeasuredRows;
-use crate::report::Environment;
-use crate::rows::Rows;
-use crate::ssd;
-use crate::target::while_doing;
+use crate::jobs::Job;
+use crate::jobs::stage::Shape;
+use crate::measurement::environment::Environment;
+use crate::measurement::errors::while_doing;
+use crate::measurement::interrupt;
+use crate::measurement::medians::Rows;
+use crate::measurement::row::MeasuredRows;
+use crate::target::ssd;
 
-pub use comparison::{Comparison, GroupResult, SystemInfo};
-pub use growth::Curve;
-pub use suites::Suite;
-pub use systems::System;
-pub use worker::{Assignment, measure_alone};
-
+use comparison::{Comparison, GroupResult, SystemInfo};
 use device::TestDevice;
 use engines::Engines;
 use group::MemoryGroup;
 use pace::Pace;
-use suites::{Group, Work};
-use systems::Mount;
-
-/// What a process may use beside its cache: its program, its data. What it leaves of that is page cache for the kernel's file systems,
-/// so it is little for them; Adit's cache has its own bound.
-const BESIDE_CACHE_BYTES: u64 = 32 << 20;
-const BESIDE_OWN_CACHE_BYTES: u64 = 256 << 20;
-/// What an engine's own caches and tables take; of that, too, what it leaves is page cache.
-const ENGINE_BYTES: u64 = 512 << 20;
-
-/// The size of the device with an SSD's latency, which is in the memory of the process.
-const SSD_BYTES: u64 = 384 << 20;
-
-/// What a process that measures the system may have in memory, its page cache included.
-fn memory_bytes(system: &System, group: &Group) -> u64 {
-    let beside_bytes = match system {
-        System::Kernel(_) => BESIDE_CACHE_BYTES,
-        System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
-    };
-    let more_bytes = match group.work {
-        Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => 0,
-        Work::Ssd(..) => SSD_BYTES,
-        Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => ENGINE_BYTES,
-    };
-    group.cache_bytes + beside_bytes + more_bytes
-}
+use suites::{Group, Suite, Work};
+use systems::{Mount, System};
+use worker::Assignment;
 
 /// What `adit compare` can be asked for.
 #[derive(Clone, Debug)]
@@ -264,7 +229,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// A fresh device, the system on it, one process that measures.
     fn measure(&mut self, system: &System, group: &Group, round: u32) -> io::Result<MeasuredRows> {
-        let memory_bytes = memory_bytes(system, group);
+        let memory_bytes = group.memory_bytes(system);
         let assignment = |place: &str, jobs: &[Job], shape: &Shape| Assignment {
             system: system.clone(),
             place: place.to_owned(),
@@ -290,7 +255,7 @@ impl Run<'_> {
                 Ok(measured)
             }
             Work::Ssd(jobs, shape) => {
-                let place = ssd::place(SSD_BYTES);
+                let place = ssd::place(suites::SSD_BYTES);
                 self.jobs(&assignment(&place, jobs, shape), memory_bytes)
             }
             engine => self.engine(engine, system, group, memory_bytes),
@@ -403,30 +368,4 @@ impl Run<'_> {
             output.status
         )))
     }
-}
-
-/// Writes everything about it into the folder: `report.json`, `report.md`, `report.html` and the pictures. Answers the files.
-pub fn save(comparison: &Comparison, folder: &Path) -> io::Result<Vec<PathBuf>> {
-    std::fs::create_dir_all(folder)
-        .map_err(|error| while_doing(format!("create {}", folder.display()), error))?;
-    let pictures = pictures::all(comparison)?;
-    let mut files = vec![
-        ("report.json".to_owned(), comparison.to_json()?),
-        ("report.md".to_owned(), text::markdown(comparison)),
-        ("report.html".to_owned(), page::html(comparison, &pictures)),
-    ];
-    files.extend(
-        pictures
-            .into_iter()
-            .map(|picture| (format!("{}.svg", picture.name), picture.svg)),
-    );
-    files
-        .into_iter()
-        .map(|(name, text)| {
-            let path = folder.join(name);
-            std::fs::write(&path, text)
-                .map_err(|error| while_doing(format!("write {}", path.display()), error))?;
-            Ok(path)
-        })
-        .collect()
 }

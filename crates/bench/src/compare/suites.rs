@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::systems::System;
-use crate::breakdown;
-use crate::jobs::{Action, Axis, Growth, Job, Shape, Stream, Variation};
+use crate::jobs::stage::Shape;
+use crate::jobs::{Action, Axis, Growth, Job, Stream, Variation, breakdown};
 
 const KIB: u32 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -21,6 +21,16 @@ pub enum Suite {
     /// About an hour on two cores.
     Full,
 }
+
+/// What a process may use beside its cache: its program, its data. What it leaves of that is page cache for the kernel's file systems,
+/// so it is little for them; Adit's cache has its own bound.
+const BESIDE_CACHE_BYTES: u64 = 32 << 20;
+const BESIDE_OWN_CACHE_BYTES: u64 = 256 << 20;
+/// What an engine's own caches and tables take; of that, too, what it leaves is page cache.
+const ENGINE_BYTES: u64 = 512 << 20;
+
+/// The size of the device with an SSD's latency, which is in the memory of the process.
+pub(super) const SSD_BYTES: u64 = 384 << 20;
 
 /// Jobs that share a fresh device.
 pub(crate) struct Group {
@@ -62,6 +72,20 @@ impl Group {
             Work::Layers(..) => *system == System::Adit && repetition == 0,
             Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => *system != System::Raw,
         }
+    }
+
+    /// What a process that measures the system may have in memory, its page cache included.
+    pub(super) fn memory_bytes(&self, system: &System) -> u64 {
+        let beside_bytes = match system {
+            System::Kernel(_) => BESIDE_CACHE_BYTES,
+            System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
+        };
+        let more_bytes = match self.work {
+            Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => 0,
+            Work::Ssd(..) => SSD_BYTES,
+            Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => ENGINE_BYTES,
+        };
+        self.cache_bytes + beside_bytes + more_bytes
     }
 }
 

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::embedded::io_error;
-use crate::target::while_doing;
+use crate::measurement::errors::while_doing;
+use crate::target::adit::io_error;
 
 /// Who gets the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,16 +8,17 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::systems::System;
-use crate::breakdown;
-use crate::calm::Look;
-use crate::embedded::AditTarget;
-use crate::floor::FloorTarget;
-use crate::interrupt;
-use crate::jobs::{self, Job, Shape};
-use crate::kernel::KernelTarget;
-use crate::measurement::MeasuredRows;
-use crate::ssd::{self, BareDevice};
-use crate::target::{Target, while_doing};
+use crate::jobs::stage::Shape;
+use crate::jobs::{self, Job, breakdown};
+use crate::measurement::calm::Look;
+use crate::measurement::errors::while_doing;
+use crate::measurement::interrupt;
+use crate::measurement::row::MeasuredRows;
+use crate::target::Target;
+use crate::target::adit::AditTarget;
+use crate::target::floor::FloorTarget;
+use crate::target::kernel::KernelTarget;
+use crate::target::ssd::{self, BareDevice};
 
 /// What to measure, and where.
 #[derive(Clone, Debug, Serialize, Deserialize)]

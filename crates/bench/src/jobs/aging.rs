@@ -3,8 +3,9 @@
 
 use std::io;
 
-use super::{Measured, Stage};
-use crate::data::Prng;
+use super::stage::{Measured, Stage};
+use crate::measurement::data::Prng;
+use crate::measurement::interrupt;
 use crate::target::{Access, Name, Target, TargetFile};
 
 /// Sizes of the files: 4 KiB times a power of two below 2^SIZES, small ones more often.
@@ -30,7 +31,7 @@ pub(super) fn run<T: Target>(
         let mut filled_bytes = 0;
         let wanted_bytes = fill_bytes.min(stage.target.available_bytes()?);
         while filled_bytes < wanted_bytes {
-            crate::interrupt::check()?;
+            interrupt::check()?;
             let index = names.len() as u64;
             let name = stage.path(&format!("aged-{}-{time}/{index:06}", stage.round));
             let file = stage.target.create(&name, Access::Cached)?;

@@ -9,10 +9,11 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Measured, RowKey, Stage, in_threads, places, warm};
-use crate::data::{AlignedBuffer, PAGE_BYTES};
-use crate::resources::observed;
-use crate::sample::{Limit, Sample, Timing};
+use super::stage::{Measured, Stage, in_threads, places, warm};
+use crate::measurement::data::{AlignedBuffer, PAGE_BYTES};
+use crate::measurement::resources::observed;
+use crate::measurement::row::RowKey;
+use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Target, TargetFile};
 
 /// What is done.

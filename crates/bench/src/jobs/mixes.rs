@@ -4,10 +4,11 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Measured, RowKey, Stage, in_threads};
-use crate::data::{AlignedBuffer, Prng};
-use crate::resources::observed;
-use crate::sample::{Limit, Timing};
+use super::stage::{Measured, Stage, in_threads};
+use crate::measurement::data::{AlignedBuffer, Prng};
+use crate::measurement::resources::observed;
+use crate::measurement::row::RowKey;
+use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
 
 /// What a message has, or a page of the web: filebench's mean.

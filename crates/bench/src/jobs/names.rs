@@ -7,9 +7,10 @@ use std::ffi::CString;
 use std::io;
 use std::time::Instant;
 
-use super::{Measured, RowKey, Stage};
-use crate::resources::observed;
-use crate::sample::{Limit, Sample, Timing};
+use super::stage::{Measured, Stage};
+use crate::measurement::resources::observed;
+use crate::measurement::row::RowKey;
+use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Name, Target};
 
 /// Of so many operations one is timed.

@@ -2,10 +2,11 @@
 
 use std::io;
 
-use super::{Measured, RowKey, Stage, in_threads, places, readable_bytes, warm};
-use crate::data::{AlignedBuffer, PAGE_BYTES};
-use crate::resources::observed;
-use crate::sample::{Limit, Timing};
+use super::stage::{Measured, Stage, in_threads, places, readable_bytes, warm};
+use crate::measurement::data::{AlignedBuffer, PAGE_BYTES};
+use crate::measurement::resources::observed;
+use crate::measurement::row::RowKey;
+use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Target, TargetFile};
 
 /// Cheap operations are timed one in so many.

@@ -3,10 +3,11 @@
 use std::io;
 use std::time::Instant;
 
-use super::{Measured, RowKey, Stage, readable_bytes};
-use crate::data::AlignedBuffer;
-use crate::resources::observed;
-use crate::sample::{Limit, Sample, Timing};
+use super::stage::{Measured, Stage, readable_bytes};
+use crate::measurement::data::AlignedBuffer;
+use crate::measurement::resources::observed;
+use crate::measurement::row::RowKey;
+use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Target, TargetFile};
 
 const CHUNK_BYTES: u64 = 1 << 20;

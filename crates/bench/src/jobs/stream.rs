@@ -7,10 +7,11 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Measured, RowKey, Stage, readable_bytes};
-use crate::data::{AlignedBuffer, Prng};
-use crate::resources::observed;
-use crate::sample::{Limit, Timing};
+use super::stage::{Measured, Stage, readable_bytes};
+use crate::measurement::data::{AlignedBuffer, Prng};
+use crate::measurement::resources::observed;
+use crate::measurement::row::RowKey;
+use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Flow, Target, TargetFile};
 
 /// What flows.

@@ -2,10 +2,11 @@
 
 use std::io;
 
-use super::{Measured, RowKey, Stage, in_threads};
-use crate::data::{PAGE_BYTES, Prng};
-use crate::resources::observed;
-use crate::sample::{Limit, Timing};
+use super::stage::{Measured, Stage, in_threads};
+use crate::measurement::data::{PAGE_BYTES, Prng};
+use crate::measurement::resources::observed;
+use crate::measurement::row::RowKey;
+use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Target, TargetFile};
 
 /// What a database's log writes for a small transaction.

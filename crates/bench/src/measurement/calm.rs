@@ -1,0 +1,71 @@
+//! Measurements in which other programs have no part, and what their time was spent on.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use adit_base::breakdown;
+
+use super::interrupt;
+use super::sample::{Calm, Limit, Sample};
+
+/// What is looked at while operations run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// How long each takes.
+    Latencies,
+    /// How long they take when nobody disturbs.
+    Calm,
+    /// That, and what the time is spent on.
+    Layers,
+}
+
+/// A stretch of time that counts as a whole or not at all: far below the turn that a scheduler gives a thread.
+const WINDOW: Duration = Duration::from_millis(1);
+
+/// Whole windows of time, without latencies.
+pub(crate) fn measure_calm(
+    limit: Limit,
+    layers: bool,
+    mut operation: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<Sample> {
+    // Operations between two looks at the clock, so that those aren't seen in what is measured.
+    const STRETCH: u64 = 8;
+    let (mut all, mut calm) = (Calm::default(), Calm::default());
+    let started = Instant::now();
+    let mut turn = 0;
+    while turn < limit.operations && started.elapsed() < limit.time {
+        interrupt::check()?;
+        let (first, disturbed) = (turn, times_disturbed());
+        let measurement = layers.then(breakdown::start);
+        let began = Instant::now();
+        while turn < limit.operations && began.elapsed() < WINDOW {
+            let end = (turn + STRETCH).min(limit.operations);
+            while turn < end {
+                operation(turn)?;
+                turn += 1;
+            }
+        }
+        let window = Calm {
+            operations: turn - first,
+            elapsed: began.elapsed(),
+            layers: measurement.map(breakdown::Measurement::take),
+        };
+        all.add(&window);
+        if times_disturbed() == disturbed {
+            calm.add(&window);
+        }
+    }
+    Ok(Sample {
+        calm: Some(if calm.operations > 0 { calm } else { all }),
+        ..Sample::untimed(turn, started.elapsed())
+    })
+}
+
+/// How often somebody took the processor away from this thread.
+fn times_disturbed() -> i64 {
+    // SAFETY: an all-zero rusage is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live value, which the call fills.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    usage.ru_nivcsw
+}

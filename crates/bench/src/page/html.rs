@@ -1,0 +1,130 @@
+//! The comparison as one page of HTML with everything in it: tables, pictures, machine, commands. It loads nothing.
+
+use std::fmt::Write;
+
+use crate::compare::comparison::Comparison;
+use crate::pictures::Picture;
+use crate::report::markdown::markdown;
+
+const STYLE: &str = "
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #1a1a1a; background: #fff; }
+h1 { font-size: 1.7em; } h2 { margin-top: 2.5em; border-bottom: 1px solid #ddd; padding-bottom: .2em; }
+table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; font-size: 13px; display: block; overflow-x: auto; }
+th, td { padding: .25em .7em; text-align: right; white-space: nowrap; border-bottom: 1px solid #eee; }
+th:first-child, td:first-child { text-align: left; }
+th { border-bottom: 2px solid #bbb; } tr:hover td { background: #f4f7fc; }
+pre { background: #f6f6f6; padding: 1em; overflow-x: auto; } figure { margin: 1.5em 0; } svg { max-width: 100%; height: auto; border: 1px solid #eee; }
+nav a { margin-right: 1em; }
+";
+
+/// The page.
+pub(crate) fn html(comparison: &Comparison, pictures: &[Picture]) -> String {
+    let mut page =
+        String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n");
+    let names: Vec<&str> = comparison
+        .systems
+        .iter()
+        .map(|system| system.name.as_str())
+        .collect();
+    let title = format!(
+        "Adit beside {}",
+        names
+            .iter()
+            .filter(|name| **name != "adit")
+            .copied()
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    let _ = write!(
+        page,
+        "<title>{0}</title>\n<style>{STYLE}</style></head><body>\n<h1>{0}</h1>\n",
+        escaped(&title)
+    );
+    page.push_str("<nav>");
+    for group in &comparison.groups {
+        let _ = write!(
+            page,
+            "<a href=\"#{}\">{}</a>",
+            group.id,
+            escaped(&group.title)
+        );
+    }
+    page.push_str("<a href=\"#lost\">Where Adit loses</a></nav>\n");
+    let text = markdown(comparison);
+    let mut group = comparison.groups.iter();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            // The pictures of a group come before its tables.
+            let id = match heading {
+                "Where Adit loses" => "lost",
+                "Commands" => "commands",
+                _ => group.next().map_or("", |group| &group.id),
+            };
+            let _ = writeln!(page, "<h2 id=\"{id}\">{}</h2>", escaped(heading));
+            for picture in pictures.iter().filter(|picture| picture.group == id) {
+                let _ = writeln!(
+                    page,
+                    "<figure role=\"img\" aria-label=\"{}\">{}</figure>",
+                    escaped(&picture.title),
+                    picture.svg
+                );
+            }
+        } else if line.starts_with('|') {
+            let mut rows = vec![line];
+            while let Some(next) = lines.next_if(|next| next.starts_with('|')) {
+                rows.push(next);
+            }
+            write_table(&mut page, &rows);
+        } else if line == "```sh" {
+            page.push_str("<pre>");
+            for line in lines.by_ref().take_while(|line| *line != "```") {
+                let _ = writeln!(page, "{}", escaped(line));
+            }
+            page.push_str("</pre>\n");
+        } else if let Some(item) = line.strip_prefix("- ") {
+            let _ = writeln!(page, "<li>{}</li>", escaped(item));
+        } else if !line.is_empty() {
+            let _ = writeln!(page, "<p>{}</p>", escaped(line));
+        }
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+/// Lines `| a | b |`; the second is the rule below the header.
+fn write_table(page: &mut String, rows: &[&str]) {
+    page.push_str("<table>\n");
+    for (index, row) in rows.iter().enumerate().filter(|&(index, _)| index != 1) {
+        let tag = if index == 0 { "th" } else { "td" };
+        page.push_str("<tr>");
+        let inner = row.trim().trim_start_matches('|');
+        let inner = inner.strip_suffix('|').unwrap_or(inner);
+        for cell in inner.split('|') {
+            let _ = write!(page, "<{tag}>{}</{tag}>", escaped(cell.trim()));
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table>\n");
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::write_table;
+
+    #[test]
+    fn a_table_has_a_header_and_escapes_what_it_shows() {
+        let mut page = String::new();
+        write_table(&mut page, &["| | a |", "|---|---|", "| x < y | 1 |"]);
+        assert!(page.contains("<tr><th></th><th>a</th></tr>"), "{page}");
+        assert!(page.contains("<td>x &lt; y</td><td>1</td>"), "{page}");
+    }
+}

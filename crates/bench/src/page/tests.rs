@@ -1,0 +1,218 @@
+//! The report, from made-up rows.
+
+use super::{html, save};
+use crate::compare::comparison::{Comparison, GroupResult, SystemInfo};
+use crate::compare::suites::{Group, Suite, Work};
+use crate::compare::systems::System;
+use crate::jobs::stage::Shape;
+use crate::measurement::environment::Environment;
+use crate::measurement::layers::{BreakdownRow, LayerShare};
+use crate::measurement::medians::Rows;
+use crate::measurement::row::RowKey;
+use crate::measurement::sample::Sample;
+use crate::pictures;
+use crate::report::markdown;
+use std::path::Path;
+use std::time::Duration;
+
+fn shape() -> Shape {
+    Shape {
+        slice: Duration::from_millis(1),
+        names: 1,
+        direct_bytes: 1,
+        scan_bytes: 1,
+        cache_bytes: 1,
+    }
+}
+
+/// Two rows and a curve; Adit loses the second row.
+fn comparison() -> Comparison {
+    let systems = [
+        System::Adit,
+        System::Kernel("ext4".to_owned()),
+        System::Kernel("xfs".to_owned()),
+        System::Raw,
+    ];
+    let mut rows = Rows::new(systems.iter().map(|system| system.name().to_owned()));
+    for (index, rate) in [1000, 100, 200, 3000].into_iter().enumerate() {
+        let measured = |id, title: &str, at, rate| {
+            let mut key = RowKey::new(id, title, 4096);
+            key.at = at;
+            Sample::untimed(rate, Duration::from_secs(1)).measurement(&key)
+        };
+        let mut all = vec![
+            measured("won", "a row < that is won", None, rate),
+            measured("lost", "a row that is lost", None, 4000 - rate),
+        ];
+        for at in [4096, 16384, 65536] {
+            let title = format!("a row of {at}");
+            for id in ["size-write-sync", "size-read-sync"] {
+                all.push(measured(id, &title, Some(at), rate * 4096 / at));
+            }
+        }
+        rows.add(index, all);
+    }
+    let group = Group {
+        id: "test",
+        title: "A test",
+        terms: "Nothing is synced.",
+        cache_bytes: 256 << 20,
+        work: Work::Sqlite(Vec::new()),
+    };
+    let device = Path::new("/dev/test");
+    Comparison {
+        environment: Environment::here("a test".to_owned()),
+        suite: Suite::Quick,
+        repetitions: 1,
+        seconds: 60.0,
+        systems: systems
+            .iter()
+            .map(|system| SystemInfo::new(system, device))
+            .collect(),
+        groups: vec![GroupResult::new(&group, rows, Vec::new())],
+        notes: vec!["Something was left out.".to_owned()],
+    }
+}
+
+#[test]
+fn a_report_has_its_tables_pictures_losses_and_commands_in_one_page() {
+    let comparison = comparison();
+    let folder = tempfile::tempdir().unwrap();
+    let files = save(&comparison, &folder.path().join("new/folder")).unwrap();
+    let names: Vec<_> = files
+        .iter()
+        .filter_map(|file| file.file_name()?.to_str())
+        .collect();
+    for name in [
+        "report.json",
+        "report.md",
+        "report.html",
+        "test-ratios.svg",
+        "test-size-write-sync-rate.svg",
+    ] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    let page = std::fs::read_to_string(
+        files
+            .iter()
+            .find(|file| file.ends_with("report.html"))
+            .unwrap(),
+    )
+    .unwrap();
+    assert_eq!(page.matches("<svg").count(), names.len() - 3);
+    for part in [
+        "a row &lt; that is won",
+        "Something was left out.",
+        "mkfs.ext4",
+        "Nothing is synced.",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    // Nothing is loaded from elsewhere.
+    assert!(!page.contains("src=") && !page.contains("<link"), "{page}");
+    let lost = comparison.lost();
+    assert_eq!(lost.len(), 1);
+    assert_eq!(lost[0].1.id, "lost");
+    // A curve is one, however its points lie between others.
+    let exponents: Vec<f64> = comparison.groups[0]
+        .curves
+        .iter()
+        .filter_map(|curve| curve.exponent)
+        .collect();
+    assert_eq!(exponents.len(), 2 * 4);
+    assert!(
+        exponents
+            .iter()
+            .all(|exponent| (exponent - 1.0).abs() < 0.1),
+        "{exponents:?}"
+    );
+}
+
+/// What only Adit has takes no columns of the others, and no pictures.
+#[test]
+fn a_group_about_layers_has_a_table_a_picture_and_no_empty_columns() {
+    let mut comparison = comparison();
+    let share = |layer: &str, share: f64| LayerShare {
+        layer: layer.to_owned(),
+        us: share * 8.0,
+        share,
+        entries: 1.0,
+    };
+    let layers = vec![BreakdownRow {
+        id: "append-sync".to_owned(),
+        title: "append + fdatasync".to_owned(),
+        threads: 1,
+        operations: 100,
+        untimed_us: 7.0,
+        timed_us: 8.0,
+        layers: vec![share("call", 0.25), share("device", 0.75)],
+    }];
+    let rows = Rows::new(["adit"].map(str::to_owned));
+    let group = Group {
+        id: "where",
+        title: "Where the time goes",
+        terms: "Measured once.",
+        cache_bytes: 256 << 20,
+        work: Work::Layers(Vec::new(), shape()),
+    };
+    comparison
+        .groups
+        .push(GroupResult::new(&group, rows, layers));
+
+    let markdown = markdown::markdown(&comparison);
+    let (_, section) = markdown.split_once("## Where the time goes\n").unwrap();
+    let (section, _) = section.split_once("## ").unwrap();
+    assert!(section.contains("| append + fdatasync | 7.00 | 8.00 | 25 | 75 |"));
+    assert!(section.contains("Measured once. Adit's cache: 256 MiB.\n"));
+    assert!(!section.contains("ext4"), "{section}");
+
+    let pictures = pictures::all(&comparison).unwrap();
+    let names = pictures.iter().filter(|picture| picture.group == "where");
+    let names: Vec<&str> = names.map(|picture| picture.name.as_str()).collect();
+    assert_eq!(names, ["where-bars"]);
+    let page = html::html(&comparison, &pictures);
+    assert!(page.contains("<h2 id=\"where\">Where the time goes</h2>\n<figure"));
+    assert!(page.contains("<li>device: "), "{page}");
+
+    let shown = comparison.to_string();
+    assert!(shown.contains("off 7.00: +14 %"), "{shown}");
+    let json: serde_json::Value = serde_json::from_str(&comparison.to_json().unwrap()).unwrap();
+    let row = &json["groups"][1]["layers"][0];
+    assert_eq!(row["layers"][1]["layer"], "device");
+    assert_eq!(row["untimed_us"], 7.0);
+}
+
+#[test]
+fn a_group_without_the_kernels_file_systems_is_compared_with_the_bare_device() {
+    let mut comparison = comparison();
+    let mut rows = Rows::new(comparison.systems.iter().map(|system| system.name.clone()));
+    for (index, rate) in [(0, 500), (3, 1000)] {
+        let key = RowKey::new("append-sync", "append", 0);
+        let sample = Sample::untimed(rate, Duration::from_secs(1));
+        rows.add(index, vec![sample.measurement(&key)]);
+    }
+    let group = Group {
+        id: "slow",
+        title: "Slow",
+        terms: "On an SSD.",
+        cache_bytes: 64 << 20,
+        work: Work::Ssd(Vec::new(), shape()),
+    };
+    comparison
+        .groups
+        .push(GroupResult::new(&group, rows, Vec::new()));
+    let markdown = markdown::markdown(&comparison);
+    let (_, section) = markdown.split_once("## Slow\n").unwrap();
+    for part in [
+        "On an SSD. Adit's cache: 64 MiB.\n",
+        "| | adit | raw | × raw |\n|---|---|---|---|\n| append | 2000 ±0 % | 1000 ±0 % | 0.500 |\n",
+    ] {
+        assert!(section.contains(part), "{part}: {section}");
+    }
+    let pictures = pictures::all(&comparison).unwrap();
+    let picture = pictures.iter().find(|picture| picture.group == "slow");
+    let title = &picture.unwrap().title;
+    assert!(title.ends_with("as the bare device"), "{title}");
+    // It is no file system's loss.
+    assert_eq!(comparison.lost().len(), 1);
+}

@@ -2,7 +2,7 @@
 //!
 //! An arrow never points up: a crate may use what stands above it in the table (the lower layers),
 //! and of those only what its row names. Dependencies of tests count as dependencies, except that
-//! any crate's tests may use `adit-skip`.
+//! any crate's tests may use `adit-skip`. The parts of one crate: `rooms.rs`.
 
 /// Crate, and the crates of this workspace that it may use. Lower layers first.
 pub(crate) const LAYERS: &[(&str, &[&str])] = &[

@@ -19,6 +19,8 @@ mod plugin;
 mod posix;
 mod power_cut;
 mod process;
+#[cfg(test)]
+mod rooms;
 mod sanitize;
 mod setup;
 mod sim;

@@ -1,9 +1,9 @@
 //! What is shown to somebody who only looks: directories with attributes, and what is open. In pieces, so that
 //! nobody who has work to do waits long for an onlooker.
 
-use crate::attributes::stat_of;
+use crate::inode::resolve;
+use crate::inode::slot::stat_of;
 use crate::names;
-use crate::resolve;
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::Result;
@@ -62,7 +62,7 @@ impl Fs {
                         if entries.len() == entries_max {
                             return false;
                         }
-                        ids.push(resolve::id_of(target));
+                        ids.push(target.id());
                         let entry = DirEntry {
                             inode: target.slot,
                             kind: FileKind::from_u8(target.kind).unwrap_or(FileKind::File),

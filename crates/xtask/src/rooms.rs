@@ -20,6 +20,24 @@ const CRATES: &[(&str, &[Room])] = &[
     // Filled in when its files move into rooms.
     ("store", &[]),
     (
+        "fs",
+        &[
+            ("types", &[]),
+            ("names", &["types"]),
+            ("inode", &["types", "names"]),
+            ("open", &["types"]),
+            ("volume", &["types", "names", "inode", "open"]),
+            ("attributes", &["types", "inode", "open", "volume"]),
+            ("namespace", &["types", "names", "inode", "open", "volume"]),
+            ("data", &["types", "inode", "open", "volume", "namespace"]),
+            ("locks", &["types", "open", "volume"]),
+            ("inspect", &["types", "names", "inode", "volume"]),
+            ("check", &["types", "names", "inode", "volume"]),
+            ("repair", &["types", "names", "inode", "volume"]),
+            ("fuzzing", &["names"]),
+        ],
+    ),
+    (
         "bench",
         &[
             ("measurement", &[]),
@@ -118,7 +136,7 @@ mod tests {
             let text = std::fs::read_to_string(file)
                 .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             for name in self.text(&text, &file.display().to_string(), module) {
-                let module = [module, &[name.clone()]].concat();
+                let module = [module, std::slice::from_ref(&name)].concat();
                 let inside = folder.join(&name);
                 let candidates: [PathBuf; 2] = [inside.with_extension("rs"), inside.join("mod.rs")];
                 let found = candidates.iter().find(|path| path.is_file());

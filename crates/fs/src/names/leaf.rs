@@ -8,11 +8,11 @@
 //! Inserting moves offsets (2 bytes an entry) and never other entries, so that a new name changes few
 //! granules and its journal record stays small; holes are closed when the room is needed.
 //!
-//! Invariants: offsets lie in the entry area; keys are unique and ascending; the low [`RANK_BITS`]
+//! Invariants: offsets lie in the entry area; keys are unique and ascending; the low [`RANK_BITS`](super::name::RANK_BITS)
 //! bits of a key tell names of equal hash apart. Readers do not trust any of them for memory safety: what is
 //! outside the page is EUCLEAN. This file knows nothing of trees and of other pages.
 
-use super::{Name, RANK_MASK, Target};
+use super::name::{Name, RANK_MASK, Target};
 use adit_base::memory::prefetch;
 use adit_base::{Errno, Error, PAGE_BYTES};
 use adit_store::format::{PAGE_HEADER_BYTES, Page, PageKind};

@@ -3,7 +3,7 @@
 //! Synchronous, restartable code over [`Pages`] (see there): it changes pages and the slot that it was
 //! given, nothing else, and every change touches O(depth) pages.
 //!
-//! - A name's key is its 63-bit hash with the low [`RANK_BITS`] bits replaced by the lowest number that
+//! - A name's key is its 63-bit hash with the low [`RANK_BITS`](name::RANK_BITS) bits replaced by the lowest number that
 //!   no other name of the same hash has, so keys are unique and stable. A key is also the readdir
 //!   cookie behind its entry: splitting and deleting never move an entry to another cookie.
 //! - Names of equal hash are in one leaf, so that finding a name reads one path.
@@ -14,68 +14,20 @@
 //! `.` and `..` are not stored.
 
 mod leaf;
+mod name;
 pub(crate) mod salvage;
 #[cfg(test)]
 mod tests;
 
 use adit_base::breakdown::{self, Layer};
-use adit_base::hash::{HashKey, name_hash};
 use adit_base::{Errno, PAGE_BYTES};
 use adit_store::format::{MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
 use adit_store::node::{LeafSpan, Path, Tree};
 use adit_store::pages::{Pages, PagesRead, Stop};
 use leaf::{Fit, Found, Leaf};
+use name::{KEY_MAX, RANK_MASK};
+pub(crate) use name::{KEY_MIN, Name, Target};
 use std::ops::Range;
-
-/// Low bits of a key that tell names of equal hash apart.
-const RANK_BITS: u32 = 4;
-const RANK_MASK: u64 = (1 << RANK_BITS) - 1;
-/// Lower keys are never used by names: they are the cookies of `.` and `..`.
-pub(crate) const KEY_MIN: u64 = 1 << RANK_BITS;
-
-/// Cookies are an `off_t`.
-const KEY_MAX: u64 = i64::MAX as u64;
-
-/// A name and its hash, computed once per operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Name<'a> {
-    hash: u64,
-    pub(crate) bytes: &'a [u8],
-}
-
-impl<'a> Name<'a> {
-    /// A name of 1 to 255 bytes.
-    pub(crate) fn new(key: &HashKey, bytes: &'a [u8]) -> Name<'a> {
-        Name::with_hash(name_hash(key, bytes), bytes)
-    }
-
-    /// Is `key` one that this name may have?
-    pub(crate) fn owns(&self, key: u64) -> bool {
-        key & !RANK_MASK == self.hash
-    }
-
-    fn with_hash(hash: u64, bytes: &'a [u8]) -> Name<'a> {
-        assert!(
-            (1..=crate::NAME_BYTES_MAX).contains(&bytes.len()),
-            "callers check the length"
-        );
-        Name {
-            hash: (hash & !RANK_MASK & KEY_MAX).max(KEY_MIN),
-            bytes,
-        }
-    }
-}
-
-/// What a name stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Target {
-    /// Slot address of the inode.
-    pub(crate) slot: u64,
-    /// Its generation.
-    pub(crate) generation: u32,
-    /// Its `BlobKind` number.
-    pub(crate) kind: u8,
-}
 
 /// Prepares the slot of a new, empty directory.
 pub(crate) fn initialize(slot: &mut Slot) {

@@ -1,7 +1,7 @@
 //! Leaves as a repair reads and makes them: it believes what it can, entry by entry.
 
 use super::leaf::{self, Leaf};
-use super::{KEY_MAX, KEY_MIN, Name, RANK_MASK, Target};
+use super::name::{KEY_MAX, KEY_MIN, Name, RANK_MASK, Target};
 use adit_base::PAGE_BYTES;
 use adit_base::hash::HashKey;
 use adit_store::format::{PAGE_HEADER_BYTES, Page, PageKind};

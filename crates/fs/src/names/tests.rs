@@ -2,6 +2,7 @@
 
 use super::*;
 use adit_base::Error;
+use adit_base::hash::HashKey;
 use adit_store::testing::MemoryPages;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

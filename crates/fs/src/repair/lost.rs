@@ -1,11 +1,10 @@
 //! What no name leads to: deleted, or under `/lost+found`.
 
 use super::{Entry, Repair, is_directory};
+use crate::inode::orphans::Orphans;
+use crate::inode::slot::fresh_slot;
 use crate::names::{self, Name, Target};
-use crate::orphans::Orphans;
-use crate::resolve::id_of;
 use crate::types::FileKind;
-use crate::volume::fresh_slot;
 use adit_base::{Errno, Result};
 use adit_store::{BlobId, Finding, FindingKind};
 use std::collections::HashSet;
@@ -156,7 +155,7 @@ impl Repair {
                 .await?;
             match found {
                 None => break,
-                Some(target) if self.is_live_directory(id_of(target)) => return Ok(id_of(target)),
+                Some(target) if self.is_live_directory(target.id()) => return Ok(target.id()),
                 Some(_) => name = format!("{LOST_AND_FOUND}-{attempt}"),
             }
         }
@@ -170,11 +169,7 @@ impl Repair {
             .transact_freeing(|transaction| {
                 let id = transaction.create(fresh)?;
                 let mut slot = transaction.slot(root)?;
-                let target = Target {
-                    slot: id.slot,
-                    generation: id.generation,
-                    kind: FileKind::Directory as u8,
-                };
+                let target = Target::new(id, FileKind::Directory);
                 let name = Name::new(&key, name.as_bytes());
                 names::insert(transaction, &mut slot, root.slot, &name, target)?;
                 slot.links = slot.links.saturating_add(1);
@@ -183,11 +178,7 @@ impl Repair {
             })
             .await?;
         self.know(id, root.slot);
-        let target = Target {
-            slot: id.slot,
-            generation: id.generation,
-            kind: FileKind::Directory as u8,
-        };
+        let target = Target::new(id, FileKind::Directory);
         self.name(root.slot, name.into_bytes(), target);
         Ok(id)
     }

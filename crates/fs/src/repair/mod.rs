@@ -9,10 +9,9 @@
 mod lost;
 mod roots;
 
+use crate::inode::symlink;
 use crate::names::{self, Name, Target};
-use crate::resolve::id_of;
-use crate::symlink;
-use crate::types::FileKind;
+use crate::types::{FileKind, PATH_BYTES_MAX};
 use crate::volume::Fs;
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Result};
@@ -629,7 +628,7 @@ impl Repair {
         }
         let mut named: HashMap<u64, usize> = HashMap::new();
         for (index, entry) in self.entries.iter().enumerate() {
-            let live = self.id(entry.target.slot) == id_of(entry.target);
+            let live = self.id(entry.target.slot) == entry.target.id();
             if live && wanted.contains(&entry.target.slot) && entry.directory != self.orphans.slot {
                 named.entry(entry.target.slot).or_insert(index);
             }
@@ -640,7 +639,7 @@ impl Repair {
             let mut at = slot;
             let mut next = self.parents.get(&slot).or_else(|| named.get(&slot));
             while let Some(index) = next
-                && path.len() < crate::types::PATH_BYTES_MAX
+                && path.len() < PATH_BYTES_MAX
             {
                 let entry = &self.entries[*index];
                 path = [b"/", &entry.name[..], &path].concat();

@@ -1,9 +1,9 @@
 //! The root and the directory of orphans, when the state page doesn't name them.
 
 use super::{Entry, Inode, NOWHERE, Repair, is_directory};
+use crate::inode::slot::fresh_slot;
 use crate::names;
 use crate::types::FileKind;
-use crate::volume::fresh_slot;
 use adit_base::Result;
 use adit_store::{BlobId, Finding, FindingKind};
 use std::collections::BTreeSet;

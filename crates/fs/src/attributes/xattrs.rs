@@ -2,9 +2,10 @@
 //!
 //! Access control lists (`system.posix_acl_*`) are data: they are kept and returned, and decide nothing.
 
-use crate::open::OpenFile;
-use crate::permission::STICKY;
-use crate::resolve::{self, Slots};
+use crate::inode::permission::STICKY;
+use crate::inode::resolve;
+use crate::inode::slot::Slots;
+use crate::open::file::OpenFile;
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::{Errno, Result};

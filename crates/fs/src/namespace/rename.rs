@@ -1,11 +1,10 @@
 //! Renaming: one transaction, after the source's data went home if it replaces a file.
 
-use crate::names::{self, Name};
-use crate::namespace::{
-    Dropped, add_subdirectory, check_remove, edit, edit_directory, name_or, target, touch_changed,
-};
-use crate::orphans;
-use crate::resolve::{self, Goal, Place};
+use super::edit::{check_remove, edit, edit_directory};
+use super::unlink::Dropped;
+use crate::inode::resolve::{self, Goal, Place, name_or};
+use crate::inode::slot::{add_subdirectory, expect_kind, touch_changed};
+use crate::names::{self, Name, Target};
 use crate::types::*;
 use crate::volume::{Fs, Rare};
 use adit_base::clock::Timestamp;
@@ -14,6 +13,9 @@ use adit_base::{Errno, Error, Result};
 use adit_store::pages::Stop;
 use adit_store::{BlobId, SyncKind, Transaction};
 use bumpalo::Bump;
+
+/// Deepest directory that a rename accepts as target.
+const DEPTH_MAX: usize = 1 << 16;
 
 impl Fs {
     /// Renames. A target is replaced atomically; a file's data is home before it replaces another.
@@ -250,7 +252,7 @@ impl<'p> Plan<'p> {
 
     /// Changes the entry in the new parent, the attributes of the source, and then the old parent.
     fn move_name(&self, transaction: &mut Transaction<'_>, now: Timestamp) -> Result<(), Stop> {
-        let entry = target(self.source.0, self.source.1);
+        let entry = Target::new(self.source.0, self.source.1);
         edit_directory(
             transaction,
             self.new_parent,
@@ -274,7 +276,7 @@ impl<'p> Plan<'p> {
         old: (BlobId, FileKind),
         now: Timestamp,
     ) -> Result<(), Stop> {
-        let entry = target(self.source.0, self.source.1);
+        let entry = Target::new(self.source.0, self.source.1);
         edit_directory(
             transaction,
             self.new_parent,
@@ -323,7 +325,7 @@ impl<'p> Plan<'p> {
             (self.new_parent, &self.new_name, self.source),
             (self.old_parent, &self.old_name, other),
         ] {
-            let entry = target(inode.0, inode.1);
+            let entry = Target::new(inode.0, inode.1);
             edit_directory(transaction, parent, now, |transaction, directory| {
                 names::replace(transaction, directory, parent.slot, name, entry)
             })?;
@@ -349,7 +351,7 @@ fn arrive(
 ) -> Result<(), Stop> {
     let moved = inode.1 == FileKind::Directory && old_parent != new_parent;
     edit(transaction, inode.0, |_, slot| {
-        resolve::expect_kind(slot, inode.1)?;
+        expect_kind(slot, inode.1)?;
         touch_changed(slot, now);
         if moved {
             slot.parent = new_parent.slot;
@@ -375,7 +377,7 @@ fn is_inside(
 ) -> Result<bool, Stop> {
     let mut at = directory;
     // Bounded, since a damaged volume may have a loop of parents.
-    for _ in 0..orphans::DEPTH_MAX {
+    for _ in 0..DEPTH_MAX {
         if at == ancestor {
             return Ok(true);
         }

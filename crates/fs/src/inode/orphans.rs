@@ -7,16 +7,14 @@
 //! gone, and whose slot has another inode: generations tell. What an entry names without being an inode that lost
 //! its names (`links` is 0) is damage, and is left alone.
 
+use super::resolve;
+use super::slot::expect_kind;
 use crate::names::{self, Name};
-use crate::resolve;
 use crate::types::FileKind;
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Error, Result};
 use adit_store::pages::Stop;
 use adit_store::{BlobId, Store, Transaction};
-
-/// Deepest directory that a rename accepts as target.
-pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
 /// The orphan directory of a store.
 #[derive(Clone, Debug)]
@@ -43,11 +41,7 @@ impl Orphans {
         let name = name_of(id.slot);
         let name = Name::new(&self.hash_key, &name);
         let mut slot = *resolve::directory(transaction, self.directory)?;
-        let target = names::Target {
-            slot: id.slot,
-            generation: id.generation,
-            kind: kind as u8,
-        };
+        let target = names::Target::new(id, kind);
         let owner = self.directory.slot;
         match names::insert(transaction, &mut slot, owner, &name, target) {
             // Of an orphan that had the slot before, is gone, and left its entry behind.
@@ -65,7 +59,7 @@ impl Orphans {
         let name = Name::new(&self.hash_key, &name);
         let mut slot = *resolve::directory(transaction, self.directory)?;
         match names::lookup(transaction, &slot, self.directory.slot, &name)? {
-            Some(target) if resolve::id_of(target) == id => {
+            Some(target) if target.id() == id => {
                 names::remove(transaction, &mut slot, self.directory.slot, &name)?;
                 transaction.put(self.directory, slot)
             }
@@ -79,7 +73,7 @@ impl Orphans {
             Err(error) if error.errno() == Errno::STALE => return Ok(false),
             slot => slot?,
         };
-        resolve::expect_kind(&slot, kind)?;
+        expect_kind(&slot, kind)?;
         if slot.links != 0 {
             let what = "delete an orphan: it has a name (run `adit check`)";
             return Err(Error::with(Errno::UCLEAN, what));
@@ -138,7 +132,7 @@ impl Orphans {
                         return false;
                     }
                     let kind = FileKind::from_u8(target.kind).unwrap_or(FileKind::File);
-                    found.push((resolve::id_of(target), kind));
+                    found.push((target.id(), kind));
                     true
                 })
             })

@@ -1,8 +1,9 @@
 //! Reading directories.
 
+use crate::inode::resolve;
+use crate::names;
 use crate::types::*;
 use crate::volume::Fs;
-use crate::{names, resolve};
 use adit_base::{Errno, Result};
 
 impl Fs {
@@ -11,7 +12,7 @@ impl Fs {
     /// Nothing appended: the end. What exists during the whole iteration appears exactly once.
     pub async fn read_directory(
         &self,
-        directory: &crate::OpenFile,
+        directory: &crate::open::file::OpenFile,
         cookie: u64,
         max_bytes: usize,
         entries: &mut Vec<DirEntry>,

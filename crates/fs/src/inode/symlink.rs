@@ -4,10 +4,8 @@
 //! of the extended attribute [`REST`], whose name is in no namespace, so that nobody else sees or changes it. The
 //! slot's size is that of the target. A target never changes.
 
-use crate::namespace::New;
-use crate::resolve::{Slots, existing};
+use super::slot::Slots;
 use crate::types::*;
-use crate::volume::Fs;
 use adit_base::{Errno, Error, Result};
 use adit_store::format::{MAP_INLINE, SLOT_PAYLOAD_BYTES, Slot};
 use adit_store::pages::Stop;
@@ -62,34 +60,4 @@ pub(crate) fn store_rest(
         transaction.xattr_set(id, REST, rest, XattrMode::Create)??;
     }
     Ok(())
-}
-
-impl Fs {
-    /// Makes a symbolic link that says `target`, 1 to [`TARGET_BYTES_MAX`] bytes without NUL; whether that leads
-    /// anywhere is not looked at.
-    pub async fn symlink(&self, target: &[u8], at: At<'_>) -> Result<Stat> {
-        match target.len() {
-            0 => return Err(Errno::NOENT.into()),
-            1..=TARGET_BYTES_MAX if target.contains(&0) => return Err(Errno::INVAL.into()),
-            1..=TARGET_BYTES_MAX => (),
-            _ => return Err(Errno::NAMETOOLONG.into()),
-        }
-        self.make(at, New::Symlink(target), 0o777).await
-    }
-
-    /// What a symbolic link says; EINVAL when it is something else.
-    pub async fn read_link(&self, at: At<'_>) -> Result<Vec<u8>> {
-        let (id, text) = self
-            .store
-            .view(|view| {
-                let (id, kind) = existing(view, &self.base, at, Follow::No)?;
-                match kind {
-                    FileKind::Symlink => Ok((id, target(view, id)?)),
-                    _ => Err(Errno::INVAL.into()),
-                }
-            })
-            .await?;
-        self.note_access(id).await?;
-        Ok(text)
-    }
 }

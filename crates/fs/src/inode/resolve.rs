@@ -5,43 +5,19 @@
 //! symbolic links are followed up to [`LINKS_FOLLOWED_MAX`] of them. What the last component is
 //! ([`Last`]) is left to the operation, since each has its own errno for `.`, `..` and a trailing slash.
 
-use crate::names::{self, Name, Target};
-use crate::{
-    At, Credentials, FileKind, Follow, LINKS_FOLLOWED_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, symlink,
+use super::slot::{Slots, kind_of};
+use super::symlink;
+use crate::names::{self, Name};
+use crate::types::{
+    At, Credentials, FileKind, Follow, LINKS_FOLLOWED_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX,
 };
 use adit_base::breakdown::{self, Layer};
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Error};
+use adit_store::BlobId;
 use adit_store::format::Slot;
-use adit_store::pages::{PagesRead, Stop};
-use adit_store::{BlobId, Transaction, View};
+use adit_store::pages::Stop;
 use bumpalo::Bump;
-
-/// Pages and slots, as both views and transactions give them.
-pub(crate) trait Slots: PagesRead {
-    /// The slot of an inode; ESTALE when it is gone.
-    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop>;
-    /// The inode at a slot address.
-    fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop>;
-}
-
-impl Slots for View<'_> {
-    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop> {
-        self.slot_ref(id)
-    }
-    fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        self.slot_at(address)
-    }
-}
-
-impl Slots for Transaction<'_> {
-    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop> {
-        self.slot_ref(id)
-    }
-    fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        self.slot_at(address)
-    }
-}
 
 /// The last component of a path.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +57,14 @@ impl Place<'_> {
     }
 }
 
+/// The name at a place whose last component must be one, else `errno`.
+pub(crate) fn name_or<'p>(place: &Place<'p>, errno: Errno) -> Result<Name<'p>, Stop> {
+    match place.last {
+        Last::Name(name) => Ok(name),
+        _ => Err(errno.into()),
+    }
+}
+
 /// What a path is followed for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Goal {
@@ -97,30 +81,6 @@ pub(crate) enum Goal {
 pub(crate) struct Base {
     pub(crate) root: BlobId,
     pub(crate) hash_key: HashKey,
-}
-
-/// The inode that a directory entry names.
-pub(crate) fn id_of(target: Target) -> BlobId {
-    BlobId {
-        slot: target.slot,
-        generation: target.generation,
-    }
-}
-
-/// The kind in a slot; EUCLEAN for a number that is none.
-pub(crate) fn kind_of(slot: &Slot) -> Result<FileKind, Error> {
-    FileKind::from_u8(slot.kind)
-        .ok_or_else(|| Error::with(Errno::UCLEAN, "read a slot: unknown kind"))
-}
-
-/// Refuses an inode that is not what the directory entry that led to it says.
-pub(crate) fn expect_kind(slot: &Slot, kind: FileKind) -> Result<(), Error> {
-    let found = kind_of(slot)?;
-    if found != kind {
-        let what = format!("follow a directory entry: it says {kind:?} of a {found:?}");
-        return Err(Error::with(Errno::UCLEAN, what));
-    }
-    Ok(())
 }
 
 /// The slot of a directory that is to be searched; ENOTDIR when it is something else.
@@ -247,7 +207,7 @@ fn find(
             };
             let kind = FileKind::from_u8(target.kind)
                 .ok_or_else(|| Error::with(Errno::UCLEAN, "read a directory: unknown kind"))?;
-            Ok(Some((id_of(target), kind)))
+            Ok(Some((target.id(), kind)))
         }
     }
 }

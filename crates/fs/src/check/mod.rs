@@ -4,8 +4,11 @@
 //! parent, wrong link counts, inodes without a name that aren't orphans. It changes nothing, and it goes on behind
 //! what it finds. It needs memory for every inode. Pages and maps are the business of `Store::check`.
 
+mod scrub;
+
+use crate::inode::resolve;
+use crate::inode::slot::kind_of;
 use crate::names;
-use crate::resolve::{self, id_of, kind_of};
 use crate::types::FileKind;
 use crate::volume::Fs;
 use adit_base::Result;
@@ -142,7 +145,7 @@ impl Fs {
                     walk.problem(format!("{child}: of unknown kind {}", target.kind));
                     continue;
                 };
-                let child_id = id_of(*target);
+                let child_id = target.id();
                 if walk.name(child_id, kind, false, &child) && kind == FileKind::Directory {
                     directories.push((child_id, id, child + "/"));
                 }

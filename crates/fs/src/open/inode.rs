@@ -3,7 +3,7 @@
 //! Invariants: an inode is in the table while `opens` is not 0; an unlinked one is in the orphan
 //! directory on the device for as long, and is deleted by whoever takes `opens` to 0.
 
-use crate::locks::Locks;
+use super::locks::Locks;
 use crate::types::FileKind;
 use adit_base::hash::BuildNumberHasher;
 use adit_base::{Errno, Result};

@@ -1,7 +1,7 @@
 //! Reading all data, and naming the files whose data is lost.
 
+use crate::inode::resolve;
 use crate::names;
-use crate::resolve::{self, id_of};
 use crate::types::FileKind;
 use crate::volume::Fs;
 use adit_base::Result;
@@ -53,7 +53,7 @@ impl Fs {
                     let mut child = [&path[..], &name].concat();
                     if target.kind == FileKind::Directory as u8 {
                         child.push(b'/');
-                        directories.push((id_of(target), child));
+                        directories.push((target.id(), child));
                     } else if wanted.remove(&target.slot) {
                         paths.insert(target.slot, OsString::from_vec(child).into());
                     }

@@ -1,6 +1,6 @@
 //! Sparse files: where their data is, and copying a range from file to file.
 
-use crate::open::OpenFile;
+use crate::open::file::OpenFile;
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::{Errno, Error, Result};

@@ -1,42 +1,16 @@
 //! Attributes of inodes: reading and setting them.
 
-use crate::namespace::touch_changed;
-use crate::open::OpenFile;
-use crate::resolve;
+mod xattrs;
+
+use crate::inode::resolve;
+use crate::inode::slot::{PERMISSIONS, stat_of, touch_changed};
+use crate::open::file::OpenFile;
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::clock::Timestamp;
-use adit_base::{Errno, PAGE_BYTES, Result};
+use adit_base::{Errno, Result};
 use adit_store::format::Slot;
 use adit_store::{Blob, BlobId};
-
-/// Permission bits of a mode.
-pub(crate) const PERMISSIONS: u32 = 0o7777;
-
-pub(crate) fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
-    let kind = resolve::kind_of(slot)?;
-    let time = |seconds, nanoseconds| Timestamp {
-        seconds,
-        nanoseconds,
-    };
-    Ok(Stat {
-        inode: id.slot,
-        generation: id.generation,
-        kind,
-        mode: kind.mode_bits() | (slot.mode & PERMISSIONS),
-        links: slot.links,
-        uid: slot.uid,
-        gid: slot.gid,
-        rdev: slot.rdev,
-        size_bytes: slot.size,
-        allocated_bytes: slot.allocated_pages.saturating_mul(PAGE_BYTES as u64),
-        io_bytes: PAGE_BYTES as u32,
-        accessed: time(slot.atime, slot.atime_ns),
-        modified: time(slot.mtime, slot.mtime_ns),
-        changed: time(slot.ctime, slot.ctime_ns),
-        created: time(slot.btime, slot.btime_ns),
-    })
-}
 
 /// A change of attributes.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,182 @@
+//! Descriptors: opening, closing, and the way from an [`OpenFile`] to its inode.
+
+use crate::inode::resolve::{self, Goal, Last};
+use crate::inode::slot::{fresh_slot, kind_of};
+use crate::namespace::New;
+use crate::open::file::OpenFile;
+use crate::types::*;
+use crate::volume::{Fs, Rare};
+use adit_base::{Errno, Error, Result};
+use adit_store::BlobId;
+use adit_store::format::Slot;
+use bumpalo::Bump;
+use std::sync::Arc;
+
+/// May they open an inode in this way?
+fn check_open(
+    who: &Credentials,
+    slot: &Slot,
+    kind: FileKind,
+    flags: OpenFlags,
+) -> Result<(), Errno> {
+    if flags.contains(OpenFlags::PATH) {
+        return Ok(());
+    }
+    // Both bits: for neither, but whoever may do both.
+    let both = flags.contains(OpenFlags::WRITE_ONLY | OpenFlags::READ_WRITE);
+    let mut wanted = Access::empty();
+    wanted.set(Access::READ, flags.readable() || both);
+    let writes = flags.writable() || both || flags.contains(OpenFlags::TRUNCATE);
+    wanted.set(Access::WRITE, writes);
+    match kind {
+        FileKind::Symlink => return Err(Errno::LOOP),
+        FileKind::Directory if writes => return Err(Errno::ISDIR),
+        _ => who.check_access(slot, wanted)?,
+    }
+    if flags.contains(OpenFlags::NOATIME) {
+        who.check_owner(slot)?;
+    }
+    match kind {
+        FileKind::File | FileKind::Directory | FileKind::Blob => Ok(()),
+        _ => Err(Errno::NXIO),
+    }
+}
+
+impl Fs {
+    /// Opens a file or directory. `mode` holds the permission bits of a file that is created. What is neither can be
+    /// opened with [`OpenFlags::PATH`] only, else ENXIO: what pipes, sockets and devices do is not done here.
+    pub async fn open(&self, at: At<'_>, flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>> {
+        let creating = flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::PATH);
+        if creating && flags.contains(OpenFlags::DIRECTORY) {
+            return Err(Errno::INVAL.into());
+        }
+        let follow = match flags.contains(OpenFlags::NOFOLLOW) {
+            true => Follow::No,
+            false => Follow::Yes,
+        };
+        let goal = match creating {
+            true if flags.contains(OpenFlags::EXCLUSIVE) => Goal::File(Follow::No),
+            true => Goal::File(follow),
+            false => Goal::Inode(follow),
+        };
+        let texts = Bump::new();
+        loop {
+            let found = self
+                .store
+                .view(|view| {
+                    let place = resolve::resolve(view, &self.base, &texts, at, goal)?;
+                    let Some((id, kind)) = place.found else {
+                        return match place.last {
+                            Last::Name(name) if creating => Ok(Err((place.parent, name))),
+                            _ => Err(Errno::NOENT.into()),
+                        };
+                    };
+                    if creating && flags.contains(OpenFlags::EXCLUSIVE) {
+                        return Err(Errno::EXIST.into());
+                    }
+                    let is_directory = kind == FileKind::Directory;
+                    if creating && is_directory {
+                        return Err(Errno::ISDIR.into());
+                    }
+                    if (place.slash || flags.contains(OpenFlags::DIRECTORY)) && !is_directory {
+                        return Err(Errno::NOTDIR.into());
+                    }
+                    let slot = view.slot_ref(id)?;
+                    check_open(at.who, slot, kind, flags)?;
+                    if flags.writable() && kind == FileKind::File && self.store.is_read_only() {
+                        return Err(Errno::ROFS.into());
+                    }
+                    // The last thing the closure does: it isn't run again.
+                    Ok(Ok(self.acquire(id, kind, slot)?))
+                })
+                .await?;
+            let (inode, created) = match found {
+                Ok(inode) => (inode, false),
+                Err((parent, name)) => {
+                    let make: Rare<'_, _> =
+                        Box::pin(self.create(at.who, parent, &name, New::File, mode));
+                    match make.await {
+                        Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
+                        // Another one was faster.
+                        Err(error)
+                            if error.errno() == Errno::EXIST
+                                && !flags.contains(OpenFlags::EXCLUSIVE) =>
+                        {
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            };
+            let cut = !created && flags.contains(OpenFlags::TRUNCATE);
+            if cut
+                && !flags.contains(OpenFlags::PATH)
+                && let Some(blob) = &inode.blob
+            {
+                let cut: Rare<'_, _> = Box::pin(self.cut(at.who, blob, 0));
+                if let Err(error) = cut.await {
+                    self.release(inode).await;
+                    return Err(error);
+                }
+            }
+            return Ok(self.descriptor(inode, flags, at.who));
+        }
+    }
+
+    /// Closes: its locks go, an unlinked file's data too when it was the last descriptor. Does not sync.
+    pub async fn close(&self, file: &OpenFile) -> Result<()> {
+        let taken = self.descriptors.borrow_mut().take(file);
+        let inode = taken.ok_or(Error::new(Errno::BADF))?;
+        file.mark_closed();
+        inode.locks.close(file.id());
+        self.release(inode).await;
+        Ok(())
+    }
+
+    /// Makes a blob without a name, of size 0.
+    pub async fn create_blob(&self) -> Result<BlobId> {
+        let mut slot = fresh_slot(FileKind::Blob, 0o600);
+        let who = Credentials::process();
+        (slot.uid, slot.gid) = (who.uid, who.gid);
+        self.store
+            .transact(|transaction| transaction.create(slot))
+            .await
+    }
+
+    /// Opens a blob without a name; ENOENT when there is none of that id.
+    pub async fn open_blob(&self, id: BlobId, flags: OpenFlags) -> Result<Arc<OpenFile>> {
+        let missing = || Error::new(Errno::NOENT);
+        let slot = match self.store.view(|view| view.slot(id)).await {
+            Ok(slot) => slot,
+            Err(error) if error.errno() == Errno::STALE => return Err(missing()),
+            Err(error) => return Err(error),
+        };
+        if kind_of(&slot)? != FileKind::Blob {
+            return Err(missing());
+        }
+        match self.acquire(id, FileKind::Blob, &slot) {
+            Ok(inode) => Ok(self.descriptor(inode, flags, &Credentials::process())),
+            // It is being deleted.
+            Err(error) if error.errno() == Errno::STALE => Err(missing()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a blob without a name; EBUSY while it is open, ENOENT when there is none of that id.
+    pub async fn delete_blob(&self, id: BlobId) -> Result<()> {
+        let file = self.open_blob(id, OpenFlags::empty()).await?;
+        let inode = self.inode(&file)?;
+        if inode.opens.get() > 1 {
+            drop(inode);
+            self.close(&file).await?;
+            return Err(Errno::BUSY.into());
+        }
+        // From here on nobody else can open it; a crash before the end leaves the blob or nothing.
+        inode.unlinked.set(true);
+        let taken = self.descriptors.borrow_mut().take(&file);
+        drop((inode, taken));
+        let result = self.store.delete(id).await;
+        self.inodes.borrow_mut().remove(&id.slot);
+        result
+    }
+}

@@ -1,0 +1,105 @@
+//! Sizes: truncate and fallocate.
+
+use crate::inode::resolve;
+use crate::open::file::OpenFile;
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::{Errno, Error, Result};
+use adit_store::{AllocateMode, Blob};
+use std::rc::Rc;
+
+impl Fs {
+    /// Sets the size; what is new reads as zeroes.
+    pub async fn ftruncate(&self, file: &OpenFile, size_bytes: u64) -> Result<()> {
+        let inode = self.usable(file)?;
+        if !file.flags().writable() {
+            return Err(Errno::INVAL.into());
+        }
+        self.cut(file.who(), inode.content()?, size_bytes).await?;
+        self.written(file, &inode).await
+    }
+
+    /// Sets the size of a file.
+    pub async fn truncate(&self, at: At<'_>, size_bytes: u64) -> Result<()> {
+        let inode = self
+            .store
+            .view(|view| {
+                let (id, kind) = resolve::existing(view, &self.base, at, Follow::Yes)?;
+                let slot = view.slot_ref(id)?;
+                match kind {
+                    FileKind::Directory => return Err(Errno::ISDIR.into()),
+                    FileKind::File | FileKind::Blob => (),
+                    _ => return Err(Errno::INVAL.into()),
+                }
+                at.who.check_access(slot, Access::WRITE)?;
+                Ok(self.acquire(id, kind, slot)?)
+            })
+            .await?;
+        let result = match inode.content() {
+            Ok(blob) => self.cut(at.who, blob, size_bytes).await,
+            Err(error) => Err(error),
+        };
+        self.release(inode).await;
+        result
+    }
+
+    /// Sets the size for somebody who may.
+    pub(crate) async fn cut(
+        &self,
+        who: &Credentials,
+        blob: &Rc<Blob>,
+        size_bytes: u64,
+    ) -> Result<()> {
+        if size_bytes > adit_store::BLOB_BYTES_MAX {
+            return Err(Errno::FBIG.into());
+        }
+        self.drop_set_ids(who, blob).await?;
+        self.store.resize(blob, size_bytes).await?;
+        self.note_change(blob);
+        Ok(())
+    }
+
+    /// fallocate: allocates the range (with KEEP_SIZE beyond the end, else the file grows to its end),
+    /// punches a hole (with KEEP_SIZE only) or zeroes it. Other modes, Linux's COLLAPSE_RANGE and INSERT_RANGE among them,
+    /// are EOPNOTSUPP.
+    pub async fn allocate(
+        &self,
+        file: &OpenFile,
+        flags: AllocateFlags,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        if file.flags().contains(OpenFlags::PATH) {
+            return Err(Errno::BADF.into());
+        }
+        if len_bytes == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let keep_size = flags.contains(AllocateFlags::KEEP_SIZE);
+        let punch = flags.contains(AllocateFlags::PUNCH_HOLE);
+        let zero = flags.contains(AllocateFlags::ZERO_RANGE);
+        let mode = if keep_size {
+            AllocateMode::KeepSize
+        } else {
+            AllocateMode::Extend
+        };
+        let unknown = AllocateFlags::from_bits(flags.bits()).is_none();
+        if unknown || (punch && (zero || !keep_size)) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        self.writable(file)?;
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(Error::new(Errno::FBIG))?;
+        let inode = self.writing(file, false).await?;
+        let blob = inode.content()?;
+        let range = offset..end;
+        match (punch, zero) {
+            (true, _) => self.store.punch(blob, range).await?,
+            (false, true) => self.store.zero_range(blob, range, mode).await?,
+            (false, false) => self.store.allocate(blob, range, mode).await?,
+        }
+        self.written(file, &inode).await
+    }
+}

@@ -1,0 +1,51 @@
+//! Durability of open files.
+
+use crate::open::file::OpenFile;
+use crate::open::inode::Inode;
+use crate::volume::Fs;
+use adit_base::Result;
+use adit_store::SyncKind;
+
+impl Fs {
+    pub(super) async fn sync_inode(
+        &self,
+        file: &OpenFile,
+        inode: &Inode,
+        kind: SyncKind,
+    ) -> Result<()> {
+        match &inode.blob {
+            Some(blob) => {
+                let synced = self.store.sync(blob, kind).await;
+                // Seen even when this very sync failed, so that one error isn't reported twice.
+                let reported = blob.shared.check_error(file.error_seen());
+                synced?;
+                self.store.commit_to(self.moved.get()).await?;
+                reported
+            }
+            None => self.store.commit().await,
+        }
+    }
+
+    /// Content, size, attributes and the names by which the file can be reached become durable. A
+    /// directory: all earlier operations on its names.
+    pub async fn fsync(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.usable(file)?;
+        self.sync_inode(file, &inode, SyncKind::All).await
+    }
+
+    /// As [`Fs::fsync`], without what is not needed to read the content back.
+    pub async fn fdatasync(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.usable(file)?;
+        self.sync_inode(file, &inode, SyncKind::Data).await
+    }
+
+    /// Starts writing the file's dirty data home, in the background; promises nothing. All of it: the range is
+    /// a hint that isn't used yet.
+    pub async fn sync_range(&self, file: &OpenFile, _offset: u64, _len_bytes: u64) -> Result<()> {
+        let inode = self.usable(file)?;
+        if let Some(blob) = &inode.blob {
+            self.store.start_write_back(blob);
+        }
+        Ok(())
+    }
+}

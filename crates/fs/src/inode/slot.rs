@@ -1,0 +1,120 @@
+//! Kind, attributes and times of an inode, as its slot has them.
+
+use crate::types::*;
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_store::format::Slot;
+use adit_store::pages::{PagesRead, Stop};
+use adit_store::{BlobId, Transaction, View};
+use zerocopy::FromZeros;
+
+/// Pages and slots, as both views and transactions give them.
+pub(crate) trait Slots: PagesRead {
+    /// The slot of an inode; ESTALE when it is gone.
+    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop>;
+    /// The inode at a slot address.
+    fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop>;
+}
+
+impl Slots for View<'_> {
+    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop> {
+        self.slot_ref(id)
+    }
+    fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
+        self.slot_at(address)
+    }
+}
+
+impl Slots for Transaction<'_> {
+    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop> {
+        self.slot_ref(id)
+    }
+    fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
+        self.slot_at(address)
+    }
+}
+
+/// Permission bits of a mode.
+pub(crate) const PERMISSIONS: u32 = 0o7777;
+
+/// The slot of a new inode that belongs to user and group 0.
+pub(crate) fn fresh_slot(kind: FileKind, mode: u32) -> Slot {
+    let now = Timestamp::now();
+    let mut slot = Slot::new_zeroed();
+    slot.kind = kind as u8;
+    slot.links = 1;
+    slot.mode = kind.mode_bits() | (mode & PERMISSIONS);
+    (slot.atime, slot.atime_ns) = (now.seconds, now.nanoseconds);
+    (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
+    (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);
+    (slot.btime, slot.btime_ns) = (now.seconds, now.nanoseconds);
+    slot
+}
+
+/// The kind in a slot; EUCLEAN for a number that is none.
+pub(crate) fn kind_of(slot: &Slot) -> Result<FileKind, Error> {
+    FileKind::from_u8(slot.kind)
+        .ok_or_else(|| Error::with(Errno::UCLEAN, "read a slot: unknown kind"))
+}
+
+/// Refuses an inode that is not what the directory entry that led to it says.
+pub(crate) fn expect_kind(slot: &Slot, kind: FileKind) -> Result<(), Error> {
+    let found = kind_of(slot)?;
+    if found != kind {
+        let what = format!("follow a directory entry: it says {kind:?} of a {found:?}");
+        return Err(Error::with(Errno::UCLEAN, what));
+    }
+    Ok(())
+}
+
+/// The attributes in a slot.
+pub(crate) fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
+    let kind = kind_of(slot)?;
+    let time = |seconds, nanoseconds| Timestamp {
+        seconds,
+        nanoseconds,
+    };
+    Ok(Stat {
+        inode: id.slot,
+        generation: id.generation,
+        kind,
+        mode: kind.mode_bits() | (slot.mode & PERMISSIONS),
+        links: slot.links,
+        uid: slot.uid,
+        gid: slot.gid,
+        rdev: slot.rdev,
+        size_bytes: slot.size,
+        allocated_bytes: slot.allocated_pages.saturating_mul(PAGE_BYTES as u64),
+        io_bytes: PAGE_BYTES as u32,
+        accessed: time(slot.atime, slot.atime_ns),
+        modified: time(slot.mtime, slot.mtime_ns),
+        changed: time(slot.ctime, slot.ctime_ns),
+        created: time(slot.btime, slot.btime_ns),
+    })
+}
+
+/// Sets the time of a change of attributes: to a later one than before, even within a tick of the clock, so that each
+/// change of an inode's names changes its slot (an fsync goes by when that was).
+pub(crate) fn touch_changed(slot: &mut Slot, now: Timestamp) {
+    let before = (slot.ctime, slot.ctime_ns);
+    (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);
+    if slot.ctime == before.0 && slot.ctime_ns <= before.1 {
+        slot.ctime_ns = before.1 + 1;
+        if slot.ctime_ns == 1_000_000_000 {
+            (slot.ctime, slot.ctime_ns) = (slot.ctime + 1, 0);
+        }
+    }
+}
+
+/// Sets the times of a change of content: one time for both.
+pub(crate) fn touch_modified(slot: &mut Slot, now: Timestamp) {
+    touch_changed(slot, now);
+    (slot.mtime, slot.mtime_ns) = (slot.ctime, slot.ctime_ns);
+}
+
+/// Counts the `..` of one more directory. EMLINK where the number has no room for it, as only a damaged
+/// volume's has none.
+pub(crate) fn add_subdirectory(slot: &mut Slot) -> Result<(), Stop> {
+    slot.links = slot.links.checked_add(1).ok_or(Errno::MLINK)?;
+    Ok(())
+}

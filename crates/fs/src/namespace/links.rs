@@ -1,0 +1,89 @@
+//! Hard and symbolic links.
+
+use super::New;
+use super::edit::{edit, edit_directory};
+use crate::inode::resolve::{self, Goal, existing, name_or};
+use crate::inode::slot::{expect_kind, touch_changed};
+use crate::inode::symlink::target;
+use crate::names::{self, Target};
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Result};
+use bumpalo::Bump;
+
+impl Fs {
+    /// Gives an inode another name.
+    pub async fn link(&self, existing: At<'_>, follow: Follow, at: At<'_>) -> Result<Stat> {
+        let now = Timestamp::now();
+        let (id, slot) = self
+            .store
+            .transact(|transaction| {
+                let texts = Bump::new();
+                let (id, kind) = resolve::existing(transaction, &self.base, existing, follow)?;
+                let place = resolve::resolve(transaction, &self.base, &texts, at, Goal::Entry)?;
+                if place.found.is_some() {
+                    return Err(Errno::EXIST.into());
+                }
+                let name = name_or(&place, Errno::EXIST)?;
+                if place.slash {
+                    return Err(Errno::NOENT.into());
+                }
+                let directory = resolve::directory(transaction, place.parent)?;
+                if directory.links == 0 {
+                    return Err(Errno::NOENT.into());
+                }
+                at.who.check_add(directory)?;
+                if kind == FileKind::Directory {
+                    return Err(Errno::PERM.into());
+                }
+                edit(transaction, id, |_, slot| {
+                    expect_kind(slot, kind)?;
+                    match slot.links {
+                        // Its last name is gone, and it with whoever has it open.
+                        0 => return Err(Errno::NOENT.into()),
+                        LINKS_MAX.. => return Err(Errno::MLINK.into()),
+                        _ => slot.links += 1,
+                    }
+                    touch_changed(slot, now);
+                    Ok(())
+                })?;
+                edit_directory(transaction, place.parent, now, |transaction, directory| {
+                    let entry = Target::new(id, kind);
+                    names::insert(transaction, directory, place.parent.slot, &name, entry)
+                })?;
+                Ok((id, transaction.slot(id)?))
+            })
+            .await?;
+        self.note_changed(id);
+        self.stat_now(id, &slot)
+    }
+
+    /// Makes a symbolic link that says `target`, 1 to [`TARGET_BYTES_MAX`] bytes without NUL; whether that leads
+    /// anywhere is not looked at.
+    pub async fn symlink(&self, target: &[u8], at: At<'_>) -> Result<Stat> {
+        match target.len() {
+            0 => return Err(Errno::NOENT.into()),
+            1..=TARGET_BYTES_MAX if target.contains(&0) => return Err(Errno::INVAL.into()),
+            1..=TARGET_BYTES_MAX => (),
+            _ => return Err(Errno::NAMETOOLONG.into()),
+        }
+        self.make(at, New::Symlink(target), 0o777).await
+    }
+
+    /// What a symbolic link says; EINVAL when it is something else.
+    pub async fn read_link(&self, at: At<'_>) -> Result<Vec<u8>> {
+        let (id, text) = self
+            .store
+            .view(|view| {
+                let (id, kind) = existing(view, &self.base, at, Follow::No)?;
+                match kind {
+                    FileKind::Symlink => Ok((id, target(view, id)?)),
+                    _ => Err(Errno::INVAL.into()),
+                }
+            })
+            .await?;
+        self.note_access(id).await?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,157 @@
+//! Operations on names. Each is one transaction: a closure resolves the paths, checks everything and
+//! stages all changes against one state of the namespace, so no lock spans them and a crash leaves all of an
+//! operation or nothing.
+//!
+//! Permissions are checked in the same closures, in Linux's order, so that each case has Linux's errno.
+//! Work that needs several transactions comes after: deleting the data of what lost its last name, see `orphans.rs`.
+
+mod edit;
+mod links;
+mod list;
+mod rename;
+mod unlink;
+
+use crate::inode::permission::{SET_GID, SET_UID};
+use crate::inode::resolve::{self, Goal, name_or};
+use crate::inode::slot::{add_subdirectory, fresh_slot, stat_of};
+use crate::inode::symlink;
+use crate::names::{self, Name, Target};
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::clock::Timestamp;
+use adit_base::{Errno, Error, Result};
+use adit_store::BlobId;
+use adit_store::format::Slot;
+use bumpalo::Bump;
+use edit::edit_directory;
+
+/// What an inode is made as.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum New<'a> {
+    File,
+    Directory,
+    /// A symbolic link to this.
+    Symlink(&'a [u8]),
+    /// A pipe, socket or device, with its number.
+    Node(FileKind, u64),
+}
+
+impl New<'_> {
+    fn kind(self) -> FileKind {
+        match self {
+            New::File => FileKind::File,
+            New::Directory => FileKind::Directory,
+            New::Symlink(_) => FileKind::Symlink,
+            New::Node(kind, _) => kind,
+        }
+    }
+
+    /// A device is, except the whiteout of an overlay: character device 0.
+    fn is_for_the_privileged(self) -> bool {
+        match self {
+            New::Node(FileKind::CharDevice, device) => device != 0,
+            New::Node(kind, _) => kind == FileKind::BlockDevice,
+            _ => false,
+        }
+    }
+
+    /// The slot of such an inode in `parent`, as far as the directory's own slot has no say.
+    fn slot(self, parent: BlobId, mode: u32) -> Slot {
+        let mut slot = fresh_slot(self.kind(), mode);
+        match self {
+            New::File => (),
+            New::Directory => {
+                slot.parent = parent.slot;
+                slot.links = 2;
+                names::initialize(&mut slot);
+            }
+            New::Symlink(target) => symlink::initialize(&mut slot, target),
+            New::Node(_, device) => slot.rdev = device,
+        }
+        slot
+    }
+}
+
+impl Fs {
+    /// Makes an inode with a name in `parent`.
+    pub(crate) async fn create(
+        &self,
+        who: &Credentials,
+        parent: BlobId,
+        name: &Name<'_>,
+        new: New<'_>,
+        mode: u32,
+    ) -> Result<(BlobId, Slot)> {
+        let kind = new.kind();
+        let fresh = new.slot(parent, mode);
+        let now = Timestamp::now();
+        let created = self
+            .store
+            .transact(|transaction| {
+                edit_directory(transaction, parent, now, |transaction, directory| {
+                    who.check_add(directory)?;
+                    if new.is_for_the_privileged() && !who.privileged {
+                        return Err(Errno::PERM.into());
+                    }
+                    let mut slot = fresh;
+                    who.own(&mut slot, directory);
+                    // The slot is taken first: whatever fails here, nothing stays.
+                    let id = transaction.create(slot)?;
+                    if let New::Symlink(target) = new {
+                        symlink::store_rest(transaction, id, target)?;
+                    }
+                    let entry = Target::new(id, kind);
+                    names::insert(transaction, directory, parent.slot, name, entry)?;
+                    if kind == FileKind::Directory {
+                        add_subdirectory(directory)?;
+                    }
+                    Ok((id, transaction.slot(id)?))
+                })
+            })
+            .await;
+        // The parent was removed since it was resolved.
+        created.map_err(|error| match error.errno() {
+            Errno::STALE => Error::new(Errno::NOENT),
+            _ => error,
+        })
+    }
+
+    /// Makes something where there is nothing.
+    pub(crate) async fn make(&self, at: At<'_>, new: New<'_>, mode: u32) -> Result<Stat> {
+        let texts = Bump::new();
+        let (parent, name) = self
+            .store
+            .view(|view| {
+                let place = resolve::resolve(view, &self.base, &texts, at, Goal::Entry)?;
+                if place.found.is_some() {
+                    return Err(Errno::EXIST.into());
+                }
+                if place.slash && !matches!(new, New::Directory) {
+                    return Err(Errno::NOENT.into());
+                }
+                Ok((place.parent, name_or(&place, Errno::EXIST)?))
+            })
+            .await?;
+        let (id, slot) = self.create(at.who, parent, &name, new, mode).await?;
+        stat_of(id, &slot)
+    }
+
+    /// Makes a directory with these permission bits; set-ID bits it gets from its parent only.
+    pub async fn mkdir(&self, at: At<'_>, mode: u32) -> Result<Stat> {
+        let mode = mode & !(SET_UID | SET_GID);
+        self.make(at, New::Directory, mode).await
+    }
+
+    /// Makes an empty file, or a pipe, socket or device node (`device` is its number as in `st_rdev`): the nodes are
+    /// kept for those who ask for them, and do nothing here. EPERM for a directory and, unless privileged, for devices.
+    pub async fn mknod(&self, at: At<'_>, kind: FileKind, mode: u32, device: u64) -> Result<Stat> {
+        let new = match kind {
+            FileKind::File => New::File,
+            FileKind::Fifo | FileKind::Socket => New::Node(kind, 0),
+            FileKind::CharDevice | FileKind::BlockDevice => New::Node(kind, device),
+            FileKind::Directory => return Err(Errno::PERM.into()),
+            FileKind::Symlink | FileKind::Blob => return Err(Errno::INVAL.into()),
+        };
+        self.make(at, new, mode).await
+    }
+}

@@ -1,0 +1,152 @@
+//! An open file as its holder sees it: the part of a descriptor that any thread may use.
+
+use super::inode::Inode;
+use crate::types::*;
+use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use adit_block::Buffer;
+use adit_store::{BlobId, BlobShared, DirectWrite};
+use std::sync::Arc;
+
+/// An open file, directory or blob. Any thread may hold it; operations go through [`Fs`], except those
+/// of its own, which need no worker. Must be closed with [`Fs::close`].
+#[derive(Debug)]
+pub struct OpenFile {
+    id: u64,
+    index: u32,
+    flags: OpenFlags,
+    kind: FileKind,
+    blob: BlobId,
+    who: Credentials,
+    shared: Option<Arc<BlobShared>>,
+    /// Where in the sequence of the blob's IO errors this descriptor is.
+    error_seen: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl OpenFile {
+    /// The part of descriptor `id`, which has `index` in the table, that any thread may use.
+    pub(crate) fn new(
+        (id, index): (u64, u32),
+        flags: OpenFlags,
+        inode: &Inode,
+        who: &Credentials,
+    ) -> OpenFile {
+        let shared = inode.blob.as_ref().map(|blob| blob.shared.clone());
+        let error_seen = shared.as_ref().map_or(0, |shared| shared.error_sequence());
+        OpenFile {
+            id,
+            index,
+            flags,
+            kind: inode.kind,
+            blob: inode.id,
+            who: who.clone(),
+            shared,
+            error_seen: AtomicU64::new(error_seen),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Where the descriptor is in the table.
+    pub(super) fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    /// From here on nothing is read or written without the worker, which knows that it is closed.
+    pub(crate) fn mark_closed(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells descriptors apart.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// How it was opened.
+    pub fn flags(&self) -> OpenFlags {
+        self.flags
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// Who opened it.
+    pub fn who(&self) -> &Credentials {
+        &self.who
+    }
+
+    /// The blob that holds it.
+    pub fn blob_id(&self) -> BlobId {
+        self.blob
+    }
+
+    /// Current size, without the worker; 0 for a directory.
+    pub fn size_bytes(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.size())
+    }
+
+    /// The part of a blob that any thread may use; None for a directory.
+    pub fn shared(&self) -> Option<&Arc<BlobShared>> {
+        self.shared.as_ref()
+    }
+
+    pub(crate) fn error_seen(&self) -> &AtomicU64 {
+        &self.error_seen
+    }
+
+    /// What may be read without asking the worker.
+    fn readable(&self) -> Option<&BlobShared> {
+        let usable = self.flags.readable() && !self.closed.load(Ordering::Relaxed);
+        let shared = self.shared.as_deref().filter(|_| usable)?;
+        (!self.access_is_due(shared)).then_some(shared)
+    }
+
+    /// Does a read change the time of access?
+    pub(crate) fn access_is_due(&self, shared: &BlobShared) -> bool {
+        shared.access_due() && !self.flags.contains(OpenFlags::NOATIME)
+    }
+
+    /// A read without the worker, short at the end of the file: of the cache, or, opened DIRECT, of the device. None when the worker is
+    /// needed (not all there, not readable).
+    #[inline]
+    pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let shared = self.readable()?;
+        if self.flags.contains(OpenFlags::DIRECT) {
+            return shared.try_read_direct(offset, buffer);
+        }
+        shared.try_read(offset, buffer)
+    }
+
+    /// Whether [`OpenFile::try_write`] may work.
+    #[inline]
+    pub fn writes_past_worker(&self) -> bool {
+        const OTHERS: OpenFlags = OpenFlags::APPEND
+            .union(OpenFlags::SYNC)
+            .union(OpenFlags::DSYNC);
+        self.flags.contains(OpenFlags::DIRECT)
+            && self.flags.writable()
+            && !self.flags.intersects(OTHERS)
+            && self.who.privileged // who isn't takes set-ID bits away with each write
+    }
+
+    /// An overwrite of whole physical blocks of the device without the worker, where their pages are lent. What the answer asks for must be done ([`Fs::end_direct_writes`]).
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> DirectWrite {
+        match &self.shared {
+            Some(shared) if self.writes_past_worker() && !self.closed.load(Ordering::Relaxed) => {
+                shared.try_write_direct(offset, data)
+            }
+            _ => DirectWrite::default(),
+        }
+    }
+
+    /// A zero-copy read of cached data without the worker, of one page at most; None when the worker
+    /// is needed.
+    pub fn try_borrow(&self, offset: u64, len_bytes: usize) -> Option<Buffer> {
+        let shared = self.readable()?;
+        if self.flags.contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        shared.try_borrow(offset, len_bytes)
+    }
+}

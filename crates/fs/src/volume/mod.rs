@@ -1,0 +1,104 @@
+//! A mounted file system: how it is made, mounted and unmounted.
+//!
+//! [`Fs`] is the worker state of `Engine<Fs>`: single-owner, so its tables are in cells; no borrow is held
+//! across an await. What it keeps in memory is what is open.
+
+mod mount;
+mod open_inodes;
+
+use crate::inode::orphans::Orphans;
+use crate::inode::resolve::Base;
+use crate::open::descriptors::Descriptors;
+use crate::open::inode::InodeTable;
+use crate::open::waits::Waits;
+use crate::types::*;
+use adit_base::{PAGE_BYTES, Result};
+use adit_store::{BlobId, Point, Store};
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+
+/// What happens seldom, or takes long anyway: boxed, so that the futures of hot paths, which are moved before they run, stay small.
+pub(crate) type Rare<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A mounted file system: the worker state of `Engine<Fs>`. Every operation takes effect completely or not at all,
+/// unless it says otherwise, and obeys the permissions of whoever asks ([`At`], [`OpenFile::who`](crate::open::file::OpenFile::who)).
+pub struct Fs {
+    pub(crate) store: Store,
+    pub(crate) base: Base,
+    orphans: BlobId,
+    pub(crate) inodes: RefCell<InodeTable>,
+    pub(crate) descriptors: RefCell<Descriptors>,
+    /// Who waits for locks of byte ranges.
+    pub(crate) waits: Waits,
+    /// The last transaction that renamed a directory: it changed the paths of any number of inodes.
+    pub(crate) moved: Cell<Point>,
+    pub(crate) access_times: Cell<AccessTimes>,
+}
+
+impl std::fmt::Debug for Fs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Fs({:?})", self.store)
+    }
+}
+
+impl Drop for Fs {
+    fn drop(&mut self) {
+        self.store.abandon();
+    }
+}
+
+impl Fs {
+    /// The orphan directory.
+    pub(crate) fn orphans(&self) -> Orphans {
+        Orphans {
+            store: self.store.clone(),
+            directory: self.orphans,
+            hash_key: self.base.hash_key,
+        }
+    }
+
+    /// The blobs under the file system.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> BlobId {
+        self.base.root
+    }
+
+    /// When reading changes times of access; never, unless this says otherwise. Concerns files that are opened later.
+    pub fn set_access_times(&self, policy: AccessTimes) {
+        self.access_times.set(policy);
+        if policy != AccessTimes::Never {
+            // Each write then makes the next read change the time of access.
+            self.store.keep_direct_writes();
+        }
+    }
+
+    /// Makes everything durable and marks the volume clean. Open files become useless.
+    pub async fn unmount(&self) -> Result<()> {
+        self.store.close().await
+    }
+
+    /// Makes everything durable.
+    pub async fn syncfs(&self) -> Result<()> {
+        self.store.sync_all().await
+    }
+
+    /// Space and identity.
+    pub async fn statfs(&self) -> Result<StatFs> {
+        let info = self.store.info().await?;
+        Ok(StatFs {
+            block_bytes: PAGE_BYTES as u32,
+            total_bytes: info.volume_bytes.saturating_sub(info.journal_bytes),
+            free_bytes: info.usable_bytes,
+            inodes: info.blobs,
+            // Each needs a slot of 512 bytes and nothing else.
+            free_inodes: info.usable_bytes / 512,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+            volume_id: info.volume_id,
+            read_only: self.store.is_read_only() || info.failure.is_some(),
+        })
+    }
+}

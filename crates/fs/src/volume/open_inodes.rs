@@ -1,0 +1,107 @@
+//! From a descriptor to its open inode; keeping an inode in memory, and giving it back.
+
+use super::{Fs, Rare};
+use crate::inode::slot::expect_kind;
+use crate::open::file::OpenFile;
+use crate::open::inode::Inode;
+use crate::types::*;
+use adit_base::{Errno, Error, Result};
+use adit_store::format::Slot;
+use adit_store::{Blob, BlobId};
+use std::rc::Rc;
+use std::sync::Arc;
+
+impl Fs {
+    /// The inode of a descriptor; EBADF when it was closed.
+    pub(crate) fn inode(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+        let descriptors = self.descriptors.borrow();
+        descriptors.get(file).cloned().ok_or(Errno::BADF.into())
+    }
+
+    /// The inode of a descriptor that is more than a handle on it; else EBADF.
+    pub(crate) fn usable(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+        match file.flags().contains(OpenFlags::PATH) {
+            true => Err(Errno::BADF.into()),
+            false => self.inode(file),
+        }
+    }
+
+    /// The content of a descriptor that was opened for reading.
+    pub(crate) fn readable(&self, file: &OpenFile) -> Result<Rc<Blob>> {
+        if !file.flags().readable() {
+            return Err(Errno::BADF.into());
+        }
+        let descriptors = self.descriptors.borrow();
+        let inode = descriptors.get(file).ok_or(Error::new(Errno::BADF))?;
+        inode.content().cloned()
+    }
+
+    /// The inode of a descriptor that was opened for writing.
+    pub(crate) fn writable(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+        if !file.flags().writable() {
+            return Err(Errno::BADF.into());
+        }
+        self.inode(file)
+    }
+
+    /// Keeps an inode in memory until [`Fs::release`]. Called right behind the closure that saw its slot,
+    /// without an await between them, so that the inode can't be gone.
+    pub(crate) fn acquire(&self, id: BlobId, kind: FileKind, slot: &Slot) -> Result<Rc<Inode>> {
+        expect_kind(slot, kind)?;
+        let mut inodes = self.inodes.borrow_mut();
+        if let Some(inode) = inodes.get(&id.slot)
+            && inode.id == id
+        {
+            // An orphan lives while somebody has it open; a blob without a name is being deleted.
+            if inode.unlinked.get() && kind == FileKind::Blob {
+                return Err(Errno::STALE.into());
+            }
+            inode.opens.set(inode.opens.get() + 1);
+            return Ok(inode.clone());
+        }
+        if slot.links == 0 {
+            return Err(Errno::STALE.into());
+        }
+        let blob = match kind {
+            FileKind::File | FileKind::Blob => Some(self.store.blob_from_slot(id, slot)),
+            _ => None,
+        };
+        let inode = Rc::new(Inode::new(id, kind, blob));
+        inode.opens.set(1);
+        inodes.insert(id.slot, inode.clone());
+        Ok(inode)
+    }
+
+    /// Gives back what [`Fs::acquire`] took; the last one deletes an unlinked inode.
+    pub(crate) async fn release(&self, inode: Rc<Inode>) {
+        let opens = inode.opens.get() - 1;
+        inode.opens.set(opens);
+        if opens != 0 {
+            return;
+        }
+        self.inodes.borrow_mut().remove(&inode.id.slot);
+        if inode.unlinked.get() {
+            let (id, kind) = (inode.id, inode.kind);
+            drop(inode);
+            let orphans = self.orphans();
+            let reclaim: Rare<'_, _> = Box::pin(orphans.reclaim(id, kind));
+            reclaim.await;
+        }
+    }
+
+    /// Makes a descriptor of an acquired inode.
+    pub(crate) fn descriptor(
+        &self,
+        inode: Rc<Inode>,
+        flags: OpenFlags,
+        who: &Credentials,
+    ) -> Arc<OpenFile> {
+        if let Some(blob) = &inode.blob
+            && blob.with_slot(|slot| self.wants_access_time(slot))
+        {
+            blob.shared.set_access_due(true);
+        }
+        let place = self.descriptors.borrow_mut().add(inode.clone(), flags);
+        Arc::new(OpenFile::new(place, flags, &inode, who))
+    }
+}

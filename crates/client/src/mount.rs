@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mkfs:  [create the image] → device → refuse what is there → store::mkfs → Fs::format → unmount
-//! open:  device → Store::open (recovery) → Fs::mount      (mem: mkfs and format first)
+//! open:  device → Store::open (recovery) → Fs::open_volume      (mem: mkfs and format first)
 //! end:   shutdown(unmount), by `Volume::close` or by whoever drops the last handle
 //! ```
 //! Invariants: the file system is reached only through [`Mounted::run`] and [`Mounted::spawn`]. In a
@@ -113,7 +113,7 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
         adit_store::mkfs(&reactor, &layout).await?;
         Fs::format(Store::open(reactor, &store_options).await?).await
     })?;
-    engine.shutdown(|fs| fs.unmount())
+    engine.shutdown(|fs| fs.close_volume())
 }
 
 const DEFAULT_CLUSTER_BYTES: u32 = 64 * 1024;
@@ -317,7 +317,7 @@ impl Drop for Mounted {
             }
         };
         server.iter().for_each(Server::stop);
-        match engine.shutdown(|fs| fs.unmount()) {
+        match engine.shutdown(|fs| fs.close_volume()) {
             // The last handle went inside an operation: it can't wait for itself.
             Err(error) if error.errno() == Errno::DEADLK => {
                 elsewhere(move || report(end(&engine, server)));
@@ -358,7 +358,7 @@ fn start(
             adit_store::mkfs(&reactor, &layout).await?;
             Fs::format(Store::open(reactor, &store_options).await?).await
         } else {
-            Fs::mount(Store::open(reactor, &store_options).await?).await
+            Fs::open_volume(Store::open(reactor, &store_options).await?).await
         }
     })
 }
@@ -379,7 +379,7 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
 /// Sends onlookers away, makes everything durable and ends the engine.
 fn end(engine: &Engine<Fs>, server: Option<Server>) -> Result<()> {
     server.iter().for_each(Server::stop);
-    let ended = engine.shutdown(|fs| fs.unmount());
+    let ended = engine.shutdown(|fs| fs.close_volume());
     // Only now: what it was doing may have waited for the thread that we are on.
     if let Some(server) = server {
         server.join();

@@ -106,6 +106,6 @@ fn run(
         *told = found;
         Ok(fs)
     })?;
-    engine.shutdown(|fs| fs.unmount())?;
+    engine.shutdown(|fs| fs.close_volume())?;
     Ok(report)
 }

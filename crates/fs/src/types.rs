@@ -19,7 +19,7 @@ bitflags! {
         const CREATE = libc::O_CREAT as u32;
         /// With CREATE: fail when it exists.
         const EXCLUSIVE = libc::O_EXCL as u32;
-        /// Cut an existing file to zero bytes.
+        /// Truncate an existing file to zero bytes.
         const TRUNCATE = libc::O_TRUNC as u32;
         /// Every write goes to the end of the file.
         const APPEND = libc::O_APPEND as u32;

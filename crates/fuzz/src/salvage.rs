@@ -300,7 +300,7 @@ mod tests {
                 report.as_ref().is_ok_and(|report| report.is_clean()),
                 "{report:?}"
             );
-            engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+            engine.shutdown(|fs| fs.close_volume()).expect("closed");
             assert!(mappings().is_empty(), "nothing is left of it");
         }
     }

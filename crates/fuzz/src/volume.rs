@@ -74,6 +74,6 @@ pub(crate) fn options(survives: bool) -> StoreOptions {
 pub(crate) fn mount(device: Arc<dyn Device>, options: &StoreOptions) -> Result<Arc<Engine<Fs>>> {
     start(device, |reactor| async move {
         let store = Store::open(reactor, options).await?;
-        Fs::mount(store).await
+        Fs::open_volume(store).await
     })
 }

@@ -111,7 +111,7 @@ impl Stage<'_> {
             ..StoreOptions::default()
         };
         Engine::start(device, engine_options(), |reactor| async move {
-            Fs::mount(Store::open(reactor, &options).await?).await
+            Fs::open_volume(Store::open(reactor, &options).await?).await
         })
     }
 }

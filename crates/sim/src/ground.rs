@@ -64,7 +64,7 @@ fn make(ground: Ground, data_checksums: bool, logical_block_bytes: u32) -> Resul
         Fs::format(Store::open(reactor, &options).await?).await
     })?;
     engine.run(|fs| prepare(fs, ground))?;
-    engine.shutdown(|fs| fs.unmount())?;
+    engine.shutdown(|fs| fs.close_volume())?;
     debug_assert_eq!(device.geometry().size_bytes, VOLUME_BYTES);
     Ok(device.image())
 }

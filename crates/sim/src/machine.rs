@@ -429,7 +429,7 @@ impl Machine {
         };
         let opened = Engine::start(witness.clone(), engine_options(), |reactor| async move {
             let store = Store::open(reactor, &options).await?;
-            Fs::mount(store).await
+            Fs::open_volume(store).await
         });
         let machine = |engine| Machine {
             device,
@@ -510,7 +510,7 @@ impl Machine {
             .engine
             .take()
             .expect("the volume of a machine that was opened");
-        engine.shutdown(|fs| fs.unmount())?;
+        engine.shutdown(|fs| fs.close_volume())?;
         Ok(self.device.image())
     }
 }

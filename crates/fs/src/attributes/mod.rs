@@ -231,7 +231,7 @@ impl Fs {
             .await
     }
 
-    /// Takes the set-ID bits from a file that is about to be written to or cut, if those who do it lose them.
+    /// Clears the set-ID bits of a file before a write or truncate by a caller whose writes clear them.
     pub(crate) async fn drop_set_ids(&self, who: &Credentials, blob: &Blob) -> Result<()> {
         if who.privileged || blob.with_slot(|slot| who.dropped_by_write(slot)) == 0 {
             return Ok(());

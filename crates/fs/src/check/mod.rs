@@ -22,7 +22,7 @@ pub struct CheckReport {
     pub directories: u64,
     /// Other inodes that can be reached.
     pub files: u64,
-    /// Unlinked inodes that are open, or that the next mount deletes.
+    /// Unlinked inodes that are open, or that the next opening deletes.
     pub orphans: u64,
     /// Blobs without names.
     pub blobs: u64,
@@ -219,12 +219,12 @@ impl Fs {
             }
         }
         let mut unnamed = Vec::new();
-        let hidden = self.orphans().directory;
+        let orphan_directory = self.orphans().directory;
         self.store
             .for_each_blob(&mut |id, slot| {
                 if slot.kind == FileKind::Blob as u8 {
                     walk.report.blobs += 1;
-                } else if id != hidden && !walk.inodes.contains_key(&id.slot) {
+                } else if id != orphan_directory && !walk.inodes.contains_key(&id.slot) {
                     unnamed.push(id.slot);
                 }
                 Ok(())

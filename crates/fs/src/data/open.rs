@@ -1,11 +1,11 @@
 //! Descriptors: opening, closing, and the way from an [`OpenFile`] to its inode.
 
-use crate::inode::resolve::{self, Goal, Last};
+use crate::inode::resolve::{self, Intent, Last};
 use crate::inode::slot::{fresh_slot, kind_of};
 use crate::namespace::New;
 use crate::open::file::OpenFile;
 use crate::types::*;
-use crate::volume::{Fs, Rare};
+use crate::volume::{Fs, LocalBoxFuture};
 use adit_base::{Errno, Error, Result};
 use adit_store::BlobId;
 use adit_store::format::Slot;
@@ -54,17 +54,17 @@ impl Fs {
             true => Follow::No,
             false => Follow::Yes,
         };
-        let goal = match creating {
-            true if flags.contains(OpenFlags::EXCLUSIVE) => Goal::File(Follow::No),
-            true => Goal::File(follow),
-            false => Goal::Inode(follow),
+        let intent = match creating {
+            true if flags.contains(OpenFlags::EXCLUSIVE) => Intent::File(Follow::No),
+            true => Intent::File(follow),
+            false => Intent::Inode(follow),
         };
         let texts = Bump::new();
         loop {
             let found = self
                 .store
                 .view(|view| {
-                    let place = resolve::resolve(view, &self.base, &texts, at, goal)?;
+                    let place = resolve::resolve(view, &self.base, &texts, at, intent)?;
                     let Some((id, kind)) = place.found else {
                         return match place.last {
                             Last::Name(name) if creating => Ok(Err((place.parent, name))),
@@ -93,7 +93,7 @@ impl Fs {
             let (inode, created) = match found {
                 Ok(inode) => (inode, false),
                 Err((parent, name)) => {
-                    let make: Rare<'_, _> =
+                    let make: LocalBoxFuture<'_, _> =
                         Box::pin(self.create(at.who, parent, &name, New::File, mode));
                     match make.await {
                         Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
@@ -108,13 +108,13 @@ impl Fs {
                     }
                 }
             };
-            let cut = !created && flags.contains(OpenFlags::TRUNCATE);
-            if cut
+            let truncates = !created && flags.contains(OpenFlags::TRUNCATE);
+            if truncates
                 && !flags.contains(OpenFlags::PATH)
                 && let Some(blob) = &inode.blob
             {
-                let cut: Rare<'_, _> = Box::pin(self.cut(at.who, blob, 0));
-                if let Err(error) = cut.await {
+                let truncate: LocalBoxFuture<'_, _> = Box::pin(self.truncate_blob(at.who, blob, 0));
+                if let Err(error) = truncate.await {
                     self.release(inode).await;
                     return Err(error);
                 }

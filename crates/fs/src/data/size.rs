@@ -15,7 +15,8 @@ impl Fs {
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
-        self.cut(file.who(), inode.content()?, size_bytes).await?;
+        self.truncate_blob(file.who(), inode.content()?, size_bytes)
+            .await?;
         self.written(file, &inode).await
     }
 
@@ -36,15 +37,15 @@ impl Fs {
             })
             .await?;
         let result = match inode.content() {
-            Ok(blob) => self.cut(at.who, blob, size_bytes).await,
+            Ok(blob) => self.truncate_blob(at.who, blob, size_bytes).await,
             Err(error) => Err(error),
         };
         self.release(inode).await;
         result
     }
 
-    /// Sets the size for somebody who may.
-    pub(crate) async fn cut(
+    /// Sets the size; the caller has checked the right to.
+    pub(super) async fn truncate_blob(
         &self,
         who: &Credentials,
         blob: &Rc<Blob>,

@@ -3,7 +3,7 @@
 use crate::open::file::OpenFile;
 use crate::open::inode::Inode;
 use crate::types::OpenFlags;
-use crate::volume::{Fs, Rare};
+use crate::volume::{Fs, LocalBoxFuture};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_store::{AtomicRange, Blob, SyncKind};
 use std::io::IoSlice;
@@ -91,7 +91,7 @@ impl Fs {
         // Through the cache with DIRECT too: new pages go that way in any case.
         let offset = self.store.append_vectored(blob, data).await?;
         if file.flags().contains(OpenFlags::DIRECT) {
-            let write_back: Rare<'_, _> = Box::pin(self.store.write_back(blob));
+            let write_back: LocalBoxFuture<'_, _> = Box::pin(self.store.write_back(blob));
             write_back.await?;
         }
         self.written(file, &inode).await?;
@@ -144,7 +144,7 @@ impl Fs {
             && !file.who().privileged
             && let Some(blob) = &inode.blob
         {
-            let drop: Rare<'_, _> = Box::pin(self.drop_set_ids(file.who(), blob));
+            let drop: LocalBoxFuture<'_, _> = Box::pin(self.drop_set_ids(file.who(), blob));
             drop.await?;
         }
         Ok(inode)
@@ -162,7 +162,7 @@ impl Fs {
         } else {
             return Ok(());
         };
-        let sync: Rare<'_, _> = Box::pin(self.sync_inode(file, inode, kind));
+        let sync: LocalBoxFuture<'_, _> = Box::pin(self.sync_inode(file, inode, kind));
         sync.await
     }
 }

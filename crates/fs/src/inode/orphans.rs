@@ -81,7 +81,7 @@ impl Orphans {
         Ok(true)
     }
 
-    /// Deletes an orphan that nobody has open. What fails stays an orphan until the next mount.
+    /// Deletes an orphan that nobody has open. If that fails it stays an orphan until the next opening.
     pub(crate) async fn reclaim(&self, id: BlobId, kind: FileKind) {
         if let Err(error) = self.delete(id, kind).await {
             let volume = self.store.reactor().name();

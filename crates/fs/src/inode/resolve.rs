@@ -67,7 +67,7 @@ pub(crate) fn name_or<'p>(place: &Place<'p>, errno: Errno) -> Result<Name<'p>, S
 
 /// What a path is followed for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Goal {
+pub(crate) enum Intent {
     /// The inode; with a slash behind it, a symbolic link is followed in any case.
     Inode(Follow),
     /// The inode, or the place for a new file: a slash behind the name is EISDIR.
@@ -112,7 +112,7 @@ pub(crate) fn resolve<'p>(
     base: &Base,
     texts: &'p Bump,
     at: At<'p>,
-    goal: Goal,
+    intent: Intent,
 ) -> Result<Place<'p>, Stop> {
     let _in = breakdown::enter(Layer::Names);
     let mut directory = at.start.unwrap_or(base.root);
@@ -156,17 +156,17 @@ pub(crate) fn resolve<'p>(
             let last = match component {
                 b"." => Last::Dot,
                 b".." => Last::DotDot,
-                _ if is_last && slash && matches!(goal, Goal::File(_)) => {
+                _ if is_last && slash && matches!(intent, Intent::File(_)) => {
                     return Err(Errno::ISDIR.into());
                 }
                 name if name.len() > NAME_BYTES_MAX => return Err(Errno::NAMETOOLONG.into()),
                 name => Last::Name(Name::new(&base.hash_key, name)),
             };
             let found = find(pages, directory, slot, &last)?;
-            let follow = match goal {
+            let follow = match intent {
                 _ if !is_last => true,
-                Goal::Entry => false,
-                Goal::Inode(follow) | Goal::File(follow) => slash || follow == Follow::Yes,
+                Intent::Entry => false,
+                Intent::Inode(follow) | Intent::File(follow) => slash || follow == Follow::Yes,
             };
             match found {
                 Some((id, FileKind::Symlink)) if follow => {
@@ -220,5 +220,5 @@ pub(crate) fn existing(
     follow: Follow,
 ) -> Result<(BlobId, FileKind), Stop> {
     let texts = Bump::new();
-    Ok(resolve(pages, base, &texts, at, Goal::Inode(follow))?.existing()?)
+    Ok(resolve(pages, base, &texts, at, Intent::Inode(follow))?.existing()?)
 }

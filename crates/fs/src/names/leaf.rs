@@ -234,7 +234,7 @@ impl<'a> Leaf<'a> {
         Ok(Fit::No)
     }
 
-    /// The index at which to cut the leaf in two halves, between different hashes; None when all
+    /// The index at which to split the leaf in two halves, between different hashes; None when all
     /// hashes are equal.
     pub(super) fn middle(&self) -> Result<Option<usize>, Error> {
         let half = self.live_bytes()? / 2;
@@ -322,8 +322,8 @@ pub(super) fn replace(page: &mut Page, index: usize, target: Target) {
     page.0[at + 20] = target.kind;
 }
 
-/// Drops the entries from `index` on. Their bytes become holes.
-pub(super) fn truncate(page: &mut Page, index: usize) {
+/// Removes the entries from `index` on. Their bytes become holes.
+pub(super) fn remove_from(page: &mut Page, index: usize) {
     let used = usize::from(header(page).used_bytes);
     set_count(page, index, if index == 0 { 0 } else { used });
 }
@@ -353,6 +353,6 @@ pub(super) fn copy(
 pub(super) fn compact(page: &mut Page, number: u64, owner: u64) -> Result<(), Error> {
     let old = page.clone();
     let source = Leaf::new(&old, number, owner)?;
-    truncate(page, 0);
+    remove_from(page, 0);
     copy(page, &source, 0..source.count())
 }

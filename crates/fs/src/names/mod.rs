@@ -162,7 +162,7 @@ fn split(pages: &mut impl Pages, tree: &mut Tree, path: &Path) -> Result<(), Sto
     let page = pages.page_mut(right, PageKind::NameLeaf)?;
     leaf::copy(page, &source, middle..source.count())?;
     let page = pages.page_mut(path.leaf, PageKind::NameLeaf)?;
-    leaf::truncate(page, 0);
+    leaf::remove_from(page, 0);
     leaf::copy(page, &source, 0..middle)?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::New;
 use super::edit::{edit, edit_directory};
-use crate::inode::resolve::{self, Goal, existing, name_or};
+use crate::inode::resolve::{self, Intent, existing, name_or};
 use crate::inode::slot::{expect_kind, touch_changed};
 use crate::inode::symlink::target;
 use crate::names::{self, Target};
@@ -21,7 +21,7 @@ impl Fs {
             .transact(|transaction| {
                 let texts = Bump::new();
                 let (id, kind) = resolve::existing(transaction, &self.base, existing, follow)?;
-                let place = resolve::resolve(transaction, &self.base, &texts, at, Goal::Entry)?;
+                let place = resolve::resolve(transaction, &self.base, &texts, at, Intent::Entry)?;
                 if place.found.is_some() {
                     return Err(Errno::EXIST.into());
                 }

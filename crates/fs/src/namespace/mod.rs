@@ -12,7 +12,7 @@ mod rename;
 mod unlink;
 
 use crate::inode::permission::{SET_GID, SET_UID};
-use crate::inode::resolve::{self, Goal, name_or};
+use crate::inode::resolve::{self, Intent, name_or};
 use crate::inode::slot::{add_subdirectory, fresh_slot, stat_of};
 use crate::inode::symlink;
 use crate::names::{self, Name, Target};
@@ -122,7 +122,7 @@ impl Fs {
         let (parent, name) = self
             .store
             .view(|view| {
-                let place = resolve::resolve(view, &self.base, &texts, at, Goal::Entry)?;
+                let place = resolve::resolve(view, &self.base, &texts, at, Intent::Entry)?;
                 if place.found.is_some() {
                     return Err(Errno::EXIST.into());
                 }

@@ -2,11 +2,11 @@
 
 use super::edit::{check_remove, edit, edit_directory};
 use super::unlink::Dropped;
-use crate::inode::resolve::{self, Goal, Place, name_or};
+use crate::inode::resolve::{self, Intent, Place, name_or};
 use crate::inode::slot::{add_subdirectory, expect_kind, touch_changed};
 use crate::names::{self, Name, Target};
 use crate::types::*;
-use crate::volume::{Fs, Rare};
+use crate::volume::{Fs, LocalBoxFuture};
 use adit_base::clock::Timestamp;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
@@ -63,7 +63,8 @@ impl Fs {
             match outcome {
                 Outcome::Nothing => return Ok(()),
                 Outcome::WriteHome(id, blob) => {
-                    let sync: Rare<'_, _> = Box::pin(self.store.sync(&blob, SyncKind::Data));
+                    let sync: LocalBoxFuture<'_, _> =
+                        Box::pin(self.store.sync(&blob, SyncKind::Data));
                     sync.await?;
                     written = Some(id);
                 }
@@ -124,8 +125,8 @@ impl<'p> Plan<'p> {
         (from, to): (At<'p>, At<'p>),
         flags: RenameFlags,
     ) -> Result<Plan<'p>, Stop> {
-        let old = resolve::resolve(transaction, &fs.base, texts, from, Goal::Entry)?;
-        let new = resolve::resolve(transaction, &fs.base, texts, to, Goal::Entry)?;
+        let old = resolve::resolve(transaction, &fs.base, texts, from, Intent::Entry)?;
+        let new = resolve::resolve(transaction, &fs.base, texts, to, Intent::Entry)?;
         let old_name = name_or(&old, Errno::BUSY)?;
         let no_replace = flags.contains(RenameFlags::NO_REPLACE);
         let new_name = name_or(

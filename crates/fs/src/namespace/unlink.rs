@@ -1,7 +1,7 @@
 //! Removing names; an inode that lost its last one becomes an orphan or is gone.
 
 use super::edit::{check_remove, edit_directory};
-use crate::inode::resolve::{self, Goal, Last, name_or};
+use crate::inode::resolve::{self, Intent, Last, name_or};
 use crate::inode::slot::{expect_kind, touch_changed};
 use crate::names;
 use crate::types::*;
@@ -78,7 +78,7 @@ impl Fs {
             .store
             .transact_freeing(|transaction| {
                 let texts = Bump::new();
-                let place = resolve::resolve(transaction, &self.base, &texts, at, Goal::Entry)?;
+                let place = resolve::resolve(transaction, &self.base, &texts, at, Intent::Entry)?;
                 let name = name_or(&place, Errno::ISDIR)?;
                 let (id, kind) = place.found.ok_or(Errno::NOENT)?;
                 if place.slash {
@@ -108,7 +108,7 @@ impl Fs {
             .store
             .transact_freeing(|transaction| {
                 let texts = Bump::new();
-                let place = resolve::resolve(transaction, &self.base, &texts, at, Goal::Entry)?;
+                let place = resolve::resolve(transaction, &self.base, &texts, at, Intent::Entry)?;
                 let name = match place.last {
                     Last::Name(name) => name,
                     Last::Root => return Err(Errno::BUSY.into()),

@@ -11,7 +11,7 @@ struct Descriptor {
     flags: OpenFlags,
 }
 
-/// Descriptors of a mounted file system.
+/// The descriptors of an open volume.
 pub(crate) struct Descriptors {
     /// By index.
     open: Vec<Option<Descriptor>>,

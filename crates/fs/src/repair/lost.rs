@@ -21,9 +21,9 @@ impl Repair {
         let listed: HashSet<u64> = self.listed.iter().map(|entry| entry.target.slot).collect();
         let mut slots: Vec<u64> = Vec::new();
         for (slot, inode) in &self.inodes {
-            let hidden = [self.root.slot, self.orphans.slot].contains(slot);
+            let needs_no_name = [self.root.slot, self.orphans.slot].contains(slot);
             let named = inode.names > 0 || inode.kind == FileKind::Blob as u8;
-            if !named && !hidden && !listed.contains(slot) {
+            if !named && !needs_no_name && !listed.contains(slot) {
                 slots.push(*slot);
             }
         }

@@ -36,7 +36,7 @@ pub struct RepairReport {
     pub directories: u64,
     /// Other inodes with names.
     pub files: u64,
-    /// Unlinked inodes that the next mount deletes.
+    /// Unlinked inodes that the next opening deletes.
     pub orphans: u64,
     /// Blobs without names.
     pub blobs: u64,
@@ -49,7 +49,7 @@ impl RepairReport {
     }
 }
 
-/// Repairs the volume on a reactor's device, and mounts it. On a sound volume it changes nothing but what any opening
+/// Repairs the volume on a reactor's device, and opens it. On a sound volume it changes nothing but what any opening
 /// does. `progress` hears of steps done and about how many there are; `keep_abandoned` as in [`RepairOptions`].
 pub async fn repair(
     reactor: Rc<Reactor>,
@@ -80,7 +80,7 @@ pub async fn repair(
     repair.run().await?;
     let (store, report) = (repair.store, repair.report);
     store.sync_all().await?;
-    let fs = Fs::mount(store).await?;
+    let fs = Fs::open_volume(store).await?;
     Ok((fs, report))
 }
 
@@ -141,10 +141,10 @@ impl Repair {
         self.roots().await?;
         self.read_entries().await?;
         let dropped = self.judge();
-        let cut = self.reach();
+        let looped = self.break_loops();
         self.list_orphans();
         let broken = self.symlinks().await?;
-        for index in dropped.into_iter().chain(cut) {
+        for index in dropped.into_iter().chain(looped) {
             self.remove(index).await?;
         }
         self.say_links();
@@ -316,9 +316,9 @@ impl Repair {
         dropped
     }
 
-    /// Takes away names of directories that lead in a circle, and counts subdirectories. Answers the entries.
-    fn reach(&mut self) -> Vec<usize> {
-        let mut cut = Vec::new();
+    /// Breaks loops of directories, and counts subdirectories. Answers the entries that close a loop.
+    fn break_loops(&mut self) -> Vec<usize> {
+        let mut looped = Vec::new();
         let mut reached: HashSet<u64> = HashSet::from([self.root.slot]);
         let mut directories: Vec<u64> = self.parents.keys().copied().collect();
         directories.sort_unstable();
@@ -334,7 +334,7 @@ impl Repair {
             if way.contains(&at)
                 && let Some(index) = self.parents.remove(&at)
             {
-                cut.push(index);
+                looped.push(index);
                 let finding = Finding::new(
                     FindingKind::Directory,
                     "the directory is inside of itself",
@@ -353,7 +353,7 @@ impl Repair {
                 inode.names = 1;
             }
         }
-        cut
+        looped
     }
 
     /// What the orphan directory lists and may delete.
@@ -478,13 +478,13 @@ impl Repair {
     fn say_links(&mut self) {
         let mut slots: Vec<u64> = self.inodes.keys().copied().collect();
         slots.sort_unstable();
-        let hidden = [self.root.slot, self.orphans.slot];
+        let nameless = [self.root.slot, self.orphans.slot];
         let mut found = Vec::new();
         for slot in slots {
             let Some(inode) = self.inodes.get(&slot) else {
                 continue;
             };
-            if inode.kind == FileKind::Blob as u8 || inode.names == 0 && !hidden.contains(&slot) {
+            if inode.kind == FileKind::Blob as u8 || inode.names == 0 && !nameless.contains(&slot) {
                 continue;
             }
             let links = self.links(slot, inode);

@@ -46,12 +46,12 @@ impl Repair {
         let mut listing = BTreeSet::new();
         for id in &candidates {
             let entries = self.entries_of(*id).await?;
-            let hidden = |entry: &Entry| {
+            let names_orphan = |entry: &Entry| {
                 entry.name.len() == 16
                     && std::str::from_utf8(&entry.name)
                         .is_ok_and(|name| u64::from_str_radix(name, 16) == Ok(entry.target.slot))
             };
-            if !entries.is_empty() && entries.iter().all(hidden) {
+            if !entries.is_empty() && entries.iter().all(names_orphan) {
                 listing.insert(*id);
             } else if !entries.is_empty() {
                 root.get_or_insert(*id);
@@ -70,7 +70,7 @@ impl Repair {
             Finding::new(
                 FindingKind::State,
                 format!("the state page names no {what}"),
-                "the volume can't be mounted",
+                "the volume can't be opened",
                 match found {
                     Some(id) => format!("it is inode {}", id.slot),
                     None => "a new one is made".into(),

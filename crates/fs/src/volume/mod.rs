@@ -1,10 +1,10 @@
-//! A mounted file system: how it is made, mounted and unmounted.
+//! An open volume.
 //!
 //! [`Fs`] is the worker state of `Engine<Fs>`: single-owner, so its tables are in cells; no borrow is held
 //! across an await. What it keeps in memory is what is open.
 
-mod mount;
 mod open_inodes;
+mod start;
 
 use crate::inode::orphans::Orphans;
 use crate::inode::resolve::Base;
@@ -18,9 +18,9 @@ use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 
 /// What happens seldom, or takes long anyway: boxed, so that the futures of hot paths, which are moved before they run, stay small.
-pub(crate) type Rare<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// A mounted file system: the worker state of `Engine<Fs>`. Every operation takes effect completely or not at all,
+/// An open volume: the worker state of `Engine<Fs>`. Every operation takes effect completely or not at all,
 /// unless it says otherwise, and obeys the permissions of whoever asks ([`At`], [`OpenFile::who`](crate::open::file::OpenFile::who)).
 pub struct Fs {
     pub(crate) store: Store,
@@ -77,7 +77,7 @@ impl Fs {
     }
 
     /// Makes everything durable and marks the volume clean. Open files become useless.
-    pub async fn unmount(&self) -> Result<()> {
+    pub async fn close_volume(&self) -> Result<()> {
         self.store.close().await
     }
 

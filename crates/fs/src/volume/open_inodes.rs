@@ -1,6 +1,6 @@
 //! From a descriptor to its open inode; keeping an inode in memory, and giving it back.
 
-use super::{Fs, Rare};
+use super::{Fs, LocalBoxFuture};
 use crate::inode::slot::expect_kind;
 use crate::open::file::OpenFile;
 use crate::open::inode::Inode;
@@ -84,7 +84,7 @@ impl Fs {
             let (id, kind) = (inode.id, inode.kind);
             drop(inode);
             let orphans = self.orphans();
-            let reclaim: Rare<'_, _> = Box::pin(orphans.reclaim(id, kind));
+            let reclaim: LocalBoxFuture<'_, _> = Box::pin(orphans.reclaim(id, kind));
             reclaim.await;
         }
     }

@@ -177,9 +177,9 @@ fn a_second_rename_within_a_tick_is_made_durable_by_an_fsync() {
     for number in 0..FILES {
         volume.touch(&format!("/a{number}")).unwrap();
     }
-    volume.unmount();
+    volume.close_volume();
     // Now no file is in memory.
-    let volume = Volume::mount(device.clone(), 32 << 20);
+    let volume = Volume::open_on(device.clone(), 32 << 20);
     for number in 0..FILES {
         let [a, b, c] = ["a", "b", "c"].map(|name| format!("/{name}{number}"));
         volume.rename(&a, &b).unwrap();

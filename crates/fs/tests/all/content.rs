@@ -217,7 +217,7 @@ fn synchronous_writes_survive_without_an_fsync() {
         volume.write(&file, 0, b"durable").unwrap();
         let image = device.power_cut_with(|_, _| false);
         drop(volume);
-        let volume = Volume::mount(device.reopen(image), 16 << 20);
+        let volume = Volume::open_on(device.reopen(image), 16 << 20);
         assert_eq!(volume.get("/f").unwrap(), b"durable");
     }
 }
@@ -263,8 +263,8 @@ fn extended_attributes_are_kept_with_the_file() {
     set(b"user.b", b"two", XattrMode::Any).unwrap();
     volume.run(|fs| fs.fxattr_remove(&file, b"user.a")).unwrap();
     volume.fsync(&file).unwrap();
-    volume.unmount();
-    let volume = Volume::mount(device, 16 << 20);
+    volume.close_volume();
+    let volume = Volume::open_on(device, 16 << 20);
     let file = volume.open("/f", RO).unwrap();
     assert_eq!(
         volume.run(|fs| fs.fxattr_get(&file, b"user.b")).unwrap(),

@@ -177,11 +177,11 @@ fn a_mount_with_another_directory_for_its_orphans_is_refused_and_deletes_nothing
         volume.put("/f", b"content").unwrap();
         let taken = id_of(&volume, path);
         transact(&volume, |transaction| transaction.set_orphans(taken));
-        volume.unmount();
-        let refused = Volume::try_mount(device.clone(), 16 << 20, true).map(drop);
+        volume.close_volume();
+        let refused = Volume::try_open_on(device.clone(), 16 << 20, true).map(drop);
         assert_eq!(refused.unwrap_err().errno(), Errno::UCLEAN, "{path}");
         repair(device.clone(), hidden);
-        let volume = Volume::mount(device, 16 << 20);
+        let volume = Volume::open_on(device, 16 << 20);
         assert_eq!(volume.get("/d/f").unwrap(), b"content");
         assert_eq!(volume.get("/f").unwrap(), b"content");
         assert_eq!(volume.check(), [""; 0]);
@@ -227,8 +227,8 @@ fn a_file_with_a_name_is_not_deleted_because_the_orphan_directory_lists_it() {
             point_at(leaf, at, victim, kind);
         });
     }
-    volume.unmount();
-    let volume = Volume::mount(device, 16 << 20);
+    volume.close_volume();
+    let volume = Volume::open_on(device, 16 << 20);
     assert_eq!(volume.get("/live").unwrap(), b"content");
     assert_eq!(volume.list("/"), ["d", "live"]);
     assert_eq!(volume.stat("/d").unwrap().links, 2);

@@ -46,7 +46,7 @@ fn sample() -> Sample {
         volume.stat("/d/victim").unwrap().inode,
         volume.stat("/d").unwrap().inode,
     );
-    volume.unmount();
+    volume.close_volume();
     Sample {
         image: device.image(),
         victim,
@@ -74,11 +74,11 @@ impl Sample {
     }
 
     /// Mounts it with noise over a part of a page.
-    fn mount(&self, page: u64, from: usize) -> Volume {
+    fn open(&self, page: u64, from: usize) -> Volume {
         let mut image = self.image.clone();
         image.write(page * PAGE + from as u64, &[0xa5; 100]);
         let device: Arc<FaultDevice> = FaultDevice::with_image(FaultConfig::default(), image);
-        Volume::mount(device, CACHE_BYTES)
+        Volume::open_on(device, CACHE_BYTES)
     }
 }
 
@@ -102,7 +102,7 @@ fn the_rest_works(volume: &Volume) {
 fn a_damaged_slot_costs_its_inode_only() {
     let sample = sample();
     let slot = sample.victim;
-    let volume = sample.mount(slot / 8, (slot % 8) as usize * 512 + 100);
+    let volume = sample.open(slot / 8, (slot % 8) as usize * 512 + 100);
     assert_eq!(volume.open("/d/victim", RO).map(drop), Err(Errno::UCLEAN));
     assert_eq!(volume.stat("/d/victim").map(drop), Err(Errno::UCLEAN));
     for number in 0..10 {
@@ -115,7 +115,7 @@ fn a_damaged_slot_costs_its_inode_only() {
 #[test]
 fn a_damaged_node_of_a_map_costs_what_is_under_it_only() {
     let sample = sample();
-    let volume = sample.mount(sample.find(PageKind::ExtentLeaf, sample.victim), 200);
+    let volume = sample.open(sample.find(PageKind::ExtentLeaf, sample.victim), 200);
     assert_eq!(volume.get("/d/victim").map(drop), Err(Errno::UCLEAN));
     volume.rename("/d/victim", "/d/damaged").unwrap();
     for number in 0..10 {
@@ -127,7 +127,7 @@ fn a_damaged_node_of_a_map_costs_what_is_under_it_only() {
 #[test]
 fn a_damaged_page_of_a_directory_costs_its_names_only() {
     let sample = sample();
-    let volume = sample.mount(sample.find(PageKind::NameLeaf, sample.directory), 200);
+    let volume = sample.open(sample.find(PageKind::NameLeaf, sample.directory), 200);
     assert_eq!(volume.get("/d/0").map(drop), Err(Errno::UCLEAN));
     assert_eq!(volume.touch("/d/new"), Err(Errno::UCLEAN));
     assert_eq!(volume.entries("/d", 4096).map(drop), Err(Errno::UCLEAN));
@@ -139,7 +139,7 @@ fn a_damaged_page_of_a_directory_costs_its_names_only() {
 #[test]
 fn a_damaged_map_of_a_group_costs_the_space_of_that_group_only() {
     let sample = sample();
-    let volume = sample.mount(sample.find(PageKind::GroupMap, 0), 200);
+    let volume = sample.open(sample.find(PageKind::GroupMap, 0), 200);
     assert_eq!(volume.get("/d/victim").unwrap().len(), 78 * PAGE_BYTES + 5);
     the_rest_works(&volume);
     for number in 0..10 {
@@ -149,5 +149,5 @@ fn a_damaged_map_of_a_group_costs_the_space_of_that_group_only() {
     volume.unlink("/d/victim").unwrap();
     volume.rmdir("/d").unwrap();
     assert_eq!(volume.list("/"), ["e", "new"]);
-    volume.unmount();
+    volume.close_volume();
 }

@@ -116,7 +116,7 @@ fn a_direct_read_past_the_worker_sees_whatever_was_done_before_it() {
         }
     }
     assert!(past > 1000, "{past} reads went past the worker");
-    volume.unmount();
+    volume.close_volume();
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_direct_read_gets_no_other_files_bytes_while_pages_change_hands() {
     });
     let past = past.load(Ordering::Relaxed);
     assert!(past > 1000, "{past} reads went past the worker");
-    volume.unmount();
+    volume.close_volume();
 }
 
 /// A device on which a request can be held up.
@@ -270,7 +270,7 @@ fn a_direct_read_that_takes_long_is_repeated_when_its_pages_have_changed_hands()
         device.set(Stage::Free);
         assert!(reading.join().unwrap(), "another file's bytes");
     });
-    volume.unmount();
+    volume.close_volume();
 }
 
 /// A file of whole pages on the device, of which direct writes go past the worker from now on.
@@ -347,7 +347,7 @@ fn a_direct_write_past_the_worker_is_seen_by_all_who_look_later() {
         }
     }
     assert!(past > 500, "{past} writes went past the worker");
-    volume.unmount();
+    volume.close_volume();
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn who_takes_pages_away_waits_for_who_writes_to_them_past_the_worker() {
                 "older than what was acknowledged"
             );
         }
-        volume.unmount();
+        volume.close_volume();
     }
 }
 
@@ -461,11 +461,11 @@ fn what_was_written_past_the_worker_is_flushed_and_timed_by_a_sync() {
         assert!(device.counts().flushes > before, "no flush");
         assert!(seconds(&volume) > 1, "its time, later");
     }
-    volume.unmount();
-    let volume = Volume::mount(device, 4 << 20);
+    volume.close_volume();
+    let volume = Volume::open_on(device, 4 << 20);
     assert!(seconds(&volume) > 1, "its time, on the device");
     assert!(page_at(&volume, "/f", 1) == fresh);
-    volume.unmount();
+    volume.close_volume();
 }
 
 /// A read into several pieces of memory took the file's lock anew for each of them, so an atomic write could fall between two pieces of

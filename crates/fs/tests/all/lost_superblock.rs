@@ -86,5 +86,5 @@ fn without_superblock(image: &Image, lost: u64) -> Volume {
     let mut image = image.clone();
     image.zero(lost * PAGE_BYTES as u64, PAGE_BYTES as u64);
     let device = FaultDevice::with_image(FaultConfig::default(), image);
-    Volume::try_mount(device, CACHE_BYTES, false).unwrap()
+    Volume::try_open_on(device, CACHE_BYTES, false).unwrap()
 }

@@ -349,7 +349,7 @@ fn a_file_replaced_while_open_lives_until_it_is_closed() {
 }
 
 #[test]
-fn orphans_are_deleted_at_the_next_mount() {
+fn orphans_are_deleted_at_the_next_opening() {
     let device = memory(64 << 20);
     let volume = Volume::format(device.clone(), 16 << 20);
     volume.mkdir("/d").unwrap();
@@ -368,8 +368,8 @@ fn orphans_are_deleted_at_the_next_mount() {
     volume.rmdir("/d").unwrap();
     assert!(volume.free_bytes() < free);
     // Never closed: as in a crash, but with everything durable.
-    volume.unmount();
-    let volume = Volume::mount(device, 16 << 20);
+    volume.close_volume();
+    let volume = Volume::open_on(device, 16 << 20);
     let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while volume.free_bytes() < free && std::time::Instant::now() < limit {
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -439,8 +439,8 @@ fn a_directory_grows_and_shrinks_back_to_nothing() {
         volume.touch(&format!("/d/{number}")).unwrap();
     }
     assert!(volume.stat("/d").unwrap().size_bytes > 20 * 4096);
-    volume.unmount();
-    let volume = Volume::mount(device, 16 << 20);
+    volume.close_volume();
+    let volume = Volume::open_on(device, 16 << 20);
     assert_eq!(volume.list("/d").len(), 3000);
     assert_eq!(volume.check(), [""; 0]);
     for number in 0..3000 {
@@ -570,7 +570,7 @@ fn blobs_without_names_live_beside_files() {
 }
 
 #[test]
-fn everything_is_there_after_a_clean_unmount() {
+fn everything_is_there_after_a_clean_closing() {
     let device = memory(64 << 20);
     let volume = Volume::format(device.clone(), 16 << 20);
     volume.mkdir("/d").unwrap();
@@ -578,8 +578,8 @@ fn everything_is_there_after_a_clean_unmount() {
     volume.link("/d/f", "/g").unwrap();
     volume.put("/small", b"s").unwrap();
     let before = (volume.stat("/d/f").unwrap(), volume.stat("/d").unwrap());
-    volume.unmount();
-    let volume = Volume::mount(device, 16 << 20);
+    volume.close_volume();
+    let volume = Volume::open_on(device, 16 << 20);
     assert!(volume.get("/g").unwrap() == stamped(1, 0, 300_000));
     assert_eq!(volume.get("/small").unwrap(), b"s");
     let after = (volume.stat("/d/f").unwrap(), volume.stat("/d").unwrap());

@@ -110,7 +110,7 @@ fn special_files_are_opened_as_paths_only() {
 }
 
 #[test]
-fn special_files_and_links_outlive_a_remount() {
+fn special_files_and_links_outlive_a_reopening() {
     let device = memory(64 << 20);
     let volume = Volume::format(device.clone(), 16 << 20);
     for (number, kind) in KINDS.into_iter().enumerate() {
@@ -119,8 +119,8 @@ fn special_files_and_links_outlive_a_remount() {
             .run(|fs| fs.mknod(at(&name), kind, 0o4640, 0xf_fff1_2345))
             .unwrap();
     }
-    volume.unmount();
-    let volume = Volume::mount(device, 16 << 20);
+    volume.close_volume();
+    let volume = Volume::open_on(device, 16 << 20);
     for (number, kind) in KINDS.into_iter().enumerate() {
         let stat = volume.stat(&format!("/{number}")).unwrap();
         assert_eq!(stat.kind, kind);

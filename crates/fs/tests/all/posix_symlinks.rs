@@ -227,7 +227,7 @@ fn says(volume: &Volume, path: &str) -> String {
 }
 
 #[test]
-fn a_target_of_any_length_is_returned_also_after_a_remount_and_a_crash() {
+fn a_target_of_any_length_is_returned_also_after_a_reopening_and_a_crash() {
     let device = FaultDevice::new(FaultConfig {
         size_bytes: 64 << 20,
         ..FaultConfig::default()
@@ -256,10 +256,10 @@ fn a_target_of_any_length_is_returned_also_after_a_remount_and_a_crash() {
     let image = device.power_cut(&mut adit_base::random::Prng::new(1));
     drop(volume);
     let device = device.reopen(image);
-    let volume = Volume::mount(device.clone(), 16 << 20);
+    let volume = Volume::open_on(device.clone(), 16 << 20);
     all_there(&volume);
-    volume.unmount();
-    let volume = Volume::mount(device, 16 << 20);
+    volume.close_volume();
+    let volume = Volume::open_on(device, 16 << 20);
     all_there(&volume);
     let free = volume.free_bytes();
     for len in LENGTHS {

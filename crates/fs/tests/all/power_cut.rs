@@ -1,7 +1,7 @@
 //! Power cuts at random points of a random workload, during recovery too, against the durability contract.
 //!
 //! A run: a workload on a [`FaultDevice`] with a volatile cache until the power fails in the middle of a
-//! request; what a legal device may have kept is mounted again (perhaps with another cut on the way) and
+//! request; what a legal device may have kept is opened again (perhaps with another cut on the way) and
 //! compared with a model; then the workload goes on from there, for several lives.
 //!
 //! The oracle:
@@ -116,7 +116,7 @@ fn base_image() -> Image {
             let device = FaultDevice::new(config);
             Volume::try_format(device.clone(), CACHE_BYTES, false)
                 .expect("formatting")
-                .unmount();
+                .close_volume();
             device.image()
         })
         .clone()
@@ -413,7 +413,7 @@ impl Workload<'_> {
     }
 }
 
-/// What the mounted volume holds.
+/// What the open volume holds.
 fn observe(volume: &Volume) -> Result<(Tree, BTreeMap<Inode, Vec<u8>>), String> {
     let (mut tree, mut contents) = (Tree::new(), BTreeMap::new());
     let mut directories = vec![String::new()];
@@ -538,17 +538,17 @@ fn recover(
             cuts += 1;
             device.cut_after(random.below(40));
         }
-        let mounted = Volume::try_mount(device.clone(), CACHE_BYTES, false);
-        if let Err(error) = &mounted
+        let opened = Volume::try_open_on(device.clone(), CACHE_BYTES, false);
+        if let Err(error) = &opened
             && !device.is_cut()
         {
-            return Err(format!("mounting after {cuts} cuts of recovery: {error}"));
+            return Err(format!("opening after {cuts} cuts of recovery: {error}"));
         }
-        match mounted {
+        match opened {
             Ok(volume) if !cutting => return Ok((device, volume)),
-            mounted => {
+            opened => {
                 image = device.power_cut(random);
-                drop(mounted);
+                drop(opened);
             }
         }
     }
@@ -587,7 +587,7 @@ fn run(seed: u64, cut: u64, canary: Canary) -> Result<Figures, String> {
     };
     let mut device = FaultDevice::with_image(config.clone(), base_image());
     let mut volume =
-        Volume::try_mount(device.clone(), CACHE_BYTES, false).expect("mounting the base image");
+        Volume::try_open_on(device.clone(), CACHE_BYTES, false).expect("mounting the base image");
     let mut model = Model {
         trees: vec![Tree::new()],
         durable: 0,
@@ -664,7 +664,7 @@ fn run(seed: u64, cut: u64, canary: Canary) -> Result<Figures, String> {
     if !problems.is_empty() {
         return Err(at(format!("{problems:#?}")));
     }
-    volume.unmount();
+    volume.close_volume();
     Ok(figures)
 }
 

@@ -1,6 +1,6 @@
 //! Volumes with random trees, damaged at random in every kind of metadata page, repaired, with power cuts on the way.
 //!
-//! After a repair: the checkers (those of the mounted volume, which know nothing of the repair) find nothing, a second
+//! After a repair: the checkers (those of the open volume, which know nothing of the repair) find nothing, a second
 //! repair has nothing to do, and every file whose own metadata wasn't touched is there byte for byte, under its
 //! name if nothing on the way to it was touched. A flipped bit counts as no damage at all.
 //!
@@ -73,7 +73,7 @@ fn repair_device(device: Arc<dyn Device>) -> adit_base::Result<RepairReport> {
         *told = found;
         Ok(fs)
     })?;
-    engine.shutdown(|fs| fs.unmount())?;
+    engine.shutdown(|fs| fs.close_volume())?;
     Ok(report)
 }
 
@@ -218,7 +218,7 @@ fn build(variant: u64) -> Variant {
     let closed = variant.is_multiple_of(2);
     let image = if closed {
         volume.close(&orphan).expect("close");
-        volume.unmount();
+        volume.close_volume();
         faulty.image()
     } else {
         let image = faulty.power_cut_with(|_, _| false);
@@ -226,9 +226,9 @@ fn build(variant: u64) -> Variant {
         image
     };
     let recovered = device(image.clone(), 0);
-    Volume::try_mount(recovered.clone(), CACHE_BYTES, false)
-        .expect("mount")
-        .unmount();
+    Volume::try_open_on(recovered.clone(), CACHE_BYTES, false)
+        .expect("opening")
+        .close_volume();
     let roles = roles(&recovered.image());
     let data = data(&image, &recovered.image(), &roles);
     assert_eq!(how.data_checksums, data.len() > 100);
@@ -381,7 +381,7 @@ fn of(variant: &Variant, f: impl Fn(Role) -> bool) -> Vec<(u64, Role)> {
         .collect()
 }
 
-/// All files of a mounted volume by inode, with their paths. A directory that can't be read fails.
+/// All files of an open volume by inode, with their paths. A directory that can't be read fails.
 fn walk(volume: &Volume) -> BTreeMap<(u64, u32), (FileKind, BTreeSet<String>)> {
     let mut found: BTreeMap<(u64, u32), (FileKind, BTreeSet<String>)> = BTreeMap::new();
     let mut left = vec![String::new()];
@@ -412,8 +412,8 @@ fn verify(what: &str, image: Image, variant: &Variant, harm: &Harm) {
         "{what}: the second repair found: {:#?}",
         again.findings.list
     );
-    let volume = Volume::try_mount(faulty, CACHE_BYTES, false)
-        .unwrap_or_else(|error| panic!("{what}: mount: {error}"));
+    let volume = Volume::try_open_on(faulty, CACHE_BYTES, false)
+        .unwrap_or_else(|error| panic!("{what}: open: {error}"));
     let problems = volume.check();
     assert_eq!(problems, [""; 0], "{what}: check");
     let found = walk(&volume);
@@ -477,7 +477,7 @@ fn verify(what: &str, image: Image, variant: &Variant, harm: &Harm) {
         }
     }
     assert_eq!(volume.check(), [""; 0], "{what}: check after use");
-    volume.unmount();
+    volume.close_volume();
 }
 
 fn refused(what: &str, error: &adit_base::Error, harm: &Harm) {
@@ -569,7 +569,7 @@ fn a_repair_of_a_sound_volume_finds_and_changes_nothing() {
 
 /// Mounts an image and does something with it.
 fn with<T>(image: Image, f: impl FnOnce(&Volume) -> T) -> T {
-    let volume = Volume::try_mount(device(image, 9), CACHE_BYTES, false).expect("mount");
+    let volume = Volume::try_open_on(device(image, 9), CACHE_BYTES, false).expect("opening");
     f(&volume)
 }
 

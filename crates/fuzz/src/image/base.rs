@@ -113,7 +113,7 @@ fn make(data_checksums: bool) -> Result<[Base; 2]> {
     })?;
     let open = snapshot(&device);
     engine.run(|fs| fs.close(&orphan))?;
-    engine.shutdown(|fs| fs.unmount())?;
+    engine.shutdown(|fs| fs.close_volume())?;
     Ok([open, snapshot(&device)])
 }
 

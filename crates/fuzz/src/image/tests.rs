@@ -23,7 +23,7 @@ fn the_volume_that_is_mutated_opens_and_is_clean() {
         assert!(names.problems.is_empty(), "{:?}", names.problems);
         let stat = engine.run(|fs| fs.stat(volume::at(b"/d/e/moved"), adit_fs::Follow::No));
         assert_eq!(stat.expect("it was renamed").size_bytes, 20_000);
-        engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+        engine.shutdown(|fs| fs.close_volume()).expect("closed");
     }
 }
 
@@ -59,7 +59,7 @@ fn data_of_a_mutated_checksum_is_an_error() {
             fs.close(&file).await?;
             read
         });
-        engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+        engine.shutdown(|fs| fs.close_volume()).expect("closed");
         read.map_err(|error| error.errno())
     };
     assert_eq!(read(&closed), Ok(100));

@@ -27,7 +27,7 @@ pub(crate) fn exercise(device: Arc<dyn Device>, options: &StoreOptions) {
         if let Ok(engine) = volume::mount(device, &options) {
             let _ = engine.run(check);
             let _ = engine.run(|fs| async { Ok(look(fs).await) });
-            let _ = engine.shutdown(|fs| fs.unmount());
+            let _ = engine.shutdown(|fs| fs.close_volume());
         }
         return;
     };
@@ -40,7 +40,7 @@ pub(crate) fn exercise(device: Arc<dyn Device>, options: &StoreOptions) {
     });
     let _ = engine.run(check);
     assert!(!engine.poisoned(), "an operation panicked");
-    let _ = engine.shutdown(|fs| fs.unmount());
+    let _ = engine.shutdown(|fs| fs.close_volume());
 }
 
 async fn check(fs: &Fs) -> Result<()> {

@@ -34,7 +34,7 @@ pub(crate) fn target(data: &[u8]) {
     }
     run.assert_same();
     run.remount(true);
-    run.engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+    run.engine.shutdown(|fs| fs.close_volume()).expect("closed");
 }
 
 struct Run {
@@ -342,7 +342,9 @@ impl Run {
     fn remount(&mut self, clean: bool) {
         if clean {
             self.close_all();
-            self.engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+            self.engine
+                .shutdown(|fs| fs.close_volume())
+                .expect("closed");
         } else {
             self.run(|fs| fs.syncfs()).expect("synced");
             self.open = Default::default();

@@ -29,7 +29,7 @@ pub fn at(path: &str) -> At<'_> {
     At::root(&SELF, path.as_bytes())
 }
 
-/// A mounted file system.
+/// An open volume.
 pub struct Volume {
     pub engine: Arc<Engine<Fs>>,
 }
@@ -92,24 +92,26 @@ impl Volume {
         Ok(Volume { engine })
     }
 
-    pub fn mount(device: Arc<dyn Device>, cache_bytes: u64) -> Volume {
-        Volume::try_mount(device, cache_bytes, true).expect("mounting")
+    pub fn open_on(device: Arc<dyn Device>, cache_bytes: u64) -> Volume {
+        Volume::try_open_on(device, cache_bytes, true).expect("opening")
     }
 
-    pub fn try_mount(
+    pub fn try_open_on(
         device: Arc<dyn Device>,
         cache_bytes: u64,
         keeper: bool,
     ) -> adit_base::Result<Volume> {
         let engine = Engine::start(device, engine_options(keeper), |reactor| async move {
             let store = Store::open(reactor, &options(cache_bytes)).await?;
-            Fs::mount(store).await
+            Fs::open_volume(store).await
         })?;
         Ok(Volume { engine })
     }
 
-    pub fn unmount(self) {
-        self.engine.shutdown(|fs| fs.unmount()).expect("unmounting");
+    pub fn close_volume(self) {
+        self.engine
+            .shutdown(|fs| fs.close_volume())
+            .expect("closing");
     }
 
     /// Runs an operation and keeps the errno of its error.

@@ -11,11 +11,11 @@ use adit_base::{Errno, Error, Result};
 use adit_store::{BlobId, Store};
 use std::cell::{Cell, RefCell};
 
-/// Orphans that mounting deletes before it returns; the rest is done in the background.
-const ORPHANS_AT_MOUNT: usize = 64;
+/// Orphans that are deleted before an opening returns; the others are deleted in the background.
+const ORPHANS_AT_OPENING: usize = 64;
 
 impl Fs {
-    /// Makes the root and the orphan directory of a fresh volume, and mounts it.
+    /// Makes the root and the orphan directory of a fresh volume, and opens it.
     pub async fn format(store: Store) -> Result<Fs> {
         let state = store.view(|view| view.state()).await?;
         if state.root != 0 {
@@ -43,11 +43,11 @@ impl Fs {
             })
             .await?;
         store.commit().await?;
-        Fs::mount(store).await
+        Fs::open_volume(store).await
     }
 
-    /// Mounts a volume that has a root, and deletes what a crash left in the orphan directory.
-    pub async fn mount(store: Store) -> Result<Fs> {
+    /// Opens a volume that has a root, and deletes what a crash left in the orphan directory.
+    pub async fn open_volume(store: Store) -> Result<Fs> {
         let state = store.view(|view| view.state()).await?;
         let directory = |slot, generation| BlobId { slot, generation };
         let root = directory(state.root, state.root_generation);
@@ -55,7 +55,7 @@ impl Fs {
         if root.slot == 0 {
             return Err(Error::with(
                 Errno::NOENT,
-                "mount: there is no file system on the volume",
+                "open: there is no file system on the volume",
             ));
         }
         let fs = Fs {
@@ -75,14 +75,14 @@ impl Fs {
             fs.store
                 .view(|view| resolve::directory(view, id).map(drop))
                 .await
-                .map_err(|error| error.context("mount the file system"))?;
+                .map_err(|error| error.context("open the file system"))?;
         }
         if !fs.store.is_read_only() {
             // What the orphan directory lists is deleted: it had better be no directory with a name.
             let above = fs.store.view(|view| Ok(view.slot(orphans)?.parent)).await?;
             if orphans.slot == root.slot || above != orphans.slot {
                 let what =
-                    "mount the file system: another directory is said to be that of its orphans";
+                    "open the file system: another directory is said to be that of its orphans";
                 return Err(Error::with(Errno::UCLEAN, what));
             }
             fs.reclaim_orphans().await?;
@@ -93,7 +93,7 @@ impl Fs {
     /// Deletes what nobody has open any more. Nothing is open yet.
     async fn reclaim_orphans(&self) -> Result<()> {
         let orphans = self.orphans();
-        let mut left = ORPHANS_AT_MOUNT;
+        let mut left = ORPHANS_AT_OPENING;
         let mut from = 0;
         loop {
             let (found, next) = orphans.list(from, left).await?;

@@ -4,199 +4,24 @@
 //! alone. Names come without slashes, inodes by number ([`Nodes`]), open files by handle ([`Handles`]). The kernel has checked
 //! permissions; who asks decides only whom things belong to.
 
-use crate::GONE;
-use crate::convert::{attributes, errno, file_type, kind_of_mode, set_time};
-use crate::handles::Handles;
-use crate::nodes::Nodes;
-use adit::{Errno, Error, Result, Volume};
-use adit_fs::{
-    AccessTimes, AllocateFlags, At, BlobId, Credentials, DirEntry, FileKind, Follow, Fs, OpenFile,
-    SetTime, Stat, XattrMode,
-};
+use crate::FOREVER;
+use crate::attributes::{AttributeChange, answer_xattr, decides_nothing, nothing};
+use crate::convert::{errno, file_type, kind_of_mode, set_time};
+use crate::mounted::{Mounted, Shared, who};
+use adit::{Errno, Result};
+use adit_fs::{AllocateFlags, At, Credentials, Follow, Stat, XattrMode};
 use fuser::*;
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
-/// Names and attributes that the kernel was told of stay true until it changes them itself.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Most bytes in a request to read or write.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way without somebody waiting for each (read-ahead, write-back).
 const BACKGROUND_MAX: u16 = 64;
-/// Names read from a directory at once, in bytes.
-const LISTING_BYTES: usize = 16 << 10;
-/// The kernel's number of the root.
-const ROOT: u64 = 1;
-
-/// A mounted volume; gone when it is closed.
-pub(crate) struct Shared {
-    mounted: RwLock<Option<Mounted>>,
-}
-
-/// The volume, and what the kernel has of it.
-struct Mounted {
-    volume: Volume,
-    root: BlobId,
-    nodes: Nodes,
-    handles: Handles,
-}
-
-impl Shared {
-    pub(crate) fn new(volume: Volume) -> Result<Shared> {
-        let root = volume.run(|fs| async { Ok(fs.root()) })?;
-        Ok(Shared {
-            mounted: RwLock::new(Some(Mounted {
-                volume,
-                root,
-                nodes: Nodes::default(),
-                handles: Handles::default(),
-            })),
-        })
-    }
-
-    /// Reading changes times of access by Linux's relatime rule from now on.
-    pub(crate) fn obey_relatime(&self) -> Result<()> {
-        self.with(|mounted| {
-            mounted.run(|fs| async {
-                fs.set_access_times(AccessTimes::Relative);
-                Ok(())
-            })
-        })
-    }
-
-    /// The volume's address.
-    pub(crate) fn address(&self) -> String {
-        self.with(|mounted| Ok(mounted.volume.address().to_owned()))
-            .unwrap_or_default()
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&Mounted) -> Result<T>) -> Result<T> {
-        let mounted = self.mounted.read().unwrap_or_else(PoisonError::into_inner);
-        f(mounted.as_ref().ok_or(Error::new(GONE))?)
-    }
-
-    /// Closes what is open, and the volume, after the requests under way.
-    pub(crate) fn finish(&self) -> Result<()> {
-        let taken = {
-            let mut mounted = self.mounted.write().unwrap_or_else(PoisonError::into_inner);
-            mounted.take()
-        };
-        let Some(mounted) = taken else { return Ok(()) };
-        let open = mounted.handles.take_all().into_iter();
-        for file in open.chain(mounted.nodes.take_kept()) {
-            mounted.close(&file);
-        }
-        mounted.volume.close()
-    }
-}
-
-impl Mounted {
-    /// Runs one operation of the file system.
-    fn run<'a, T, F, Fut>(&'a self, operation: F) -> Result<T>
-    where
-        T: Send,
-        F: FnOnce(&'a Fs) -> Fut + Send,
-        Fut: Future<Output = Result<T>> + 'a,
-    {
-        self.volume.run(operation)
-    }
-
-    /// The inode of a number.
-    fn id(&self, ino: INodeNo) -> Result<BlobId> {
-        match ino.0 {
-            ROOT => Ok(self.root),
-            number => Ok(self.nodes.get(number).ok_or(Errno::STALE)?),
-        }
-    }
-
-    /// The kernel's number of an inode.
-    fn number(&self, inode: u64) -> INodeNo {
-        INodeNo(if inode == self.root.slot { ROOT } else { inode })
-    }
-
-    fn file(&self, handle: FileHandle) -> Result<Arc<OpenFile>> {
-        Ok(self.handles.get(handle).ok_or(Errno::BADF)?)
-    }
-
-    fn attributes(&self, stat: &Stat) -> FileAttr {
-        attributes(self.number(stat.inode), stat)
-    }
-
-    fn stat(&self, who: &Credentials, id: BlobId) -> Result<Stat> {
-        self.run(|fs| fs.stat(At::inode(who, id), Follow::No))
-    }
-
-    /// What the kernel is told of an inode that it looked up or had made.
-    fn remember(&self, stat: &Stat) -> (FileAttr, Generation) {
-        let id = BlobId {
-            slot: stat.inode,
-            generation: stat.generation,
-        };
-        if let Some(gone) = self.nodes.remember(id) {
-            self.close(&gone);
-        }
-        (self.attributes(stat), Generation(stat.generation.into()))
-    }
-
-    /// The set-ID bits of a file go when somebody without privilege changes it, and when it changes hands. The kernel leaves that
-    /// to us (`FUSE_HANDLE_KILLPRIV_V2`): else it asks for `security.capability` before each write. It says when it writes,
-    /// and by a SETATTR that sets nothing.
-    fn drop_set_ids(&self, at: At<'_>) -> Result<()> {
-        let stat = self.run(|fs| fs.stat(at, Follow::No))?;
-        if stat.kind == FileKind::Directory {
-            return Ok(());
-        }
-        let mode = stat.mode;
-        let group = libc::S_ISGID | libc::S_IXGRP;
-        let dropped = match mode & group == group {
-            true => libc::S_ISUID | libc::S_ISGID,
-            false => libc::S_ISUID,
-        };
-        match mode & dropped {
-            0 => Ok(()),
-            _ => self.run(|fs| fs.set_mode(at, Follow::No, mode & !dropped)),
-        }
-    }
-
-    fn close(&self, file: &OpenFile) {
-        if let Err(error) = self.run(|fs| fs.close(file)) {
-            tracing::warn!(volume = self.volume.address(), %error, "a file was not closed");
-        }
-    }
-
-    /// Does what may take a name from an inode, and keeps that inode for as long as the kernel may ask for it.
-    fn removing<T>(&self, victim: At<'_>, remove: impl FnOnce() -> Result<T>) -> Result<T> {
-        let handle = adit_fs::OpenFlags::PATH | adit_fs::OpenFlags::NOFOLLOW;
-        let Ok(file) = self.run(|fs| fs.open(victim, handle, 0)) else {
-            return remove();
-        };
-        let done = remove();
-        let orphaned = self
-            .run(|fs| fs.fstat(&file))
-            .is_ok_and(|stat| stat.links == 0);
-        let unneeded = match orphaned {
-            true => self.nodes.keep(file),
-            false => Some(file),
-        };
-        if let Some(file) = unneeded {
-            self.close(&file);
-        }
-        done
-    }
-}
-
-/// Who asks. The kernel has decided that they may.
-fn who(request: &Request) -> Credentials {
-    Credentials {
-        privileged: true,
-        ..Credentials::user(request.uid(), request.gid(), &[])
-    }
-}
-
 /// How a file is opened here: what the kernel does itself is left out. (It goes past its own cache for O_DIRECT, and says
 /// where to write for O_APPEND.)
 fn open_flags(flags: i32) -> adit_fs::OpenFlags {
@@ -310,30 +135,17 @@ impl fuser::Filesystem for Filesystem {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let who = who(request);
-        let (accessed, modified) = (set_time(accessed), set_time(modified));
+        let change = AttributeChange {
+            size_bytes: size,
+            mode,
+            uid,
+            gid,
+            accessed: set_time(accessed),
+            modified: set_time(modified),
+        };
         let done = self.with(|mounted| {
-            let at = At::inode(&who, mounted.id(ino)?);
-            let nothing = (size, mode, uid, gid) == (None, None, None, None)
-                && (accessed, modified) == (SetTime::Omit, SetTime::Omit);
-            if nothing || size.is_some() && request.uid() != 0 {
-                mounted.drop_set_ids(at)?;
-            }
-            if let Some(size) = size {
-                match handle.and_then(|handle| mounted.handles.get(handle)) {
-                    Some(file) => mounted.run(|fs| fs.ftruncate(&file, size))?,
-                    None => mounted.run(|fs| fs.truncate(at, size))?,
-                }
-            }
-            if uid.is_some() || gid.is_some() {
-                mounted.run(|fs| fs.set_owner(at, Follow::No, uid, gid))?;
-            }
-            if let Some(mode) = mode {
-                mounted.run(|fs| fs.set_mode(at, Follow::No, mode))?;
-            }
-            mounted.run(|fs| fs.set_times(at, Follow::No, accessed, modified))?;
-            let stat = mounted.run(|fs| fs.stat(at, Follow::No))?;
-            Ok(mounted.attributes(&stat))
+            let file = handle.and_then(|handle| mounted.handles.get(handle));
+            mounted.change(&who(request), mounted.id(ino)?, file.as_deref(), &change)
         });
         answer!(reply, done, attr => reply.attr(&FOREVER, &attr));
     }
@@ -601,20 +413,10 @@ impl fuser::Filesystem for Filesystem {
     ) {
         let listed = self.with(|mounted| {
             let directory = mounted.file(handle)?;
-            let mut from = offset;
-            loop {
-                let batch = mounted.list(&directory, from)?;
-                let Some(last) = batch.last() else {
-                    return Ok(());
-                };
-                from = last.cookie;
-                for entry in &batch {
-                    let (ino, name) = (mounted.number(entry.inode), OsStr::from_bytes(&entry.name));
-                    if reply.add(ino, entry.cookie, file_type(entry.kind), name) {
-                        return Ok(());
-                    }
-                }
-            }
+            mounted.each_entry(&directory, offset, |entry| {
+                let (ino, name) = (mounted.number(entry.inode), OsStr::from_bytes(&entry.name));
+                Ok(reply.add(ino, entry.cookie, file_type(entry.kind), name))
+            })
         });
         answer!(reply, listed, () => reply.ok());
     }
@@ -627,39 +429,9 @@ impl fuser::Filesystem for Filesystem {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let who = who(request);
         let listed = self.with(|mounted| {
             let directory = mounted.file(handle)?;
-            let mut from = offset;
-            loop {
-                let batch = mounted.list(&directory, from)?;
-                let Some(last) = batch.last() else {
-                    return Ok(());
-                };
-                from = last.cookie;
-                for entry in &batch {
-                    let at = At::inside(&who, directory.blob_id(), &entry.name);
-                    let stat = match mounted.run(|fs| fs.stat(at, Follow::No)) {
-                        Ok(stat) => stat,
-                        // It went while the directory was read.
-                        Err(error) if error.errno() == Errno::NOENT => continue,
-                        Err(error) => return Err(error),
-                    };
-                    // The kernel doesn't count these two as looked up.
-                    let counted = !matches!(&*entry.name, b"." | b"..");
-                    let (attr, generation) = match counted {
-                        true => mounted.remember(&stat),
-                        false => (mounted.attributes(&stat), Generation(0)),
-                    };
-                    let name = OsStr::from_bytes(&entry.name);
-                    if reply.add(attr.ino, entry.cookie, name, &FOREVER, &attr, generation) {
-                        if counted && let Some(file) = mounted.nodes.forget(stat.inode, 1) {
-                            mounted.close(&file);
-                        }
-                        return Ok(());
-                    }
-                }
-            }
+            mounted.list_with_attributes(&who(request), &directory, offset, &mut reply)
         });
         answer!(reply, listed, () => reply.ok());
     }
@@ -884,51 +656,5 @@ impl Filesystem {
             mounted.run(|fs| fs.close(&file))
         });
         answer!(reply, done, () => reply.ok());
-    }
-}
-
-impl Mounted {
-    /// Entries of a directory behind a cookie; none at its end.
-    fn list(&self, directory: &OpenFile, from: u64) -> Result<Vec<DirEntry>> {
-        let mut entries = Vec::new();
-        self.run(|fs| fs.read_directory(directory, from, LISTING_BYTES, &mut entries))?;
-        Ok(entries)
-    }
-}
-
-/// Is this an attribute that file systems obey, and this one only keeps? A program that hears of "not supported" once, instead of
-/// "not there", asks for no other file: `ls -l` asks twice for each otherwise, and each time is a trip to this process.
-/// (A kernel with SELinux answers for it by itself.)
-fn decides_nothing(name: &OsStr) -> bool {
-    name == "security.selinux" || name.as_bytes().starts_with(b"system.posix_acl_")
-}
-
-/// An attribute's value, or its length if that is what the kernel wants to know.
-fn answer_xattr(reply: ReplyXattr, size: u32, value: &[u8]) {
-    match size {
-        0 => reply.size(value.len() as u32),
-        size if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
-        _ => reply.data(value),
-    }
-}
-
-/// The attributes of a name that there isn't.
-fn nothing() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: SystemTime::UNIX_EPOCH,
-        mtime: SystemTime::UNIX_EPOCH,
-        ctime: SystemTime::UNIX_EPOCH,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: file_type(FileKind::File),
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
     }
 }

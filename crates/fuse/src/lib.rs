@@ -10,15 +10,19 @@
 //! answered when Adit has the data: it survives the death of this process, which pages that the kernel writes back
 //! later (those of a shared mapping) do only from then on.
 
+mod attributes;
 mod convert;
 mod filesystem;
 mod handles;
+mod listing;
+mod mounted;
 mod nodes;
 mod place;
 
 use adit::{Errno, Error, Result, Volume};
-use filesystem::{Filesystem, Shared};
+use filesystem::Filesystem;
 use fuser::{Config, Session, SessionACL};
+use mounted::Shared;
 use place::Place;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -152,3 +156,6 @@ fn end_on_signal(signals: &libc::sigset_t, place: &Place, shared: &Shared) {
 
 /// What is answered when the volume isn't there any more.
 const GONE: Errno = Errno::NOTCONN;
+
+/// Names and attributes that the kernel was told of stay true until it changes them itself.
+pub(crate) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);

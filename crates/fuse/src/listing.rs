@@ -1,0 +1,69 @@
+//! Reading directories for the kernel.
+
+use crate::FOREVER;
+use crate::mounted::Mounted;
+use adit::{Errno, Result};
+use adit_fs::{At, Credentials, DirEntry, Follow, OpenFile};
+use fuser::{Generation, ReplyDirectoryPlus};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Names read from a directory at once, in bytes.
+const LISTING_BYTES: usize = 16 << 10;
+impl Mounted {
+    /// Calls `add` with the entries behind the cookie `from`, until it answers that no more fit.
+    pub(crate) fn each_entry(
+        &self,
+        directory: &OpenFile,
+        mut from: u64,
+        mut add: impl FnMut(&DirEntry) -> Result<bool>,
+    ) -> Result<()> {
+        loop {
+            let mut entries = Vec::new();
+            self.run(|fs| fs.read_directory(directory, from, LISTING_BYTES, &mut entries))?;
+            let Some(last) = entries.last() else {
+                return Ok(());
+            };
+            from = last.cookie;
+            for entry in &entries {
+                if add(entry)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Answers entries with the attributes of their inodes, which the kernel then has looked up.
+    pub(crate) fn list_with_attributes(
+        &self,
+        who: &Credentials,
+        directory: &OpenFile,
+        from: u64,
+        reply: &mut ReplyDirectoryPlus,
+    ) -> Result<()> {
+        self.each_entry(directory, from, |entry| {
+            let at = At::inside(who, directory.blob_id(), &entry.name);
+            let stat = match self.run(|fs| fs.stat(at, Follow::No)) {
+                Ok(stat) => stat,
+                // It was removed while the directory was read.
+                Err(error) if error.errno() == Errno::NOENT => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            // The kernel does not count these two as looked up.
+            let counted = !matches!(&*entry.name, b"." | b"..");
+            let (attr, generation) = match counted {
+                true => self.remember(&stat),
+                false => (self.attributes(&stat), Generation(0)),
+            };
+            let name = OsStr::from_bytes(&entry.name);
+            let full = reply.add(attr.ino, entry.cookie, name, &FOREVER, &attr, generation);
+            if full
+                && counted
+                && let Some(file) = self.nodes.forget(stat.inode, 1)
+            {
+                self.close(&file);
+            }
+            Ok(full)
+        })
+    }
+}

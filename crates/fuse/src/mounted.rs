@@ -1,0 +1,164 @@
+//! The volume behind a mount, and what the kernel has of it.
+//!
+//! Names come without slashes, inodes by number ([`Nodes`]), open files by handle ([`Handles`]).
+
+use crate::GONE;
+use crate::convert::attributes;
+use crate::handles::Handles;
+use crate::nodes::Nodes;
+use adit::{Errno, Error, Result, Volume};
+use adit_fs::{AccessTimes, At, BlobId, Credentials, Follow, Fs, OpenFile, Stat};
+use fuser::{FileAttr, FileHandle, Generation, INodeNo, Request};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The kernel's number of the root.
+const ROOT: u64 = 1;
+
+/// A mounted volume; gone when it is closed.
+pub(crate) struct Shared {
+    mounted: RwLock<Option<Mounted>>,
+}
+
+/// The volume, and what the kernel has of it.
+pub(crate) struct Mounted {
+    volume: Volume,
+    root: BlobId,
+    pub(crate) nodes: Nodes,
+    pub(crate) handles: Handles,
+}
+
+impl Shared {
+    pub(crate) fn new(volume: Volume) -> Result<Shared> {
+        let root = volume.run(|fs| async { Ok(fs.root()) })?;
+        Ok(Shared {
+            mounted: RwLock::new(Some(Mounted {
+                volume,
+                root,
+                nodes: Nodes::default(),
+                handles: Handles::default(),
+            })),
+        })
+    }
+
+    /// Reading changes times of access by Linux's relatime rule from now on.
+    pub(crate) fn obey_relatime(&self) -> Result<()> {
+        self.with(|mounted| {
+            mounted.run(|fs| async {
+                fs.set_access_times(AccessTimes::Relative);
+                Ok(())
+            })
+        })
+    }
+
+    /// The volume's address.
+    pub(crate) fn address(&self) -> String {
+        self.with(|mounted| Ok(mounted.volume.address().to_owned()))
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&Mounted) -> Result<T>) -> Result<T> {
+        let mounted = self.mounted.read().unwrap_or_else(PoisonError::into_inner);
+        f(mounted.as_ref().ok_or(Error::new(GONE))?)
+    }
+
+    /// Closes what is open, and the volume, after the requests under way.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let taken = {
+            let mut mounted = self.mounted.write().unwrap_or_else(PoisonError::into_inner);
+            mounted.take()
+        };
+        let Some(mounted) = taken else { return Ok(()) };
+        let open = mounted.handles.take_all().into_iter();
+        for file in open.chain(mounted.nodes.take_kept()) {
+            mounted.close(&file);
+        }
+        mounted.volume.close()
+    }
+}
+
+impl Mounted {
+    /// Runs one operation of the file system.
+    pub(crate) fn run<'a, T, F, Fut>(&'a self, operation: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a Fs) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        self.volume.run(operation)
+    }
+
+    /// The inode of a number.
+    pub(crate) fn id(&self, ino: INodeNo) -> Result<BlobId> {
+        match ino.0 {
+            ROOT => Ok(self.root),
+            number => Ok(self.nodes.get(number).ok_or(Errno::STALE)?),
+        }
+    }
+
+    /// The kernel's number of an inode.
+    pub(crate) fn number(&self, inode: u64) -> INodeNo {
+        INodeNo(if inode == self.root.slot { ROOT } else { inode })
+    }
+
+    pub(crate) fn file(&self, handle: FileHandle) -> Result<Arc<OpenFile>> {
+        Ok(self.handles.get(handle).ok_or(Errno::BADF)?)
+    }
+
+    pub(crate) fn attributes(&self, stat: &Stat) -> FileAttr {
+        attributes(self.number(stat.inode), stat)
+    }
+
+    pub(crate) fn stat(&self, who: &Credentials, id: BlobId) -> Result<Stat> {
+        self.run(|fs| fs.stat(At::inode(who, id), Follow::No))
+    }
+
+    /// What the kernel is told of an inode that it looked up or had made.
+    pub(crate) fn remember(&self, stat: &Stat) -> (FileAttr, Generation) {
+        let id = BlobId {
+            slot: stat.inode,
+            generation: stat.generation,
+        };
+        if let Some(gone) = self.nodes.remember(id) {
+            self.close(&gone);
+        }
+        (self.attributes(stat), Generation(stat.generation.into()))
+    }
+
+    pub(crate) fn close(&self, file: &OpenFile) {
+        if let Err(error) = self.run(|fs| fs.close(file)) {
+            tracing::warn!(volume = self.volume.address(), %error, "a file was not closed");
+        }
+    }
+
+    /// Does what may take a name from an inode, and keeps that inode for as long as the kernel may ask for it.
+    pub(crate) fn removing<T>(
+        &self,
+        victim: At<'_>,
+        remove: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let handle = adit_fs::OpenFlags::PATH | adit_fs::OpenFlags::NOFOLLOW;
+        let Ok(file) = self.run(|fs| fs.open(victim, handle, 0)) else {
+            return remove();
+        };
+        let done = remove();
+        let orphaned = self
+            .run(|fs| fs.fstat(&file))
+            .is_ok_and(|stat| stat.links == 0);
+        let unneeded = match orphaned {
+            true => self.nodes.keep(file),
+            false => Some(file),
+        };
+        if let Some(file) = unneeded {
+            self.close(&file);
+        }
+        done
+    }
+}
+
+/// Who asks. The kernel has decided that they may.
+pub(crate) fn who(request: &Request) -> Credentials {
+    Credentials {
+        privileged: true,
+        ..Credentials::user(request.uid(), request.gid(), &[])
+    }
+}

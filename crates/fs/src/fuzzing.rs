@@ -5,7 +5,7 @@ use adit_base::hash::HashKey;
 use adit_store::format::Slot;
 use adit_store::pages::{Pages, PagesRead, Stop};
 
-/// What a name stands for: slot address, generation, kind.
+/// The inode of a name: slot address, generation, kind.
 pub type Target = (u64, u32, u8);
 
 const KEY: HashKey = HashKey([1, 2]);
@@ -69,7 +69,8 @@ pub fn replace(
     names::replace(pages, slot, owner, &Name::new(&KEY, name), target(to)).map(told)
 }
 
-/// Calls `each` with the keys and names of one leaf from a key on; answers from where to go on.
+/// Calls `each` with the keys and names of one leaf from a key on; returns the key to continue
+/// from.
 pub fn read_leaf(
     pages: &impl PagesRead,
     slot: &Slot,

@@ -1,5 +1,5 @@
-//! What is shown to somebody who only looks: directories with attributes, and what is open. In pieces, so that
-//! nobody who has work to do waits long for an onlooker.
+//! Inspection of a volume in use: directories with attributes, and open descriptors. It goes in
+//! pieces, so that operations of the volume's users wait only briefly.
 
 use crate::inode::resolve;
 use crate::inode::slot::stat_of;
@@ -14,7 +14,7 @@ use adit_store::BlobId;
 pub struct ListedEntry {
     /// The entry.
     pub entry: DirEntry,
-    /// Of the same moment.
+    /// The attributes at the same moment.
     pub stat: Option<Stat>,
 }
 
@@ -27,7 +27,7 @@ pub struct OpenDescriptor {
     pub inode: u64,
     /// Tells inodes apart that had the same number one after the other.
     pub generation: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// How it was opened.
     pub flags: OpenFlags,
@@ -38,8 +38,9 @@ pub struct OpenDescriptor {
 }
 
 impl Fs {
-    /// At most `entries_max` entries of a directory behind `cookie` (0: from the start), without `.` and
-    /// `..`. None: the end. What exists during the whole iteration appears exactly once.
+    /// At most `entries_max` entries of a directory behind `cookie` (0: from the start), without
+    /// `.` and `..`. None: the end. An entry that exists during the whole iteration appears exactly
+    /// once.
     pub async fn list(
         &self,
         at: At<'_>,

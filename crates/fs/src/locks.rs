@@ -35,10 +35,11 @@ fn wanted(file: &OpenFile, lock: &RangeLock) -> Result<Lock> {
     })
 }
 
-/// Advisory locks: they keep nobody from reading or writing.
+/// Advisory locks: they do not stop reads or writes.
 impl Fs {
-    /// Takes or gives back the lock of the whole file; owned by the descriptor. Waiting to convert a
-    /// lock gives up the one that is held, as flock(2) says; failing to convert without waiting keeps it.
+    /// Takes or releases the lock of the whole file, which the descriptor owns. Waiting to convert
+    /// a lock releases the one that is held, as flock(2) says; a conversion that fails without
+    /// waiting keeps it.
     pub async fn flock(&self, file: &OpenFile, operation: FlockOperation) -> Result<()> {
         let inode = self.usable(file)?;
         let locks = &inode.locks;
@@ -68,10 +69,11 @@ impl Fs {
         Ok(())
     }
 
-    /// Locks a range of bytes as fcntl(2) does, in place of what the owner has locked there. When another owner's lock
-    /// excludes it: EAGAIN, or waiting, which EDEADLK refuses if POSIX owners would wait for each other, and closing the
-    /// descriptor ends with EBADF. EBADF also if the descriptor can't read (Shared) or write (Exclusive);
-    /// EINVAL or EOVERFLOW for a range that no file has; ENOLCK beyond [`LOCKS_MAX`].
+    /// Locks a range of bytes as fcntl(2) does, in place of the owner's locks there. If another
+    /// owner's lock excludes it: EAGAIN, or with `wait` the call waits. EDEADLK if POSIX owners
+    /// would wait for each other; EBADF if the descriptor is closed meanwhile, and if it cannot
+    /// read (Shared) or write (Exclusive); EINVAL or EOVERFLOW for a range that no file has; ENOLCK
+    /// beyond `LOCKS_MAX`.
     pub async fn lock_range(&self, file: &OpenFile, lock: &RangeLock, wait: bool) -> Result<()> {
         let inode = self.usable(file)?;
         let allowed = match lock.mode {
@@ -98,7 +100,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives back what the owner has locked in a range. ENOLCK if that would split a lock into one too many.
+    /// Releases the owner's locks in a range. ENOLCK if a split would make too many locks.
     pub async fn unlock_range(
         &self,
         file: &OpenFile,
@@ -112,7 +114,7 @@ impl Fs {
         locks.replace(&locks.ranges, holder(file, owner), None, first, last)
     }
 
-    /// A lock that keeps this one from being granted, the one that begins first; None if it would be.
+    /// The first lock that excludes this one; None if this one would be granted.
     pub async fn test_lock(&self, file: &OpenFile, lock: &RangeLock) -> Result<Option<RangeLock>> {
         let inode = self.usable(file)?;
         let blocker = inode.locks.ranges.blocker(&wanted(file, lock)?);
@@ -130,8 +132,9 @@ impl Fs {
         }))
     }
 
-    /// Gives back all range locks of a POSIX owner on the inode: what POSIX wants when a process closes any
-    /// of its descriptors of a file. Those who know the owner call it before [`Fs::close`].
+    /// Releases all range locks of a POSIX owner on the inode, as POSIX requires when a process
+    /// closes any of its descriptors of a file. A caller that knows the owner calls it before
+    /// [`Fs::close`].
     pub async fn release_locks(&self, file: &OpenFile, owner: u64) -> Result<()> {
         let inode = self.inode(file)?;
         let locks = &inode.locks;

@@ -1,4 +1,4 @@
-//! What callers of the file system pass in and get back: flags, attributes, directory entries.
+//! The arguments and results of operations: flags, attributes, directory entries.
 //!
 //! Values of flags and modes are those of Linux, so that the C interface passes them through.
 //! Nothing here is an on-device layout.
@@ -33,8 +33,8 @@ bitflags! {
         const DIRECTORY = libc::O_DIRECTORY as u32;
         /// Reading doesn't change the time of access. Only for the owner, else EPERM.
         const NOATIME = libc::O_NOATIME as u32;
-        /// No right to the content is asked for, and none is had: a handle on an inode of any kind, a symbolic link with
-        /// [`OpenFlags::NOFOLLOW`]. It keeps the inode.
+        /// A handle on an inode of any kind (a symbolic link with [`OpenFlags::NOFOLLOW`]), without
+        /// a right to its content. It keeps the inode.
         const PATH = libc::O_PATH as u32;
         /// Fail with ELOOP when the last component is a symbolic link.
         const NOFOLLOW = libc::O_NOFOLLOW as u32;
@@ -84,7 +84,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// What somebody wants to do with an inode; the values of Linux's `R_OK`, `W_OK` and `X_OK`. None: does it exist?
+    /// The rights that a caller asks for; the values of Linux's `R_OK`, `W_OK` and `X_OK`. None:
+    /// does the inode exist?
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Access: u32 {
         /// Read its content, or the names in a directory.
@@ -96,7 +97,8 @@ bitflags! {
     }
 }
 
-/// Who asks. What they make belongs to them, and they may do what the permission bits say.
+/// The user on whose behalf an operation runs: it owns the inodes that it makes, and permission
+/// bits bind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// User.
@@ -105,7 +107,7 @@ pub struct Credentials {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Box<[u32]>,
-    /// Permission bits don't bind them (the capabilities of Linux's superuser, all or none).
+    /// Permission bits do not bind it (the capabilities of Linux's superuser, all or none).
     pub privileged: bool,
 }
 
@@ -120,7 +122,8 @@ impl Credentials {
         }
     }
 
-    /// The effective user and group of this process, privileged: who can open a volume's device can do anything with it.
+    /// The effective user and group of this process, privileged: a process that can open a volume's
+    /// device can do anything with it.
     pub fn process() -> Credentials {
         // SAFETY: neither call has preconditions or fails.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -131,7 +134,7 @@ impl Credentials {
     }
 }
 
-/// A path, where it begins, and who follows it.
+/// A path, its starting directory, and the credentials that follow it.
 #[derive(Clone, Copy, Debug)]
 pub struct At<'p> {
     pub(crate) who: &'p Credentials,
@@ -158,7 +161,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// An inode itself, whether or not it has a name.
+    /// An inode by its id, with or without a name.
     pub fn inode(who: &'p Credentials, id: BlobId) -> At<'p> {
         At {
             who,
@@ -168,17 +171,17 @@ impl<'p> At<'p> {
     }
 }
 
-/// What becomes of a symbolic link that is a path's last component. (Those before it are always followed, and so is one
-/// with a slash behind it.)
+/// The treatment of a symbolic link that is the last component of a path. (Links before it are
+/// always followed, and so is one with a trailing slash.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Follow {
-    /// What it leads to is meant.
+    /// Follow it.
     Yes,
-    /// It is meant itself.
+    /// Use the link itself.
     No,
 }
 
-/// What `flock` does.
+/// An operation of `flock`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlockOperation {
     /// Take the lock together with other sharers.
@@ -195,25 +198,25 @@ pub enum FlockOperation {
     Unlock,
 }
 
-/// With whom a lock may be held.
+/// The mode of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockMode {
-    /// With other sharers.
+    /// Several owners may hold it.
     Shared,
-    /// With nobody.
+    /// One owner holds it.
     Exclusive,
 }
 
-/// Whose a lock of a byte range is. Different owners exclude each other, of whichever kind they are.
+/// The owner of a lock of a byte range. Different owners exclude each other, of either kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockOwner {
-    /// The descriptor's (`F_OFD_SETLK`): closing it gives the lock back.
+    /// The descriptor (`F_OFD_SETLK`): closing it releases the lock.
     Descriptor,
-    /// A process's (`F_SETLK`), or whatever else the caller has ids for.
+    /// A process (`F_SETLK`), or another owner to which the caller gives an id.
     Posix {
         /// Tells owners apart.
         id: u64,
-        /// Told to who asks what blocks him, and not used otherwise.
+        /// Returned by a test for a conflicting lock, and not used otherwise.
         pid: i32,
     },
 }
@@ -221,17 +224,17 @@ pub enum LockOwner {
 /// A lock of a range of bytes, as fcntl(2) has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RangeLock {
-    /// Whose it is.
+    /// Its owner.
     pub owner: LockOwner,
-    /// With whom it may be held.
+    /// Its mode.
     pub mode: LockMode,
-    /// First byte, wherever the file ends.
+    /// First byte; it may lie behind the end of the file.
     pub offset: u64,
-    /// Bytes; 0: to the end of the file, however it grows.
+    /// Bytes; 0: to the end of the file, also when it grows.
     pub len_bytes: u64,
 }
 
-/// What an inode is.
+/// The kind of an inode.
 pub use adit_store::format::BlobKind as FileKind;
 
 /// Attributes of an inode, as `struct stat` has them.
@@ -241,7 +244,7 @@ pub struct Stat {
     pub inode: u64,
     /// Tells inodes apart that had the same number one after the other.
     pub generation: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Type and permissions as in `st_mode`.
     pub mode: u32,
@@ -295,7 +298,7 @@ pub struct StatFs {
 pub struct DirEntry {
     /// Inode number.
     pub inode: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Pass this to go on behind this entry. Stable across insertions and deletions.
     pub cookie: u64,

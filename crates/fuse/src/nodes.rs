@@ -80,6 +80,10 @@ impl Nodes {
             return None;
         };
         let node = entry.get_mut();
+        debug_assert!(
+            lookups <= node.lookups,
+            "the kernel forgets its lookups once"
+        );
         node.lookups = node.lookups.saturating_sub(lookups);
         if node.lookups > 0 {
             return None;

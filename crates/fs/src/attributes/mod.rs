@@ -1,4 +1,4 @@
-//! Attributes of inodes: reading and setting them.
+//! Reading and setting the attributes of inodes.
 
 mod xattrs;
 
@@ -59,7 +59,7 @@ impl Change {
                 slot.gid = gid.unwrap_or(slot.gid);
             }
             Change::Times(accessed, modified) => {
-                // Who may write may say that it happened now, and nothing else.
+                // A caller who may write may set both times to now, and nothing else.
                 match (accessed, modified) {
                     (SetTime::Now, SetTime::Now) if !who.owns(slot) => {
                         who.check_access(slot, Access::WRITE)?;
@@ -182,7 +182,7 @@ impl Fs {
         self.change(at, follow, Change::Mode(mode)).await
     }
 
-    /// Sets owner and group; None leaves it. The set-ID bits of what is no directory go.
+    /// Sets owner and group; None leaves it. Clears the set-ID bits, except of a directory.
     pub async fn set_owner(
         &self,
         at: At<'_>,
@@ -193,7 +193,8 @@ impl Fs {
         self.change(at, follow, Change::Owner(uid, gid)).await
     }
 
-    /// Sets access and modification time. Both to now: whoever may write; else the owner.
+    /// Sets access and modification time. Setting both to now takes the right to write; anything
+    /// else takes ownership.
     pub async fn set_times(
         &self,
         at: At<'_>,
@@ -231,7 +232,8 @@ impl Fs {
             .await
     }
 
-    /// Clears the set-ID bits of a file before a write or truncate by a caller whose writes clear them.
+    /// Clears the set-ID bits of a file before a write or truncate by a caller whose writes clear
+    /// them.
     pub(crate) async fn drop_set_ids(&self, who: &Credentials, blob: &Blob) -> Result<()> {
         if who.privileged || blob.with_slot(|slot| who.dropped_by_write(slot)) == 0 {
             return Ok(());
@@ -261,7 +263,7 @@ impl Fs {
         }
     }
 
-    /// As [`Fs::note_change`], of whatever inode.
+    /// As [`Fs::note_change`], by inode number.
     pub(crate) fn note_changed(&self, id: BlobId) {
         if let Some(blob) = self.store.blob_resident(id) {
             self.note_change(&blob);

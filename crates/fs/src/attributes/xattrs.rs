@@ -1,6 +1,8 @@
-//! Extended attributes by path and by descriptor, and who may see and change which: the rules of xattr(7).
+//! Extended attributes by path and by descriptor, and the rights to see and change them: the rules
+//! of xattr(7).
 //!
-//! Access control lists (`system.posix_acl_*`) are data: they are kept and returned, and decide nothing.
+//! Access control lists (`system.posix_acl_*`) are data: they are stored and returned, and grant
+//! nothing.
 
 use crate::inode::permission::STICKY;
 use crate::inode::resolve;
@@ -13,17 +15,18 @@ use adit_store::format::Slot;
 use adit_store::pages::Stop;
 use adit_store::{BlobId, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
 
-/// Longest value that any file system of Linux takes. (Here less fits: what there is for all of an inode's attributes.)
+/// Longest value that any file system of Linux takes. (All attributes of an inode share less than
+/// that here.)
 const XATTR_VALUE_BYTES_MAX: usize = 65_536;
 
-/// Whose attributes they are.
+/// The namespace of an attribute's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Namespace {
-    /// For everybody who may read or write the file.
+    /// Readers of the file read them, writers change them.
     User,
     /// For the privileged.
     Trusted,
-    /// For security modules; everybody reads.
+    /// For security modules; every user reads them.
     Security,
     /// Access control lists.
     Acl {
@@ -57,7 +60,7 @@ fn namespace(slot: &Slot, name: &[u8]) -> Namespace {
         .map_or(Namespace::Unknown, |(_, namespace)| *namespace)
 }
 
-/// ERANGE for what can't be a name.
+/// ERANGE for an impossible length of a name.
 fn check_length(name: &[u8]) -> Result<(), Errno> {
     match name.len() {
         1..=XATTR_NAME_BYTES_MAX => Ok(()),
@@ -75,7 +78,8 @@ fn check_kept(slot: &Slot, name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Only files and directories have attributes of users: on others, permission bits don't say who may write.
+/// Only files and directories have attributes of users: the permission bits of other inodes grant
+/// no right to write attributes.
 fn takes_user_attributes(slot: &Slot) -> bool {
     matches!(
         FileKind::from_u8(slot.kind),
@@ -95,7 +99,7 @@ fn check_get(who: &Credentials, slot: &Slot, name: &[u8]) -> Result<(), Errno> {
     check_kept(slot, name)
 }
 
-/// What is to become of an attribute.
+/// The change of an attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Purpose {
     Set,
@@ -147,9 +151,9 @@ impl Fs {
             .await
     }
 
-    /// Sets an extended attribute; `mode` says whether it may, must or must not exist. Names begin with `user.`,
-    /// `trusted.` or `security.`, or are those of access control lists, else EOPNOTSUPP. ENOSPC when all of an inode's
-    /// attributes together exceed `XATTR_BYTES_MAX`.
+    /// Sets an extended attribute; `mode` says whether it may, must or must not exist. Names begin
+    /// with `user.`, `trusted.` or `security.`, or are those of access control lists, else
+    /// EOPNOTSUPP. ENOSPC when all of an inode's attributes together exceed `XATTR_BYTES_MAX`.
     pub async fn xattr_set(
         &self,
         at: At<'_>,

@@ -1,8 +1,9 @@
-//! Is the namespace sound? Walks all directories and compares what they name with what exists.
+//! Is the namespace sound? Walks all directories and compares their entries with the inodes.
 //!
-//! Finds: entries of inodes that are gone or of another kind, directories with several names or a wrong
-//! parent, wrong link counts, inodes without a name that aren't orphans. It changes nothing, and it goes on behind
-//! what it finds. It needs memory for every inode. Pages and maps are the business of `Store::check`.
+//! It finds entries of missing inodes or of inodes of another kind, directories with several names
+//! or a wrong parent, wrong link counts, and inodes that have no name and are no orphans. It
+//! changes nothing and continues after a finding. It needs memory for every inode. `Store::check`
+//! checks pages and maps.
 
 mod scrub;
 
@@ -15,7 +16,7 @@ use adit_base::Result;
 use adit_store::BlobId;
 use std::collections::HashMap;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
     /// Directories that can be reached, the root included.
@@ -26,7 +27,7 @@ pub struct CheckReport {
     pub orphans: u64,
     /// Blobs without names.
     pub blobs: u64,
-    /// What is wrong, a sentence each. Empty: nothing.
+    /// The problems, a sentence each. Empty: none.
     pub problems: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Reading all data, and naming the files whose data is lost.
+//! Reading all data, and naming the files that lost some.
 
 use crate::inode::resolve;
 use crate::names;
@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 impl Fs {
-    /// As [`adit_store::Store::scrub`], and a path for each file that lost something, by slot address; where there is none, it is unlinked, or its
-    /// directory can't be read.
+    /// As [`adit_store::Store::scrub`], and a path for each file that lost something, by slot
+    /// address; where there is none, it is unlinked, or its directory can't be read.
     pub async fn scrub(
         &self,
         options: ScrubOptions,

@@ -13,13 +13,14 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 const PIECE_BYTES: u64 = 256 << 10;
 
 impl Fs {
-    /// Where the next data is, from `offset` on: `SEEK_DATA`. ENXIO when there is none up to the end. Preallocated pages
-    /// that nobody wrote to are no data.
+    /// The offset of the next data at or after `offset`: `SEEK_DATA`. ENXIO if there is none up to
+    /// the end. Preallocated pages without a write are no data.
     pub async fn next_data(&self, file: &OpenFile, offset: u64) -> Result<u64> {
         self.seek(file, offset, Sought::Data).await
     }
 
-    /// Where the next hole is, from `offset` on: `SEEK_HOLE`. The end of the file counts as one; ENXIO from there on.
+    /// The offset of the next hole at or after `offset`: `SEEK_HOLE`. The end of the file counts as
+    /// a hole; ENXIO from there on.
     pub async fn next_hole(&self, file: &OpenFile, offset: u64) -> Result<u64> {
         self.seek(file, offset, Sought::Hole).await
     }
@@ -29,12 +30,14 @@ impl Fs {
         self.store.seek(inode.content()?, offset, sought).await
     }
 
-    /// Copies up to `len_bytes` from one open file to another, or to another place of the same, and answers how many: fewer
-    /// at the end of the source, after [`COPY_BYTES_MAX`], and when an error came after a part. It is no single change: others
-    /// may see a part of it, and a crash may leave one. Holes stay holes where the target has holes.
+    /// Copies up to `len_bytes` from one open file to another, or to another place of the same, and
+    /// returns the number of bytes copied: fewer at the end of the source, after
+    /// [`COPY_BYTES_MAX`], and if an error followed the first piece. A copy is not atomic: readers
+    /// may see a part of it, and a crash may leave one. Holes stay holes where the target has
+    /// holes.
     ///
-    /// As copy_file_range(2): EBADF unless readable and writable, and for a target with APPEND; EINVAL when the ranges
-    /// overlap in one file; EFBIG, EOVERFLOW.
+    /// As copy_file_range(2): EBADF unless readable and writable, and for a target with APPEND;
+    /// EINVAL when the ranges overlap in one file; EFBIG, EOVERFLOW.
     pub async fn copy_range(
         &self,
         source: &OpenFile,
@@ -81,14 +84,17 @@ impl Fs {
             {
                 // The source became shorter meanwhile.
                 Ok(0) => break,
-                Ok(count) => done += count,
+                Ok(count) => {
+                    done += count;
+                    debug_assert!(done <= len_bytes, "a piece is no longer than what is left");
+                }
                 Err(error) => failure = Some(error),
             }
         }
         if done == 0 {
             return failure.map_or(Ok(0), Err);
         }
-        // What was left out in the end is still missing.
+        // A hole at the end of the copy was left out: it is still missing.
         if to.size() < target_offset + done {
             self.store.resize(to, target_offset + done).await?;
         }
@@ -99,7 +105,8 @@ impl Fs {
         Ok(done)
     }
 
-    /// Copies some bytes, or leaves a hole out that is one in the target too; how many bytes that was.
+    /// Copies some bytes, or leaves a hole out that is one in the target too; how many bytes that
+    /// was.
     async fn copy_piece(
         &self,
         from: &Rc<Blob>,

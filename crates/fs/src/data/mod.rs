@@ -1,10 +1,14 @@
-//! Operations on the content of open files: thin, since blobs do the work. What is added here: the rules
-//! of descriptors (modes, APPEND, DIRECT, SYNC), several pieces of memory, and fsync's promise for names.
+//! Operations on the content of open files. Blobs do most of the work; this room adds the rules of
+//! descriptors (modes, APPEND, DIRECT, SYNC), vectored IO, and fsync's promise for names.
 //!
-//! Life of an fsync: the blob's data, size, map and attributes become durable ([`Store::sync`]), and with them its
-//! names, since every transaction that gives or takes one changes the inode's slot; then the last transaction that moved
-//! a directory ([`Store::commit_to`], free when that was the same journal write); then errors of earlier write-back are
-//! reported, once to each descriptor.
+//! `open`: opening and closing; `read`, `write`; `size`: truncate and fallocate; `copy`: holes and
+//! copies; `sync`: durability.
+//!
+//! Life of an fsync: the blob's data, size, map and attributes become durable (`Store::sync`), and
+//! with them its names, since every transaction that adds or removes a name changes the inode's
+//! slot; then the last transaction that moved a directory (`Store::commit_to`, free if the same
+//! journal write contained it). Then fsync reports errors of earlier write-back, once to each
+//! descriptor.
 
 mod copy;
 mod open;

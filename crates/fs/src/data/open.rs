@@ -1,4 +1,4 @@
-//! Descriptors: opening, closing, and the way from an [`OpenFile`] to its inode.
+//! Opening and closing of files, directories and blobs.
 
 use crate::inode::resolve::{self, Intent, Last};
 use crate::inode::slot::{fresh_slot, kind_of};
@@ -22,7 +22,7 @@ fn check_open(
     if flags.contains(OpenFlags::PATH) {
         return Ok(());
     }
-    // Both bits: for neither, but whoever may do both.
+    // Both bits: it can neither read nor write, and takes the rights to do both.
     let both = flags.contains(OpenFlags::WRITE_ONLY | OpenFlags::READ_WRITE);
     let mut wanted = Access::empty();
     wanted.set(Access::READ, flags.readable() || both);
@@ -43,8 +43,9 @@ fn check_open(
 }
 
 impl Fs {
-    /// Opens a file or directory. `mode` holds the permission bits of a file that is created. What is neither can be
-    /// opened with [`OpenFlags::PATH`] only, else ENXIO: what pipes, sockets and devices do is not done here.
+    /// Opens a file or directory. `mode` holds the permission bits of a file that is created.
+    /// Pipes, sockets and devices can be opened with [`OpenFlags::PATH`] only, else ENXIO: Adit
+    /// stores them and does nothing with them.
     pub async fn open(&self, at: At<'_>, flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>> {
         let creating = flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::PATH);
         if creating && flags.contains(OpenFlags::DIRECTORY) {
@@ -97,7 +98,7 @@ impl Fs {
                         Box::pin(self.create(at.who, parent, &name, New::File, mode));
                     match make.await {
                         Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
-                        // Another one was faster.
+                        // Another caller made it meanwhile.
                         Err(error)
                             if error.errno() == Errno::EXIST
                                 && !flags.contains(OpenFlags::EXCLUSIVE) =>
@@ -123,7 +124,8 @@ impl Fs {
         }
     }
 
-    /// Closes: its locks go, an unlinked file's data too when it was the last descriptor. Does not sync.
+    /// Closes: its locks go, an unlinked file's data too when it was the last descriptor. Does not
+    /// sync.
     pub async fn close(&self, file: &OpenFile) -> Result<()> {
         let taken = self.descriptors.borrow_mut().take(file);
         let inode = taken.ok_or(Error::new(Errno::BADF))?;
@@ -171,7 +173,7 @@ impl Fs {
             self.close(&file).await?;
             return Err(Errno::BUSY.into());
         }
-        // From here on nobody else can open it; a crash before the end leaves the blob or nothing.
+        // From here on it cannot be opened; a crash before the end leaves the blob or nothing.
         inode.unlinked.set(true);
         let taken = self.descriptors.borrow_mut().take(&file);
         drop((inode, taken));

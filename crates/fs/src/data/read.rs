@@ -21,7 +21,8 @@ impl Fs {
         }
     }
 
-    /// Reads into several pieces of memory, one behind the other: one read, which no write falls into.
+    /// Reads into several pieces of memory, one behind the other: one read, which no write falls
+    /// into.
     pub async fn read_vectored(
         &self,
         file: &OpenFile,
@@ -37,8 +38,8 @@ impl Fs {
         (self.store.read_vectored(&blob, offset, buffers, direct)).await
     }
 
-    /// A read without a copy where the data is cached: at most to the end of its page, short at the end of
-    /// the file. The buffer keeps its content whatever is written later.
+    /// A read without a copy where the data is cached: at most to the end of its page, short at the
+    /// end of the file. Later writes do not change the buffer.
     pub async fn read_borrowed(
         &self,
         file: &OpenFile,

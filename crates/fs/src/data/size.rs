@@ -9,7 +9,7 @@ use adit_store::{AllocateMode, Blob};
 use std::rc::Rc;
 
 impl Fs {
-    /// Sets the size; what is new reads as zeroes.
+    /// Sets the size; new bytes read as zeroes.
     pub async fn ftruncate(&self, file: &OpenFile, size_bytes: u64) -> Result<()> {
         let inode = self.usable(file)?;
         if !file.flags().writable() {
@@ -60,9 +60,9 @@ impl Fs {
         Ok(())
     }
 
-    /// fallocate: allocates the range (with KEEP_SIZE beyond the end, else the file grows to its end),
-    /// punches a hole (with KEEP_SIZE only) or zeroes it. Other modes, Linux's COLLAPSE_RANGE and INSERT_RANGE among them,
-    /// are EOPNOTSUPP.
+    /// fallocate: allocates the range (with KEEP_SIZE beyond the end, else the file grows to its
+    /// end), punches a hole (with KEEP_SIZE only) or zeroes it. Other modes, Linux's COLLAPSE_RANGE
+    /// and INSERT_RANGE among them, are EOPNOTSUPP.
     pub async fn allocate(
         &self,
         file: &OpenFile,

@@ -16,7 +16,7 @@ impl Fs {
         match &inode.blob {
             Some(blob) => {
                 let synced = self.store.sync(blob, kind).await;
-                // Seen even when this very sync failed, so that one error isn't reported twice.
+                // Seen even if this sync failed, so that no error is reported twice.
                 let reported = blob.shared.check_error(file.error_seen());
                 synced?;
                 self.store.commit_to(self.moved.get()).await?;
@@ -39,8 +39,8 @@ impl Fs {
         self.sync_inode(file, &inode, SyncKind::Data).await
     }
 
-    /// Starts writing the file's dirty data home, in the background; promises nothing. All of it: the range is
-    /// a hint that isn't used yet.
+    /// Starts write-back of the file's dirty data in the background; promises nothing. The range is
+    /// a hint that is not used yet: write-back covers the whole file.
     pub async fn sync_range(&self, file: &OpenFile, _offset: u64, _len_bytes: u64) -> Result<()> {
         let inode = self.usable(file)?;
         if let Some(blob) = &inode.blob {

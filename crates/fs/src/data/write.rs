@@ -10,9 +10,9 @@ use std::io::IoSlice;
 use std::rc::Rc;
 
 impl Fs {
-    /// Writes all of `data`, at the end of the file if it was opened with APPEND. With SYNC or DSYNC,
-    /// returns after it is durable. ENOSPC comes before anything changed; after EIO or ENOMEM what precedes the
-    /// failure may be written.
+    /// Writes all of `data`, at the end of the file if it was opened with APPEND. With SYNC or
+    /// DSYNC, returns after it is durable. ENOSPC comes before anything changed; after EIO or
+    /// ENOMEM what precedes the failure may be written.
     pub async fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append(file, data).await.map(drop);
@@ -24,7 +24,7 @@ impl Fs {
         self.written(file, &inode).await
     }
 
-    /// Somebody who wrote without the worker was the last to leave, and the worker waits for that.
+    /// The last writer without the worker has finished, and the worker waits for it.
     pub async fn end_direct_writes(&self, file: &OpenFile) -> Result<()> {
         if let Some(blob) = self.store.blob_resident(file.blob_id()) {
             self.store.end_direct_writes(&blob);
@@ -46,7 +46,8 @@ impl Fs {
         }
     }
 
-    /// Writes several pieces of memory, one behind the other, as one write; with DIRECT, piece by piece.
+    /// Writes several pieces of memory, one behind the other, as one write; with DIRECT, piece by
+    /// piece.
     pub async fn write_vectored(
         &self,
         file: &OpenFile,
@@ -98,10 +99,12 @@ impl Fs {
         Ok(offset)
     }
 
-    /// Writes all ranges, later ones over earlier ones, or none of them, whatever fails or dies; `durable`: and ends with an
-    /// fdatasync. Else the next one makes all of it durable. What was written to the file before becomes durable with it. E2BIG beyond
-    /// [`Fs::atomic_bytes_max`] or over many separate holes (see [`Store::write_atomic`](adit_store::Store::write_atomic)), with nothing
-    /// changed; EINVAL for a file opened with APPEND. With DIRECT it goes through the cache all the same.
+    /// Writes all ranges, later ones over earlier ones, or none of them: after any error, kill or
+    /// power cut. With `durable` it ends with an fdatasync; otherwise the next fdatasync makes all
+    /// of it durable. Earlier writes to the file become durable with it. E2BIG beyond
+    /// [`Fs::atomic_bytes_max`] or over many separate holes (see
+    /// [`Store::write_atomic`](adit_store::Store::write_atomic)), with nothing changed; EINVAL for
+    /// a file opened with APPEND. It goes through the cache, with DIRECT too.
     pub async fn write_atomic(
         &self,
         file: &OpenFile,
@@ -120,7 +123,8 @@ impl Fs {
         self.written(file, &inode).await
     }
 
-    /// Bytes that one [`Fs::write_atomic`] may change at most, counting each page of 4096 that it touches as a whole.
+    /// Bytes that one [`Fs::write_atomic`] may change at most, counting each page of 4096 that it
+    /// touches as a whole.
     pub fn atomic_bytes_max(&self) -> u64 {
         (self.store.atomic_pages_max() * PAGE_BYTES) as u64
     }
@@ -128,7 +132,7 @@ impl Fs {
     /// EFBIG for a write that ends beyond the largest file: before the set-ID bits go, as on Linux.
     fn check_end(&self, file: &OpenFile, offset: Option<u64>, len: usize) -> Result<()> {
         if file.who().privileged || !file.flags().writable() {
-            return Ok(()); // loses none, or hears of something else first
+            return Ok(()); // keeps its set-ID bits, or fails first
         }
         let start = offset.unwrap_or_else(|| file.size_bytes());
         match start.checked_add(len as u64) {
@@ -137,7 +141,8 @@ impl Fs {
         }
     }
 
-    /// The inode of a descriptor that is about to be written to; a write of nothing changes nothing.
+    /// The inode of a descriptor that is about to be written to; a write of nothing changes
+    /// nothing.
     pub(crate) async fn writing(&self, file: &OpenFile, nothing: bool) -> Result<Rc<Inode>> {
         let inode = self.writable(file)?;
         if !nothing
@@ -150,7 +155,7 @@ impl Fs {
         Ok(inode)
     }
 
-    /// What writing changes besides content, and what SYNC and DSYNC ask for after each write.
+    /// The work after a write: the time of access becomes due, and SYNC and DSYNC sync.
     pub(crate) async fn written(&self, file: &OpenFile, inode: &Inode) -> Result<()> {
         if let Some(blob) = &inode.blob {
             self.note_change(blob);

@@ -1,11 +1,12 @@
-//! The hidden directory of inodes without names: what was unlinked while open, or is being deleted.
+//! The orphan directory: inodes that lost their last name while open, or that are being deleted.
 //!
-//! An inode enters it in the transaction that removes its last name, and leaves it after its data is
-//! gone; so after a crash everything in it is to be deleted. Names in it are slot addresses in hexadecimal.
+//! An inode enters it in the transaction that removes its last name, and leaves it after its data
+//! is deleted. So after a crash all inodes in it are to be deleted. Its names are slot addresses in
+//! hexadecimal.
 //!
-//! Deleting takes several transactions, the last of which removes the entry. So an entry may be left whose inode is
-//! gone, and whose slot has another inode: generations tell. What an entry names without being an inode that lost
-//! its names (`links` is 0) is damage, and is left alone.
+//! Deleting takes several transactions, the last of which removes the entry. So an entry may
+//! outlive its inode, and its slot may have another inode: the generations differ then. An entry
+//! whose inode has a name (`links` is not 0) is damage, and is left alone.
 
 use super::resolve;
 use super::slot::expect_kind;
@@ -31,7 +32,7 @@ fn name_of(slot: u64) -> [u8; 16] {
 }
 
 impl Orphans {
-    /// Puts an inode that just lost its last name in.
+    /// Adds an inode that just lost its last name.
     pub(crate) fn add(
         &self,
         transaction: &mut Transaction<'_>,
@@ -44,7 +45,7 @@ impl Orphans {
         let target = names::Target::new(id, kind);
         let owner = self.directory.slot;
         match names::insert(transaction, &mut slot, owner, &name, target) {
-            // Of an orphan that had the slot before, is gone, and left its entry behind.
+            // The entry of an earlier orphan of the same slot, which is deleted.
             Err(Stop::Fail(error)) if error.errno() == Errno::EXIST => {
                 names::replace(transaction, &slot, owner, &name, target)?;
             }
@@ -67,7 +68,8 @@ impl Orphans {
         }
     }
 
-    /// Does an entry name an orphan? Not if it is gone; EUCLEAN if it is something else, which nobody may delete.
+    /// Does an entry name an orphan? Not if the inode is gone. EUCLEAN if the inode is no orphan:
+    /// it must not be deleted.
     pub(crate) async fn exists(&self, id: BlobId, kind: FileKind) -> Result<bool> {
         let slot = match self.store.view(|view| view.slot(id)).await {
             Err(error) if error.errno() == Errno::STALE => return Ok(false),
@@ -81,7 +83,8 @@ impl Orphans {
         Ok(true)
     }
 
-    /// Deletes an orphan that nobody has open. If that fails it stays an orphan until the next opening.
+    /// Deletes an orphan without open descriptors. If that fails it stays an orphan until the next
+    /// opening.
     pub(crate) async fn reclaim(&self, id: BlobId, kind: FileKind) {
         if let Err(error) = self.delete(id, kind).await {
             let volume = self.store.reactor().name();
@@ -90,7 +93,7 @@ impl Orphans {
     }
 
     async fn delete(&self, id: BlobId, kind: FileKind) -> Result<()> {
-        // If it is gone: deleted before a crash, or an error, that came before the entry was removed.
+        // If it is gone, it was deleted, and a crash or an error kept its entry.
         if self.exists(id, kind).await? {
             let destroyed = !matches!(kind, FileKind::File | FileKind::Blob)
                 && self

@@ -1,8 +1,8 @@
-//! Who may do what: the rules of POSIX as Linux has them, over what a slot says. No IO, no state.
+//! Permissions: the rules of POSIX as Linux has them, from the content of a slot. No IO, no state.
 //!
-//! Sources: path_resolution(7), inode(7), chmod(2), chown(2), and what Linux does where these are silent. Access
-//! control lists are kept as data (see `xattrs.rs`) and not consulted. Callers decide when an inode is looked at;
-//! here is decided what comes of it.
+//! Sources: path_resolution(7), inode(7), chmod(2), chown(2), and the behaviour of Linux where
+//! these are silent. Access control lists are stored as data (see `attributes/xattrs.rs`) and not
+//! consulted. Callers decide which inodes are checked; the rules are here.
 
 use crate::types::{Access, Credentials, FileKind};
 use adit_base::Errno;
@@ -16,7 +16,7 @@ pub(crate) const SET_GID: u32 = libc::S_ISGID;
 pub(crate) const STICKY: u32 = libc::S_ISVTX;
 /// Execution by the group.
 const GROUP_EXECUTE: u32 = libc::S_IXGRP;
-/// Execution by anybody.
+/// Execution by any class of users.
 const ANY_EXECUTE: u32 = 0o111;
 
 fn is_directory(slot: &Slot) -> bool {
@@ -78,7 +78,8 @@ impl Credentials {
         self.check_access(directory, Access::WRITE | Access::EXECUTE)
     }
 
-    /// May the name of `victim` be taken out of the directory? EPERM for other people's in a sticky one.
+    /// May the name of `victim` be taken out of the directory? EPERM for other people's in a sticky
+    /// one.
     pub(crate) fn check_remove(&self, directory: &Slot, victim: &Slot) -> Result<(), Errno> {
         self.check_add(directory)?;
         let theirs = self.owns(victim) || self.owns(directory);
@@ -96,7 +97,7 @@ impl Credentials {
         }
     }
 
-    /// The set-ID bits that go when they change its owner or group, whoever they are.
+    /// The set-ID bits that a change of owner or group clears, for every caller.
     pub(crate) fn dropped_by_owner_change(&self, slot: &Slot) -> u32 {
         match is_directory(slot) {
             true => 0,
@@ -104,7 +105,8 @@ impl Credentials {
         }
     }
 
-    /// Set-group-ID without group execution once meant mandatory locking: it goes only for outsiders.
+    /// Set-group-ID without group execution once meant mandatory locking: it goes only for
+    /// outsiders.
     fn dropped_set_ids(&self, slot: &Slot) -> u32 {
         let outsider = !self.privileged && !self.in_group(slot.gid);
         let drops_group = slot.mode & GROUP_EXECUTE != 0 || outsider;
@@ -129,7 +131,7 @@ impl Credentials {
         let owner = self.uid == slot.uid;
         let uid_allowed = uid.is_none_or(|uid| owner && uid == slot.uid);
         let gid_allowed = gid.is_none_or(|gid| owner && (gid == slot.gid || self.in_group(gid)));
-        // What loses set-ID bits changes its mode, whatever else is left as it is.
+        // Clearing set-ID bits is a change of the mode, even if nothing else changes.
         let mode_allowed = owner || self.dropped_by_owner_change(slot) == 0;
         match self.privileged || (uid_allowed && gid_allowed && mode_allowed) {
             true => Ok(()),

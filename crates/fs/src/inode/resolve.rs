@@ -1,9 +1,9 @@
-//! From a path to an inode: synchronous and restartable, so one closure resolves a whole path against
-//! one state of the namespace.
+//! From a path to an inode: synchronous and restartable, so one closure resolves a whole path
+//! against one state of the namespace.
 //!
-//! Rules are those of path_resolution(7): each directory on the way must be searchable by who follows the path,
-//! symbolic links are followed up to [`LINKS_FOLLOWED_MAX`] of them. What the last component is
-//! ([`Last`]) is left to the operation, since each has its own errno for `.`, `..` and a trailing slash.
+//! Rules are those of path_resolution(7): each directory on the way must be searchable by the
+//! caller, and at most [`LINKS_FOLLOWED_MAX`] symbolic links are followed. The operation judges the
+//! last component ([`Last`]), since each has its own errno for `.`, `..` and a trailing slash.
 
 use super::slot::{Slots, kind_of};
 use super::symlink;
@@ -57,7 +57,7 @@ impl Place<'_> {
     }
 }
 
-/// The name at a place whose last component must be one, else `errno`.
+/// The name at a place; `errno` if the last component is none.
 pub(crate) fn name_or<'p>(place: &Place<'p>, errno: Errno) -> Result<Name<'p>, Stop> {
     match place.last {
         Last::Name(name) => Ok(name),
@@ -65,14 +65,14 @@ pub(crate) fn name_or<'p>(place: &Place<'p>, errno: Errno) -> Result<Name<'p>, S
     }
 }
 
-/// What a path is followed for.
+/// The intent of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Intent {
-    /// The inode; with a slash behind it, a symbolic link is followed in any case.
+    /// The inode; with a trailing slash, a symbolic link is always followed.
     Inode(Follow),
-    /// The inode, or the place for a new file: a slash behind the name is EISDIR.
+    /// The inode, or the place for a new file: a trailing slash is EISDIR.
     File(Follow),
-    /// The name, whatever it stands for.
+    /// The name itself; a symbolic link is not followed.
     Entry,
 }
 
@@ -106,7 +106,7 @@ fn without_slashes(path: &[u8]) -> &[u8] {
     &path[start.unwrap_or(path.len())..]
 }
 
-/// Follows a path. `texts` keeps what symbolic links say.
+/// Follows a path. `texts` owns the targets of symbolic links.
 pub(crate) fn resolve<'p>(
     pages: &impl Slots,
     base: &Base,
@@ -198,7 +198,7 @@ fn find(
     match last {
         Last::Root | Last::Dot => Ok(itself),
         Last::DotDot if slot.parent == directory.slot => Ok(itself),
-        // It isn't known any more what lies above a directory that was removed.
+        // A removed directory has no parent any more.
         Last::DotDot if slot.links == 0 => Ok(None),
         Last::DotDot => Ok(Some((pages.inode_at(slot.parent)?.0, FileKind::Directory))),
         Last::Name(name) => {

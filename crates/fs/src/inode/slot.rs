@@ -57,7 +57,7 @@ pub(crate) fn kind_of(slot: &Slot) -> Result<FileKind, Error> {
         .ok_or_else(|| Error::with(Errno::UCLEAN, "read a slot: unknown kind"))
 }
 
-/// Refuses an inode that is not what the directory entry that led to it says.
+/// Refuses an inode of another kind than its directory entry says.
 pub(crate) fn expect_kind(slot: &Slot, kind: FileKind) -> Result<(), Error> {
     let found = kind_of(slot)?;
     if found != kind {
@@ -93,8 +93,8 @@ pub(crate) fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
     })
 }
 
-/// Sets the time of a change of attributes: to a later one than before, even within a tick of the clock, so that each
-/// change of an inode's names changes its slot (an fsync goes by when that was).
+/// Sets the time of a change of attributes: later than before, even within a tick of the clock, so
+/// that each change of an inode's names changes its slot (fsync relies on that).
 pub(crate) fn touch_changed(slot: &mut Slot, now: Timestamp) {
     let before = (slot.ctime, slot.ctime_ns);
     (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);
@@ -104,6 +104,7 @@ pub(crate) fn touch_changed(slot: &mut Slot, now: Timestamp) {
             (slot.ctime, slot.ctime_ns) = (slot.ctime + 1, 0);
         }
     }
+    debug_assert_ne!((slot.ctime, slot.ctime_ns), before, "the slot changes");
 }
 
 /// Sets the times of a change of content: one time for both.
@@ -112,9 +113,17 @@ pub(crate) fn touch_modified(slot: &mut Slot, now: Timestamp) {
     (slot.mtime, slot.mtime_ns) = (slot.ctime, slot.ctime_ns);
 }
 
-/// Counts the `..` of one more directory. EMLINK where the number has no room for it, as only a damaged
-/// volume's has none.
+/// Counts the `..` of one more directory. EMLINK if the count is at its maximum, which only a
+/// damaged volume reaches.
 pub(crate) fn add_subdirectory(slot: &mut Slot) -> Result<(), Stop> {
     slot.links = slot.links.checked_add(1).ok_or(Errno::MLINK)?;
+    Ok(())
+}
+
+/// Uncounts the `..` of a directory that moved or was removed. EUCLEAN if the count is 0, which
+/// only a damaged volume has.
+pub(crate) fn remove_subdirectory(slot: &mut Slot) -> Result<(), Stop> {
+    slot.links = (slot.links.checked_sub(1))
+        .ok_or_else(|| Error::with(Errno::UCLEAN, "remove a directory: its parent has no links"))?;
     Ok(())
 }

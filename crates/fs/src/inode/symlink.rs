@@ -1,8 +1,8 @@
 //! Symbolic links, and how their targets lie on the device.
 //!
-//! A target's first bytes are in the slot's payload (`map_kind` is `MAP_INLINE`); what doesn't fit there is the value
-//! of the extended attribute [`REST`], whose name is in no namespace, so that nobody else sees or changes it. The
-//! slot's size is that of the target. A target never changes.
+//! A target's first bytes are in the slot's payload (`map_kind` is `MAP_INLINE`). The rest is the
+//! value of the extended attribute [`REST`], whose name is in no namespace, so no caller sees or
+//! changes it. The slot's size is that of the target. A target never changes.
 
 use super::slot::Slots;
 use crate::types::*;
@@ -14,7 +14,7 @@ use adit_store::{BlobId, Transaction, XattrMode, xattr_value};
 /// The attribute that holds the rest of a long target.
 const REST: &[u8] = b"symlink";
 
-/// What a symbolic link says.
+/// The target of a symbolic link.
 pub(crate) fn target(pages: &impl Slots, id: BlobId) -> Result<Vec<u8>, Stop> {
     let slot = pages.slot_of(id)?;
     let corrupt = || {
@@ -47,7 +47,7 @@ pub(crate) fn initialize(slot: &mut Slot, target: &[u8]) {
     slot.valid_size = slot.size;
 }
 
-/// Stores what [`initialize`] had no room for.
+/// Stores the part of the target for which [`initialize`] had no room.
 pub(crate) fn store_rest(
     transaction: &mut Transaction<'_>,
     id: BlobId,

@@ -3,14 +3,15 @@
 //! ```text
 //! | PageHeader 32 B | u16 offset of each entry, in key order | free | entries, in no order |
 //! ```
-//! An entry is key u64, slot u64, generation u32, kind u8, name length u8, name. `used_bytes` of the
-//! header is the size of the entry area at the page's end, holes of removed entries included.
-//! Inserting moves offsets (2 bytes an entry) and never other entries, so that a new name changes few
-//! granules and its journal record stays small; holes are closed when the room is needed.
+//! An entry is key u64, slot u64, generation u32, kind u8, name length u8, name. `used_bytes` of
+//! the header is the size of the entry area at the page's end, holes of removed entries included.
+//! Inserting moves offsets (2 bytes an entry) and never other entries, so a new name changes few
+//! granules and its journal record stays small. Holes are closed when their room is needed.
 //!
-//! Invariants: offsets lie in the entry area; keys are unique and ascending; the low [`RANK_BITS`](super::name::RANK_BITS)
-//! bits of a key tell names of equal hash apart. Readers do not trust any of them for memory safety: what is
-//! outside the page is EUCLEAN. This file knows nothing of trees and of other pages.
+//! Invariants: offsets lie in the entry area; keys are unique and ascending; the low
+//! [`RANK_BITS`](super::name::RANK_BITS) bits of a key tell names of equal hash apart. Memory
+//! safety does not depend on any of them: an offset outside the page is EUCLEAN. This file knows
+//! neither trees nor other pages.
 
 use super::name::{Name, RANK_MASK, Target};
 use adit_base::memory::prefetch;
@@ -25,7 +26,7 @@ const ENTRY_BYTES: usize = 22;
 const NEAR: usize = 6;
 /// Guesses by proportion before a search halves what is left.
 const GUESSES_MAX: u32 = 5;
-/// What a processor fetches at once.
+/// The unit of the processor's caches.
 const CACHE_LINE_BYTES: usize = 64;
 /// Bytes of an entry's offset.
 const OFFSET_BYTES: usize = 2;
@@ -147,12 +148,13 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Index of the first entry whose key is at least `key`, in a leaf that has keys of `range`. Hashes are
-    /// uniform, so a guess by proportion is near: an entry looked at is a cache line to wait for, in a large directory.
+    /// Index of the first entry whose key is at least `key`, in a leaf that has keys of `range`.
+    /// Hashes are uniform, so a guess by proportion is near. In a large directory each entry that
+    /// is read costs a cache miss.
     pub(super) fn lower_bound(&self, key: u64, range: &Range<u64>) -> Result<usize, Error> {
         let (mut low, mut high) = (0, self.count);
         let Range { mut start, mut end } = *range;
-        // All that the guesses will look at, side by side.
+        // Fetches all entries that the guesses will read, in parallel.
         let width = (end - start) >> 16;
         if self.count > 2 * NEAR && width > 0 {
             let above = (key.saturating_sub(start) >> 16).min(width - 1);
@@ -160,7 +162,8 @@ impl<'a> Leaf<'a> {
             let near = near.saturating_sub(NEAR)..(near + NEAR).min(self.count);
             for index in near {
                 let at = u16_at(self.bytes, PAGE_HEADER_BYTES + index * OFFSET_BYTES);
-                // The key, and the name's length with its first bytes, which may be in the next line.
+                // The key, and the name's length with its first bytes, which may be in the next
+                // line.
                 for at in [at, at + ENTRY_BYTES - 1] {
                     prefetch(self.bytes.as_ptr().wrapping_add(at));
                 }
@@ -254,7 +257,7 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// What [`Leaf::find`] found.
+/// The result of [`Leaf::find`].
 pub(super) enum Found<'a> {
     /// The entry and its index.
     Entry(usize, Entry<'a>),

@@ -1,14 +1,15 @@
 //! How a directory lies on the device: a B+tree of names, ordered by a keyed hash.
 //!
-//! Synchronous, restartable code over [`Pages`] (see there): it changes pages and the slot that it was
-//! given, nothing else, and every change touches O(depth) pages.
+//! Synchronous, restartable code over [`Pages`] (see there): it changes only pages and the slot
+//! that it was given, and every change touches O(depth) pages.
 //!
-//! - A name's key is its 63-bit hash with the low [`RANK_BITS`](name::RANK_BITS) bits replaced by the lowest number that
-//!   no other name of the same hash has, so keys are unique and stable. A key is also the readdir
-//!   cookie behind its entry: splitting and deleting never move an entry to another cookie.
+//! - A name's key is its 63-bit hash with the low [`RANK_BITS`](name::RANK_BITS) bits replaced by
+//!   the lowest number that no other name of the same hash has, so keys are unique and stable. A
+//!   key is also the readdir cookie behind its entry: splitting and deleting never move an entry to
+//!   another cookie.
 //! - Names of equal hash are in one leaf, so that finding a name reads one path.
-//! - The root is in the slot's payload (`map_kind` is `MAP_NAME_TREE`); an empty directory has no page.
-//!   An emptied leaf leaves the tree at once; half-empty ones are not merged.
+//! - The root is in the slot's payload (`map_kind` is `MAP_NAME_TREE`); an empty directory has no
+//!   page. An emptied leaf leaves the tree at once; half-empty ones are not merged.
 //! - The slot's `size` is the bytes of all pages, `allocated_pages` their number.
 //!
 //! `.` and `..` are not stored.
@@ -220,9 +221,9 @@ pub(crate) fn replace(
     Ok(old)
 }
 
-/// Calls `each` with the key, name and target of the entries of one leaf from key `from` on, until it
-/// returns false. Returns the key to go on from; None at the end of the directory, which `each` did not
-/// stop.
+/// Calls `each` with the key, name and target of the entries of one leaf from key `from` on, until
+/// it returns false. Returns the key to go on from; None at the end of the directory, which `each`
+/// did not stop.
 pub(crate) fn read_leaf(
     pages: &impl PagesRead,
     slot: &Slot,
@@ -239,7 +240,7 @@ pub(crate) fn read_leaf(
     let mut least = from;
     for index in leaf.lower_bound(from, &keys(path.lower, path.upper))?..leaf.count() {
         let entry = leaf.entry(index)?;
-        // Who reads goes on behind the last key: one out of place would lead back, or too far.
+        // A reader continues behind the last key: one out of order would lead back, or too far.
         let beyond = path.upper.is_some_and(|upper| entry.key >= upper);
         if entry.key < least || beyond || entry.key > KEY_MAX {
             return Err(leaf::corrupt(path.leaf, "its keys are out of order").into());

@@ -1,4 +1,4 @@
-//! Names, their keys, and what an entry says of an inode.
+//! Names, their keys, and the inode that an entry names.
 
 use crate::types::{FileKind, NAME_BYTES_MAX};
 use adit_base::hash::{HashKey, name_hash};
@@ -43,7 +43,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// What a name stands for.
+/// The inode of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
     /// Slot address of the inode.
@@ -55,7 +55,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// What a name of this inode stands for.
+    /// The target of an entry for this inode.
     pub(crate) fn new(id: BlobId, kind: FileKind) -> Target {
         Target {
             slot: id.slot,

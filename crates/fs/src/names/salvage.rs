@@ -1,4 +1,4 @@
-//! Leaves as a repair reads and makes them: it believes what it can, entry by entry.
+//! Leaves as a repair reads and makes them: each sound entry is kept.
 
 use super::leaf::{self, Leaf};
 use super::name::{KEY_MAX, KEY_MIN, Name, RANK_MASK, Target};

@@ -338,8 +338,8 @@ fn read(directory: &mut Directory) -> Result<usize, Errno> {
     }
 }
 
-/// Readers believed what a leaf says about order and bounds, and a cookie out of them led anywhere: back to what
-/// was read before, or over what was not.
+/// Readers believed what a leaf says about order and bounds, and a cookie out of them led anywhere:
+/// back to what was read before, or over what was not.
 #[test]
 fn a_leaf_with_keys_out_of_order_or_bounds_is_an_error() {
     let mut directory = Directory::new(1000);

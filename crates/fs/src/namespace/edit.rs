@@ -37,7 +37,7 @@ pub(crate) fn edit_directory<T>(
     Ok(result)
 }
 
-/// May whoever follows the path take the name of `victim` away?
+/// May the caller remove the name of `victim`?
 pub(crate) fn check_remove(
     transaction: &Transaction<'_>,
     place: &Place<'_>,

@@ -40,7 +40,7 @@ impl Fs {
                 edit(transaction, id, |_, slot| {
                     expect_kind(slot, kind)?;
                     match slot.links {
-                        // Its last name is gone, and it with whoever has it open.
+                        // It lost its last name, and is deleted with its last descriptor.
                         0 => return Err(Errno::NOENT.into()),
                         LINKS_MAX.. => return Err(Errno::MLINK.into()),
                         _ => slot.links += 1,
@@ -59,8 +59,8 @@ impl Fs {
         self.stat_now(id, &slot)
     }
 
-    /// Makes a symbolic link that says `target`, 1 to [`TARGET_BYTES_MAX`] bytes without NUL; whether that leads
-    /// anywhere is not looked at.
+    /// Makes a symbolic link to `target`, 1 to [`TARGET_BYTES_MAX`] bytes without NUL, which need
+    /// not exist.
     pub async fn symlink(&self, target: &[u8], at: At<'_>) -> Result<Stat> {
         match target.len() {
             0 => return Err(Errno::NOENT.into()),
@@ -71,7 +71,7 @@ impl Fs {
         self.make(at, New::Symlink(target), 0o777).await
     }
 
-    /// What a symbolic link says; EINVAL when it is something else.
+    /// The target of a symbolic link; EINVAL for other inodes.
     pub async fn read_link(&self, at: At<'_>) -> Result<Vec<u8>> {
         let (id, text) = self
             .store

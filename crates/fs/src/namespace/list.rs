@@ -7,9 +7,10 @@ use crate::volume::Fs;
 use adit_base::{Errno, Result};
 
 impl Fs {
-    /// Appends entries behind `cookie` (0: from the start) of an open directory to `entries`, `.` and
-    /// `..` included, until their names and 32 bytes each exceed `max_bytes` (at least one entry).
-    /// Nothing appended: the end. What exists during the whole iteration appears exactly once.
+    /// Appends entries behind `cookie` (0: from the start) of an open directory to `entries`, `.`
+    /// and `..` included, until their names and 32 bytes each exceed `max_bytes` (at least one
+    /// entry). Nothing appended: the end. An entry that exists during the whole iteration appears
+    /// exactly once.
     pub async fn read_directory(
         &self,
         directory: &crate::open::file::OpenFile,

@@ -1,9 +1,10 @@
-//! Operations on names. Each is one transaction: a closure resolves the paths, checks everything and
-//! stages all changes against one state of the namespace, so no lock spans them and a crash leaves all of an
-//! operation or nothing.
+//! Operations on names. Each is one transaction: a closure resolves the paths, checks everything
+//! and stages all changes against one state of the namespace, so no lock spans them, and a crash
+//! leaves all of an operation or nothing.
 //!
-//! Permissions are checked in the same closures, in Linux's order, so that each case has Linux's errno.
-//! Work that needs several transactions comes after: deleting the data of what lost its last name, see `orphans.rs`.
+//! Permissions are checked in the same closures, in Linux's order, so that each case has Linux's
+//! errno. Work that needs several transactions follows: deleting the data of an inode that lost its
+//! last name, see `inode/orphans.rs`.
 
 mod edit;
 mod links;
@@ -25,7 +26,7 @@ use adit_store::format::Slot;
 use bumpalo::Bump;
 use edit::edit_directory;
 
-/// What an inode is made as.
+/// The kind of a new inode, with its content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum New<'a> {
     File,
@@ -46,7 +47,7 @@ impl New<'_> {
         }
     }
 
-    /// A device is, except the whiteout of an overlay: character device 0.
+    /// Devices are, except character device 0, the whiteout of an overlay.
     fn is_for_the_privileged(self) -> bool {
         match self {
             New::Node(FileKind::CharDevice, device) => device != 0,
@@ -55,7 +56,8 @@ impl New<'_> {
         }
     }
 
-    /// The slot of such an inode in `parent`, as far as the directory's own slot has no say.
+    /// The slot of such an inode in `parent`, without the owner and mode bits that it gets from the
+    /// directory.
     fn slot(self, parent: BlobId, mode: u32) -> Slot {
         let mut slot = fresh_slot(self.kind(), mode);
         match self {
@@ -95,7 +97,8 @@ impl Fs {
                     }
                     let mut slot = fresh;
                     who.own(&mut slot, directory);
-                    // The slot is taken first: whatever fails here, nothing stays.
+                    // The slot is taken first: if anything fails here, the transaction is dropped
+                    // as a whole.
                     let id = transaction.create(slot)?;
                     if let New::Symlink(target) = new {
                         symlink::store_rest(transaction, id, target)?;
@@ -142,8 +145,9 @@ impl Fs {
         self.make(at, New::Directory, mode).await
     }
 
-    /// Makes an empty file, or a pipe, socket or device node (`device` is its number as in `st_rdev`): the nodes are
-    /// kept for those who ask for them, and do nothing here. EPERM for a directory and, unless privileged, for devices.
+    /// Makes an empty file, or a pipe, socket or device node (`device` is its number as in
+    /// `st_rdev`): the nodes are stored and returned, and do nothing else. EPERM for a directory
+    /// and, unless privileged, for devices.
     pub async fn mknod(&self, at: At<'_>, kind: FileKind, mode: u32, device: u64) -> Result<Stat> {
         let new = match kind {
             FileKind::File => New::File,

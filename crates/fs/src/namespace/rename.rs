@@ -1,9 +1,9 @@
-//! Renaming: one transaction, after the source's data went home if it replaces a file.
+//! Renaming: one transaction, after write-back of the source's data if it replaces a file.
 
 use super::edit::{check_remove, edit, edit_directory};
 use super::unlink::Dropped;
 use crate::inode::resolve::{self, Intent, Place, name_or};
-use crate::inode::slot::{add_subdirectory, expect_kind, touch_changed};
+use crate::inode::slot::{add_subdirectory, expect_kind, remove_subdirectory, touch_changed};
 use crate::names::{self, Name, Target};
 use crate::types::*;
 use crate::volume::{Fs, LocalBoxFuture};
@@ -18,13 +18,13 @@ use bumpalo::Bump;
 const DEPTH_MAX: usize = 1 << 16;
 
 impl Fs {
-    /// Renames. A target is replaced atomically; a file's data is home before it replaces another.
+    /// Renames. A target is replaced atomically, after write-back of the source's data.
     pub async fn rename(&self, from: At<'_>, to: At<'_>, flags: RenameFlags) -> Result<()> {
         if RenameFlags::from_bits(flags.bits()).is_none() || flags == RenameFlags::all() {
             return Err(Errno::INVAL.into());
         }
         let now = Timestamp::now();
-        // The file whose data is home.
+        // The file whose data was written back.
         let mut written = None;
         loop {
             let outcome = self
@@ -51,7 +51,7 @@ impl Fs {
                             {
                                 return Ok(Outcome::WriteHome(plan.source.0, blob));
                             }
-                            // What it replaces is deleted, and nothing else of a rename frees anything.
+                            // The replaced inode is deleted: only this kind of rename frees space.
                             transaction.use_reserve();
                             plan.replace(transaction, old, now)?;
                             let dropped = self.drop_name(transaction, old.0, old.1, now)?;
@@ -85,7 +85,7 @@ impl Fs {
     }
 }
 
-/// What a rename comes to.
+/// The step that a rename takes.
 enum Step {
     /// Both names are of the same inode.
     Nothing,
@@ -106,13 +106,13 @@ struct Plan<'p> {
 
 enum Outcome {
     Nothing,
-    /// Write this blob home, then try again.
+    /// Write this blob back, then try again.
     WriteHome(BlobId, std::rc::Rc<adit_store::Blob>),
     Renamed {
         source: BlobId,
-        /// What became of the inode that had the new name.
+        /// The fate of the inode that had the new name.
         other: Dropped,
-        /// Is a directory somewhere else now?
+        /// Did a directory move?
         directory: bool,
     },
 }
@@ -193,7 +193,7 @@ impl<'p> Plan<'p> {
         })
     }
 
-    /// May the names go and come?
+    /// May the old name be removed and the new one added?
     fn check_names(
         transaction: &Transaction<'_>,
         old: &Place<'_>,
@@ -244,7 +244,7 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// Does it change the paths of what is in a directory?
+    /// Does it change the paths below a directory?
     fn moves_directory(&self) -> bool {
         let is_directory = |inode: (BlobId, FileKind)| inode.1 == FileKind::Directory;
         is_directory(self.source)
@@ -284,7 +284,9 @@ impl<'p> Plan<'p> {
             now,
             |transaction, directory| {
                 // The replaced directory's `..` is gone.
-                directory.links -= u32::from(old.1 == FileKind::Directory).min(directory.links);
+                if old.1 == FileKind::Directory {
+                    remove_subdirectory(directory)?;
+                }
                 names::replace(
                     transaction,
                     directory,
@@ -297,7 +299,7 @@ impl<'p> Plan<'p> {
         self.leave(transaction, now)
     }
 
-    /// Removes the old name of what has its new one already.
+    /// Removes the old name of an inode that has its new one already.
     fn leave(&self, transaction: &mut Transaction<'_>, now: Timestamp) -> Result<(), Stop> {
         edit_directory(
             transaction,
@@ -360,10 +362,7 @@ fn arrive(
         Ok(())
     })?;
     if moved {
-        edit(transaction, old_parent, |_, slot| {
-            slot.links = slot.links.saturating_sub(1);
-            Ok(())
-        })?;
+        edit(transaction, old_parent, |_, slot| remove_subdirectory(slot))?;
         edit(transaction, new_parent, |_, slot| add_subdirectory(slot))?;
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! Removing names; an inode that lost its last one becomes an orphan or is gone.
+//! Removing names; an inode that lost its last one becomes an orphan or is destroyed.
 
 use super::edit::{check_remove, edit_directory};
 use crate::inode::resolve::{self, Intent, Last, name_or};
-use crate::inode::slot::{expect_kind, touch_changed};
+use crate::inode::slot::{expect_kind, remove_subdirectory, touch_changed};
 use crate::names;
 use crate::types::*;
 use crate::volume::Fs;
@@ -12,7 +12,7 @@ use adit_store::pages::Stop;
 use adit_store::{BlobId, Transaction};
 use bumpalo::Bump;
 
-/// What became of an inode that lost a name.
+/// The fate of an inode that lost a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Dropped {
     /// It has other names.
@@ -24,7 +24,7 @@ pub(crate) enum Dropped {
 }
 
 impl Fs {
-    /// Takes a name away from an inode; with its last one it becomes an orphan or is gone.
+    /// Takes a name from an inode; with its last one it becomes an orphan or is destroyed.
     pub(crate) fn drop_name(
         &self,
         transaction: &mut Transaction<'_>,
@@ -57,7 +57,7 @@ impl Fs {
         Ok(Dropped::Orphaned(id, kind))
     }
 
-    /// What follows [`Fs::drop_name`] when its transaction was applied.
+    /// The work after the transaction of [`Fs::drop_name`] was applied.
     pub(crate) async fn after_drop(&self, dropped: Dropped) {
         let (id, kind) = match dropped {
             Dropped::Destroyed => return,
@@ -125,7 +125,7 @@ impl Fs {
                     return Err(Errno::NOTEMPTY.into());
                 }
                 edit_directory(transaction, place.parent, now, |transaction, directory| {
-                    directory.links = directory.links.saturating_sub(1);
+                    remove_subdirectory(directory)?;
                     names::remove(transaction, directory, place.parent.slot, &name)
                 })?;
                 self.drop_name(transaction, id, kind, now)

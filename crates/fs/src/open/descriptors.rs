@@ -20,7 +20,7 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Ids begin at random, so that a descriptor of another volume is not taken for one of this.
+    /// Ids begin at random, so a descriptor of another volume is not taken for one of this volume.
     pub(crate) fn new() -> Descriptors {
         Descriptors {
             open: Vec::new(),
@@ -35,6 +35,7 @@ impl Descriptors {
         let descriptor = Some(Descriptor { id, inode, flags });
         match self.free.pop() {
             Some(index) => {
+                debug_assert!(self.open[index as usize].is_none(), "the place is free");
                 self.open[index as usize] = descriptor;
                 (id, index)
             }
@@ -60,7 +61,7 @@ impl Descriptors {
             .map(|descriptor| descriptor.inode)
     }
 
-    /// What is open from an index on, with its index.
+    /// The open descriptors from an index on, with their indexes.
     pub(crate) fn from(
         &self,
         index: usize,

@@ -7,8 +7,8 @@ use adit_block::Buffer;
 use adit_store::{BlobId, BlobShared, DirectWrite};
 use std::sync::Arc;
 
-/// An open file, directory or blob. Any thread may hold it; operations go through [`Fs`], except those
-/// of its own, which need no worker. Must be closed with [`Fs::close`].
+/// An open file, directory or blob. Any thread may hold it; operations go through `Fs`, except
+/// those of its own, which need no worker. Must be closed with `Fs::close`.
 #[derive(Debug)]
 pub struct OpenFile {
     id: u64,
@@ -53,7 +53,8 @@ impl OpenFile {
 
     /// From here on nothing is read or written without the worker, which knows that it is closed.
     pub(crate) fn mark_closed(&self) {
-        self.closed.store(true, Ordering::Relaxed);
+        let closed = self.closed.swap(true, Ordering::Relaxed);
+        debug_assert!(!closed, "a descriptor leaves the table once");
     }
 
     /// Tells descriptors apart.
@@ -66,12 +67,12 @@ impl OpenFile {
         self.flags
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// Who opened it.
+    /// The credentials that opened it.
     pub fn who(&self) -> &Credentials {
         &self.who
     }
@@ -95,7 +96,7 @@ impl OpenFile {
         &self.error_seen
     }
 
-    /// What may be read without asking the worker.
+    /// The content, if it may be read without the worker.
     fn readable(&self) -> Option<&BlobShared> {
         let usable = self.flags.readable() && !self.closed.load(Ordering::Relaxed);
         let shared = self.shared.as_deref().filter(|_| usable)?;
@@ -107,8 +108,8 @@ impl OpenFile {
         shared.access_due() && !self.flags.contains(OpenFlags::NOATIME)
     }
 
-    /// A read without the worker, short at the end of the file: of the cache, or, opened DIRECT, of the device. None when the worker is
-    /// needed (not all there, not readable).
+    /// A read without the worker, short at the end of the file: of the cache, or, opened DIRECT, of
+    /// the device. None when the worker is needed (not all there, not readable).
     #[inline]
     pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
         let shared = self.readable()?;
@@ -130,7 +131,8 @@ impl OpenFile {
             && self.who.privileged // who isn't takes set-ID bits away with each write
     }
 
-    /// An overwrite of whole physical blocks of the device without the worker, where their pages are lent. What the answer asks for must be done ([`Fs::end_direct_writes`]).
+    /// An overwrite of whole physical blocks of the device without the worker, where their pages
+    /// are lent. The caller must do what the result asks for (`Fs::end_direct_writes`).
     pub fn try_write(&self, offset: u64, data: &[u8]) -> DirectWrite {
         match &self.shared {
             Some(shared) if self.writes_past_worker() && !self.closed.load(Ordering::Relaxed) => {
@@ -140,8 +142,8 @@ impl OpenFile {
         }
     }
 
-    /// A zero-copy read of cached data without the worker, of one page at most; None when the worker
-    /// is needed.
+    /// A zero-copy read of cached data without the worker, of one page at most; None when the
+    /// worker is needed.
     pub fn try_borrow(&self, offset: u64, len_bytes: usize) -> Option<Buffer> {
         let shared = self.readable()?;
         if self.flags.contains(OpenFlags::DIRECT) {

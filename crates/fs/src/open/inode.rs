@@ -1,7 +1,7 @@
 //! Inodes in memory: only those that are open, so nothing grows with the number of files.
 //!
 //! Invariants: an inode is in the table while `opens` is not 0; an unlinked one is in the orphan
-//! directory on the device for as long, and is deleted by whoever takes `opens` to 0.
+//! directory on the device for as long. The release that takes `opens` to 0 deletes it.
 
 use super::locks::Locks;
 use crate::types::FileKind;
@@ -18,8 +18,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// Its content; directories have none.
     pub(crate) blob: Option<Rc<Blob>>,
-    /// Descriptors, and operations that are about to make or remove one. Others may be in flight when it gets to 0:
-    /// then the blob is in use, see [`Blob::is_idle`].
+    /// Descriptors, and operations that are about to make or remove one. Other operations may be in
+    /// flight when it gets to 0: then the blob is in use, see [`Blob::is_idle`].
     pub(crate) opens: Cell<u32>,
     /// It has no name any more.
     pub(crate) unlinked: Cell<bool>,

@@ -16,7 +16,7 @@ pub const LOCKS_MAX: usize = 4096;
 /// The last byte that a lock can cover: "to the end of the file".
 pub(crate) const LAST_BYTE: u64 = i64::MAX as u64;
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Holder {
     Descriptor(u64),
@@ -59,15 +59,16 @@ impl Lock {
 pub(crate) struct Table(pub(super) RefCell<Vec<Lock>>);
 
 impl Table {
-    /// What keeps `wanted` from being granted: of several locks the one that begins first.
+    /// The first lock that excludes `wanted`.
     pub(crate) fn blocker(&self, wanted: &Lock) -> Option<Lock> {
         let held = self.0.borrow();
         let blockers = held.iter().filter(|held| held.excludes(wanted));
         blockers.min_by_key(|held| held.first).copied()
     }
 
-    /// Makes a range be locked by its holder in this mode, or not at all (None). Nobody else's lock is
-    /// looked at. Returns whether locks were given back, or may have been; ENOLCK when there would be too many.
+    /// Locks a range for its holder in this mode, or releases it (None), without a look at other
+    /// holders' locks. Returns whether locks were released, or may have been; ENOLCK if there would
+    /// be too many.
     pub(crate) fn replace(
         &self,
         holder: Holder,
@@ -112,6 +113,14 @@ impl Table {
         if removed > 0 {
             held.retain(|lock| !affected(lock));
         }
+        let is_sound = |lock: &Lock| {
+            let conflicts = |other: &Lock| {
+                let same = lock.holder == other.holder;
+                same && lock.overlaps(other.first, other.last) || lock.excludes(other)
+            };
+            lock.first <= lock.last && !held.iter().any(conflicts)
+        };
+        debug_assert!(rest.iter().all(is_sound), "one owner's locks are disjoint");
         held.extend(rest);
         Ok(removed > 0)
     }
@@ -151,12 +160,13 @@ impl Locks {
         Ok(())
     }
 
-    /// Gives back all that a holder has. (Nothing is split, so nothing can fail.)
+    /// Releases all locks of a holder. (No lock is split, so it cannot fail.)
     pub(crate) fn release(&self, table: &Table, holder: Holder) {
         let _ = self.replace(table, holder, None, 0, LAST_BYTE);
     }
 
-    /// A descriptor is closed: its locks go, and who waits with it looks again whether it is still open.
+    /// A descriptor is closed: its locks are released, and its waiters check again whether it is
+    /// open.
     pub(crate) fn close(&self, descriptor: u64) {
         self.release(&self.whole, Holder::Descriptor(descriptor));
         self.release(&self.ranges, Holder::Descriptor(descriptor));

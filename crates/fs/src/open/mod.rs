@@ -1,7 +1,7 @@
 //! Open files in memory: nothing here grows with the number of files on the volume.
 //!
-//! - `inode`: an open inode; `descriptors`: the descriptors of a volume; `file`: one of them, as any
-//!   thread may hold it;
+//! - `inode`: an open inode; `descriptors`: the descriptors of a volume; `file`: one of them, as
+//!   any thread may hold it;
 //! - `locks`: the advisory locks of an inode; `waits`: lock owners that wait for each other.
 
 pub(crate) mod descriptors;

@@ -6,19 +6,20 @@ use adit_base::{Errno, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What POSIX owners wait for, of all inodes: a cycle among them would never end. Locks of descriptors aren't
-/// followed, as on Linux: they belong to nobody who could be said to wait.
+/// The locks for which POSIX owners wait, of all inodes: a cycle among them would never end. Locks
+/// of descriptors are not followed, as on Linux: a descriptor has no single process that waits.
 #[derive(Default)]
 pub(crate) struct Waits {
     waiting: RefCell<Vec<(u64, Rc<Inode>, Lock)>>,
     next_ticket: Cell<u64>,
 }
 
-/// Somebody waits until this is dropped.
+/// An owner that waits until this is dropped.
 pub(crate) struct Waiting<'a>(&'a Waits, u64);
 
 impl Waits {
-    /// EDEADLK when somebody whom `wanted` would wait for waits, over whatever detours, for its holder.
+    /// EDEADLK if an owner that `wanted` would wait for waits, directly or through others, for the
+    /// holder of `wanted`.
     pub(crate) fn begin(&self, inode: &Rc<Inode>, wanted: Lock) -> Result<Waiting<'_>> {
         let mut waiting = self.waiting.borrow_mut();
         if let Holder::Posix { id, .. } = wanted.holder {

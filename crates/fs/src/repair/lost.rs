@@ -1,4 +1,4 @@
-//! What no name leads to: deleted, or under `/lost+found`.
+//! Inodes without names: they are deleted, or get a name in `/lost+found`.
 
 use super::{Entry, Repair, is_directory};
 use crate::inode::orphans::Orphans;
@@ -16,7 +16,8 @@ fn lost_name(id: BlobId) -> String {
 }
 
 impl Repair {
-    /// What no name leads to. Those that have no links, or can't be used, become orphans; the others are answered.
+    /// Finds inodes without names. Those with a link count of 0, or that cannot be used, become
+    /// orphans; returns the others.
     pub(super) async fn nameless(&mut self, broken: &HashSet<u64>) -> Result<Vec<u64>> {
         let listed: HashSet<u64> = self.listed.iter().map(|entry| entry.target.slot).collect();
         let mut slots: Vec<u64> = Vec::new();
@@ -28,7 +29,7 @@ impl Repair {
             }
         }
         slots.sort_unstable();
-        // Entries of the orphan directory that don't hold.
+        // Invalid entries of the orphan directory.
         for index in 0..self.entries.len() {
             if self.entries[index].directory == self.orphans.slot {
                 self.remove(index).await?;
@@ -140,7 +141,7 @@ impl Repair {
         });
     }
 
-    /// `/lost+found`, or, if that is something else, a directory beside it.
+    /// `/lost+found`, or a directory beside it if that name is taken.
     async fn lost_and_found(&mut self) -> Result<BlobId> {
         let root = self.root;
         let mut name = LOST_AND_FOUND.to_string();

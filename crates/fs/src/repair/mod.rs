@@ -1,10 +1,11 @@
-//! Repair of names, on a store that was repaired below them; and both together.
+//! Repair of a volume: of the store, and then of the names on it.
 //!
-//! Reads every entry of every directory, decides which of them hold, and puts right what doesn't: entries, kinds,
-//! parents, link counts, the root, the orphan directory. What has links and no name goes to `/lost+found`, as
-//! `#SLOT-GENERATION`. Every change is a transaction that leaves a sound store, so power may fail between any two.
+//! Reads every entry of every directory, decides which of them are valid, and corrects entries,
+//! kinds, parents, link counts, the root and the orphan directory. An inode that has links and no
+//! name goes to `/lost+found`, as `#SLOT-GENERATION`. Every change is a transaction that leaves a
+//! sound store, so power may fail between any two.
 //!
-//! Memory: what all entries take. The rules are in `docs/decisions/0012-check-and-repair.md`.
+//! It holds all entries in memory. The rules are in `docs/decisions/0012-check-and-repair.md`.
 
 mod lost;
 mod roots;
@@ -27,10 +28,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// What a repair found and did.
+/// The findings and counts of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct RepairReport {
-    /// What is, or was, wrong.
+    /// The problems, as found before the repair.
     pub findings: Findings,
     /// Directories, the root included.
     pub directories: u64,
@@ -49,8 +50,9 @@ impl RepairReport {
     }
 }
 
-/// Repairs the volume on a reactor's device, and opens it. On a sound volume it changes nothing but what any opening
-/// does. `progress` hears of steps done and about how many there are; `keep_abandoned` as in [`RepairOptions`].
+/// Repairs the volume on a reactor's device, and opens it. On a sound volume it changes nothing but
+/// what any opening does. `progress` hears of steps done and about how many there are;
+/// `keep_abandoned` as in [`RepairOptions`].
 pub async fn repair(
     reactor: Rc<Reactor>,
     options: &StoreOptions,
@@ -89,7 +91,7 @@ const NOWHERE: BlobId = BlobId {
     generation: 0,
 };
 
-/// An inode, and what names say of it.
+/// An inode, and the entries that name it, counted.
 #[derive(Clone, Copy, Debug)]
 struct Inode {
     generation: u32,
@@ -116,9 +118,9 @@ struct Repair {
     root: BlobId,
     orphans: BlobId,
     entries: Vec<Entry>,
-    /// Of each directory that has a name, the entry that counts.
+    /// Of each directory that has a name, the valid entry.
     parents: HashMap<u64, usize>,
-    /// What the orphan directory lists.
+    /// The entries of the orphan directory.
     listed: Vec<Entry>,
 }
 
@@ -151,7 +153,7 @@ impl Repair {
         self.drop_symlinks(&broken).await?;
         let lost = self.nameless(&broken).await?;
         self.adopt(lost).await?;
-        // Whatever is to be put right was found before.
+        // All that needs correction was found before.
         if !self.report.is_clean() {
             self.set_links().await?;
         }
@@ -227,7 +229,8 @@ impl Repair {
         }
     }
 
-    /// The entries of all directories. A directory without links and names was removed: what is in it is nothing.
+    /// The entries of all directories. A directory without links and names was removed: its entries
+    /// do not count.
     async fn read_entries(&mut self) -> Result<()> {
         let mut directories: Vec<u64> = self
             .inodes
@@ -255,7 +258,7 @@ impl Repair {
         Ok(())
     }
 
-    /// Decides about every entry, and counts those that hold. Answers those that don't.
+    /// Judges every entry, and counts the valid ones. Returns the others.
     fn judge(&mut self) -> Vec<usize> {
         let mut dropped = Vec::new();
         let mut several: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
@@ -316,7 +319,8 @@ impl Repair {
         dropped
     }
 
-    /// Breaks loops of directories, and counts subdirectories. Answers the entries that close a loop.
+    /// Breaks loops of directories, and counts subdirectories. Returns the entries that close a
+    /// loop.
     fn break_loops(&mut self) -> Vec<usize> {
         let mut looped = Vec::new();
         let mut reached: HashSet<u64> = HashSet::from([self.root.slot]);
@@ -356,7 +360,7 @@ impl Repair {
         looped
     }
 
-    /// What the orphan directory lists and may delete.
+    /// The entries of the orphan directory that may be deleted.
     fn list_orphans(&mut self) {
         let listed = std::mem::take(&mut self.listed);
         for entry in listed {
@@ -414,7 +418,7 @@ impl Repair {
         Ok(broken)
     }
 
-    /// Removes an entry that doesn't hold.
+    /// Removes an invalid entry.
     async fn remove(&mut self, index: usize) -> Result<()> {
         let entry = self.entries[index].clone();
         let id = self.id(entry.directory);
@@ -443,7 +447,7 @@ impl Repair {
             .await
     }
 
-    /// Takes the names of symbolic links away that say nothing.
+    /// Removes the names of symbolic links that lost their targets.
     async fn drop_symlinks(&mut self, broken: &HashSet<u64>) -> Result<()> {
         for index in 0..self.entries.len() {
             if !broken.contains(&self.entries[index].target.slot) {
@@ -474,7 +478,7 @@ impl Repair {
         }
     }
 
-    /// Tells of wrong link counts, parents, and kinds in entries, of what has names.
+    /// Reports wrong link counts, parents, and kinds in entries, of inodes with names.
     fn say_links(&mut self) {
         let mut slots: Vec<u64> = self.inodes.keys().copied().collect();
         slots.sort_unstable();
@@ -545,7 +549,7 @@ impl Repair {
         }
     }
 
-    /// Puts link counts, parents, and kinds in entries right.
+    /// Corrects link counts, parents, and kinds in entries.
     async fn set_links(&mut self) -> Result<()> {
         let mut slots: Vec<u64> = self.inodes.keys().copied().collect();
         slots.sort_unstable();
@@ -614,7 +618,7 @@ impl Repair {
         self.report.files = files.count() as u64;
     }
 
-    /// Adds paths to what is told of inodes.
+    /// Adds paths to findings about inodes.
     fn add_paths(&mut self) {
         let wanted: HashSet<u64> = self
             .report

@@ -9,7 +9,8 @@ use adit_store::{BlobId, Finding, FindingKind};
 use std::collections::BTreeSet;
 
 impl Repair {
-    /// Root and orphan directory: those of the state page, or those that look like them, or new ones.
+    /// Finds the root and the orphan directory: those of the state page, else directories that look
+    /// like them, else new ones.
     pub(super) async fn roots(&mut self) -> Result<()> {
         let state = self.store.state().await?;
         let id = |slot, generation| BlobId { slot, generation };

@@ -1,7 +1,9 @@
 //! An open volume.
 //!
-//! [`Fs`] is the worker state of `Engine<Fs>`: single-owner, so its tables are in cells; no borrow is held
-//! across an await. What it keeps in memory is what is open.
+//! [`Fs`] is the worker state of `Engine<Fs>`: single-owner, so its tables are in cells; no borrow
+//! is held across an await. It keeps only open files in memory.
+//!
+//! `start`: format and open; `open_inodes`: from a descriptor to its inode.
 
 mod open_inodes;
 mod start;
@@ -17,18 +19,20 @@ use adit_store::{BlobId, Point, Store};
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 
-/// What happens seldom, or takes long anyway: boxed, so that the futures of hot paths, which are moved before they run, stay small.
+/// A rare or slow step, boxed: the futures of hot paths are moved before they run, and stay small
+/// without it.
 pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// An open volume: the worker state of `Engine<Fs>`. Every operation takes effect completely or not at all,
-/// unless it says otherwise, and obeys the permissions of whoever asks ([`At`], [`OpenFile::who`](crate::open::file::OpenFile::who)).
+/// An open volume: the worker state of `Engine<Fs>`. Every operation takes effect completely or not
+/// at all, unless it says otherwise, and obeys the permissions of its caller ([`At`],
+/// [`OpenFile::who`](crate::open::file::OpenFile::who)).
 pub struct Fs {
     pub(crate) store: Store,
     pub(crate) base: Base,
     orphans: BlobId,
     pub(crate) inodes: RefCell<InodeTable>,
     pub(crate) descriptors: RefCell<Descriptors>,
-    /// Who waits for locks of byte ranges.
+    /// The owners that wait for locks of byte ranges.
     pub(crate) waits: Waits,
     /// The last transaction that renamed a directory: it changed the paths of any number of inodes.
     pub(crate) moved: Cell<Point>,
@@ -67,7 +71,8 @@ impl Fs {
         self.base.root
     }
 
-    /// When reading changes times of access; never, unless this says otherwise. Concerns files that are opened later.
+    /// Sets when reads change times of access; the default is never. It holds for files that are
+    /// opened later.
     pub fn set_access_times(&self, policy: AccessTimes) {
         self.access_times.set(policy);
         if policy != AccessTimes::Never {
@@ -76,7 +81,7 @@ impl Fs {
         }
     }
 
-    /// Makes everything durable and marks the volume clean. Open files become useless.
+    /// Makes everything durable and marks the volume clean. Open files become unusable.
     pub async fn close_volume(&self) -> Result<()> {
         self.store.close().await
     }
@@ -91,7 +96,7 @@ impl Fs {
         let info = self.store.info().await?;
         Ok(StatFs {
             block_bytes: PAGE_BYTES as u32,
-            total_bytes: info.volume_bytes.saturating_sub(info.journal_bytes),
+            total_bytes: info.volume_bytes - info.journal_bytes,
             free_bytes: info.usable_bytes,
             inodes: info.blobs,
             // Each needs a slot of 512 bytes and nothing else.

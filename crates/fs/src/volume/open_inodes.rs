@@ -18,7 +18,7 @@ impl Fs {
         descriptors.get(file).cloned().ok_or(Errno::BADF.into())
     }
 
-    /// The inode of a descriptor that is more than a handle on it; else EBADF.
+    /// The inode of a descriptor; EBADF if it was closed or opened with PATH.
     pub(crate) fn usable(&self, file: &OpenFile) -> Result<Rc<Inode>> {
         match file.flags().contains(OpenFlags::PATH) {
             true => Err(Errno::BADF.into()),
@@ -44,18 +44,19 @@ impl Fs {
         self.inode(file)
     }
 
-    /// Keeps an inode in memory until [`Fs::release`]. Called right behind the closure that saw its slot,
-    /// without an await between them, so that the inode can't be gone.
+    /// Keeps an inode in memory until [`Fs::release`]. The caller has just seen its slot in a
+    /// closure, without an await in between, so the inode still exists.
     pub(crate) fn acquire(&self, id: BlobId, kind: FileKind, slot: &Slot) -> Result<Rc<Inode>> {
         expect_kind(slot, kind)?;
         let mut inodes = self.inodes.borrow_mut();
         if let Some(inode) = inodes.get(&id.slot)
             && inode.id == id
         {
-            // An orphan lives while somebody has it open; a blob without a name is being deleted.
+            // An orphan lives while it is open; a blob that lost its last name is being deleted.
             if inode.unlinked.get() && kind == FileKind::Blob {
                 return Err(Errno::STALE.into());
             }
+            debug_assert!(inode.opens.get() > 0, "it would have left the table");
             inode.opens.set(inode.opens.get() + 1);
             return Ok(inode.clone());
         }
@@ -72,8 +73,9 @@ impl Fs {
         Ok(inode)
     }
 
-    /// Gives back what [`Fs::acquire`] took; the last one deletes an unlinked inode.
+    /// Undoes one [`Fs::acquire`]; the last release deletes an unlinked inode.
     pub(crate) async fn release(&self, inode: Rc<Inode>) {
+        assert!(inode.opens.get() > 0, "released more often than acquired");
         let opens = inode.opens.get() - 1;
         inode.opens.set(opens);
         if opens != 0 {

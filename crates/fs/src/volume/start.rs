@@ -78,7 +78,8 @@ impl Fs {
                 .map_err(|error| error.context("open the file system"))?;
         }
         if !fs.store.is_read_only() {
-            // What the orphan directory lists is deleted: it had better be no directory with a name.
+            // The entries of the orphan directory are deleted: a directory with a name must not be
+            // taken for it.
             let above = fs.store.view(|view| Ok(view.slot(orphans)?.parent)).await?;
             if orphans.slot == root.slot || above != orphans.slot {
                 let what =
@@ -90,7 +91,7 @@ impl Fs {
         Ok(fs)
     }
 
-    /// Deletes what nobody has open any more. Nothing is open yet.
+    /// Deletes all orphans. No file is open yet.
     async fn reclaim_orphans(&self) -> Result<()> {
         let orphans = self.orphans();
         let mut left = ORPHANS_AT_OPENING;
@@ -112,8 +113,8 @@ impl Fs {
         }
     }
 
-    /// What is listed now is deleted later, in slices; what becomes an orphan meanwhile may be open and
-    /// isn't touched.
+    /// Deletes the orphans that are listed now, later and in slices. An inode that becomes an
+    /// orphan meanwhile may be open and is not touched.
     async fn reclaim_in_background(&self, mut from: u64) -> Result<()> {
         let orphans = self.orphans();
         let mut rest = Vec::new();

@@ -1,6 +1,8 @@
-//! What a device costs by itself at depth 1: `cargo run --release -p adit-block --example raw_latency -- ADDRESS...`
+//! What a device costs by itself at depth 1: `cargo run --release -p adit-block --example
+//! raw_latency -- ADDRESS...`
 //!
-//! Reads only, unless `--write` comes first: then it OVERWRITES the beginning of every device named.
+//! Reads only, unless `--write` comes first: then it OVERWRITES the beginning of every device
+//! named.
 
 use std::time::{Duration, Instant};
 

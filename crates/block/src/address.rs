@@ -1,7 +1,7 @@
 //! Device addresses, the same everywhere: `PATH` of an image or block device, `mem:SIZE`.
 //!
-//! `stripe:A,B`, `nvme:BDF`, `vhost-user:SOCKET` and `unix:SOCKET` are reserved: EOPNOTSUPP, not built yet. A file whose name begins so
-//! is reached as `./nvme:…`.
+//! `stripe:A,B`, `nvme:BDF`, `vhost-user:SOCKET` and `unix:SOCKET` are reserved: EOPNOTSUPP, not
+//! built yet. A file whose name begins like that is reached as `./nvme:…`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{Device, FileDevice, FileEngine, FileOptions, MemoryConfig, MemoryDev
 /// How to open a device; each driver takes what concerns it.
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
-    /// Who carries requests to the kernel.
+    /// The engine that passes requests to the kernel.
     pub engine: FileEngine,
     /// For reading only.
     pub read_only: bool,

@@ -1,11 +1,13 @@
-//! `Buffer`: memory that a device may write to or read from while nobody owns it exclusively.
+//! `Buffer`: memory that a device may read or write, with shared ownership.
 //!
-//! One type for pool memory, cache frames, arena memory and a caller's own: a pointer, a length, and an owner that counts references by
-//! index (a frame's pin is its buffer's reference). Cloning and slicing take a reference, dropping gives it back.
+//! One type for pool memory, cache frames, arena memory and a caller's own: a pointer, a length,
+//! and an owner that counts references by index (a frame's pin is its buffer's reference). Cloning
+//! and slicing take a reference, dropping releases it.
 //!
-//! Invariants: the memory stays mapped while a buffer refers to it. While a *read* request is in flight, its buffers belong to the device:
-//! whoever keeps a clone must not look at it before the completion. Mutation through [`Buffer::try_mut`] needs the only reference.
-//! It is not a growable container, and it does not say what the bytes mean.
+//! Invariants: the memory stays mapped while a buffer refers to it. While a *read* request is in
+//! flight, its buffers belong to the device: the holder of a clone must not read it before the
+//! completion. Mutation through [`Buffer::try_mut`] needs the only reference. A buffer is no
+//! growable container, and knows nothing of the meaning of its bytes.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -16,17 +18,19 @@ use std::sync::Arc;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
-/// What a buffer's memory belongs to.
+/// The owner of a buffer's memory.
 ///
 /// # Safety
-/// Memory handed out in a [`Buffer`] with an index must stay valid until `release` was called for every reference of that index, and
-/// `is_unique` may answer true only while exactly one reference of the index exists.
+/// Memory handed out in a [`Buffer`] with an index must stay valid until `release` was called for
+/// every reference of that index, and `is_unique` may answer true only while exactly one reference
+/// of the index exists.
 pub unsafe trait BufferOwner: Send + Sync {
     /// One more reference to `index`; there is at least one already.
     fn retain(&self, index: u32);
     /// One reference to `index` less.
     fn release(&self, index: u32);
-    /// Whether there is exactly one reference to `index` (with acquire ordering: what other holders did is visible).
+    /// Whether there is exactly one reference to `index` (with acquire ordering: accesses of other
+    /// holders happen before).
     fn is_unique(&self, index: u32) -> bool;
 }
 
@@ -35,7 +39,7 @@ pub struct Buffer {
     start: NonNull<u8>,
     len_bytes: u32,
     index: u32,
-    /// None: the memory is guaranteed by whoever called [`Buffer::borrowed`].
+    /// None: the caller of [`Buffer::borrowed`] guarantees the memory.
     owner: Option<Arc<dyn BufferOwner>>,
 }
 
@@ -45,10 +49,12 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Adopts one reference to `index` that the owner has already counted; dropping the buffer releases it.
+    /// Adopts one reference to `index` that the owner has already counted; dropping the buffer
+    /// releases it.
     ///
     /// # Safety
-    /// `start` must be valid for reads and writes of `len_bytes` bytes until the reference is released.
+    /// `start` must be valid for reads and writes of `len_bytes` bytes until the reference is
+    /// released.
     pub unsafe fn from_parts(
         start: *mut u8,
         len_bytes: u32,
@@ -64,11 +70,13 @@ impl Buffer {
         }
     }
 
-    /// A buffer over memory that the caller keeps alive, for example a user's memory in a blocking direct read.
+    /// A buffer over memory that the caller keeps alive, for example a user's memory in a blocking
+    /// direct read.
     ///
     /// # Safety
-    /// The memory must be valid for the accesses that the buffer is used for (reads, and writes when it goes into a read request), and
-    /// free of conflicting ones, until the buffer and all its clones are gone, in whichever thread they end.
+    /// The memory must be valid for the accesses that the buffer is used for (reads, and writes
+    /// when it goes into a read request), and free of conflicting ones, until the buffer and all
+    /// its clones are gone, in whichever thread they end.
     pub unsafe fn borrowed(start: *mut u8, len_bytes: usize) -> Buffer {
         let len_bytes = u32::try_from(len_bytes).expect("a buffer is smaller than 4 GiB");
         let start = NonNull::new(start).unwrap_or(NonNull::dangling());
@@ -80,8 +88,8 @@ impl Buffer {
         }
     }
 
-    /// Fresh zeroed page-aligned memory of its own, outside every pool. For lengths that we choose: it panics at 4 GiB and aborts
-    /// without memory; see [`Buffer::try_zeroed`].
+    /// Fresh zeroed page-aligned memory of its own, outside every pool. For lengths that we choose:
+    /// it panics at 4 GiB and aborts without memory; see [`Buffer::try_zeroed`].
     pub fn zeroed(len_bytes: usize) -> Buffer {
         match Buffer::try_zeroed(len_bytes) {
             Ok(buffer) => buffer,
@@ -92,7 +100,7 @@ impl Buffer {
         }
     }
 
-    /// As [`Buffer::zeroed`], for lengths that somebody else chooses: ENOMEM, and EINVAL from 4 GiB on.
+    /// As [`Buffer::zeroed`], for untrusted lengths: ENOMEM, and EINVAL from 4 GiB on.
     pub fn try_zeroed(len_bytes: usize) -> Result<Buffer> {
         let fail = |errno| Error::with(errno, format!("get a buffer of {len_bytes} bytes"));
         let len = u32::try_from(len_bytes).map_err(|_| fail(Errno::INVAL))?;
@@ -107,7 +115,8 @@ impl Buffer {
             layout,
             references: AtomicU32::new(1),
         };
-        // SAFETY: the memory lives as long as its HeapMemory, which the buffer's Arc holds; its count starts with this reference.
+        // SAFETY: the memory lives as long as its HeapMemory, which the buffer's Arc holds; its
+        // count starts with this reference.
         Ok(unsafe { Buffer::from_parts(start, len, Arc::new(owner), 0) })
     }
 
@@ -133,11 +142,13 @@ impl Buffer {
 
     /// The bytes. Not to be called on a clone of a buffer that a read in flight fills.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: valid by construction; writers are excluded by the invariants in this file's header.
+        // SAFETY: valid by construction; writers are excluded by the invariants in this file's
+        // header.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
-    /// The bytes, to change, if this is the only reference. A borrowed buffer's aliases can't be counted: none.
+    /// The bytes, to change, if this is the only reference. A borrowed buffer's aliases can't be
+    /// counted: none.
     pub fn try_mut(&mut self) -> Option<&mut [u8]> {
         match &self.owner {
             Some(owner) if owner.is_unique(self.index) => {
@@ -237,7 +248,8 @@ unsafe impl Send for HeapMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HeapMemory {}
 
-// SAFETY: the memory is freed with the last Arc, of which every buffer holds one; `references` counts exactly the buffers.
+// SAFETY: the memory is freed with the last Arc, of which every buffer holds one; `references`
+// counts exactly the buffers.
 unsafe impl BufferOwner for HeapMemory {
     fn retain(&self, _index: u32) {
         self.references.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! What every driver provides: a device, its queues, and their doorbells.
+//! The interface of every driver: a device, its queues, and their doorbells.
 //!
-//! Division of labour: a [`Queue`] belongs to one worker at a time and never makes a system call; everything that may block or enter the
-//! kernel is on the [`Device`] and the [`Doorbell`], which any thread may use while another one uses the queue.
+//! Division of labour: a [`Queue`] belongs to one worker at a time and never makes a system call;
+//! everything that may block or enter the kernel is on the [`Device`] and the [`Doorbell`], which
+//! any thread may use while another one uses the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use crate::{Capabilities, Completion, Geometry, Identity, Request, Submission};
 
 /// A block device.
 pub trait Device: Send + Sync {
-    /// What people call it: a path, `mem:64M`.
+    /// Its name for people: a path, `mem:64M`.
     fn name(&self) -> String;
     /// Its size and unit. The size changes only by `grow`.
     fn geometry(&self) -> Geometry;
-    /// What it can do.
+    /// Its capabilities.
     fn capabilities(&self) -> Capabilities;
     /// Which storage it is. The default, "unknown", is that of memory.
     fn identity(&self) -> Identity {
@@ -28,16 +29,18 @@ pub trait Device: Send + Sync {
     }
     /// A submission and completion pair for one worker. `depth` bounds the requests in flight.
     fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>>;
-    /// Does a request here and now; blocks. For requests that a queue answered [`Submission::Inline`], for a thread that
-    /// waits for one anyway ([`Capabilities::inline`]), and for set-up and tools.
+    /// Does a request here and now; blocks. For requests that a queue answered
+    /// [`Submission::Inline`], for a thread that waits for one anyway ([`Capabilities::inline`]),
+    /// and for set-up and tools.
     fn execute(&self, request: Request) -> Completion;
-    /// Announces memory that buffers will come from, so that the driver can map it once.
+    /// Announces the memory of later buffers, so that the driver can map it once.
     ///
-    /// The memory must stay mapped while the device exists. Ignored by drivers that have no use for it.
+    /// The memory must stay mapped while the device exists. Ignored by drivers that have no use for
+    /// it.
     fn register_memory(&self, _start: *const u8, _len_bytes: usize) -> Result<()> {
         Ok(())
     }
-    /// Makes the device larger; EOPNOTSUPP where that isn't ours to do.
+    /// Makes the device larger; EOPNOTSUPP if it has a fixed size.
     fn grow(&self, _size_bytes: u64) -> Result<()> {
         Err(Error::with(
             Errno::OPNOTSUPP,
@@ -50,7 +53,7 @@ pub trait Device: Send + Sync {
 pub trait Queue: Send {
     /// Takes a request, or hands it back.
     fn submit(&mut self, request: Request) -> Submission;
-    /// Appends the completions that are there; says how many.
+    /// Appends the completions that have arrived; returns how many.
     fn poll(&mut self, done: &mut Vec<Completion>) -> usize;
     /// Requests accepted and not yet returned by `poll`.
     fn in_flight(&self) -> usize;
@@ -62,7 +65,8 @@ pub trait Queue: Send {
 pub trait Doorbell: Send + Sync {
     /// Hands what was submitted to the device: a system call, or nothing.
     fn ring(&self) -> Result<()>;
-    /// Blocks until a completion may be there, or the timeout has passed. May return early. Rings first.
+    /// Blocks until a completion may be there, or the timeout has passed. May return early. Rings
+    /// first.
     fn wait(&self, timeout: Option<Duration>);
 }
 

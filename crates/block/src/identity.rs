@@ -1,7 +1,8 @@
-//! Which storage a device is, as far as the host tells: not what it is called, and not what it holds.
+//! The identity of a device's storage, as far as the host reports one: neither its name nor its
+//! content.
 //!
-//! A volume's bytes can be copied, its image moved, linked, or reached through a loop device. Whatever
-//! refers to *this* storage from outside (the mapping of a killed process) names its identity.
+//! A volume's bytes can be copied, its image moved, linked, or reached through a loop device. A
+//! reference to *this* storage from outside (the mapping of a killed process) names its identity.
 
 /// The storage behind a device. Two devices with the same identity share their bytes; two with
 /// different ones may still do so (a device mapper, another mount of a network file system).
@@ -11,14 +12,14 @@ pub struct Identity {
     pub kind: IdentityKind,
     /// The file's file system (`st_dev`), or the block device's number.
     pub device: u64,
-    /// The file's inode, or the block device's `diskseq`, which is new each time a disk or loop device
-    /// is attached.
+    /// The file's inode, or the block device's `diskseq`, which is new each time a disk or loop
+    /// device is attached.
     pub number: u64,
     /// Byte offset within that file: a loop device may begin in its middle.
     pub offset_bytes: u64,
 }
 
-/// What an [`Identity`] speaks of.
+/// The kind of an [`Identity`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u64)]
 pub enum IdentityKind {
@@ -44,7 +45,7 @@ impl Identity {
         ]
     }
 
-    /// The identity of numbers that somebody stored; None: of no kind that is known here.
+    /// The identity of stored numbers; None: of an unknown kind.
     pub fn of_numbers(numbers: [u64; 4]) -> Option<Identity> {
         let kind = match numbers[0] {
             0 => IdentityKind::Unknown,

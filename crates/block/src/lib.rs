@@ -1,18 +1,19 @@
-//! Block devices and their queues, and the one buffer type that data travels in.
+//! Block devices and their queues, and the one buffer type of all data.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`Buffer`], [`BufferPool`] | reference-counted, DMA-able memory; a pool of it |
-//! | [`Request`], [`Completion`] | what a queue is asked and how it answers |
+//! | [`Request`], [`Completion`] | requests to a queue, and their completions |
 //! | [`open_device`] | a device by its address |
-//! | [`Device`], [`Queue`], [`Doorbell`] | what every driver provides |
+//! | [`Device`], [`Queue`], [`Doorbell`] | the interface of every driver |
 //! | [`MemoryDevice`] | memory, with an optional latency model |
 //! | [`FileDevice`] | images and kernel block devices |
 //! | [`OverlayDevice`] | memory over a device that is only read |
 //! | [`fault`] | a device that fails on purpose, power cuts included |
 //!
-//! Invariants: a request moves into a queue with its buffers and comes back whole in its completion, exactly once. No driver drops a
-//! flush; only a driver without a volatile cache may complete one at once. No call on a [`Queue`] makes a system call.
+//! Invariants: a request moves into a queue with its buffers and comes back whole in its
+//! completion, exactly once. No driver drops a flush; only a driver without a volatile cache may
+//! complete one at once. No call on a [`Queue`] makes a system call.
 
 mod address;
 mod buffer;

@@ -1,10 +1,13 @@
-//! A device in memory: sparse, optionally with an SSD's latency and bandwidth, and with counts of what was asked of it.
+//! A device in memory: sparse, optionally with an SSD's latency and bandwidth, and with counts of
+//! its requests.
 //!
-//! Without a latency its queue answers `Inline` and `execute` copies. With one, requests complete by `poll` when their time has come: the
-//! link transfers one request after another, then each waits for its own latency. Data moves at completion.
+//! Without a latency its queue returns `Inline` and `execute` copies. With one, requests complete
+//! in `poll` when their latency has passed: the link transfers one request after another, then each
+//! waits for its own latency. Data moves at completion.
 //!
-//! The counts are what IO budgets are asserted on; declaring a volatile cache makes the layers above flush, and nothing more (what a crash
-//! loses is the fault device's subject). Overlapping requests in flight at once may mix, as on a real device.
+//! IO budgets are asserted on the counts. Declaring a volatile cache only makes the layers above
+//! flush (the fault device simulates its loss). Overlapping requests in flight at once may mix, as
+//! on a real device.
 
 use std::collections::BinaryHeap;
 use std::ptr::NonNull;
@@ -22,22 +25,23 @@ use crate::{
     Submission,
 };
 
-/// Closer than this to a deadline, waiting doesn't sleep: a sleeping thread may wake up later than that (by the kernel's slack of 50 µs
-/// and, on a virtual machine, as much again). It looks at the clock, and leaves the processor to others meanwhile, as one does that waits
-/// for a device.
+/// Closer than this to a deadline, a waiter does not sleep: a sleeping thread may wake up later
+/// than that (by the kernel's slack of 50 µs and, on a virtual machine, as much again). It polls
+/// the clock and yields the processor, like a thread that polls a device.
 const SPIN_NS: u64 = 150_000;
 
-/// From this size on it is a benchmark's device: huge pages make it faster, and memory is taken in 2 MiB pieces. Smaller ones are tests'.
+/// From this size on it is a benchmark's device: huge pages make it faster, and memory is taken in
+/// 2 MiB pieces. Smaller ones are tests'.
 const HUGE_PAGES_FROM_BYTES: usize = 512 << 20;
 
-/// What a memory device is to be like.
+/// The properties of a memory device.
 #[derive(Clone, Debug)]
 pub struct MemoryConfig {
     /// Size, a multiple of the logical block.
     pub size_bytes: u64,
     /// 512 or 4096.
     pub logical_block_bytes: u32,
-    /// Whether to declare a volatile cache, so that flushes are asked for.
+    /// Whether to declare a volatile cache, which makes the layers above flush.
     pub volatile_cache: bool,
     /// Whether to declare FUA.
     pub fua: bool,
@@ -71,7 +75,7 @@ pub struct Latency {
     pub bytes_per_us: u32,
 }
 
-/// What was asked of a device since its start or the last reset.
+/// The requests to a device since its start or the last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
     /// Reads.
@@ -125,7 +129,7 @@ impl MemoryDevice {
         }))
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub fn counts(&self) -> IoCounts {
         let [
             reads,
@@ -350,7 +354,7 @@ impl PartialOrd for Timed {
     }
 }
 impl Ord for Timed {
-    /// The earliest is the greatest, so that it is on top of the heap.
+    /// The earliest is the greatest, so it is on top of the heap.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.due_ns.cmp(&self.due_ns)
     }
@@ -450,7 +454,8 @@ impl Mapping {
         let start: NonNull<u8> =
             NonNull::new(start.map_err(fail)?.cast()).ok_or_else(|| fail(Errno::NOMEM))?;
         if len_bytes >= HUGE_PAGES_FROM_BYTES {
-            // SAFETY: our own mapping; the advice changes no content. Where it is refused, small pages do.
+            // SAFETY: our own mapping; the advice changes no content. Where it is refused, small
+            // pages do.
             let _ = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
         }
         Ok(Mapping { start, len_bytes })

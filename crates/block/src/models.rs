@@ -1,4 +1,5 @@
-//! Models of reference counts: who gets memory to change it comes after everybody who looked at it (`cargo xtask models`).
+//! Models of reference counts: a thread that may change memory comes after all threads that read it
+//! (`cargo xtask models`).
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! A device over another one: what is written stays in memory, the other one is only read.
+//! A device over another one: writes stay in memory, the other one is only read.
 //!
-//! For looking at what a repair or a recovery would do. Memory grows with the pages written. Invariant: the device
-//! below gets nothing but reads.
+//! It shows the outcome of a repair or a recovery without doing it. Memory grows with the pages
+//! written. Invariant: the device below gets nothing but reads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,8 +63,8 @@ impl OverlayDevice {
                         &below.as_slice()[bytes.clone()]
                     }
                 };
-                // SAFETY: the buffers of a read request are ours to fill; `bytes` lies within this one, and the
-                // source is memory of our own.
+                // SAFETY: the buffers of a read request are ours to fill; `bytes` lies within this
+                // one, and the source is memory of our own.
                 unsafe {
                     source
                         .as_ptr()
@@ -143,7 +143,7 @@ impl Device for OverlayDevice {
         self.below.geometry()
     }
 
-    /// The identity of the device below, whose content this one shows.
+    /// The identity of the device below.
     fn identity(&self) -> Identity {
         self.below.identity()
     }

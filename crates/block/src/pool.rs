@@ -1,11 +1,13 @@
 //! A pool of page-aligned buffers in size classes, bounded.
 //!
-//! A piece of memory belongs to one class (4 KiB, 8 KiB … 1 MiB) for as long as it is allocated. Free pieces wait in their class's list; a
-//! buffer is a counted reference to a piece, and the last reference puts the piece back. When the bound is reached, free pieces of other
-//! classes are given up before ENOMEM.
+//! A piece of memory belongs to one class (4 KiB, 8 KiB … 1 MiB) for as long as it is allocated.
+//! Free pieces wait in their class's list; a buffer is a counted reference to a piece, and the last
+//! reference puts the piece back. When the bound is reached, free pieces of other classes are freed
+//! before ENOMEM.
 //!
-//! Invariants: allocated memory never exceeds the bound. `get` of what is preallocated or was returned allocates nothing: every list has
-//! room for all pieces of its class. A slot's `start` changes only while no buffer refers to it. The memory of a returned buffer isn't cleared.
+//! Invariants: allocated memory never exceeds the bound. `get` of a preallocated or returned piece
+//! allocates nothing: every list has room for all pieces of its class. A slot's `start` changes
+//! only while no buffer refers to it. The memory of a returned buffer isn't cleared.
 
 use std::alloc::Layout;
 use std::ptr;
@@ -27,7 +29,8 @@ pub const POOLED_BYTES_MAX: usize = PAGE_BYTES << (CLASSES - 1);
 pub struct PoolConfig {
     /// Memory is never more than this.
     pub limit_bytes: usize,
-    /// Pieces to allocate at the start and to keep when trimming: (size, count), sizes as for `get`.
+    /// Pieces to allocate at the start and to keep when trimming: (size, count), sizes as for
+    /// `get`.
     pub preallocate: Vec<(usize, usize)>,
 }
 
@@ -41,7 +44,7 @@ impl Default for PoolConfig {
     }
 }
 
-/// What a pool holds.
+/// The content of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Bytes of all pieces, free and given out.
@@ -84,7 +87,7 @@ struct Lists {
 }
 
 impl BufferPool {
-    /// A pool; allocates what is to be preallocated, ENOMEM if that exceeds the bound.
+    /// A pool with its preallocated pieces; ENOMEM if they exceed the bound.
     pub fn new(config: PoolConfig) -> Result<Arc<BufferPool>> {
         let slots = u32::try_from(config.limit_bytes / PAGE_BYTES)
             .map_err(|_| Error::with(Errno::INVAL, "make a buffer pool of that size"))?;
@@ -122,7 +125,8 @@ impl BufferPool {
         let slot = &self.slots[index as usize];
         slot.references.store(1, Ordering::Relaxed);
         let start = slot.start.load(Ordering::Relaxed);
-        // SAFETY: the piece is `class` large, at least `len_bytes`; it is freed only without references, and this is one.
+        // SAFETY: the piece is `class` large, at least `len_bytes`; it is freed only without
+        // references, and this is one.
         Ok(unsafe { Buffer::from_parts(start, len_bytes as u32, self.clone(), index) })
     }
 
@@ -134,7 +138,7 @@ impl BufferPool {
         }
     }
 
-    /// What it holds now.
+    /// Its content now.
     pub fn usage(&self) -> PoolUsage {
         let lists = self.lists();
         PoolUsage {
@@ -144,7 +148,8 @@ impl BufferPool {
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
-        // Nothing panics between two steps that belong together, so a poisoned lock guards consistent lists.
+        // Nothing panics between two steps that belong together, so a poisoned lock guards
+        // consistent lists.
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -212,7 +217,8 @@ impl Lists {
     }
 }
 
-// SAFETY: a piece is freed only from a free list, where it gets with its last reference; every buffer keeps the pool alive by its Arc.
+// SAFETY: a piece is freed only from a free list, where it gets with its last reference; every
+// buffer keeps the pool alive by its Arc.
 unsafe impl BufferOwner for BufferPool {
     fn retain(&self, index: u32) {
         self.slots[index as usize]
@@ -222,8 +228,8 @@ unsafe impl BufferOwner for BufferPool {
 
     fn release(&self, index: u32) {
         let slot = &self.slots[index as usize];
-        // AcqRel: what every holder did to the memory happens before its next use.
-        // In a forked child a thread that isn't there may hold the lock for ever.
+        // AcqRel: every access of a holder happens before the memory's next use. In a forked child
+        // the lock may be held for ever, by a thread that exists only in the parent.
         if slot.references.fetch_sub(1, Ordering::AcqRel) == 1
             && self.generation == fork::generation()
         {

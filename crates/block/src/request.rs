@@ -1,7 +1,8 @@
-//! What a queue is asked and how it answers.
+//! Requests to a queue, and their completions.
 //!
-//! A [`Request`] moves into the queue and comes back in its [`Completion`], so memory in flight can't be dropped or reused by mistake. All
-//! or an error: a driver continues short transfers itself.
+//! A [`Request`] moves into the queue and comes back in its [`Completion`], so memory in flight
+//! can't be dropped or reused by mistake. All or an error: a driver continues short transfers
+//! itself.
 
 use adit_base::Errno;
 use smallvec::SmallVec;
@@ -15,12 +16,13 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Every request starts at and covers a multiple of this: 512 or 4096.
     pub logical_block_bytes: u32,
-    /// What the device writes as one piece, a multiple of the logical block: it reads what a smaller write leaves of it and writes that as
-    /// well, and if power fails meanwhile, that may be damaged.
+    /// The unit in which the device writes, a multiple of the logical block. For a smaller write it
+    /// reads the rest of the unit and writes that as well; if power fails meanwhile, the rest may
+    /// be damaged.
     pub physical_block_bytes: u32,
 }
 
-/// What a device can do, and what it may lose.
+/// What a device can do and may lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Completed writes may be lost with power until a flush.
@@ -31,15 +33,18 @@ pub struct Capabilities {
     pub discard: bool,
     /// `WriteZeroes` works without transferring zeroes; without it, it fails with EOPNOTSUPP.
     pub write_zeroes: bool,
-    /// Writes up to this size that lie within one multiple of it never tear; 512 promises nothing beyond a sector.
+    /// Writes up to this size that lie within one multiple of it never tear; 512 promises nothing
+    /// beyond a sector.
     pub atomic_write_bytes: u32,
-    /// A thread that waits for one request may as well [execute](crate::Device::execute) it: by a queue, it would not be done sooner.
+    /// A thread that waits for one request may as well [execute](crate::Device::execute) it: by a
+    /// queue, it would not be done sooner.
     pub inline: bool,
-    /// Its queues carry requests while threads do something else; if not, each one is some thread's to execute.
+    /// Its queues carry requests while threads do something else; if not, each one is some thread's
+    /// to execute.
     pub queued: bool,
 }
 
-/// What is to be done.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Fill the buffers.
@@ -49,9 +54,9 @@ pub enum Operation {
         /// Force unit access.
         fua: bool,
     },
-    /// Make every write durable whose completion was seen before this was submitted.
+    /// Make durable every write whose completion was seen before this was submitted.
     Flush,
-    /// Forget this range; what it reads as afterwards is undefined.
+    /// Forget this range; afterwards it reads as undefined content.
     Discard {
         /// Bytes of the range.
         len_bytes: u64,
@@ -69,13 +74,13 @@ pub type Buffers = SmallVec<[Buffer; 4]>;
 /// One request to a device.
 #[derive(Debug)]
 pub struct Request {
-    /// What is to be done.
+    /// The operation.
     pub operation: Operation,
     /// Where it begins on the device.
     pub offset_bytes: u64,
     /// Memory to fill or to write, in order. Empty for operations without data.
     pub buffers: Buffers,
-    /// The submitter's own mark; drivers don't look at it.
+    /// The submitter's own mark; drivers do not use it.
     pub token: u64,
 }
 
@@ -153,7 +158,8 @@ impl Request {
         }
     }
 
-    /// Whether a device of this geometry can be asked this: aligned, not empty (EINVAL) and inside (EINVAL, for a write ENOSPC).
+    /// Whether a device of this geometry can be asked this: aligned, not empty (EINVAL) and inside
+    /// (EINVAL, for a write ENOSPC).
     pub fn check(&self, geometry: &Geometry) -> Result<(), Errno> {
         if self.operation == Operation::Flush {
             return Ok(());
@@ -185,7 +191,8 @@ fn one(buffer: Buffer) -> Buffers {
     buffers
 }
 
-/// The answer to a request: all of it was done, or an error (then a read's buffers hold anything, and any part of a write may be there).
+/// The answer to a request: all of it was done, or an error (then a read's buffers hold anything,
+/// and any part of a write may be on the device).
 #[derive(Debug)]
 pub struct Completion {
     /// The request, with its buffers.
@@ -194,13 +201,14 @@ pub struct Completion {
     pub result: Result<(), Errno>,
 }
 
-/// What became of a request given to a queue.
+/// The outcome of submitting a request.
 #[must_use]
 #[derive(Debug)]
 pub enum Submission {
     /// A completion will come from `poll`, after the doorbell was rung.
     Accepted,
-    /// The caller must run [`Device::execute`](crate::Device::execute) with it, without holding the worker.
+    /// The caller must run [`Device::execute`](crate::Device::execute) with it, without holding the
+    /// worker.
     Inline(Request),
     /// The queue has no room until a completion was polled.
     Full(Request),

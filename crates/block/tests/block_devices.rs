@@ -18,7 +18,8 @@ fn reads(block: &LoopDevice) -> u64 {
     first.parse().expect("a number")
 }
 
-/// A device that only says where its data is if it is a file (`lseek`) was never measured, and never had a ring.
+/// A device that only says where its data is if it is a file (`lseek`) was never measured, and
+/// never had a ring.
 #[test]
 fn a_block_device_is_measured() {
     let Some(block) = LoopDevice::new(8 << 20) else {
@@ -36,7 +37,8 @@ fn a_block_device_is_measured() {
     assert!(counts.iter().any(|reads| *reads >= 8), "{counts:?}");
 }
 
-/// The block device that a process of [`a_block_device_is_free_when_its_process_is_killed`] writes to.
+/// The block device that a process of [`a_block_device_is_free_when_its_process_is_killed`] writes
+/// to.
 const BUSY_DEVICE: &str = "ADIT_TEST_BUSY_DEVICE";
 
 /// The kernel finishes what a killed process had in flight some time after its end.

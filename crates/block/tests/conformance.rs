@@ -1,7 +1,7 @@
 //! One suite for every driver: what a store may rely on, whichever device it got.
 //!
-//! Each driver is a factory that makes a device of [`SIZE_BYTES`] reading as zeroes. What only one driver does (locks, faults, latency) is
-//! tested beside that driver.
+//! Each driver is a factory that makes a device of [`SIZE_BYTES`] reading as zeroes. What only one
+//! driver does (locks, faults, latency) is tested beside that driver.
 
 mod common;
 
@@ -358,7 +358,8 @@ fn memory(logical_block_bytes: u32, latency: Option<Latency>) -> Arc<dyn Device>
     MemoryDevice::new(config).expect("a device")
 }
 
-/// A device in the target directory: the system's temporary folder may be a tmpfs, which has no direct IO to test.
+/// A device in the target directory: the system's temporary folder may be a tmpfs, which has no
+/// direct IO to test.
 fn file(engine: FileEngine, direct: bool, test: impl FnOnce(Arc<dyn Device>)) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let options = FileOptions {
@@ -415,7 +416,8 @@ fn file_through_the_page_cache_by_io_uring() {
     file(FileEngine::IoUring, false, conforms);
 }
 
-/// One engine after the other: what an engine leaves in the kernel at its end doesn't keep the next one out.
+/// One engine after the other: what an engine leaves in the kernel at its end doesn't keep the next
+/// one out.
 #[test]
 fn block_devices_by_either_engine_in_turn() {
     let Some(block) = LoopDevice::new(SIZE_BYTES) else {

@@ -32,7 +32,8 @@ impl AttributeChange {
 }
 
 impl Mounted {
-    /// Changes attributes, the size through `file` where the kernel names one; answers the new ones.
+    /// Changes attributes, the size through `file` if the kernel names one; returns the new
+    /// attributes.
     pub(crate) fn change(
         &self,
         who: &Credentials,
@@ -64,9 +65,10 @@ impl Mounted {
         Ok(self.attributes(&stat))
     }
 
-    /// The set-ID bits of a file go when somebody without privilege changes it, and when it changes hands. The kernel leaves that
-    /// to us (`FUSE_HANDLE_KILLPRIV_V2`): else it asks for `security.capability` before each write. It says when it writes,
-    /// and by a SETATTR that sets nothing.
+    /// A change by an unprivileged user clears the set-ID bits of a file, and so does a change of
+    /// its owner. The kernel leaves that to this process (`FUSE_HANDLE_KILLPRIV_V2`): otherwise it
+    /// would ask for `security.capability` before each write. A flag of the write tells, or a
+    /// SETATTR that sets nothing.
     pub(crate) fn drop_set_ids(&self, at: At<'_>) -> Result<()> {
         let stat = self.run(|fs| fs.stat(at, Follow::No))?;
         if stat.kind == FileKind::Directory {
@@ -85,14 +87,15 @@ impl Mounted {
     }
 }
 
-/// Is this an attribute that file systems obey, and this one only keeps? A program that hears of "not supported" once, instead of
-/// "not there", asks for no other file: `ls -l` asks twice for each otherwise, and each time is a trip to this process.
-/// (A kernel with SELinux answers for it by itself.)
+/// Is this an attribute that other file systems enforce, and this one only stores? After one "not
+/// supported" instead of "no such attribute" a program asks for no other file: `ls -l` would ask
+/// twice for each, and each question is a request to this process. (A kernel with SELinux answers
+/// for itself.)
 pub(crate) fn decides_nothing(name: &OsStr) -> bool {
     name == "security.selinux" || name.as_bytes().starts_with(b"system.posix_acl_")
 }
 
-/// An attribute's value, or its length if that is what the kernel wants to know.
+/// An attribute's value, or its length if the kernel asks for the length.
 pub(crate) fn answer_xattr(reply: ReplyXattr, size: u32, value: &[u8]) {
     match size {
         0 => reply.size(value.len() as u32),
@@ -101,7 +104,7 @@ pub(crate) fn answer_xattr(reply: ReplyXattr, size: u32, value: &[u8]) {
     }
 }
 
-/// The attributes of a name that there isn't.
+/// The attributes for a missing name.
 pub(crate) fn nothing() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),

@@ -18,7 +18,7 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// The kind in the mode of `mknod`; none for what it doesn't make.
+/// The kind in the mode of `mknod`; none for kinds that it does not make.
 pub(crate) fn kind_of_mode(mode: u32) -> Option<FileKind> {
     Some(match mode & libc::S_IFMT {
         0 | libc::S_IFREG => FileKind::File,
@@ -89,7 +89,7 @@ pub(crate) fn attributes(ino: INodeNo, stat: &Stat) -> FileAttr {
     }
 }
 
-/// What the kernel is told of an error.
+/// The errno for the kernel.
 pub(crate) fn errno(error: &adit::Error) -> fuser::Errno {
     fuser::Errno::from_i32(error.errno().raw_os_error())
 }

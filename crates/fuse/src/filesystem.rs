@@ -1,8 +1,11 @@
 //! The kernel's requests as operations of the file system.
 //!
-//! Every request is answered by the thread that took it; an operation that waits for the device holds up that thread
-//! alone. Names come without slashes, inodes by number ([`Nodes`]), open files by handle ([`Handles`]). The kernel has checked
-//! permissions; who asks decides only whom things belong to.
+//! The thread that takes a request answers it; an operation that waits for the device blocks only
+//! that thread. The kernel has checked permissions; the caller's ids only set the owner of new
+//! inodes.
+//!
+//! Here: from a request's arguments to one operation, and to its reply. Steps with several
+//! operations are in `mounted.rs`, `attributes.rs` and `listing.rs`.
 
 use crate::FOREVER;
 use crate::attributes::{AttributeChange, answer_xattr, decides_nothing, nothing};
@@ -20,10 +23,10 @@ use std::time::SystemTime;
 
 /// Most bytes in a request to read or write.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Requests that the kernel may have under way without somebody waiting for each (read-ahead, write-back).
+/// Background requests (read-ahead, write-back) that the kernel may have in flight.
 const BACKGROUND_MAX: u16 = 64;
-/// How a file is opened here: what the kernel does itself is left out. (It goes past its own cache for O_DIRECT, and says
-/// where to write for O_APPEND.)
+/// The flags of an opening, without those that the kernel implements itself. (It bypasses its own
+/// cache for O_DIRECT, and gives the offset of each write for O_APPEND.)
 fn open_flags(flags: i32) -> adit_fs::OpenFlags {
     use adit_fs::OpenFlags as Flags;
     let kept = Flags::WRITE_ONLY
@@ -48,7 +51,7 @@ macro_rules! answer {
     };
 }
 
-/// What the kernel talks to.
+/// The receiver of the kernel's requests.
 pub(crate) struct Filesystem(pub(crate) Arc<Shared>);
 
 impl Filesystem {
@@ -290,7 +293,7 @@ impl fuser::Filesystem for Filesystem {
         let who = who(request);
         let created = self.with(|mounted| {
             let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
-            // What the name stands for now is what the kernel will have open, a symbolic link not.
+            // The kernel opens the inode that has the name now, and never through a symbolic link.
             let flags =
                 open_flags(flags) | adit_fs::OpenFlags::CREATE | adit_fs::OpenFlags::NOFOLLOW;
             let file = mounted.run(|fs| fs.open(at, flags, mode))?;
@@ -357,7 +360,7 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // There is nothing to do at each close, and after this the kernel doesn't ask again.
+        // A close needs no work, and after this answer the kernel does not ask again.
         reply.error(fuser::Errno::ENOSYS);
     }
 
@@ -523,7 +526,8 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        // The kernel hides nothing of a list: what only the privileged see is left out here.
+        // The kernel does not filter the list: attributes that only privileged users see are left
+        // out here.
         let who = Credentials::user(request.uid(), request.gid(), &[]);
         let listed = self.with(|mounted| {
             let at = At::inode(&who, mounted.id(ino)?);
@@ -603,7 +607,7 @@ impl fuser::Filesystem for Filesystem {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        // What is answered has 32 bits.
+        // The reply has 32 bits.
         let len = len.min(u64::from(u32::MAX / 2));
         let copied = self.with(|mounted| {
             let (from, to) = (mounted.file(source)?, mounted.file(target)?);
@@ -615,7 +619,8 @@ impl fuser::Filesystem for Filesystem {
         answer!(reply, copied, count => reply.written(count as u32));
     }
 
-    // The kernel does these itself, or says that there is no such thing; asked once each, or seldom.
+    // The kernel implements these itself, or reports them as unsupported; it asks once each, or
+    // rarely.
 
     fn bmap(&self, _: &Request, _: INodeNo, _: u32, _: u64, reply: ReplyBmap) {
         reply.error(fuser::Errno::ENOSYS);

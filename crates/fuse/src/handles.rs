@@ -1,4 +1,4 @@
-//! What the kernel has open: files and directories by the numbers that it was given.
+//! The files and directories that the kernel has open, by handle.
 
 use adit_fs::OpenFile;
 use fuser::FileHandle;
@@ -36,7 +36,7 @@ impl Handles {
         table.open.remove(&handle.0)
     }
 
-    /// All of them, which are open no more.
+    /// Removes and returns all of them.
     pub(crate) fn take_all(&self) -> Vec<Arc<OpenFile>> {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         table.open.drain().map(|(_, file)| file).collect()

@@ -1,14 +1,17 @@
-//! A mount: the volume as a file system of the kernel, for tools that know of nothing else.
+//! A mount: the volume as a file system of the kernel, for tools that use system calls.
 //!
-//! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's requests (FUSE) into
-//! operations of `adit-fs`, `nodes.rs` is what the kernel remembers of inodes, `handles.rs` what it has open,
-//! `convert.rs` how attributes look to it, `place.rs` the mount itself. [`mount`] runs it all until it is unmounted or told to end.
+//! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's
+//! requests (FUSE) into operations of `adit-fs`, with `mounted.rs`, `attributes.rs` and
+//! `listing.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
+//! `convert.rs` converts attributes, `place.rs` mounts. [`mount`] serves until the volume is
+//! unmounted or the process gets a signal.
 //!
-//! What is left to the kernel, which sees all who use the mount: permission checks (`default_permissions`: it knows
-//! every group of who asks), locks, and the caching of names, attributes and pages. Nobody else can change the volume
-//! meanwhile, so what it caches stays true, and the time-outs are as good as endless. Every `write` is a request,
-//! answered when Adit has the data: it survives the death of this process, which pages that the kernel writes back
-//! later (those of a shared mapping) do only from then on.
+//! The kernel sees all users of the mount, so it does the permission checks (`default_permissions`:
+//! it knows every group of the caller), the locks, and the caching of names, attributes and pages.
+//! No other process can change the volume meanwhile, so the kernel's cache stays valid, and its
+//! time-outs are practically endless. Every `write` is a request, answered when Adit has the data:
+//! from then on it survives the death of this process. Pages of a shared mapping get there when the
+//! kernel writes them back.
 
 mod attributes;
 mod convert;
@@ -35,7 +38,7 @@ use std::time::{Duration, Instant};
 pub struct MountOptions {
     /// The kernel refuses changes. (The volume itself should be opened read-only then.)
     pub read_only: bool,
-    /// Other users than the one who mounts may use it, as far as permission bits let them.
+    /// Other users may use the mount too, within the permission bits.
     pub allow_other: bool,
     /// Reading never changes times of access; else Linux's relatime rule does.
     pub no_access_times: bool,
@@ -43,12 +46,13 @@ pub struct MountOptions {
 
 /// Threads that take requests: as many are in flight at once.
 const THREADS: usize = 8;
-/// How long those who have files open are waited for after a signal.
+/// How long open files are waited for after a signal.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Mounts a volume on a directory and serves it until it is unmounted, or this process gets SIGTERM, SIGINT or SIGHUP: then
-/// it is unmounted, from those who still use it taken away after five seconds, and the volume closed. `ready` is called when
-/// the mount answers; its error ends the mount. Must be called before the process has other threads, which would get the signals.
+/// Mounts a volume on a directory and serves it until it is unmounted, or this process gets
+/// SIGTERM, SIGINT or SIGHUP: then it is unmounted, open files fail after five seconds, and the
+/// volume is closed. `ready` is called when the mount answers; its error ends the mount. Must be
+/// called before the process has other threads, which would get the signals.
 pub fn mount(
     volume: Volume,
     directory: &Path,
@@ -98,7 +102,7 @@ fn serve(
 ) -> Result<()> {
     let mut config = Config::default();
     config.n_threads = Some(THREADS);
-    // Whom the mount is for is for the kernel to say.
+    // The kernel decides which users the mount serves.
     config.acl = SessionACL::All;
     // A connection for each thread, if this user may open that.
     config.clone_fd = std::fs::File::options()
@@ -110,7 +114,8 @@ fn serve(
     let serving = std::thread::Builder::new()
         .name("adit-mount".into())
         .spawn(move || session.run())?;
-    // Answered by the threads of the session; if they could not be started, the connection is closed by now.
+    // Answered by the threads of the session; if they could not be started, the connection is
+    // closed by now.
     let ready = place.answers().and_then(|()| ready());
     if ready.is_err() {
         place.detach()?;
@@ -119,7 +124,8 @@ fn serve(
     served.map_err(Error::from).and(ready)
 }
 
-/// Keeps the signals that end a mount from doing so by themselves, in this thread and those that it starts.
+/// Keeps the signals that end a mount from doing so by themselves, in this thread and those that it
+/// starts.
 fn block_signals() -> libc::sigset_t {
     // SAFETY: a set is made empty before it is used; the calls have no other preconditions.
     unsafe {
@@ -133,7 +139,7 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
-/// Waits for a signal and unmounts; whoever still has files open loses them after a while.
+/// Waits for a signal and unmounts; files that are still open fail after a while.
 fn end_on_signal(signals: &libc::sigset_t, place: &Place, shared: &Shared) {
     let mut signal = 0;
     // SAFETY: both point to what they should.
@@ -145,7 +151,7 @@ fn end_on_signal(signals: &libc::sigset_t, place: &Place, shared: &Shared) {
     while Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Whatever is asked from now on is answered with ENOTCONN.
+    // Every later request is answered with ENOTCONN.
     let volume = shared.address();
     let closed = shared.finish();
     if let Err(error) = &closed {
@@ -154,8 +160,8 @@ fn end_on_signal(signals: &libc::sigset_t, place: &Place, shared: &Shared) {
     std::process::exit(i32::from(closed.is_err()));
 }
 
-/// What is answered when the volume isn't there any more.
+/// The answer when the volume is closed.
 const GONE: Errno = Errno::NOTCONN;
 
-/// Names and attributes that the kernel was told of stay true until it changes them itself.
+/// Names and attributes in the kernel's cache stay valid until the kernel changes them itself.
 pub(crate) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);

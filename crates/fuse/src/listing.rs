@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 /// Names read from a directory at once, in bytes.
 const LISTING_BYTES: usize = 16 << 10;
 impl Mounted {
-    /// Calls `add` with the entries behind the cookie `from`, until it answers that no more fit.
+    /// Calls `add` with the entries behind the cookie `from`, until it returns that no more fit.
     pub(crate) fn each_entry(
         &self,
         directory: &OpenFile,
@@ -33,7 +33,8 @@ impl Mounted {
         }
     }
 
-    /// Answers entries with the attributes of their inodes, which the kernel then has looked up.
+    /// Replies with entries and the attributes of their inodes, which count as looked up by the
+    /// kernel.
     pub(crate) fn list_with_attributes(
         &self,
         who: &Credentials,

@@ -1,4 +1,4 @@
-//! The volume behind a mount, and what the kernel has of it.
+//! The volume behind a mount, with the inodes and files that the kernel knows.
 //!
 //! Names come without slashes, inodes by number ([`Nodes`]), open files by handle ([`Handles`]).
 
@@ -19,7 +19,7 @@ pub(crate) struct Shared {
     mounted: RwLock<Option<Mounted>>,
 }
 
-/// The volume, and what the kernel has of it.
+/// The volume, with the inodes and files that the kernel knows.
 pub(crate) struct Mounted {
     volume: Volume,
     root: BlobId,
@@ -112,7 +112,7 @@ impl Mounted {
         self.run(|fs| fs.stat(At::inode(who, id), Follow::No))
     }
 
-    /// What the kernel is told of an inode that it looked up or had made.
+    /// The reply for an inode that the kernel looked up or made.
     pub(crate) fn remember(&self, stat: &Stat) -> (FileAttr, Generation) {
         let id = BlobId {
             slot: stat.inode,
@@ -130,7 +130,7 @@ impl Mounted {
         }
     }
 
-    /// Does what may take a name from an inode, and keeps that inode for as long as the kernel may ask for it.
+    /// Removes a name, and keeps its inode for as long as the kernel may ask for it.
     pub(crate) fn removing<T>(
         &self,
         victim: At<'_>,
@@ -155,7 +155,7 @@ impl Mounted {
     }
 }
 
-/// Who asks. The kernel has decided that they may.
+/// The caller of a request. The kernel has checked its permissions.
 pub(crate) fn who(request: &Request) -> Credentials {
     Credentials {
         privileged: true,

@@ -1,7 +1,8 @@
-//! What the kernel remembers: inodes that it looked up and has not forgotten.
+//! The inodes that the kernel looked up and has not forgotten.
 //!
-//! It knows an inode by its number alone, so the generation is kept here. And it may use what has lost its last name
-//! (a removed directory that is somebody's working directory) until it forgets it: such an inode is kept by a handle.
+//! The kernel knows an inode by its number alone, so the generation is kept here. It may use an
+//! inode that lost its last name (a removed directory that is a working directory) until it forgets
+//! it: a descriptor keeps such an inode.
 
 use adit_fs::{BlobId, OpenFile};
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ struct Node {
     generation: u32,
     /// Times it was looked up and not forgotten.
     lookups: u64,
-    /// Keeps it: it has no name any more.
+    /// Keeps an inode that has no name any more.
     kept: Option<Arc<OpenFile>>,
 }
 
@@ -27,7 +28,8 @@ impl Nodes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is about to hear of it. Returns the handle of a predecessor of the same number, which is gone.
+    /// Counts a lookup that the kernel is about to get. Returns the descriptor of a deleted
+    /// predecessor of the same number.
     #[must_use]
     pub(crate) fn remember(&self, id: BlobId) -> Option<Arc<OpenFile>> {
         match self.table().entry(id.slot) {
@@ -59,7 +61,8 @@ impl Nodes {
         })
     }
 
-    /// It lost its last name: keeps it for the kernel. Returns the handle if the kernel doesn't know it, or has one.
+    /// Keeps an inode that lost its last name for the kernel. Returns the descriptor if the kernel
+    /// does not know the inode, or one is kept.
     #[must_use]
     pub(crate) fn keep(&self, file: Arc<OpenFile>) -> Option<Arc<OpenFile>> {
         let id = file.blob_id();
@@ -72,7 +75,7 @@ impl Nodes {
         }
     }
 
-    /// The kernel forgot `lookups` of its lookups. Returns a handle to be closed.
+    /// The kernel forgot `lookups` of its lookups. Returns a descriptor to be closed.
     #[must_use]
     pub(crate) fn forget(&self, number: u64, lookups: u64) -> Option<Arc<OpenFile>> {
         let mut table = self.table();
@@ -91,7 +94,7 @@ impl Nodes {
         entry.remove().kept
     }
 
-    /// Forgets everything; returns what is to be closed.
+    /// Forgets everything; returns the descriptors to be closed.
     pub(crate) fn take_kept(&self) -> Vec<Arc<OpenFile>> {
         let nodes = std::mem::take(&mut *self.table());
         nodes.into_values().filter_map(|node| node.kept).collect()

@@ -1,8 +1,9 @@
 //! Where a volume is mounted: a directory, and the kernel's mount on it.
 //!
-//! Root mounts by `mount(2)`. Anybody else is mounted for by fusermount3, a set-user-ID program that passes the connection
-//! back over a socket. Both give the mount the type `fuse.adit` and the image's absolute path as its source. By these two,
-//! and by an answer of ENOTCONN, a mount is recognized that a killed process has left; it alone is ever cleared away.
+//! Root mounts by `mount(2)`. For other users fusermount3 mounts, a set-user-ID program that passes
+//! the connection back over a socket. Both give the mount the type `fuse.adit` and the image's
+//! absolute path as its source. By these two, and by an answer of ENOTCONN, a mount is recognized
+//! that a killed process left behind; only such a mount is removed.
 //!
 //! Not here: the volume, and requests.
 
@@ -42,8 +43,8 @@ struct Mounted {
 }
 
 impl Place {
-    /// Finds the directory, and clears away the mount of the same source that a killed process has left on it. The
-    /// caller holds the volume's lock, so that no living process serves that source.
+    /// Finds the directory, and removes a mount of the same source that a killed process left on
+    /// it. The caller holds the volume's lock, so that no living process serves that source.
     pub(crate) fn find(directory: &Path, source: OsString) -> Result<Place> {
         loop {
             let handle = open(directory)?;
@@ -135,7 +136,7 @@ impl Place {
         )?;
         let mut command = Command::new(HELPER);
         command.arg("-o").arg(list).arg("--").arg(&self.path);
-        // It sends the connection over the socket that it is told of, which is its standard input.
+        // It sends the connection over the socket that its environment names: its standard input.
         command.env("_FUSE_COMMFD", "0").stdin(theirs);
         let helper = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let helper = helper.map_err(no_helper)?;
@@ -150,7 +151,7 @@ impl Place {
         }
     }
 
-    /// Takes the mount away, whoever uses it: what is open goes on until it is closed. Only our own mount.
+    /// Detaches our own mount, even while it is in use: open files work until they are closed.
     pub(crate) fn detach(&self) -> Result<()> {
         let handle = open(&self.path)?;
         if !mounted_at(handle.as_fd())?.is_some_and(|mounted| self.is_under(&mounted)) {
@@ -171,14 +172,14 @@ impl Place {
         }
     }
 
-    /// Waits until somebody answers for the mount.
+    /// Waits until the mount answers.
     pub(crate) fn answers(&self) -> Result<()> {
         rustix::fs::statfs(&self.path)?;
         Ok(())
     }
 }
 
-/// The directory without asking whoever serves it.
+/// The directory, without a request to the process that serves it.
 fn open(directory: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(directory, flags, Mode::empty()).map_err(|errno| {
@@ -251,7 +252,7 @@ fn unescaped(text: &[u8]) -> OsString {
     OsString::from_vec(plain)
 }
 
-/// A value in the helper's list of options, whose commas separate.
+/// A value in the helper's list of options, which commas separate.
 fn escaped(value: &OsStr) -> OsString {
     let mut list = Vec::new();
     for byte in value.as_bytes() {
@@ -289,7 +290,7 @@ fn no_helper(error: std::io::Error) -> Error {
     }
 }
 
-/// What the helper complains of.
+/// The helper's error message.
 fn refusal(said: &[u8]) -> Error {
     let said = String::from_utf8_lossy(said);
     let said = said.trim();

@@ -1,7 +1,7 @@
-//! What a device holds, as a value: sparse, cheap to copy, comparable.
+//! The content of a device, as a value: sparse, cheap to copy, comparable.
 //!
-//! Pages are shared between copies until one of them changes. Never-written pages read as zeroes. It has no faults and no cache; those are
-//! the fault device's.
+//! Pages are shared between copies until one of them changes. Never-written pages read as zeroes.
+//! It has no faults and no cache: the fault device adds them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

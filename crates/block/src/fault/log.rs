@@ -1,13 +1,17 @@
-//! The volatile cache of the fault device: what was written, what of it is durable, and what a power cut may leave.
+//! The volatile cache of the fault device: all writes, the durable ones, and the possible outcomes
+//! of a power cut.
 //!
-//! State of a write: submitted → completed → durable. A flush makes durable what had completed before the flush was *submitted*; a FUA
-//! write is durable when it completes; without a volatile cache every write is. A flush or FUA write that fails may have lost what was in
-//! the cache meanwhile, and its answer is the only word about it: no other flush makes such a write durable, and a FUA write is none of its own.
+//! State of a write: submitted → completed → durable. A flush makes durable the writes that had
+//! completed before it was *submitted*; a FUA write is durable when it completes; without a
+//! volatile cache every write is. A flush or FUA write that fails may have lost writes that were in
+//! the cache meanwhile, and its error is the only report: no later flush makes such a write
+//! durable.
 //!
-//! Invariants: `durable` holds exactly what must survive; `cached` holds, in order of completion, what may; `in_flight` what may although
-//! nobody was told. After a cut, every sector of every write that may survive does or does not by itself: lost, kept and torn writes are
-//! all legal outcomes, and of two writes to one sector the later wins if both are kept (or the earlier stays, if the later is lost). A torn
-//! write may damage what it leaves of its physical blocks.
+//! Invariants: `durable` holds exactly what must survive; `cached` holds, in order of completion,
+//! what may survive; `in_flight` what may survive without a completion. After a cut, every sector
+//! of every write that may survive does so independently: lost, kept and torn writes are all legal
+//! outcomes, and of two writes to one sector the later wins if both are kept (or the earlier stays,
+//! if the later is lost). A torn write may damage the rest of its physical blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +35,7 @@ pub(super) struct CachedWrite {
     completed_at: u64,
     /// A flush or FUA write that failed was under way when it completed, or began afterwards.
     forsaken: bool,
-    /// A sector of a write that was torn: what is beside it is that write's.
+    /// A sector of a torn write: the sectors beside it belong to that write.
     torn: bool,
 }
 
@@ -43,7 +47,7 @@ pub(super) struct WriteLog {
     durable: Image,
     cached: Vec<CachedWrite>,
     in_flight: BTreeMap<u64, CachedWrite>,
-    /// Counts completions: a flush covers what completed up to its submission.
+    /// Counts completions: a flush covers the writes that completed before its submission.
     clock: u64,
     /// Flushes and FUA writes under way that will fail.
     failing: u32,
@@ -62,7 +66,7 @@ impl CachedWrite {
         }
     }
 
-    /// What is left of a torn write.
+    /// The remains of a torn write.
     pub(super) fn sector_of_torn(offset_bytes: u64, bytes: &[u8]) -> CachedWrite {
         CachedWrite {
             torn: true,
@@ -87,7 +91,7 @@ impl CachedWrite {
         }
     }
 
-    /// What is beside it in its physical blocks may be anything.
+    /// The rest of its physical blocks may hold anything.
     fn damage_beside(&self, image: &mut Image, physical_block_bytes: u32, random: &mut Prng) {
         let block = u64::from(physical_block_bytes);
         let (start, end) = (self.offset_bytes, self.offset_bytes + self.len_bytes);
@@ -133,7 +137,7 @@ impl WriteLog {
         self.durable.resize(size_bytes);
     }
 
-    /// What a flush submitted now will cover.
+    /// The last completion that a flush covers if it is submitted now.
     pub(super) fn now(&self) -> u64 {
         self.clock
     }
@@ -170,7 +174,7 @@ impl WriteLog {
 
     /// A write is durable, and all older ones that are not are in the list.
     fn make_durable(&mut self, write: CachedWrite) {
-        // What older cached writes say about these sectors can't come back over durable content.
+        // Older cached writes to these sectors must not come back over durable content.
         let ours = write.sectors();
         for older in &mut self.cached {
             if older.completed_at < write.completed_at {
@@ -193,7 +197,8 @@ impl WriteLog {
         }
     }
 
-    /// A flush or FUA write begins that will fail: what is in the cache, or comes there before it is answered, may be lost.
+    /// A flush or FUA write begins that will fail: writes in the cache, now or until its
+    /// completion, may be lost.
     pub(super) fn barrier_fails(&mut self) {
         self.failing += 1;
         self.cached
@@ -201,7 +206,7 @@ impl WriteLog {
             .for_each(|write| write.forsaken = true);
     }
 
-    /// Its answer is given.
+    /// It completes.
     pub(super) fn barrier_failed(&mut self) {
         self.failing -= 1;
     }
@@ -211,7 +216,8 @@ impl WriteLog {
         (self.cached.len(), self.in_flight.len())
     }
 
-    /// What a power cut leaves when `keep(write, sector)` decides; writes are numbered in the order in which they apply.
+    /// The content after a power cut in which `keep(write, sector)` decides; writes are numbered in
+    /// the order in which they apply.
     pub(super) fn cut_with(&self, mut keep: impl FnMut(usize, u64) -> bool) -> Image {
         let mut image = self.durable.clone();
         for (index, write) in self
@@ -225,7 +231,7 @@ impl WriteLog {
         image
     }
 
-    /// What reads would see had some of the writes in flight completed.
+    /// The content if some of the writes in flight had completed.
     pub(super) fn complete_some(&self, image: &mut Image, random: &mut Prng) {
         for write in self.in_flight.values() {
             match random.below(3) {

@@ -1,17 +1,20 @@
-//! A device that fails on purpose: errors, delays, torn, lost and reordered writes, and power cuts. Deterministic by its seed.
+//! A device that fails on purpose: errors, delays, torn, lost and reordered writes, and power cuts.
+//! Deterministic by its seed.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`Image`] (`image.rs`) | what a device holds, as a value |
-//! | [`FaultRule`] (`rules.rs`) | which requests go wrong, and how |
+//! | [`Image`] (`image.rs`) | the content of a device, as a value |
+//! | [`FaultRule`] (`rules.rs`) | which requests fail, and how |
 //! | `log.rs` | the volatile cache: what a power cut may leave |
 //!
-//! A crash test: run a workload on a [`FaultDevice`] with [`FaultDevice::cut_after`], take [`FaultDevice::power_cut`], open
-//! [`FaultDevice::reopen`] on that image, compare with what had been promised.
+//! A crash test: run a workload on a [`FaultDevice`] with [`FaultDevice::cut_after`], take
+//! [`FaultDevice::power_cut`], open [`FaultDevice::reopen`] on that image, and compare with the
+//! promises.
 //!
-//! Invariants: the same seed and the same sequence of calls give the same results. Reads see every completed write (and a read in flight
-//! sees what is there when it completes). In a queued device, requests complete in a random order, never before they were submitted.
-//! It is not a model of time.
+//! Invariants: the same seed and the same sequence of calls give the same results. Reads see every
+//! completed write (a read in flight sees the content at its completion). In a queued device,
+//! requests complete in a random order, never before they were submitted. It is not a model of
+//! time.
 
 mod image;
 mod log;
@@ -31,25 +34,27 @@ use crate::{
 };
 use log::{CachedWrite, WriteLog};
 
-/// What a fault device is to be like.
+/// The properties of a fault device.
 #[derive(Clone, Debug)]
 pub struct FaultConfig {
     /// Size, a multiple of the logical block.
     pub size_bytes: u64,
     /// 512 or 4096.
     pub logical_block_bytes: u32,
-    /// [`Geometry::physical_block_bytes`], if that is more: what a torn write leaves of such a block may be damaged.
+    /// [`Geometry::physical_block_bytes`], if that is more: a torn write may damage the rest of
+    /// such a block.
     pub physical_block_bytes: u32,
     /// Whether completed writes wait for a flush, or are durable at once.
     pub volatile_cache: bool,
     /// Whether to declare FUA (it is obeyed in either case).
     pub fua: bool,
-    /// Whether requests are in flight until polled and complete in random order, or are handed back to be executed inline.
+    /// Whether requests are in flight until polled and complete in random order, or are handed back
+    /// to be executed inline.
     pub queued: bool,
-    /// Whether to say that any thread may execute requests by itself ([`Capabilities::inline`]). If not, which requests there are, and in
-    /// what order, is the worker's decision alone.
+    /// Whether any thread may execute requests by itself ([`Capabilities::inline`]). If not, the
+    /// worker alone decides on requests and their order.
     pub inline: bool,
-    /// Which storage it says that it is; 0: it doesn't say.
+    /// The identity that it reports; 0: none.
     pub identity: u64,
     /// Decides everything that is random.
     pub seed: u64,
@@ -80,7 +85,7 @@ pub struct FaultDevice {
 
 struct State {
     geometry: Geometry,
-    /// What reads see: every completed write.
+    /// The content that reads see: every completed write.
     current: Image,
     log: WriteLog,
     rules: Vec<FaultRule>,
@@ -186,7 +191,8 @@ impl FaultDevice {
         self.state().faults
     }
 
-    /// Lets `requests` more requests pass; the next one is in flight when power fails, and everything fails with EIO from then on.
+    /// Lets `requests` more requests pass; the next one is in flight when power fails, and
+    /// everything fails with EIO from then on.
     pub fn cut_after(&self, requests: u64) {
         let mut state = self.state();
         state.cut_at = Some(state.requests + requests);
@@ -197,22 +203,24 @@ impl FaultDevice {
         self.state().cut
     }
 
-    /// Cuts the power and returns what a random legal outcome leaves on the device. May be called again for another outcome.
+    /// Cuts the power and returns what a random legal outcome leaves on the device. May be called
+    /// again for another outcome.
     pub fn power_cut(&self, random: &mut Prng) -> Image {
         let mut state = self.state();
         state.cut = true;
         state.log.cut(random)
     }
 
-    /// Like [`power_cut`](Self::power_cut), but `keep(write, sector)` decides for each sector of each write at risk; writes are numbered
-    /// from 0 in the order in which they apply. `|_, _| false` is what must survive.
+    /// Like [`power_cut`](Self::power_cut), but `keep(write, sector)` decides for each sector of
+    /// each write at risk; writes are numbered from 0 in the order in which they apply. `|_, _|
+    /// false` gives what must survive.
     pub fn power_cut_with(&self, keep: impl FnMut(usize, u64) -> bool) -> Image {
         let mut state = self.state();
         state.cut = true;
         state.log.cut_with(keep)
     }
 
-    /// What a crash now would find, to be looked at later.
+    /// The possible contents after a crash now, for a later look.
     pub fn moment(&self) -> Moment {
         let state = self.state();
         Moment {
@@ -221,7 +229,7 @@ impl FaultDevice {
         }
     }
 
-    /// What reads see now: what a process that dies (without a power cut) leaves.
+    /// The content that reads see now, which the death of a process (without a power cut) leaves.
     pub fn image(&self) -> Image {
         self.state().current.clone()
     }
@@ -236,7 +244,7 @@ impl FaultDevice {
         self.state().requests
     }
 
-    /// What was asked so far, failed requests included.
+    /// The requests so far, failed ones included.
     pub fn counts(&self) -> IoCounts {
         self.state().counts
     }
@@ -251,7 +259,8 @@ impl FaultDevice {
     }
 }
 
-/// What a crash finds: everything that may be on the device afterwards. Cheap to take: it shares its bytes with the device.
+/// The possible contents of the device after a crash. Cheap to take: it shares its bytes with the
+/// device.
 #[derive(Clone)]
 pub struct Moment {
     current: Image,
@@ -269,7 +278,8 @@ impl Moment {
         self.log.cut_with(keep)
     }
 
-    /// A random outcome of the death of the process that used the device: what completed is there, what was in flight may be.
+    /// A random outcome of the death of the process that used the device: completed writes are
+    /// there, writes in flight may be.
     pub fn process_death(&self, random: &mut Prng) -> Image {
         let mut image = self.current.clone();
         self.log.complete_some(&mut image, random);
@@ -370,7 +380,7 @@ impl Queue for FaultQueue {
         Submission::Accepted
     }
 
-    /// Completes a random, non-empty part of what is in flight, in random order.
+    /// Completes a random, non-empty part of the requests in flight, in random order.
     fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
         if self.started.is_empty() {
             return 0;
@@ -404,7 +414,8 @@ impl Queue for FaultQueue {
 }
 
 impl State {
-    /// A request arrives: it is counted, its fate is decided, and a write is from now on something that a cut may leave.
+    /// A request arrives: it is counted, its fate is decided, and a write is from now on something
+    /// that a cut may leave.
     fn start(&mut self, request: Request) -> Started {
         let number = self.requests;
         self.requests += 1;
@@ -451,7 +462,7 @@ impl State {
         let request = &started.request;
         let bytes = match request.operation {
             Operation::Read | Operation::Flush => return None,
-            // What a discarded range reads as is undefined: zeroes or what was there.
+            // A discarded range reads as undefined content: zeroes or the old content.
             Operation::Discard { .. } if self.random.chance(1, 2) => return None,
             Operation::Discard { .. } | Operation::WriteZeroes { .. } => None,
             Operation::Write { .. } => {
@@ -493,7 +504,8 @@ impl State {
             ..
         } = started;
         if self.cut {
-            // Its write, if it was submitted before the cut, stays in flight: it may or may not be on the device.
+            // Its write, if it was submitted before the cut, stays in flight: it may or may not be
+            // on the device.
             return request.complete(Err(Errno::IO));
         }
         let result = match request.check(&self.geometry) {
@@ -553,7 +565,8 @@ impl State {
     fn read(&mut self, request: &Request, corrupt: bool) {
         let mut at = request.offset_bytes;
         for buffer in &request.buffers {
-            // SAFETY: the buffers of a read request are ours to fill, and nobody else looks at them meanwhile.
+            // SAFETY: the buffers of a read request are ours to fill, and no other code accesses
+            // them meanwhile.
             let bytes =
                 unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr(), buffer.len()) };
             self.current.read(at, bytes);
@@ -565,7 +578,7 @@ impl State {
         }
     }
 
-    /// A write reaches some of its sectors only, and those are in the cache like those of any write.
+    /// A write reaches some of its sectors only, which are in the cache like those of any write.
     fn tear(&mut self, request: &Request, number: u64) {
         self.log.forget(number);
         let mut at = request.offset_bytes;

@@ -1,7 +1,8 @@
-//! Which requests are to go wrong, and how.
+//! Which requests fail, and how.
 //!
-//! A rule matches by kind and range, lets the first `skip` matches pass, then strikes `times` times. Rules are tried in the order in which they
-//! were injected, and the first one that strikes decides; but delays come on top of it, whichever comes first.
+//! A rule matches by kind and range, lets the first `skip` matches pass, then strikes `times`
+//! times. Rules are tried in the order in which they were injected, and the first one that strikes
+//! decides; delays are added to it, in either order.
 
 use std::ops::Range;
 
@@ -26,25 +27,29 @@ pub enum FaultOn {
     Discard,
 }
 
-/// What goes wrong.
+/// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEffect {
-    /// It fails and has no effect; a failed flush or FUA write may have lost what was in the cache meanwhile.
+    /// It fails and has no effect; a failed flush or FUA write may have lost what was in the cache
+    /// meanwhile.
     Error(Errno),
-    /// A write reaches a random subset of its sectors, then fails. Other requests fail as with `Error`.
+    /// A write reaches a random subset of its sectors, then fails. Other requests fail as with
+    /// `Error`.
     TearAndFail(Errno),
     /// A write reaches a random subset of its sectors and claims success: a broken device.
     TearSilently,
     /// A write or flush claims success without effect: a broken device.
     Lose,
-    /// A write lands so many bytes further on (or, at the end of the device, nowhere) and claims success: a broken device.
+    /// A write lands so many bytes further on (or, at the end of the device, nowhere) and claims
+    /// success: a broken device.
     Misdirect {
         /// A multiple of the sector.
         by_bytes: u64,
     },
     /// A read returns its data with one bit changed.
     Corrupt,
-    /// In a queued device, the request stays in flight during this many polls. Without effect on an inline one.
+    /// In a queued device, the request stays in flight during this many polls. Without effect on an
+    /// inline one.
     Delay {
         /// How many calls of `poll` it sits out.
         polls: u32,
@@ -117,7 +122,7 @@ impl FaultRule {
             .is_none_or(|wanted| wanted.start < range.end && range.start < wanted.end)
     }
 
-    /// What it does to this request, if it strikes.
+    /// The fault of this request, if the rule strikes.
     pub(super) fn strike(&mut self, request: &Request) -> Option<FaultEffect> {
         if self.times == 0 || !self.matches(request) {
             return None;

@@ -297,7 +297,7 @@ fn every_outcome_of_a_power_cut_is_legal_and_none_is_forgotten() {
         });
         let mut legal: Vec<Vec<u8>> = vec![vec![0]; SECTORS as usize];
         let mut seen = legal.clone();
-        // Sectors whose last value no flush makes durable any more.
+        // Sectors whose last value no later flush makes durable.
         let mut forsaken = vec![false; SECTORS as usize];
         for value in 1..40u8 {
             let from = random.below(SECTORS);

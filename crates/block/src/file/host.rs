@@ -1,4 +1,5 @@
-//! What the host says about an image file or a block device: kind, size, alignment, write cache. Reads only; decides nothing about IO.
+//! Facts from the host about an image file or a block device: kind, size, alignment, write cache.
+//! It only reads, and makes no decisions about IO.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -34,7 +35,7 @@ pub(super) struct HostFacts {
     pub(super) discard: bool,
     pub(super) write_zeroes: bool,
     pub(super) identity: Identity,
-    /// The user who owns it.
+    /// The owner's user id.
     pub(super) owner: u32,
 }
 
@@ -53,7 +54,7 @@ impl HostFacts {
         let logical_block_bytes = match (block_device, direct) {
             (true, _) => rustix::fs::ioctl_blksszget(file)?,
             (false, true) if offset_align > 0 => offset_align.max(SECTOR_BYTES as u32),
-            // Without an answer from the kernel, suppose what is right everywhere.
+            // Without an answer from the kernel, assume what is safe everywhere.
             (false, true) => PAGE_BYTES as u32,
             (false, false) => SECTOR_BYTES as u32,
         };
@@ -63,7 +64,7 @@ impl HostFacts {
         }
         let physical_block_bytes = match block_device {
             true => rustix::fs::ioctl_blkpbszget(file)?,
-            // What is below is not known.
+            // The device below is not known.
             false => PAGE_BYTES as u32,
         };
         let queue = |name: &str| queue_attribute(metadata.rdev(), name);
@@ -101,12 +102,13 @@ pub(super) fn size_bytes(mut file: &File) -> Result<u64> {
     Ok(file.seek(SeekFrom::End(0))?)
 }
 
-/// Whether O_DIRECT on this file is content with pages. Some file systems want larger blocks, and would refuse every request.
+/// Whether O_DIRECT on this file is content with pages. Some file systems want larger blocks, and
+/// would refuse every request.
 pub(super) fn takes_direct_pages(file: &File) -> bool {
     direct_alignment(file).is_none_or(|(memory, offset)| memory.max(offset) <= PAGE_BYTES as u32)
 }
 
-/// What O_DIRECT demands of (memory, offsets), where the kernel says it.
+/// The alignment of (memory, offsets) for O_DIRECT, where the kernel reports it.
 fn direct_alignment(file: &File) -> Option<(u32, u32)> {
     // SAFETY: all-zero bytes are a valid statx.
     let mut facts: libc::statx = unsafe { std::mem::zeroed() };
@@ -125,7 +127,8 @@ fn direct_alignment(file: &File) -> Option<(u32, u32)> {
     usable.then_some((facts.stx_dio_mem_align, facts.stx_dio_offset_align))
 }
 
-/// Whether durable writes are understood. Writes nothing: the kernel checks the flags of an empty write too.
+/// Whether durable writes are understood. Writes nothing: the kernel checks the flags of an empty
+/// write too.
 fn accepts_dsync(file: &File) -> bool {
     match rustix::io::pwritev2(file.as_fd(), &[], 0, ReadWriteFlags::DSYNC) {
         // EBADF: open for reading only; nothing will be written.
@@ -139,8 +142,8 @@ const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 /// `BLKGETDISKSEQ`, since Linux 5.15.
 const BLKGETDISKSEQ: libc::Ioctl = 0x8008_1280u32 as libc::Ioctl;
 
-/// Which storage an open file is. A loop device is the file behind it, so that an image has one
-/// identity whichever way it is reached.
+/// The identity of an open file's storage. A loop device has that of the file behind it, so that an
+/// image has one identity on every way to it.
 fn identity(file: &File, metadata: &std::fs::Metadata) -> Identity {
     if metadata.file_type().is_file() {
         return Identity {

@@ -1,9 +1,11 @@
-//! Who may use an image: one opener exclusively, or any number for reading only. And who does, when it isn't us.
+//! The lock of an image: one opener exclusively, or any number for reading only. And the process
+//! that holds it, if it is another one.
 //!
-//! The lock is a `flock`: it belongs to the open file, ends with its process, and excludes a second opening in the same process too. A
-//! forked child would share it; `adit_base::fork` takes the descriptor away from children. A block device is claimed from the kernel
-//! (O_EXCL) as well, which also keeps mounts away. The kernel finishes an io_uring's requests a little *after* the death of their process
-//! and keeps its files until then, so what a dead process holds is waited for.
+//! The lock is a `flock`: it belongs to the open file, ends with its process, and excludes a second
+//! opening in the same process too. A forked child would share it; `adit_base::fork` takes the
+//! descriptor away from children. A block device is claimed from the kernel (O_EXCL) as well, which
+//! also keeps mounts away. The kernel finishes an io_uring's requests a little *after* the death of
+//! their process and keeps its files until then, so an opener waits for the lock of a dead process.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +16,11 @@ use std::time::{Duration, Instant};
 use adit_base::{Errno, Error, Result};
 use rustix::fs::{FlockOperation, flock, major, minor};
 
-/// A dead process's lock is gone within this time, or its holder isn't dead but in another pid namespace.
+/// A dead process's lock is gone within this time, or its holder isn't dead but in another pid
+/// namespace.
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(2);
 
-/// Takes the lock or says who has it (EBUSY).
+/// Takes the lock, or names its holder (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
@@ -37,20 +40,23 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
                 let owner = pid.map_or_else(|| "another process".to_owned(), named);
                 Err(busy(path, &format!("in use by {owner}")))
             }
-            // A file system without locks (some network file systems): nothing can be promised there, but refusing would be worse.
+            // A file system without locks (some network file systems): nothing can be promised
+            // there, but refusing would be worse.
             Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => Ok(()),
             Err(errno) => Err(Error::with(errno, format!("lock {}", path.display()))),
         };
     }
 }
 
-/// Opens a block device for oneself. EBUSY: somebody who lives has it, or a mount (see [`busy_device`]). Takes no lock to find out, which
-/// could be in the way of somebody who has the claim and is about to take the lock.
+/// Opens a block device exclusively. EBUSY: a living process has it, or a mount (see
+/// [`busy_device`]). It takes no lock to find out, since that could disturb a process that has the
+/// claim and is about to take the lock.
 pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
     let begin = Instant::now();
     loop {
         match open() {
-            // Without a holder, a dead one may be letting go: the claim ends a little after the lock, and in a container has no number.
+            // Without a holder, a dead one may be letting go: the claim ends a little after the
+            // lock, and in a container has no number.
             Err(error)
                 if error.raw_os_error() == Some(libc::EBUSY)
                     && lock_holder(path).is_none_or(is_dead)
@@ -83,7 +89,8 @@ fn busy(path: &Path, reason: &str) -> Error {
     Error::with(Errno::BUSY, format!("open {}: {reason}", path.display()))
 }
 
-/// The process that has an image or device open, as far as the host shows it: for writing, or one of those that read.
+/// The process that has an image or device open, as far as the host shows it: for writing, or one
+/// of those that read.
 pub fn lock_holder(path: &Path) -> Option<u32> {
     holder_pid(&File::open(path).ok()?)
 }
@@ -123,12 +130,12 @@ fn named(pid: u32) -> String {
     }
 }
 
-/// Has the process ended, be it that nobody has asked for its exit status yet?
+/// Has the process ended, possibly with an exit status that its parent has not read yet?
 fn is_dead(pid: u32) -> bool {
     life_of(pid) == Life::Gone
 }
 
-/// What `/proc` says of a process.
+/// A process as `/proc` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
     /// It runs, or sleeps.
@@ -142,7 +149,7 @@ pub enum Life {
 /// PF_EXITING of `/proc/PID/stat`'s flags.
 const FLAG_EXITING: u64 = 4;
 
-/// What `/proc` says of a process. A number means nothing in another pid namespace.
+/// A process as `/proc` shows it. A pid means nothing in another pid namespace.
 pub fn life_of(pid: u32) -> Life {
     let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
@@ -168,7 +175,8 @@ pub fn life_of(pid: u32) -> Life {
     }
 }
 
-/// The holder in a line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 123 fd:01:4711 0 EOF" (device in hexadecimal, inode in decimal).
+/// The holder in a line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 123 fd:01:4711 0 EOF" (device in
+/// hexadecimal, inode in decimal).
 fn holder(line: &str, device: (u64, u64), inode: u64) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     let (kind, _advisory, _mode, pid) =

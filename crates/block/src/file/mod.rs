@@ -2,14 +2,15 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `host.rs` | what the host says about the file or device |
-//! | `lock.rs` | who may use it, and who does |
+//! | `host.rs` | facts from the host about the file or device |
+//! | `lock.rs` | its lock, and the holder of that |
 //! | `transfer.rs` | the sync engine: system calls of the driving thread |
 //! | `uring.rs` | the io_uring engine: a ring that any thread may drive |
-//! | `probe.rs` | which of the two, when nobody said |
+//! | `probe.rs` | chooses one of the two |
 //!
-//! Invariants: the device's own flush is used unless it says "write through" and the host's page cache isn't between; nothing is written
-//! at open. A forked child gets EBADF, and its copies of the descriptors are taken away, so that it doesn't keep the parent's lock.
+//! Invariants: the device's own flush is used unless it says "write through" and no page cache of
+//! the host is in between; opening writes nothing. A forked child gets EBADF, and its copies of the
+//! descriptors are closed, so that it does not keep the parent's lock.
 
 mod host;
 mod lock;
@@ -32,7 +33,7 @@ use crate::{Capabilities, Completion, Device, Geometry, Identity, Queue, Request
 use host::HostFacts;
 pub use lock::{Life, is_locked, life_of, lock_holder};
 
-/// Who carries requests to the kernel.
+/// The engine that passes requests to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileEngine {
     /// Measured at open by a few reads: io_uring where there is latency to overlap.
@@ -47,7 +48,7 @@ pub enum FileEngine {
 /// How to open an image or block device.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// Who carries requests to the kernel.
+    /// The engine that passes requests to the kernel.
     pub engine: FileEngine,
     /// Writes are refused with EROFS, and other readers are admitted.
     pub read_only: bool,
@@ -72,7 +73,7 @@ pub struct FileDevice {
     engine: FileEngine,
 }
 
-/// What queues and threads share of an open device.
+/// The part of an open device that queues and threads share.
 struct Opened {
     /// Before `file`: a descriptor is unregistered before it is closed.
     _guard: ChildGuard,
@@ -85,7 +86,7 @@ struct Opened {
 }
 
 impl FileDevice {
-    /// Opens an existing image or block device. EBUSY says who uses it.
+    /// Opens an existing image or block device. EBUSY names the process that uses it.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Arc<FileDevice>> {
         let path = path.as_ref();
         let fail = |error: std::io::Error| {
@@ -105,7 +106,8 @@ impl FileDevice {
             );
             return Err(Error::with(Errno::INVAL, what));
         }
-        // O_EXCL on a block device (without O_CREAT): not while it is mounted or part of another device.
+        // O_EXCL on a block device (without O_CREAT): not while it is mounted or part of another
+        // device.
         let exclusive = if kind.is_block_device() && !options.read_only {
             libc::O_EXCL
         } else {
@@ -133,8 +135,8 @@ impl FileDevice {
         FileDevice::from_file(file, path, direct, options)
     }
 
-    /// Creates an image of zeroes that only its owner may read; EEXIST if there is something of that name. The name itself is made
-    /// durable. After a failure there is no file.
+    /// Creates an image of zeroes that only its owner may read; EEXIST if there is something of
+    /// that name. The name itself is made durable. After a failure there is no file.
     pub fn create(
         path: impl AsRef<Path>,
         size_bytes: u64,

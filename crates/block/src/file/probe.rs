@@ -1,10 +1,11 @@
-//! Which engine suits a device, found out by a few reads at open. Writes nothing and takes some two milliseconds, or three reads of a slow
-//! device.
+//! Chooses the engine for a device by a few reads at open. It writes nothing and takes some two
+//! milliseconds, or three reads of a high-latency device.
 //!
-//! The rule: io_uring where several reads at once through a ring take much less time than the same reads by system calls in turn. A device
-//! that completes in the caller (RAM-backed disks, a hot image on a RAM disk) has no latency to overlap, and a ring costs it a detour
-//! through another thread; measured on zram, 2 µs became 35 µs. What is compared is the fastest of a few rounds of each: at open, other
-//! work of the process often is in the way.
+//! The rule: io_uring where several reads at once through a ring take much less time than the same
+//! reads by system calls in turn. A device that completes in the caller (RAM-backed disks, a hot
+//! image on a RAM disk) has no latency to overlap, and a ring adds a detour through another thread;
+//! measured on zram, 2 µs became 35 µs. The probe compares the fastest of a few rounds of each: at
+//! open, other work of the process often disturbs a round.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ const READS: u64 = 8;
 const ROUNDS: usize = 4;
 /// No other round is begun after this time.
 const MEASURE_MAX: Duration = Duration::from_millis(2);
-/// A read that is faster than this has no latency worth overlapping, even if several system calls cost more than one.
+/// A read that is faster than this has no latency worth overlapping, even if several system calls
+/// cost more than one.
 const OVERLAP_MIN: Duration = Duration::from_micros(4);
 /// Where each read takes longer than this, there is latency without measuring more.
 const SLOW: Duration = Duration::from_millis(1);
@@ -35,7 +37,8 @@ pub(super) fn choose(opened: &Arc<Opened>) -> FileEngine {
     }
 }
 
-/// Whether a ring gains by having reads in flight together; nothing when there is nothing to read, or no ring to read with.
+/// Whether a ring gains by having reads in flight together; nothing when there is nothing to read,
+/// or no ring to read with.
 fn overlaps(opened: &Arc<Opened>) -> Option<bool> {
     let places = places(opened)?;
     let buffer = Buffer::zeroed(PAGE_BYTES);
@@ -71,7 +74,7 @@ fn overlaps(opened: &Arc<Opened>) -> Option<bool> {
 fn places(opened: &Opened) -> Option<Vec<u64>> {
     let page_bytes = PAGE_BYTES as u64;
     let first_bytes = match opened.facts.block_device {
-        // It has no holes, and lseek doesn't say where (EINVAL).
+        // It has no holes, and lseek cannot find data on it (EINVAL).
         true => 0,
         false => rustix::fs::seek(&opened.file, SeekFrom::Data(0)).ok()?,
     };

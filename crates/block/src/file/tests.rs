@@ -3,7 +3,8 @@
 use super::*;
 use crate::Buffer;
 
-/// A folder in the target directory: the system's temporary folder may be a tmpfs, which has no direct IO to test.
+/// A folder in the target directory: the system's temporary folder may be a tmpfs, which has no
+/// direct IO to test.
 fn folder() -> tempfile::TempDir {
     let program = std::env::current_exe().expect("the test program");
     tempfile::tempdir_in(program.parent().expect("its folder")).expect("a folder for tests")
@@ -93,7 +94,8 @@ fn a_forked_child_neither_uses_nor_keeps_the_image() {
         let dead = read.result == Err(Errno::BADF);
         drop(queue);
         let mut byte = 0u8;
-        // SAFETY: closes the child's own copy and waits for the parent to close its end; leaves without unwinding.
+        // SAFETY: closes the child's own copy and waits for the parent to close its end; leaves
+        // without unwinding.
         unsafe {
             libc::close(pipe[1]);
             libc::read(pipe[0], (&raw mut byte).cast(), 1);

@@ -1,6 +1,8 @@
-//! The sync engine: a request done by system calls of the calling thread. Also used to finish what a ring did only in part.
+//! The sync engine: a request done by system calls of the calling thread. It also finishes requests
+//! that a ring did only in part.
 //!
-//! Short transfers are continued, EINTR is retried, memory that O_DIRECT refuses is bounced through an aligned copy.
+//! Short transfers are continued, EINTR is retried, memory that O_DIRECT refuses is bounced through
+//! an aligned copy.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -22,7 +24,7 @@ const BLKZEROOUT: libc::Ioctl = 0x127f;
 /// Parts of memory for the kernel.
 pub(super) type Parts = SmallVec<[libc::iovec; 4]>;
 
-/// The buffers as the kernel wants them: what lies side by side in memory as one part, since with O_DIRECT each of them costs.
+/// The buffers as an iovec: adjacent buffers become one part, since with O_DIRECT each part costs.
 pub(super) fn parts(buffers: &Buffers) -> Parts {
     let mut parts = Parts::new();
     for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
@@ -114,7 +116,7 @@ impl Opened {
         operation == Operation::Write { fua: true } && self.facts.volatile_cache
     }
 
-    /// Moves all parts, however many calls it takes.
+    /// Moves all parts, with as many calls as that takes.
     pub(super) fn transfer(
         &self,
         operation: Operation,
@@ -223,7 +225,8 @@ pub(super) fn scatter(bounce: &Buffer, buffers: &Buffers) {
     let mut from = bounce.as_slice();
     for buffer in buffers {
         let (first, rest) = from.split_at(buffer.len());
-        // SAFETY: the buffers of a read request are ours to fill; the bounce buffer is other memory.
+        // SAFETY: the buffers of a read request are ours to fill; the bounce buffer is other
+        // memory.
         unsafe {
             first
                 .as_ptr()
@@ -235,7 +238,8 @@ pub(super) fn scatter(bounce: &Buffer, buffers: &Buffers) {
 
 fn read_some(fd: RawFd, parts: &Parts, offset_bytes: u64) -> Result<usize, Errno> {
     let offset = offset_bytes as libc::off_t;
-    // SAFETY: the parts are memory of the request's buffers, which are ours to fill until its completion.
+    // SAFETY: the parts are memory of the request's buffers, which are ours to fill until its
+    // completion.
     let moved = unsafe {
         match parts.as_slice() {
             [part] => libc::pread(fd, part.iov_base, part.iov_len, offset),

@@ -1,24 +1,31 @@
-//! The io_uring engine: one ring a queue, driven by whichever thread holds the worker, rung and waited for by any.
+//! The io_uring engine: one ring a queue, driven by the thread that holds the worker; any thread
+//! may ring and wait.
 //!
-//! Who touches what:
-//! - the *submission tail and entries* and the *completion head*: the queue only (`&mut self`: one thread at a time);
+//! Each part of a ring has its own writers:
+//! - the *submission tail and entries* and the *completion head*: the queue only (`&mut self`: one
+//!   thread at a time);
 //! - the *submission head* and the *completion tail*: the kernel only;
-//! - `io_uring_enter`: any thread, through the doorbell. The kernel reads the tail itself; `unsubmitted` says how many entries nobody has
-//!   handed over yet. It is raised after the tail was published and taken by swap, so each entry is handed over once, and never before
-//!   it can be seen. What the kernel didn't take is added back.
+//! - `io_uring_enter`: any thread, through the doorbell. The kernel reads the tail itself;
+//!   `unsubmitted` counts the entries that are not handed over yet. It is raised after the tail was
+//!   published and taken by swap, so each entry is handed over once, and never before it is
+//!   visible. Entries that the kernel did not take are added back.
 //!
-//! A waiter first hands over what is unsubmitted, then asks for one completion (`min_complete` = 1), in two calls: a call that submits
-//! less than it was asked to returns without waiting. If another thread reaps everything between a waiter's look at `in_flight` and its
-//! call, nothing may ever wake it; that is why a wait never lasts longer than [`WAIT_MAX`].
+//! A waiter first hands over what is unsubmitted, then asks for one completion (`min_complete` =
+//! 1), in two calls: a call that submits less than it was asked to returns without waiting. If
+//! another thread reaps all completions after a waiter read `in_flight` and before its call,
+//! nothing may ever wake the waiter; so a wait never lasts longer than [`WAIT_MAX`].
 //!
-//! Not used: SINGLE_ISSUER and DEFER_TASKRUN (any thread drives), COOP_TASKRUN (the kernel completes a request in the thread that
-//! submitted it, which may be busy with something else for long; it has to be interrupted), registered buffers (they would pin the lazily
-//! touched cache), registered files (the kernel keeps them for some milliseconds after the ring's end, and with them a block device's
-//! exclusive claim: the next opening would be refused).
+//! Not used: SINGLE_ISSUER and DEFER_TASKRUN (any thread drives), COOP_TASKRUN (the kernel
+//! completes a request in the thread that submitted it, which may be busy with something else for
+//! long; it has to be interrupted), registered buffers (they would pin the lazily touched cache),
+//! registered files (the kernel keeps them for some milliseconds after the ring's end, and with
+//! them a block device's exclusive claim: the next opening would be refused).
 //!
-//! Flushes, discards and zeroing are handed back as `Inline`: the kernel would give them to another thread, which costs more than the
-//! driving thread's own system call. What the ring did only in part or not for good (a short transfer, EINTR, EAGAIN, ECANCELED when the
-//! submitting thread has ended) is rare and finished by a system call in `poll`, the one exception to "no call on a queue enters the kernel".
+//! Flushes, discards and zeroing are handed back as `Inline`: the kernel would give them to another
+//! thread, which costs more than the driving thread's own system call. A request that the ring did
+//! in part or not at all (a short transfer, EINTR, EAGAIN, ECANCELED when the submitting thread has
+//! ended) is rare: a system call in `poll` finishes it, the one exception to "no call on a queue
+//! enters the kernel".
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -51,7 +58,8 @@ const ENTER_EXT_ARG: u32 = 8;
 struct Ring {
     /// Before `uring`: a descriptor is unregistered before it is closed.
     _guard: ChildGuard,
-    /// Not dropped in a forked child: its mappings aren't there (and their addresses may be something else's by then).
+    /// Not dropped in a forked child: its mappings aren't there (and their addresses may be
+    /// something else's by then).
     uring: ManuallyDrop<IoUring>,
     /// Entries published in the ring and not yet handed to the kernel.
     unsubmitted: AtomicU32,
@@ -74,7 +82,8 @@ struct InFlight {
     bounce: Option<Buffer>,
 }
 
-// SAFETY: the raw pointers in `parts` point into the request's buffers, which are Send and move along.
+// SAFETY: the raw pointers in `parts` point into the request's buffers, which are Send and move
+// along.
 unsafe impl Send for InFlight {}
 
 impl UringQueue {
@@ -92,7 +101,8 @@ impl UringQueue {
                 "use this kernel's io_uring (before 5.11)",
             ));
         }
-        // SAFETY: the ring's descriptor is open as long as `uring` lives, which is longer than this borrow.
+        // SAFETY: the ring's descriptor is open as long as `uring` lives, which is longer than this
+        // borrow.
         let guard = fork::close_in_child(unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) });
         let ring = Arc::new(Ring {
             _guard: guard,
@@ -155,7 +165,7 @@ impl UringQueue {
         entry.user_data(index.into())
     }
 
-    /// What a request came to, given the kernel's answer.
+    /// The result of a request, from the kernel's answer.
     fn outcome(&self, slot: &mut InFlight, answer: i32) -> Result<(), Errno> {
         let moved = match answer {
             0.. => answer as usize,
@@ -180,7 +190,7 @@ impl UringQueue {
 
 impl Queue for UringQueue {
     fn submit(&mut self, request: Request) -> Submission {
-        // Whatever isn't an ordinary transfer, or can't succeed, is the sync engine's.
+        // The sync engine does all requests that are no ordinary transfer, or that cannot succeed.
         let carried = match request.operation {
             Operation::Read => true,
             Operation::Write { fua: false } => !self.opened.read_only,
@@ -202,7 +212,8 @@ impl Queue for UringQueue {
         };
         let bounce = self.opened.bounce(&request);
         let entry = self.entry(index, request, bounce);
-        // SAFETY: only this queue touches the submission side, and `&mut self` makes it one thread at a time.
+        // SAFETY: only this queue touches the submission side, and `&mut self` makes it one thread
+        // at a time.
         let mut submission = unsafe { self.ring.uring.submission_shared() };
         // SAFETY: buffers and parts stay in their slot until the completion.
         let pushed = unsafe { submission.push(&entry) };
@@ -220,7 +231,8 @@ impl Queue for UringQueue {
         }
         let before = done.len();
         let ring = self.ring.clone();
-        // SAFETY: only this queue touches the completion side, and `&mut self` makes it one thread at a time.
+        // SAFETY: only this queue touches the completion side, and `&mut self` makes it one thread
+        // at a time.
         let completions = unsafe { ring.uring.completion_shared() };
         for answer in completions {
             let index = answer.user_data() as u32;
@@ -245,7 +257,7 @@ impl Queue for UringQueue {
 }
 
 impl Drop for UringQueue {
-    /// Waits for what is in flight: the kernel still writes to its memory.
+    /// Waits for the requests in flight: the kernel still writes to their memory.
     fn drop(&mut self) {
         let limit = Instant::now() + DRAIN_MAX;
         let mut done = Vec::new();
@@ -282,7 +294,8 @@ impl Ring {
             if count == 0 {
                 return Ok(());
             }
-            // SAFETY: plain submission; entries and the memory they name stay until their completions.
+            // SAFETY: plain submission; entries and the memory they name stay until their
+            // completions.
             let taken = unsafe { self.uring.submitter().enter::<()>(count, 0, 0, None) };
             let taken = taken.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
             let left = count - taken.map_or(0, |taken| taken as u32).min(count);
@@ -323,7 +336,8 @@ impl Doorbell for Ring {
         let timeout = Timespec::from(timeout.unwrap_or(WAIT_MAX).min(WAIT_MAX));
         let arguments = SubmitArgs::new().timespec(&timeout);
         let flags = ENTER_GETEVENTS | ENTER_EXT_ARG;
-        // SAFETY: EXT_ARG takes the getevents argument that SubmitArgs is; nothing is submitted. Any error (ETIME, EINTR) ends the wait.
+        // SAFETY: EXT_ARG takes the getevents argument that SubmitArgs is; nothing is submitted.
+        // Any error (ETIME, EINTR) ends the wait.
         let _ = unsafe { self.uring.submitter().enter(0, 1, flags, Some(&arguments)) };
     }
 }

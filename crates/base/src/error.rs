@@ -78,12 +78,7 @@ impl fmt::Display for Error {
         if !self.what.is_empty() {
             write!(f, "{}: ", self.what)?;
         }
-        let text = std::io::Error::from_raw_os_error(self.errno.raw_os_error()).to_string();
-        let text = text.split(" (os error").next().unwrap_or(&text);
-        match errno_name(self.errno) {
-            Some(name) => write!(f, "{text} ({name})"),
-            None => write!(f, "{text} (errno {})", self.errno.raw_os_error()),
-        }
+        self.errno.fmt(f)
     }
 }
 
@@ -105,7 +100,7 @@ impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind;
         if let Some(raw) = error.raw_os_error() {
-            return Error::new(Errno::from_raw_os_error(raw));
+            return Error::new(Errno::from_raw(raw));
         }
         if let Some(ours) = error
             .get_ref()
@@ -135,29 +130,9 @@ impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         match error.end_of_file {
             true => std::io::Error::new(std::io::ErrorKind::UnexpectedEof, error),
-            false => std::io::Error::from_raw_os_error(error.errno.raw_os_error()),
+            false => std::io::Error::from_raw_os_error(error.errno.raw()),
         }
     }
-}
-
-/// The symbolic name of an errno that this system produces or passes on.
-pub fn errno_name(errno: Errno) -> Option<&'static str> {
-    macro_rules! names {
-        ($($constant:ident $name:literal),* $(,)?) => {
-            match errno { $(Errno::$constant => Some($name),)* _ => None }
-        };
-    }
-    names!(
-        PERM "EPERM", NOENT "ENOENT", INTR "EINTR", IO "EIO", NXIO "ENXIO", TOOBIG "E2BIG", BADF "EBADF", AGAIN "EAGAIN",
-        NOMEM "ENOMEM", ACCESS "EACCES", FAULT "EFAULT", BUSY "EBUSY", EXIST "EEXIST", XDEV "EXDEV", NODEV "ENODEV",
-        NOTDIR "ENOTDIR", ISDIR "EISDIR", INVAL "EINVAL", NFILE "ENFILE", MFILE "EMFILE", NOTTY "ENOTTY", TXTBSY "ETXTBSY",
-        FBIG "EFBIG", NOSPC "ENOSPC", SPIPE "ESPIPE", ROFS "EROFS", MLINK "EMLINK", PIPE "EPIPE", RANGE "ERANGE",
-        DEADLK "EDEADLK", NAMETOOLONG "ENAMETOOLONG", NOSYS "ENOSYS", NOTEMPTY "ENOTEMPTY", LOOP "ELOOP", NODATA "ENODATA",
-        OVERFLOW "EOVERFLOW", ILSEQ "EILSEQ", OPNOTSUPP "EOPNOTSUPP", TIMEDOUT "ETIMEDOUT", CONNREFUSED "ECONNREFUSED",
-        STALE "ESTALE", DQUOT "EDQUOT", CANCELED "ECANCELED", SHUTDOWN "ESHUTDOWN", BADMSG "EBADMSG", PROTO "EPROTO",
-        REMOTEIO "EREMOTEIO", UCLEAN "EUCLEAN", ADDRINUSE "EADDRINUSE", ALREADY "EALREADY", INPROGRESS "EINPROGRESS",
-        NOLCK "ENOLCK", OWNERDEAD "EOWNERDEAD",
-    )
 }
 
 #[cfg(test)]
@@ -176,7 +151,7 @@ mod tests {
             "Input/output error (EIO)"
         );
         assert_eq!(
-            Error::new(Errno::from_raw_os_error(133)).to_string(),
+            Error::new(Errno::from_raw(133)).to_string(),
             "Memory page has hardware error (errno 133)"
         );
     }
@@ -202,7 +177,7 @@ mod tests {
             Error::with(Errno::NODATA, "read an extended attribute"),
         ] {
             let there = std::io::Error::from(error.clone());
-            assert_eq!(there.raw_os_error(), Some(error.errno().raw_os_error()));
+            assert_eq!(there.raw_os_error(), Some(error.errno().raw()));
             assert_eq!(Error::from(there).errno(), error.errno());
         }
         assert_eq!(Error::from(std::io::Error::other("odd")).errno(), Errno::IO);

@@ -5,6 +5,7 @@
 pub mod breakdown;
 pub mod checksum;
 pub mod clock;
+mod errno;
 mod error;
 pub mod fork;
 pub mod hash;
@@ -15,8 +16,8 @@ pub mod size;
 pub mod sync;
 pub mod thread;
 
-pub use error::{Error, Result, errno_name};
-pub use rustix::io::Errno;
+pub use errno::{Errno, from_rustix};
+pub use error::{Error, Result};
 
 /// Bytes of a page: the unit of mapping, of the cache and of the journal.
 pub const PAGE_BYTES: usize = 4096;

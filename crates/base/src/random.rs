@@ -3,7 +3,7 @@
 //! The generator is xoshiro256** (Blackman and Vigna, public domain), seeded by SplitMix64; its sequence for a seed never changes, because
 //! failing seeds are written down. It is not for secrets.
 
-use crate::{Error, Result, simulation};
+use crate::{Errno, Error, Result, from_rustix, simulation};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A seeded generator; equal seeds give equal sequences on every machine.
@@ -97,9 +97,9 @@ pub fn os_random(bytes: &mut [u8]) -> Result<()> {
     }
     let mut filled = 0;
     while filled < bytes.len() {
-        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()).map_err(from_rustix) {
             Ok(count) => filled += count,
-            Err(crate::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(Error::with(errno, "get random bytes from the system")),
         }
     }

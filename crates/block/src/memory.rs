@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use adit_base::clock::monotonic_ns;
 use adit_base::size::format_size;
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::{
@@ -451,8 +451,8 @@ impl Mapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         };
-        let start: NonNull<u8> =
-            NonNull::new(start.map_err(fail)?.cast()).ok_or_else(|| fail(Errno::NOMEM))?;
+        let start = start.map_err(|errno| fail(from_rustix(errno)))?;
+        let start: NonNull<u8> = NonNull::new(start.cast()).ok_or_else(|| fail(Errno::NOMEM))?;
         if len_bytes >= HUGE_PAGES_FROM_BYTES {
             // SAFETY: our own mapping; the advice changes no content. Where it is refused, small
             // pages do.

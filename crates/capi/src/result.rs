@@ -49,7 +49,7 @@ pub(crate) fn guard_int(body: impl FnOnce() -> Result<c_int>) -> c_int {
 
 /// The result of an error.
 pub(crate) fn negative(error: &Error) -> i64 {
-    -i64::from(error.errno().raw_os_error())
+    -i64::from(error.errno().raw())
 }
 
 /// The result of an error, whose words are kept.

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, WaitOptions};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(crate) fn mount(arguments: &Mount, options: &VolumeArguments, filter: Filter
         return serve(arguments, options, || Ok(()));
     }
     // A child, before there is anything that a child could not have: a thread, a volume.
-    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(Error::from)?;
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
     // SAFETY: this process has one thread.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error().into()),
@@ -31,12 +31,13 @@ pub(crate) fn mount(arguments: &Mount, options: &VolumeArguments, filter: Filter
             let mut parent = Some(File::from(writer));
             // Opened first: once there is a mount, nothing fails for want of a descriptor.
             let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-            let served = null.map_err(Error::from).and_then(|null| {
+            let served = null.map_err(|errno| io::Error::from(errno).into());
+            let served = served.and_then(|null| {
                 serve(arguments, options, || {
                     if arguments.log.is_none() {
                         leave_stderr(filter);
                     }
-                    in_background(&null, &mut parent)
+                    Ok(in_background(&null, &mut parent)?)
                 })
             });
             if let Err(error) = &served {
@@ -118,7 +119,7 @@ fn leave_stderr(filter: Filter) {
 }
 
 /// Leaves the terminal and the directory, and tells the parent, which waits for the end of the pipe.
-fn in_background(null: &OwnedFd, parent: &mut Option<File>) -> Result<()> {
+fn in_background(null: &OwnedFd, parent: &mut Option<File>) -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::chdir("/")?;
     rustix::stdio::dup2_stdin(null)?;

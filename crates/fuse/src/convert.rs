@@ -91,7 +91,7 @@ pub(crate) fn attributes(ino: INodeNo, stat: &Stat) -> FileAttr {
 
 /// The errno for the kernel.
 pub(crate) fn errno(error: &adit::Error) -> fuser::Errno {
-    fuser::Errno::from_i32(error.errno().raw_os_error())
+    fuser::Errno::from_i32(error.errno().raw())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 use crate::MountOptions;
 use adit::{Errno, Error, Result};
+use adit_base::from_rustix;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -86,7 +87,7 @@ impl Place {
     /// Mounts; returns the connection to the kernel.
     pub(crate) fn attach(&self, options: &MountOptions) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let device = match rustix::fs::open(DEVICE, flags, Mode::empty()) {
+        let device = match rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(from_rustix) {
             Ok(device) => device,
             Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => {
                 let what = format!(
@@ -110,7 +111,8 @@ impl Place {
         let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
         flags.set(MountFlags::RDONLY, options.read_only);
         let data = CString::new(data).expect("no zeroes in it");
-        match rustix::mount::mount(&self.source, &self.path, TYPE, flags, Some(&*data)) {
+        let done = rustix::mount::mount(&self.source, &self.path, TYPE, flags, Some(&*data));
+        match done.map_err(from_rustix) {
             Ok(()) => Ok(device),
             Err(Errno::PERM) => self.attach_by_helper(options),
             Err(Errno::NODEV) => {
@@ -133,7 +135,8 @@ impl Place {
             SocketType::STREAM,
             SocketFlags::CLOEXEC,
             None,
-        )?;
+        )
+        .map_err(from_rustix)?;
         let mut command = Command::new(HELPER);
         command.arg("-o").arg(list).arg("--").arg(&self.path);
         // It sends the connection over the socket that its environment names: its standard input.
@@ -158,7 +161,7 @@ impl Place {
             return Ok(());
         }
         drop(handle);
-        match rustix::mount::unmount(&self.path, UnmountFlags::DETACH) {
+        match rustix::mount::unmount(&self.path, UnmountFlags::DETACH).map_err(from_rustix) {
             Err(Errno::PERM) => {
                 let mut command = Command::new(HELPER);
                 command.args(["-u", "-z", "--"]).arg(&self.path);
@@ -174,7 +177,7 @@ impl Place {
 
     /// Waits until the mount answers.
     pub(crate) fn answers(&self) -> Result<()> {
-        rustix::fs::statfs(&self.path)?;
+        rustix::fs::statfs(&self.path).map_err(from_rustix)?;
         Ok(())
     }
 }
@@ -183,6 +186,7 @@ impl Place {
 fn open(directory: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(directory, flags, Mode::empty()).map_err(|errno| {
+        let errno = from_rustix(errno);
         let what = match errno {
             Errno::NOENT => "there is no such directory to mount on",
             Errno::NOTDIR => "a volume is mounted on a directory, and this is none",
@@ -194,7 +198,7 @@ fn open(directory: &Path) -> Result<OwnedFd> {
 
 /// Does the process that served this mount live no more? While it is dying, requests are aborted.
 fn is_dead(handle: impl AsFd) -> bool {
-    let found = rustix::fs::fstatfs(handle);
+    let found = rustix::fs::fstatfs(handle).map_err(from_rustix);
     found.is_err_and(|errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED))
 }
 
@@ -272,7 +276,8 @@ fn receive(socket: &OwnedFd) -> std::result::Result<Option<OwnedFd>, Errno> {
     let mut pieces = [IoSliceMut::new(&mut byte)];
     rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(socket, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
+    })
+    .map_err(from_rustix)?;
     let received = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut sent) => sent.next(),
         _ => None,

@@ -84,8 +84,7 @@ impl Target for Library {
     }
 
     fn call(&mut self, who: usize, call: &Call) -> Result<Answer, i32> {
-        self.answer(who, call)
-            .map_err(|error| error.errno().raw_os_error())
+        self.answer(who, call).map_err(|error| error.errno().raw())
     }
 
     fn look(&mut self, path: &str) -> Option<Look> {

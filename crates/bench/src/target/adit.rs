@@ -60,7 +60,7 @@ fn with_cache(cache_bytes: u64) -> VolumeOptions {
 
 /// Adit's errors as those of the standard library, message included.
 pub(crate) fn io_error(error: adit::Error) -> io::Error {
-    let kind = io::Error::from_raw_os_error(error.errno().raw_os_error()).kind();
+    let kind = io::Error::from_raw_os_error(error.errno().raw()).kind();
     io::Error::new(kind, error.to_string())
 }
 

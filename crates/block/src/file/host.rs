@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use crate::{Identity, IdentityKind};
 
-use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES, from_rustix};
 use rustix::io::ReadWriteFlags;
 
 /// Facts about an open image or block device.
@@ -52,7 +52,7 @@ impl HostFacts {
         let block_device = kind.is_block_device();
         let (memory_align, offset_align) = direct_alignment(file).unwrap_or((0, 0));
         let logical_block_bytes = match (block_device, direct) {
-            (true, _) => rustix::fs::ioctl_blksszget(file)?,
+            (true, _) => rustix::fs::ioctl_blksszget(file).map_err(from_rustix)?,
             (false, true) if offset_align > 0 => offset_align.max(SECTOR_BYTES as u32),
             // Without an answer from the kernel, assume what is safe everywhere.
             (false, true) => PAGE_BYTES as u32,
@@ -130,7 +130,8 @@ fn direct_alignment(file: &File) -> Option<(u32, u32)> {
 /// Whether durable writes are understood. Writes nothing: the kernel checks the flags of an empty
 /// write too.
 fn accepts_dsync(file: &File) -> bool {
-    match rustix::io::pwritev2(file.as_fd(), &[], 0, ReadWriteFlags::DSYNC) {
+    let empty = rustix::io::pwritev2(file.as_fd(), &[], 0, ReadWriteFlags::DSYNC);
+    match empty.map_err(from_rustix) {
         // EBADF: open for reading only; nothing will be written.
         Ok(_) | Err(Errno::BADF) => true,
         Err(_) => false,

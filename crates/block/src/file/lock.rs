@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::fs::{FlockOperation, flock, major, minor};
 
 /// A dead process's lock is gone within this time, or its holder isn't dead but in another pid
@@ -28,7 +28,7 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
     };
     let begin = Instant::now();
     loop {
-        return match flock(file, operation) {
+        return match flock(file, operation).map_err(from_rustix) {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_base::fork::{self, ChildGuard};
-use adit_base::{Errno, Error, Result, SECTOR_BYTES};
+use adit_base::{Errno, Error, Result, SECTOR_BYTES, from_rustix};
 
 use crate::memory::InlineQueue;
 use crate::{Capabilities, Completion, Device, Geometry, Identity, Queue, Request};
@@ -90,12 +90,8 @@ impl FileDevice {
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Arc<FileDevice>> {
         let path = path.as_ref();
         let fail = |error: std::io::Error| {
-            Error::from(
-                error
-                    .raw_os_error()
-                    .map_or(Errno::IO, Errno::from_raw_os_error),
-            )
-            .context(format_args!("open {}", path.display()))
+            Error::from(error.raw_os_error().map_or(Errno::IO, Errno::from_raw))
+                .context(format_args!("open {}", path.display()))
         };
         let kind = std::fs::metadata(path).map_err(fail)?.file_type();
         // Checked before opening: opening a pipe would wait for its other end.
@@ -274,7 +270,8 @@ impl Device for FileDevice {
             if opened.facts.block_device {
                 return Err(fail(Errno::OPNOTSUPP));
             }
-            rustix::fs::ftruncate(&opened.file, size_bytes).map_err(fail)?;
+            rustix::fs::ftruncate(&opened.file, size_bytes)
+                .map_err(|errno| fail(from_rustix(errno)))?;
         }
         opened.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())

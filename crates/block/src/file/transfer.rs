@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use adit_base::{Errno, PAGE_BYTES};
+use adit_base::{Errno, PAGE_BYTES, from_rustix};
 use rustix::fs::FallocateFlags;
 use smallvec::SmallVec;
 
@@ -156,7 +156,7 @@ impl Opened {
         if !self.facts.volatile_cache || self.read_only {
             return Ok(());
         }
-        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))
+        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file)).map_err(from_rustix)
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
@@ -170,6 +170,7 @@ impl Opened {
         rustix::io::retry_on_intr(|| {
             rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
         })
+        .map_err(from_rustix)
     }
 
     fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
@@ -180,6 +181,7 @@ impl Opened {
             rustix::io::retry_on_intr(|| {
                 rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
             })
+            .map_err(from_rustix)
         };
         match done {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => {
@@ -210,13 +212,16 @@ impl Opened {
 
     fn range_ioctl(&self, code: libc::Ioctl, offset: u64, len: u64) -> Result<(), Errno> {
         let range = [offset, len];
-        rustix::io::retry_on_intr(|| {
+        loop {
             // SAFETY: both codes take a pointer to two u64 (start, length), which they only read.
             match unsafe { libc::ioctl(self.file.as_raw_fd(), code, range.as_ptr()) } {
-                0 => Ok(()),
-                _ => Err(last_errno()),
+                0 => return Ok(()),
+                _ => match Errno::last() {
+                    Errno::INTR => {}
+                    errno => return Err(errno),
+                },
             }
-        })
+        }
     }
 }
 
@@ -246,7 +251,7 @@ fn read_some(fd: RawFd, parts: &Parts, offset_bytes: u64) -> Result<usize, Errno
             parts => libc::preadv(fd, parts.as_ptr(), count(parts), offset),
         }
     };
-    usize::try_from(moved).map_err(|_| last_errno())
+    usize::try_from(moved).map_err(|_| Errno::last())
 }
 
 fn write_some(fd: RawFd, parts: &Parts, offset: u64, flags: i32) -> Result<usize, Errno> {
@@ -259,15 +264,11 @@ fn write_some(fd: RawFd, parts: &Parts, offset: u64, flags: i32) -> Result<usize
             parts => libc::pwritev2(fd, parts.as_ptr(), count(parts), offset, flags),
         }
     };
-    usize::try_from(moved).map_err(|_| last_errno())
+    usize::try_from(moved).map_err(|_| Errno::last())
 }
 
 fn count(parts: &[libc::iovec]) -> libc::c_int {
     parts.len().min(PARTS_MAX) as libc::c_int
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

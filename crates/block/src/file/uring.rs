@@ -169,7 +169,7 @@ impl UringQueue {
     fn outcome(&self, slot: &mut InFlight, answer: i32) -> Result<(), Errno> {
         let moved = match answer {
             0.. => answer as usize,
-            _ => match Errno::from_raw_os_error(-answer) {
+            _ => match Errno::from_raw(-answer) {
                 Errno::INTR | Errno::AGAIN | Errno::CANCELED => 0,
                 errno => return Err(errno),
             },
@@ -297,7 +297,7 @@ impl Ring {
             // SAFETY: plain submission; entries and the memory they name stay until their
             // completions.
             let taken = unsafe { self.uring.submitter().enter::<()>(count, 0, 0, None) };
-            let taken = taken.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            let taken = taken.map_err(|error| Error::from(error).errno());
             let left = count - taken.map_or(0, |taken| taken as u32).min(count);
             if left > 0 {
                 self.unsubmitted.fetch_add(left, Ordering::Release);

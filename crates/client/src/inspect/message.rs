@@ -240,7 +240,7 @@ impl<T: Message> Message for Option<T> {
 
 impl Message for Error {
     fn put(&self, out: &mut Vec<u8>) {
-        self.errno().raw_os_error().put(out);
+        self.errno().raw().put(out);
         let words = self.what();
         let mut end = words.len().min(WORDS_BYTES_MAX);
         while !words.is_char_boundary(end) {
@@ -251,10 +251,7 @@ impl Message for Error {
     fn take(input: &mut &[u8]) -> Option<Self> {
         // Other numbers are none.
         let errno = i32::take(input).filter(|raw| (1..4096).contains(raw))?;
-        Some(Error::with(
-            Errno::from_raw_os_error(errno),
-            String::take(input)?,
-        ))
+        Some(Error::with(Errno::from_raw(errno), String::take(input)?))
     }
 }
 

@@ -8,7 +8,7 @@ use super::message::{Answer, Greeting, Hello, REQUEST_BYTES_MAX, Request, VERSIO
 use super::socket::{Identity, Peer, own_uid, receive_message, send_message};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::thread::spawn_without_signals;
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Fs;
 use adit_reactor::Engine;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,7 +49,9 @@ impl Socket {
 impl Server {
     /// Starts to listen for a volume that was just opened.
     pub(crate) fn start(address: &str, engine: Arc<Engine<Fs>>) -> Result<Server> {
-        let listener = Arc::new(Socket::new(Identity::of(address)?.listen()?));
+        let listener = Arc::new(Socket::new(
+            Identity::of(address)?.listen().map_err(from_rustix)?,
+        ));
         let shared = listener.clone();
         let volume = address.to_owned();
         let serve = move || serve(&shared.fd, &engine, &volume);
@@ -85,7 +87,7 @@ fn serve(listener: &OwnedFd, engine: &Engine<Fs>, volume: &str) {
         let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
         let sockets = sessions.iter().map(|session| &session.socket.fd);
         waiting.extend(sockets.map(|fd| PollFd::new(fd, PollFlags::IN)));
-        match poll(&mut waiting, None) {
+        match poll(&mut waiting, None).map_err(from_rustix) {
             Err(Errno::INTR) => continue,
             Err(Errno::NOMEM) if !pause(listener, SHORTAGE_NS) => continue,
             Err(Errno::NOMEM) => return,
@@ -159,7 +161,8 @@ fn pause(listener: &OwnedFd, ns: i64) -> bool {
 
 /// Takes a connection; None: its user may not ask.
 fn accept(listener: &OwnedFd) -> std::result::Result<Option<Session>, Errno> {
-    let fd = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    let fd =
+        accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(from_rustix)?;
     let allowed = Peer::of(fd.as_fd()).is_ok_and(|peer| [0, own_uid()].contains(&peer.uid));
     if !allowed {
         let _ = send_message(&fd, &Greeting::Refused(Errno::ACCESS.into()));

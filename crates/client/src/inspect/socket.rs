@@ -1,7 +1,7 @@
 //! Sockets of volumes: their names, who is at the other end, and whole messages.
 
 use super::message::Message;
-use adit_base::{Errno, Error, Result, random};
+use adit_base::{Errno, Error, Result, from_rustix, random};
 use rustix::fs::{major, minor};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
@@ -9,6 +9,7 @@ use rustix::net::{
 };
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::time::Duration;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -37,7 +38,7 @@ impl Identity {
     }
 
     /// A socket that processes of this machine find by the identity.
-    pub(super) fn listen(&self) -> Result<OwnedFd> {
+    pub(super) fn listen(&self) -> rustix::io::Result<OwnedFd> {
         let name = format!("{}{:032x}", self.prefix, random::os_random_u128());
         let socket = unconnected(SocketFlags::NONBLOCK)?;
         bind(
@@ -66,7 +67,7 @@ impl Identity {
 }
 
 /// Connects to a name. Blocks for a while when many wait to be accepted.
-pub(super) fn connect_to(name: &str, timeout: std::time::Duration) -> Result<OwnedFd> {
+pub(super) fn connect_to(name: &str, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
     let socket = unconnected(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
@@ -78,10 +79,10 @@ pub(super) fn connect_to(name: &str, timeout: std::time::Duration) -> Result<Own
     Ok(socket)
 }
 
-fn unconnected(flags: SocketFlags) -> Result<OwnedFd> {
+fn unconnected(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | SocketFlags::CLOEXEC;
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    Ok(socket_with(family, kind, flags, None)?)
+    socket_with(family, kind, flags, None)
 }
 
 /// The process at the other end, as the kernel knows it.
@@ -129,7 +130,8 @@ pub(super) fn own_uid() -> u32 {
 /// Sends a message, whole or not at all.
 pub(super) fn send_message(socket: impl AsFd, message: &impl Message) -> Result<()> {
     let bytes = message.encode();
-    let sent = rustix::io::retry_on_intr(|| send(&socket, &bytes, SendFlags::NOSIGNAL))?;
+    let sent = rustix::io::retry_on_intr(|| send(&socket, &bytes, SendFlags::NOSIGNAL))
+        .map_err(from_rustix)?;
     match sent == bytes.len() {
         true => Ok(()),
         false => Err(Errno::MSGSIZE.into()),
@@ -138,7 +140,8 @@ pub(super) fn send_message(socket: impl AsFd, message: &impl Message) -> Result<
 
 /// Receives a message into `buffer`, its bound. `EPROTO` when it is none, `EPIPE` when the other end is closed.
 pub(super) fn receive_message<T: Message>(socket: impl AsFd, buffer: &mut [u8]) -> Result<T> {
-    let (_, len) = rustix::io::retry_on_intr(|| recv(&socket, &mut *buffer, RecvFlags::TRUNC))?;
+    let (_, len) = rustix::io::retry_on_intr(|| recv(&socket, &mut *buffer, RecvFlags::TRUNC))
+        .map_err(from_rustix)?;
     let received = buffer.get(..len).ok_or(Error::new(Errno::PROTO))?;
     if received.is_empty() {
         return Err(Errno::PIPE.into());

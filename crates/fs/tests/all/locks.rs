@@ -484,7 +484,7 @@ proptest! {
                 None => locked.unset(file, OFD, lock.offset, lock.len_bytes),
                 Some(_) => locked.set(file, lock),
             };
-            prop_assert_eq!(here.map_err(|errno| errno.raw_os_error()), there.map(drop));
+            prop_assert_eq!(here.map_err(|errno| errno.raw()), there.map(drop));
         }
     }
 }

@@ -10,7 +10,7 @@
 use super::mapping::{CacheHeader, Layout, nameless, publish};
 use super::name::SharedName;
 use adit_base::fork::{self, ChildGuard};
-use adit_base::{Error, PAGE_BYTES, Result};
+use adit_base::{Error, PAGE_BYTES, Result, from_rustix};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +34,7 @@ impl Claim {
         let mut written = 0;
         while written < bytes.len() {
             written += rustix::io::pwrite(&file, &bytes[written..], written as u64)
+                .map_err(from_rustix)
                 .map_err(|errno| Error::with(errno, format!("write {}", path.display())))?;
         }
         let guard = fork::close_in_child(file.as_fd());

@@ -11,7 +11,7 @@ use super::name::{ParsedName, prefix};
 use super::salvage::{Abandoned, Header};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::simulation::{Host, host_error};
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, Result, from_rustix};
 use adit_block::Life;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock};
 use std::os::fd::{AsFd, OwnedFd};
@@ -129,7 +129,7 @@ impl Leftover {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.and_then(ParsedName::parse);
         let unjudged = |errno| Error::with(errno, format!("judge {}", path.display()));
-        let stat = match rustix::fs::lstat(&path) {
+        let stat = match rustix::fs::lstat(&path).map_err(from_rustix) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(unjudged(errno)),
@@ -148,7 +148,7 @@ impl Leftover {
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let opened = match host_error(Host::ReadMapping) {
-            None => rustix::fs::open(&path, flags, Mode::empty()),
+            None => rustix::fs::open(&path, flags, Mode::empty()).map_err(from_rustix),
             Some(errno) => Err(errno),
         };
         let file = match opened {
@@ -172,12 +172,12 @@ impl Leftover {
         }
         // Its owner may have closed the volume while we waited.
         if rustix::fs::statat(rustix::fs::CWD, &path, AtFlags::SYMLINK_NOFOLLOW)
-            .is_err_and(|errno| errno == Errno::NOENT)
+            .is_err_and(|errno| errno == rustix::io::Errno::NOENT)
         {
             return Ok(None);
         }
         // Once more: now nobody changes it.
-        let stat = rustix::fs::fstat(&file).map_err(unjudged)?;
+        let stat = rustix::fs::fstat(&file).map_err(|errno| unjudged(from_rustix(errno)))?;
         match Header::read(&file, &stat) {
             Ok(header) => leftover(Content::Dead(Box::new(Dead {
                 guard,
@@ -204,6 +204,7 @@ impl Leftover {
     /// Removes the file.
     pub fn delete(&self) -> Result<()> {
         rustix::fs::unlink(&self.path)
+            .map_err(from_rustix)
             .map_err(|errno| Error::with(errno, format!("delete {}", self.path.display())))
     }
 }
@@ -212,7 +213,7 @@ impl Dead {
     /// Was it made in this boot of the machine? Memory of another one says nothing any more. What
     /// lies on a tmpfs was: the boot id may be another one in a container.
     pub fn is_of_this_boot(&self) -> Result<bool> {
-        let file_system = rustix::fs::fstatfs(&self.file)?.f_type;
+        let file_system = rustix::fs::fstatfs(&self.file).map_err(from_rustix)?.f_type;
         Ok(file_system as u64 == TMPFS_MAGIC || self.header.boot_id == boot_id()?)
     }
 
@@ -230,7 +231,7 @@ fn lock(file: &OwnedFd, purpose: Purpose, waits: bool, owner: Option<u32>) -> Re
     };
     let begin = Instant::now();
     loop {
-        match flock(file, operation) {
+        match flock(file, operation).map_err(from_rustix) {
             Ok(()) => return Ok(true),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {

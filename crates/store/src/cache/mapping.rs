@@ -22,7 +22,7 @@ use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Host, host_error};
 use adit_base::sync::RaceCheck;
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -245,7 +245,8 @@ impl Mapping {
                         MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
                     )
                 };
-                let base = base.map_err(|e| Error::with(e, "map memory for the cache"))?;
+                let base =
+                    base.map_err(|e| Error::with(from_rustix(e), "map memory for the cache"))?;
                 (base, layout.len_bytes)
             }
         };
@@ -262,7 +263,7 @@ impl Mapping {
         if let Some(errno) = host_error(Host::MakeMapping) {
             return Err(Error::with(errno, "make a file for shared memory"));
         }
-        let say = |what: &'static str| move |errno| Error::with(errno, what);
+        let say = |what: &'static str| move |errno| Error::with(from_rustix(errno), what);
         let path = name.path();
         let file = nameless(&name.directory)?;
         rustix::fs::ftruncate(&file, layout.len_bytes as u64)
@@ -301,8 +302,9 @@ impl Mapping {
         unsafe {
             // Not available everywhere, and only faster.
             let _ = rustix::mm::madvise(base, len_bytes, Advice::LinuxHugepage);
-            rustix::mm::madvise(base, len_bytes, Advice::LinuxDontFork)
-                .map_err(|e| Error::with(e, "keep the cache out of forked children"))?;
+            rustix::mm::madvise(base, len_bytes, Advice::LinuxDontFork).map_err(|e| {
+                Error::with(from_rustix(e), "keep the cache out of forked children")
+            })?;
         }
         Ok(Mapping {
             base: NonNull::new(base.cast()).expect("mmap never answers null"),
@@ -464,7 +466,7 @@ impl Mapping {
     pub(super) fn delete(&self) -> Result<()> {
         match &self.placement {
             CachePlacement::Shared(path) if self.is_ours() => rustix::fs::unlink(path)
-                .map_err(|e| Error::with(e, format!("delete {}", path.display()))),
+                .map_err(|e| Error::with(from_rustix(e), format!("delete {}", path.display()))),
             _ => Ok(()),
         }
     }
@@ -481,6 +483,7 @@ impl Mapping {
 fn frames_that_fit(name: &SharedName, options: &CacheOptions) -> Result<u32> {
     let directory = &*name.directory;
     let free = rustix::fs::statvfs(directory)
+        .map_err(from_rustix)
         .map_err(|errno| Error::with(errno, format!("look at {}", directory.display())))?;
     // A tmpfs without a bound says that it has no blocks at all.
     let free_bytes = match free.f_blocks {
@@ -530,12 +533,13 @@ pub(super) fn nameless(directory: &Path) -> Result<OwnedFd> {
         OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
         Mode::RUSR | Mode::WUSR,
     )
+    .map_err(from_rustix)
     .map_err(|errno| Error::with(errno, format!("make a file in {}", directory.display())))
 }
 
 /// Locks a nameless file for as long as this process has it open, then gives it its name.
 pub(super) fn publish(file: &OwnedFd, path: &Path) -> Result<()> {
-    let say = |errno| Error::with(errno, format!("name {}", path.display()));
+    let say = |errno| Error::with(from_rustix(errno), format!("name {}", path.display()));
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).map_err(say)?;
     let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
     let cwd = rustix::fs::CWD;
@@ -607,7 +611,7 @@ impl CacheHeader {
 
 /// Address space of this size, aligned for huge pages, with nothing behind it.
 fn reserve(len_bytes: usize) -> Result<*mut c_void> {
-    let say = |errno| Error::with(errno, "reserve address space for the cache");
+    let say = |errno| Error::with(from_rustix(errno), "reserve address space for the cache");
     let wide = len_bytes + HUGE_PAGE_BYTES;
     // SAFETY: a new mapping at an address of the kernel's choice, and then the ends of it that
     // aren't needed are unmapped.

@@ -23,7 +23,7 @@ use super::frames::{FrameMeta, RETIRED};
 use super::mapping::{ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameId, FrameKey, META_SPACE, PageBytes};
 use adit_base::fork::ChildGuard;
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use adit_block::Identity;
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -298,7 +298,7 @@ impl Abandoned {
     /// Nothing in it is needed any more.
     pub fn delete(self) -> Result<()> {
         rustix::fs::unlink(&self.path)
-            .map_err(|e| Error::with(e, format!("delete {}", self.path.display())))
+            .map_err(|e| Error::with(from_rustix(e), format!("delete {}", self.path.display())))
     }
 
     /// The frames that count, one for a page.
@@ -476,7 +476,7 @@ fn read_metas(file: &OwnedFd, frames: u32) -> Result<Vec<Meta>> {
 
 fn read_exact(file: &OwnedFd, mut into: &mut [u8], mut offset: u64) -> Result<()> {
     while !into.is_empty() {
-        match rustix::io::pread(file, &mut *into, offset) {
+        match rustix::io::pread(file, &mut *into, offset).map_err(from_rustix) {
             Ok(0) => {
                 let what = "read a cache left behind (it is cut short)";
                 return Err(Error::with(Errno::INVAL, what));

@@ -18,13 +18,9 @@ fn text(path: &str) -> CString {
     CString::new(path).expect("no NUL")
 }
 
-fn last_errno() -> Errno {
-    Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
-}
-
 fn answer(result: i64) -> Answer<i64> {
     match result {
-        -1 => Err(last_errno()),
+        -1 => Err(Errno::last()),
         result => Ok(result),
     }
 }

@@ -16,7 +16,7 @@ fn main() -> adit::Result<()> {
         log.sync_data()?;
     }
     let each = begin.elapsed() / rounds;
-    println!("{} bytes in the log, {each:?} per commit", log.len());
+    println!("{} bytes in the log, {each:?} per commit", log.len()?);
 
     drop(log);
     volume.close()

@@ -20,7 +20,7 @@ fn main() -> adit::Result<()> {
     volume.delete_blob(index[1])?;
     for id in volume.blobs() {
         let blob = volume.open_blob(id?, &options)?;
-        let mut content = vec![0; blob.len() as usize];
+        let mut content = vec![0; blob.len()? as usize];
         blob.read_exact_at(&mut content, 0)?;
         println!("{:?}: {}", blob.id(), String::from_utf8_lossy(&content));
     }

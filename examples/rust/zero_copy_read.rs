@@ -9,7 +9,7 @@ fn main() -> adit::Result<()> {
 
     let mut sum = 0_u64;
     let mut offset = 0;
-    while offset < file.len() {
+    while offset < file.len()? {
         // At most what lies in one page; ask again for the rest.
         let piece = file.read_borrowed(usize::MAX, offset)?;
         sum += piece

@@ -284,9 +284,9 @@ int adit_pread_many(adit_file *file, adit_read_request *requests, size_t count);
 int adit_fsync(adit_file *file);     /* also times and mode */
 int adit_fdatasync(adit_file *file); /* what is needed to read the data back */
 
-/* Only starts writing the range to the device. A hint: promises nothing about durability.
- * len 0 means: to the end of the file. */
-int adit_sync_range(adit_file *file, uint64_t offset, uint64_t len);
+/* Starts to write the file's dirty data to the device, in the background. Promises nothing about
+ * durability; a later sync has less to write. */
+int adit_start_write_back(adit_file *file);
 
 /* What is beyond a smaller size is gone, also what was only allocated; what is new reads as zeros. */
 int adit_ftruncate(adit_file *file, uint64_t size);

@@ -291,12 +291,9 @@ pub unsafe extern "C" fn adit_fdatasync(pointer: *mut FileHandle) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_sync_range(pointer: *mut FileHandle, offset: u64, len: u64) -> c_int {
-    guard_unit(|| {
-        let len = if len == 0 { u64::MAX - offset } else { len };
-        // SAFETY: promised by adit.h.
-        unsafe { file(pointer)? }.sync_range(offset, len)
-    })
+pub unsafe extern "C" fn adit_start_write_back(pointer: *mut FileHandle) -> c_int {
+    // SAFETY: promised by adit.h.
+    guard_unit(|| unsafe { file(pointer)? }.start_write_back())
 }
 
 // ---------------------------------------------------------------------------------------- space
@@ -350,12 +347,9 @@ pub unsafe extern "C" fn adit_file_size(pointer: *mut FileHandle) -> i64 {
     guard(|| size(unsafe { file(pointer)? }))
 }
 
-/// The size, without the worker. Zero may also mean that the handle is of no use; then the worker tells.
+/// The size, without the worker.
 pub(crate) fn size(file: &File) -> Result<i64> {
-    Ok(match file.len() {
-        0 => file.metadata()?.len(),
-        len => len,
-    } as i64)
+    Ok(file.len()? as i64)
 }
 
 #[unsafe(no_mangle)]

@@ -82,7 +82,7 @@ impl<F: Borrow<File>> Seek for FileCursor<F> {
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),
             SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
-            SeekFrom::End(delta) => self.file.borrow().len().checked_add_signed(delta),
+            SeekFrom::End(delta) => self.file.borrow().len()?.checked_add_signed(delta),
         };
         self.position = target
             .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "seek before the beginning"))?;

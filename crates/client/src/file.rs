@@ -285,9 +285,10 @@ impl File {
         self.spawn(move |fs, open| async move { fs.fdatasync(&open).await })
     }
 
-    /// Starts writing a range home. A hint: it promises nothing.
-    pub fn sync_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.run(|fs, open| fs.sync_range(open, offset, len_bytes))
+    /// Starts to write the file's dirty data to the device, in the background. Promises nothing
+    /// about durability; a later sync has less to write.
+    pub fn start_write_back(&self) -> Result<()> {
+        self.run(|fs, open| fs.start_write_back(open))
     }
 
     /// Sets the size. What is beyond a smaller size is gone; what is new reads as zeroes and takes no
@@ -306,11 +307,8 @@ impl File {
 impl File {
     /// Current size in bytes; takes no lock.
     #[allow(clippy::len_without_is_empty)] // as in std::fs::Metadata
-    pub fn len(&self) -> u64 {
-        match self.alive() {
-            Ok(descriptor) => descriptor.open.size_bytes(),
-            Err(_) => 0,
-        }
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.alive()?.open.size_bytes())
     }
 
     /// Attributes.

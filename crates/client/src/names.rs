@@ -83,7 +83,7 @@ impl Volume {
         let mut content = Vec::new();
         loop {
             let start = content.len();
-            let more = file.len().saturating_sub(start as u64).clamp(1, 1 << 20) as usize;
+            let more = file.len()?.saturating_sub(start as u64).clamp(1, 1 << 20) as usize;
             content.resize(start + more, 0);
             let got = file
                 .read_at(&mut content[start..], start as u64)

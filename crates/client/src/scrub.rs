@@ -75,7 +75,9 @@ impl Volume {
     ) -> Result<Scrubbed> {
         let mut problems = self.check()?.problems;
         let progress = &mut progress;
-        let read = self.run(|fs| async move { fs.scrub(options, progress).await });
+        let read = self
+            .mounted
+            .run(|fs| async move { fs.scrub(options, progress).await });
         let (report, paths) = match read {
             // Without this metadata there is no telling where data is.
             Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {

@@ -161,8 +161,8 @@ impl Volume {
         })
     }
 
-    /// For tests of what lies above: a volume on any device of `adit-block`, formatted first if it is `fresh`.
-    #[doc(hidden)]
+    /// A volume on any device of `adit-block`, formatted first if it is `fresh`.
+    #[cfg(feature = "internal")]
     pub fn on_device(
         device: Arc<dyn adit_block::Device>,
         options: &VolumeOptions,
@@ -234,8 +234,8 @@ impl Volume {
         self.mounted.poisoned()
     }
 
-    /// Runs one operation of the file system itself. For Adit's own adapters (the mount); no part of the interface.
-    #[doc(hidden)]
+    /// Runs one operation of the file system itself.
+    #[cfg(feature = "internal")]
     pub fn run<'a, T, F, Fut>(&'a self, operation: F) -> Result<T>
     where
         T: Send,

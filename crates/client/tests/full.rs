@@ -60,8 +60,9 @@ fn unchanged(volume: &Volume, before: &Seen) {
 fn fill(volume: &Volume) {
     let file = create(volume, "/fill").expect("created before");
     let mut before = u64::MAX;
-    while file.len() != before {
-        before = file.len();
+    let len = || file.len().expect("known");
+    while len() != before {
+        before = len();
         for len in [1 << 20, 64 << 10, 4096] {
             while file.append(&vec![7; len]).is_ok() {}
         }

@@ -51,7 +51,7 @@ impl Source for fs::File {
 
 impl Source for adit::File {
     fn size_bytes(&self) -> adit::Result<u64> {
-        Ok(self.len())
+        self.len()
     }
 
     fn next_data(&self, offset: u64) -> adit::Result<Option<(u64, u64)>> {

@@ -356,7 +356,8 @@ fn failed(what: &str) -> impl Fn(adit::Error) -> Violation {
 }
 
 fn read_all(file: &File) -> Result<Vec<u8>, Violation> {
-    let mut bytes = vec![0; file.len() as usize];
+    let len = file.len().map_err(failed("ask for the size"))?;
+    let mut bytes = vec![0; len as usize];
     let got = file.read_at(&mut bytes, 0);
     match got.map_err(failed("read a whole file"))? {
         got if got == bytes.len() => Ok(bytes),
@@ -836,7 +837,8 @@ impl<'r> Worker<'r> {
     fn append(&mut self, file: usize) -> Step {
         let cells = 1 + self.random.below((APPEND_BYTES / self.cell_bytes()) as u64) as u32;
         let handle = &self.files[file].append;
-        if handle.len() > self.bytes(self.capacity(file)) {
+        let len = handle.len().map_err(failed("ask for the size"))?;
+        if len > self.bytes(self.capacity(file)) {
             return self.size(file);
         }
         let Some((pending, len)) = self.begin(file, &(0..cells), How::Append) else {
@@ -906,8 +908,9 @@ impl<'r> Worker<'r> {
         let from = self.ledger.now();
         let size = match self.random.chance(1, 2) {
             true => handle.len(),
-            false => handle.metadata().map_err(failed("stat"))?.len(),
+            false => handle.metadata().map(|found| found.len()),
         };
+        let size = size.map_err(failed("stat"))?;
         let until = self.ledger.now() + 1;
         if !size.is_multiple_of(self.cell_bytes() as u64) {
             return Err(wrong(format!("a size of {size} bytes, inside of a cell")));
@@ -932,11 +935,7 @@ impl<'r> Worker<'r> {
             1..4 => files.cached.sync_all(),
             4..8 => files.cached.sync_data(),
             8..12 => files.direct.sync_data(),
-            12..18 => {
-                let cells = self.place(file, true);
-                let (at, len) = (self.bytes(cells.start), self.bytes(cells.end - cells.start));
-                files.cached.sync_range(at, len)
-            }
+            12..18 => files.cached.start_write_back(),
             // As a program would that comes and goes.
             _ => Handles::open(self.volume, file).map(drop),
         };

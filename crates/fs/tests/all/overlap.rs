@@ -135,7 +135,7 @@ fn a_rename_over_a_file_waits_for_the_data_that_is_being_written() {
     let took = volume
         .run(async |fs: &Fs| {
             let started = Instant::now();
-            fs.sync_range(&file, 0, 65536).await?;
+            fs.start_write_back(&file).await?;
             fs.store().reactor().yield_now().await;
             fs.fset_times(&file, SetTime::Now, SetTime::Now).await?;
             fs.rename(at("/new"), at("/old"), RenameFlags::empty())
@@ -156,7 +156,7 @@ fn a_blob_that_is_being_deleted_cannot_be_opened() {
     volume.write(&file, 0, &stamped(1, 0, 65536)).unwrap();
     let opened = volume
         .run(async |fs: &Fs| {
-            fs.sync_range(&file, 0, 65536).await?;
+            fs.start_write_back(&file).await?;
             fs.store().reactor().yield_now().await;
             fs.close(&file).await?;
             let mut delete = pin!(fs.delete_blob(id));

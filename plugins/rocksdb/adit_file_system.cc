@@ -124,7 +124,7 @@ IOStatus AditFileSystem::NewDirectory(const std::string& path, const IOOptions&,
 // ------------------------------------------------------------------------------------------------ names
 
 IOStatus AditFileSystem::FileExists(const std::string& path, const IOOptions&, IODebugContext*) {
-  adit_stat stat;
+  adit_stat stat = ADIT_STAT_INIT;
   const int result = adit_stat_path(volume(), path.c_str(), &stat);
   return result < 0 ? LookupFailure(result, path) : IOStatus::OK();
 }
@@ -169,7 +169,7 @@ IOStatus AditFileSystem::GetChildrenFileAttributes(const std::string& path,
   IOStatus status = ForEachChild(volume(), path, options, [&](const adit_dirent& entry) {
     child.resize(prefix_len);
     child.append(entry.name, entry.name_len);
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     const int stated = adit_stat_path(volume(), child.c_str(), &stat);
     if (stated == 0) {
       result->push_back({std::string(entry.name, entry.name_len), stat.size_bytes});
@@ -221,7 +221,7 @@ IOStatus AditFileSystem::LinkFile(const std::string& existing, const std::string
 
 IOStatus AditFileSystem::GetFileSize(const std::string& path, const IOOptions&, uint64_t* size,
                                      IODebugContext*) {
-  adit_stat stat;
+  adit_stat stat = ADIT_STAT_INIT;
   const int result = adit_stat_path(volume(), path.c_str(), &stat);
   *size = result < 0 ? 0 : stat.size_bytes;
   return ToStatus(result, path);
@@ -229,7 +229,7 @@ IOStatus AditFileSystem::GetFileSize(const std::string& path, const IOOptions&, 
 
 IOStatus AditFileSystem::GetFileModificationTime(const std::string& path, const IOOptions&,
                                                  uint64_t* seconds, IODebugContext*) {
-  adit_stat stat;
+  adit_stat stat = ADIT_STAT_INIT;
   const int result = adit_stat_path(volume(), path.c_str(), &stat);
   if (result >= 0) *seconds = static_cast<uint64_t>(stat.mtime.seconds);
   return ToStatus(result, path);
@@ -237,7 +237,7 @@ IOStatus AditFileSystem::GetFileModificationTime(const std::string& path, const 
 
 IOStatus AditFileSystem::NumFileLinks(const std::string& path, const IOOptions&, uint64_t* count,
                                       IODebugContext*) {
-  adit_stat stat;
+  adit_stat stat = ADIT_STAT_INIT;
   const int result = adit_stat_path(volume(), path.c_str(), &stat);
   if (result >= 0) *count = stat.nlink;
   return ToStatus(result, path);
@@ -245,8 +245,8 @@ IOStatus AditFileSystem::NumFileLinks(const std::string& path, const IOOptions&,
 
 IOStatus AditFileSystem::AreFilesSame(const std::string& first, const std::string& second,
                                       const IOOptions&, bool* same, IODebugContext*) {
-  adit_stat a;
-  adit_stat b;
+  adit_stat a = ADIT_STAT_INIT;
+  adit_stat b = ADIT_STAT_INIT;
   int result = adit_stat_path(volume(), first.c_str(), &a);
   if (result < 0) return Failure(result, first);
   result = adit_stat_path(volume(), second.c_str(), &b);
@@ -257,7 +257,7 @@ IOStatus AditFileSystem::AreFilesSame(const std::string& first, const std::strin
 
 IOStatus AditFileSystem::IsDirectory(const std::string& path, const IOOptions&, bool* is_directory,
                                      IODebugContext*) {
-  adit_stat stat;
+  adit_stat stat = ADIT_STAT_INIT;
   const int result = adit_stat_path(volume(), path.c_str(), &stat);
   if (result >= 0) *is_directory = S_ISDIR(stat.mode);
   return ToStatus(result, path);
@@ -265,7 +265,7 @@ IOStatus AditFileSystem::IsDirectory(const std::string& path, const IOOptions&, 
 
 IOStatus AditFileSystem::GetFreeSpace(const std::string& path, const IOOptions&, uint64_t* bytes,
                                       IODebugContext*) {
-  adit_statfs statfs;
+  adit_statfs statfs = ADIT_STATFS_INIT;
   const int result = adit_volume_statfs(volume(), &statfs);
   if (result >= 0) *bytes = statfs.available_bytes;
   return ToStatus(result, path);

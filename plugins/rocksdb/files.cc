@@ -26,7 +26,7 @@ IOStatus Handle::Close() {
 
 size_t Handle::UniqueId(uint64_t volume_id, char* id, size_t max_size) const {
   constexpr size_t kVarintBytesMax = 10;
-  adit_stat stat;
+  adit_stat stat = ADIT_STAT_INIT;
   if (max_size < 3 * kVarintBytesMax || adit_fstat(file_, &stat) < 0) return 0;
   char* end = id;
   for (uint64_t value : {stat.ino, stat.generation, volume_id}) {

@@ -67,7 +67,7 @@ void Messages::HandOn() {
 void Messages::Write(const Log& log, const Message& message) {
   std::lock_guard<std::mutex> guard(writing_);
   const auto logger = log.logger.lock();
-  adit_statfs statfs;
+  adit_statfs statfs = ADIT_STATFS_INIT;
   if (!logger || adit_volume_statfs(log.volume, &statfs) < 0 || statfs.available_bytes == 0) return;
   const char* text = message.text.c_str();
   if (message.level == ADIT_LOG_ERROR) {

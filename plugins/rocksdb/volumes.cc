@@ -111,7 +111,7 @@ void Registry::SyncAll() {
 
 Volume::Volume(adit_volume* handle, std::string address)
     : handle_(handle), address_(std::move(address)) {
-  adit_statfs statfs;
+  adit_statfs statfs = ADIT_STATFS_INIT;
   if (adit_volume_statfs(handle_, &statfs) == 0) id_ = statfs.volume_id[0];
 }
 

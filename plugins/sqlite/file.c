@@ -110,7 +110,7 @@ static int size_hint(struct file *file, sqlite3_int64 hint)
 
 static int has_moved(const struct file *file)
 {
-    adit_stat here, there;
+    adit_stat here = ADIT_STAT_INIT, there = ADIT_STAT_INIT;
     return adit_fstat(file->handle, &here) < 0 ||
            adit_stat_path(file->volume->handle, file->path, &there) < 0 || here.ino != there.ino ||
            here.generation != there.generation;

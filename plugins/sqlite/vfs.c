@@ -139,7 +139,7 @@ static int open_named(struct file *file, const char *name, int *flags)
 static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int flags, int *flags_out)
 {
     struct file *file = (struct file *)base;
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     int code;
     (void)vfs;
     memset(file, 0, sizeof(*file));
@@ -210,7 +210,7 @@ static int vfs_access(sqlite3_vfs *vfs, const char *name, int flags, int *result
     const char *path = divide(name, address);
     int code = SQLITE_IOERR_ACCESS;
     struct volume *volume = path != NULL ? volume_acquire(address, &code) : NULL;
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     int found;
     (void)vfs;
     *result = 0;

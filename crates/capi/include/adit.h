@@ -32,7 +32,9 @@
  *            on it waits for ever.
  * Structs    Those with struct_bytes grow at their end in later versions: set it to the sizeof that the
  *            program was compiled with and zero the rest (ADIT_..._INIT does both). Zero means
- *            "the default" in every option.
+ *            "the default" in every option; an option that the library does not know is -E2BIG. Of a
+ *            result a function writes what the program has room for, and zero for what the library
+ *            does not know; struct_bytes stays, so the struct can be used again.
  *
  * WHAT IS DURABLE WHEN
  *
@@ -186,14 +188,17 @@ int adit_volume_survives(adit_volume *volume);
 int adit_close_volume(adit_volume *volume);
 
 typedef struct adit_statfs {
-    uint64_t total_bytes;     /* for data and its metadata */
-    uint64_t free_bytes;      /* what a new file can take */
-    uint64_t available_bytes; /* of these, what a program may still use */
+    uint32_t struct_bytes;    /* set by the caller */
     uint32_t page_bytes;      /* 4096 */
-    uint32_t name_max_bytes;  /* 255 */
+    uint64_t total_bytes;     /* for data and its metadata */
+    uint64_t free_bytes;      /* free space for a new file */
+    uint64_t available_bytes; /* the part of it that a program may still use */
     uint64_t volume_id[2];    /* the volume's random id, low half first */
-    uint64_t reserved[4];
+    uint32_t name_max_bytes;  /* 255 */
+    uint32_t reserved;
 } adit_statfs;
+
+#define ADIT_STATFS_INIT { sizeof(adit_statfs), 0, 0, 0, 0, { 0, 0 }, 0, 0 }
 
 int adit_volume_statfs(adit_volume *volume, adit_statfs *result);
 
@@ -309,21 +314,26 @@ int64_t adit_next_hole(adit_file *file, uint64_t offset);
 int64_t adit_copy_range(adit_file *from, uint64_t offset, adit_file *to, uint64_t to_offset, uint64_t len);
 
 typedef struct adit_stat {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t mode;         /* type and permissions, as S_ISREG() and its like expect */
     uint64_t ino;        /* the same file has the same ino and generation as long as it lives; */
     uint64_t generation; /* no two files ever share both */
     uint64_t size_bytes;
     uint64_t allocated_bytes;
-    uint32_t mode; /* type and permissions, as S_ISREG() and its like expect */
     uint32_t nlink;
     uint32_t uid;
     uint32_t gid;
+    uint32_t reserved;
     adit_time atime; /* last access; reading doesn't change it, adit_utimens does */
     adit_time mtime; /* last change of the content */
     adit_time ctime; /* last change of content or attributes */
     adit_time btime; /* creation */
     uint64_t rdev; /* number of a device node */
-    uint64_t reserved[3];
 } adit_stat;
+
+#define ADIT_STAT_INIT \
+    { sizeof(adit_stat), 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+      { 0, 0, 0 }, { 0, 0, 0 }, { 0, 0, 0 }, { 0, 0, 0 }, 0 }
 
 int adit_fstat(adit_file *file, adit_stat *result);
 

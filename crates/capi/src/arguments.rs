@@ -11,6 +11,8 @@ use std::path::Path;
 
 /// Most pieces of a vector, as `IOV_MAX` of Linux.
 const VECTOR_PIECES_MAX: c_int = 1024;
+/// Most bytes that a structure will ever have: more is memory that nobody set.
+const STRUCT_BYTES_MAX: usize = 4096;
 
 #[cold]
 pub(crate) fn invalid(what: &'static str) -> Error {
@@ -72,6 +74,50 @@ pub(crate) fn out<T>(pointer: *mut T) -> Result<Out<T>> {
         return Err(invalid("return a result to NULL"));
     }
     Ok(Out(pointer))
+}
+
+/// A place for a result that carries its own size, in its first field.
+pub(crate) struct GrowingOut<T> {
+    place: *mut T,
+    /// Of the version that the caller was compiled with.
+    struct_bytes: usize,
+}
+
+impl<T: Copy> GrowingOut<T> {
+    /// Writes as much as the caller's version has, except for its size; zero where ours ends.
+    pub(crate) fn put(self, value: &T) {
+        const HEAD_BYTES: usize = size_of::<u32>();
+        let known = self.struct_bytes.min(size_of::<T>());
+        let (place, value) = (self.place.cast::<u8>(), (&raw const *value).cast::<u8>());
+        // SAFETY: `growing_out` checked the pointer and the size; the caller says that so many
+        // bytes may be written. T is one of the structures of types.rs: plain numbers.
+        unsafe {
+            let body = place.add(HEAD_BYTES);
+            std::ptr::copy_nonoverlapping(value.add(HEAD_BYTES), body, known - HEAD_BYTES);
+            place.add(known).write_bytes(0, self.struct_bytes - known);
+        }
+    }
+}
+
+/// As [`out`], for a structure that begins with its size.
+pub(crate) unsafe fn growing_out<T: Copy>(pointer: *mut T) -> Result<GrowingOut<T>> {
+    let Out(place) = out(pointer)?;
+    // SAFETY: as for this function.
+    let struct_bytes = unsafe { struct_bytes(place)? };
+    Ok(GrowingOut {
+        place,
+        struct_bytes,
+    })
+}
+
+/// The size that a structure begins with.
+unsafe fn struct_bytes<T>(pointer: *const T) -> Result<usize> {
+    // SAFETY: each such structure begins with its size.
+    let struct_bytes = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
+    match (size_of::<u32>()..=STRUCT_BYTES_MAX).contains(&struct_bytes) {
+        true => Ok(struct_bytes),
+        false => Err(invalid("use a structure whose struct_bytes is not set")),
+    }
 }
 
 /// A string.
@@ -207,11 +253,8 @@ pub(crate) unsafe fn options<T: Copy + Default>(pointer: *const T) -> Result<T> 
     if pointer.is_null() {
         return Ok(options);
     }
-    // SAFETY: each such structure begins with its size.
-    let struct_bytes = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
-    if !(size_of::<u32>()..=4096).contains(&struct_bytes) {
-        return Err(invalid("use options whose struct_bytes is not set"));
-    }
+    // SAFETY: as for this function.
+    let struct_bytes = unsafe { struct_bytes(pointer)? };
     // SAFETY: that many bytes are there: the caller's duty.
     let given = unsafe { bytes(pointer, struct_bytes)? };
     let known = struct_bytes.min(size_of::<T>());

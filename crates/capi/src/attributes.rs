@@ -1,6 +1,6 @@
 //! What POSIX knows of names besides: symbolic links, special files, rights, owners, times, extended attributes.
 
-use crate::arguments::{answer, bytes, check_flags, handle, invalid, out, path, text};
+use crate::arguments::{answer, bytes, check_flags, growing_out, handle, invalid, path, text};
 use crate::file::{FileHandle, file};
 use crate::names::on_name;
 use crate::result::{guard, guard_unit};
@@ -30,8 +30,9 @@ pub unsafe extern "C" fn adit_lstat_path(
     result: *mut AditStat,
 ) -> c_int {
     let stat = |volume: &Volume, path: &Path| {
-        let result = out(result)?;
-        result.put(volume.symlink_metadata(path)?.stat().into());
+        // SAFETY: promised by adit.h.
+        let result = unsafe { growing_out(result)? };
+        result.put(&volume.symlink_metadata(path)?.stat().into());
         Ok(())
     };
     // SAFETY: promised by adit.h.

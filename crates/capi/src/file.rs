@@ -1,8 +1,8 @@
 //! Open files: reading, writing, syncing, space, attributes, locks.
 
 use crate::arguments::{
-    bytes, bytes_mut, check_flags, close, handle, invalid, items, out, path, with_slices,
-    with_slices_mut,
+    bytes, bytes_mut, check_flags, close, growing_out, handle, invalid, items, out, path,
+    with_slices, with_slices_mut,
 };
 use crate::result::{failed, guard, guard_int, guard_unit};
 use crate::types::{
@@ -333,10 +333,11 @@ pub unsafe extern "C" fn adit_fallocate(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_fstat(pointer: *mut FileHandle, result: *mut AditStat) -> c_int {
     guard_unit(|| {
-        let result = out(result)?;
+        // SAFETY: promised by adit.h.
+        let result = unsafe { growing_out(result)? };
         // SAFETY: promised by adit.h.
         let metadata = unsafe { file(pointer)? }.metadata()?;
-        result.put(metadata.stat().into());
+        result.put(&metadata.stat().into());
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! Names: stat, truncate, fsync by path, link, unlink, rename, mkdir, rmdir.
 
-use crate::arguments::{check_flags, handle, out, path};
+use crate::arguments::{check_flags, growing_out, handle, path};
 use crate::result::guard_unit;
 use crate::types::{AditStat, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use crate::volume::VolumeHandle;
@@ -25,8 +25,9 @@ pub unsafe extern "C" fn adit_stat_path(
     result: *mut AditStat,
 ) -> c_int {
     let stat = |volume: &Volume, path: &Path| {
-        let result = out(result)?;
-        result.put(volume.metadata(path)?.stat().into());
+        // SAFETY: promised by adit.h.
+        let result = unsafe { growing_out(result)? };
+        result.put(&volume.metadata(path)?.stat().into());
         Ok(())
     };
     // SAFETY: promised by adit.h.

@@ -50,13 +50,14 @@ pub const VOLUME_DISCARD: u32 = 0x100;
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct AditStatFs {
+    pub struct_bytes: u32,
+    pub page_bytes: u32,
     pub total_bytes: u64,
     pub free_bytes: u64,
     pub available_bytes: u64,
-    pub page_bytes: u32,
-    pub name_max_bytes: u32,
     pub volume_id: [u64; 2],
-    pub reserved: [u64; 4],
+    pub name_max_bytes: u32,
+    pub reserved: u32,
 }
 
 pub const O_WRONLY: u32 = 0x1;
@@ -125,20 +126,21 @@ pub struct AditRangeLock {
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct AditStat {
+    pub struct_bytes: u32,
+    pub mode: u32,
     pub ino: u64,
     pub generation: u64,
     pub size_bytes: u64,
     pub allocated_bytes: u64,
-    pub mode: u32,
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
+    pub reserved: u32,
     pub atime: AditTime,
     pub mtime: AditTime,
     pub ctime: AditTime,
     pub btime: AditTime,
     pub rdev: u64,
-    pub reserved: [u64; 3],
 }
 
 impl From<&Stat> for AditStat {
@@ -153,6 +155,7 @@ impl From<&Stat> for AditStat {
             };
         }
         AditStat {
+            struct_bytes: size_of::<AditStat>() as u32,
             ino: stat.inode,
             generation: stat.generation.into(),
             size_bytes: stat.size_bytes,
@@ -166,7 +169,7 @@ impl From<&Stat> for AditStat {
             ctime: time!(stat.changed),
             btime: time!(stat.created),
             rdev: stat.rdev,
-            reserved: [0; 3],
+            reserved: 0,
         }
     }
 }
@@ -264,16 +267,16 @@ mod tests {
             size_bytes "size_bytes", journal_bytes "journal_bytes", cluster_bytes "cluster_bytes");
         structure!(OpenVolumeOptions, "adit_open_options", struct_bytes "struct_bytes", flags "flags",
             cache_bytes "cache_bytes", queue_depth "queue_depth", survive_in "survive_in");
-        structure!(AditStatFs, "adit_statfs", total_bytes "total_bytes", free_bytes "free_bytes",
+        structure!(AditStatFs, "adit_statfs", struct_bytes "struct_bytes", total_bytes "total_bytes", free_bytes "free_bytes",
             available_bytes "available_bytes", page_bytes "page_bytes", name_max_bytes "name_max_bytes",
             volume_id "volume_id", reserved "reserved");
         structure!(AditWriteRange, "adit_write_range", offset "offset", data "data", len "len");
         structure!(AditReadRequest, "adit_read_request", offset "offset", data "data", len "len", result "result");
         structure!(AditRangeLock, "adit_range_lock", offset "offset", len "len", owner "owner", pid "pid",
             operation "operation");
-        structure!(AditStat, "adit_stat", ino "ino", generation "generation", size_bytes "size_bytes",
+        structure!(AditStat, "adit_stat", struct_bytes "struct_bytes", ino "ino", generation "generation", size_bytes "size_bytes",
             allocated_bytes "allocated_bytes", mode "mode", nlink "nlink", uid "uid", gid "gid",
-            atime "atime", mtime "mtime", ctime "ctime", btime "btime", reserved "reserved");
+            atime "atime", mtime "mtime", ctime "ctime", btime "btime", rdev "rdev", reserved "reserved");
         structure!(AditDirent, "adit_dirent", ino "ino", cookie "cookie", name "name",
             name_len "name_len", kind "type");
         structure!(AditBlobId, "adit_blob_id", slot "slot", generation "generation");

@@ -1,6 +1,6 @@
 //! Volumes: make, open, close, and what concerns all of one.
 
-use crate::arguments::{check_flags, close, handle, invalid, options, out, text};
+use crate::arguments::{check_flags, close, growing_out, handle, invalid, options, out, text};
 use crate::result::{guard_int, guard_unit};
 use crate::types::{
     AditStatFs, MKFS_DATA_CHECKSUMS, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_ADOPT,
@@ -291,11 +291,13 @@ pub unsafe extern "C" fn adit_volume_statfs(
     result: *mut AditStatFs,
 ) -> c_int {
     guard_unit(|| {
-        let result = out(result)?;
+        // SAFETY: promised by adit.h.
+        let result = unsafe { growing_out(result)? };
         // SAFETY: promised by adit.h.
         let statfs = unsafe { handle(volume)? }.volume.statfs()?;
         let id = u128::from_le_bytes(statfs.volume_id);
-        result.put(AditStatFs {
+        result.put(&AditStatFs {
+            struct_bytes: size_of::<AditStatFs>() as u32,
             total_bytes: statfs.total_bytes,
             free_bytes: statfs.free_bytes,
             available_bytes: if statfs.read_only {
@@ -306,7 +308,7 @@ pub unsafe extern "C" fn adit_volume_statfs(
             page_bytes: statfs.block_bytes,
             name_max_bytes: statfs.name_bytes_max,
             volume_id: [id as u64, (id >> 64) as u64],
-            reserved: [0; 4],
+            reserved: 0,
         });
         Ok(())
     })

@@ -58,7 +58,7 @@ static adit_volume *volumes_are_made_and_opened(const char *address)
     adit_volume *volume = NULL;
     adit_mkfs_options format = ADIT_MKFS_OPTIONS_INIT;
     adit_open_options open = ADIT_OPEN_OPTIONS_INIT;
-    adit_statfs statfs;
+    adit_statfs statfs = ADIT_STATFS_INIT;
 
     IS(adit_open_volume("/no/such/place", NULL, &volume), -ENOENT);
     HOLDS(volume == NULL && strstr(adit_error_message(), "/no/such/place") != NULL);
@@ -117,6 +117,94 @@ static void an_absurd_page_cache_is_refused_with_what_is_allowed(const char *add
     options.cache_bytes = UINT64_MAX;
     IS(adit_open_volume(address, &options, &volume), -EINVAL);
     HOLDS(volume == NULL);
+}
+
+static int all_are(const void *from, const void *end, unsigned char byte)
+{
+    const unsigned char *at = from;
+    while (at != end && *at == byte) at++;
+    return at == end;
+}
+
+/* A program that was compiled against another version of adit.h. */
+static void smaller_and_larger_structures_get_what_they_have_room_for(adit_volume *volume)
+{
+    adit_file *root = must_open(volume, "/", ADIT_O_RDONLY);
+    for (int way = 0; way < 3; way++) {
+        struct {
+            adit_stat now;
+            uint64_t later[4];
+        } newer;
+        adit_stat older, *stats[2] = { &newer.now, &older };
+        memset(&newer, 0xaa, sizeof(newer));
+        newer.now.struct_bytes = sizeof(newer);
+        memset(&older, 0xaa, sizeof(older));
+        older.struct_bytes = offsetof(adit_stat, atime);
+        for (int i = 0; i < 2; i++)
+            switch (way) {
+            case 0: IS(adit_fstat(root, stats[i]), 0); break;
+            case 1: IS(adit_stat_path(volume, "/", stats[i]), 0); break;
+            default: IS(adit_lstat_path(volume, "/", stats[i]), 0);
+            }
+        HOLDS(S_ISDIR(newer.now.mode) && newer.now.nlink >= 2 && newer.now.btime.seconds > 0);
+        HOLDS(newer.now.struct_bytes == sizeof(newer));
+        HOLDS(all_are(newer.later, newer.later + 4, 0));
+        HOLDS(S_ISDIR(older.mode) && older.ino == newer.now.ino && older.nlink == newer.now.nlink);
+        HOLDS(older.struct_bytes == offsetof(adit_stat, atime));
+        HOLDS(all_are(&older.atime, &older + 1, 0xaa));
+    }
+    {
+        struct {
+            adit_statfs now;
+            uint64_t later[4];
+        } newer;
+        adit_statfs older;
+        memset(&newer, 0xaa, sizeof(newer));
+        newer.now.struct_bytes = sizeof(newer);
+        IS(adit_volume_statfs(volume, &newer.now), 0);
+        HOLDS(newer.now.page_bytes == 4096 && newer.now.name_max_bytes == 255);
+        HOLDS(newer.now.struct_bytes == sizeof(newer));
+        HOLDS(all_are(newer.later, newer.later + 4, 0));
+        memset(&older, 0xaa, sizeof(older));
+        older.struct_bytes = offsetof(adit_statfs, volume_id);
+        IS(adit_volume_statfs(volume, &older), 0);
+        HOLDS(older.page_bytes == 4096 && older.total_bytes == newer.now.total_bytes);
+        HOLDS(all_are(&older.volume_id, &older + 1, 0xaa));
+    }
+    {
+        struct {
+            adit_open_options now;
+            uint64_t later;
+        } newer = { ADIT_OPEN_OPTIONS_INIT, 0 };
+        adit_open_options older = ADIT_OPEN_OPTIONS_INIT;
+        adit_volume *memory = NULL;
+        newer.now.struct_bytes = sizeof(newer);
+        newer.now.flags = older.flags = ADIT_VOLUME_NO_SURVIVAL;
+        newer.now.cache_bytes = older.cache_bytes = 8 << 20;
+        IS(adit_open_volume("mem:16M", &newer.now, &memory), 0);
+        IS(adit_close_volume(memory), 0);
+        newer.later = 1;
+        IS(adit_open_volume("mem:16M", &newer.now, &memory), -E2BIG);
+        /* What is behind is not read. */
+        older.struct_bytes = offsetof(adit_open_options, queue_depth);
+        older.queue_depth = UINT32_MAX;
+        older.survive_in = (const char *)(intptr_t)-1;
+        IS(adit_open_volume("mem:16M", &older, &memory), 0);
+        IS(adit_close_volume(memory), 0);
+    }
+    /* A size that nobody set. */
+    for (int i = 0; i < 3; i++) {
+        static const uint32_t sizes[] = { 0, 3, 4097 };
+        adit_stat stat = ADIT_STAT_INIT;
+        adit_statfs statfs = ADIT_STATFS_INIT;
+        stat.struct_bytes = statfs.struct_bytes = sizes[i];
+        IS(adit_fstat(root, &stat), -EINVAL);
+        IS(adit_stat_path(volume, "/", &stat), -EINVAL);
+        IS(adit_lstat_path(volume, "/", &stat), -EINVAL);
+        IS(adit_volume_statfs(volume, &statfs), -EINVAL);
+        HOLDS(stat.ino == 0 && statfs.total_bytes == 0);
+    }
+    IS(adit_close(root), 0);
 }
 
 static void open_flags_mean_what_they_say(adit_volume *volume)
@@ -292,7 +380,7 @@ static void data_is_read_as_it_was_written(adit_volume *volume)
 static void space_is_given_and_taken(adit_volume *volume)
 {
     char back[8192];
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     adit_file *file = must_open(volume, "/space", ADIT_O_RDWR | ADIT_O_CREAT);
     IS(adit_fallocate(file, ADIT_FALLOC_KEEP_SIZE, 0, 1 << 20), 0);
     IS(adit_fstat(file, &stat), 0);
@@ -456,7 +544,7 @@ static void submitted_operations_complete(adit_volume *volume)
 
 static void names_behave(adit_volume *volume)
 {
-    adit_stat stat, other;
+    adit_stat stat = ADIT_STAT_INIT, other = ADIT_STAT_INIT;
     adit_dir *dir = NULL;
     adit_dirent entry;
     adit_file *file;
@@ -706,7 +794,7 @@ static void a_forked_child_has_no_volume(adit_volume *volume)
     HOLDS(child >= 0);
     if (child == 0) {
         char byte;
-        adit_stat stat;
+        adit_stat stat = ADIT_STAT_INIT;
         IS(adit_pread(file, &byte, 1, 0), -EBADF);
         IS(adit_pwrite(file, "c", 1, 0), -EBADF);
         IS(adit_stat_path(volume, "/", &stat), -EBADF);
@@ -762,6 +850,7 @@ int main(int argc, char **argv)
     volume = volumes_are_made_and_opened(argv[1]);
     a_volume_is_open_once(volume, argv[1]);
     an_absurd_page_cache_is_refused_with_what_is_allowed(argv[1]);
+    smaller_and_larger_structures_get_what_they_have_room_for(volume);
     open_flags_mean_what_they_say(volume);
     an_atomic_write_changes_all_of_its_ranges_or_none(volume);
     data_is_read_as_it_was_written(volume);

@@ -22,7 +22,7 @@
 /* Fails with words that nothing else has. */
 static void fail_otherwise(adit_volume *volume)
 {
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     IS(adit_stat_path(volume, "/nowhere", &stat), -ENOENT);
     HOLDS(strstr(adit_error_message(), "/nowhere") != NULL);
 }

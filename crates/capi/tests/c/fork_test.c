@@ -63,8 +63,8 @@ static void misuse_everything(void)
 {
     char bytes[8];
     const adit_write_range range = { 0, "child!", 6 };
-    adit_stat stat;
-    adit_statfs statfs;
+    adit_stat stat = ADIT_STAT_INIT;
+    adit_statfs statfs = ADIT_STATFS_INIT;
     adit_file *other = NULL;
     adit_op *op = NULL;
     adit_dir *dir = NULL;
@@ -183,7 +183,7 @@ int main(int argc, char **argv)
         {
             adit_volume *again = NULL;
             adit_file *reopened = NULL;
-            adit_stat stat;
+            adit_stat stat = ADIT_STAT_INIT;
             IS(adit_open_volume(address, NULL, &again), 0);
             IS(adit_open(again, "/f", ADIT_O_RDWR, 0, &reopened), 0);
             IS(adit_pread(reopened, bytes, 8, 0), 6);

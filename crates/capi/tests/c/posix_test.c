@@ -25,7 +25,7 @@ static void symbolic_links_say_what_they_were_told(adit_volume *volume)
 {
     char target[16];
     char long_target[4096];
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     adit_file *file = NULL;
     IS(adit_close(must_open(volume, "/f", ADIT_O_RDWR | ADIT_O_CREAT)), 0);
     IS(adit_symlink(volume, "f", "/l"), 0);
@@ -66,7 +66,7 @@ static void nodes_are_kept_and_shown(adit_volume *volume)
         {"/n/file", S_IFREG | 0640, ADIT_TYPE_FILE},
     };
     const size_t count = sizeof(kinds) / sizeof(kinds[0]);
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     adit_dir *dir = NULL;
     adit_dirent entry;
     adit_file *file = NULL;
@@ -101,7 +101,7 @@ static void a_handle_on_behalf_of_a_user_obeys(adit_volume *volume)
     adit_volume *user = NULL;
     adit_volume *member = NULL;
     adit_file *file = NULL;
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     IS(adit_on_behalf_of(volume, 10, 10, NULL, 0, NULL), -EINVAL);
     IS(adit_on_behalf_of(volume, 10, 10, NULL, 1, &user), -EINVAL);
     IS(adit_on_behalf_of(volume, 10, 10, NULL, 0, &user), 0);
@@ -144,7 +144,7 @@ static void a_handle_on_behalf_of_a_user_obeys(adit_volume *volume)
 static void times_are_set_to_the_nanosecond(adit_volume *volume)
 {
     adit_time times[2] = {{1000, 1, 0}, {-5, 999999999, 0}};
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     adit_file *file = must_open(volume, "/f", ADIT_O_RDONLY);
     IS(adit_utimens(volume, "/f", times, 0), 0);
     IS(adit_stat_path(volume, "/f", &stat), 0);
@@ -203,7 +203,7 @@ static void sparse_files_are_told_apart_and_copied(adit_volume *volume)
     adit_file *from = must_open(volume, "/sparse", ADIT_O_RDWR | ADIT_O_CREAT);
     adit_file *to = must_open(volume, "/copy", ADIT_O_RDWR | ADIT_O_CREAT);
     adit_file *foreign = NULL;
-    adit_stat stat;
+    adit_stat stat = ADIT_STAT_INIT;
     char byte = 0;
     IS(adit_next_data(from, 0), -ENXIO);
     IS(adit_pwrite(from, "x", 1, 1 << 20), 1);

@@ -7,12 +7,10 @@ use adit::{MkfsOptions, OpenOptions, Volume};
 fn main() -> adit::Result<()> {
     let address = std::env::args().nth(1).unwrap_or("mem:64M".to_owned());
     if !address.starts_with("mem:") {
-        let options = MkfsOptions {
-            size_bytes: Some(64 << 20),
-            force: true,
-            ..Default::default()
-        };
-        Volume::mkfs(&address, &options)?;
+        Volume::mkfs(
+            &address,
+            MkfsOptions::new().size_bytes(64 << 20).force(true),
+        )?;
     }
 
     let volume = Volume::open(&address)?;

@@ -395,16 +395,10 @@ pub unsafe extern "C" fn adit_lock_range(
         // SAFETY: promised by adit.h.
         let (file, given) = unsafe { (file(pointer)?, handle(lock)?) };
         let (mode, owner, wait) = range_lock(given)?;
-        let (offset, len_bytes) = (given.offset, given.len);
         let Some(mode) = mode else {
-            return file.unlock_range(owner, offset, len_bytes);
+            return file.unlock_range(owner, given.offset, given.len);
         };
-        let lock = RangeLock {
-            owner,
-            mode,
-            offset,
-            len_bytes,
-        };
+        let lock = RangeLock::new(owner, mode, given.offset, given.len);
         file.lock_range(&lock, wait)
     })
 }
@@ -419,18 +413,14 @@ pub unsafe extern "C" fn adit_test_lock(
         // SAFETY: promised by adit.h.
         let (file, given, blocker) = unsafe { (file(pointer)?, handle(lock)?, out(blocker)?) };
         let (mode, owner, _) = range_lock(given)?;
-        let lock = RangeLock {
-            owner,
-            mode: mode.ok_or_else(|| invalid("ask what is in the way of unlocking"))?,
-            offset: given.offset,
-            len_bytes: given.len,
-        };
+        let mode = mode.ok_or_else(|| invalid("ask what is in the way of unlocking"))?;
+        let lock = RangeLock::new(owner, mode, given.offset, given.len);
         let Some(found) = file.test_lock(&lock)? else {
             return Ok(0);
         };
         let (posix, owner, pid) = match found.owner {
-            LockOwner::Descriptor => (0, 0, -1),
             LockOwner::Posix { id, pid } => (LOCK_POSIX, id, pid),
+            _ => (0, 0, -1),
         };
         let mode = match found.mode {
             LockMode::Shared => LOCK_SHARED,

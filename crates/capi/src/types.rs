@@ -194,6 +194,7 @@ pub(crate) fn dirent_type(kind: FileKind) -> u32 {
         FileKind::Socket => 5,
         FileKind::CharDevice => 6,
         FileKind::BlockDevice => 7,
+        _ => 0,
     }
 }
 

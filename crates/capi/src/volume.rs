@@ -67,14 +67,13 @@ pub unsafe extern "C" fn adit_mkfs(
         // SAFETY: promised by adit.h.
         let (address, given) = unsafe { (address(address_of_volume)?, options(given)?) };
         check_flags(given.flags, MKFS_FORCE | MKFS_DATA_CHECKSUMS)?;
-        let chosen = adit::MkfsOptions {
-            size_bytes: unless_zero(given.size_bytes),
-            journal_bytes: unless_zero(given.journal_bytes),
-            cluster_bytes: unless_zero(given.cluster_bytes),
-            force: given.flags & MKFS_FORCE != 0,
-            data_checksums: given.flags & MKFS_DATA_CHECKSUMS != 0,
-            ..Default::default()
-        };
+        let mut chosen = adit::MkfsOptions::new();
+        chosen
+            .size_bytes(unless_zero(given.size_bytes))
+            .journal_bytes(unless_zero(given.journal_bytes))
+            .cluster_bytes(unless_zero(given.cluster_bytes))
+            .force(given.flags & MKFS_FORCE != 0)
+            .data_checksums(given.flags & MKFS_DATA_CHECKSUMS != 0);
         Volume::mkfs(address, &chosen)
     })
 }
@@ -169,41 +168,46 @@ unsafe fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
         | VOLUME_DISCARD;
     check_flags(given.flags, known)?;
     let has = |flag| given.flags & flag != 0;
-    let mut chosen = VolumeOptions {
-        read_only: has(VOLUME_READ_ONLY),
-        survive: match (has(VOLUME_NO_SURVIVAL), has(VOLUME_PREFER_SURVIVAL)) {
-            (false, false) => Survive::Require,
-            (false, true) => Survive::Prefer,
-            (true, false) => Survive::Off,
-            (true, true) => return Err(invalid("open a volume with two answers about survival")),
-        },
-        takeover: match (has(VOLUME_ADOPT), has(VOLUME_LEAVE), has(VOLUME_DISCARD)) {
-            (false, false, false) => Takeover::Complete,
-            (true, false, false) => Takeover::Adopt,
-            (false, true, false) => Takeover::Leave,
-            (false, false, true) => Takeover::Discard,
-            _ => return Err(invalid("open a volume with two answers about unsaved data")),
-        },
-        inspectable: !has(VOLUME_NO_INSPECTION),
-        engine: match (has(VOLUME_IO_URING), has(VOLUME_SYNC)) {
+    let mut chosen = VolumeOptions::new();
+    chosen
+        .read_only(has(VOLUME_READ_ONLY))
+        .inspectable(!has(VOLUME_NO_INSPECTION))
+        .survive(
+            match (has(VOLUME_NO_SURVIVAL), has(VOLUME_PREFER_SURVIVAL)) {
+                (false, false) => Survive::Require,
+                (false, true) => Survive::Prefer,
+                (true, false) => Survive::Off,
+                (true, true) => {
+                    return Err(invalid("open a volume with two answers about survival"));
+                }
+            },
+        )
+        .takeover(
+            match (has(VOLUME_ADOPT), has(VOLUME_LEAVE), has(VOLUME_DISCARD)) {
+                (false, false, false) => Takeover::Complete,
+                (true, false, false) => Takeover::Adopt,
+                (false, true, false) => Takeover::Leave,
+                (false, false, true) => Takeover::Discard,
+                _ => return Err(invalid("open a volume with two answers about unsaved data")),
+            },
+        )
+        .engine(match (has(VOLUME_IO_URING), has(VOLUME_SYNC)) {
             (false, false) => IoEngine::Probe,
             (true, false) => IoEngine::IoUring,
             (false, true) => IoEngine::Sync,
             (true, true) => return Err(invalid("open a volume through two engines")),
-        },
-        ..VolumeOptions::default()
-    };
+        });
     if let Some(cache_bytes) = unless_zero(given.cache_bytes) {
-        chosen.cache_bytes = cache_bytes;
+        chosen.cache_bytes(cache_bytes);
     }
     if let Some(queue_depth) = unless_zero(given.queue_depth) {
-        chosen.queue_depth = queue_depth;
+        chosen.queue_depth(queue_depth);
     }
     if given.survive_in != 0 {
         let directory = given.survive_in as *const c_char;
         // SAFETY: promised by adit.h.
         let directory = unsafe { text(directory)? };
-        chosen.survive_in = OsStr::from_bytes(directory.to_bytes()).into();
+        chosen.survive_in(OsStr::from_bytes(directory.to_bytes()));
     }
     Ok(chosen)
 }

@@ -174,13 +174,13 @@ fn a_volume_that_becomes_read_only_is_told_to_the_callback_once() {
     let folder = scratch();
     let program = folder.path().join("log_test");
     build_c(&root().join("crates/capi/tests/c/log_test.c"), &program);
-    let options = adit::MkfsOptions {
-        size_bytes: Some(64 << 20),
-        ..Default::default()
-    };
     let addresses = ["a", "b", "c"].map(|name| folder.path().join(name));
     for address in &addresses {
-        adit::Volume::mkfs(address.to_str().expect("text"), &options).expect("formatted");
+        adit::Volume::mkfs(
+            address.to_str().expect("text"),
+            adit::MkfsOptions::new().size_bytes(64 << 20),
+        )
+        .expect("formatted");
     }
     let journal = failing::Failing::Writes(failing::JOURNAL.start, failing::JOURNAL.end);
     let filter = failing::Filter::new(journal, libc::EIO);

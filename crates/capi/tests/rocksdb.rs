@@ -81,11 +81,8 @@ fn with_plugin(program: impl AsRef<std::ffi::OsStr>) -> Command {
 }
 
 fn mkfs(image: &Path, size_bytes: u64) {
-    let options = adit::MkfsOptions {
-        size_bytes: Some(size_bytes),
-        ..Default::default()
-    };
-    adit::Volume::mkfs(text(image), &options).expect("a fresh image can be formatted");
+    adit::Volume::mkfs(text(image), adit::MkfsOptions::new().size_bytes(size_bytes))
+        .expect("a fresh image can be formatted");
 }
 
 fn text(path: &Path) -> &str {
@@ -371,10 +368,8 @@ fn rocksdb_and_another_process_refuse_each_other_by_name() {
     let mut number = [0; 8];
     let pipe = holder.stdout.as_mut().expect("it is piped");
     pipe.read_exact(&mut number).expect("it puts keys");
-    let read_only = adit::VolumeOptions {
-        read_only: true,
-        ..Default::default()
-    };
+    let mut read_only = adit::VolumeOptions::new();
+    read_only.read_only(true);
     for options in [adit::VolumeOptions::default(), read_only] {
         let error = adit::Volume::open_with(text(&image), &options).expect_err("in use");
         let words = format!(
@@ -449,12 +444,13 @@ fn value(i: u64) -> [u8; VALUE_BEGIN_BYTES] {
 fn what_adit_notices_is_in_rocksdbs_log() {
     let folder = scratch();
     let image = folder.path().join("r.adit");
-    let options = adit::MkfsOptions {
-        size_bytes: Some(64 << 20),
-        data_checksums: true,
-        ..Default::default()
-    };
-    adit::Volume::mkfs(text(&image), &options).expect("formatted");
+    adit::Volume::mkfs(
+        text(&image),
+        adit::MkfsOptions::new()
+            .size_bytes(64 << 20)
+            .data_checksums(true),
+    )
+    .expect("formatted");
     let mut writer = with_plugin(built().join("kill_test"))
         .args(["write", text(&image), "sync", "0"])
         .stdout(Stdio::piped())

@@ -47,12 +47,9 @@ fn built() -> &'static Path {
 
 fn mkfs(folder: &Path) -> PathBuf {
     let image = folder.join("v.adit");
-    let options = adit::MkfsOptions {
-        size_bytes: Some(512 << 20),
-        ..Default::default()
-    };
     let address = image.to_str().expect("the target folder has a plain name");
-    adit::Volume::mkfs(address, &options).expect("a fresh image can be formatted");
+    adit::Volume::mkfs(address, adit::MkfsOptions::new().size_bytes(512 << 20))
+        .expect("a fresh image can be formatted");
     image
 }
 
@@ -141,13 +138,9 @@ fn a_volume_that_becomes_read_only_is_told_to_sqlites_log_and_on_standard_error(
         return adit_skip::skip("seccomp filters can't be installed here");
     }
     let folder = scratch();
-    let options = adit::MkfsOptions {
-        size_bytes: Some(64 << 20),
-        ..Default::default()
-    };
     let image = folder.path().join("v.adit");
     let address = image.to_str().expect("the target folder has a plain name");
-    adit::Volume::mkfs(address, &options).expect("formatted");
+    adit::Volume::mkfs(address, adit::MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
     let journal = failing::Failing::Writes(failing::JOURNAL.start, failing::JOURNAL.end);
     let filter = failing::Filter::new(journal, libc::EIO);
     let mut command = Command::new("sqlite3");

@@ -127,27 +127,26 @@ pub(crate) enum EngineArgument {
 
 impl VolumeArguments {
     fn options(&self) -> VolumeOptions {
-        VolumeOptions {
-            cache_bytes: self.cache_size,
-            engine: match self.engine {
+        VolumeOptions::new()
+            .cache_bytes(self.cache_size)
+            .engine(match self.engine {
                 EngineArgument::Probe => IoEngine::Probe,
                 EngineArgument::IoUring => IoEngine::IoUring,
                 EngineArgument::Sync => IoEngine::Sync,
-            },
-            survive: match self.survive {
+            })
+            .survive(match self.survive {
                 SurviveArgument::Require => Survive::Require,
                 SurviveArgument::Prefer => Survive::Prefer,
                 SurviveArgument::Off => Survive::Off,
-            },
-            survive_in: self.survive_in.clone(),
-            takeover: match self.takeover {
+            })
+            .survive_in(self.survive_in.clone())
+            .takeover(match self.takeover {
                 TakeoverArgument::Complete => Takeover::Complete,
                 TakeoverArgument::Adopt => Takeover::Adopt,
                 TakeoverArgument::Leave => Takeover::Leave,
                 TakeoverArgument::Discard => Takeover::Discard,
-            },
-            ..VolumeOptions::default()
-        }
+            })
+            .clone()
     }
 
     /// Opens a volume to be changed.
@@ -183,7 +182,7 @@ impl VolumeArguments {
     /// is written.
     pub(crate) fn open_to_read(&self, address: &str) -> adit::Result<Volume> {
         let mut options = self.options();
-        options.read_only = true;
+        options.read_only(true);
         patiently(|| Volume::open_with(address, &options))
     }
 }

@@ -69,11 +69,7 @@ pub(crate) fn check(arguments: &Check, options: &VolumeArguments) -> adit::Resul
             );
             let mut report = RepairReport::default();
             report.findings.add(finding.beyond_repair());
-            Repaired {
-                left: report.findings.list.clone(),
-                report,
-                done: false,
-            }
+            Repaired::examined(report)
         }
         outcome => outcome?,
     };
@@ -89,11 +85,7 @@ fn examine(arguments: &Check, options: &VolumeArguments) -> adit::Result<Repaire
     let report = options.examine(&arguments.volume, |done, total| {
         progress.step("checking", done as f64 / total.max(1) as f64);
     })?;
-    Ok(Repaired {
-        left: report.findings.list.clone(),
-        report,
-        done: false,
-    })
+    Ok(Repaired::examined(report))
 }
 
 fn repair(arguments: &Check, options: &VolumeArguments) -> adit::Result<Repaired> {

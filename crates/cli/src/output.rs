@@ -171,6 +171,7 @@ pub(crate) fn kind_name(kind: FileKind) -> &'static str {
         FileKind::Socket => "socket",
         FileKind::CharDevice => "character device",
         FileKind::BlockDevice => "block device",
+        _ => "unknown",
     }
 }
 
@@ -183,13 +184,13 @@ pub(crate) fn device(stat: &Stat) -> Option<String> {
 /// `drwxr-xr-x`.
 pub(crate) fn mode_text(kind: FileKind, mode: u32) -> String {
     let first = match kind {
-        FileKind::Blob | FileKind::File => '-',
         FileKind::Directory => 'd',
         FileKind::Symlink => 'l',
         FileKind::Fifo => 'p',
         FileKind::Socket => 's',
         FileKind::CharDevice => 'c',
         FileKind::BlockDevice => 'b',
+        _ => '-',
     };
     let mut text = String::from(first);
     for (shift, special, letters) in [

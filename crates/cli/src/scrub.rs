@@ -53,10 +53,9 @@ pub(crate) fn scrub(arguments: &Scrub, options: &VolumeArguments) -> adit::Resul
     };
     let data_checksums = volume.info()?.data_checksums;
     let progress = Progress::bytes(0);
-    let how = ScrubOptions {
-        bytes_per_second: arguments.rate.unwrap_or(0),
-    };
-    let found = volume.scrub_with(how, |done, total| progress.reach(done, total))?;
+    let mut how = ScrubOptions::new();
+    how.bytes_per_second(arguments.rate.unwrap_or(0));
+    let found = volume.scrub_with(&how, |done, total| progress.reach(done, total))?;
     drop(progress);
     tell(arguments, &found, data_checksums)?;
     volume.close()?;

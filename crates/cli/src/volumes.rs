@@ -20,14 +20,14 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
             Error::with(Errno::INVAL, what)
         })?),
     };
-    let options = MkfsOptions {
-        size_bytes: arguments.size,
-        journal_bytes: arguments.journal_size,
-        cluster_bytes,
-        data_checksums: arguments.data_checksums,
-        label: arguments.label.clone(),
-        force: arguments.force,
-    };
+    let mut options = MkfsOptions::new();
+    options
+        .size_bytes(arguments.size)
+        .journal_bytes(arguments.journal_size)
+        .cluster_bytes(cluster_bytes)
+        .data_checksums(arguments.data_checksums)
+        .label(arguments.label.clone())
+        .force(arguments.force);
     Volume::mkfs(&arguments.volume, &options).map_err(|error| match error.errno() {
         Errno::EXIST if !arguments.force => {
             Error::with(Errno::EXIST, format!("{} (--force does)", error.what()))

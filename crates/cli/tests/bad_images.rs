@@ -172,11 +172,10 @@ impl Sample {
         place.ok(&["mkfs", "v.adit", "--size", "12M"]);
         place.write("f", noise(1, 5000));
         let address = place.path("v.adit");
-        let options = adit::VolumeOptions {
-            survive: adit::Survive::Off,
-            ..adit::VolumeOptions::default()
-        };
-        let volume = adit::Volume::open_with(address.to_str().expect("text"), &options);
+        let volume = adit::Volume::open_with(
+            address.to_str().expect("text"),
+            adit::VolumeOptions::new().survive(adit::Survive::Off),
+        );
         let volume = volume.expect("opened");
         let mut files = vec![("/f".to_owned(), noise(1, 5000))];
         for i in 0..60 {

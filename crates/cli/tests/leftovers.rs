@@ -31,15 +31,13 @@ fn is_root() -> bool {
 #[ignore = "is the process that tests start and kill"]
 fn the_owner_process() {
     let given = |name: &str| std::env::var(name).ok();
-    let mut options = VolumeOptions {
-        writeback_interval: Duration::from_secs(3600),
-        ..VolumeOptions::default()
-    };
+    let mut options = VolumeOptions::new();
+    options.writeback_interval(Duration::from_secs(3600));
     if given("ADIT_TEST_IN_PLACE").is_some() {
-        options.writeback_interval = Duration::from_millis(50);
+        options.writeback_interval(Duration::from_millis(50));
     }
     if let Some(directory) = given("ADIT_TEST_SURVIVE_IN") {
-        options.survive_in = directory.into();
+        options.survive_in(directory);
     }
     let address = given("ADIT_TEST_VOLUME").expect("given");
     let volume = loop {
@@ -626,13 +624,10 @@ fn an_image_and_its_loop_device_have_one_owner() {
         for survive in ["require", "off"] {
             let open = Volume::open_with(
                 owner.to_str().expect("text"),
-                &VolumeOptions {
-                    survive: match survive {
-                        "off" => adit::Survive::Off,
-                        _ => adit::Survive::Require,
-                    },
-                    ..VolumeOptions::default()
-                },
+                VolumeOptions::new().survive(match survive {
+                    "off" => adit::Survive::Off,
+                    _ => adit::Survive::Require,
+                }),
             );
             let open = open.expect("opened");
             open.write("/f", survive).expect("written");

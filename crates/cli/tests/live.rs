@@ -202,11 +202,8 @@ fn lsof_shows_what_is_open_how_and_under_which_name() {
 #[test]
 fn an_owner_that_was_told_not_to_answer_is_named_at_least() {
     let place = Place::with_volume();
-    let options = VolumeOptions {
-        inspectable: false,
-        ..VolumeOptions::default()
-    };
-    let volume = Volume::open_with(&address(&place), &options).expect("opened");
+    let volume = Volume::open_with(&address(&place), VolumeOptions::new().inspectable(false))
+        .expect("opened");
     let errors = place.fails(1, &["ls", "v.adit"]);
     assert!(
         errors.contains("EBUSY") && errors.contains("(pid "),

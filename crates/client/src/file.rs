@@ -49,6 +49,7 @@ impl Drop for File {
 
 /// One of the reads of [`File::read_many`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ReadRequest<'a> {
     /// Where.
     pub offset: u64,

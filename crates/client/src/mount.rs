@@ -10,7 +10,7 @@
 
 use crate::inspect::Server;
 use crate::operation::Operation;
-use crate::volume::{IoEngine, MkfsOptions, VolumeOptions};
+use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::{
     Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions, OverlayDevice,

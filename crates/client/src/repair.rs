@@ -4,7 +4,8 @@
 //! nothing. A repair does that first, asks, and does the same on the device.
 
 use crate::mount::{device_options, store_options};
-use crate::volume::{Volume, VolumeOptions, naming};
+use crate::options::VolumeOptions;
+use crate::volume::{Volume, naming};
 use adit_base::{Result, fork};
 use adit_block::{Device, OverlayDevice, open_device};
 use adit_fs::{Finding, Fs, RepairReport};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 /// What [`Volume::repair`] did.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Repaired {
     /// What was wrong.
     pub report: RepairReport,
@@ -21,6 +23,17 @@ pub struct Repaired {
     pub done: bool,
     /// What is still wrong.
     pub left: Vec<Finding>,
+}
+
+impl Repaired {
+    /// The outcome of an examination: nothing was repaired.
+    pub fn examined(report: RepairReport) -> Repaired {
+        Repaired {
+            left: report.findings.list.clone(),
+            report,
+            done: false,
+        }
+    }
 }
 
 impl Volume {
@@ -59,19 +72,12 @@ impl Volume {
         let rehearsal = OverlayDevice::new(device.clone());
         let report = run(rehearsal.clone(), options, true, &mut progress).map_err(named)?;
         if report.is_clean() {
-            return Ok(Repaired {
-                report,
-                ..Repaired::default()
-            });
+            return Ok(Repaired::examined(report));
         }
         // What would come of it.
         let left = run(rehearsal, options, true, &mut progress).map_err(named)?;
         if !confirm(&report)? {
-            return Ok(Repaired {
-                left: report.findings.list.clone(),
-                report,
-                done: false,
-            });
+            return Ok(Repaired::examined(report));
         }
         run(device, options, false, &mut progress).map_err(named)?;
         Ok(Repaired {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 /// Data that is lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Damaged {
     /// A path of the file, if it has one.
     pub path: Option<PathBuf>,
@@ -40,6 +41,7 @@ impl fmt::Display for Damaged {
 
 /// What [`Volume::scrub_with`] found.
 #[derive(Clone, Default, Debug)]
+#[non_exhaustive]
 pub struct Scrubbed {
     /// Bytes of data read.
     pub bytes: u64,
@@ -70,11 +72,11 @@ impl Volume {
     /// `progress` hears of bytes read and about how many there are. It must be quick, and must not use the volume.
     pub fn scrub_with(
         &self,
-        options: ScrubOptions,
+        options: &ScrubOptions,
         mut progress: impl FnMut(u64, u64) + Send,
     ) -> Result<Scrubbed> {
         let mut problems = self.check()?.problems;
-        let progress = &mut progress;
+        let (options, progress) = (options.clone(), &mut progress);
         let read = self
             .mounted
             .run(|fs| async move { fs.scrub(options, progress).await });

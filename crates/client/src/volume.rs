@@ -5,107 +5,12 @@
 
 use crate::mount::{self, Mounted};
 use crate::operation::Operation;
-use adit_base::size::format_size;
+use crate::options::{MkfsOptions, VolumeOptions};
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{CheckReport, Credentials, StatFs};
-use adit_store::{CACHE_BYTES_MIN, Survive, Takeover, VolumeInfo};
-use std::path::PathBuf;
+use adit_store::VolumeInfo;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How an image file or block device is reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum IoEngine {
-    /// Whichever a short probe finds faster.
-    #[default]
-    Probe,
-    /// io_uring.
-    IoUring,
-    /// `pread` and `pwrite` by the calling thread.
-    Sync,
-}
-
-/// Parameters of [`Volume::mkfs`]. The default suits everybody.
-#[derive(Clone, Debug, Default)]
-pub struct MkfsOptions {
-    /// Bytes of the volume. An image file is created or grown to it; without it, what is there.
-    pub size_bytes: Option<u64>,
-    /// Bytes of the journal; without it, by the size of the volume.
-    pub journal_bytes: Option<u64>,
-    /// Preferred unit of allocation, a power of two times 4096; without it, 64 KiB.
-    pub cluster_bytes: Option<u32>,
-    /// Give every page (4 KiB) of data a checksum, which every read from the device is held against: what a device changes silently is
-    /// told as `EIO` then, with file and offset. It costs time, and files that are overwritten don't stay in one piece: `docs/checksums.md`.
-    pub data_checksums: bool,
-    /// A name for people, at most 64 bytes.
-    pub label: String,
-    /// Overwrite what is there (never a volume that is open).
-    pub force: bool,
-}
-
-/// Parameters of [`Volume::open_with`].
-#[derive(Clone, Debug)]
-pub struct VolumeOptions {
-    /// Bound of the page cache: 8 MiB to the memory of the machine, else `EINVAL`.
-    pub cache_bytes: u64,
-    /// Nothing is written, neither to the image nor to shared memory. A volume that wasn't closed is
-    /// recovered in memory, with what a killed process left; that takes as much memory.
-    pub read_only: bool,
-    /// How an image file or block device is reached.
-    pub engine: IoEngine,
-    /// Whether what `write` acknowledged survives the death of the process (in shared memory, until the
-    /// next open on the same boot). Costs nothing per write; the cache then counts as shared memory: with
-    /// less room there it becomes smaller, and with room for less than 8 MiB the volume isn't opened,
-    /// unless the answer is `Prefer`. What a killed process leaves stays there until its volume is opened
-    /// or the machine restarts ([`mappings`](crate::mappings) lists it).
-    pub survive: Survive,
-    /// The directory of that memory, on a tmpfs; `/dev/shm`. The next opening must look into the same one.
-    pub survive_in: PathBuf,
-    /// What to do about what a killed process left there.
-    pub takeover: Takeover,
-    /// Most requests in flight at the device.
-    pub queue_depth: u32,
-    /// Dirty data is written home after about this time.
-    pub writeback_interval: Duration,
-    /// Other processes of the same user, and of root, may look at the volume while it is open for writing here
-    /// ([`Inspector`](crate::Inspector)): a thread waits for them.
-    pub inspectable: bool,
-}
-
-impl Default for VolumeOptions {
-    fn default() -> Self {
-        VolumeOptions {
-            cache_bytes: 256 << 20,
-            read_only: false,
-            engine: IoEngine::Probe,
-            survive: Survive::Require,
-            survive_in: PathBuf::from("/dev/shm"),
-            takeover: Takeover::Complete,
-            queue_depth: 128,
-            writeback_interval: Duration::from_secs(5),
-            inspectable: true,
-        }
-    }
-}
-
-impl VolumeOptions {
-    /// Refuses a size of the page cache that nobody can mean. The default is allowed on a machine
-    /// with less memory, too.
-    pub(crate) fn check(&self) -> Result<()> {
-        let machine = rustix::system::sysinfo();
-        let memory_bytes = (machine.totalram as u64).saturating_mul(machine.mem_unit.into());
-        let most_bytes = memory_bytes.max(VolumeOptions::default().cache_bytes);
-        if (CACHE_BYTES_MIN..=most_bytes).contains(&self.cache_bytes) {
-            return Ok(());
-        }
-        let [given, least, most] = [self.cache_bytes, CACHE_BYTES_MIN, most_bytes].map(format_size);
-        let what = format!(
-            "use a page cache of {given}: it has {least} to {most}, the memory of this machine"
-        );
-        Err(Error::with(Errno::INVAL, what))
-    }
-}
 
 /// Says which volume it was, unless the error does that already.
 #[cold]

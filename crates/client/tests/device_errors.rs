@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn open(address: &str) -> Volume {
-    let options = VolumeOptions {
-        engine: IoEngine::Sync,
-        cache_bytes: 8 << 20,
-        ..VolumeOptions::default()
-    };
-    Volume::open_with(address, &options).expect("opened")
+    Volume::open_with(
+        address,
+        VolumeOptions::new()
+            .engine(IoEngine::Sync)
+            .cache_bytes(8 << 20),
+    )
+    .expect("opened")
 }
 
 fn create(volume: &Volume, path: &str) -> File {
@@ -45,11 +46,7 @@ fn in_a_process_of_its_own(name: &str) -> Option<Volume> {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let address = directory.path().join("v.adit");
     let address = address.to_str().expect("text");
-    let options = MkfsOptions {
-        size_bytes: Some(64 << 20),
-        ..MkfsOptions::default()
-    };
-    Volume::mkfs(address, &options).expect("formatted");
+    Volume::mkfs(address, MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
     let volume = open(address);
     volume.write("/old", content(1, 2 << 20)).expect("written");
     volume.write("/small", content(2, 100)).expect("written");

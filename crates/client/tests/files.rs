@@ -384,12 +384,7 @@ fn locks_exclude_other_handles_until_they_are_closed() {
 fn range_locks_exclude_other_owners_where_they_overlap() {
     let volume = volume();
     let (one, other) = (create(&volume, "/f"), create(&volume, "/f"));
-    let lock = |owner, offset, len_bytes| RangeLock {
-        owner,
-        mode: LockMode::Exclusive,
-        offset,
-        len_bytes,
-    };
+    let lock = |owner, offset, len| RangeLock::new(owner, LockMode::Exclusive, offset, len);
     let posix = LockOwner::Posix { id: 5, pid: 55 };
     let (left, right) = (lock(LockOwner::Descriptor, 0, 10), lock(posix, 10, 0));
     one.lock_range(&left, false).expect("free");

@@ -97,12 +97,11 @@ impl Image {
 
     /// No memory survives these tests: the image is all there is.
     fn options(read_only: bool) -> VolumeOptions {
-        VolumeOptions {
-            read_only,
-            survive: Survive::Off,
-            inspectable: false,
-            ..VolumeOptions::default()
-        }
+        VolumeOptions::new()
+            .read_only(read_only)
+            .survive(Survive::Off)
+            .inspectable(false)
+            .clone()
     }
 
     fn open(&self, read_only: bool) -> adit::Result<Volume> {
@@ -283,12 +282,11 @@ fn verify_1(volume: &Volume, what: &str) -> adit::Result<()> {
 /// An image of these as a power cut would leave it.
 fn make_1(checksums: bool) -> adit::Result<Vec<u8>> {
     let image = Image::new();
-    let options = MkfsOptions {
-        size_bytes: Some(VOLUME_BYTES),
-        data_checksums: checksums,
-        label: "a fixture".to_owned(),
-        ..MkfsOptions::default()
-    };
+    let mut options = MkfsOptions::new();
+    options
+        .size_bytes(VOLUME_BYTES)
+        .data_checksums(checksums)
+        .label("a fixture");
     Volume::mkfs(image.address(), &options)?;
     let volume = image.open(false)?;
     fill_1(&volume)?;

@@ -262,20 +262,16 @@ fn every_operation_that_allocates_is_refused_without_a_trace_and_deleting_gives_
     let address = directory.path().join("v.adit");
     let address = address.to_str().expect("text");
     for (data_checksums, rounds) in [(false, 3), (true, 2)] {
-        let options = MkfsOptions {
-            size_bytes: Some(VOLUME_BYTES),
-            data_checksums,
-            force: true,
-            ..MkfsOptions::default()
-        };
+        let mut options = MkfsOptions::new();
+        options
+            .size_bytes(VOLUME_BYTES)
+            .data_checksums(data_checksums)
+            .force(true);
         Volume::mkfs(address, &options).expect("formatted");
-        let options = VolumeOptions {
-            cache_bytes: 8 << 20,
-            ..VolumeOptions::default()
-        };
         let mut free = Vec::new();
         for _ in 0..rounds {
-            let volume = Volume::open_with(address, &options).expect("opened");
+            let volume = Volume::open_with(address, VolumeOptions::new().cache_bytes(8 << 20))
+                .expect("opened");
             everything_that_allocates_says_so(&volume);
             free.push(volume.statfs().expect("known").free_bytes);
             volume.close().expect("closed");

@@ -37,16 +37,14 @@ fn an_idle_volume_wakes_nobody_once_it_is_clean() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let path = directory.path().join("v.adit");
     let address = path.to_str().expect("text");
-    let options = MkfsOptions {
-        size_bytes: Some(96 << 20),
-        ..MkfsOptions::default()
-    };
+    let mut options = MkfsOptions::new();
+    options.size_bytes(96 << 20);
     Volume::mkfs(address, &options).expect("formatted");
-    let options = VolumeOptions {
-        writeback_interval: Duration::from_millis(50),
-        ..VolumeOptions::default()
-    };
-    let volume = Volume::open_with(address, &options).expect("opened");
+    let volume = Volume::open_with(
+        address,
+        VolumeOptions::new().writeback_interval(Duration::from_millis(50)),
+    )
+    .expect("opened");
     for number in 0..100 {
         volume
             .write(format!("/{number}"), vec![7; 10_000])

@@ -15,11 +15,10 @@ fn place() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn mkfs(path: &std::path::Path, size_bytes: u64) -> adit::Result<()> {
-    let options = MkfsOptions {
-        size_bytes: Some(size_bytes),
-        ..MkfsOptions::default()
-    };
-    Volume::mkfs(path.to_str().expect("text"), &options)
+    Volume::mkfs(
+        path.to_str().expect("text"),
+        MkfsOptions::new().size_bytes(size_bytes),
+    )
 }
 
 /// mkfs made the image file by itself: as readable as the umask allowed, and its name durable whenever the

@@ -30,11 +30,7 @@ fn image() -> (tempfile::TempDir, String) {
         .to_str()
         .expect("text")
         .to_owned();
-    let options = MkfsOptions {
-        size_bytes: Some(64 << 20),
-        ..MkfsOptions::default()
-    };
-    Volume::mkfs(&address, &options).expect("formatted");
+    Volume::mkfs(&address, MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
     (directory, address)
 }
 

@@ -20,11 +20,7 @@ fn image() -> Image {
         .to_str()
         .expect("text")
         .to_owned();
-    let options = MkfsOptions {
-        size_bytes: Some(96 << 20),
-        ..MkfsOptions::default()
-    };
-    Volume::mkfs(&address, &options).expect("formatted");
+    Volume::mkfs(&address, MkfsOptions::new().size_bytes(96 << 20)).expect("formatted");
     Image {
         _directory: directory,
         address,
@@ -41,11 +37,8 @@ fn what_was_written_is_there_after_closing_and_opening() {
     let volume = Volume::open(&image.address).expect("opened");
     assert_eq!(volume.read("/d/f").expect("read"), b"content");
     drop(volume); // as good as close, if nobody asks how it went
-    let options = VolumeOptions {
-        read_only: true,
-        ..VolumeOptions::default()
-    };
-    let volume = Volume::open_with(&image.address, &options).expect("opened");
+    let volume =
+        Volume::open_with(&image.address, VolumeOptions::new().read_only(true)).expect("opened");
     assert_eq!(volume.read("/d/f").expect("read"), b"content");
     assert_eq!(
         volume
@@ -111,10 +104,7 @@ fn closing_says_how_many_handles_are_open() {
 #[test]
 fn an_absurd_page_cache_is_refused_with_what_is_allowed() {
     let image = image();
-    let with = |cache_bytes| VolumeOptions {
-        cache_bytes,
-        ..VolumeOptions::default()
-    };
+    let with = |cache_bytes| VolumeOptions::new().cache_bytes(cache_bytes).clone();
     for absurd in [0, 1, (8 << 20) - 1, 1 << 50, u64::MAX] {
         let opened = Volume::open_with(&image.address, &with(absurd)).map(drop);
         let examined = Volume::examine(&image.address, &with(absurd), |_, _| ()).map(drop);
@@ -139,11 +129,12 @@ fn mkfs_names_the_smallest_size_and_that_works() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("made");
     let path = folder.path().join("v.adit");
     let address = path.to_str().expect("text");
-    let with = |size_bytes, journal_bytes, data_checksums| MkfsOptions {
-        size_bytes: Some(size_bytes),
-        journal_bytes,
-        data_checksums,
-        ..MkfsOptions::default()
+    let with = |size_bytes, journal_bytes, data_checksums| {
+        MkfsOptions::new()
+            .size_bytes(size_bytes)
+            .journal_bytes(journal_bytes)
+            .data_checksums(data_checksums)
+            .clone()
     };
     for (journal, checksums) in [(None, false), (None, true), (Some(64 << 20), true)] {
         for small in [
@@ -176,10 +167,8 @@ fn mkfs_names_the_smallest_size_and_that_works() {
 #[test]
 fn many_readers_may_share_a_volume_that_nobody_writes() {
     let image = image();
-    let options = VolumeOptions {
-        read_only: true,
-        ..VolumeOptions::default()
-    };
+    let mut options = VolumeOptions::new();
+    options.read_only(true);
     let one = Volume::open_with(&image.address, &options).expect("opened");
     let other = Volume::open_with(&image.address, &options).expect("opened");
     assert_eq!(

@@ -19,7 +19,8 @@ pub struct ListedEntry {
 }
 
 /// A descriptor that is open.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct OpenDescriptor {
     /// Pass this to go on behind it.
     pub cookie: u64,

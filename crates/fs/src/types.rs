@@ -100,6 +100,7 @@ bitflags! {
 /// The user on whose behalf an operation runs: it owns the inodes that it makes, and permission
 /// bits bind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Credentials {
     /// User.
     pub uid: u32,
@@ -183,6 +184,7 @@ pub enum Follow {
 
 /// An operation of `flock`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FlockOperation {
     /// Take the lock together with other sharers.
     Shared {
@@ -209,6 +211,7 @@ pub enum LockMode {
 
 /// The owner of a lock of a byte range. Different owners exclude each other, of either kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum LockOwner {
     /// The descriptor (`F_OFD_SETLK`): closing it releases the lock.
     Descriptor,
@@ -223,6 +226,7 @@ pub enum LockOwner {
 
 /// A lock of a range of bytes, as fcntl(2) has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct RangeLock {
     /// Its owner.
     pub owner: LockOwner,
@@ -238,7 +242,8 @@ pub struct RangeLock {
 pub use adit_store::format::BlobKind as FileKind;
 
 /// Attributes of an inode, as `struct stat` has them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Stat {
     /// Inode number: the slot address. Reused after a deletion, then with another generation.
     pub inode: u64,
@@ -273,7 +278,8 @@ pub struct Stat {
 }
 
 /// Space of the volume, as `struct statvfs` has it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct StatFs {
     /// Allocation unit.
     pub block_bytes: u32,
@@ -294,7 +300,8 @@ pub struct StatFs {
 }
 
 /// An entry of a directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct DirEntry {
     /// Inode number.
     pub inode: u64,

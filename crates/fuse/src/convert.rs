@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The kind of an inode.
 pub(crate) fn file_type(kind: FileKind) -> FileType {
     match kind {
-        FileKind::Blob | FileKind::File => FileType::RegularFile,
         FileKind::Directory => FileType::Directory,
         FileKind::Symlink => FileType::Symlink,
         FileKind::Fifo => FileType::NamedPipe,
         FileKind::Socket => FileType::Socket,
         FileKind::CharDevice => FileType::CharDevice,
         FileKind::BlockDevice => FileType::BlockDevice,
+        _ => FileType::RegularFile,
     }
 }
 

@@ -56,11 +56,8 @@ impl Place {
             "directory" => Ok(Place::Directory(address.into())),
             "volume" => {
                 // A small cache: power cuts hit eviction and write-back, too.
-                let options = VolumeOptions {
-                    cache_bytes: 16 << 20,
-                    ..Default::default()
-                };
-                let volume = Volume::open_with(address, &options).map_err(words("open"))?;
+                let volume = Volume::open_with(address, VolumeOptions::new().cache_bytes(16 << 20))
+                    .map_err(words("open"))?;
                 adit_sqlite::register(false).map_err(words("register"))?;
                 let lent = adit_sqlite::lend(LENT, &volume).map_err(words("lend"))?;
                 Ok(Place::Volume { volume, lent })

@@ -50,12 +50,10 @@ impl Place {
 
     /// Opens the volume, with a bound of its cache, and lends it to SQLite.
     pub(crate) fn volume(address: &str, cache_bytes: u64) -> io::Result<Place> {
-        let options = adit::VolumeOptions {
-            cache_bytes,
-            ..Default::default()
-        };
         let what = |error| while_doing(&format!("use the volume {address}"), &error);
-        let volume = adit::Volume::open_with(address, &options).map_err(what)?;
+        let volume =
+            adit::Volume::open_with(address, adit::VolumeOptions::new().cache_bytes(cache_bytes))
+                .map_err(what)?;
         adit_sqlite::register(false).map_err(what)?;
         let lent = adit_sqlite::lend(LENT_AS, &volume).map_err(what)?;
         Ok(Place {

@@ -79,11 +79,8 @@ fn a_directory_and_a_volume_have_the_same_rows_and_answers_and_nothing_is_left()
     assert_eq!(left.count(), 0);
 
     let image = folder.path().join("v.adit");
-    let options = adit::MkfsOptions {
-        size_bytes: Some(512 << 20),
-        ..Default::default()
-    };
-    adit::Volume::mkfs(text(&image), &options).expect("a fresh image can be formatted");
+    adit::Volume::mkfs(text(&image), adit::MkfsOptions::new().size_bytes(512 << 20))
+        .expect("a fresh image can be formatted");
     let (adit, adit_answers) = measured(&format!("adit:{}", image.display()));
     assert_sane(&adit);
     assert_eq!(kernel_answers, adit_answers);

@@ -9,13 +9,12 @@ use support::{Mode, connect};
 /// Requests of a small commit: (writes, flushes).
 fn cost(mode: Mode) -> Vec<(u64, u64)> {
     let device = FaultDevice::new(FaultConfig::default());
-    let options = adit::VolumeOptions {
-        survive: adit::Survive::Off,
-        inspectable: false,
+    let mut options = adit::VolumeOptions::new();
+    options
+        .survive(adit::Survive::Off)
+        .inspectable(false)
         // Nothing but the commits writes.
-        writeback_interval: Duration::from_secs(1000),
-        ..Default::default()
-    };
+        .writeback_interval(Duration::from_secs(1000));
     let name = format!("cost-{mode:?}");
     let volume = adit::Volume::on_device(device.clone(), &options, true).expect("a volume");
     let lent = adit_sqlite::lend(&name, &volume).expect("a name of its own");

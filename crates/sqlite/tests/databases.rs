@@ -290,10 +290,8 @@ fn a_database_in_a_read_only_volume_can_be_read() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
     let image = folder.path().join("v.adit");
     let image = image.to_str().expect("a plain name");
-    let options = adit::MkfsOptions {
-        size_bytes: Some(64 << 20),
-        ..Default::default()
-    };
+    let mut options = adit::MkfsOptions::new();
+    options.size_bytes(64 << 20);
     adit::Volume::mkfs(image, &options).expect("a fresh image");
     for mode in [Mode::Wal, Mode::Delete] {
         let path = format!("/{mode:?}.db");
@@ -302,11 +300,8 @@ fn a_database_in_a_read_only_volume_can_be_read() {
             .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
             .expect("written");
     }
-    let options = adit::VolumeOptions {
-        read_only: true,
-        ..Default::default()
-    };
-    let volume = adit::Volume::open_with(image, &options).expect("nobody has it");
+    let volume = adit::Volume::open_with(image, adit::VolumeOptions::new().read_only(true))
+        .expect("nobody has it");
     let lent = adit_sqlite::lend("frozen", &volume).expect("a name of its own");
     for mode in [Mode::Wal, Mode::Delete] {
         // In WAL mode SQLite makes a WAL, unless it is told that nobody writes.
@@ -377,11 +372,8 @@ fn connections_of_a_process_share_a_volume_that_is_open_as_long_as_they_are() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
     let image = folder.path().join("v.adit");
     let image = image.to_str().expect("a plain name");
-    let options = adit::MkfsOptions {
-        size_bytes: Some(64 << 20),
-        ..Default::default()
-    };
-    adit::Volume::mkfs(image, &options).expect("a fresh image");
+    adit::Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20))
+        .expect("a fresh image");
     let one = connect(image, "/one.db", Mode::Wal).expect("it opens");
     let two = connect(
         &format!("{}/./v.adit", folder.path().display()),

@@ -59,11 +59,8 @@ fn killed_again_and_again(mode: Mode) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
     let image = folder.path().join("v.adit");
     let image = image.to_str().expect("the target folder has a plain name");
-    let options = adit::MkfsOptions {
-        size_bytes: Some(512 << 20),
-        ..Default::default()
-    };
-    adit::Volume::mkfs(image, &options).expect("a fresh image");
+    adit::Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(512 << 20))
+        .expect("a fresh image");
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
     let mut random = adit_base::random::Prng::new(now.as_nanos() as u64);
     let mut acknowledged = 0;

@@ -80,12 +80,11 @@ struct Stage {
 
 impl Stage {
     fn new(device: Arc<FaultDevice>, address: &str, fresh: bool) -> adit::Result<Stage> {
-        let options = adit::VolumeOptions {
-            cache_bytes: 16 << 20,
-            survive: adit::Survive::Off,
-            inspectable: false,
-            ..Default::default()
-        };
+        let mut options = adit::VolumeOptions::new();
+        options
+            .cache_bytes(16 << 20)
+            .survive(adit::Survive::Off)
+            .inspectable(false);
         let volume = adit::Volume::on_device(device, &options, fresh)?;
         let lent = adit_sqlite::lend(address, &volume)?;
         Ok(Stage { volume, lent })

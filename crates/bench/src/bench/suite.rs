@@ -265,11 +265,7 @@ pub(crate) fn temporary_image(place: &Place, len_bytes: u64) -> io::Result<Strin
         .to_str()
         .ok_or_else(|| io::Error::other("the current directory's name is not UTF-8"))?
         .to_owned();
-    let options = adit::MkfsOptions {
-        force: true,
-        ..adit::MkfsOptions::default()
-    };
-    adit::Volume::mkfs(&address, &options).map_err(io_error)?;
+    adit::Volume::mkfs(&address, adit::MkfsOptions::new().force(true)).map_err(io_error)?;
     Ok(address)
 }
 

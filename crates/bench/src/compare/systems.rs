@@ -72,11 +72,7 @@ impl System {
         match self {
             System::Adit => {
                 let address = utf8(device)?;
-                let options = adit::MkfsOptions {
-                    force: true,
-                    ..adit::MkfsOptions::default()
-                };
-                adit::Volume::mkfs(address, &options).map_err(io_error)
+                adit::Volume::mkfs(address, adit::MkfsOptions::new().force(true)).map_err(io_error)
             }
             System::Kernel(name) => run(&mut mkfs(name, device)),
             System::Raw => Ok(()),

@@ -52,10 +52,7 @@ impl AditTarget {
 }
 
 fn with_cache(cache_bytes: u64) -> VolumeOptions {
-    VolumeOptions {
-        cache_bytes,
-        ..VolumeOptions::default()
-    }
+    VolumeOptions::new().cache_bytes(cache_bytes).clone()
 }
 
 /// Adit's errors as those of the standard library, message included.

@@ -24,7 +24,8 @@ pub use session::Owner;
 use crate::directory::is_name;
 use crate::metadata::Metadata;
 use crate::names::{bytes, naming};
-use crate::volume::{Volume, VolumeOptions};
+use crate::options::VolumeOptions;
+use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{FileKind, ListedEntry, OpenDescriptor, StatFs};
 use adit_store::VolumeInfo;
@@ -57,6 +58,7 @@ enum Place {
 
 /// An entry of a directory, from [`Inspector::read_dir`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct InspectedEntry {
     /// Its name, 1 to 255 bytes, without `/` and NUL.
     pub name: Box<[u8]>,
@@ -70,10 +72,8 @@ pub struct InspectedEntry {
 
 impl Place {
     fn find(address: &str, options: &VolumeOptions) -> Result<Place> {
-        let read_only = VolumeOptions {
-            read_only: true,
-            ..options.clone()
-        };
+        let mut read_only = options.clone();
+        read_only.read_only(true);
         match Volume::open_with(address, &read_only) {
             Ok(volume) => Ok(Place::Ours(volume)),
             Err(busy) if busy.errno() == Errno::BUSY => match Session::begin(address) {

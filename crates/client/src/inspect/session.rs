@@ -16,6 +16,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A process that has a volume open.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Owner {
     /// Its number; None when it has none here (it is in another pid namespace).
     pub pid: Option<u32>,

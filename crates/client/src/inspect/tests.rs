@@ -21,11 +21,7 @@ impl Image {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("v.adit");
         let address = path.to_str().expect("text").to_owned();
-        let options = MkfsOptions {
-            size_bytes: Some(64 << 20),
-            ..MkfsOptions::default()
-        };
-        Volume::mkfs(&address, &options).expect("formatted");
+        Volume::mkfs(&address, MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
         Image {
             _directory: directory,
             address,
@@ -84,12 +80,13 @@ fn a_volume_has_one_socket_while_it_is_open_for_writing() {
     volume.close().expect("closed");
     assert!(image.socket_names().is_empty());
     for (read_only, inspectable) in [(true, true), (false, false)] {
-        let options = VolumeOptions {
-            read_only,
-            inspectable,
-            ..VolumeOptions::default()
-        };
-        let volume = Volume::open_with(&image.address, &options).expect("opened");
+        let volume = Volume::open_with(
+            &image.address,
+            VolumeOptions::new()
+                .read_only(read_only)
+                .inspectable(inspectable),
+        )
+        .expect("opened");
         assert!(image.socket_names().is_empty());
         volume.close().expect("closed");
     }
@@ -324,42 +321,38 @@ fn everything() -> Vec<Vec<u8>> {
         seconds: -5,
         nanoseconds: 999_999_999,
     };
-    let stat = Stat {
-        inode: 1 << 60,
-        generation: 7,
-        kind: FileKind::File,
-        mode: 0o100_644,
-        links: 2,
-        uid: 3,
-        gid: 4,
-        rdev: 5,
-        size_bytes: 6,
-        allocated_bytes: 4096,
-        io_bytes: 4096,
-        accessed: time,
-        modified: time,
-        changed: time,
-        created: time,
-    };
-    let entry = DirEntry {
-        inode: 9,
-        kind: FileKind::Directory,
-        cookie: 77,
-        name: vec![0xff; 255].into(),
-    };
+    let mut stat = Stat::default();
+    stat.inode = 1 << 60;
+    stat.generation = 7;
+    stat.mode = 0o100_644;
+    stat.links = 2;
+    stat.uid = 3;
+    stat.gid = 4;
+    stat.rdev = 5;
+    stat.size_bytes = 6;
+    stat.allocated_bytes = 4096;
+    stat.io_bytes = 4096;
+    stat.accessed = time;
+    stat.modified = time;
+    stat.changed = time;
+    stat.created = time;
+    let mut entry = DirEntry::default();
+    entry.inode = 9;
+    entry.kind = FileKind::Directory;
+    entry.cookie = 77;
+    entry.name = vec![0xff; 255].into();
     let listed = |stat| ListedEntry {
         entry: entry.clone(),
         stat,
     };
-    let open = OpenDescriptor {
-        cookie: 1,
-        inode: 2,
-        generation: 3,
-        kind: FileKind::Blob,
-        flags: OpenFlags::APPEND,
-        size_bytes: 4,
-        unlinked: true,
-    };
+    let mut open = OpenDescriptor::default();
+    open.cookie = 1;
+    open.inode = 2;
+    open.generation = 3;
+    open.kind = FileKind::Blob;
+    open.flags = OpenFlags::APPEND;
+    open.size_bytes = 4;
+    open.unlinked = true;
     let path = b"/a/b".to_vec();
     let requests = [
         Request::Stat {

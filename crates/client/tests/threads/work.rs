@@ -107,14 +107,13 @@ impl std::fmt::Display for Tally {
 
 impl Shape {
     fn options(&self) -> VolumeOptions {
-        VolumeOptions {
-            engine: self.engine,
-            cache_bytes: self.cache_bytes,
+        VolumeOptions::new()
+            .engine(self.engine)
+            .cache_bytes(self.cache_bytes)
             // Not so rarely that a round doesn't see it.
-            writeback_interval: Duration::from_millis(200),
-            inspectable: false,
-            ..VolumeOptions::default()
-        }
+            .writeback_interval(Duration::from_millis(200))
+            .inspectable(false)
+            .clone()
     }
 
     fn open(&self, fresh: bool) -> adit::Result<Volume> {
@@ -123,12 +122,12 @@ impl Shape {
             Ground::Image(path) => {
                 let address = path.to_str().expect("text");
                 if fresh {
-                    let options = MkfsOptions {
-                        size_bytes: Some(256 << 20),
-                        data_checksums: self.data_checksums,
-                        ..MkfsOptions::default()
-                    };
-                    Volume::mkfs(address, &options)?;
+                    Volume::mkfs(
+                        address,
+                        MkfsOptions::new()
+                            .size_bytes(256 << 20)
+                            .data_checksums(self.data_checksums),
+                    )?;
                 }
                 Volume::open_with(address, &self.options())
             }

@@ -18,6 +18,7 @@ use std::collections::HashMap;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// Directories that can be reached, the root included.
     pub directories: u64,

@@ -30,6 +30,7 @@ use std::rc::Rc;
 
 /// The findings and counts of a repair.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct RepairReport {
     /// The problems, as found before the repair.
     pub findings: Findings,

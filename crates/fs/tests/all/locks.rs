@@ -17,15 +17,6 @@ const fn posix(id: u64) -> LockOwner {
     LockOwner::Posix { id, pid }
 }
 
-const fn range(owner: LockOwner, mode: LockMode, offset: u64, len_bytes: u64) -> RangeLock {
-    RangeLock {
-        owner,
-        mode,
-        offset,
-        len_bytes,
-    }
-}
-
 /// A file with descriptors for reading and writing.
 struct Locked {
     volume: Volume,
@@ -72,7 +63,7 @@ impl Locked {
     fn all(&self) -> Vec<(u64, u64, LockMode)> {
         let mut all = Vec::new();
         let mut from = 0;
-        while let Some(lock) = self.test(0, range(posix(u64::MAX), Exclusive, from, 0)) {
+        while let Some(lock) = self.test(0, RangeLock::new(posix(u64::MAX), Exclusive, from, 0)) {
             all.push((lock.offset, lock.len_bytes, lock.mode));
             if lock.len_bytes == 0 {
                 break;
@@ -95,15 +86,22 @@ fn shared_locks_overlap_and_exclusive_ones_do_not() {
     let locked = Locked::new(2);
     for owners in [[posix(1), posix(2)], [OFD, OFD], [posix(1), OFD]] {
         let [one, other] = owners;
-        locked.set(0, range(one, Shared, 0, 10)).unwrap();
-        locked.set(1, range(other, Shared, 5, 10)).unwrap();
+        locked.set(0, RangeLock::new(one, Shared, 0, 10)).unwrap();
+        locked.set(1, RangeLock::new(other, Shared, 5, 10)).unwrap();
         assert_eq!(
-            locked.set(1, range(other, Exclusive, 9, 1)),
+            locked.set(1, RangeLock::new(other, Exclusive, 9, 1)),
             Err(Errno::AGAIN)
         );
-        locked.set(1, range(other, Exclusive, 10, 5)).unwrap();
-        assert_eq!(locked.set(0, range(one, Shared, 14, 1)), Err(Errno::AGAIN));
-        locked.set(0, range(one, Exclusive, 15, 1)).unwrap();
+        locked
+            .set(1, RangeLock::new(other, Exclusive, 10, 5))
+            .unwrap();
+        assert_eq!(
+            locked.set(0, RangeLock::new(one, Shared, 14, 1)),
+            Err(Errno::AGAIN)
+        );
+        locked
+            .set(0, RangeLock::new(one, Exclusive, 15, 1))
+            .unwrap();
         locked.unset(0, one, 0, 0).unwrap();
         locked.unset(1, other, 0, 0).unwrap();
         assert_eq!(locked.all(), []);
@@ -113,7 +111,11 @@ fn shared_locks_overlap_and_exclusive_ones_do_not() {
 #[test]
 fn an_owners_lock_replaces_what_it_overlaps_and_merges_with_what_it_touches() {
     let locked = Locked::new(1);
-    let set = |mode, offset, len| locked.set(0, range(OFD, mode, offset, len)).unwrap();
+    let set = |mode, offset, len| {
+        locked
+            .set(0, RangeLock::new(OFD, mode, offset, len))
+            .unwrap()
+    };
     set(Shared, 0, 10);
     set(Shared, 10, 10);
     assert_eq!(locked.all(), [(0, 20, Shared)]);
@@ -143,49 +145,66 @@ fn an_owners_lock_replaces_what_it_overlaps_and_merges_with_what_it_touches() {
 #[test]
 fn an_upgrade_waits_for_other_sharers_and_keeps_what_it_has() {
     let locked = Locked::new(2);
-    locked.set(0, range(OFD, Shared, 0, 1)).unwrap();
-    locked.set(1, range(OFD, Shared, 0, 1)).unwrap();
+    locked.set(0, RangeLock::new(OFD, Shared, 0, 1)).unwrap();
+    locked.set(1, RangeLock::new(OFD, Shared, 0, 1)).unwrap();
     assert_eq!(
-        locked.set(0, range(OFD, Exclusive, 0, 1)),
+        locked.set(0, RangeLock::new(OFD, Exclusive, 0, 1)),
         Err(Errno::AGAIN)
     );
-    locked.waits_until(0, range(OFD, Exclusive, 0, 1), || {
+    locked.waits_until(0, RangeLock::new(OFD, Exclusive, 0, 1), || {
         assert_eq!(
-            locked.set(1, range(OFD, Exclusive, 0, 1)),
+            locked.set(1, RangeLock::new(OFD, Exclusive, 0, 1)),
             Err(Errno::AGAIN)
         );
         locked.unset(1, OFD, 0, 1).unwrap();
     });
-    locked.waits_until(1, range(OFD, Shared, 0, 1), || {
-        locked.set(0, range(OFD, Shared, 0, 1)).unwrap(); // a downgrade
+    locked.waits_until(1, RangeLock::new(OFD, Shared, 0, 1), || {
+        locked.set(0, RangeLock::new(OFD, Shared, 0, 1)).unwrap(); // a downgrade
     });
 }
 
 #[test]
 fn a_test_tells_who_blocks_where_and_how() {
     let locked = Locked::new(2);
-    locked.set(0, range(posix(7), Shared, 10, 5)).unwrap();
-    locked.set(0, range(OFD, Exclusive, 20, 0)).unwrap();
-    let test = |mode, offset| locked.test(1, range(posix(8), mode, offset, 0));
+    locked
+        .set(0, RangeLock::new(posix(7), Shared, 10, 5))
+        .unwrap();
+    locked
+        .set(0, RangeLock::new(OFD, Exclusive, 20, 0))
+        .unwrap();
+    let test = |mode, offset| locked.test(1, RangeLock::new(posix(8), mode, offset, 0));
     assert_eq!(
         test(Exclusive, 0),
-        Some(range(LockOwner::Posix { id: 7, pid: 1007 }, Shared, 10, 5))
+        Some(RangeLock::new(
+            LockOwner::Posix { id: 7, pid: 1007 },
+            Shared,
+            10,
+            5
+        ))
     );
-    assert_eq!(test(Shared, 0), Some(range(OFD, Exclusive, 20, 0)));
-    assert_eq!(locked.test(1, range(posix(8), Shared, 0, 20)), None);
-    assert_eq!(locked.test(0, range(posix(7), Exclusive, 0, 20)), None);
+    assert_eq!(test(Shared, 0), Some(RangeLock::new(OFD, Exclusive, 20, 0)));
+    assert_eq!(
+        locked.test(1, RangeLock::new(posix(8), Shared, 0, 20)),
+        None
+    );
+    assert_eq!(
+        locked.test(0, RangeLock::new(posix(7), Exclusive, 0, 20)),
+        None
+    );
 }
 
 #[test]
 fn closing_a_descriptor_gives_back_its_own_locks_alone() {
     let locked = Locked::new(3);
-    locked.set(0, range(OFD, Exclusive, 0, 1)).unwrap();
-    locked.set(0, range(posix(1), Exclusive, 1, 1)).unwrap();
-    locked.set(1, range(OFD, Exclusive, 2, 1)).unwrap();
-    locked.waits_until(2, range(OFD, Exclusive, 0, 1), || {
+    locked.set(0, RangeLock::new(OFD, Exclusive, 0, 1)).unwrap();
+    locked
+        .set(0, RangeLock::new(posix(1), Exclusive, 1, 1))
+        .unwrap();
+    locked.set(1, RangeLock::new(OFD, Exclusive, 2, 1)).unwrap();
+    locked.waits_until(2, RangeLock::new(OFD, Exclusive, 0, 1), || {
         locked.volume.close(&locked.files[0]).unwrap();
     });
-    let taken = |offset| locked.set(2, range(OFD, Exclusive, offset, 1));
+    let taken = |offset| locked.set(2, RangeLock::new(OFD, Exclusive, offset, 1));
     assert_eq!(taken(1), Err(Errno::AGAIN));
     assert_eq!(taken(2), Err(Errno::AGAIN));
 }
@@ -193,11 +212,17 @@ fn closing_a_descriptor_gives_back_its_own_locks_alone() {
 #[test]
 fn a_posix_owner_is_released_through_any_descriptor() {
     let locked = Locked::new(2);
-    locked.set(0, range(posix(1), Exclusive, 0, 1)).unwrap();
-    locked.set(0, range(posix(1), Shared, 7, 1)).unwrap();
-    locked.set(0, range(posix(2), Exclusive, 3, 1)).unwrap();
+    locked
+        .set(0, RangeLock::new(posix(1), Exclusive, 0, 1))
+        .unwrap();
+    locked
+        .set(0, RangeLock::new(posix(1), Shared, 7, 1))
+        .unwrap();
+    locked
+        .set(0, RangeLock::new(posix(2), Exclusive, 3, 1))
+        .unwrap();
     let other = &locked.files[1];
-    locked.waits_until(1, range(posix(3), Exclusive, 7, 1), || {
+    locked.waits_until(1, RangeLock::new(posix(3), Exclusive, 7, 1), || {
         let released = locked.volume.run(|fs| fs.release_locks(other, 1));
         released.unwrap();
     });
@@ -207,22 +232,25 @@ fn a_posix_owner_is_released_through_any_descriptor() {
 #[test]
 fn closing_a_descriptor_ends_its_waiting_with_ebadf() {
     let locked = Locked::new(2);
-    locked.set(0, range(OFD, Exclusive, 0, 1)).unwrap();
-    let waiter = locked.waiting(1, range(posix(1), Shared, 0, 0));
+    locked.set(0, RangeLock::new(OFD, Exclusive, 0, 1)).unwrap();
+    let waiter = locked.waiting(1, RangeLock::new(posix(1), Shared, 0, 0));
     locked.volume.close(&locked.files[1]).unwrap();
     assert_eq!(waiter.wait().unwrap_err().errno(), Errno::BADF);
-    assert_eq!(locked.set(1, range(OFD, Shared, 5, 1)), Err(Errno::BADF));
+    assert_eq!(
+        locked.set(1, RangeLock::new(OFD, Shared, 5, 1)),
+        Err(Errno::BADF)
+    );
 }
 
 #[test]
 fn posix_owners_that_would_wait_in_a_circle_get_edeadlk() {
     let locked = Locked::new(1);
     for id in 0..3 {
-        let own = range(posix(id), Exclusive, id, 1);
+        let own = RangeLock::new(posix(id), Exclusive, id, 1);
         locked.set(0, own).unwrap();
     }
     // 0 waits for 1, 1 for 2; 2 for 0 would close the circle.
-    let wait_for = |id: u64| range(posix(id), Exclusive, (id + 1) % 3, 1);
+    let wait_for = |id: u64| RangeLock::new(posix(id), Exclusive, (id + 1) % 3, 1);
     let first = locked.waiting(0, wait_for(0));
     let second = locked.waiting(0, wait_for(1));
     // Not before all of them wait, and then at once: whoever comes last.
@@ -238,7 +266,7 @@ fn a_circle_over_two_files_is_found() {
     let volume = Volume::fresh();
     let one = volume.open("/one", CREATE).unwrap();
     let two = volume.open("/two", CREATE).unwrap();
-    let whole = |id| range(posix(id), Exclusive, 0, 0);
+    let whole = |id| RangeLock::new(posix(id), Exclusive, 0, 0);
     let lock = |file: &OpenFile, id, wait| {
         let lock = whole(id);
         volume.run(|fs: &Fs| fs.lock_range(file, &lock, wait))
@@ -258,7 +286,7 @@ fn a_descriptor_locks_only_in_the_modes_it_was_opened_for() {
     volume.touch("/f").unwrap();
     let lock = |flags, mode| {
         let file = volume.open("/f", flags).unwrap();
-        let lock = range(OFD, mode, 0, 1);
+        let lock = RangeLock::new(OFD, mode, 0, 1);
         let answer = volume.run(|fs| fs.lock_range(&file, &lock, false));
         volume.close(&file).unwrap();
         answer
@@ -275,7 +303,7 @@ fn a_descriptor_locks_only_in_the_modes_it_was_opened_for() {
 fn ranges_that_no_file_has_are_refused() {
     let locked = Locked::new(1);
     let end = i64::MAX as u64;
-    let set = |offset, len| locked.set(0, range(OFD, Shared, offset, len));
+    let set = |offset, len| locked.set(0, RangeLock::new(OFD, Shared, offset, len));
     assert_eq!(set(end + 1, 1), Err(Errno::INVAL));
     assert_eq!(set(0, end + 1), Err(Errno::INVAL));
     assert_eq!(set(1, end), Ok(()));
@@ -295,19 +323,19 @@ fn too_many_locks_are_refused_and_can_be_given_back() {
     let file = &locked.files[0];
     let filled = volume.run(|fs| async move {
         for n in 0..LOCKS_MAX as u64 {
-            let lock = range(OFD, Shared, 3 * n, 2);
+            let lock = RangeLock::new(OFD, Shared, 3 * n, 2);
             fs.lock_range(file, &lock, false).await?;
         }
         Ok(())
     });
     filled.unwrap();
-    let one_more = range(posix(1), Shared, 0, 1);
+    let one_more = RangeLock::new(posix(1), Shared, 0, 1);
     assert_eq!(locked.set(0, one_more), Err(Errno::NOLCK));
     assert_eq!(
-        locked.set(0, range(OFD, Exclusive, 1, 1)),
+        locked.set(0, RangeLock::new(OFD, Exclusive, 1, 1)),
         Err(Errno::NOLCK)
     );
-    locked.set(0, range(OFD, Shared, 2, 1)).unwrap(); // joins two
+    locked.set(0, RangeLock::new(OFD, Shared, 2, 1)).unwrap(); // joins two
     locked.set(0, one_more).unwrap();
     assert_eq!(locked.unset(0, OFD, 1, 1), Err(Errno::NOLCK));
     locked.unset(0, OFD, 0, 0).unwrap();
@@ -324,7 +352,7 @@ fn range_locks_and_flock_do_not_see_each_other() {
         locked.volume.run(|fs| fs.flock(file, exclusive))
     };
     flock(0).unwrap();
-    locked.set(1, range(OFD, Exclusive, 0, 0)).unwrap();
+    locked.set(1, RangeLock::new(OFD, Exclusive, 0, 0)).unwrap();
     assert_eq!(flock(1), Err(Errno::AGAIN));
 }
 
@@ -362,7 +390,7 @@ impl Step {
             descriptor @ 0..DESCRIPTORS => (descriptor, OFD),
             other => (0, posix(other as u64)),
         };
-        let lock = range(owner, mode, self.first as u64, self.len as u64);
+        let lock = RangeLock::new(owner, mode, self.first as u64, self.len as u64);
         (file, lock)
     }
 

@@ -144,6 +144,7 @@ impl CacheOptions {
 
 /// Whether what `write` acknowledged is to survive the death of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Survive {
     /// It does, or the volume isn't opened.
     #[default]

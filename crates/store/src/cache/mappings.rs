@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A file that holds a volume's cache, or only says that the volume is open.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Mapping {
     /// Where it is.
     pub path: PathBuf,

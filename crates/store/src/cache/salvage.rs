@@ -97,6 +97,7 @@ pub struct Abandoned {
 
 /// How much of a volume exists only in a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unsaved {
     /// Pages of data that were written and not taken to the device.
     pub data_pages: u64,

@@ -303,12 +303,14 @@ pub const SLOT_PAYLOAD_BYTES: usize = 304;
 pub const SLOT_EXTENTS: usize = SLOT_PAYLOAD_BYTES / 16;
 
 /// What a slot describes, and what a directory entry says that it names. 0 is a free slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum BlobKind {
     /// A blob without a name.
     Blob = 1,
     /// A regular file.
+    #[default]
     File = 2,
     /// A directory.
     Directory = 3,

@@ -27,10 +27,22 @@ const BLOBS_LISTED: usize = 4096;
 const DAMAGES_MAX: usize = 1000;
 
 /// How [`Store::scrub`] goes about it.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct ScrubOptions {
+    bytes_per_second: u64,
+}
+
+impl ScrubOptions {
+    /// As fast as it goes.
+    pub fn new() -> ScrubOptions {
+        ScrubOptions::default()
+    }
+
     /// Bytes a second at most, on the average; 0: as fast as it goes.
-    pub bytes_per_second: u64,
+    pub fn bytes_per_second(&mut self, bytes: u64) -> &mut Self {
+        self.bytes_per_second = bytes;
+        self
+    }
 }
 
 /// Data that is lost.

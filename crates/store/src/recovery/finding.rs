@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// What kind of thing is wrong; the word that `adit check --json` uses is [`FindingKind::word`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum FindingKind {
     /// A superblock.
     Superblock,
@@ -65,6 +66,7 @@ impl FindingKind {
 
 /// A problem of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Finding {
     /// What kind of thing is wrong.
     pub kind: FindingKind,
@@ -147,6 +149,7 @@ const FINDINGS_MAX: usize = 10_000;
 
 /// What was found so far.
 #[derive(Clone, Default, Debug)]
+#[non_exhaustive]
 pub struct Findings {
     /// In the order in which they were found.
     pub list: Vec<Finding>,

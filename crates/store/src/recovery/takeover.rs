@@ -30,6 +30,7 @@ use std::path::PathBuf;
 
 /// What to do about data that a killed process left in shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Takeover {
     /// All of it is taken over, or the volume isn't opened (`EOWNERDEAD`).
     #[default]

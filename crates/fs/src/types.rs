@@ -238,6 +238,18 @@ pub struct RangeLock {
     pub len_bytes: u64,
 }
 
+impl RangeLock {
+    /// A lock of `len_bytes` bytes from `offset` on.
+    pub const fn new(owner: LockOwner, mode: LockMode, offset: u64, len_bytes: u64) -> RangeLock {
+        RangeLock {
+            owner,
+            mode,
+            offset,
+            len_bytes,
+        }
+    }
+}
+
 /// The kind of an inode.
 pub use adit_store::format::BlobKind as FileKind;
 

@@ -157,8 +157,7 @@ impl Mounted {
 
 /// The caller of a request. The kernel has checked its permissions.
 pub(crate) fn who(request: &Request) -> Credentials {
-    Credentials {
-        privileged: true,
-        ..Credentials::user(request.uid(), request.gid(), &[])
-    }
+    let mut credentials = Credentials::user(request.uid(), request.gid(), &[]);
+    credentials.privileged = true;
+    credentials
 }

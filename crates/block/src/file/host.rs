@@ -63,7 +63,7 @@ impl HostFacts {
             return Err(Error::with(Errno::INVAL, what));
         }
         let physical_block_bytes = match block_device {
-            true => rustix::fs::ioctl_blkpbszget(file)?,
+            true => rustix::fs::ioctl_blkpbszget(file).map_err(from_rustix)?,
             // The device below is not known.
             false => PAGE_BYTES as u32,
         };

@@ -39,9 +39,8 @@ impl Fs {
         self.sync_inode(file, &inode, SyncKind::Data).await
     }
 
-    /// Starts write-back of the file's dirty data in the background; promises nothing. The range is
-    /// a hint that is not used yet: write-back covers the whole file.
-    pub async fn sync_range(&self, file: &OpenFile, _offset: u64, _len_bytes: u64) -> Result<()> {
+    /// Starts write-back of the file's dirty data in the background; promises nothing.
+    pub async fn start_write_back(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
         if let Some(blob) = &inode.blob {
             self.store.start_write_back(blob);

@@ -154,7 +154,7 @@ impl Fs {
             FileKind::Fifo | FileKind::Socket => New::Node(kind, 0),
             FileKind::CharDevice | FileKind::BlockDevice => New::Node(kind, device),
             FileKind::Directory => return Err(Errno::PERM.into()),
-            FileKind::Symlink | FileKind::Blob => return Err(Errno::INVAL.into()),
+            _ => return Err(Errno::INVAL.into()),
         };
         self.make(at, new, mode).await
     }

@@ -23,7 +23,7 @@
 use crate::cache::{Abandoned, Content, Header, Leftover, ParsedName, Purpose, Unsaved};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
 use adit_base::simulation::{Bug, planted};
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, Result, from_rustix};
 use adit_block::{Device, Identity};
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -179,7 +179,7 @@ impl Resolution {
 
 fn unlink_all(paths: Vec<PathBuf>) {
     for path in paths {
-        if let Err(errno) = rustix::fs::unlink(&path)
+        if let Err(errno) = rustix::fs::unlink(&path).map_err(from_rustix)
             && errno != Errno::NOENT
         {
             let path = path.display();

@@ -5,7 +5,8 @@ use adit_base::{PAGE_BYTES, Result};
 use crate::state::{RESERVE_PAGES, Store};
 
 /// Figures of a mounted store.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct VolumeInfo {
     /// Random identity.
     pub volume_id: [u8; 16],

@@ -6,7 +6,7 @@ use crate::format::STATE_TAKING_OVER;
 use crate::recovery::Resolution;
 use crate::state::Store;
 use adit_base::simulation::{Bug, planted};
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 
 impl Store {
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
@@ -44,6 +44,7 @@ impl Store {
         // counts.
         for dead in resolution.take.iter() {
             rustix::fs::unlink(dead.path())
+                .map_err(from_rustix)
                 .map_err(|errno| Error::with(errno, format!("delete {}", dead.path().display())))?;
         }
         resolution.delete_discarded();

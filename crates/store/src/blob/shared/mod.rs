@@ -249,7 +249,7 @@ impl BlobShared {
         if seen.fetch_max(now, Ordering::AcqRel) >= now {
             return Ok(());
         }
-        let errno = Errno::from_raw_os_error(self.last_errno.load(Ordering::Acquire));
+        let errno = Errno::from_raw(self.last_errno.load(Ordering::Acquire));
         Err(Error::with(
             errno,
             "an earlier write of this file's data failed",
@@ -257,8 +257,7 @@ impl BlobShared {
     }
 
     pub(crate) fn note_error(&self, errno: Errno) {
-        self.last_errno
-            .store(errno.raw_os_error(), Ordering::Release);
+        self.last_errno.store(errno.raw(), Ordering::Release);
         self.errors.fetch_add(1, Ordering::AcqRel);
     }
 

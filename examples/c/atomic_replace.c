@@ -1,7 +1,7 @@
 /* Lesson 3: to replace a file so that every reader, and every crash, finds the old or the new content and nothing
  * between: write a new file, fsync it, rename it over the old one.
  *
- *   cargo build --release --package adit-capi
+ *   cargo build --release --package libadit
  *   gcc examples/c/atomic_replace.c -Icrates/capi/include -Ltarget/release -ladit -Wl,-rpath,$PWD/target/release -o replace
  *   ./replace r.adit
  */

@@ -1,6 +1,6 @@
 /* Lesson 4: blobs: storage without names, for programs that keep their own index.
  *
- *   cargo build --release --package adit-capi
+ *   cargo build --release --package libadit
  *   gcc examples/c/blob.c -Icrates/capi/include -Ltarget/release -ladit -Wl,-rpath,$PWD/target/release -o blob
  *   ./blob blob.adit
  */

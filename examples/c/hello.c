@@ -1,6 +1,6 @@
 /* Lesson 1: a volume, a file, some bytes.
  *
- *   cargo build --release --package adit-capi
+ *   cargo build --release --package libadit
  *   gcc examples/c/hello.c -Icrates/capi/include -Ltarget/release -ladit -Wl,-rpath,$PWD/target/release -o hello
  *   ./hello hello.adit
  */

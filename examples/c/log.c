@@ -1,7 +1,7 @@
 /* Lesson 2: a database's log: append, then fdatasync. This is what Adit is fastest at: a small
  * append and its sync are one write to the device.
  *
- *   cargo build --release --package adit-capi
+ *   cargo build --release --package libadit
  *   gcc examples/c/log.c -Icrates/capi/include -Ltarget/release -ladit -Wl,-rpath,$PWD/target/release -o log
  *   ./log log.adit
  */

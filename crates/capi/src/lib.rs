@@ -1,4 +1,4 @@
-//! The C ABI: `libadit.so` and `libadit.a`, declared and documented by `include/adit.h`.
+//! The C ABI, declared and documented by `include/adit.h`. `crates/libadit` makes C libraries of it.
 //!
 //! Each function of `adit.h` is one function here of the same name, and does three things: it checks its
 //! arguments, calls the client crate `adit`, and turns the result into a number.

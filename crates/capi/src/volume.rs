@@ -20,7 +20,7 @@ pub struct VolumeHandle {
 
 impl VolumeHandle {
     /// The handle that opens and closes a volume.
-    pub(crate) fn new(volume: Volume) -> VolumeHandle {
+    pub fn new(volume: Volume) -> VolumeHandle {
         VolumeHandle {
             volume,
             on_behalf: false,

@@ -76,7 +76,7 @@ fn the_c_examples_run_as_they_say() {
         let [cargo, rest @ ..] = &lines[..] else {
             panic!("{}: no command lines", source.display());
         };
-        assert_eq!(*cargo, "cargo build --release --package adit-capi");
+        assert_eq!(*cargo, "cargo build --release --package libadit");
         let output = run(Command::new("sh")
             .args(["-e", "-c", &rest.join("\n")])
             .current_dir(folder.path())

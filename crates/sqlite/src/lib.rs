@@ -6,34 +6,11 @@
 //! Connection::open("file:/app.db?vfs=adit&volume=/data/v.adit")?
 //! ```
 //!
-//! The VFS is C over `adit.h`, whose functions are those of `crates/capi`: included here by their files, since cargo
-//! makes no Rust library of a crate whose C library has the name of the client crate.
+//! The VFS is C over `adit.h`, whose functions are those of `adit-capi`.
 
 use adit::{Errno, Error, Result, Volume};
+use adit_capi::volume::VolumeHandle;
 use std::ffi::{CString, c_char, c_int, c_void};
-
-macro_rules! of_the_c_interface {
-    ($($name:ident in $path:literal),*) => { $(
-        #[path = $path]
-        #[doc(hidden)]
-        #[allow(missing_docs, dead_code, clippy::missing_safety_doc)]
-        pub mod $name;
-    )* };
-}
-
-of_the_c_interface!(
-    arguments in "../../capi/src/arguments.rs",
-    blob in "../../capi/src/blob.rs",
-    buffer in "../../capi/src/buffer.rs",
-    directory in "../../capi/src/directory.rs",
-    file in "../../capi/src/file.rs",
-    log in "../../capi/src/log.rs",
-    names in "../../capi/src/names.rs",
-    operation in "../../capi/src/operation.rs",
-    result in "../../capi/src/result.rs",
-    types in "../../capi/src/types.rs",
-    volume in "../../capi/src/volume.rs"
-);
 
 unsafe extern "C" {
     fn sqlite3_adit_register(make_default: c_int) -> c_int;
@@ -60,7 +37,7 @@ pub fn register(make_default: bool) -> Result<()> {
 #[derive(Debug)]
 pub struct Lent {
     address: CString,
-    handle: *mut volume::VolumeHandle,
+    handle: *mut VolumeHandle,
 }
 
 // SAFETY: handles of volumes may be used by any thread.
@@ -72,7 +49,7 @@ unsafe impl Sync for Lent {}
 pub fn lend(address: &str, volume: &Volume) -> Result<Lent> {
     let address = CString::new(address)
         .map_err(|_| Error::with(Errno::INVAL, "lend a volume at an address with NUL"))?;
-    let handle = Box::into_raw(Box::new(volume::VolumeHandle::new(volume.clone())));
+    let handle = Box::into_raw(Box::new(VolumeHandle::new(volume.clone())));
     let lent = Lent { address, handle };
     // SAFETY: a string and a handle, which lives until it is taken back.
     let code = unsafe { sqlite3_adit_lend_volume(lent.address.as_ptr(), lent.handle.cast()) };

@@ -26,8 +26,12 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("adit-capi", &["adit"]),
+    ("libadit", &["adit-capi"]),
     // Its tests cut the power of a device.
-    ("adit-sqlite", &["adit-base", "adit-block", "adit"]),
+    (
+        "adit-sqlite",
+        &["adit-base", "adit-block", "adit", "adit-capi"],
+    ),
     // Its breakdown reads the clocks of `base`.
     ("adit-bench", &["adit-base", "adit-block", "adit"]),
     ("adit-sqlite-bench", &["adit", "adit-sqlite", "adit-bench"]),

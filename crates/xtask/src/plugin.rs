@@ -42,11 +42,11 @@ impl Profile {
 /// Builds `libadit.a` and the plugins over it; returns their paths.
 ///
 /// The command comes along, for what cargo chooses features by is the set of packages: asked for
-/// `adit-capi` alone, it would compile all layers once more.
+/// `libadit` alone, it would compile all layers once more.
 pub(crate) fn build(profile: Profile) -> Outcome<Vec<PathBuf>> {
     process::run(
         process::cargo()
-            .args(["build", "--package", "adit-capi", "--package", "adit-cli"])
+            .args(["build", "--package", "libadit", "--package", "adit-cli"])
             .args(profile.cargo_arguments()),
     )?;
     let built = |name| profile.folder().join(name);

@@ -25,7 +25,7 @@ pub(crate) fn library(name: &str) -> PathBuf {
             .parent()
             .expect("it lies in the target folder");
         run(Command::new(env!("CARGO"))
-            .args(["build", "--package", "adit-capi", "--package", "adit-cli"])
+            .args(["build", "--package", "libadit", "--package", "adit-cli"])
             .arg("--target-dir")
             .arg(target)
             .current_dir(root()));

@@ -44,7 +44,7 @@ pub(super) fn build(folder: &Path) -> Outcome<Guest> {
         "build",
         "--release",
         "-p",
-        "adit-capi",
+        "libadit",
         "-p",
         "adit-cli",
         "-p",

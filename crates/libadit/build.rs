@@ -9,7 +9,7 @@ const SONAME: &str = "libadit.so.0";
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{SONAME}");
-    // target/PROFILE/build/adit-capi-HASH/out: where an installation has this link, a program finds
+    // target/PROFILE/build/libadit-HASH/out: where an installation has this link, a program finds
     // what was built here, too.
     let out = std::env::var_os("OUT_DIR").expect("cargo says where");
     let folder = Path::new(&out).ancestors().nth(3).expect("it is deep");

@@ -3,19 +3,18 @@
 //!
 //! Runs as root. The directories must be empty file systems. Intended differences: docs/posix.md, and [`excused`].
 
-mod answer;
-mod call;
-mod host;
-mod library;
+mod generator;
+mod touched;
 
-use adit_fs::OpenFlags;
-use answer::{Answer, Outcome, Target, Tree, agree};
-use call::{Call, Calls, DESCRIPTORS};
+use adit_base::Errno;
+use adit_fs::{Credentials, FileKind, Follow, OpenFlags};
+use adit_operations::{Answer, Files, Kernel, Node, Operation, Outcome, Target};
 use clap::Parser;
-use host::Host;
-use library::Library;
-use std::path::PathBuf;
+use generator::{Generator, PEOPLE, SLOTS};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use touched::{Observed, agree, observe};
 
 /// Compares Adit with a file system of the kernel, call by call.
 #[derive(Parser)]
@@ -43,14 +42,25 @@ struct Arguments {
     verbose: bool,
 }
 
-/// Bytes compared at each end of a file.
-const END_BYTES: usize = 1 << 20;
+/// A target, and what it is called in reports.
+struct Side {
+    name: &'static str,
+    target: Box<dyn Target>,
+}
 
-/// Where the pieces of a file begin that are compared.
-fn ends(size: u64) -> Vec<u64> {
-    match size.checked_sub(END_BYTES as u64) {
-        None | Some(0) => vec![0],
-        Some(last) => vec![0, last],
+/// What is at a path: attributes, and what else there is to compare.
+type Everything = BTreeMap<String, (Node, Vec<Outcome>)>;
+
+/// A volume through the library.
+struct Library {
+    volume: adit::Volume,
+    files: Files,
+}
+
+impl Target for Library {
+    fn perform(&mut self, who: &Credentials, operation: &Operation<'_>) -> Outcome {
+        let done = (self.volume).run(|fs| self.files.perform(fs, who, operation));
+        done.map_err(|error| error.errno())
     }
 }
 
@@ -66,39 +76,51 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<bool, String> {
-    let mut host = Host::new("host", arguments.host.clone())?;
-    let mut others: Vec<Box<dyn Target>> = Vec::new();
+    let user = |(uid, gid, groups): (u32, u32, &[u32])| Credentials::user(uid, gid, groups);
+    let people = PEOPLE.map(user);
+    let mut host = Side::kernel("host", &arguments.host)?;
+    let mut others = Vec::new();
     if let Some(mount) = &arguments.mount {
-        others.push(Box::new(Host::new("mount", mount.clone())?));
+        others.push(Side::kernel("mount", mount)?);
     }
     if let Some(address) = &arguments.volume {
         let volume = adit::Volume::open(address).map_err(|error| error.to_string())?;
-        others.push(Box::new(Library::new(volume)));
+        let files = Files::default();
+        others.push(Side {
+            name: "library",
+            target: Box::new(Library { volume, files }),
+        });
     }
     if others.is_empty() {
         return Err("nothing to compare with: give --mount or --volume".into());
     }
+    let [root, ..] = &people;
     let mut equal = true;
     let mut made = 0;
     let mut errors = 0;
     while made < arguments.calls {
         let seed = arguments.seed + made / arguments.sequence;
-        level(&mut host);
-        others.iter_mut().for_each(|target| level(&mut **target));
-        let mut calls = Calls::new(seed, arguments.mount.is_some());
+        host.level(root);
+        others.iter_mut().for_each(|side| side.level(root));
+        let arena = bumpalo::Bump::new();
+        let mut generator = Generator::new(seed, arguments.mount.is_some(), &arena);
         let count = arguments.sequence.min(arguments.calls - made);
         for index in 0..count {
-            let (who, call) = &calls.next();
-            let right = host.observe(*who, call);
+            let (who, operation) = generator.next();
+            let right = observe(&mut *host.target, root, &people[who], &operation);
             errors += u64::from(right.0.is_err());
             if arguments.verbose {
-                println!("{seed}.{index} {who} {call:?}: {}", said(&right));
+                println!("{seed}.{index} {who} {operation}: {}", said(&right));
             }
-            for target in &mut others {
-                let found = target.observe(*who, call);
-                if !agree(&right, &found) && !excused(call, &right, &found) {
+            for side in &mut others {
+                let found = observe(&mut *side.target, root, &people[who], &operation);
+                if !agree(&right, &found) && !excused(&operation, &right, &found) {
                     equal = false;
-                    report(target.name(), seed, index, *who, call, &right, &found);
+                    println!("sequence {seed}, call {index}, by person {who}: {operation}");
+                    println!("  host:  {}", said(&right));
+                    println!("  {}: {}", side.name, said(&found));
+                    let calls = index + 1;
+                    println!("replay: --seed {seed} --calls {calls} --sequence {calls}");
                 }
             }
             if !equal {
@@ -107,10 +129,10 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             }
         }
         made += count;
-        let right = host.tree();
-        for target in &mut others {
-            let found = target.tree();
-            equal &= same_tree(target.name(), seed, &right, &found);
+        let right = host.everything(root);
+        for side in &mut others {
+            let found = side.everything(root);
+            equal &= same_tree(side.name, seed, &right, &found);
         }
         if !equal {
             return Ok(false);
@@ -123,30 +145,46 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Removes everything, and gives the root the attributes that all begin with.
-fn level(target: &mut dyn Target) {
-    for at in 0..DESCRIPTORS {
-        let _ = target.call(0, &Call::Close(at));
+impl Side {
+    fn kernel(name: &'static str, root: &Path) -> Result<Side, String> {
+        let kernel = Kernel::new(root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let target = Box::new(kernel);
+        Ok(Side { name, target })
     }
-    let _ = target.call(0, &Call::Rmdir("/lost+found".into()));
-    // What is below a directory comes behind it.
-    for (path, (attributes, ..)) in target.tree().into_iter().rev() {
-        let _ = match attributes.mode & libc::S_IFMT {
-            libc::S_IFDIR => target.call(0, &Call::Rmdir(path)),
-            _ => target.call(0, &Call::Unlink(path)),
+
+    /// Removes everything, and gives the root the attributes that all begin with.
+    fn level(&mut self, root: &Credentials) {
+        let mut perform = |operation| drop(self.target.perform(root, &operation));
+        (0..SLOTS).for_each(|slot| perform(Operation::Close(slot)));
+        perform(Operation::Rmdir("/lost+found"));
+        // What is below a directory comes behind it.
+        for (path, node) in self.target.tree(root).iter().rev() {
+            let _ = match node.is(FileKind::Directory) {
+                true => self.target.perform(root, &Operation::Rmdir(path)),
+                false => self.target.perform(root, &Operation::Unlink(path)),
+            };
+        }
+        let mut perform = |operation| drop(self.target.perform(root, &operation));
+        perform(Operation::Chown("/", Follow::Yes, Some(0), Some(0)));
+        perform(Operation::Chmod("/", Follow::Yes, 0o777));
+        for name in ["user.a", "user.b", "trusted.a", "security.a"] {
+            perform(Operation::Removexattr("/", Follow::No, name));
+        }
+    }
+
+    fn everything(&mut self, root: &Credentials) -> Everything {
+        let tree = self.target.tree(root);
+        let with_content = |(path, node): (String, Node)| {
+            let content = self.target.content(root, &path, &node);
+            (path, (node.plain(), content))
         };
-    }
-    let root = || String::from("/");
-    let _ = target.call(0, &Call::Chown(root(), Some(0), Some(0), true));
-    let _ = target.call(0, &Call::Chmod(root(), 0o777));
-    for name in ["user.a", "user.b", "trusted.a", "security.a"] {
-        let _ = target.call(0, &Call::RemoveXattr(root(), name.into()));
+        tree.into_iter().map(with_content).collect()
     }
 }
 
-fn said(outcome: &Outcome) -> String {
-    let answer = match &outcome.0 {
-        Err(errno) => std::io::Error::from_raw_os_error(*errno).to_string(),
+fn said((outcome, touched): &Observed) -> String {
+    let answer = match outcome {
+        Err(errno) => errno.to_string(),
         Ok(Answer::Bytes(bytes)) => format!(
             "{} bytes: {:?}",
             bytes.len(),
@@ -154,32 +192,10 @@ fn said(outcome: &Outcome) -> String {
         ),
         Ok(answer) => format!("{answer:?}"),
     };
-    format!(
-        "{answer}; touched (name, directory: modified, changed) {:?}",
-        outcome.1
-    )
+    format!("{answer}; touched (name, directory: modified, changed) {touched:?}")
 }
 
-fn report(
-    name: &str,
-    seed: u64,
-    index: u64,
-    who: usize,
-    call: &Call,
-    right: &Outcome,
-    found: &Outcome,
-) {
-    println!("sequence {seed}, call {index}, by person {who}: {call:?}");
-    println!("  host:  {}", said(right));
-    println!("  {name}: {}", said(found));
-    println!(
-        "replay: --seed {seed} --calls {} --sequence {}",
-        index + 1,
-        index + 1
-    );
-}
-
-fn same_tree(name: &str, seed: u64, right: &Tree, found: &Tree) -> bool {
+fn same_tree(name: &str, seed: u64, right: &Everything, found: &Everything) -> bool {
     let mut same = true;
     for (path, expected) in right {
         match found.get(path) {
@@ -191,9 +207,8 @@ fn same_tree(name: &str, seed: u64, right: &Tree, found: &Tree) -> bool {
                     expected.0, there.0
                 );
                 println!(
-                    "  contents equal: {}, extended attributes equal: {}",
-                    expected.1 == there.1,
-                    expected.2 == there.2
+                    "  contents and extended attributes equal: {}",
+                    expected.1 == there.1
                 );
             }
             None => {
@@ -210,21 +225,21 @@ fn same_tree(name: &str, seed: u64, right: &Tree, found: &Tree) -> bool {
 }
 
 /// The intended differences, each with its reason; docs/posix.md has them in words.
-fn excused(call: &Call, right: &Outcome, found: &Outcome) -> bool {
-    match (call, &right.0, &found.0) {
+fn excused(operation: &Operation<'_>, right: &Observed, found: &Observed) -> bool {
+    match (operation, &right.0, &found.0) {
         // A device on a file system without devices: the library has none anywhere.
-        (Call::Open(..), Err(libc::EACCES), Err(libc::ENXIO)) => true,
-        (Call::Open(_, _, flags, _), Err(libc::EACCES), Err(libc::EPERM)) => {
+        (Operation::Open(..), Err(Errno::ACCESS), Err(Errno::NXIO)) => true,
+        (Operation::Open(_, _, flags, _), Err(Errno::ACCESS), Err(Errno::PERM)) => {
             flags.contains(OpenFlags::NOATIME)
         }
         // Linux protects what others put into a sticky directory from O_CREAT, a link that isn't followed too.
-        (Call::Open(..), Err(libc::EACCES), Err(libc::ELOOP)) => true,
+        (Operation::Open(..), Err(Errno::ACCESS), Err(Errno::LOOP)) => true,
         // Setting an attribute to the value that it has is no change to ext4.
-        (Call::SetXattr(..), Ok(_), Ok(_)) => true,
+        (Operation::Setxattr(..), Ok(_), Ok(_)) => true,
         // Nothing to change: the kernel doesn't ask the mount.
-        (Call::Chown(_, None, None, _), Ok(_), Ok(_)) => true,
+        (Operation::Chown(_, _, None, None), Ok(_), Ok(_)) => true,
         // Of two reasons to fail, the name that is too long is found first.
-        (Call::Rename(..) | Call::Link(..), Err(_), Err(libc::ENAMETOOLONG)) => true,
+        (Operation::Rename(..) | Operation::Link(..), Err(_), Err(Errno::NAMETOOLONG)) => true,
         _ => false,
     }
 }

@@ -1,10 +1,10 @@
 //! Where names, paths, links and files end.
 
 use crate::common::linux::same_as_linux;
-use crate::common::steps::Do;
 use crate::common::*;
 use adit_base::Errno;
 use adit_fs::*;
+use adit_operations::Operation as Op;
 
 #[test]
 fn names_and_paths_at_their_limits_are_as_on_linux() {
@@ -32,38 +32,38 @@ fn names_and_paths_at_their_limits_are_as_on_linux() {
     ];
     same_as_linux(|pair| {
         let root = Credentials::user(0, 0, &[]);
-        pair.ask(&root, Do::Mkdir("/d", 0o755));
-        pair.ask(&root, Do::Open("/f", CREATE, 0o644));
+        pair.ask(&root, Op::Mkdir("/d", 0o755));
+        pair.ask(&root, Op::OpenClose("/f", CREATE, 0o644));
         for path in &paths {
             for step in [
-                Do::Open(path, CREATE, 0o644),
-                Do::Stat(path, Follow::Yes),
-                Do::Open(path, OpenFlags::PATH, 0),
-                Do::Link("/f", Follow::No, path),
-                Do::Link(path, Follow::No, "/new"),
-                Do::Rename(path, "/moved", RenameFlags::empty()),
-                Do::Rename("/moved", path, RenameFlags::empty()),
-                Do::Size(path, 1),
-                Do::Unlink(path),
-                Do::Mkdir(path, 0o755),
-                Do::Rmdir(path),
-                Do::Symlink(path, "/link"),
-                Do::Stat("/link", Follow::Yes),
-                Do::ReadLink("/link"),
-                Do::Unlink("/link"),
-                Do::Symlink("f", path),
-                Do::Node(path, FileKind::Fifo, 0o644, 0),
-                Do::Unlink(path),
-                Do::Open("/f", CREATE, 0o644),
+                Op::OpenClose(path, CREATE, 0o644),
+                Op::Stat(path, Follow::Yes),
+                Op::OpenClose(path, OpenFlags::PATH, 0),
+                Op::Link("/f", Follow::No, path),
+                Op::Link(path, Follow::No, "/new"),
+                Op::Rename(path, "/moved", RenameFlags::empty()),
+                Op::Rename("/moved", path, RenameFlags::empty()),
+                Op::Truncate(path, 1),
+                Op::Unlink(path),
+                Op::Mkdir(path, 0o755),
+                Op::Rmdir(path),
+                Op::Symlink(path, "/link"),
+                Op::Stat("/link", Follow::Yes),
+                Op::Readlink("/link"),
+                Op::Unlink("/link"),
+                Op::Symlink("f", path),
+                Op::Mknod(path, FileKind::Fifo, 0o644, 0),
+                Op::Unlink(path),
+                Op::OpenClose("/f", CREATE, 0o644),
             ] {
                 // Which of two bad paths is complained about is not compared.
-                if matches!(step, Do::Rename("/moved", ..)) && !pair.exists("/moved") {
+                if matches!(step, Op::Rename("/moved", ..)) && !pair.exists("/moved") {
                     continue;
                 }
                 pair.ask(&root, step);
             }
             pair.look();
-            pair.ask(&root, Do::Unlink("/new"));
+            pair.ask(&root, Op::Unlink("/new"));
         }
     });
 }

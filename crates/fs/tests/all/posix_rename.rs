@@ -1,9 +1,9 @@
 //! Renaming: every sort of thing onto every other sort of thing, with every flag.
 
 use crate::common::linux::{Pair, same_as_linux};
-use crate::common::steps::Do;
 use crate::common::*;
 use adit_fs::*;
+use adit_operations::Operation as Op;
 
 const NONE: RenameFlags = RenameFlags::empty();
 
@@ -54,15 +54,15 @@ const PATHS: [&str; 36] = [
 
 fn plant(pair: &mut Pair) {
     for path in ["/a", "/a/b", "/a/b/c", "/e"] {
-        pair.ask(&root(), Do::Mkdir(path, 0o755));
+        pair.ask(&root(), Op::Mkdir(path, 0o755));
     }
     for path in ["/a/f", "/g"] {
-        pair.ask(&root(), Do::Open(path, CREATE, 0o644));
+        pair.ask(&root(), Op::OpenClose(path, CREATE, 0o644));
     }
-    pair.ask(&root(), Do::Link("/a/f", Follow::No, "/a/same"));
-    pair.ask(&root(), Do::Symlink("a/f", "/l"));
-    pair.ask(&root(), Do::Symlink("a/b", "/to_b"));
-    pair.ask(&root(), Do::Node("/p", FileKind::Fifo, 0o644, 0));
+    pair.ask(&root(), Op::Link("/a/f", Follow::No, "/a/same"));
+    pair.ask(&root(), Op::Symlink("a/f", "/l"));
+    pair.ask(&root(), Op::Symlink("a/b", "/to_b"));
+    pair.ask(&root(), Op::Mknod("/p", FileKind::Fifo, 0o644, 0));
 }
 
 /// Everything goes, whatever became of it.
@@ -85,8 +85,8 @@ fn clear(pair: &mut Pair) {
         from = to;
     }
     for path in paths.iter().skip(1).rev() {
-        pair.ask(&root(), Do::Unlink(path));
-        pair.ask(&root(), Do::Rmdir(path));
+        pair.ask(&root(), Op::Unlink(path));
+        pair.ask(&root(), Op::Rmdir(path));
     }
 }
 
@@ -98,7 +98,7 @@ fn renaming_anything_to_anything_is_as_on_linux() {
             plant(pair);
             for from in PATHS {
                 for to in PATHS {
-                    if pair.ask(&root(), Do::Rename(from, to, flags)) {
+                    if pair.ask(&root(), Op::Rename(from, to, flags)) {
                         pair.look();
                         clear(pair);
                         plant(pair);
@@ -116,26 +116,25 @@ fn other_operations_on_such_paths_are_as_on_linux() {
         plant(pair);
         for path in PATHS {
             for step in [
-                Do::Mkdir(path, 0o755),
-                Do::Node(path, FileKind::File, 0o644, 0),
-                Do::Symlink("t", path),
-                Do::Link("/g", Follow::No, path),
-                Do::Link(path, Follow::No, "/new"),
-                Do::Unlink(path),
-                Do::Rmdir(path),
-                Do::Open(path, CREATE, 0o644),
-                Do::Open(path, CREATE | OpenFlags::EXCLUSIVE, 0o644),
-                Do::Open(
+                Op::Mkdir(path, 0o755),
+                Op::Mknod(path, FileKind::File, 0o644, 0),
+                Op::Symlink("t", path),
+                Op::Link("/g", Follow::No, path),
+                Op::Link(path, Follow::No, "/new"),
+                Op::Unlink(path),
+                Op::Rmdir(path),
+                Op::OpenClose(path, CREATE, 0o644),
+                Op::OpenClose(path, CREATE | OpenFlags::EXCLUSIVE, 0o644),
+                Op::OpenClose(
                     path,
                     OpenFlags::PATH | OpenFlags::CREATE | OpenFlags::TRUNCATE,
                     0,
                 ),
-                Do::Open(path, OpenFlags::CREATE | OpenFlags::DIRECTORY, 0o644),
-                Do::Size(path, 7),
+                Op::OpenClose(path, OpenFlags::CREATE | OpenFlags::DIRECTORY, 0o644),
+                Op::Truncate(path, 7),
             ] {
                 // What only the kernel can open is no case for comparing.
-                let is_pipe =
-                    matches!(step, Do::Open("/p", flags, _) if !flags.contains(OpenFlags::PATH));
+                let is_pipe = matches!(step, Op::OpenClose("/p", flags, _) if !flags.contains(OpenFlags::PATH));
                 if is_pipe {
                     continue;
                 }

@@ -1,11 +1,11 @@
 //! Data and holes, and copying ranges.
 
 use crate::common::linux::{Pair, same_as_linux};
-use crate::common::steps::Do;
 use crate::common::*;
 use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_fs::*;
+use adit_operations::Operation as Op;
 
 const PAGE: u64 = 4096;
 
@@ -20,8 +20,8 @@ fn seek_everywhere(pair: &mut Pair, file: usize, end: u64) {
             page * PAGE + 1,
             (page * PAGE).saturating_sub(1),
         ] {
-            pair.ask(&root(), Do::Seek(file, offset, true));
-            pair.ask(&root(), Do::Seek(file, offset, false));
+            pair.ask(&root(), Op::SeekData(file, offset));
+            pair.ask(&root(), Op::SeekHole(file, offset));
         }
     }
 }
@@ -31,27 +31,27 @@ fn data_and_holes_are_where_linux_finds_them() {
     same_as_linux(|pair| {
         let root = root();
         let (keep, punch) = (AllocateFlags::KEEP_SIZE, AllocateFlags::PUNCH_HOLE);
-        pair.ask(&root, Do::Keep(1, "/f", CREATE));
-        pair.ask(&root, Do::Mkdir("/d", 0o755));
-        pair.ask(&root, Do::Keep(3, "/f", OpenFlags::PATH));
-        pair.ask(&root, Do::Keep(4, "/f", OpenFlags::WRITE_ONLY));
-        pair.ask(&root, Do::Seek(3, 0, true));
-        pair.ask(&root, Do::Seek(9, 0, true));
+        pair.ask(&root, Op::Open(1, "/f", CREATE, 0o644));
+        pair.ask(&root, Op::Mkdir("/d", 0o755));
+        pair.ask(&root, Op::Open(3, "/f", OpenFlags::PATH, 0o644));
+        pair.ask(&root, Op::Open(4, "/f", OpenFlags::WRITE_ONLY, 0o644));
+        pair.ask(&root, Op::SeekData(3, 0));
+        pair.ask(&root, Op::SeekData(9, 0));
         seek_everywhere(pair, 1, 0);
         for step in [
-            Do::Write(1, 0, b"x"),
-            Do::Write(1, 3 * PAGE, b"x"),
-            Do::Write(1, 5 * PAGE - 1, b"xy"),
-            Do::FileSize(1, 12 * PAGE + 1),
-            Do::Sync(1),
-            Do::Write(1, 9 * PAGE, b"x"),
-            Do::Allocate(1, keep | punch, 3 * PAGE, PAGE),
-            Do::Sync(1),
-            Do::FileSize(1, 9 * PAGE + 5),
-            Do::FileSize(1, 20 * PAGE),
-            Do::Allocate(1, keep | punch, 0, PAGE * 20),
-            Do::Write(1, 19 * PAGE, b"x"),
-            Do::FileSize(1, 0),
+            Op::Write(1, 0, b"x"),
+            Op::Write(1, 3 * PAGE, b"x"),
+            Op::Write(1, 5 * PAGE - 1, b"xy"),
+            Op::Ftruncate(1, 12 * PAGE + 1),
+            Op::Fsync(1),
+            Op::Write(1, 9 * PAGE, b"x"),
+            Op::Fallocate(1, keep | punch, 3 * PAGE, PAGE),
+            Op::Fsync(1),
+            Op::Ftruncate(1, 9 * PAGE + 5),
+            Op::Ftruncate(1, 20 * PAGE),
+            Op::Fallocate(1, keep | punch, 0, PAGE * 20),
+            Op::Write(1, 19 * PAGE, b"x"),
+            Op::Ftruncate(1, 0),
         ] {
             pair.ask(&root, step);
             seek_everywhere(pair, 1, 20 * PAGE);
@@ -152,20 +152,20 @@ fn ranges_are_copied_and_refused_as_on_linux() {
     same_as_linux(|pair| {
         let root = root();
         let user = Credentials::user(10, 10, &[]);
-        pair.step(&root, Do::Keep(1, "/f", CREATE));
-        pair.step(&root, Do::Keep(2, "/g", CREATE));
-        pair.step(&root, Do::Mode("/g", Follow::Yes, 0o6777));
-        pair.step(&root, Do::Keep(3, "/g", RW | OpenFlags::APPEND));
-        pair.step(&root, Do::Keep(4, "/g", RO));
-        pair.step(&root, Do::Keep(5, "/g", OpenFlags::WRITE_ONLY));
-        pair.step(&root, Do::Keep(6, "/g", OpenFlags::PATH));
-        pair.step(&root, Do::Keep(7, "/", RO));
-        pair.step(&user, Do::Keep(8, "/g", RW));
-        pair.step(&root, Do::Write(1, 0, &[7; 10_000]));
-        pair.step(&root, Do::Write(1, 30_000, &[8; 10_000]));
+        pair.step(&root, Op::Open(1, "/f", CREATE, 0o644));
+        pair.step(&root, Op::Open(2, "/g", CREATE, 0o644));
+        pair.step(&root, Op::Chmod("/g", Follow::Yes, 0o6777));
+        pair.step(&root, Op::Open(3, "/g", RW | OpenFlags::APPEND, 0o644));
+        pair.step(&root, Op::Open(4, "/g", RO, 0o644));
+        pair.step(&root, Op::Open(5, "/g", OpenFlags::WRITE_ONLY, 0o644));
+        pair.step(&root, Op::Open(6, "/g", OpenFlags::PATH, 0o644));
+        pair.step(&root, Op::Open(7, "/", RO, 0o644));
+        pair.step(&user, Op::Open(8, "/g", RW, 0o644));
+        pair.step(&root, Op::Write(1, 0, &[7; 10_000]));
+        pair.step(&root, Op::Write(1, 30_000, &[8; 10_000]));
         for from in 1..=7 {
             for to in 1..=7 {
-                pair.step(&root, Do::Copy(from, 0, to, 100_000, 10));
+                pair.step(&root, Op::CopyRange(from, 0, to, 100_000, 10));
             }
         }
         let ranges = [
@@ -187,12 +187,12 @@ fn ranges_are_copied_and_refused_as_on_linux() {
         ];
         for to in [1, 2] {
             for (at, offset, len) in ranges {
-                pair.step(&root, Do::Copy(1, at, to, offset, len));
+                pair.step(&root, Op::CopyRange(1, at, to, offset, len));
             }
         }
-        pair.step(&user, Do::Copy(8, 0, 8, 300_000, 10));
+        pair.step(&user, Op::CopyRange(8, 0, 8, 300_000, 10));
         for file in [1, 2] {
-            pair.ask(&root, Do::Read(file, 0, 400_000));
+            pair.ask(&root, Op::Read(file, 0, 400_000));
         }
     });
 }

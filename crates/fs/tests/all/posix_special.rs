@@ -1,10 +1,10 @@
 //! Pipes, sockets and devices: they are kept for those who ask for them, and do nothing here.
 
 use crate::common::linux::same_as_linux;
-use crate::common::steps::Do;
 use crate::common::*;
 use adit_base::Errno;
 use adit_fs::*;
+use adit_operations::Operation as Op;
 
 const KINDS: [FileKind; 4] = [
     FileKind::Fifo,
@@ -21,8 +21,8 @@ fn root() -> Credentials {
 fn special_files_are_made_and_look_as_on_linux() {
     same_as_linux(|pair| {
         let user = Credentials::user(10, 20, &[]);
-        pair.step(&root(), Do::Mkdir("/d", 0o777));
-        pair.step(&root(), Do::Symlink("d/dangling", "/l"));
+        pair.step(&root(), Op::Mkdir("/d", 0o777));
+        pair.step(&root(), Op::Symlink("d/dangling", "/l"));
         for who in [&root(), &user] {
             for kind in
                 KINDS
@@ -31,12 +31,12 @@ fn special_files_are_made_and_look_as_on_linux() {
             {
                 for (mode, device) in [(0o644, 0), (0o7777, 0x0102), (0o600, 0xfff1_2345)] {
                     for path in ["/d/x", "/d/x/", "/d/x/y", "/no/x", "/", "/d/.", "/l", ""] {
-                        pair.ask(who, Do::Node(path, kind, mode, device));
+                        pair.ask(who, Op::Mknod(path, kind, mode, device));
                     }
                     pair.look();
-                    pair.step(who, Do::Node("/d/y", kind, mode, device));
-                    pair.step(&root(), Do::Unlink("/d/y"));
-                    pair.step(&root(), Do::Unlink("/d/x"));
+                    pair.step(who, Op::Mknod("/d/y", kind, mode, device));
+                    pair.step(&root(), Op::Unlink("/d/y"));
+                    pair.step(&root(), Op::Unlink("/d/x"));
                 }
             }
         }
@@ -49,40 +49,40 @@ fn everything_but_their_content_works_as_on_linux() {
         same_as_linux(|pair| {
             let user = Credentials::user(10, 20, &[]);
             let path = OpenFlags::PATH;
-            pair.step(&root(), Do::Mkdir("/d", 0o777));
-            pair.step(&root(), Do::Node("/n", kind, 0o644, 0x0102));
-            pair.step(&root(), Do::Owner("/n", Follow::Yes, Some(10), Some(20)));
-            pair.step(&user, Do::Mode("/n", Follow::Yes, 0o6755));
-            pair.step(&user, Do::Owner("/n", Follow::Yes, None, Some(20)));
+            pair.step(&root(), Op::Mkdir("/d", 0o777));
+            pair.step(&root(), Op::Mknod("/n", kind, 0o644, 0x0102));
+            pair.step(&root(), Op::Chown("/n", Follow::Yes, Some(10), Some(20)));
+            pair.step(&user, Op::Chmod("/n", Follow::Yes, 0o6755));
+            pair.step(&user, Op::Chown("/n", Follow::Yes, None, Some(20)));
             pair.step(
                 &user,
-                Do::Times("/n", Follow::Yes, SetTime::Now, SetTime::Omit),
+                Op::Utimens("/n", Follow::Yes, SetTime::Now, SetTime::Omit),
             );
-            pair.step(&user, Do::Access("/n", Follow::Yes, Access::all()));
-            pair.step(&user, Do::Size("/n", 5));
-            pair.step(&user, Do::ReadLink("/n"));
-            pair.step(&user, Do::Stat("/n/", Follow::Yes));
-            pair.step(&user, Do::Stat("/n/x", Follow::Yes));
-            pair.step(&user, Do::Open("/n", OpenFlags::DIRECTORY, 0));
-            pair.step(&user, Do::Open("/n", CREATE | OpenFlags::EXCLUSIVE, 0));
-            pair.step(&user, Do::Open("/n", path | OpenFlags::DIRECTORY, 0));
-            pair.step(&root(), Do::Link("/n", Follow::No, "/d/second"));
-            pair.step(&root(), Do::Rename("/n", "/d/moved", RenameFlags::empty()));
+            pair.step(&user, Op::Access("/n", Follow::Yes, Access::all()));
+            pair.step(&user, Op::Truncate("/n", 5));
+            pair.step(&user, Op::Readlink("/n"));
+            pair.step(&user, Op::Stat("/n/", Follow::Yes));
+            pair.step(&user, Op::Stat("/n/x", Follow::Yes));
+            pair.step(&user, Op::OpenClose("/n", OpenFlags::DIRECTORY, 0));
+            pair.step(&user, Op::OpenClose("/n", CREATE | OpenFlags::EXCLUSIVE, 0));
+            pair.step(&user, Op::OpenClose("/n", path | OpenFlags::DIRECTORY, 0));
+            pair.step(&root(), Op::Link("/n", Follow::No, "/d/second"));
+            pair.step(&root(), Op::Rename("/n", "/d/moved", RenameFlags::empty()));
             pair.step(
                 &root(),
-                Do::Rename("/d/moved", "/d/second", RenameFlags::empty()),
+                Op::Rename("/d/moved", "/d/second", RenameFlags::empty()),
             );
-            pair.step(&root(), Do::Keep(1, "/d/second", path));
-            pair.step(&root(), Do::Unlink("/d/second"));
-            pair.step(&root(), Do::Unlink("/d/moved"));
-            pair.step(&root(), Do::FileStat(1));
-            pair.step(&root(), Do::Read(1, 0, 1));
-            pair.step(&root(), Do::Write(1, 0, b"x"));
-            pair.step(&root(), Do::FileSize(1, 0));
-            pair.step(&root(), Do::Sync(1));
-            pair.step(&root(), Do::Flock(1));
-            pair.step(&root(), Do::FileTimes(1, SetTime::Now, SetTime::Now));
-            pair.step(&root(), Do::Close(1));
+            pair.step(&root(), Op::Open(1, "/d/second", path, 0o644));
+            pair.step(&root(), Op::Unlink("/d/second"));
+            pair.step(&root(), Op::Unlink("/d/moved"));
+            pair.step(&root(), Op::Fstat(1));
+            pair.step(&root(), Op::Read(1, 0, 1));
+            pair.step(&root(), Op::Write(1, 0, b"x"));
+            pair.step(&root(), Op::Ftruncate(1, 0));
+            pair.step(&root(), Op::Fsync(1));
+            pair.step(&root(), Op::Flock(1));
+            pair.step(&root(), Op::Futimens(1, SetTime::Now, SetTime::Now));
+            pair.step(&root(), Op::Close(1));
         });
     }
 }

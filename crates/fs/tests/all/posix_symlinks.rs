@@ -2,11 +2,11 @@
 
 use crate::common;
 use crate::common::linux::same_as_linux;
-use crate::common::steps::Do;
 use crate::common::*;
 use adit_base::Errno;
 use adit_block::{FaultConfig, FaultDevice};
 use adit_fs::*;
+use adit_operations::Operation as Op;
 
 const EXCL: OpenFlags = CREATE.union(OpenFlags::EXCLUSIVE);
 const NOFOLLOW: OpenFlags = OpenFlags::NOFOLLOW;
@@ -52,14 +52,14 @@ fn paths() -> Vec<String> {
 
 fn plant(pair: &mut common::linux::Pair) {
     let root = Credentials::user(0, 0, &[]);
-    pair.ask(&root, Do::Mkdir("/d", 0o755));
-    pair.ask(&root, Do::Mkdir("/d/sub", 0o755));
-    pair.ask(&root, Do::Mkdir("/d/locked", 0o700));
+    pair.ask(&root, Op::Mkdir("/d", 0o755));
+    pair.ask(&root, Op::Mkdir("/d/sub", 0o755));
+    pair.ask(&root, Op::Mkdir("/d/locked", 0o700));
     for path in ["/f", "/d/f", "/d/locked/f"] {
-        pair.ask(&root, Do::Open(path, CREATE, 0o644));
+        pair.ask(&root, Op::OpenClose(path, CREATE, 0o644));
     }
     for (target, path) in LINKS {
-        pair.ask(&root, Do::Symlink(target, path));
+        pair.ask(&root, Op::Symlink(target, path));
     }
 }
 
@@ -70,11 +70,11 @@ fn looking_through_symbolic_links_is_as_on_linux() {
         for who in [Credentials::user(0, 0, &[]), Credentials::user(7, 7, &[])] {
             for path in paths() {
                 for follow in [Follow::Yes, Follow::No] {
-                    pair.ask(&who, Do::Stat(&path, follow));
-                    pair.ask(&who, Do::Access(&path, follow, Access::READ));
-                    pair.ask(&who, Do::Names(&path, follow));
+                    pair.ask(&who, Op::Stat(&path, follow));
+                    pair.ask(&who, Op::Access(&path, follow, Access::READ));
+                    pair.ask(&who, Op::Listxattr(&path, follow));
                 }
-                pair.ask(&who, Do::ReadLink(&path));
+                pair.ask(&who, Op::Readlink(&path));
                 for flags in [
                     RO,
                     NOFOLLOW,
@@ -84,7 +84,7 @@ fn looking_through_symbolic_links_is_as_on_linux() {
                     OpenFlags::DIRECTORY,
                     OpenFlags::DIRECTORY | NOFOLLOW,
                 ] {
-                    pair.ask(&who, Do::Open(&path, flags, 0));
+                    pair.ask(&who, Op::OpenClose(&path, flags, 0));
                 }
             }
         }
@@ -103,37 +103,37 @@ fn changing_things_through_symbolic_links_is_as_on_linux() {
         for path in &all {
             // What these make is removed again, wherever it came to be.
             for flags in [CREATE, EXCL, CREATE | NOFOLLOW, EXCL | NOFOLLOW] {
-                pair.ask(&root, Do::Open(path, flags, 0o640));
+                pair.ask(&root, Op::OpenClose(path, flags, 0o640));
                 for made in ["/nothing", "/x", "/d/x", "/d/sub/x"] {
-                    pair.ask(&root, Do::Unlink(made));
+                    pair.ask(&root, Op::Unlink(made));
                 }
             }
             for make in [
-                Do::Mkdir(path, 0o750),
-                Do::Node(path, FileKind::Fifo, 0o600, 0),
-                Do::Symlink("t", path),
-                Do::Link("/d/f", Follow::No, path),
-                Do::Link(path, Follow::Yes, "/new"),
-                Do::Link(path, Follow::No, "/new"),
-                Do::Size(path, 3),
+                Op::Mkdir(path, 0o750),
+                Op::Mknod(path, FileKind::Fifo, 0o600, 0),
+                Op::Symlink("t", path),
+                Op::Link("/d/f", Follow::No, path),
+                Op::Link(path, Follow::Yes, "/new"),
+                Op::Link(path, Follow::No, "/new"),
+                Op::Truncate(path, 3),
             ] {
                 pair.ask(&root, make);
                 for made in ["/nothing", "/x", "/d/x", "/d/sub/x", "/new"] {
-                    pair.ask(&root, Do::Unlink(made));
-                    pair.ask(&root, Do::Rmdir(made));
+                    pair.ask(&root, Op::Unlink(made));
+                    pair.ask(&root, Op::Rmdir(made));
                 }
             }
             for follow in [Follow::Yes, Follow::No] {
-                pair.ask(&root, Do::Mode(path, follow, 0o751));
-                pair.ask(&root, Do::Owner(path, follow, Some(3), None));
-                pair.ask(&root, Do::Owner(path, follow, Some(0), None));
-                pair.ask(&root, Do::Times(path, follow, SetTime::Now, SetTime::Now));
+                pair.ask(&root, Op::Chmod(path, follow, 0o751));
+                pair.ask(&root, Op::Chown(path, follow, Some(3), None));
+                pair.ask(&root, Op::Chown(path, follow, Some(0), None));
+                pair.ask(&root, Op::Utimens(path, follow, SetTime::Now, SetTime::Now));
                 let any = XattrMode::Any;
-                pair.ask(&root, Do::Set(path, follow, "user.a", b"1", any));
-                pair.ask(&root, Do::Set(path, follow, "trusted.a", b"1", any));
-                pair.ask(&root, Do::Get(path, follow, "trusted.a"));
-                pair.ask(&root, Do::Get(path, follow, "user.a"));
-                pair.ask(&root, Do::Remove(path, follow, "trusted.a"));
+                pair.ask(&root, Op::Setxattr(path, follow, "user.a", b"1", any));
+                pair.ask(&root, Op::Setxattr(path, follow, "trusted.a", b"1", any));
+                pair.ask(&root, Op::Getxattr(path, follow, "trusted.a"));
+                pair.ask(&root, Op::Getxattr(path, follow, "user.a"));
+                pair.ask(&root, Op::Removexattr(path, follow, "trusted.a"));
             }
         }
         pair.look();
@@ -150,14 +150,14 @@ fn taking_names_away_through_symbolic_links_is_as_on_linux() {
             for path in all.iter().filter(|path| path.ends_with(ends)) {
                 pair.ask(
                     &root,
-                    Do::Rename(path, "/d/sub/moved", RenameFlags::empty()),
+                    Op::Rename(path, "/d/sub/moved", RenameFlags::empty()),
                 );
                 pair.ask(
                     &root,
-                    Do::Rename("/d/sub/moved", path, RenameFlags::empty()),
+                    Op::Rename("/d/sub/moved", path, RenameFlags::empty()),
                 );
-                pair.ask(&root, Do::Rmdir(path));
-                pair.ask(&root, Do::Unlink(path));
+                pair.ask(&root, Op::Rmdir(path));
+                pair.ask(&root, Op::Unlink(path));
             }
             pair.look();
         });
@@ -172,43 +172,43 @@ fn links_and_their_times_change_as_on_linux() {
         let user = Credentials::user(7, 8, &[]);
         plant(pair);
         pair.look();
-        pair.step(&root, Do::Symlink("f", "/new"));
-        pair.step(&root, Do::ReadLink("/new"));
-        pair.step(&root, Do::ReadLink("/new"));
-        pair.step(&root, Do::Open("/new", RO, 0));
-        pair.step(&root, Do::Stat("/new", Follow::No));
-        pair.step(&root, Do::Owner("/new", Follow::No, Some(7), Some(8)));
-        pair.step(&root, Do::ReadLink("/new"));
-        pair.step(&root, Do::Owner("/new", Follow::Yes, Some(7), Some(8)));
-        pair.step(&user, Do::Owner("/new", Follow::No, None, Some(8)));
-        pair.step(&user, Do::Owner("/new", Follow::No, None, Some(9)));
+        pair.step(&root, Op::Symlink("f", "/new"));
+        pair.step(&root, Op::Readlink("/new"));
+        pair.step(&root, Op::Readlink("/new"));
+        pair.step(&root, Op::OpenClose("/new", RO, 0));
+        pair.step(&root, Op::Stat("/new", Follow::No));
+        pair.step(&root, Op::Chown("/new", Follow::No, Some(7), Some(8)));
+        pair.step(&root, Op::Readlink("/new"));
+        pair.step(&root, Op::Chown("/new", Follow::Yes, Some(7), Some(8)));
+        pair.step(&user, Op::Chown("/new", Follow::No, None, Some(8)));
+        pair.step(&user, Op::Chown("/new", Follow::No, None, Some(9)));
         let then = SetTime::To(adit_base::clock::Timestamp {
             seconds: 1000,
             nanoseconds: 5,
         });
-        pair.step(&user, Do::Times("/new", Follow::No, then, SetTime::Omit));
-        pair.step(&user, Do::ReadLink("/new"));
-        pair.step(&user, Do::Times("/self", Follow::No, then, SetTime::Omit));
+        pair.step(&user, Op::Utimens("/new", Follow::No, then, SetTime::Omit));
+        pair.step(&user, Op::Readlink("/new"));
+        pair.step(&user, Op::Utimens("/self", Follow::No, then, SetTime::Omit));
         pair.step(
             &user,
-            Do::Times("/self", Follow::No, SetTime::Now, SetTime::Now),
+            Op::Utimens("/self", Follow::No, SetTime::Now, SetTime::Now),
         );
-        pair.step(&root, Do::Link("/new", Follow::No, "/other"));
-        pair.step(&root, Do::ReadLink("/new"));
-        pair.step(&root, Do::Link("/new", Follow::Yes, "/another"));
+        pair.step(&root, Op::Link("/new", Follow::No, "/other"));
+        pair.step(&root, Op::Readlink("/new"));
+        pair.step(&root, Op::Link("/new", Follow::Yes, "/another"));
         pair.step(
             &root,
-            Do::Rename("/other", "/d/moved", RenameFlags::empty()),
+            Op::Rename("/other", "/d/moved", RenameFlags::empty()),
         );
-        pair.step(&root, Do::Rename("/d/moved", "/f", RenameFlags::empty()));
-        pair.step(&root, Do::Unlink("/new"));
-        pair.step(&root, Do::Keep(1, "/self", PATH | NOFOLLOW));
-        pair.step(&root, Do::FileStat(1));
-        pair.step(&root, Do::FileMode(1, 0o600));
-        pair.step(&root, Do::FileOwner(1, Some(1), None));
-        pair.step(&root, Do::Unlink("/self"));
-        pair.step(&root, Do::FileStat(1));
-        pair.step(&root, Do::Close(1));
+        pair.step(&root, Op::Rename("/d/moved", "/f", RenameFlags::empty()));
+        pair.step(&root, Op::Unlink("/new"));
+        pair.step(&root, Op::Open(1, "/self", PATH | NOFOLLOW, 0o644));
+        pair.step(&root, Op::Fstat(1));
+        pair.step(&root, Op::Fchmod(1, 0o600));
+        pair.step(&root, Op::Fchown(1, Some(1), None));
+        pair.step(&root, Op::Unlink("/self"));
+        pair.step(&root, Op::Fstat(1));
+        pair.step(&root, Op::Close(1));
     });
 }
 

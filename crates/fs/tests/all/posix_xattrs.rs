@@ -1,10 +1,10 @@
 //! Extended attributes: namespaces, who may, flags, and bounds.
 
 use crate::common::linux::same_as_linux;
-use crate::common::steps::Do;
 use crate::common::*;
 use adit_base::Errno;
 use adit_fs::*;
+use adit_operations::Operation as Op;
 
 fn root() -> Credentials {
     Credentials::user(0, 0, &[])
@@ -39,43 +39,46 @@ fn namespaces_are_read_and_written_by_whom_linux_lets() {
         Credentials::user(13, 23, &[]),
     ];
     same_as_linux(|pair| {
-        pair.ask(&root(), Do::Mkdir("/d", 0o755));
-        pair.ask(&root(), Do::Mkdir("/sticky", 0o755));
-        pair.ask(&root(), Do::Open("/f", CREATE, 0o644));
-        pair.ask(&root(), Do::Symlink("f", "/l"));
-        pair.ask(&root(), Do::Node("/p", FileKind::Fifo, 0o644, 0));
-        pair.ask(&root(), Do::Node("/c", FileKind::CharDevice, 0o644, 0x0102));
+        pair.ask(&root(), Op::Mkdir("/d", 0o755));
+        pair.ask(&root(), Op::Mkdir("/sticky", 0o755));
+        pair.ask(&root(), Op::OpenClose("/f", CREATE, 0o644));
+        pair.ask(&root(), Op::Symlink("f", "/l"));
+        pair.ask(&root(), Op::Mknod("/p", FileKind::Fifo, 0o644, 0));
+        pair.ask(
+            &root(),
+            Op::Mknod("/c", FileKind::CharDevice, 0o644, 0x0102),
+        );
         for path in ["/f", "/d", "/sticky", "/l", "/p", "/c", "/missing"] {
             for mode in [0o755, 0o770, 0o777, 0o077, 0o222, 0o444] {
                 let sticky = if path == "/sticky" { 0o1000 } else { 0 };
-                pair.ask(&root(), Do::Mode(path, Follow::No, mode | sticky));
-                pair.ask(&root(), Do::Owner(path, Follow::No, Some(10), Some(20)));
+                pair.ask(&root(), Op::Chmod(path, Follow::No, mode | sticky));
+                pair.ask(&root(), Op::Chown(path, Follow::No, Some(10), Some(20)));
                 for who in &people {
                     for name in names.into_iter().chain([&*long, &*longer]) {
                         // Those of access control lists are not looked into here: see docs/posix.md.
                         let is_list = name.starts_with("system.posix_acl");
-                        pair.ask(who, Do::Get(path, Follow::No, name));
-                        pair.ask(who, Do::Remove(path, Follow::No, name));
+                        pair.ask(who, Op::Getxattr(path, Follow::No, name));
+                        pair.ask(who, Op::Removexattr(path, Follow::No, name));
                         if !is_list {
                             pair.ask(
                                 who,
-                                Do::Set(path, Follow::No, name, b"1", XattrMode::Replace),
+                                Op::Setxattr(path, Follow::No, name, b"1", XattrMode::Replace),
                             );
-                            pair.ask(who, Do::Set(path, Follow::No, name, b"2", ANY));
+                            pair.ask(who, Op::Setxattr(path, Follow::No, name, b"2", ANY));
                             pair.ask(
                                 who,
-                                Do::Set(path, Follow::No, name, b"3", XattrMode::Create),
+                                Op::Setxattr(path, Follow::No, name, b"3", XattrMode::Create),
                             );
                             pair.ask(
                                 who,
-                                Do::Set(path, Follow::No, name, b"4", XattrMode::Replace),
+                                Op::Setxattr(path, Follow::No, name, b"4", XattrMode::Replace),
                             );
                         }
                         for reader in &people {
-                            pair.ask(reader, Do::Get(path, Follow::No, name));
-                            pair.ask(reader, Do::Names(path, Follow::No));
+                            pair.ask(reader, Op::Getxattr(path, Follow::No, name));
+                            pair.ask(reader, Op::Listxattr(path, Follow::No));
                         }
-                        pair.ask(&root(), Do::Remove(path, Follow::No, name));
+                        pair.ask(&root(), Op::Removexattr(path, Follow::No, name));
                     }
                 }
             }
@@ -87,32 +90,32 @@ fn namespaces_are_read_and_written_by_whom_linux_lets() {
 fn files_that_are_open_obey_whoever_opened_them_and_paths_have_none() {
     same_as_linux(|pair| {
         let user = Credentials::user(10, 20, &[]);
-        pair.ask(&root(), Do::Open("/f", CREATE, 0));
-        pair.ask(&root(), Do::Owner("/f", Follow::No, Some(10), None));
-        pair.ask(&root(), Do::Mode("/f", Follow::No, 0o600));
-        pair.ask(&user, Do::Keep(1, "/f", RO));
-        pair.ask(&user, Do::Keep(2, "/f", OpenFlags::PATH));
+        pair.ask(&root(), Op::OpenClose("/f", CREATE, 0));
+        pair.ask(&root(), Op::Chown("/f", Follow::No, Some(10), None));
+        pair.ask(&root(), Op::Chmod("/f", Follow::No, 0o600));
+        pair.ask(&user, Op::Open(1, "/f", RO, 0o644));
+        pair.ask(&user, Op::Open(2, "/f", OpenFlags::PATH, 0o644));
         for number in [1, 2] {
-            pair.ask(&user, Do::FileSet(number, "user.x", b"1"));
-            pair.ask(&user, Do::FileSet(number, "trusted.x", b"1"));
-            pair.ask(&user, Do::FileGet(number, "user.x"));
-            pair.ask(&user, Do::FileMode(number, 0o640));
-            pair.ask(&user, Do::FileOwner(number, None, Some(20)));
-            pair.ask(&user, Do::FileTimes(number, SetTime::Now, SetTime::Now));
-            pair.ask(&user, Do::FileSize(number, 3));
-            pair.ask(&user, Do::Allocate(number, AllocateFlags::empty(), 0, 3));
-            pair.ask(&user, Do::Allocate(number, AllocateFlags::empty(), 0, 0));
+            pair.ask(&user, Op::Fsetxattr(number, "user.x", b"1"));
+            pair.ask(&user, Op::Fsetxattr(number, "trusted.x", b"1"));
+            pair.ask(&user, Op::Fgetxattr(number, "user.x"));
+            pair.ask(&user, Op::Fchmod(number, 0o640));
+            pair.ask(&user, Op::Fchown(number, None, Some(20)));
+            pair.ask(&user, Op::Futimens(number, SetTime::Now, SetTime::Now));
+            pair.ask(&user, Op::Ftruncate(number, 3));
+            pair.ask(&user, Op::Fallocate(number, AllocateFlags::empty(), 0, 3));
+            pair.ask(&user, Op::Fallocate(number, AllocateFlags::empty(), 0, 0));
             pair.ask(
                 &user,
-                Do::Allocate(number, AllocateFlags::from_bits_retain(0x1000), 0, 1),
+                Op::Fallocate(number, AllocateFlags::from_bits_retain(0x1000), 0, 1),
             );
-            pair.ask(&user, Do::Write(number, 0, b"x"));
-            pair.ask(&user, Do::Read(number, 0, 1));
-            pair.ask(&user, Do::List(number));
-            pair.ask(&user, Do::Flock(number));
-            pair.ask(&user, Do::Sync(number));
-            pair.ask(&user, Do::FileStat(number));
-            pair.ask(&user, Do::Close(number));
+            pair.ask(&user, Op::Write(number, 0, b"x"));
+            pair.ask(&user, Op::Read(number, 0, 1));
+            pair.ask(&user, Op::Readdir(number));
+            pair.ask(&user, Op::Flock(number));
+            pair.ask(&user, Op::Fsync(number));
+            pair.ask(&user, Op::Fstat(number));
+            pair.ask(&user, Op::Close(number));
         }
         pair.look();
     });

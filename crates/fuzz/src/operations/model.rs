@@ -1,61 +1,149 @@
 //! What a file system should be after a sequence of operations: maps and vectors.
 
+use crate::volume::SELF;
 use adit_base::Errno;
+use adit_fs::{AllocateFlags, Credentials, FileKind, OpenFlags, RenameFlags};
+use adit_operations::{Answer, Node, Operation, Outcome, Target};
 use std::collections::BTreeMap;
 
-pub(super) type Answer<T = ()> = Result<T, Errno>;
+type Result<T = ()> = std::result::Result<T, Errno>;
 
 /// What a symbolic link says here: nothing is there.
-pub(super) const NOWHERE: &[u8] = b"/nowhere";
+pub(super) const NOWHERE: &str = "/nowhere";
 const ROOT: usize = 0;
 
-#[derive(Clone, Debug)]
-pub(super) enum Node {
+#[derive(Debug)]
+enum Content {
     Directory(BTreeMap<String, usize>),
     File(Vec<u8>),
     Symlink,
 }
 
 /// Inodes by number; a name is in a directory.
+#[derive(Default)]
 pub(super) struct Model {
-    nodes: Vec<Node>,
-    attributes: Vec<BTreeMap<String, Vec<u8>>>,
+    inodes: Vec<(Content, BTreeMap<String, Vec<u8>>)>,
+    /// Open files by slot.
+    pub(super) open: BTreeMap<usize, usize>,
 }
 
-/// How a rename treats what is there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Over {
-    Replace,
-    Refuse,
-    Exchange,
+impl Target for Model {
+    fn perform(&mut self, _: &Credentials, operation: &Operation<'_>) -> Outcome {
+        match *operation {
+            Operation::Open(slot, path, flags, _) => {
+                let number = self.open(path, flags.contains(OpenFlags::CREATE))?;
+                self.open.insert(slot, number);
+            }
+            Operation::Close(slot) => drop(self.open.remove(&slot).ok_or(Errno::BADF)?),
+            Operation::Read(slot, offset, len) => {
+                let content = self.content(slot)?;
+                let from = content.len().min(offset as usize);
+                let to = content.len().min(from + len);
+                return Ok(Answer::Bytes(content[from..to].to_vec()));
+            }
+            Operation::Write(slot, offset, data) => {
+                write(self.content(slot)?, offset as usize, data);
+                return Ok(Answer::Number(data.len() as u64));
+            }
+            Operation::Append(slot, data) => {
+                let content = self.content(slot)?;
+                content.extend_from_slice(data);
+                return Ok(Answer::Number((content.len() - data.len()) as u64));
+            }
+            Operation::WriteAtomic(slot, ranges, _) => {
+                let content = self.content(slot)?;
+                let ranges = ranges.iter();
+                ranges.for_each(|(offset, data)| write(content, *offset as usize, data));
+            }
+            Operation::CopyRange(from, offset, to, place, len) => {
+                return self.copy(from, offset as usize, to, place as usize, len as usize);
+            }
+            Operation::Truncate(path, size) => {
+                let number = self.find(path)?;
+                match &mut self.inodes[number].0 {
+                    Content::Directory(_) => return Err(Errno::ISDIR),
+                    Content::File(content) => content.resize(size as usize, 0),
+                    Content::Symlink => return Err(Errno::NOENT),
+                }
+            }
+            Operation::Fallocate(slot, mode, offset, len) => {
+                let (from, to) = (offset as usize, (offset + len) as usize);
+                let content = self.content(slot)?;
+                if !mode.contains(AllocateFlags::KEEP_SIZE) {
+                    content.resize(content.len().max(to), 0);
+                }
+                let to = content.len().min(to);
+                let zeroes = AllocateFlags::PUNCH_HOLE | AllocateFlags::ZERO_RANGE;
+                if mode.intersects(zeroes) && from < to {
+                    content[from..to].fill(0);
+                }
+            }
+            Operation::Fsync(slot) => drop(self.content(slot)?),
+            Operation::Syncfs => (),
+            Operation::Mkdir(path, _) => self.add(path, Content::Directory(BTreeMap::new()))?,
+            Operation::Symlink(_, path) => self.add(path, Content::Symlink)?,
+            Operation::Readlink(path) => match self.inodes[self.find(path)?].0 {
+                Content::Symlink => return Ok(Answer::Bytes(NOWHERE.into())),
+                _ => return Err(Errno::INVAL),
+            },
+            Operation::Link(from, _, to) => self.link(from, to)?,
+            Operation::Unlink(path) => self.unlink(path)?,
+            Operation::Rmdir(path) => self.rmdir(path)?,
+            Operation::Rename(from, to, flags) => self.rename(from, to, flags)?,
+            Operation::List(path, _) => return Ok(Answer::Entries(self.entries(path)?)),
+            Operation::Stat(path, _) => return Ok(Answer::Node(self.node(self.find(path)?))),
+            Operation::Getxattr(path, _, name) => {
+                let value = self.attributes(path)?.get(name);
+                return Ok(Answer::Bytes(value.ok_or(Errno::NODATA)?.clone()));
+            }
+            Operation::Setxattr(path, _, name, value, _) => {
+                self.attributes(path)?.insert(name.into(), value.into());
+            }
+            Operation::Removexattr(path, _, name) => {
+                let removed = self.attributes(path)?.remove(name);
+                removed.ok_or(Errno::NODATA)?;
+            }
+            Operation::Listxattr(path, _) => {
+                let names = self.inodes[self.find(path)?].1.keys();
+                return Ok(Answer::Names(names.cloned().collect()));
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        Ok(Answer::Done)
+    }
+}
+
+fn write(content: &mut Vec<u8>, offset: usize, data: &[u8]) {
+    content.resize(content.len().max(offset + data.len()), 0);
+    content[offset..offset + data.len()].copy_from_slice(data);
 }
 
 impl Model {
     pub(super) fn new() -> Model {
         Model {
-            nodes: vec![Node::Directory(BTreeMap::new())],
-            attributes: vec![BTreeMap::new()],
+            inodes: vec![(Content::Directory(BTreeMap::new()), BTreeMap::new())],
+            open: BTreeMap::new(),
         }
     }
 
-    fn names(&self, directory: usize) -> Answer<&BTreeMap<String, usize>> {
-        match &self.nodes[directory] {
-            Node::Directory(names) => Ok(names),
-            Node::File(_) => Err(Errno::NOTDIR),
+    fn names(&self, directory: usize) -> Result<&BTreeMap<String, usize>> {
+        match &self.inodes[directory].0 {
+            Content::Directory(names) => Ok(names),
+            Content::File(_) => Err(Errno::NOTDIR),
             // It would be followed, and there is nothing.
-            Node::Symlink => Err(Errno::NOENT),
+            Content::Symlink => Err(Errno::NOENT),
         }
     }
 
     fn names_mut(&mut self, directory: usize) -> &mut BTreeMap<String, usize> {
-        match &mut self.nodes[directory] {
-            Node::Directory(names) => names,
+        match &mut self.inodes[directory].0 {
+            Content::Directory(names) => names,
             node => panic!("{node:?} is no directory"),
         }
     }
 
     /// The directory that the last name of a path is in, and that name.
-    fn parent<'p>(&self, path: &'p str) -> Answer<(usize, &'p str)> {
+    fn parent<'p>(&self, path: &'p str) -> Result<(usize, &'p str)> {
         let (above, name) = path.rsplit_once('/').expect("paths begin at the root");
         let mut directory = ROOT;
         for name in above.split('/').filter(|name| !name.is_empty()) {
@@ -65,123 +153,114 @@ impl Model {
         Ok((directory, name))
     }
 
-    pub(super) fn find(&self, path: &str) -> Answer<usize> {
+    fn find(&self, path: &str) -> Result<usize> {
+        if path == "/" {
+            return Ok(ROOT);
+        }
         let (parent, name) = self.parent(path)?;
         self.names(parent)?.get(name).copied().ok_or(Errno::NOENT)
     }
 
-    fn add(&mut self, path: &str, node: Node) -> Answer<usize> {
+    fn add(&mut self, path: &str, content: Content) -> Result {
         let (parent, name) = self.parent(path)?;
         if self.names(parent)?.contains_key(name) {
             return Err(Errno::EXIST);
         }
-        self.nodes.push(node);
-        self.attributes.push(BTreeMap::new());
-        let number = self.nodes.len() - 1;
+        let number = self.inodes.len();
+        self.inodes.push((content, BTreeMap::new()));
         self.names_mut(parent).insert(name.to_owned(), number);
-        Ok(number)
-    }
-
-    pub(super) fn mkdir(&mut self, path: &str) -> Answer {
-        self.add(path, Node::Directory(BTreeMap::new())).map(drop)
-    }
-
-    pub(super) fn symlink(&mut self, path: &str) -> Answer {
-        self.add(path, Node::Symlink).map(drop)
+        Ok(())
     }
 
     /// Opens a file, not following a link.
-    pub(super) fn open(&mut self, path: &str, create: bool) -> Answer<usize> {
-        match self.find(path) {
-            Ok(number) => match self.nodes[number] {
-                Node::Directory(_) => Err(Errno::ISDIR),
-                Node::File(_) => Ok(number),
-                Node::Symlink => Err(Errno::LOOP),
-            },
-            Err(Errno::NOENT) if create => self.add(path, Node::File(Vec::new())),
-            Err(errno) => Err(errno),
+    fn open(&mut self, path: &str, create: bool) -> Result<usize> {
+        if create && self.find(path) == Err(Errno::NOENT) {
+            self.add(path, Content::File(Vec::new()))?;
         }
-    }
-
-    pub(super) fn content(&mut self, number: usize) -> &mut Vec<u8> {
-        match &mut self.nodes[number] {
-            Node::File(content) => content,
-            node => panic!("{node:?} is no file"),
-        }
-    }
-
-    pub(super) fn write(&mut self, number: usize, offset: usize, data: &[u8]) {
-        let content = self.content(number);
-        if data.is_empty() {
-            return;
-        }
-        content.resize(content.len().max(offset + data.len()), 0);
-        content[offset..offset + data.len()].copy_from_slice(data);
-    }
-
-    pub(super) fn truncate(&mut self, path: &str, size: usize) -> Answer {
         let number = self.find(path)?;
-        match &mut self.nodes[number] {
-            Node::Directory(_) => Err(Errno::ISDIR),
-            Node::File(content) => {
-                content.resize(size, 0);
-                Ok(())
-            }
-            Node::Symlink => Err(Errno::NOENT),
+        match self.inodes[number].0 {
+            Content::Directory(_) => Err(Errno::ISDIR),
+            Content::File(_) => Ok(number),
+            Content::Symlink => Err(Errno::LOOP),
         }
     }
 
-    pub(super) fn unlink(&mut self, path: &str) -> Answer {
+    /// The content of an open file.
+    fn content(&mut self, slot: usize) -> Result<&mut Vec<u8>> {
+        let number = *self.open.get(&slot).ok_or(Errno::BADF)?;
+        match &mut self.inodes[number].0 {
+            Content::File(content) => Ok(content),
+            content => panic!("{content:?} is no file"),
+        }
+    }
+
+    fn copy(&mut self, from: usize, offset: usize, to: usize, place: usize, len: usize) -> Outcome {
+        let content = self.content(from)?;
+        let start = content.len().min(offset);
+        let data = content[start..content.len().min(start + len)].to_vec();
+        let count = data.len();
+        self.content(to)?;
+        let is_same = self.open[&from] == self.open[&to];
+        if is_same && offset < place + count && place < offset + count {
+            return Err(Errno::INVAL);
+        }
+        if count > 0 {
+            write(self.content(to)?, place, &data);
+        }
+        Ok(Answer::Number(count as u64))
+    }
+
+    fn unlink(&mut self, path: &str) -> Result {
         let (parent, name) = self.parent(path)?;
         let number = *self.names(parent)?.get(name).ok_or(Errno::NOENT)?;
-        if matches!(self.nodes[number], Node::Directory(_)) {
+        if matches!(self.inodes[number].0, Content::Directory(_)) {
             return Err(Errno::ISDIR);
         }
         self.names_mut(parent).remove(name);
         Ok(())
     }
 
-    pub(super) fn rmdir(&mut self, path: &str) -> Answer {
+    fn rmdir(&mut self, path: &str) -> Result {
         let (parent, name) = self.parent(path)?;
         let number = *self.names(parent)?.get(name).ok_or(Errno::NOENT)?;
-        match &self.nodes[number] {
-            Node::Directory(names) if names.is_empty() => {}
-            Node::Directory(_) => return Err(Errno::NOTEMPTY),
+        match &self.inodes[number].0 {
+            Content::Directory(names) if names.is_empty() => {}
+            Content::Directory(_) => return Err(Errno::NOTEMPTY),
             _ => return Err(Errno::NOTDIR),
         }
         self.names_mut(parent).remove(name);
         Ok(())
     }
 
-    pub(super) fn link(&mut self, existing: &str, path: &str) -> Answer {
+    fn link(&mut self, existing: &str, path: &str) -> Result {
         let number = self.find(existing)?;
         let (parent, name) = self.parent(path)?;
         if self.names(parent)?.contains_key(name) {
             return Err(Errno::EXIST);
         }
-        if matches!(self.nodes[number], Node::Directory(_)) {
+        if matches!(self.inodes[number].0, Content::Directory(_)) {
             return Err(Errno::PERM);
         }
         self.names_mut(parent).insert(name.to_owned(), number);
         Ok(())
     }
 
-    pub(super) fn rename(&mut self, from: &str, to: &str, over: Over) -> Answer {
+    fn rename(&mut self, from: &str, to: &str, flags: RenameFlags) -> Result {
         let (old_parent, old_name) = self.parent(from)?;
         let (new_parent, new_name) = self.parent(to)?;
         let source = *self.names(old_parent)?.get(old_name).ok_or(Errno::NOENT)?;
         let target = self.names(new_parent)?.get(new_name).copied();
-        if target.is_some() && over == Over::Refuse {
+        if target.is_some() && flags.contains(RenameFlags::NO_REPLACE) {
             return Err(Errno::EXIST);
         }
-        if target.is_none() && over == Over::Exchange {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if target.is_none() && exchange {
             return Err(Errno::NOENT);
         }
         if to.starts_with(&format!("{from}/")) {
             return Err(Errno::INVAL);
         }
         if from.starts_with(&format!("{to}/")) {
-            let exchange = over == Over::Exchange;
             return Err(if exchange {
                 Errno::INVAL
             } else {
@@ -191,41 +270,79 @@ impl Model {
         if target == Some(source) {
             return Ok(());
         }
-        let is_directory = matches!(self.nodes[source], Node::Directory(_));
-        match target.map(|target| &self.nodes[target]) {
-            _ if over == Over::Exchange => {}
-            Some(Node::Directory(_)) if !is_directory => return Err(Errno::ISDIR),
-            Some(Node::Directory(names)) if !names.is_empty() => return Err(Errno::NOTEMPTY),
-            Some(Node::File(_) | Node::Symlink) if is_directory => return Err(Errno::NOTDIR),
+        let is_directory = matches!(self.inodes[source].0, Content::Directory(_));
+        match target.map(|target| &self.inodes[target].0) {
+            _ if exchange => {}
+            Some(Content::Directory(_)) if !is_directory => return Err(Errno::ISDIR),
+            Some(Content::Directory(names)) if !names.is_empty() => return Err(Errno::NOTEMPTY),
+            Some(Content::File(_) | Content::Symlink) if is_directory => return Err(Errno::NOTDIR),
             _ => {}
         }
         self.names_mut(old_parent).remove(old_name);
         self.names_mut(new_parent)
             .insert(new_name.to_owned(), source);
-        if let Some(target) = target.filter(|_| over == Over::Exchange) {
+        if let Some(target) = target.filter(|_| exchange) {
             self.names_mut(old_parent)
                 .insert(old_name.to_owned(), target);
         }
         Ok(())
     }
 
-    pub(super) fn attributes(&mut self, number: usize) -> &mut BTreeMap<String, Vec<u8>> {
-        &mut self.attributes[number]
+    /// What may have attributes of users: no links.
+    fn attributes(&mut self, path: &str) -> Result<&mut BTreeMap<String, Vec<u8>>> {
+        let number = self.find(path)?;
+        match &mut self.inodes[number] {
+            (Content::Symlink, _) => Err(Errno::PERM),
+            (_, attributes) => Ok(attributes),
+        }
     }
 
-    /// Everything there is, by path.
-    pub(super) fn tree(&self) -> Vec<(String, Node, BTreeMap<String, Vec<u8>>)> {
-        let mut tree = Vec::new();
-        let mut left = vec![(String::new(), ROOT)];
-        while let Some((path, number)) = left.pop() {
-            if let Node::Directory(names) = &self.nodes[number] {
-                for (name, inside) in names {
-                    left.push((format!("{path}/{name}"), *inside));
-                }
-            }
-            let attributes = self.attributes[number].clone();
-            tree.push((path, self.nodes[number].clone(), attributes));
+    fn kind(&self, number: usize) -> FileKind {
+        match self.inodes[number].0 {
+            Content::Directory(_) => FileKind::Directory,
+            Content::File(_) => FileKind::File,
+            Content::Symlink => FileKind::Symlink,
         }
-        tree
+    }
+
+    fn entries(&self, path: &str) -> Result<Vec<(String, u32)>> {
+        let names = self.names(self.find(path)?)?.iter();
+        let entry = |(name, number): (&String, &usize)| (name.clone(), *number);
+        let dots = [".", ".."].map(|name| (name.to_owned(), ROOT));
+        let entries = names.map(entry).chain(dots);
+        let mut entries: Vec<_> = entries
+            .map(|(name, number)| (name, self.kind(number).mode_bits()))
+            .collect();
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    fn node(&self, number: usize) -> Node {
+        let (mode, links, size) = match &self.inodes[number].0 {
+            Content::Directory(names) => {
+                let inside = names
+                    .values()
+                    .filter(|inside| self.kind(**inside) == FileKind::Directory);
+                (0o755, 2 + inside.count(), 0)
+            }
+            Content::File(content) => (0o644, self.names_of(number), content.len()),
+            Content::Symlink => (0o777, self.names_of(number), NOWHERE.len()),
+        };
+        Node {
+            mode: self.kind(number).mode_bits() | mode,
+            links: links as u64,
+            owner: (SELF.uid, SELF.gid),
+            size: size as u64,
+            ..Node::default()
+        }
+    }
+
+    fn names_of(&self, number: usize) -> usize {
+        let directories = self.inodes.iter().filter_map(|(content, _)| match content {
+            Content::Directory(names) => Some(names),
+            _ => None,
+        });
+        let names = directories.flat_map(BTreeMap::values);
+        names.filter(|other| **other == number).count()
     }
 }

@@ -4,7 +4,6 @@
 
 pub mod linux;
 pub mod roles;
-pub mod steps;
 
 use adit_base::Errno;
 use adit_block::{Device, MemoryConfig, MemoryDevice};

@@ -1,7 +1,12 @@
-//! The calls that are compared, and long random sequences of them.
+//! Long random sequences of operations.
 
+use adit_base::clock::Timestamp;
 use adit_base::random::Prng;
-use adit_fs::{Access, AllocateFlags, FileKind, OpenFlags, RenameFlags};
+use adit_fs::{
+    Access, AllocateFlags, FileKind, Follow, OpenFlags, RenameFlags, SetTime, XattrMode,
+};
+use adit_operations::Operation;
+use bumpalo::Bump;
 
 /// Who calls: user, group, supplementary groups.
 pub(crate) const PEOPLE: [(u32, u32, &[u32]); 4] = [
@@ -14,105 +19,22 @@ pub(crate) const PEOPLE: [(u32, u32, &[u32]); 4] = [
 /// Bytes of the largest file.
 const FILE_BYTES_MAX: u64 = (16 << 40) - 4096;
 
-/// Descriptors that a sequence has at most.
-pub(crate) const DESCRIPTORS: usize = 3;
+/// Slots that a sequence has.
+pub(crate) const SLOTS: usize = 3;
 
-/// A time to be set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Time {
-    Omit,
-    Now,
-    To(i64, u32),
-}
-
-/// One call. Descriptors are places in a table; an empty place is EBADF.
-#[derive(Clone, Debug)]
-pub(crate) enum Call {
-    Open(usize, String, OpenFlags, u32),
-    Close(usize),
-    Read(usize, u64, usize),
-    Write(usize, u64, usize, u8),
-    Truncate(String, u64),
-    Ftruncate(usize, u64),
-    Allocate(usize, AllocateFlags, u64, u64),
-    Fsync(usize),
-    Mkdir(String, u32),
-    Mknod(String, FileKind, u32, u64),
-    Rmdir(String),
-    Unlink(String),
-    /// The last one: follow a symbolic link that is the existing name.
-    Link(String, String, bool),
-    Symlink(String, String),
-    Readlink(String),
-    Rename(String, String, RenameFlags),
-    Chmod(String, u32),
-    Fchmod(usize, u32),
-    Chown(String, Option<u32>, Option<u32>, bool),
-    SetTimes(String, Time, Time, bool),
-    Access(String, Access),
-    Stat(String, bool),
-    Fstat(usize),
-    List(String),
-    SetXattr(String, String, usize, u32),
-    GetXattr(String, String),
-    ListXattr(String),
-    RemoveXattr(String, String),
-}
-
-impl Call {
-    /// The open file that it is about.
-    pub(crate) fn descriptor(&self) -> Option<usize> {
-        match self {
-            Call::Close(at)
-            | Call::Read(at, ..)
-            | Call::Write(at, ..)
-            | Call::Ftruncate(at, _)
-            | Call::Allocate(at, ..)
-            | Call::Fsync(at)
-            | Call::Fchmod(at, _)
-            | Call::Fstat(at) => Some(*at),
-            _ => None,
-        }
-    }
-
-    /// The paths in it.
-    pub(crate) fn paths(&self) -> Vec<&str> {
-        match self {
-            Call::Open(_, path, ..)
-            | Call::Truncate(path, _)
-            | Call::Mkdir(path, _)
-            | Call::Mknod(path, ..)
-            | Call::Rmdir(path)
-            | Call::Unlink(path)
-            | Call::Symlink(_, path)
-            | Call::Readlink(path)
-            | Call::Chmod(path, _)
-            | Call::Chown(path, ..)
-            | Call::SetTimes(path, ..)
-            | Call::Access(path, _)
-            | Call::Stat(path, _)
-            | Call::List(path)
-            | Call::SetXattr(path, ..)
-            | Call::GetXattr(path, _)
-            | Call::ListXattr(path)
-            | Call::RemoveXattr(path, _) => vec![path],
-            Call::Link(from, to, _) | Call::Rename(from, to, _) => vec![from, to],
-            _ => Vec::new(),
-        }
-    }
-}
-
-/// Makes calls from a seed.
-pub(crate) struct Calls {
+/// Makes operations from a seed; what they refer to is in an arena.
+pub(crate) struct Generator<'a> {
     random: Prng,
+    arena: &'a Bump,
     /// A mount takes part: what the kernel itself does differently above FUSE is left out.
     mounted: bool,
 }
 
-impl Calls {
-    pub(crate) fn new(seed: u64, mounted: bool) -> Calls {
-        Calls {
+impl<'a> Generator<'a> {
+    pub(crate) fn new(seed: u64, mounted: bool, arena: &'a Bump) -> Generator<'a> {
+        Generator {
             random: Prng::new(seed),
+            arena,
             mounted,
         }
     }
@@ -141,9 +63,9 @@ impl Calls {
     }
 
     /// A path; a leading slash is the root of what is compared.
-    fn path(&mut self) -> String {
+    fn path(&mut self) -> &'a str {
         if self.chance(200) {
-            return self.pick(&["", "/", ".", "..", "//", "/.."]).into();
+            return self.pick(&["", "/", ".", "..", "//", "/.."]);
         }
         // Short ones are likelier to exist.
         let depth = self.pick(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4]);
@@ -157,7 +79,7 @@ impl Calls {
         if self.chance(20) {
             path.push('/');
         }
-        path
+        self.arena.alloc_str(&path)
     }
 
     fn mode(&mut self) -> u32 {
@@ -190,15 +112,18 @@ impl Calls {
         }
     }
 
-    fn time(&mut self) -> Time {
+    fn time(&mut self) -> SetTime {
         match self.below(6) {
-            0 => Time::Omit,
-            1 | 2 => Time::Now,
-            3 => Time::To(1, 1_000_000_000),
-            _ => Time::To(
-                self.below(2_000_000_000) as i64,
-                self.below(1_000_000_000) as u32,
-            ),
+            0 => SetTime::Omit,
+            1 | 2 => SetTime::Now,
+            3 => SetTime::To(Timestamp {
+                seconds: 1,
+                nanoseconds: 1_000_000_000,
+            }),
+            _ => SetTime::To(Timestamp {
+                seconds: self.below(2_000_000_000) as i64,
+                nanoseconds: self.below(1_000_000_000) as u32,
+            }),
         }
     }
 
@@ -213,8 +138,8 @@ impl Calls {
         ])
     }
 
-    fn xattr(&mut self) -> String {
-        let names = [
+    fn xattr(&mut self) -> &'static str {
+        self.pick(&[
             "user.a",
             "user.b",
             "user.",
@@ -224,8 +149,7 @@ impl Calls {
             "",
             "user",
             "system.x",
-        ];
-        self.pick(&names).into()
+        ])
     }
 
     fn open_flags(&mut self) -> OpenFlags {
@@ -257,18 +181,29 @@ impl Calls {
         flags
     }
 
-    /// The next call, and who makes it.
-    pub(crate) fn next(&mut self) -> (usize, Call) {
+    fn follow(&mut self, one_in: usize) -> Follow {
+        match self.chance(one_in) {
+            true => Follow::Yes,
+            false => Follow::No,
+        }
+    }
+
+    fn bytes(&mut self, len: usize, byte: u8) -> &'a [u8] {
+        self.arena.alloc_slice_fill_copy(len, byte)
+    }
+
+    /// The next operation, and who performs it.
+    pub(crate) fn next(&mut self) -> (usize, Operation<'a>) {
         let who = if self.chance(2) {
             0
         } else {
             self.below(PEOPLE.len())
         };
-        let at = self.below(DESCRIPTORS);
-        let call = match self.below(100) {
-            0..16 => Call::Open(at, self.path(), self.open_flags(), self.mode()),
-            16..18 => Call::Close(at),
-            18..23 => Call::Read(at, self.offset(), self.below(10_000)),
+        let at = self.below(SLOTS);
+        let operation = match self.below(100) {
+            0..16 => Operation::Open(at, self.path(), self.open_flags(), self.mode()),
+            16..18 => Operation::Close(at),
+            18..23 => Operation::Read(at, self.offset(), self.below(10_000)),
             23..31 => {
                 let len = self.below(10_000);
                 // A write that crosses the end of the largest file is refused here, and cut short by Linux.
@@ -277,10 +212,11 @@ impl Calls {
                     1 => FILE_BYTES_MAX,
                     _ => self.offset(),
                 };
-                Call::Write(at, offset, len, self.below(256) as u8)
+                let byte = self.below(256) as u8;
+                Operation::Write(at, offset, self.bytes(len, byte))
             }
-            31..33 => Call::Truncate(self.path(), self.size()),
-            33..35 => Call::Ftruncate(at, self.size()),
+            31..33 => Operation::Truncate(self.path(), self.size()),
+            33..35 => Operation::Ftruncate(at, self.size()),
             35..38 => {
                 let flags = self.pick(&[
                     AllocateFlags::empty(),
@@ -291,10 +227,10 @@ impl Calls {
                     AllocateFlags::ZERO_RANGE | AllocateFlags::KEEP_SIZE,
                 ]);
                 let from = self.below(200_000) as u64;
-                Call::Allocate(at, flags, from, self.below(100_000) as u64)
+                Operation::Fallocate(at, flags, from, self.below(100_000) as u64)
             }
-            38 => Call::Fsync(at),
-            39..47 => Call::Mkdir(self.path(), self.mode()),
+            38 => Operation::Fsync(at),
+            39..47 => Operation::Mkdir(self.path(), self.mode()),
             47..49 => {
                 let kinds = [
                     FileKind::File,
@@ -303,20 +239,26 @@ impl Calls {
                     FileKind::CharDevice,
                     FileKind::BlockDevice,
                 ];
-                Call::Mknod(self.path(), self.pick(&kinds), self.mode(), 0x0103)
+                Operation::Mknod(self.path(), self.pick(&kinds), self.mode(), 0x0103)
             }
-            49..52 => Call::Rmdir(self.path()),
-            52..56 => Call::Unlink(self.path()),
-            56..60 => Call::Link(self.path(), self.path(), self.chance(3)),
+            49..52 => Operation::Rmdir(self.path()),
+            52..56 => Operation::Unlink(self.path()),
+            56..60 => {
+                let (from, to) = (self.path(), self.path());
+                Operation::Link(from, self.follow(3), to)
+            }
             60..64 => {
                 let target = match self.below(12) {
-                    0 => "x".repeat(300 + self.below(3700)),
-                    1 => String::new(),
+                    0 => {
+                        let target = "x".repeat(300 + self.below(3700));
+                        self.arena.alloc_str(&target)
+                    }
+                    1 => "",
                     _ => self.path(),
                 };
-                Call::Symlink(target, self.path())
+                Operation::Symlink(target, self.path())
             }
-            64 => Call::Readlink(self.path()),
+            64 => Operation::Readlink(self.path()),
             65..72 => {
                 let flags = self.pick(&[
                     RenameFlags::empty(),
@@ -325,27 +267,36 @@ impl Calls {
                     RenameFlags::NO_REPLACE,
                     RenameFlags::EXCHANGE,
                 ]);
-                Call::Rename(self.path(), self.path(), flags)
+                Operation::Rename(self.path(), self.path(), flags)
             }
-            72..76 => Call::Chmod(self.path(), self.mode()),
-            76 => Call::Fchmod(at, self.mode()),
-            77..81 => Call::Chown(self.path(), self.id(), self.id(), self.chance(2)),
-            81..84 => Call::SetTimes(self.path(), self.time(), self.time(), self.chance(2)),
-            84..87 => Call::Access(
-                self.path(),
-                Access::from_bits_truncate(self.below(8) as u32),
-            ),
-            87..90 => Call::Stat(self.path(), self.chance(2)),
-            90 => Call::Fstat(at),
-            91..93 => Call::List(self.path()),
+            72..76 => Operation::Chmod(self.path(), Follow::Yes, self.mode()),
+            76 => Operation::Fchmod(at, self.mode()),
+            77..81 => {
+                let (path, uid, gid) = (self.path(), self.id(), self.id());
+                Operation::Chown(path, self.follow(2), uid, gid)
+            }
+            81..84 => {
+                let (path, accessed, modified) = (self.path(), self.time(), self.time());
+                Operation::Utimens(path, self.follow(2), accessed, modified)
+            }
+            84..87 => {
+                let path = self.path();
+                let wanted = Access::from_bits_truncate(self.below(8) as u32);
+                Operation::Access(path, Follow::Yes, wanted)
+            }
+            87..90 => Operation::Stat(self.path(), self.follow(2)),
+            90 => Operation::Fstat(at),
+            91..93 => Operation::List(self.path(), OpenFlags::empty()),
             93..96 => {
-                let mode = self.pick(&[0, 0, 1, 2]);
-                Call::SetXattr(self.path(), self.xattr(), self.below(60), mode)
+                let (any, create) = (XattrMode::Any, XattrMode::Create);
+                let mode = self.pick(&[any, any, create, XattrMode::Replace]);
+                let (path, name, len) = (self.path(), self.xattr(), self.below(60));
+                Operation::Setxattr(path, Follow::No, name, self.bytes(len, 7), mode)
             }
-            96 | 97 => Call::GetXattr(self.path(), self.xattr()),
-            98 => Call::ListXattr(self.path()),
-            _ => Call::RemoveXattr(self.path(), self.xattr()),
+            96 | 97 => Operation::Getxattr(self.path(), Follow::No, self.xattr()),
+            98 => Operation::Listxattr(self.path(), Follow::No),
+            _ => Operation::Removexattr(self.path(), Follow::No, self.xattr()),
         };
-        (who, call)
+        (who, operation)
     }
 }

@@ -6,7 +6,8 @@
 
 pub use crate::namespace::{Id, Inode, Kind, Namespace};
 use crate::namespace::{remove, swap, take_tree};
-use crate::op::{How, Name, Numbered, Op, SLOTS, Space, stamped};
+use crate::op::{Name, Numbered, Op, SLOTS, stamped};
+use adit_fs::{AllocateFlags, OpenFlags, RenameFlags};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -44,7 +45,13 @@ pub struct File {
 #[derive(Clone, Copy, Debug)]
 struct Handle {
     id: Id,
-    how: How,
+    flags: OpenFlags,
+}
+
+impl Handle {
+    fn is(&self, flag: OpenFlags) -> bool {
+        self.flags.contains(flag)
+    }
 }
 
 /// What an operation answered, as far as the model looks at it.
@@ -197,12 +204,15 @@ impl Model {
         let path = |name: &Name| name.path(self.task);
         let when = |holds: bool| if holds { Success } else { Failure };
         match op {
-            Op::Open { slot, name, how } => {
+            Op::Open { slot, name, flags } => {
+                let (create, exclusive) = (OpenFlags::CREATE, OpenFlags::EXCLUSIVE);
                 let path = path(name);
                 let found = self.find(&path);
                 let expected = match found {
-                    Some(id) => when(self.kind(id) == Kind::File && !(how.create && how.exclusive)),
-                    None => when(how.create && self.has_parent(&path)),
+                    Some(id) => {
+                        when(self.kind(id) == Kind::File && !flags.contains(create | exclusive))
+                    }
+                    None => when(flags.contains(create) && self.has_parent(&path)),
                 };
                 if failed || expected == Failure {
                     // As the application does it: what was open in the slot was closed before.
@@ -225,10 +235,10 @@ impl Model {
                     self.files.insert(id, File::default());
                     id
                 });
-                if found.is_some() && how.truncate {
+                if found.is_some() && flags.contains(OpenFlags::TRUNCATE) {
                     self.edit(id, 0, Vec::new(), false);
                 }
-                self.slots[*slot] = Some(Handle { id, how: *how });
+                self.slots[*slot] = Some(Handle { id, flags: *flags });
                 expected
             }
             Op::Close { slot } => {
@@ -240,7 +250,7 @@ impl Model {
                     return Failure;
                 };
                 let size = self.file(handle.id).now.len() as u64;
-                let offset = match (handle.how.append, answer) {
+                let offset = match (handle.is(OpenFlags::APPEND), answer) {
                     (true, Some(Answer::At(at))) => *at,
                     (true, _) => size,
                     _ => *offset,
@@ -284,12 +294,14 @@ impl Model {
                 let Some(handle) = self.handle(*slot) else {
                     return Failure;
                 };
-                if handle.how.append {
+                if handle.is(OpenFlags::APPEND) {
                     return Failure;
                 }
                 if failed {
                     // Bounds on holes are the store's own; then nothing may have changed. It may be there and not be durable.
-                    if no_effect(answer) && !(is_late(answer) && (*durable || handle.how.dsync)) {
+                    if no_effect(answer)
+                        && !(is_late(answer) && (*durable || handle.is(OpenFlags::DSYNC)))
+                    {
                         return Either;
                     }
                     let file = self.file(handle.id);
@@ -322,7 +334,7 @@ impl Model {
             }
             Op::Allocate {
                 slot,
-                space,
+                flags,
                 offset,
                 len,
             } => {
@@ -340,14 +352,12 @@ impl Model {
                         false => Vec::new(),
                     }
                 };
-                match space {
-                    Space::Keep => {}
-                    Space::Allocate if grown == size => {}
-                    Space::Allocate => self.edit(handle.id, grown, Vec::new(), false),
-                    Space::Punch => {
-                        self.edit(handle.id, size, zeroes(size.min(offset + len)), false)
-                    }
-                    Space::Zero => self.edit(handle.id, grown, zeroes(offset + len), false),
+                if flags.contains(AllocateFlags::PUNCH_HOLE) {
+                    self.edit(handle.id, size, zeroes(size.min(offset + len)), false);
+                } else if flags.contains(AllocateFlags::ZERO_RANGE) {
+                    self.edit(handle.id, grown, zeroes(offset + len), false);
+                } else if grown > size && !flags.contains(AllocateFlags::KEEP_SIZE) {
+                    self.edit(handle.id, grown, Vec::new(), false);
                 }
                 Success
             }
@@ -361,7 +371,7 @@ impl Model {
                 let (Some(source), Some(target)) = (self.handle(*from), self.handle(*to)) else {
                     return Failure;
                 };
-                if target.how.append {
+                if target.is(OpenFlags::APPEND) {
                     return Failure;
                 }
                 let content = &self.file(source.id).now;
@@ -455,16 +465,11 @@ impl Model {
                 }
                 Success
             }
-            Op::Rename {
-                name,
-                to,
-                exclusive,
-                exchange,
-            } => {
+            Op::Rename { name, to, flags } => {
                 let (from, to) = (path(name), path(to));
-                let expected = self.rename(&from, &to, *exclusive, *exchange, after);
+                let expected = self.rename(&from, &to, *flags, after);
                 if expected == Success && !failed && from != to {
-                    self.note_renamed(&from, &to, *exchange, version);
+                    self.note_renamed(&from, &to, *flags, version);
                 }
                 expected
             }
@@ -544,14 +549,7 @@ impl Model {
         Expected::Success
     }
 
-    fn rename(
-        &self,
-        from: &str,
-        to: &str,
-        exclusive: bool,
-        exchange: bool,
-        after: &mut Namespace,
-    ) -> Expected {
+    fn rename(&self, from: &str, to: &str, flags: RenameFlags, after: &mut Namespace) -> Expected {
         use Expected::{Failure, Success};
         let Some(source) = self.find(from) else {
             return Failure;
@@ -560,7 +558,9 @@ impl Model {
             return Failure;
         }
         let target = self.find(to);
-        if exclusive && !exchange && target.is_some() || exchange && target.is_none() {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let exclusive = flags.contains(RenameFlags::NO_REPLACE);
+        if exclusive && target.is_some() || exchange && target.is_none() {
             return Failure;
         }
         if target == Some(source) {
@@ -592,7 +592,7 @@ impl Model {
         Success
     }
 
-    fn note_renamed(&mut self, from: &str, to: &str, exchange: bool, version: usize) {
+    fn note_renamed(&mut self, from: &str, to: &str, flags: RenameFlags, version: usize) {
         let (Some(source), target) = (self.find(from), self.find(to)) else {
             return;
         };
@@ -601,7 +601,7 @@ impl Model {
         }
         self.named.insert(source, version);
         let Some(target) = target else { return };
-        if exchange {
+        if flags.contains(RenameFlags::EXCHANGE) {
             self.named.insert(target, version);
         } else if self.kind(source) == Kind::File {
             let file = self.file(source);
@@ -618,7 +618,7 @@ impl Model {
         len: u64,
         failure: Option<&Answer>,
     ) {
-        let (id, writes_back) = (handle.id, handle.how.direct);
+        let (id, writes_back) = (handle.id, handle.is(OpenFlags::DIRECT));
         if failure.is_some() && !self.may_be_there(id, failure, writes_back) {
             return;
         }
@@ -643,7 +643,7 @@ impl Model {
         let syncs = self.slots.iter().flatten();
         let syncs = syncs
             .filter(|handle| handle.id == id)
-            .any(|handle| handle.how.dsync);
+            .any(|handle| handle.is(OpenFlags::DSYNC));
         if no_effect(failure) && !(is_late(failure) && (syncs || writes_back)) {
             return false;
         }
@@ -676,12 +676,13 @@ impl Model {
             Op::Fsync { slot } => self.synced(*slot, true),
             Op::Fdatasync { slot } => self.synced(*slot, false),
             Op::Write { slot, .. } | Op::Append { slot, .. }
-                if self.slots[*slot].is_some_and(|handle| handle.how.dsync) =>
+                if self.slots[*slot].is_some_and(|handle| handle.is(OpenFlags::DSYNC)) =>
             {
                 self.synced(*slot, false);
             }
             Op::Atomic { slot, durable, .. }
-                if *durable || self.slots[*slot].is_some_and(|handle| handle.how.dsync) =>
+                if *durable
+                    || self.slots[*slot].is_some_and(|handle| handle.is(OpenFlags::DSYNC)) =>
             {
                 self.synced(*slot, false);
             }

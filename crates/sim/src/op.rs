@@ -4,6 +4,7 @@
 //! operation on an empty slot, or on a name that isn't there, is an operation that fails, which is checked too.
 
 use adit_base::hash::mix64;
+use adit_fs::{AllocateFlags, OpenFlags, RenameFlags};
 use std::fmt;
 
 /// Open files a task has at most.
@@ -50,51 +51,6 @@ pub fn owner(path: &str) -> Option<usize> {
     rest.parse().ok()
 }
 
-/// How a file is opened.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct How {
-    /// Make it if it isn't there.
-    pub create: bool,
-    /// Fail if it is.
-    pub exclusive: bool,
-    /// Cut it to nothing.
-    pub truncate: bool,
-    /// Write to the end.
-    pub append: bool,
-    /// Past the cache.
-    pub direct: bool,
-    /// Every write is a sync.
-    pub dsync: bool,
-}
-
-impl fmt::Debug for How {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = [
-            (self.create, "create"),
-            (self.exclusive, "exclusive"),
-            (self.truncate, "truncate"),
-            (self.append, "append"),
-            (self.direct, "direct"),
-            (self.dsync, "dsync"),
-        ];
-        let set = flags.iter().filter(|flag| flag.0);
-        f.write_str(&set.map(|flag| flag.1).collect::<Vec<_>>().join("+"))
-    }
-}
-
-/// Modes of fallocate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Space {
-    /// Allocate, and grow.
-    Allocate,
-    /// Allocate, and don't grow.
-    Keep,
-    /// Punch a hole.
-    Punch,
-    /// Zero, and grow.
-    Zero,
-}
-
 /// One operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "they are the system calls of these names")]
@@ -102,7 +58,7 @@ pub enum Op {
     Open {
         slot: usize,
         name: Name,
-        how: How,
+        flags: OpenFlags,
     },
     Close {
         slot: usize,
@@ -127,7 +83,7 @@ pub enum Op {
     },
     Allocate {
         slot: usize,
-        space: Space,
+        flags: AllocateFlags,
         offset: u64,
         len: u64,
     },
@@ -170,8 +126,7 @@ pub enum Op {
     Rename {
         name: Name,
         to: Name,
-        exclusive: bool,
-        exchange: bool,
+        flags: RenameFlags,
     },
     Symlink {
         name: Name,

@@ -2,9 +2,9 @@
 
 use crate::machine::Machine;
 use crate::model::Answer;
-use crate::op::{Numbered, Op, SLOTS, Space, stamped};
+use crate::op::{Numbered, Op, SLOTS, stamped};
 use adit_base::{Errno, Result};
-use adit_fs::{AllocateFlags, At, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags};
+use adit_fs::{At, Credentials, Follow, Fs, OpenFile, OpenFlags};
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
 use std::sync::Arc;
@@ -68,20 +68,13 @@ async fn carry_out(
     let path = |name: &crate::op::Name| name.path(task);
     let mut answer = Answer::Done;
     match op {
-        Op::Open { name, how, .. } => {
+        Op::Open { name, flags, .. } => {
             if let Some(old) = &taken {
                 fs.close(old).await?;
             }
-            let mut flags = OpenFlags::READ_WRITE;
-            flags.set(OpenFlags::CREATE, how.create);
-            flags.set(OpenFlags::EXCLUSIVE, how.exclusive);
-            flags.set(OpenFlags::TRUNCATE, how.truncate);
-            flags.set(OpenFlags::APPEND, how.append);
-            flags.set(OpenFlags::DIRECT, how.direct);
-            flags.set(OpenFlags::DSYNC, how.dsync);
             let path = path(name);
             let file = fs
-                .open(At::root(&who, path.as_bytes()), flags, 0o644)
+                .open(At::root(&who, path.as_bytes()), *flags, 0o644)
                 .await?;
             return Ok((answer, Some(file)));
         }
@@ -127,18 +120,10 @@ async fn carry_out(
         Op::Truncate { slot, size } => fs.ftruncate(file(slot)?, *size).await?,
         Op::Allocate {
             slot,
-            space,
+            flags,
             offset,
             len,
-        } => {
-            let flags = match space {
-                Space::Allocate => AllocateFlags::empty(),
-                Space::Keep => AllocateFlags::KEEP_SIZE,
-                Space::Punch => AllocateFlags::KEEP_SIZE | AllocateFlags::PUNCH_HOLE,
-                Space::Zero => AllocateFlags::ZERO_RANGE,
-            };
-            fs.allocate(file(slot)?, flags, *offset, *len).await?;
-        }
+        } => fs.allocate(file(slot)?, *flags, *offset, *len).await?,
         Op::Copy {
             from,
             from_offset,
@@ -190,21 +175,13 @@ async fn carry_out(
             );
             fs.link(from, Follow::No, to).await?;
         }
-        Op::Rename {
-            name,
-            to,
-            exclusive,
-            exchange,
-        } => {
+        Op::Rename { name, to, flags } => {
             let (path, to) = (path(name), path(to));
             let (from, to) = (
                 At::root(&who, path.as_bytes()),
                 At::root(&who, to.as_bytes()),
             );
-            let mut flags = RenameFlags::empty();
-            flags.set(RenameFlags::EXCHANGE, *exchange);
-            flags.set(RenameFlags::NO_REPLACE, *exclusive && !*exchange);
-            fs.rename(from, to, flags).await?;
+            fs.rename(from, to, *flags).await?;
         }
         Op::Symlink { name } => {
             let path = path(name);

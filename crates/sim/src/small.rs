@@ -3,12 +3,13 @@
 //! The bounded black-box method of CrashMonkey and ACE (Mohan and others, OSDI 2018): most crash bugs that were ever found in file
 //! systems need no more than three operations on a few files. The volume has two files, both open, and two directories.
 
-use crate::op::{How, Name, Numbered, Op, Space};
+use crate::op::{Name, Numbered, Op};
 use crate::oracle::Crash;
 use crate::plan::{Ground, Life, Plan};
 use crate::run::{Figures, Manner, Violation, run};
 use adit_base::simulation::Bug;
 use adit_block::FaultConfig;
+use adit_fs::{AllocateFlags, OpenFlags, RenameFlags};
 
 const A: Name = Name(0);
 const B: Name = Name(1);
@@ -19,21 +20,14 @@ const ALSO_IN_D: Name = Name(6);
 const IN_E: Name = Name(7);
 const DIRECTORY_IN_D: Name = Name(8);
 
-const fn rename(name: Name, to: Name, exchange: bool) -> Op {
-    Op::Rename {
-        name,
-        to,
-        exclusive: false,
-        exchange,
-    }
+const fn rename(name: Name, to: Name, flags: RenameFlags) -> Op {
+    Op::Rename { name, to, flags }
 }
 
 /// The operations that sequences are made of.
 pub fn operations() -> Vec<Op> {
-    let create = How {
-        create: true,
-        ..How::default()
-    };
+    let (keep, punch) = (AllocateFlags::KEEP_SIZE, AllocateFlags::PUNCH_HOLE);
+    let plain = RenameFlags::empty();
     vec![
         Op::Append { slot: 0, len: 100 },
         Op::Append { slot: 1, len: 9000 },
@@ -49,13 +43,13 @@ pub fn operations() -> Vec<Op> {
         },
         Op::Allocate {
             slot: 0,
-            space: Space::Punch,
+            flags: keep | punch,
             offset: 0,
             len: 4096,
         },
         Op::Allocate {
             slot: 0,
-            space: Space::Zero,
+            flags: AllocateFlags::ZERO_RANGE,
             offset: 3000,
             len: 9000,
         },
@@ -71,11 +65,11 @@ pub fn operations() -> Vec<Op> {
             to_offset: 4096,
             len: 5000,
         },
-        rename(A, B, false),
-        rename(A, IN_D, false),
-        rename(D, E, false),
-        rename(IN_D, IN_E, false),
-        rename(A, B, true),
+        rename(A, B, plain),
+        rename(A, IN_D, plain),
+        rename(D, E, plain),
+        rename(IN_D, IN_E, plain),
+        rename(A, B, RenameFlags::EXCHANGE),
         Op::Link {
             name: A,
             to: ALSO_IN_D,
@@ -85,7 +79,7 @@ pub fn operations() -> Vec<Op> {
         Op::Open {
             slot: 2,
             name: IN_D,
-            how: create,
+            flags: OpenFlags::READ_WRITE | OpenFlags::CREATE,
         },
         Op::Symlink { name: IN_E },
         Op::Mkdir {
@@ -130,7 +124,7 @@ pub fn plan(index: u64, (fua, checksums): (bool, bool)) -> Plan {
     let open = |slot, name| Op::Open {
         slot,
         name,
-        how: How::default(),
+        flags: OpenFlags::READ_WRITE,
     };
     let mut ops = vec![open(0, A), open(1, B)];
     for _ in 0..length {

@@ -1,7 +1,8 @@
 //! What applications do: random mixes, and the habits of database engines.
 
-use crate::op::{How, NAMED, NAMES, Name, Numbered, Op, SLOTS, Space};
+use crate::op::{NAMED, NAMES, Name, Numbered, Op, SLOTS};
 use adit_base::random::Prng;
+use adit_fs::{AllocateFlags, OpenFlags, RenameFlags};
 
 /// Operations of one task in one life.
 pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
@@ -54,14 +55,9 @@ struct Pen {
     ops: Vec<Op>,
 }
 
-const CREATE: How = How {
-    create: true,
-    exclusive: false,
-    truncate: false,
-    append: false,
-    direct: false,
-    dsync: false,
-};
+const CREATE: OpenFlags = OpenFlags::READ_WRITE.union(OpenFlags::CREATE);
+const CREATE_EMPTY: OpenFlags = CREATE.union(OpenFlags::TRUNCATE);
+const CREATE_DIRECT: OpenFlags = CREATE.union(OpenFlags::DIRECT);
 
 impl Pen {
     fn below(&mut self, bound: u64) -> u64 {
@@ -97,14 +93,27 @@ impl Pen {
         }
     }
 
-    fn how(&mut self) -> How {
-        How {
-            create: self.random.chance(4, 5),
-            exclusive: self.random.chance(1, 12),
-            truncate: self.random.chance(1, 6),
-            append: self.random.chance(1, 8),
-            direct: self.random.chance(1, 8),
-            dsync: self.random.chance(1, 10),
+    fn open_flags(&mut self) -> OpenFlags {
+        let mut flags = OpenFlags::READ_WRITE;
+        for (flag, times, of) in [
+            (OpenFlags::CREATE, 4, 5),
+            (OpenFlags::EXCLUSIVE, 1, 12),
+            (OpenFlags::TRUNCATE, 1, 6),
+            (OpenFlags::APPEND, 1, 8),
+            (OpenFlags::DIRECT, 1, 8),
+            (OpenFlags::DSYNC, 1, 10),
+        ] {
+            flags.set(flag, self.random.chance(times, of));
+        }
+        flags
+    }
+
+    fn rename_flags(&mut self) -> RenameFlags {
+        let (exclusive, exchange) = (self.random.chance(1, 8), self.random.chance(1, 8));
+        match (exclusive, exchange) {
+            (_, true) => RenameFlags::EXCHANGE,
+            (true, false) => RenameFlags::NO_REPLACE,
+            (false, false) => RenameFlags::empty(),
         }
     }
 
@@ -122,7 +131,7 @@ impl Pen {
             0..=13 => Op::Open {
                 slot,
                 name: self.name(),
-                how: self.how(),
+                flags: self.open_flags(),
             },
             14..=16 => Op::Close { slot },
             17..=30 => Op::Write {
@@ -141,11 +150,11 @@ impl Pen {
             },
             49..=52 => Op::Allocate {
                 slot,
-                space: *self.random.pick(&[
-                    Space::Allocate,
-                    Space::Keep,
-                    Space::Punch,
-                    Space::Zero,
+                flags: *self.random.pick(&[
+                    AllocateFlags::empty(),
+                    AllocateFlags::KEEP_SIZE,
+                    AllocateFlags::KEEP_SIZE | AllocateFlags::PUNCH_HOLE,
+                    AllocateFlags::ZERO_RANGE,
                 ]),
                 offset: self.offset(),
                 len: self.len(),
@@ -179,8 +188,7 @@ impl Pen {
             86..=92 => Op::Rename {
                 name: self.name(),
                 to: self.name(),
-                exclusive: self.random.chance(1, 8),
-                exchange: self.random.chance(1, 8),
+                flags: self.rename_flags(),
             },
             93 => Op::Symlink { name: self.name() },
             94..=95 => Op::SetMode {
@@ -222,28 +230,26 @@ impl Pen {
         }
     }
 
-    fn open(&mut self, slot: usize, name: Name, how: How) {
-        self.ops.push(Op::Open { slot, name, how });
+    fn open(&mut self, slot: usize, name: Name, flags: OpenFlags) {
+        self.ops.push(Op::Open { slot, name, flags });
     }
 
     /// A write-ahead log: append, sync, append, sync; then a new one.
     fn log(&mut self) {
         let (slot, name) = (self.slot(), self.name());
-        let how = How {
-            append: self.random.chance(1, 2),
-            ..CREATE
-        };
-        self.open(slot, name, how);
+        let mut flags = CREATE;
+        flags.set(OpenFlags::APPEND, self.random.chance(1, 2));
+        self.open(slot, name, flags);
         self.ops.push(Op::Fsync { slot });
         if self.random.chance(1, 3) {
-            let space = if self.random.chance(1, 2) {
-                Space::Keep
+            let flags = if self.random.chance(1, 2) {
+                AllocateFlags::KEEP_SIZE
             } else {
-                Space::Allocate
+                AllocateFlags::empty()
             };
             self.ops.push(Op::Allocate {
                 slot,
-                space,
+                flags,
                 offset: 0,
                 len: 60_000,
             });
@@ -276,7 +282,7 @@ impl Pen {
             let from = self.below(pages / 2) * 4096;
             self.ops.push(Op::Allocate {
                 slot,
-                space: Space::Zero,
+                flags: AllocateFlags::ZERO_RANGE,
                 offset: from,
                 len: len - from,
             });
@@ -290,11 +296,7 @@ impl Pen {
     /// somebody looks at it through the cache, it grows and shrinks.
     fn buffer_pool(&mut self) {
         let (slot, name) = (self.slot(), self.name());
-        let how = How {
-            direct: true,
-            ..CREATE
-        };
-        self.open(slot, name, how);
+        self.open(slot, name, CREATE_DIRECT);
         let other = (slot + 1) % SLOTS;
         let other_name = if self.random.chance(1, 3) {
             name
@@ -346,14 +348,7 @@ impl Pen {
     fn replace(&mut self) {
         let (slot, from, to) = (self.slot(), self.name(), self.name());
         for _ in 0..1 + self.below(6) {
-            self.open(
-                slot,
-                from,
-                How {
-                    truncate: true,
-                    ..CREATE
-                },
-            );
+            self.open(slot, from, CREATE_EMPTY);
             let len = self.len();
             self.ops.push(Op::Write {
                 slot,
@@ -366,8 +361,7 @@ impl Pen {
             self.ops.push(Op::Rename {
                 name: from,
                 to,
-                exclusive: false,
-                exchange: false,
+                flags: RenameFlags::empty(),
             });
             if self.random.chance(1, 3) {
                 self.ops.push(Op::SyncAll);
@@ -380,14 +374,7 @@ impl Pen {
         let (database, journal) = (Name(0), Name(1));
         self.open(0, database, CREATE);
         for _ in 0..2 + self.below(6) {
-            self.open(
-                1,
-                journal,
-                How {
-                    truncate: true,
-                    ..CREATE
-                },
-            );
+            self.open(1, journal, CREATE_EMPTY);
             let pages = 1 + self.below(4);
             self.ops.push(Op::Write {
                 slot: 1,
@@ -455,35 +442,20 @@ impl Pen {
         self.ops.push(Op::Mkdir { name: Name(3) });
         for round in 0..2 + self.below(3) {
             let name = if round % 2 == 0 { manifest } else { other };
-            self.open(
-                0,
-                name,
-                How {
-                    truncate: true,
-                    ..CREATE
-                },
-            );
+            self.open(0, name, CREATE_EMPTY);
             for _ in 0..1 + self.below(4) {
                 let len = 50 + self.below(300);
                 self.ops.push(Op::Append { slot: 0, len });
                 self.ops.push(Op::Fsync { slot: 0 });
             }
-            self.open(
-                1,
-                aside,
-                How {
-                    truncate: true,
-                    ..CREATE
-                },
-            );
+            self.open(1, aside, CREATE_EMPTY);
             self.ops.push(Op::Append { slot: 1, len: 16 });
             self.ops.push(Op::Fsync { slot: 1 });
             self.ops.push(Op::Close { slot: 1 });
             self.ops.push(Op::Rename {
                 name: aside,
                 to: current,
-                exclusive: false,
-                exchange: false,
+                flags: RenameFlags::empty(),
             });
             self.ops.push(Op::FsyncDirectory { name: Name(3) });
             let old = if round % 2 == 0 { other } else { manifest };
@@ -582,14 +554,7 @@ impl Pen {
             if self.random.chance(1, 2) {
                 self.ops.push(Op::Checkpoint);
             }
-            self.open(
-                1,
-                new,
-                How {
-                    truncate: true,
-                    ..CREATE
-                },
-            );
+            self.open(1, new, CREATE_EMPTY);
             let len = 4096 * (1 + self.below(12));
             self.ops.push(Op::Append { slot: 1, len });
             self.ops.push(Op::Fsync { slot: 1 });
@@ -629,14 +594,7 @@ impl Pen {
     fn direct_over_journaled(&mut self) {
         let name = self.name();
         self.open(0, name, CREATE);
-        self.open(
-            1,
-            name,
-            How {
-                direct: true,
-                ..CREATE
-            },
-        );
+        self.open(1, name, CREATE_DIRECT);
         for _ in 0..3 + self.below(10) {
             match self.below(6) {
                 0..=1 => {

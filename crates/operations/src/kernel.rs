@@ -67,7 +67,7 @@ impl Target for Kernel {
         let inside = self.place.enter(user);
         let answer = answer(&mut self.files, who, operation);
         drop(inside);
-        answer.map_err(|errno| Errno::from_raw_os_error(errno.raw_os_error()))
+        answer.map_err(|errno| Errno::from_raw(errno.raw_os_error()))
     }
 }
 

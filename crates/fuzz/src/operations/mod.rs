@@ -34,7 +34,7 @@ pub(crate) fn target(data: &[u8]) {
     run.assert_same();
     run.remount(true);
     let engine = run.library.engine;
-    engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+    engine.shutdown(|fs| fs.close_volume()).expect("closed");
 }
 
 struct Run {
@@ -210,7 +210,7 @@ impl Run {
         let engine = self.library.engine.clone();
         if clean {
             self.close_all();
-            engine.shutdown(|fs| fs.unmount()).expect("unmounted");
+            engine.shutdown(|fs| fs.close_volume()).expect("closed");
         } else {
             self.same(Operation::Syncfs);
             self.library.files = Files::default();

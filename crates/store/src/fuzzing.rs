@@ -5,7 +5,7 @@ use crate::format::record::{self, Change};
 use crate::format::superblock;
 use crate::format::{JournalHeader, Page, Slot, Superblock, VolumeId};
 use crate::metadata::pages::Stop;
-use crate::slot_page;
+use crate::metadata::slot_page;
 use adit_base::Result;
 
 /// What the first two pages of a device of that size are.

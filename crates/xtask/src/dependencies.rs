@@ -46,8 +46,9 @@ impl Sources {
         self.0.match_indices(&name).any(|(at, _)| {
             let (before, after) = (&self.0[..at], &self.0[at + name.len()..]);
             let global = before.strip_suffix("::").unwrap_or(before);
-            let imported =
-                (global.strip_suffix("use ")).is_some_and(|before| !before.ends_with(is_word));
+            let imported = ["use ", "extern crate "].iter().any(|keyword| {
+                (global.strip_suffix(keyword)).is_some_and(|before| !before.ends_with(is_word))
+            });
             let begins = imported || !before.ends_with(is_word) && !before.ends_with("::");
             let ends = after.starts_with("::") || imported && !after.starts_with(is_word);
             begins && ends

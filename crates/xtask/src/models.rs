@@ -75,8 +75,8 @@ mod tests {
         "block/src/file/mod.rs",
         "block/src/file/uring.rs",
         "block/src/memory.rs",
-        "reactor/src/driver/reentry.rs",
         "reactor/src/driver/mod.rs",
+        "reactor/src/driver/reentry.rs",
         "store/src/cache/mapping.rs",
     ];
 

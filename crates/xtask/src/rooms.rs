@@ -17,8 +17,46 @@ type Room = (&'static str, &'static [&'static str]);
 
 /// Folders of `crates/`, each with its rooms. Lower rooms first.
 const CRATES: &[(&str, &[Room])] = &[
-    // Filled in when its files move into rooms.
-    ("store", &[]),
+    (
+        "store",
+        &[
+            ("format", &[]),
+            ("cache", &["format"]),
+            ("metadata", &["format"]),
+            ("journal", &["format", "cache", "metadata"]),
+            ("recovery", &["format", "cache", "metadata", "journal"]),
+            ("blob", &["format", "cache", "metadata", "journal"]),
+            (
+                "state",
+                &["format", "cache", "metadata", "journal", "recovery", "blob"],
+            ),
+            (
+                "commit",
+                &["format", "cache", "metadata", "journal", "blob", "state"],
+            ),
+            (
+                "data",
+                &[
+                    "format", "cache", "metadata", "journal", "blob", "state", "commit",
+                ],
+            ),
+            (
+                "health",
+                &[
+                    "format", "cache", "metadata", "recovery", "blob", "state", "commit", "data",
+                ],
+            ),
+            (
+                "volume",
+                &[
+                    "format", "cache", "metadata", "journal", "recovery", "blob", "state",
+                    "commit", "data", "health",
+                ],
+            ),
+            ("fuzzing", &["format", "metadata", "data"]),
+            ("testing", &["format", "metadata"]),
+        ],
+    ),
     (
         "fs",
         &[

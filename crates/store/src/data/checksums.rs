@@ -28,10 +28,10 @@
 
 use crate::commit::{Transaction, View};
 use crate::format::{CHECKSUMS_PER_PAGE, ChecksumPage, GROUP_PAGES, Page, PageKind};
+use crate::metadata::page_view::is_metadata;
 use crate::metadata::page_view::{corrupt, view as view_of, view_mut};
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{PageState, SpaceGeometry};
-use crate::recovery::{Recovered, is_metadata};
 use crate::state::{Checksums, READING, is_place};
 use crate::state::{ColdFuture, Store};
 use adit_base::simulation::{Bug, planted};
@@ -136,18 +136,6 @@ impl Transaction<'_> {
             true => self.set_checksums(page, &[0]),
             false => Ok(()),
         }
-    }
-}
-
-impl Store {
-    /// What recovery wrote home has checksums again soon.
-    pub(crate) fn settle_recovered(&self, recovered: Recovered) {
-        if let Some(checksums) = &self.checksums {
-            for (page, sum) in recovered.data {
-                checksums.settle(page, sum);
-            }
-        }
-        self.spawn_settle();
     }
 }
 

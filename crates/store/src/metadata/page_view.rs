@@ -3,7 +3,7 @@
 //! Every on-device struct is at most a page long, and [`Page`] is aligned as the strictest of them,
 //! so a view never fails. That the *content* makes sense is checked where it is used, not here.
 
-use crate::format::{ALGORITHM_CRC32C, Page, PageHeader, PageKind};
+use crate::format::{ALGORITHM_CRC32C, Page, PageHeader, PageKind, VolumeId};
 use crate::metadata::pages::Stop;
 use adit_base::{Errno, Error, PAGE_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -58,4 +58,11 @@ pub fn corrupt(page: u64, what: impl std::fmt::Display) -> Stop {
         Errno::UCLEAN,
         format!("use page {page}: {what}"),
     ))
+}
+
+/// Is this a page of metadata with a header? (Pages of slots are told by the maps: a page of data
+/// may have the slots of earlier times behind its end.)
+pub(crate) fn is_metadata(volume: &VolumeId, page: u64, content: &Page) -> bool {
+    let header = header(content);
+    header.algorithm == ALGORITHM_CRC32C && header.crc == volume.checksum(page, &content.0, 0)
 }

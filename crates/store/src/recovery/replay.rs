@@ -29,11 +29,9 @@ use crate::format::record::{self, Change};
 use crate::format::superblock as checksums;
 use crate::format::superblock::Layout;
 use crate::format::superblock::geometry;
-use crate::format::{
-    ALGORITHM_CRC32C, JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, Superblock, VolumeId,
-};
+use crate::format::{JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, Superblock, VolumeId};
 use crate::journal::encode_page;
-use crate::metadata::page_view::header;
+use crate::metadata::page_view::is_metadata;
 use crate::recovery::older;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -199,13 +197,6 @@ impl Redo<'_> {
         places.dedup();
         superblock.unsettled = checksums::list_of(places.into_iter(), more);
     }
-}
-
-/// Is this a page of metadata with a header? (Pages of slots are told by the maps: a page of data
-/// may have the slots of earlier times behind its end.)
-pub(crate) fn is_metadata(volume: &VolumeId, page: u64, content: &Page) -> bool {
-    let header = header(content);
-    header.algorithm == ALGORITHM_CRC32C && header.crc == volume.checksum(page, &content.0, 0)
 }
 
 /// What recovery did.

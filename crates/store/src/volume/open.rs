@@ -81,7 +81,7 @@ impl Default for MkfsOptions {
 const PAGE: u64 = PAGE_BYTES as u64;
 /// How often closing takes everything home before it gives up on who goes on writing.
 const CLOSE_ATTEMPTS_MAX: u32 = 16;
-const CACHE_FRAMES_MIN: u64 = crate::CACHE_BYTES_MIN / PAGE;
+const CACHE_FRAMES_MIN: u64 = crate::state::CACHE_BYTES_MIN / PAGE;
 /// Pages that a volume has beside its journal at least: superblocks, state, maps, the reserve for
 /// deleting, first files.
 const ROOM_PAGES_MIN: u64 = 128;
@@ -367,6 +367,16 @@ impl Store {
         }
         store.read_only.set(options.read_only);
         Ok(store)
+    }
+
+    /// What recovery wrote home has checksums again soon.
+    pub(crate) fn settle_recovered(&self, recovered: Recovered) {
+        if let Some(checksums) = &self.checksums {
+            for (page, sum) in recovered.data {
+                checksums.settle(page, sum);
+            }
+        }
+        self.spawn_settle();
     }
 
     /// The state page has to agree with the superblock before anything relies on it. It says how

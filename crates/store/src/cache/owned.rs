@@ -15,6 +15,16 @@ use crate::format::Page;
 use adit_block::Buffer;
 use std::cell::UnsafeCell;
 
+/// Methods that hand on to [`Cache`].
+macro_rules! forward {
+    ($($(#[$attribute:meta])* $by:ident fn $name:ident($($arg:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
+        $(#[$attribute])*
+        pub(crate) fn $name(&self $(, $arg: $kind)*) $(-> $answer)? {
+            self.$by().$name($($arg),*)
+        }
+    )*};
+}
+
 pub(crate) struct OwnedCache(UnsafeCell<Cache>);
 
 impl OwnedCache {
@@ -34,29 +44,45 @@ impl OwnedCache {
         unsafe { &mut *self.0.get() }
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        self.get().counts()
+    forward! {
+        get fn counts() -> Counts;
+        #[inline]
+        get fn find(key: FrameKey) -> Option<FrameId>;
+        /// Begins to fetch the page's frame and its bytes at `offset` from memory.
+        #[inline]
+        get fn prefetch(key: FrameKey, offset: usize);
+        get fn flags(frame: FrameId) -> FrameFlags;
+        get fn key(frame: FrameId) -> FrameKey;
+        get fn kind(frame: FrameId) -> u8;
+        get fn home(frame: FrameId) -> u64;
+        get_mut fn set_home(frame: FrameId, page: u64);
+        get fn pending(frame: FrameId) -> u64;
+        get_mut fn set_pending(frame: FrameId, granules: u64);
+        /// Granules that `write` changed since the data was last taken to the device or the journal.
+        get fn dirty_granules(frame: FrameId) -> u64;
+        get_mut fn set_dirty_granules(frame: FrameId, granules: u64);
+        get fn first_lsn(frame: FrameId) -> u64;
+        get fn last_lsn(frame: FrameId) -> u64;
+        get_mut fn set_lsns(frame: FrameId, first: u64, last: u64);
+        get_mut fn set_kind(frame: FrameId, kind: u8);
+        get_mut fn allocate() -> Option<FrameId>;
+        get_mut fn free_allocated(frame: FrameId);
+        get_mut fn allocate_raw() -> Option<FrameId>;
+        get_mut fn free_raw(frame: FrameId);
+        get_mut fn shadow(target: FrameId) -> Option<FrameId>;
+        get_mut fn publish_journal_buffer(frame: FrameId, lsn: u64);
+        get_mut fn unpublish_journal_buffer(frame: FrameId);
+        get fn load_buffer(frame: FrameId) -> Buffer;
+        get_mut fn loaded(frame: FrameId);
+        get fn buffer(frame: FrameId) -> Buffer;
+        get_mut fn pass(key: FrameKey) -> bool;
+        get_mut fn remove(frame: FrameId);
     }
 
     /// Frames that can be had without write-back, about.
     pub(crate) fn available(&self) -> usize {
         let counts = self.counts();
         (counts.limit.saturating_sub(counts.used) + counts.clean) as usize
-    }
-
-    #[inline]
-    pub(crate) fn find(&self, key: FrameKey) -> Option<FrameId> {
-        self.get().find(key)
-    }
-
-    /// Begins to fetch the page's frame and its bytes at `offset` from memory.
-    #[inline]
-    pub(crate) fn prefetch(&self, key: FrameKey, offset: usize) {
-        self.get().prefetch(key, offset);
-    }
-
-    pub(crate) fn flags(&self, frame: FrameId) -> FrameFlags {
-        self.get().flags(frame)
     }
 
     pub(crate) fn has(&self, frame: FrameId, flags: FrameFlags) -> bool {
@@ -94,22 +120,6 @@ impl OwnedCache {
         self.has(frame, FrameFlags::LOADING)
     }
 
-    pub(crate) fn key(&self, frame: FrameId) -> FrameKey {
-        self.get().key(frame)
-    }
-
-    pub(crate) fn kind(&self, frame: FrameId) -> u8 {
-        self.get().kind(frame)
-    }
-
-    pub(crate) fn home(&self, frame: FrameId) -> u64 {
-        self.get().home(frame)
-    }
-
-    pub(crate) fn set_home(&self, frame: FrameId, page: u64) {
-        self.get_mut().set_home(frame, page);
-    }
-
     /// Identity for salvage: the blob's generation and the bytes of the page that are inside of it.
     pub(crate) fn set_extent_in_file(&self, frame: FrameId, generation: u32, end_bytes: u32) {
         let cache = self.get_mut();
@@ -135,39 +145,6 @@ impl OwnedCache {
         cache.set_end(frame, slots);
     }
 
-    pub(crate) fn pending(&self, frame: FrameId) -> u64 {
-        self.get().pending(frame)
-    }
-
-    pub(crate) fn set_pending(&self, frame: FrameId, granules: u64) {
-        self.get_mut().set_pending(frame, granules);
-    }
-
-    /// Granules that `write` changed since the data was last taken to the device or the journal.
-    pub(crate) fn dirty_granules(&self, frame: FrameId) -> u64 {
-        self.get().dirty_granules(frame)
-    }
-
-    pub(crate) fn set_dirty_granules(&self, frame: FrameId, granules: u64) {
-        self.get_mut().set_dirty_granules(frame, granules);
-    }
-
-    pub(crate) fn first_lsn(&self, frame: FrameId) -> u64 {
-        self.get().first_lsn(frame)
-    }
-
-    pub(crate) fn last_lsn(&self, frame: FrameId) -> u64 {
-        self.get().last_lsn(frame)
-    }
-
-    pub(crate) fn set_lsns(&self, frame: FrameId, first: u64, last: u64) {
-        self.get_mut().set_lsns(frame, first, last);
-    }
-
-    pub(crate) fn set_kind(&self, frame: FrameId, kind: u8) {
-        self.get_mut().set_kind(frame, kind);
-    }
-
     #[inline]
     pub(crate) fn page(&self, frame: FrameId) -> &Page {
         // SAFETY: `Page` is `PageBytes` with an alignment that frames exceed; see the head of the
@@ -180,36 +157,8 @@ impl OwnedCache {
         self.get().page_ptr(frame).cast()
     }
 
-    pub(crate) fn allocate(&self) -> Option<FrameId> {
-        self.get_mut().allocate()
-    }
-
-    pub(crate) fn free_allocated(&self, frame: FrameId) {
-        self.get_mut().free_allocated(frame);
-    }
-
-    pub(crate) fn allocate_raw(&self) -> Option<FrameId> {
-        self.get_mut().allocate_raw()
-    }
-
-    pub(crate) fn free_raw(&self, frame: FrameId) {
-        self.get_mut().free_raw(frame);
-    }
-
-    pub(crate) fn shadow(&self, target: FrameId) -> Option<FrameId> {
-        self.get_mut().shadow(target)
-    }
-
     pub(crate) fn apply(&self, edits: &[(FrameId, FrameId)], report: impl FnMut(Applied)) {
         self.get_mut().apply(edits, report);
-    }
-
-    pub(crate) fn publish_journal_buffer(&self, frame: FrameId, lsn: u64) {
-        self.get_mut().publish_journal_buffer(frame, lsn);
-    }
-
-    pub(crate) fn unpublish_journal_buffer(&self, frame: FrameId) {
-        self.get_mut().unpublish_journal_buffer(frame);
     }
 
     /// A zero-filled, findable frame.
@@ -247,29 +196,9 @@ impl OwnedCache {
         cache.set_kind(frame, kind);
     }
 
-    pub(crate) fn load_buffer(&self, frame: FrameId) -> Buffer {
-        self.get().load_buffer(frame)
-    }
-
     /// The content of a frame whose load is complete, before it is published.
     pub(crate) fn with_loading<R>(&self, frame: FrameId, f: impl FnOnce(&mut [u8]) -> R) -> R {
         f(self.get_mut().loading_mut(frame))
-    }
-
-    pub(crate) fn loaded(&self, frame: FrameId) {
-        self.get_mut().loaded(frame);
-    }
-
-    pub(crate) fn buffer(&self, frame: FrameId) -> Buffer {
-        self.get().buffer(frame)
-    }
-
-    pub(crate) fn pass(&self, key: FrameKey) -> bool {
-        self.get_mut().pass(key)
-    }
-
-    pub(crate) fn remove(&self, frame: FrameId) {
-        self.get_mut().remove(frame);
     }
 
     #[inline]

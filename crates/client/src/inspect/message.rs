@@ -160,7 +160,7 @@ macro_rules! growing_structs {
             $(
                 let shown = format!("{:#?}", $name::default());
                 let fields = shown.lines().filter_map(|line| line.strip_prefix("    "));
-                let fields = fields.filter(|field| !field.starts_with([' ', '}', ']']));
+                let fields = fields.filter(|field| !field.starts_with([' ', '}', ']', ')']));
                 let names = fields.map(|field| field.split(':').next().unwrap_or(field));
                 assert_eq!(names.collect::<Vec<_>>(), [$(stringify!($field)),*]);
             )*

@@ -1,7 +1,7 @@
-//! Checked arguments: what C passes, as what Rust may touch.
+//! Checked arguments: pointers and numbers from C become values that Rust may use.
 //!
-//! Invariant: every function here turns a NULL, a length that no memory has, or an unknown flag into
-//! `EINVAL`. What it can't check (that a pointer is what it says) `adit.h` makes the caller's duty.
+//! Invariant: every function here turns a NULL, an impossible length, or an unknown flag into
+//! `EINVAL`. The validity of other pointers is the caller's duty, by `adit.h`.
 
 use adit::{Errno, Error, Result};
 use std::ffi::{CStr, OsStr, c_char, c_int};

@@ -1,4 +1,5 @@
-//! What POSIX knows of names besides: symbolic links, special files, rights, owners, times, extended attributes.
+//! The attributes and kinds of named inodes: symbolic links, special files, rights, owners, times,
+//! extended attributes.
 
 use crate::arguments::{answer, bytes, check_flags, growing_out, handle, invalid, path, text};
 use crate::file::{FileHandle, file};
@@ -21,7 +22,7 @@ fn follow(flags: u32) -> Result<Follow> {
     })
 }
 
-// ---------------------------------------------------------------------------------------- links and nodes
+// ------------------------------------------------------------------------ links and nodes
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_lstat_path(
@@ -92,7 +93,7 @@ pub unsafe extern "C" fn adit_mknod(
     unsafe { on_name(volume, name, make) }
 }
 
-// ---------------------------------------------------------------------------------------- rights
+// ------------------------------------------------------------------------ rights
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_access(
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn adit_fchown(pointer: *mut FileHandle, uid: u32, gid: u3
     guard_unit(|| unsafe { file(pointer)? }.set_owner(id(uid), id(gid)))
 }
 
-// ---------------------------------------------------------------------------------------- times
+// ------------------------------------------------------------------------ times
 
 /// What an array of two times says; NULL: both now.
 unsafe fn times(times: *const AditTime) -> Result<(SetTime, SetTime)> {
@@ -195,7 +196,7 @@ pub unsafe extern "C" fn adit_futimens(pointer: *mut FileHandle, given: *const A
     })
 }
 
-// ---------------------------------------------------------------------------------------- extended attributes
+// ------------------------------------------------------------------------ extended attributes
 
 fn xattr_mode(flags: u32) -> Result<XattrMode> {
     match flags & (XATTR_CREATE | XATTR_REPLACE) {
@@ -347,7 +348,7 @@ pub unsafe extern "C" fn adit_flist_xattrs(
     })
 }
 
-// ---------------------------------------------------------------------------------------- sparse files
+// ------------------------------------------------------------------------ sparse files
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_next_data(pointer: *mut FileHandle, offset: u64) -> i64 {

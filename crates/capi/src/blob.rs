@@ -133,7 +133,7 @@ pub unsafe extern "C" fn adit_blob_sync(pointer: *mut BlobHandle) -> c_int {
     guard_unit(|| unsafe { blob(pointer)? }.sync_all())
 }
 
-// ---------------------------------------------------------------------------------------- attributes
+// ------------------------------------------------------------------------ attributes
 
 unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a [u8]> {
     // SAFETY: as for this function.
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn adit_blob_list_xattrs(
     })
 }
 
-// ---------------------------------------------------------------------------------------- all blobs
+// ------------------------------------------------------------------------ all blobs
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_blob_next(

@@ -1,6 +1,6 @@
 //! Borrowed and lent memory.
 //!
-//! An `adit_buffer` belongs to the caller, so that borrowing allocates nothing: the `Buffer` lies in its
+//! An `adit_buffer` belongs to the caller, so borrowing allocates nothing: the `Buffer` lies in its
 //! `opaque` words. It is there exactly while `data` isn't NULL.
 
 use crate::arguments::{handle, out};

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn adit_close(pointer: *mut FileHandle) -> c_int {
     guard_unit(|| unsafe { close(pointer, |handle| handle.file.is_inherited()) })
 }
 
-// ---------------------------------------------------------------------------------------- reading
+// ------------------------------------------------------------------------ reading
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_pread(
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn adit_pread_many(
     })
 }
 
-// ---------------------------------------------------------------------------------------- writing
+// ------------------------------------------------------------------------ writing
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_pwrite(
@@ -276,7 +276,7 @@ fn sync_if(file: &File, flags: u32) -> Result<()> {
     Ok(())
 }
 
-// ---------------------------------------------------------------------------------------- syncing
+// ------------------------------------------------------------------------ syncing
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_fsync(pointer: *mut FileHandle) -> c_int {
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn adit_start_write_back(pointer: *mut FileHandle) -> c_in
     guard_unit(|| unsafe { file(pointer)? }.start_write_back())
 }
 
-// ---------------------------------------------------------------------------------------- space
+// ------------------------------------------------------------------------ space
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_ftruncate(pointer: *mut FileHandle, size: u64) -> c_int {
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn adit_fallocate(
     })
 }
 
-// ---------------------------------------------------------------------------------------- attributes, locks
+// ------------------------------------------------------------------------ attributes, locks
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_fstat(pointer: *mut FileHandle, result: *mut AditStat) -> c_int {

@@ -19,9 +19,10 @@ thread_local! {
         const { RefCell::new(LastError { error: None, message: None }) };
 }
 
-/// Runs the body of a function: its value, or the negative errno of its error, whose words are kept.
+/// Runs the body of a function: its value, or the negative errno of its error, whose words are
+/// kept.
 ///
-/// After a panic the state that the closure touched is only used by the client crate, which poisons the
+/// After a panic only the client crate uses the state that the closure touched, and it poisons the
 /// volume itself.
 #[inline]
 pub(crate) fn guard(body: impl FnOnce() -> Result<i64>) -> i64 {
@@ -71,7 +72,7 @@ pub extern "C" fn adit_error_message() -> *const c_char {
         .try_with(|last| {
             let mut last = last.try_borrow_mut().ok()?;
             let words = last.error.as_ref()?.to_string();
-            // A path in it may hold any byte but this one; were it there, C would end the message there too.
+            // C ends a message at a NUL; a path can't have one.
             let message = CString::new(words.replace('\0', "")).ok()?;
             Some(last.message.insert(message).as_ptr())
         })

@@ -1,5 +1,6 @@
-//! Attributes with every choice that there is: symbolic links followed or meant themselves, times to the nanosecond, extended
-//! attributes that must or must not exist; and what only sparse files have. `names.rs` and `file.rs` have the usual cases.
+//! Attributes with all choices: follow symbolic links or not, times to the nanosecond, extended
+//! attributes that must or must not exist; and operations on sparse files. `names.rs` and `file.rs`
+//! have the usual cases.
 
 use crate::file::File;
 use crate::names::naming;
@@ -20,7 +21,7 @@ impl Volume {
             .map_err(|error| naming(error, "change the mode of", path))
     }
 
-    /// Sets owner and group; `None` leaves it.
+    /// Sets owner and group; `None` leaves one unchanged.
     pub fn set_owner_of(
         &self,
         path: impl AsRef<Path>,
@@ -48,7 +49,7 @@ impl Volume {
             .map_err(|error| naming(error, "change the times of", path))
     }
 
-    /// The value of an extended attribute; `ENODATA` when there is none.
+    /// The value of an extended attribute; `ENODATA` if it doesn't exist.
     pub fn xattr_of(
         &self,
         path: impl AsRef<Path>,
@@ -76,7 +77,7 @@ impl Volume {
             .map_err(|error| naming(error, "set an extended attribute of", path))
     }
 
-    /// Removes an extended attribute; `ENODATA` when there is none.
+    /// Removes an extended attribute; `ENODATA` if it doesn't exist.
     pub fn remove_xattr_of(
         &self,
         path: impl AsRef<Path>,
@@ -99,7 +100,7 @@ impl Volume {
 }
 
 impl File {
-    /// As [`set_times`](Self::set_times), to the time of the call too.
+    /// As [`set_times`](Self::set_times), also to the time of the call.
     pub fn set_times_to(&self, accessed: SetTime, modified: SetTime) -> Result<()> {
         self.run(|fs, open| fs.fset_times(open, accessed, modified))
     }
@@ -115,21 +116,23 @@ impl File {
         self.run(|fs, open| fs.fxattr_set(open, name, value, mode))
     }
 
-    /// Where the next data is, from `offset` on: `offset` itself, or the beginning of a page. `ENXIO` when none follows.
-    /// Space that was only allocated is no data.
+    /// Position of the next data from `offset` on: `offset` itself, or the beginning of a page.
+    /// `ENXIO` if none follows. Preallocated space is a hole.
     pub fn next_data(&self, offset: u64) -> Result<u64> {
         self.run(|fs, open| fs.next_data(open, offset))
     }
 
-    /// Where the next hole is, from `offset` on; the end of the file is one. `ENXIO` from there on.
+    /// Position of the next hole from `offset` on; the end of the file is one. `ENXIO` at and
+    /// behind the end.
     pub fn next_hole(&self, offset: u64) -> Result<u64> {
         self.run(|fs, open| fs.next_hole(open, offset))
     }
 
-    /// Copies up to `len_bytes` from `offset` on to a place in another file of the volume, or in the same where the two
-    /// ranges don't overlap (`EINVAL`); answers how many bytes: fewer at the end of this file, after 1 GiB, and when an
-    /// error came after a part. Not atomic. Holes are left out. `EXDEV` for a file of another volume; `EBADF` unless this
-    /// one was opened for reading, and the other for writing without [`append`](crate::OpenOptions::append).
+    /// Copies up to `len_bytes` from `offset` on to another file of the volume, or within this one
+    /// if the two ranges don't overlap (`EINVAL`). Returns the number of bytes: fewer at the end of
+    /// this file, after 1 GiB, and if an error came after a part. Not atomic. Skips holes. `EXDEV`
+    /// for a file of another volume; `EBADF` unless this file was opened for reading, and the other
+    /// one for writing without [`append`](crate::OpenOptions::append).
     pub fn copy_range(
         &self,
         offset: u64,

@@ -1,4 +1,4 @@
-//! Blobs: files without names, found by their ids. Everything that a [`File`] can do, an open blob can.
+//! Blobs: files without names, found by their ids. An open blob can do all that a [`File`] can.
 
 use crate::file::File;
 use crate::open_options::OpenOptions;
@@ -9,21 +9,21 @@ use adit_store::format::Slot;
 
 /// Blobs.
 impl Volume {
-    /// Creates an empty blob. As all changes, it survives a power cut after
-    /// [`File::sync_all`] of it or [`Volume::sync`].
+    /// Creates an empty blob. Like all changes, it survives a power cut after [`File::sync_all`] of
+    /// it or [`Volume::sync`].
     pub fn create_blob(&self) -> Result<BlobId> {
         self.mounted.run(|fs| fs.create_blob())
     }
 
-    /// Opens a blob; of the options, `read`, `write`, `append`, `direct`, `sync`, `dsync` and `truncate` count.
-    /// `ENOENT` when there is none with this id (any more).
+    /// Opens a blob, with the options `read`, `write`, `append`, `direct`, `sync`, `dsync` and
+    /// `truncate`; the others have no effect. `ENOENT` if no blob has this id (any more).
     pub fn open_blob(&self, id: BlobId, options: &OpenOptions) -> Result<File> {
         let flags = options.flags();
         let open = self.mounted.run(|fs| fs.open_blob(id, flags))?;
         Ok(File::new(self.mounted.clone(), open))
     }
 
-    /// Deletes a blob and gives its space back. `EBUSY` while it is open.
+    /// Deletes a blob and frees its space. `EBUSY` while it is open.
     pub fn delete_blob(&self, id: BlobId) -> Result<()> {
         self.mounted.run(|fs| fs.delete_blob(id))
     }
@@ -33,18 +33,19 @@ impl Volume {
         Blobs::from(self, Some(0))
     }
 
-    /// As [`blobs`](Self::blobs), continuing behind this one.
+    /// As [`blobs`](Self::blobs), continuing after this one.
     pub fn blobs_after(&self, id: BlobId) -> Blobs {
         Blobs::from(self, id.slot.checked_add(1))
     }
 }
 
-/// Iterates over the blobs of a volume; made by [`Volume::blobs`]. What exists during the whole
-/// iteration comes exactly once. After an error it ends.
+/// Iterates over the blobs of a volume; made by [`Volume::blobs`]. A blob that exists during the
+/// whole iteration comes exactly once. The iteration ends after an error.
 pub struct Blobs {
     volume: Volume,
     batch: std::vec::IntoIter<BlobId>,
-    /// Blobs to fetch next: one at first, for who asks for no more than the next one, then ever more.
+    /// Blobs to fetch next: one at first, for a caller that wants only the next one, then ever
+    /// more.
     batch_len: usize,
     /// Slots below were looked at.
     next_slot: u64,

@@ -1,8 +1,8 @@
 //! Reading a directory: an iterator that fetches entries in batches.
 //!
-//! Invariants: `cookie` is that of the last entry fetched, so a batch never repeats or skips. A name that
-//! could lead out of its directory never leaves here, whatever is on the device: programs join names to
-//! paths of the host.
+//! Invariants: `cookie` is that of the last entry fetched, so a batch never repeats or skips. A
+//! name that could lead out of its directory never leaves here, not even from a damaged device:
+//! programs join names to paths of the host.
 
 use crate::file::File;
 use adit_base::{Errno, Error, Result};
@@ -12,7 +12,7 @@ use adit_fs::DirEntry;
 const BATCH_BYTES: usize = 32 * 1024;
 
 /// Iterates over the entries of a directory; made by [`Volume::read_dir`](crate::Volume::read_dir).
-/// After an error it ends.
+/// It ends after an error.
 pub struct ReadDir {
     directory: File,
     batch: std::vec::IntoIter<DirEntry>,
@@ -30,14 +30,14 @@ impl ReadDir {
         }
     }
 
-    /// Continues behind the entry with this cookie; 0 begins again.
+    /// Continues after the entry with this cookie; 0 starts again.
     pub fn seek(&mut self, cookie: u64) {
         self.batch = Vec::new().into_iter();
         self.cookie = cookie;
         self.ended = false;
     }
 
-    /// Whether this is a forked child of the process that opened it: there is nothing to be read in it.
+    /// True in a forked child of the process that opened it: reading fails there.
     pub fn is_inherited(&self) -> bool {
         self.directory.is_inherited()
     }

@@ -23,13 +23,14 @@ use std::time::SystemTime;
 
 /// An open file, directory or blob. Dropping it closes it, without a sync.
 ///
-/// Any thread may use it at any time. Offsets, sizes and lengths are bytes.
+/// Any thread may use it at any time. Offsets, sizes and lengths are in bytes.
 pub struct File {
     /// Taken away only by `drop`.
     descriptor: ManuallyDrop<Arc<Descriptor>>,
 }
 
-/// What a file and its asynchronous operations share. Whoever holds the last reference closes it.
+/// The state that a file and its asynchronous operations share. Dropping the last reference closes
+/// the file.
 struct Descriptor {
     mounted: Arc<Mounted>,
     open: Arc<OpenFile>,
@@ -47,20 +48,20 @@ impl Drop for File {
     }
 }
 
-/// One of the reads of [`File::read_many`].
+/// One read of [`File::read_many`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReadRequest<'a> {
-    /// Where.
+    /// Position in the file.
     pub offset: u64,
-    /// Into what.
+    /// Memory to read into.
     pub buffer: &'a mut [u8],
-    /// What [`File::read_at`] would have returned.
+    /// The result of a [`File::read_at`] of the same range.
     pub result: Result<usize>,
 }
 
 impl<'a> ReadRequest<'a> {
-    /// A read that wasn't done yet.
+    /// A read that is still to be done.
     pub fn new(offset: u64, buffer: &'a mut [u8]) -> Self {
         ReadRequest {
             offset,
@@ -83,7 +84,7 @@ impl File {
             .run(|fs| fs.read(&descriptor.open, offset, buffer))
     }
 
-    /// Reads exactly `buffer.len()` bytes, or fails with `ENODATA` when the file ends before
+    /// Reads exactly `buffer.len()` bytes. `ENODATA` if the file ends before
     /// ([`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) as an error of `std::io`).
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         match self.read_at(buffer, offset)? {
@@ -95,7 +96,8 @@ impl File {
         }
     }
 
-    /// Reads into several pieces of memory, one behind the other, as one read: what is written meanwhile falls between no two of them.
+    /// Reads into several pieces of memory, one after the other, as one read: no concurrent write
+    /// falls between two of them.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let descriptor = self.alive()?;
         descriptor
@@ -103,9 +105,9 @@ impl File {
             .run(|fs| fs.read_vectored(&descriptor.open, offset, buffers))
     }
 
-    /// A read without a copy: a reference to the cache's own memory, whose content stays as it is
-    /// whatever is written meanwhile. At most `len_bytes`, and possibly fewer: what lies in one
-    /// page; empty only at the end of the file. Holding many buffers holds much of the cache.
+    /// Reads without a copy: returns a reference to the cache's own memory, which keeps its content
+    /// even if the file is overwritten. At most `len_bytes`, and at most the rest of one page;
+    /// empty only at the end of the file. Many buffers occupy much of the cache.
     pub fn read_borrowed(&self, len_bytes: usize, offset: u64) -> Result<Buffer> {
         let descriptor = self.alive()?;
         let len_bytes = len_bytes.min(PAGE_BYTES);
@@ -117,8 +119,8 @@ impl File {
             .run(|fs| fs.read_borrowed(&descriptor.open, offset, len_bytes))
     }
 
-    /// Several reads that overlap in time where they need the device. `Ok` when every request has its
-    /// own result.
+    /// Does several reads, which overlap in time where they need the device. `Ok` when every
+    /// request has its own result.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
         let descriptor = self.alive()?;
         let mut missing = 0;
@@ -148,8 +150,8 @@ impl File {
         })
     }
 
-    /// As [`read_at`](Self::read_at), without blocking; the buffer comes back with what was read.
-    /// Memory for it: [`Volume::buffer`](crate::Volume::buffer).
+    /// As [`read_at`](Self::read_at), without blocking; returns the buffer with the data.
+    /// [`Volume::buffer`](crate::Volume::buffer) provides memory for it.
     pub fn read_at_async(&self, buffer: Buffer, offset: u64) -> Operation<Buffer> {
         self.spawn(move |fs, open| async move {
             let mut buffer = buffer;
@@ -173,11 +175,11 @@ struct RawMemory {
 unsafe impl Send for RawMemory {}
 
 impl File {
-    /// As [`read_at_async`](Self::read_at_async), into any memory; answers how many bytes.
+    /// As [`read_at_async`](Self::read_at_async), into any memory; returns the number of bytes.
     ///
     /// # Safety
     /// `start` must be valid for writes of `len_bytes` bytes, and not be used otherwise, until the
-    /// operation is done (which dropping its handle doesn't bring about).
+    /// operation is done (dropping its handle does not end it).
     pub unsafe fn read_into_async(
         &self,
         start: *mut u8,
@@ -196,11 +198,11 @@ impl File {
 
 /// Writing.
 impl File {
-    /// Writes all of `data`, or fails: with ENOSPC before any of it was
-    /// written; after EIO or ENOMEM, what precedes the failure may be. With
-    /// [`append`](crate::OpenOptions::append) it goes to the end. Where the file was
-    /// opened for direct or synchronous writes, EROFS may come when it is written and
-    /// not yet on the device: the volume has become read-only meanwhile.
+    /// Writes all of `data`, or fails: with ENOSPC before any of it is written; after EIO or
+    /// ENOMEM, the bytes before the failure may be written. With
+    /// [`append`](crate::OpenOptions::append) the data goes to the end. In a file opened for direct
+    /// or synchronous writes, EROFS may come for data that readers see but that is not on the
+    /// device: the volume has become read-only meanwhile.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let descriptor = self.alive()?;
         if descriptor.open.writes_past_worker() {
@@ -222,7 +224,8 @@ impl File {
         self.run(|fs, open| fs.write_vectored(open, offset, data))
     }
 
-    /// Writes at the end, atomically with respect to other appends; returns where.
+    /// Writes at the end, atomically with respect to other appends; returns the position of the
+    /// data.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         self.run(|fs, open| fs.append(open, data))
     }
@@ -232,25 +235,29 @@ impl File {
         self.run(|fs, open| fs.append_vectored(open, data))
     }
 
-    /// Writes ranges (offset and data), later ones over earlier ones: all of them or none, whatever fails or dies in between. The next sync
-    /// makes it durable, with one device write; what was written to the file before becomes durable at the latest with it.
+    /// Writes ranges (offset and data), later ones over earlier ones: all of them or none, across
+    /// any failure. The next sync makes them durable, with one device write, together with all
+    /// earlier writes to the file.
     ///
-    /// `E2BIG` when it is more than [`atomic_write_max`](Self::atomic_write_max), or goes to more than 16 separate holes or preallocated
-    /// places before the end of the file; `EINVAL` for a file opened to append. After an error nothing has changed.
+    /// `E2BIG` if the ranges are larger than [`atomic_write_max`](Self::atomic_write_max), or touch
+    /// more than 16 separate holes or preallocated ranges before the end of the file; `EINVAL` for
+    /// a file opened to append. After an error nothing has changed.
     ///
-    /// Readers that overlap in time see each page of 4096 bytes before or after it, but perhaps not all pages alike.
+    /// A concurrent reader sees each page of 4096 bytes before or after the write, but may see some
+    /// pages before and others after it.
     pub fn write_atomic(&self, ranges: &[(u64, &[u8])]) -> Result<()> {
         self.run(|fs, open| fs.write_atomic(open, ranges, false))
     }
 
-    /// As [`write_atomic`](Self::write_atomic) with a [`sync_data`](Self::sync_data) at its end, in one. When that fails, what was written
-    /// is seen, but may be lost, as a whole.
+    /// As [`write_atomic`](Self::write_atomic) and [`sync_data`](Self::sync_data) in one. If only
+    /// the sync fails, readers see the ranges, but a power cut may lose them, as a whole.
     pub fn write_atomic_and_sync(&self, ranges: &[(u64, &[u8])]) -> Result<()> {
         self.run(|fs, open| fs.write_atomic(open, ranges, true))
     }
 
-    /// Most bytes that one [`write_atomic`](Self::write_atomic) may change, each page of 4096 bytes that it touches counted as a whole. It
-    /// depends on the size of the journal: some 250 KiB to 1 MiB.
+    /// Most bytes that one [`write_atomic`](Self::write_atomic) may change; each page of 4096 bytes
+    /// that it touches counts as a whole. It depends on the size of the journal: about 250 KiB to 1
+    /// MiB.
     pub fn atomic_write_max(&self) -> Result<u64> {
         self.run(|fs, _| async { Ok(fs.atomic_bytes_max()) })
     }
@@ -265,13 +272,13 @@ impl File {
         self.spawn(move |fs, open| async move { fs.append(&open, data.as_slice()).await })
     }
 
-    /// Data, size, attributes and the names by which the file can be reached survive a power cut when
-    /// this returned `Ok`; of a directory, all earlier operations on its names.
+    /// Makes data, size, attributes and the names by which the file can be reached durable: they
+    /// survive a power cut. Of a directory, all earlier operations on its names.
     pub fn sync_all(&self) -> Result<()> {
         self.run(|fs, open| fs.fsync(open))
     }
 
-    /// As [`sync_all`](Self::sync_all), without what is not needed to read the content back.
+    /// As [`sync_all`](Self::sync_all), without attributes that reading the data back doesn't need.
     pub fn sync_data(&self) -> Result<()> {
         self.run(|fs, open| fs.fdatasync(open))
     }
@@ -292,8 +299,7 @@ impl File {
         self.run(|fs, open| fs.start_write_back(open))
     }
 
-    /// Sets the size. What is beyond a smaller size is gone; what is new reads as zeroes and takes no
-    /// space.
+    /// Sets the size. A smaller size cuts off data; a larger one adds zeroes, which take no space.
     pub fn set_len(&self, size_bytes: u64) -> Result<()> {
         self.run(|fs, open| fs.ftruncate(open, size_bytes))
     }
@@ -306,7 +312,7 @@ impl File {
 
 /// Attributes and locks.
 impl File {
-    /// Current size in bytes; takes no lock.
+    /// Current size in bytes; takes no lock. `EBADF` in a forked child.
     #[allow(clippy::len_without_is_empty)] // as in std::fs::Metadata
     pub fn len(&self) -> Result<u64> {
         Ok(self.alive()?.open.size_bytes())
@@ -317,42 +323,43 @@ impl File {
         Ok(Metadata::new(self.run(|fs, open| fs.fstat(open))?))
     }
 
-    /// The blob that this is: its inode number and generation.
+    /// The id of the underlying blob: inode number and generation.
     pub fn id(&self) -> BlobId {
         self.descriptor.open.blob_id()
     }
 
-    /// Does every write go to the end?
+    /// True if every write goes to the end.
     pub fn is_append(&self) -> bool {
         self.descriptor.open.flags().contains(OpenFlags::APPEND)
     }
 
-    /// flock(2): advisory, owned by this handle, given back when it is closed. `EAGAIN` instead of
-    /// waiting if so asked.
+    /// flock(2): advisory, owned by this handle, released when it is closed. `EAGAIN` instead of
+    /// waiting, if the operation says so.
     pub fn flock(&self, operation: FlockOperation) -> Result<()> {
         self.run(|fs, open| fs.flock(open, operation))
     }
 
-    /// fcntl(2)'s lock of a range of bytes: advisory, in place of what its owner has locked there. When another
-    /// owner's lock is in the way: `EAGAIN`, or waiting, with `EDEADLK` when POSIX owners would wait for each
-    /// other in a circle. `EBADF` for a mode that the file wasn't opened for, `EINVAL` or `EOVERFLOW` for a range beyond
-    /// 2^63 - 1, `ENOLCK` beyond 4096 locks of a file.
+    /// fcntl(2)'s lock of a range of bytes: advisory; replaces the owner's locks in the range. If
+    /// another owner's lock conflicts: `EAGAIN`, or the call waits; `EDEADLK` if POSIX owners would
+    /// wait for each other in a circle. `EBADF` for a mode that the file wasn't opened for,
+    /// `EINVAL` or `EOVERFLOW` for a range beyond 2^63 - 1, `ENOLCK` beyond 4096 locks of a file.
     pub fn lock_range(&self, lock: &RangeLock, wait: bool) -> Result<()> {
         self.run(|fs, open| fs.lock_range(open, lock, wait))
     }
 
-    /// Gives back what the owner has locked in a range; a length of 0 means to the end. What is owned by this handle
-    /// is given back when it is closed.
+    /// Releases the owner's locks in a range; a length of 0 means to the end. Closing this handle
+    /// releases its own locks.
     pub fn unlock_range(&self, owner: LockOwner, offset: u64, len_bytes: u64) -> Result<()> {
         self.run(|fs, open| fs.unlock_range(open, owner, offset, len_bytes))
     }
 
-    /// A lock that [`lock_range`](Self::lock_range) would have to wait for; `None` if it wouldn't.
+    /// A lock that conflicts with this one; `None` if [`lock_range`](Self::lock_range) would not
+    /// wait.
     pub fn test_lock(&self, lock: &RangeLock) -> Result<Option<RangeLock>> {
         self.run(|fs, open| fs.test_lock(open, lock))
     }
 
-    /// Gives back all locks that a POSIX owner has on the file. Dropping a handle doesn't: it knows no owners.
+    /// Releases all locks of a POSIX owner on the file. Dropping a handle does not release them.
     pub fn release_locks(&self, owner_id: u64) -> Result<()> {
         self.run(|fs, open| fs.release_locks(open, owner_id))
     }
@@ -362,12 +369,12 @@ impl File {
         self.run(|fs, open| fs.fset_mode(open, mode))
     }
 
-    /// Sets owner and group; `None` leaves it.
+    /// Sets owner and group; `None` leaves one unchanged.
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         self.run(|fs, open| fs.fset_owner(open, uid, gid))
     }
 
-    /// Sets the times of last access and last change; `None` leaves it.
+    /// Sets the times of last access and last change; `None` leaves one unchanged.
     pub fn set_times(
         &self,
         accessed: Option<SystemTime>,
@@ -377,20 +384,20 @@ impl File {
         self.run(|fs, open| fs.fset_times(open, accessed, modified))
     }
 
-    /// The value of an extended attribute; `ENODATA` when there is none.
+    /// The value of an extended attribute; `ENODATA` if it doesn't exist.
     pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let name = name.as_ref();
         self.run(|fs, open| fs.fxattr_get(open, name))
     }
 
-    /// Sets an extended attribute. Names have 1 to 255 bytes; all of a file's attributes share a page:
-    /// `ENOSPC` when they don't fit.
+    /// Sets an extended attribute. Names have 1 to 255 bytes; all attributes of a file share a
+    /// page: `ENOSPC` if they don't fit.
     pub fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (name, value) = (name.as_ref(), value.as_ref());
         self.run(|fs, open| fs.fxattr_set(open, name, value, XattrMode::Any))
     }
 
-    /// Removes an extended attribute; `ENODATA` when there is none.
+    /// Removes an extended attribute; `ENODATA` if it doesn't exist.
     pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
         let name = name.as_ref();
         self.run(|fs, open| fs.fxattr_remove(open, name))
@@ -463,8 +470,8 @@ impl File {
     }
 
     #[inline]
-    /// Whether this is a forked child of the process that opened it: then everything answers `EBADF`, and
-    /// dropping it frees memory and no more.
+    /// True in a forked child of the process that opened it: every operation answers `EBADF`, and
+    /// dropping it only frees memory.
     pub fn is_inherited(&self) -> bool {
         self.descriptor.generation != fork::generation()
     }

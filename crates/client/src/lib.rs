@@ -28,35 +28,36 @@
 //!
 //! | after | promise |
 //! |---|---|
-//! | a write returned | every reader sees it; it survives the death of the process (`kill -9` too), not of the machine |
-//! | [`File::sync_all`], [`File::sync_data`] returned `Ok` | data, size and the names by which the file can be reached survive a power cut |
+//! | a write returned | every reader sees it; it survives the death of the process, not of the machine |
+//! | [`File::sync_all`], [`File::sync_data`] | data, size and the file's names survive a power cut |
 //! | [`File::sync_all`] of a directory, [`Volume::sync`] | all earlier operations on its names; on everything |
 //! | [`Volume::rename`] | atomic, also over a target and across directories |
 //! | [`File::write_atomic`] | all of its ranges or none, after a power cut too |
-//! | a power cut without any of these | the names are as they were after some prefix of the operations on them; no garbage, no other file's bytes |
-//! | an IO error while data was written back | each descriptor open then gets it once, from its next sync; the data stays in memory and is tried again |
+//! | a power cut without these | names are as after some prefix of the operations on them; no garbage |
+//! | an error of write-back | each open descriptor gets it once, from its next sync; the data stays in memory |
 //!
-//! A process that ends without [`Volume::close`] loses nothing: the next open recovers. (With
-//! [`VolumeOptions::survive`] off, it may lose what was written since the last sync.)
+//! A process that ends without [`Volume::close`] loses nothing: the next open recovers the volume.
+//! (With [`VolumeOptions::survive`] off, it may lose the data written since the last sync.)
 //!
 //! # Looking at a volume in use
 //!
-//! A volume is open for writing in one process at a time. Other processes of the same user, and of root, may look at it meanwhile:
-//! names, attributes, space, what is open ([`Inspector`]). [`VolumeOptions::inspectable`] turns that off.
+//! One process at a time has a volume open for writing. Other processes of the same user, and of
+//! root, may inspect it meanwhile: names, attributes, space, open files ([`Inspector`]).
+//! [`VolumeOptions::inspectable`] turns that off.
 //!
 //! # Messages
 //!
-//! An error goes to the caller of an operation. For everybody else, and for events without a
-//! caller, there are `tracing` events: a volume becomes read-only, data can't be written back,
-//! recovery brought something back. A program without a subscriber sees nothing of it; [`log`] has
-//! the levels and targets, and a way to get each event as a line of text.
+//! An operation returns its errors to its caller. `tracing` events report what has no caller: a
+//! volume becomes read-only, write-back fails, recovery restored data. A program without a
+//! subscriber gets none of them; [`log`] has the levels and targets, and a way to get each event as
+//! a line of text.
 //!
 //! # Memory
 //!
-//! What is handed to a write must stay readable during the call, and what a read fills writable.
-//! Where it isn't (a mapping of a file that somebody truncates meanwhile, say), the kernel's calls
-//! would answer `EFAULT`; here the process gets SIGBUS, as from any copy of its own. The volume is
-//! then as after any other death of the process.
+//! Memory passed to a write must stay readable during the call, and memory that a read fills
+//! writable. If it doesn't (a mapping of a file that another process truncates meanwhile, say), the
+//! kernel's calls would return `EFAULT`; here the process gets SIGBUS, as from any copy of its own.
+//! The volume is then as after any other death of the process.
 //!
 //! # Threads, futures, fork
 //!

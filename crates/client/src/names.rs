@@ -37,7 +37,7 @@ fn naming_two(error: Error, verb: &str, from: &Path, to: &Path) -> Error {
 }
 
 impl Volume {
-    /// A path from the root, followed by whoever this handle acts for.
+    /// A path from the root, on behalf of the user of this handle.
     pub(crate) fn at<'p>(&'p self, path: &'p Path) -> At<'p> {
         root(&self.who, path)
     }
@@ -95,8 +95,8 @@ impl Volume {
         }
     }
 
-    /// Creates a file with this content, or replaces the content that it has. Not atomic; for that,
-    /// write another file, sync it and rename it.
+    /// Creates a file with this content, or replaces the content of an existing one. Not atomic; to
+    /// replace a file atomically, write another one, sync it and rename it.
     pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
         let mut options = OpenOptions::new();
@@ -114,7 +114,7 @@ impl Volume {
             .map_err(|error| naming(error, "truncate", path))
     }
 
-    /// Attributes of what the path leads to.
+    /// Attributes of the target of the path.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         let path = path.as_ref();
         match self.mounted.run(|fs| fs.stat(self.at(path), Follow::Yes)) {
@@ -134,7 +134,7 @@ impl Volume {
         })
     }
 
-    /// Does the path name something?
+    /// True if the path names something.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         let path = path.as_ref();
         match self.mounted.run(|fs| fs.stat(self.at(path), Follow::Yes)) {
@@ -144,7 +144,7 @@ impl Volume {
         }
     }
 
-    /// Removes a name of a file. A file whose last name is gone lives on until it is closed.
+    /// Removes a name of a file. A file without names exists until it is closed.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.mounted
@@ -161,12 +161,12 @@ impl Volume {
         })
     }
 
-    /// Renames, atomically; what `to` names is replaced.
+    /// Renames, atomically; replaces an existing `to`.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from, to, RenameFlags::empty())
     }
 
-    /// As [`rename`](Self::rename), but failing when `to` exists, or swapping the two.
+    /// As [`rename`](Self::rename), but fails if `to` exists, or swaps the two.
     pub fn rename_with(
         &self,
         from: impl AsRef<Path>,
@@ -217,7 +217,7 @@ impl Volume {
             .map_err(|error| naming(error, "make directory", path))
     }
 
-    /// Makes a directory and those above it that are missing; nothing to do is no error.
+    /// Makes a directory and its missing parents; it is no error if all exist.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         match self.create_dir(path) {
@@ -255,7 +255,7 @@ impl Volume {
             .map_err(|error| naming(error, "remove directory", path))
     }
 
-    /// Removes a directory and everything in it, or whatever else is there; of a symbolic link itself. Not atomic.
+    /// Removes a directory and everything in it, or a file, or a symbolic link itself. Not atomic.
     ///
     /// Before anything is removed: `EBUSY` for the root of the volume, `EINVAL` for a path that
     /// ends with `..`.
@@ -297,13 +297,13 @@ impl Volume {
         Ok(())
     }
 
-    /// The names in a directory, without `.` and `..`. What exists during the whole reading comes
-    /// exactly once; what is created or removed meanwhile, at most once.
+    /// The names in a directory, without `.` and `..`. An entry that exists during the whole
+    /// reading comes exactly once; one that is created or removed meanwhile, at most once.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         self.read_dir_from(path, 0)
     }
 
-    /// As [`read_dir`](Self::read_dir), continuing behind the entry with this cookie.
+    /// As [`read_dir`](Self::read_dir), continuing after the entry with this cookie.
     pub fn read_dir_from(&self, path: impl AsRef<Path>, cookie: u64) -> Result<ReadDir> {
         let path = path.as_ref();
         match self
@@ -326,7 +326,7 @@ impl Volume {
             .map_err(|error| naming(error, "change the mode of", path))
     }
 
-    /// Sets owner and group; `None` leaves it.
+    /// Sets owner and group; `None` leaves one unchanged.
     pub fn set_owner(
         &self,
         path: impl AsRef<Path>,
@@ -339,7 +339,7 @@ impl Volume {
             .map_err(|error| naming(error, "change the owner of", path))
     }
 
-    /// Sets the times of last access and last change; `None` leaves it.
+    /// Sets the times of last access and last change; `None` leaves one unchanged.
     pub fn set_times(
         &self,
         path: impl AsRef<Path>,
@@ -358,7 +358,7 @@ impl Volume {
 
 /// Symbolic links, special files and rights.
 impl Volume {
-    /// Attributes of what the path names: of a symbolic link itself.
+    /// Attributes of the named inode: of a symbolic link itself.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
         let path = path.as_ref();
         match self.mounted.run(|fs| fs.stat(self.at(path), Follow::No)) {
@@ -367,7 +367,7 @@ impl Volume {
         }
     }
 
-    /// Makes a symbolic link at `path` that says `target`.
+    /// Makes a symbolic link at `path` to `target`.
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let (target, path) = (target.as_ref(), path.as_ref());
         self.mounted
@@ -376,7 +376,7 @@ impl Volume {
             .map_err(|error| naming(error, "make symbolic link", path))
     }
 
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         match self.mounted.run(|fs| fs.read_link(self.at(path))) {
@@ -385,8 +385,8 @@ impl Volume {
         }
     }
 
-    /// Makes a pipe, socket or device node, or an empty file. `device` is its number as in `st_rdev`. Such nodes are kept
-    /// and shown, and can't be opened.
+    /// Makes a pipe, socket or device node, or an empty file. `device` is its number as in
+    /// `st_rdev`. Adit stores such nodes and their attributes; they can't be opened.
     pub fn make_node(
         &self,
         path: impl AsRef<Path>,
@@ -401,7 +401,8 @@ impl Volume {
             .map_err(|error| naming(error, "make node", path))
     }
 
-    /// May whoever this handle acts for do that? `EACCES`, or `EROFS` for writing to a read-only volume.
+    /// Checks the rights of the user of this handle: `EACCES`, or `EROFS` for writing to a
+    /// read-only volume.
     pub fn access(&self, path: impl AsRef<Path>, wanted: Access) -> Result<()> {
         let path = path.as_ref();
         self.mounted
@@ -409,7 +410,8 @@ impl Volume {
             .map_err(|error| naming(error, "access", path))
     }
 
-    /// Sets owner and group of what the path names, a symbolic link itself; `None` leaves it.
+    /// Sets owner and group of the named inode, of a symbolic link itself; `None` leaves one
+    /// unchanged.
     pub fn set_symlink_owner(
         &self,
         path: impl AsRef<Path>,
@@ -422,7 +424,7 @@ impl Volume {
             .map_err(|error| naming(error, "change the owner of", path))
     }
 
-    /// Sets the times of what the path names, a symbolic link itself.
+    /// Sets the times of the named inode, of a symbolic link itself.
     pub fn set_symlink_times(
         &self,
         path: impl AsRef<Path>,
@@ -435,7 +437,8 @@ impl Volume {
             .map_err(|error| naming(error, "change the times of", path))
     }
 
-    /// Value of an extended attribute of what the path names (a symbolic link itself); `ENODATA` when there is none.
+    /// Value of an extended attribute of the named inode (a symbolic link itself); `ENODATA` if it
+    /// doesn't exist.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let (path, name) = (path.as_ref(), name.as_ref());
         self.mounted
@@ -443,7 +446,7 @@ impl Volume {
             .map_err(|error| naming(error, "read an extended attribute of", path))
     }
 
-    /// Sets an extended attribute of what the path names (a symbolic link itself).
+    /// Sets an extended attribute of the named inode (a symbolic link itself).
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,
@@ -456,7 +459,8 @@ impl Volume {
             .map_err(|error| naming(error, "set an extended attribute of", path))
     }
 
-    /// Removes an extended attribute of what the path names (a symbolic link itself); `ENODATA` when there is none.
+    /// Removes an extended attribute of the named inode (a symbolic link itself); `ENODATA` if it
+    /// doesn't exist.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<()> {
         let (path, name) = (path.as_ref(), name.as_ref());
         self.mounted
@@ -464,7 +468,7 @@ impl Volume {
             .map_err(|error| naming(error, "remove an extended attribute of", path))
     }
 
-    /// Names of the extended attributes of what the path names (a symbolic link itself).
+    /// Names of the extended attributes of the named inode (a symbolic link itself).
     pub fn xattr_names(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>> {
         let path = path.as_ref();
         self.mounted

@@ -73,7 +73,8 @@ impl OpenOptions {
         self
     }
 
-    /// Writing is allowed, and every write goes to the end of the file whatever its offset (`O_APPEND`).
+    /// Writing is allowed, and every write goes to the end of the file, whatever its offset
+    /// (`O_APPEND`).
     pub fn append(&mut self, yes: bool) -> &mut Self {
         self.append = yes;
         self
@@ -85,22 +86,24 @@ impl OpenOptions {
         self
     }
 
-    /// Creates the file; `EEXIST` if it exists. [`create`](Self::create) and
-    /// [`truncate`](Self::truncate) count no more then.
+    /// Creates the file; `EEXIST` if it exists. Overrides [`create`](Self::create) and
+    /// [`truncate`](Self::truncate).
     pub fn create_new(&mut self, yes: bool) -> &mut Self {
         self.create_new = yes;
         self
     }
 
-    /// Makes the file empty.
+    /// Truncates the file to zero bytes.
     pub fn truncate(&mut self, yes: bool) -> &mut Self {
         self.truncate = yes;
         self
     }
 
-    /// Reads and writes go past the cache (`O_DIRECT`); coherent with cached access to the same file. Without a copy where memory, offset
-    /// and length are multiples of 4096. Smaller pieces go past the cache where the device's blocks allow it, but for volumes with data
-    /// checksums: reads of whole logical blocks, writes of whole physical ones (in an image these are taken for 4096). All others work, too.
+    /// Reads and writes bypass the cache (`O_DIRECT`), coherently with cached access to the same
+    /// file. They need no copy if memory, offset and length are multiples of 4096. Smaller pieces
+    /// bypass the cache too, except on volumes with data checksums, if they are whole blocks of the
+    /// device: logical blocks for reads, physical blocks for writes (4096 bytes in an image). All
+    /// other sizes work through the cache.
     pub fn direct(&mut self, yes: bool) -> &mut Self {
         self.direct = yes;
         self
@@ -118,34 +121,36 @@ impl OpenOptions {
         self
     }
 
-    /// `ENOTDIR` if it is not a directory. A directory is opened for reading only, to be synced or
-    /// locked; [`Volume::read_dir`](crate::Volume::read_dir) lists it.
+    /// `ENOTDIR` unless it is a directory. A directory is opened for reading only, for syncs and
+    /// locks; [`Volume::read_dir`](crate::Volume::read_dir) lists it.
     pub fn directory(&mut self, yes: bool) -> &mut Self {
         self.directory = yes;
         self
     }
 
     /// `ELOOP` if the last component of the path is a symbolic link (`O_NOFOLLOW`); with
-    /// [`path_only`](Self::path_only), it is opened itself.
+    /// [`path_only`](Self::path_only), the link itself is opened.
     pub fn no_follow(&mut self, yes: bool) -> &mut Self {
         self.no_follow = yes;
         self
     }
 
-    /// A handle on an inode of any kind that keeps it, tells its attributes, and does nothing else: the rest is `EBADF`
-    /// (`O_PATH`). Needs no rights but those to search the directories of the path.
+    /// A handle that keeps an inode of any kind alive and reads its attributes; all other
+    /// operations are `EBADF` (`O_PATH`). It only needs the right to search the directories of the
+    /// path.
     pub fn path_only(&mut self, yes: bool) -> &mut Self {
         self.path_only = yes;
         self
     }
 
-    /// Reading leaves the time of access as it is (`O_NOATIME`); `EPERM` unless the file is theirs.
+    /// Reading leaves the time of access unchanged (`O_NOATIME`); `EPERM` unless the user owns the
+    /// file.
     pub fn keep_accessed(&mut self, yes: bool) -> &mut Self {
         self.keep_accessed = yes;
         self
     }
 
-    /// Permission bits of a file that is created.
+    /// Permission bits of a new file.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self

@@ -1,6 +1,6 @@
 //! An asynchronous operation as a program holds it.
 //!
-//! It is only a handle: the operation runs to its end whether or not anybody looks.
+//! It is only a handle: the operation runs to its end independently of it.
 
 use adit_base::{Errno, Error, Result};
 use adit_reactor::{Handle, call_when_done};
@@ -8,8 +8,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The result to come of an operation: a future for any executor, which can also be polled by hand or
-/// waited for. Polling also drives the volume if no other thread does. Dropping it cancels nothing.
+/// The future result of an operation, for any executor; it can also be polled by hand or waited
+/// for. Polling also drives the volume if no other thread does. Dropping it cancels nothing.
 ///
 /// ```
 /// # fn main() -> adit::Result<()> {
@@ -48,7 +48,8 @@ impl<T: Send + 'static> Operation<T> {
         }
     }
 
-    /// The result if it is there, after making what progress is possible without waiting. Once.
+    /// The result if the operation is done, after all progress that is possible without waiting.
+    /// Returns the result once.
     pub fn poll_once(&mut self) -> Option<Result<T>> {
         match &mut self.state {
             State::Running(handle) => handle.poll_once(),
@@ -64,9 +65,9 @@ impl<T: Send + 'static> Operation<T> {
         }
     }
 
-    /// Calls `done` once with the result, in whichever thread completes the operation, possibly this
-    /// one before the call returns. It must neither block nor call Adit, other than by dropping what it
-    /// has of it: the thread has its own work, and others may wait for that.
+    /// Calls `done` once with the result, in the thread that completes the operation: possibly this
+    /// one, before the call returns. `done` must neither block nor call Adit; it may drop handles.
+    /// The thread has work of its own, which other threads may wait for.
     pub fn on_complete(self, done: impl FnOnce(Result<T>) + Send + 'static) {
         call_when_done(self, done);
     }

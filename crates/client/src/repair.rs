@@ -1,7 +1,7 @@
-//! Checking and repairing a volume that nobody has open.
+//! Checking and repairing a volume that no process has open.
 //!
-//! A check is a repair on a device in memory over the real one, so it looks at what can't be opened, and writes
-//! nothing. A repair does that first, asks, and does the same on the device.
+//! A check is a repair on a device in memory over the real one, so it can check a volume that can't
+//! be opened, and writes nothing. A repair checks first, asks, and repairs on the device.
 
 use crate::mount::{device_options, store_options};
 use crate::options::VolumeOptions;
@@ -13,15 +13,15 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_store::{StoreOptions, Survive};
 use std::sync::Arc;
 
-/// What [`Volume::repair`] did.
+/// The outcome of [`Volume::repair`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Repaired {
-    /// What was wrong.
+    /// The problems found.
     pub report: RepairReport,
-    /// It was repaired; not if nothing was wrong, or the answer was no.
+    /// The problems were repaired: there were some, and the answer was yes.
     pub done: bool,
-    /// What is still wrong.
+    /// The problems that remain.
     pub left: Vec<Finding>,
 }
 
@@ -37,12 +37,12 @@ impl Repaired {
 }
 
 impl Volume {
-    /// Checks everything of a volume that can be checked, also of one that can't be opened, and writes nothing. What a
-    /// power cut, or a process that died, left to be recovered is recovered in memory for that.
-    /// `progress` hears of steps done and about how many there are.
+    /// Checks everything on a volume, also if it can't be opened, and writes nothing. It recovers
+    /// the data of a power cut or of a killed process in memory first. `progress` gets the number
+    /// of steps done and their approximate total.
     ///
-    /// Errors: `EBUSY` while a process has it open for writing, `EINVAL` for what is no volume, `EUCLEAN` for one
-    /// of which nothing can be found any more, and those of the device.
+    /// Errors: `EBUSY` while a process has it open for writing, `EINVAL` if it is not a volume,
+    /// `EUCLEAN` if it is damaged beyond any check, and those of the device.
     pub fn examine(
         address: &str,
         options: &VolumeOptions,
@@ -55,8 +55,9 @@ impl Volume {
         examined.map_err(|error| naming(error, "open", address))
     }
 
-    /// Repairs a volume. What is wrong is found first, as [`examine`](Self::examine) does; if something is,
-    /// `confirm` decides whether the device is written to. Power may fail at any moment: another repair finishes it.
+    /// Repairs a volume. It first looks for problems, as [`examine`](Self::examine) does; if there
+    /// are some, `confirm` decides whether the device is written to. Power may fail at any moment:
+    /// another repair finishes the work.
     ///
     /// Errors: as for `examine`.
     pub fn repair(

@@ -6,7 +6,7 @@ use adit_store::ScrubOptions;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Data that is lost.
+/// A range of lost data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Damaged {
@@ -14,13 +14,13 @@ pub struct Damaged {
     pub path: Option<PathBuf>,
     /// Its inode number.
     pub inode: u64,
-    /// From where on, bytes.
+    /// First lost byte of the file.
     pub offset: u64,
-    /// How much.
+    /// Number of bytes.
     pub len_bytes: u64,
     /// The first page of the device.
     pub page: u64,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }
 
@@ -39,37 +39,39 @@ impl fmt::Display for Damaged {
     }
 }
 
-/// What [`Volume::scrub_with`] found.
+/// The outcome of [`Volume::scrub_with`].
 #[derive(Clone, Default, Debug)]
 #[non_exhaustive]
 pub struct Scrubbed {
     /// Bytes of data read.
     pub bytes: u64,
-    /// Bytes among them that had no checksum, on a volume whose data has some: a crash or a repair left them without. They have one
-    /// now, unless the volume is open for reading only.
+    /// Bytes among them without a checksum, on a volume with data checksums: a crash or a repair
+    /// left them without. The scrub gives them one, unless the volume is read-only.
     pub unchecked_bytes: u64,
-    /// What is lost of files, in no order.
+    /// Lost ranges of files, in no order.
     pub damages: Vec<Damaged>,
     /// Damages beyond those listed.
     pub damages_omitted: u64,
-    /// What is wrong with the metadata, as [`Volume::check`] says it.
+    /// Problems of the metadata, in the words of [`Volume::check`].
     pub problems: Vec<String>,
 }
 
 impl Scrubbed {
-    /// Is everything whole?
+    /// True if nothing is damaged.
     pub fn is_clean(&self) -> bool {
         self.damages.is_empty() && self.problems.is_empty()
     }
 }
 
 impl Volume {
-    /// Checks all metadata and reads all data from the device, while the volume is used, at most so many bytes a second. What the device can't read
-    /// any more is found everywhere, what it changed silently where there are checksums
-    /// ([`MkfsOptions::data_checksums`](crate::MkfsOptions::data_checksums)). What is lost stays so, and reading it fails with `EIO`: write it
-    /// again from a copy, or remove it.
+    /// Checks all metadata and reads all data from the device, while the volume is in use, with a
+    /// bound on bytes a second. It finds all data that the device can't read; silent changes it
+    /// finds only where there are checksums
+    /// ([`MkfsOptions::data_checksums`](crate::MkfsOptions::data_checksums)). Lost data stays lost,
+    /// and reading it fails with `EIO`: write it again from a copy, or remove it.
     ///
-    /// `progress` hears of bytes read and about how many there are. It must be quick, and must not use the volume.
+    /// `progress` gets the number of bytes read and their approximate total. It must be quick, and
+    /// must not use the volume.
     pub fn scrub_with(
         &self,
         options: &ScrubOptions,

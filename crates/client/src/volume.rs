@@ -26,32 +26,32 @@ pub(crate) fn naming(error: Error, verb: &str, address: &str) -> Error {
     }
 }
 
-/// An open volume. Clones are the same volume; when the last clone and the last file of it are gone,
-/// it is closed as well as possible ([`close`](Self::close) tells whether that worked).
+/// An open volume. Clones are the same volume; dropping the last clone and the last file closes it
+/// and ignores errors ([`close`](Self::close) returns them).
 #[derive(Clone)]
 pub struct Volume {
     pub(crate) mounted: Arc<Mounted>,
-    /// Who asks.
+    /// The user on whose behalf it acts.
     pub(crate) who: Arc<Credentials>,
 }
 
 impl Volume {
     /// Formats a volume. `address` is the path of an image file or of a block device.
     ///
-    /// Errors: `EEXIST` when there is something on it and `force` wasn't given, `EBUSY` when a process
-    /// has it open, `ENOENT` when there is no such file and no size to create it with, `EINVAL`.
+    /// Errors: `EEXIST` if the device is not empty and `force` is not set, `EBUSY` if a process has
+    /// it open, `ENOENT` if there is no such file and no size to create it with, `EINVAL`.
     pub fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
         mount::mkfs(address, options).map_err(|error| naming(error, "format", address))
     }
 
-    /// Opens a volume for reading and writing, recovering it if it wasn't closed. `mem:SIZE`
-    /// (like `mem:256M`) is a fresh volume in memory that is gone when it is closed.
+    /// Opens a volume for reading and writing, and recovers it if it wasn't closed. `mem:SIZE`
+    /// (like `mem:256M`) is a new volume in memory that is gone when it is closed.
     ///
-    /// Errors: `EBUSY` when it is in use (the message names the process), `EOWNERDEAD` when a killed process
-    /// left unsaved data of it that can't be taken over (the message says why, and the ways out:
-    /// [`VolumeOptions::takeover`]), `ENOSPC` when there is no shared memory ([`VolumeOptions::survive`]),
-    /// `EMEDIUMTYPE` or `EINVAL` when it is not a volume, `EUCLEAN` when it is damaged, and those of the
-    /// device.
+    /// Errors: `EBUSY` if it is in use (the message names the process), `EOWNERDEAD` if a killed
+    /// process left unsaved data of it that can't be taken over (the message gives the reason and
+    /// the ways out: [`VolumeOptions::takeover`]), `ENOSPC` if there is too little shared memory
+    /// ([`VolumeOptions::survive`]), `EINVAL` if it is not a volume, `EOPNOTSUPP` if it needs a
+    /// newer version of Adit, `EUCLEAN` if it is damaged, and those of the device.
     pub fn open(address: &str) -> Result<Volume> {
         Volume::open_with(address, &VolumeOptions::default())
     }
@@ -80,9 +80,10 @@ impl Volume {
         })
     }
 
-    /// The same volume, on behalf of somebody: what is done with names obeys permission bits, and what is made is
-    /// theirs. A volume as it was opened acts for the process's effective user and group, whom nothing is refused: who
-    /// can open the device can do anything with it.
+    /// The same volume on behalf of a user: operations on names obey permission bits, and new files
+    /// belong to that user. The volume as it was opened acts for the process's effective user and
+    /// group, and bypasses all permission checks: a process that can open the device has all rights
+    /// on it.
     pub fn on_behalf_of(&self, who: Credentials) -> Volume {
         Volume {
             mounted: self.mounted.clone(),
@@ -90,9 +91,9 @@ impl Volume {
         }
     }
 
-    /// Makes everything durable and closes. `EBUSY`, with their number, while other clones, or
-    /// files of it, are there: then the last of them closes it. After any other error it is closed
-    /// nevertheless, and the next open recovers it.
+    /// Makes everything durable and closes. `EBUSY`, with their number, while there are other
+    /// clones or files of it: dropping the last of them closes it. After any other error it is
+    /// closed nevertheless, and the next open recovers it.
     pub fn close(self) -> Result<()> {
         if self.mounted.is_inherited() {
             return Err(Error::with(
@@ -106,8 +107,8 @@ impl Volume {
         }
     }
 
-    /// What [`close`](Self::close) answers while there are other handles. For the C interface,
-    /// whose own one stays.
+    /// The error of [`close`](Self::close) while there are other handles. For the C interface,
+    /// whose own handle stays.
     #[doc(hidden)]
     pub fn still_open(&self) -> Error {
         let what = match self.handles() {
@@ -122,19 +123,19 @@ impl Volume {
         self.mounted.address()
     }
 
-    /// Whether this is a forked child of the process that opened it: then everything answers `EBADF`, and
-    /// dropping it frees memory and no more.
+    /// True in a forked child of the process that opened it: every operation answers `EBADF`, and
+    /// dropping it only frees memory.
     pub fn is_inherited(&self) -> bool {
         self.mounted.is_inherited()
     }
 
-    /// Number of handles (clones, open files, unfinished asynchronous operations) that keep the volume
-    /// open, this one included. [`close`](Self::close) works at 1.
+    /// Number of handles that keep the volume open: clones, open files, unfinished asynchronous
+    /// operations, and this one. [`close`](Self::close) succeeds at 1.
     pub fn handles(&self) -> usize {
         Arc::strong_count(&self.mounted)
     }
 
-    /// Has a bug poisoned it? Every operation fails with `EIO` then.
+    /// True after a bug has poisoned the volume: every operation fails with `EIO`.
     pub fn is_poisoned(&self) -> bool {
         self.mounted.poisoned()
     }
@@ -170,14 +171,14 @@ impl Volume {
         self.mounted.run(|fs| fs.store().info())
     }
 
-    /// Compares everything that the volume says about itself: superblocks, space, maps, attributes, names.
-    /// Nothing is repaired ([`Volume::repair`] does that). While other operations go on, it may find problems that are none.
+    /// Checks the consistency of all metadata: superblocks, space, maps, attributes, names. It
+    /// repairs nothing ([`Volume::repair`] does). Concurrent operations may cause false problems.
     pub fn check(&self) -> Result<CheckReport> {
         self.check_with(|_, _| {})
     }
 
-    /// As [`check`](Self::check); `progress` hears of steps done and their number. It must be quick, and
-    /// must not use the volume.
+    /// As [`check`](Self::check); `progress` gets the number of steps done and their total. It must
+    /// be quick, and must not use the volume.
     pub fn check_with(&self, mut progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport> {
         let progress = &mut progress;
         self.mounted.run(|fs| async move {
@@ -203,9 +204,9 @@ impl Volume {
             .map_err(|error| naming(error, "grow", self.address()))
     }
 
-    /// Memory for asynchronous and direct IO, aligned to 4096. Up to 1 MiB it comes from a pool, and is
-    /// not cleared: `ENOMEM` at its bound of 64 MiB. More is fetched from the system: `ENOMEM` when that
-    /// has none, `EINVAL` from 4 GiB on.
+    /// Memory for asynchronous and direct IO, aligned to 4096. Up to 1 MiB comes from a pool of 64
+    /// MiB, and is not cleared: `ENOMEM` while all of it is in use. Larger memory comes from the
+    /// system: `ENOMEM` if it has none, `EINVAL` from 4 GiB on.
     pub fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
         self.mounted.buffer(len_bytes)
     }

@@ -42,8 +42,8 @@ const CLOSING_MAX: Duration = Duration::from_secs(5);
 /// Sessions that end without an answer, until we believe that none will come.
 const SESSIONS_MAX: u32 = 20;
 
-/// A volume that is looked at: opened for reading only, or, while a process has it open, through that process.
-/// Nothing here changes it.
+/// A volume opened for inspection: for reading only, or, while another process has it open, through
+/// that process. Nothing here changes it.
 pub struct Inspector {
     address: String,
     options: VolumeOptions,
@@ -66,7 +66,7 @@ pub struct InspectedEntry {
     pub kind: FileKind,
     /// Inode number.
     pub inode: u64,
-    /// Attributes of the same moment, if they were asked for.
+    /// Attributes of the same moment, on request.
     pub metadata: Option<Metadata>,
 }
 
@@ -103,11 +103,12 @@ impl Place {
 }
 
 impl Inspector {
-    /// Opens a volume for reading only; if it wasn't closed, it is recovered in memory. If a process has it
-    /// open for writing, that process is asked. Neither the image nor what a killed process left is changed.
+    /// Opens a volume for reading only; if it wasn't closed, it is recovered in memory. If a
+    /// process has it open for writing, that process answers the requests. Neither the image nor
+    /// the data that a killed process left is changed.
     ///
-    /// Errors: those of [`Volume::open`]; `EBUSY` when the process that has it open doesn't answer: it belongs to another
-    /// user, is stopped, or was told not to ([`VolumeOptions::inspectable`]).
+    /// Errors: those of [`Volume::open`]; `EBUSY` if the process that has it open doesn't answer:
+    /// it belongs to another user, is stopped, or was told not to ([`VolumeOptions::inspectable`]).
     pub fn open(address: &str, options: &VolumeOptions) -> Result<Inspector> {
         Ok(Inspector {
             address: address.to_owned(),
@@ -121,7 +122,7 @@ impl Inspector {
         &self.address
     }
 
-    /// The process that has the volume open; None: it is open here, for reading only.
+    /// The process that has the volume open; `None` if it is open here, for reading only.
     pub fn owner(&self) -> Option<Owner> {
         match &*self.place.lock().unwrap_or_else(PoisonError::into_inner) {
             Place::Ours(_) => None,
@@ -141,7 +142,8 @@ impl Inspector {
         }
     }
 
-    /// Asks. If the owner closes the volume meanwhile, it is looked for again: no request refers to one before it.
+    /// Sends a request. If the owner closes the volume meanwhile, looks for the volume again: no
+    /// request refers to an earlier one.
     fn ask(&self, request: &Request) -> Result<Answer> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..SESSIONS_MAX {
@@ -194,8 +196,8 @@ impl Inspector {
         }
     }
 
-    /// The names in a directory, without `.` and `..`; with their attributes if wanted. What exists during the whole
-    /// reading comes exactly once.
+    /// The names in a directory, without `.` and `..`, with their attributes on request. An entry
+    /// that exists during the whole reading comes exactly once.
     pub fn read_dir(&self, path: impl AsRef<Path>, attributes: bool) -> InspectedDir<'_> {
         InspectedDir {
             inspector: self,
@@ -223,7 +225,8 @@ impl Inspector {
         }
     }
 
-    /// What the owner has open; nothing when there is none. Descriptors opened or closed meanwhile may be missing.
+    /// The open files of the owner; empty without an owner. Descriptors opened or closed meanwhile
+    /// may be missing.
     pub fn open_descriptors(&self) -> Result<Vec<OpenDescriptor>> {
         let mut all: Vec<OpenDescriptor> = Vec::new();
         loop {
@@ -268,7 +271,8 @@ fn ascending(mut last: u64, cookies: impl Iterator<Item = u64>) -> Result<()> {
     Ok(())
 }
 
-/// Iterates over the entries of a directory; made by [`Inspector::read_dir`]. After an error it ends.
+/// Iterates over the entries of a directory; made by [`Inspector::read_dir`]. It ends after an
+/// error.
 pub struct InspectedDir<'a> {
     inspector: &'a Inspector,
     path: PathBuf,

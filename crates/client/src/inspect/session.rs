@@ -18,9 +18,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Owner {
-    /// Its number; None when it has none here (it is in another pid namespace).
+    /// Its process id; `None` if it is in another pid namespace.
     pub pid: Option<u32>,
-    /// Name of its program, as `ps -o comm` shows it; empty when it can't be had.
+    /// Name of its program, as `ps -o comm` shows it; empty if unknown.
     pub command: String,
 }
 

@@ -16,7 +16,7 @@ use super::{Core, DriverRole, NextStep, ReentryGuard};
 use crate::futex;
 use crate::node::WAITING;
 
-/// Inline requests from which on it pays to wake the keeper to execute some of them.
+/// With so many inline requests it pays to wake the keeper to execute some of them.
 const BACKLOG_MIN: usize = 32;
 
 impl Turn<'_> {
@@ -57,11 +57,11 @@ impl Turn<'_> {
         }
         // A caller that has nothing else to do leaves requests that are not for callers
         // (`Reactor::take_inline_request`).
-        let only_keepers = matches!(role, DriverRole::Caller(_))
+        let for_keeper = matches!(role, DriverRole::Caller(_))
             && matches!(step, NextStep::Park(_) | NextStep::AwaitDevice(..))
             && reactor.has_inline_requests();
-        if only_keepers || reactor.appoint_successor() {
-            return only_keepers;
+        if for_keeper || reactor.appoint_successor() {
+            return for_keeper;
         }
         let is_backlogged =
             reactor.inline_request_count() >= BACKLOG_MIN && !matches!(role, DriverRole::Keeper);
@@ -70,7 +70,7 @@ impl Turn<'_> {
         is_backlogged || unattended && role.leaves_work_to_keeper()
     }
 
-    /// Has a thread sleep until the next timer at most: this one, the keeper, or another caller.
+    /// Finds a watcher for the next timer: this thread, the keeper, or another caller.
     fn hand_over_timers(&mut self, step: &mut NextStep) {
         let next_ns = self.reactor.unwatched_deadline_ns();
         let keeper = &self.core.keeper;

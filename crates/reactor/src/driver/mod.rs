@@ -1,5 +1,4 @@
-//! Who drives the worker: how threads take the lock in turn, what the holder does, and what it
-//! leaves to the next one.
+//! How threads drive the worker in turn: taking the lock, driving, leaving work to the next driver.
 //!
 //! The lock is a combining lock: at any time one thread is the *driver*. It holds the lock, polls
 //! all tasks, submits requests to the device and reaps their completions. The other threads put
@@ -82,7 +81,7 @@ const IO_WAIT_NS: u64 = 1_000_000;
 /// to 10 ms) would cost some µs more.
 const OWN_IO_WAIT_NS: u64 = 10_000_000;
 
-/// What a thread delivers that executed a request without the lock.
+/// A request that a thread executed without the lock.
 enum Executed {
     Completed(Completion),
     /// The device panicked; the request is lost.

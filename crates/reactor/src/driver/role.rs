@@ -42,7 +42,7 @@ pub(crate) enum Notify {
     Always,
 }
 
-/// What a thread does after it drove, without the lock.
+/// The next step of a thread after it drove, without the lock.
 pub(crate) enum NextStep {
     /// Return from the call.
     Return,
@@ -57,7 +57,7 @@ pub(crate) enum NextStep {
 }
 
 impl NextStep {
-    /// Whether the thread does not come back to drive by itself.
+    /// Whether the thread stops driving: another one has to do the work that is left.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, NextStep::Return | NextStep::Park(_))
     }

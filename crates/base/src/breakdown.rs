@@ -1,24 +1,27 @@
-//! Where the time of an operation goes: each thread that measures has a clock that knows in which layer its thread is.
+//! Where the time of an operation goes: each measuring thread has a clock that knows the thread's
+//! current layer.
 //!
 //! ```text
 //!   call ──▶ worker ──▶ operation ──▶ copy        enter(Copy): what has passed since the last change goes to `operation`
 //!                           ◀───────────          the guard is dropped: what has passed since then goes to `copy`
 //! ```
 //!
-//! So each moment belongs to one layer, the innermost, and all of them add up to the whole. While nobody measures, entering a layer is one
-//! load and a branch that isn't taken. Other threads' time is not in it: what they do for the one that measures is in its `wait`.
+//! So each moment belongs to one layer, the innermost, and the layers add up to the whole. While no
+//! thread measures, entering a layer is one load and a branch that is not taken. The time of other
+//! threads is not counted: their work for the measuring thread is in its `wait`.
 //!
-//! Invariant: a [`Within`] is not held across an await, since the thread would do something else under its name. Clippy refuses that
-//! (`clippy.toml`), debug builds notice it.
+//! Invariant: a [`Within`] is not held across an await, since the thread would run another task
+//! under its name. Clippy refuses that (`clippy.toml`), and debug builds panic.
 //!
-//! It is not a profiler: it sees only what says where it is, and entering one takes time itself (some 35 ns).
+//! It is not a profiler: it sees only code that enters layers, and entering one takes time itself
+//! (some 35 ns).
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// What a thread spends time on.
+/// A layer that takes a thread's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(
@@ -107,7 +110,7 @@ impl Layer {
     }
 }
 
-/// Threads that measure. Nobody decides by it, and no model turns it on: an ordinary atomic.
+/// Threads that measure. No decision depends on it, and no model turns it on: an ordinary atomic.
 static MEASURING: AtomicU32 = AtomicU32::new(0);
 
 /// A thread's clock. Points in time are ticks.
@@ -143,7 +146,7 @@ impl Clock {
         self.since.set(now);
     }
 
-    /// What has passed goes to the layer so far; answers which that was.
+    /// Charges the time since the last change to the current layer; returns that layer.
     fn change(&self, layer: Layer, now: u64) -> Layer {
         let before = self.layer.replace(layer);
         let ticks = &self.ticks[before as usize];
@@ -184,7 +187,7 @@ fn ticks() -> u64 {
 #[must_use = "the layer ends when this is dropped"]
 pub struct Within {
     layer: Layer,
-    /// The layer around it; none: nobody measures.
+    /// The layer around it; None: no thread measures.
     before: Option<Layer>,
     /// Of its thread.
     thread: PhantomData<*const ()>,
@@ -196,7 +199,7 @@ pub fn is_on() -> bool {
     MEASURING.load(Ordering::Relaxed) != 0
 }
 
-/// From here on the time of this thread belongs to `layer`, until the answer is dropped.
+/// From here on the time of this thread belongs to `layer`, until the guard is dropped.
 #[inline(always)]
 pub fn enter(layer: Layer) -> Within {
     let before = match is_on() {
@@ -231,7 +234,7 @@ fn leave_measured(layer: Layer, before: Layer) {
     CLOCK.with(|clock| clock.leave(layer, before, ticks()));
 }
 
-/// What a layer took.
+/// The time of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Nanoseconds of the thread, without those of the layers inside of it.
@@ -240,14 +243,14 @@ pub struct Spent {
     pub entries: u64,
 }
 
-/// What a thread spent its time on.
+/// A thread's time by layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakdown {
     layers: [Spent; LAYERS],
 }
 
 impl Breakdown {
-    /// What one layer took.
+    /// The time of one layer.
     pub fn of(&self, layer: Layer) -> Spent {
         self.layers[layer as usize]
     }
@@ -286,7 +289,7 @@ pub fn start() -> Measurement {
 }
 
 impl Measurement {
-    /// Ends it. The ticks are held against the clock, so that the sum is the time that has passed.
+    /// Ends it. The clock calibrates the ticks, so the sum is the elapsed time.
     pub fn take(self) -> Breakdown {
         CLOCK.with(|clock| {
             clock.change(Layer::Call, ticks());
@@ -408,7 +411,8 @@ mod tests {
         assert_eq!(sum.total_ns(), 2 * found.total_ns());
     }
 
-    /// What a guard costs, on and off: `cargo test --release -p adit-base -- --ignored --nocapture speed`.
+    /// The cost of a guard, on and off: `cargo test --release -p adit-base -- --ignored --nocapture
+    /// speed`.
     #[test]
     #[ignore = "a measurement"]
     fn speed() {

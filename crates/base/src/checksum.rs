@@ -1,4 +1,4 @@
-//! CRC32C, by the processor's instruction where there is one.
+//! CRC32C, by the processor's instruction where it has one.
 
 /// Continues the checksum `seed` (that of all bytes before) over `bytes`.
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {

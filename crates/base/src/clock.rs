@@ -13,7 +13,8 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The time of day at the resolution of the kernel's tick, like a kernel file system's timestamps.
+    /// The time of day at the resolution of the kernel's tick, like a kernel file system's
+    /// timestamps.
     pub fn now() -> Self {
         if let Some(now_ns) = simulation::now_ns() {
             return Timestamp {

@@ -1,18 +1,21 @@
-//! Fork detection: a forked child must not use, or keep alive, what belongs to its parent.
+//! Fork detection: a forked child must not use, or keep alive, its parent's files.
 //!
-//! A handler that runs in every forked child raises a generation number and takes the parent's descriptors away. Handles remember the
-//! generation of their creation and answer EBADF when it differs. Descriptors registered by [`close_in_child`] are replaced in the child by
-//! an `O_PATH` descriptor, which refuses reads, writes and locks with EBADF: the child neither holds the parent's lock nor does its IO, and
-//! when a stale handle is dropped there, it closes a number that is still its own.
+//! A handler that runs in every forked child raises a generation number and closes the parent's
+//! descriptors. Handles remember the generation of their creation and return EBADF when it differs.
+//! Descriptors registered by [`close_in_child`] are replaced in the child by an `O_PATH`
+//! descriptor, which refuses reads, writes and locks with EBADF: the child neither holds the
+//! parent's lock nor does its IO, and a stale handle that is dropped there closes a number that is
+//! still its own.
 //!
-//! The handler uses only async-signal-safe calls and atomics. It does not see `vfork`, `posix_spawn` or a raw `clone`; those are
-//! followed by `exec`, where O_CLOEXEC does the same.
+//! The handler uses only async-signal-safe calls and atomics. It does not see `vfork`,
+//! `posix_spawn` or a raw `clone`; `exec` follows those, where O_CLOEXEC does the same.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// More descriptors than this are possible, but aren't taken from a child (its use of them is still refused by the generation).
+/// More descriptors than this are possible, but aren't taken from a child (its use of them is still
+/// refused by the generation).
 const DESCRIPTORS_MAX: usize = 256;
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -24,16 +27,19 @@ pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Makes [`generation`] and [`close_in_child`] work; call it before the first handle is made. Cheap when repeated.
+/// Makes [`generation`] and [`close_in_child`] work; call it before the first handle is made. Cheap
+/// when repeated.
 pub fn install() {
     INSTALL.call_once(|| {
-        // SAFETY: `in_child` is a plain function that only uses atomics and async-signal-safe system calls.
+        // SAFETY: `in_child` is a plain function that only uses atomics and async-signal-safe
+        // system calls.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         assert_eq!(failed, 0, "no memory to register a fork handler");
     });
 }
 
-/// Takes a descriptor away from children forked while the returned guard lives. Drop the guard before closing the descriptor.
+/// Takes a descriptor away from children forked while the returned guard lives. Drop the guard
+/// before closing the descriptor.
 pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
     install();
     let raw = fd.as_raw_fd();
@@ -68,7 +74,8 @@ extern "C" fn in_child() {
             continue;
         }
         // The place stays taken: its guard lives on in the child's copy of the handle and frees it.
-        // SAFETY: open, dup3 and close are async-signal-safe; the path is a constant C string; `fd` is registered, so nobody else's.
+        // SAFETY: open, dup3 and close are async-signal-safe; the path is a constant C string; `fd`
+        // is registered, so no other code owns it.
         unsafe {
             if dead < 0 {
                 dead = libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
@@ -79,7 +86,7 @@ extern "C" fn in_child() {
         }
     }
     if dead >= 0 {
-        // SAFETY: opened above, used by nobody else.
+        // SAFETY: opened above, and used only here.
         unsafe { libc::close(dead) };
     }
 }

@@ -1,4 +1,5 @@
-//! Hashing of names (keyed, so that nobody can choose colliding names) and of numbers (not keyed).
+//! Hashing of names (keyed, so that users cannot choose colliding names) and of numbers (not
+//! keyed).
 
 use siphasher::sip::SipHasher24;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,14 +14,16 @@ impl std::fmt::Debug for HashKey {
     }
 }
 
-/// The 63-bit SipHash-2-4 of a name: the top bit is clear, so that it fits a readdir cookie (`off_t`).
+/// The 63-bit SipHash-2-4 of a name: the top bit is clear, so that it fits a readdir cookie
+/// (`off_t`).
 pub fn name_hash(key: &HashKey, name: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(key.0[0], key.0[1]);
     hasher.write(name);
     hasher.finish() >> 1
 }
 
-/// Spreads a number over 64 bits (the finalizer of MurmurHash3): a bijection, for hash tables of trusted keys.
+/// Spreads a number over 64 bits (the finalizer of MurmurHash3): a bijection, for hash tables of
+/// trusted keys.
 pub const fn mix64(mut x: u64) -> u64 {
     x ^= x >> 33;
     x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -29,7 +32,7 @@ pub const fn mix64(mut x: u64) -> u64 {
     x ^ (x >> 33)
 }
 
-/// Hashes numbers that nobody chooses to collide, like slot addresses, with [`mix64`].
+/// Hashes numbers that users cannot choose, like slot addresses, with [`mix64`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NumberHasher(u64);
 

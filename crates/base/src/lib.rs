@@ -1,4 +1,5 @@
-//! Errors, checksums, hashing, random numbers, time and where it goes, sizes and fork detection: what every other layer needs and no layer owns.
+//! Errors, checksums, hashing, random numbers, time and where it goes, sizes and fork detection:
+//! the needs of every other layer.
 //!
 //! Invariants: nothing here knows about devices or files; nothing here panics on outside input.
 

@@ -2,18 +2,20 @@
 
 /// From so many bytes on a copy is one instruction.
 const LONG_BYTES: usize = 2048;
-/// Where the target lies less than this behind the source, within a page, that instruction is slow on some processors.
+/// Where the target lies less than this behind the source, within a page, that instruction is slow
+/// on some processors.
 const CLOSE_BYTES: usize = 64;
 
-/// As [`slice::copy_from_slice`], for what may be a page: strictly ascending, so that the processor goes on fetching at the next page
-/// where pages follow each other. (The C library's `memcpy` begins with the last bytes: a stream from memory takes it 1.5 times as long.)
+/// As [`slice::copy_from_slice`], for up to a page: strictly ascending, so that the processor's
+/// prefetcher continues with the next page of a run. (The C library's `memcpy` begins with the last
+/// bytes: a stream from memory takes it 1.5 times as long.)
 ///
 /// # Panics
 /// When the lengths differ.
 #[inline]
 pub fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "a copy into another length");
-    // SAFETY: valid for that length, and a unique reference's memory is nobody else's.
+    // SAFETY: valid for that length, and the memory of a unique reference has no other user.
     unsafe { copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) }
 }
 
@@ -46,7 +48,8 @@ pub unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, len_bytes: usize
     unsafe { std::ptr::copy_nonoverlapping(from, to, len_bytes) }
 }
 
-/// Begins to fetch the cache line of an address that will be read soon. Any address will do: it is a hint.
+/// Begins to fetch the cache line of an address that will be read soon. Any address will do: it is
+/// a hint.
 #[inline]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

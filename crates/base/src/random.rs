@@ -1,7 +1,7 @@
 //! Random numbers: a seeded generator for tests and simulation, and the system's for identifiers.
 //!
-//! The generator is xoshiro256** (Blackman and Vigna, public domain), seeded by SplitMix64; its sequence for a seed never changes, because
-//! failing seeds are written down. It is not for secrets.
+//! The generator is xoshiro256** (Blackman and Vigna, public domain), seeded by SplitMix64; its
+//! sequence for a seed never changes, because failing seeds are recorded. It is not for secrets.
 
 use crate::{Errno, Error, Result, from_rustix, simulation};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -106,7 +106,8 @@ pub fn os_random(bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// A random identifier (of a volume, for example) from the system. Panics only where the kernel has no generator at all.
+/// A random identifier (of a volume, for example) from the system. Panics only where the kernel has
+/// no generator at all.
 pub fn os_random_u128() -> u128 {
     let mut bytes = [0; 16];
     os_random(&mut bytes).expect("the kernel's random generator");

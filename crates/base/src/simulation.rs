@@ -1,11 +1,11 @@
-//! A simulated world for the thread that asks for one: its own clock, its own random numbers, and planted bugs.
+//! A simulated world for a thread: its own clock, its own random numbers, and planted bugs.
 //!
-//! With the feature `simulation`, which only the simulator and its tests turn on, a thread in a [`World`] sees a clock that
-//! goes on only when it is told to (or when the thread would sleep), and random identifiers that follow from a seed.
-//! Without the feature all of this is constants, and costs nothing.
+//! With the feature `simulation`, which only the simulator and its tests turn on, a thread in a
+//! [`World`] sees a clock that advances only on command (or when the thread would sleep), and
+//! random identifiers from a seed. Without the feature all of this is constant, and costs nothing.
 //!
-//! *Planted bugs* are how the simulator proves its worth: each is a rule that the code breaks on demand, and the simulator has to
-//! notice. They are named here, so that the list is in one place.
+//! *Planted bugs* test the simulator: each is a rule that the code breaks on demand, and the
+//! simulator has to detect it. They are named here, so that the list is in one place.
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +137,7 @@ pub fn planted(_bug: Bug) -> bool {
     false
 }
 
-/// A call of the host that can be told to fail.
+/// A call of the host that can be made to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Host {
     /// Listing the directory of mappings.
@@ -148,7 +148,7 @@ pub enum Host {
     MakeMapping,
 }
 
-/// How the call fails in this thread's world, if it was told to. Never, without the feature.
+/// The error of the call in this thread's world, if it is to fail. None without the feature.
 #[inline(always)]
 pub fn host_error(_host: Host) -> Option<crate::Errno> {
     #[cfg(feature = "simulation")]
@@ -166,7 +166,7 @@ pub(crate) fn now_ns() -> Option<u64> {
     None
 }
 
-/// Random bytes that follow from the seed; says whether there is one.
+/// Fills in random bytes from the seed; false: there is no seed.
 #[inline(always)]
 pub(crate) fn fill(_bytes: &mut [u8]) -> bool {
     #[cfg(feature = "simulation")]
@@ -175,8 +175,9 @@ pub(crate) fn fill(_bytes: &mut [u8]) -> bool {
     false
 }
 
-/// Instead of sleeping until `deadline_ns` (None: until woken), lets simulated time pass; false: there is no simulated clock, so
-/// sleep. Panics where only somebody else could end the sleep, since in a simulated world there is nobody else.
+/// Instead of sleeping until `deadline_ns` (None: until woken), lets simulated time pass; false:
+/// there is no simulated clock, so sleep. Panics where only another thread could end the sleep,
+/// since a simulated world has no other thread.
 #[inline(always)]
 pub fn sleep(_deadline_ns: Option<u64>) -> bool {
     #[cfg(feature = "simulation")]
@@ -247,7 +248,7 @@ mod world {
 
     pub(super) fn now_ns() -> Option<u64> {
         let now = NOW_NS.get();
-        // Whoever waits for a point in time by looking at the clock comes to its end.
+        // A task that polls the clock for a point in time gets there.
         (now != 0).then(|| {
             NOW_NS.set(now + 100);
             now

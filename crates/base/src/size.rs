@@ -4,7 +4,8 @@ use crate::{Errno, Error, Result};
 
 const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
 
-/// Parses a size in bytes. Units are binary (K = 1024), in either case, with or without `iB` or `B`; a fraction is allowed before a unit.
+/// Parses a size in bytes. Units are binary (K = 1024), in either case, with or without `iB` or
+/// `B`; a fraction is allowed before a unit.
 pub fn parse_size(text: &str) -> Result<u64> {
     let refuse = || {
         Error::with(

@@ -1,4 +1,4 @@
-//! Threads of a library inside somebody else's process.
+//! Threads of a library inside its user's process.
 
 use crate::sync::thread::{Builder, JoinHandle};
 

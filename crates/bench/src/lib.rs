@@ -1,16 +1,17 @@
 //! Benchmarks of Adit against the kernel's file system and the raw floor: `adit bench`.
 //!
-//! Three systems get the same jobs in turn: Adit (an embedded volume), the kernel's file system in a
-//! directory, and the floor (the IO that a job cannot do without, as bare calls on a written file).
-//! [`run`] is the whole benchmark. [`compare()`] gives each system a device to itself, in processes
-//! of their own ([`measure_alone`]): `adit compare`.
+//! Three systems get the same jobs in turn: Adit (an embedded volume), the kernel's file system in
+//! a directory, and the floor (the IO that a job cannot do without, as bare calls on a written
+//! file). [`run`] is the whole benchmark. [`compare()`] gives each system a device to itself, in
+//! processes of their own ([`measure_alone`]): `adit compare`.
 //!
 //! Programs that measure something else in the same way take their parts from here: [`measure`]
 //! under [`observed`], to a [`Measurement`] by [`Sample::measurement`].
 //!
 //! A room uses only rooms above it in this list; a test of `xtask` checks that:
 //! - `measurement`: one measurement, rows of many, the machine;
-//! - `target`: the systems: Adit, the kernel's, the floor, and a device with latency for two of them;
+//! - `target`: the systems: Adit, the kernel's, the floor, and a device with latency for two of
+//!   them;
 //! - `jobs`: the requests, written once for all systems;
 //! - `bench`, `compare`: which jobs on which systems, in which order and processes;
 //! - `report`: the results as text; `pictures`: as SVG; `page`: all of them as files.

@@ -1,4 +1,5 @@
-//! Where the time goes, of every operation, tiny: that it all adds up, and that layers are where they must be; not how much.
+//! Where the time goes, of every operation, tiny: that it all adds up, and that layers are where
+//! they must be; not how much.
 
 use adit_bench::{Breakdown, BreakdownRow, Options, run_breakdown};
 

@@ -10,10 +10,11 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Adit: a user-space file system for database storage engines.
 ///
-/// VOLUME is the path of an image file or of a block device. PATHs begin at the root of the volume, with or
-/// without a leading slash.
+/// VOLUME is the path of an image file or of a block device. PATHs begin at the root of the volume,
+/// with or without a leading slash.
 ///
-/// While a process has a volume open, ls, stat, du, df, info and lsof ask that process; other commands are refused.
+/// While a process has a volume open, ls, stat, du, df, info and lsof ask that process; other
+/// commands are refused.
 #[derive(Parser)]
 #[command(
     name = "adit",
@@ -107,7 +108,8 @@ pub(crate) enum TakeoverArgument {
     Complete,
     /// Likewise, and the image is the one that was open then: it was moved
     Adopt,
-    /// The volume is opened without that data, which is left for the image that it belongs to: this is a copy
+    /// The volume is opened without that data, which is left for the image that it belongs to: this
+    /// is a copy
     Leave,
     /// The volume is opened without that data, which is deleted
     Discard,
@@ -178,8 +180,8 @@ impl VolumeArguments {
         patiently(|| Volume::repair(address, &self.options(), &mut confirm, &mut progress))
     }
 
-    /// Opens a volume whose content is read: for reading only, so that several can do that at once and nothing
-    /// is written.
+    /// Opens a volume whose content is read: for reading only, so that several can do that at once
+    /// and nothing is written.
     pub(crate) fn open_to_read(&self, address: &str) -> adit::Result<Volume> {
         let mut options = self.options();
         options.read_only(true);
@@ -187,8 +189,8 @@ impl VolumeArguments {
     }
 }
 
-/// Tries again for a moment while the volume is in use: a mount closes it just after `umount` has returned, and who
-/// is just opening it can't be asked yet.
+/// Tries again for a moment while the volume is in use: a mount closes it just after `umount` has
+/// returned, and who is just opening it can't be asked yet.
 fn patiently<T>(mut open: impl FnMut() -> adit::Result<T>) -> adit::Result<T> {
     let begin = Instant::now();
     loop {
@@ -213,8 +215,8 @@ pub(crate) enum Command {
     Info(Info),
     /// Check that the volume is as it should be, and repair it; exit code 3 if something is wrong
     ///
-    /// A check writes nothing, and looks at volumes that can't be opened, too. A repair shows what is wrong and what
-    /// it would do, and asks. It may be interrupted; the next one finishes it.
+    /// A check writes nothing, and looks at volumes that can't be opened, too. A repair shows what
+    /// is wrong and what it would do, and asks. It may be interrupted; the next one finishes it.
     #[command(after_help = "Examples:
   adit check db.adit                  what is wrong, and what follows from it
   adit check db.adit --json           the same for programs
@@ -228,8 +230,9 @@ Exit codes: 0 nothing (left) wrong, 1 it could not be checked, 2 wrong usage, 3 
     Check(Check),
     /// Read all data and metadata, to notice what the device lost; exit code 3 if it did
     ///
-    /// What can't be read any more is found on every volume, what a device changed silently on those made with --data-checksums. It changes no
-    /// file: write what is lost again from a copy, or remove it. Data that a crash left without a checksum gets one.
+    /// What can't be read any more is found on every volume, what a device changed silently on
+    /// those made with --data-checksums. It changes no file: write what is lost again from a copy,
+    /// or remove it. Data that a crash left without a checksum gets one.
     #[command(after_help = "Examples:
   adit scrub db.adit                  all of it, as fast as it goes
   adit scrub db.adit --rate 50M       50 MiB a second
@@ -278,9 +281,10 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Put(Put),
     /// Copy a file or tree out of a volume
     ///
-    /// As put. Who isn't root gets all that he may have: what others own becomes his own, and trusted.* and security.* attributes are left
-    /// out. Root gets everything, programs with the set-user-ID bit and devices included: of a volume that you don't trust, get it as
-    /// somebody else.
+    /// As put. Who isn't root gets all that he may have: what others own becomes his own, and
+    /// trusted.* and security.* attributes are left out. Root gets everything, programs with the
+    /// set-user-ID bit and devices included: of a volume that you don't trust, get it as somebody
+    /// else.
     #[command(after_help = "Examples:
   adit get db.adit /a.txt .           as ./a.txt
   adit get db.adit / ./all            everything, into the directory ./all")]
@@ -292,7 +296,8 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
   adit bench --volume /dev/nvme0n1p3 --against /mnt/ext4
   adit bench --breakdown --quick      where do the microseconds of each operation go?")]
     Bench(Bench),
-    /// Compare Adit with file systems of the kernel and the bare device, one after the other on a device that is overwritten
+    /// Compare Adit with file systems of the kernel and the bare device, one after the other on a
+    /// device that is overwritten
     #[command(
         after_help = "All that is on the device is lost. It needs root, and mkfs of what is compared (Debian: e2fsprogs, xfsprogs); RocksDB's
 rows need db_bench (rocksdb-tools) and what `cargo xtask plugin --release` builds, SQLite's rows adit-sqlite-bench.

@@ -1,4 +1,4 @@
-//! `adit check`: what is wrong with a volume, and `--repair`.
+//! `adit check`: the problems of a volume, and `--repair`.
 
 use crate::Outcome;
 use crate::arguments::{Check, VolumeArguments};
@@ -124,7 +124,7 @@ fn count(report: &RepairReport) -> String {
     }
 }
 
-/// A finding with what a repair does about it.
+/// A finding with its repair.
 fn sentence(finding: &Finding) -> String {
     let repair = match &finding.repair {
         Some(repair) => format!("repair: {repair}"),

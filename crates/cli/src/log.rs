@@ -1,4 +1,4 @@
-//! Where messages go: what Adit has to say besides the result of a command.
+//! Messages of Adit besides the result of a command: where they go.
 //!
 //! ```text
 //! any command               stderr: adit: warning: …
@@ -6,7 +6,7 @@
 //! mount --log FILE          the end of that file, with the time
 //! ```
 //! Errors and warnings, more with `-v`, `-vv` and `RUST_LOG`. Nothing here waits for a reader of
-//! the log: a mount whose messages wait for a log that waits for the mount would never end.
+//! the log: a mount whose messages wait for a log on that mount would hang.
 
 use crate::output::{plain, time};
 use crate::progress::beside_the_bar;
@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-/// What `-v`, so many times, and the environment ask for.
+/// The level for this number of `-v` and the environment.
 pub(crate) fn filter(verbose: u8) -> Filter {
     let level = match verbose {
         0 => Level::Warning,
@@ -61,7 +61,7 @@ pub(crate) fn to_file(filter: Filter, file: File) -> Result<()> {
 /// Where syslog listens.
 pub(crate) const SYSLOG: &str = "/dev/log";
 
-/// A connection to syslog. What does not fit in its queue is counted and lost.
+/// A connection to syslog. Messages that do not fit in its queue are counted and lost.
 pub(crate) struct Syslog {
     path: PathBuf,
     socket: Mutex<UnixDatagram>,
@@ -130,7 +130,7 @@ pub(crate) fn to_syslog(filter: Filter, syslog: Syslog) -> Result<()> {
     send_to(filter, move |level, line| syslog.write(level, line))
 }
 
-/// Says on stderr that a mount in the background has nowhere to send messages to.
+/// Reports on stderr that a mount in the background has no log for its messages.
 pub(crate) fn say_that_nobody_hears(error: &std::io::Error) {
     let error = plain(&error.to_string()).into_owned();
     eprintln!(
@@ -172,7 +172,7 @@ mod tests {
             format!("<30>adit[{process}]: info: it works")
         );
 
-        // While syslog is away, or doesn't read, nothing waits for it; what is lost is told.
+        // While syslog is away, or does not read, nothing waits for it; lost messages are reported.
         drop(listener);
         std::fs::remove_file(&path).expect("it was there");
         syslog.write(Level::Warning, "into the void");

@@ -1,4 +1,4 @@
-//! The command that shows what is open.
+//! `adit lsof`: the open files of a volume.
 
 use crate::arguments::{Lsof, VolumeArguments};
 use crate::output::{self, OwnerLine, kind_name};

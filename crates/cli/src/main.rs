@@ -1,7 +1,7 @@
 //! The `adit` command: volumes from a shell.
 //!
-//! Exit codes: 0 done, 1 something failed (said on stderr as `adit: …`), 2 wrong usage, 3 `check`, `scrub`
-//! found problems. What is on stdout is data; everything else goes to stderr.
+//! Exit codes: 0 done, 1 a failure (on stderr as `adit: …`), 2 wrong usage, 3 `check` or `scrub`
+//! found problems. Data goes to stdout, everything else to stderr.
 
 mod arguments;
 mod check;

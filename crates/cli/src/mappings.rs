@@ -1,4 +1,4 @@
-//! `adit mappings`: what processes keep, or left, in shared memory.
+//! `adit mappings`: the files of processes, living or dead, in shared memory.
 
 use crate::arguments::{Mappings, VolumeArguments};
 use crate::output;
@@ -68,7 +68,8 @@ pub(crate) fn list(arguments: &Mappings, options: &VolumeArguments) -> adit::Res
     Ok(())
 }
 
-/// Nobody will miss it: its process is dead, the volume isn't where it was, and nothing exists only here.
+/// It is not needed: its process is dead, its volume is gone from its place, and nothing exists
+/// only here.
 fn is_gone(mapping: &Mapping) -> bool {
     mapping.volume_id.is_some()
         && !mapping.live

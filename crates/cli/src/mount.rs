@@ -82,7 +82,7 @@ fn how_ended(child: i32) -> String {
     }
 }
 
-/// What the child says when the mount is there.
+/// The child's message when the mount answers.
 const READY: &str = "\0mounted";
 
 fn serve(
@@ -108,7 +108,7 @@ fn serve(
     )
 }
 
-/// Sends messages to syslog, since nobody will read stderr.
+/// Sends messages to syslog, since a mount in the background has no stderr.
 fn leave_stderr(filter: Filter) {
     let kept = log::Syslog::connect(Path::new(log::SYSLOG))
         .map_err(|error| log::say_that_nobody_hears(&error))

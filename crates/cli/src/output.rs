@@ -1,4 +1,4 @@
-//! How values are shown: JSON objects, and lines for people.
+//! Values as output: JSON objects, and lines for people.
 
 use adit::{Errno, FileKind, Inspector, Metadata, Owner, Stat};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What `ls` and `stat` say about an inode in JSON.
+/// An inode in the JSON of `ls` and `stat`.
 #[derive(Serialize)]
 pub(crate) struct FileLine<'a> {
     /// Bytes that are not UTF-8 appear as U+FFFD; then `name_bytes` has all bytes.
@@ -25,7 +25,7 @@ pub(crate) struct FileLine<'a> {
     pub(crate) gid: u32,
     pub(crate) inode: u64,
     pub(crate) generation: u32,
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +98,7 @@ pub(crate) fn bytes_unless_text(name: &Path) -> Option<String> {
     name.to_str().is_none().then(hexadecimal)
 }
 
-/// Standard output, whose errors say that it is that: ENOSPC is not the volume's then.
+/// Standard output, named in its errors: its ENOSPC is not the volume's.
 pub(crate) fn stdout() -> Stdout {
     Stdout(std::io::stdout().lock())
 }
@@ -123,7 +123,7 @@ fn of_stdout(error: std::io::Error) -> std::io::Error {
     )
 }
 
-/// Says on standard error what failed.
+/// Reports a failure on standard error.
 pub(crate) fn complain(error: &adit::Error) {
     eprintln!("adit: {}", plain(&error.to_string()));
 }
@@ -134,7 +134,7 @@ pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> adit::Result<
     Ok(writeln!(out)?)
 }
 
-/// Is it gone because the owner of an open volume goes on working?
+/// Did it disappear while the process that has the volume open worked on?
 pub(crate) fn vanished(volume: &Inspector, error: &adit::Error) -> bool {
     matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && volume.owner().is_some()
 }
@@ -153,7 +153,7 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A name as it is printed: exactly, unless a person looks at it.
+/// A name as it is printed: exactly, except on a terminal.
 pub(crate) fn name(name: &OsStr) -> Cow<'_, [u8]> {
     if !std::io::stdout().is_terminal() {
         return Cow::Borrowed(name.as_bytes());
@@ -244,7 +244,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// Asks whoever sits at the terminal; `None` where nobody does.
+/// Asks the user at the terminal; `None` without a terminal.
 pub(crate) fn ask(question: &str) -> adit::Result<Option<bool>> {
     use std::io::{IsTerminal, Write};
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {

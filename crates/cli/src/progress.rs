@@ -1,4 +1,4 @@
-//! A progress bar for what takes long, on a terminal; elsewhere steps are lines, now and then.
+//! A progress bar for long commands, on a terminal; elsewhere a line for some steps.
 
 use crate::output::plain;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -43,7 +43,7 @@ impl Progress {
         Progress::shown(bar)
     }
 
-    /// Named steps of something whose length is known.
+    /// Named steps of a task of known length.
     pub(crate) fn steps() -> Self {
         let bar = match std::io::stderr().is_terminal() {
             true => ProgressBar::new(1000),
@@ -95,7 +95,7 @@ impl Progress {
         }
     }
 
-    /// Says something without disturbing the bar.
+    /// Prints a line without disturbing the bar.
     pub(crate) fn complain(&self, what: &str) {
         self.bar.suspend(|| eprintln!("adit: {}", plain(what)));
     }

@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> {
     let volume = options.inspect(&arguments.volume)?;
     let path = &arguments.path;
-    // Attributes only when somebody looks at them. Who does wants to see a link itself, as with any `ls`.
+    // Attributes only if they are shown. With them a link itself is shown, as with any `ls`.
     let attributes = arguments.json || arguments.long;
     let mut metadata = volume.symlink_metadata(path)?;
     if metadata.kind() == FileKind::Symlink && !attributes {
@@ -74,7 +74,8 @@ pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> 
     volume.close()
 }
 
-/// What a symbolic link says; None for anything else, and for one that its owner has replaced meanwhile.
+/// The target of a symbolic link; None for other inodes, and for a link that was replaced
+/// meanwhile.
 fn target(volume: &Inspector, path: &Path, metadata: &Metadata) -> adit::Result<Option<PathBuf>> {
     if metadata.kind() != FileKind::Symlink {
         return Ok(None);
@@ -260,7 +261,8 @@ pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<()> 
     volume.close()
 }
 
-/// Tells each directory's own and lower space, deepest first; an inode with several names counts once.
+/// Reports the space of each directory with all below it, deepest first; an inode with several
+/// names counts once.
 fn usage(volume: &Inspector, top: &Path, found: &mut impl FnMut(&Path, u64)) -> adit::Result<()> {
     struct Level {
         path: PathBuf,

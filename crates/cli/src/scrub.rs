@@ -1,4 +1,4 @@
-//! `adit scrub`: reads everything, to notice what a device lost.
+//! `adit scrub`: reads everything, to detect data that a device lost.
 
 use crate::Outcome;
 use crate::arguments::{Scrub, VolumeArguments};

@@ -1,4 +1,5 @@
-//! `cargo xtask compare`: everything that `adit compare` can use is installed and built, and it runs on `/dev/zram0`, set up for it.
+//! `cargo xtask compare`: everything that `adit compare` can use is installed and built, and it
+//! runs on `/dev/zram0`, set up for it.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use crate::process::{self, Outcome};
 use crate::setup;
 use crate::zram::{DEVICE, Zram};
 
-/// What is needed beside the packages of the tests.
+/// Packages besides those of the tests.
 const PACKAGES: &[&str] = &[
     "xfsprogs",
     "e2fsprogs",
@@ -16,10 +17,10 @@ const PACKAGES: &[&str] = &[
     "g++",
 ];
 
-/// Size of the device: what is in it is in memory.
+/// Size of the device, whose content is in memory.
 pub(crate) const DEVICE_SIZE: &str = "4G";
 
-/// What `cargo xtask compare` understands.
+/// The help text.
 pub(crate) const HELP: &str = "\
   compare [OPTION]...   `adit compare` on /dev/zram0, set up for it (root; refuses when it is in use), with its options:
                         --suite quick|full, --only GROUPS, --repetitions N, --with NAMES, --out DIR

@@ -1,4 +1,4 @@
-//! Running tests, and counting them in what `cargo test` prints.
+//! Running tests, and counting them in the output of `cargo test`.
 //!
 //! For libtest a test that cannot run here has passed: it returned. `adit_skip::skip` lists it in a
 //! file, and it counts as skipped. A test program that dies (a signal, an abort) prints no result
@@ -32,7 +32,7 @@ pub(crate) struct Tested {
     pub(crate) skipped: BTreeMap<String, String>,
 }
 
-/// Runs `cargo test` or the like; its lines go to `each_line`, too.
+/// Runs a test command; its lines also go to `each_line`.
 pub(crate) fn run_tests(command: &mut Command, mut each_line: impl FnMut(&str)) -> Outcome<Tested> {
     let scratch = Scratch::new("skipped")?;
     let list = scratch.path().join("list");
@@ -42,7 +42,7 @@ pub(crate) fn run_tests(command: &mut Command, mut each_line: impl FnMut(&str)) 
         each_line(line);
     })?;
     if !succeeded && counts.failed == 0 {
-        // It did not compile, or a test program died before it could say so.
+        // It did not compile, or a test program died without a result.
         counts.failed = 1;
     }
     let listed = std::fs::read_to_string(&list).unwrap_or_default();
@@ -57,7 +57,7 @@ impl Tested {
             .map(|(test, reason)| (test.to_owned(), reason.to_owned()))
             .collect();
         counts.skipped = skipped.len() as u64;
-        // A program that died printed no result, so nothing of what it skipped was counted.
+        // A program that died printed no result, so its skipped tests were not counted.
         counts.passed -= counts.skipped.min(counts.passed);
         Tested { counts, skipped }
     }

@@ -2,8 +2,9 @@
 //!
 //! Rustc's own lint (`unused_crate_dependencies`) looks at one target at a time, and a test program
 //! uses few of its crate's dependencies. So the sources are searched: a dependency is used where a
-//! path begins with its name, `name::`, or where it is imported by it. What only tests use belongs
-//! below `[dev-dependencies]`; what is beside `mod tests {` in one file, this does not tell apart.
+//! path begins with its name, `name::`, or where it is imported by it. A dependency that only tests
+//! use belongs below `[dev-dependencies]`; in a file with a `mod tests {` the two uses are not told
+//! apart.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

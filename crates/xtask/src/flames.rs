@@ -1,7 +1,9 @@
-//! `cargo xtask flames`: flame graphs of what Adit does in rows of the comparison, for docs/benchmarks.
+//! `cargo xtask flames`: flame graphs of Adit in rows of the comparison, as
+//! `docs/benchmarks/flame-*.svg`.
 //!
-//! `adit`, built with frame pointers, measures one row's job at a time on `/dev/zram0` below `perf record`. Of each sample's stack only
-//! what the measured loop calls is drawn, so that preparing files isn't.
+//! `adit`, built with frame pointers, measures one row's job at a time on `/dev/zram0` below `perf
+//! record`. Of each sample's stack only the part below the measured loop is drawn, so the
+//! preparation of files is left out.
 
 use crate::compare::DEVICE_SIZE;
 use crate::process::{self, Outcome};
@@ -12,7 +14,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-/// What `cargo xtask flames` understands.
+/// The help text.
 pub(crate) const HELP: &str = "\
   flames [NAME]...      Flame graphs of Adit's operations on /dev/zram0 in docs/benchmarks (root; needs perf), or only those
 ";
@@ -22,7 +24,7 @@ struct Picture {
     title: &'static str,
     /// As `adit measure` takes it.
     job: &'static str,
-    /// The row of that job, where it has several: what its thread is called meanwhile.
+    /// The row of that job, if it has several: the name of its thread meanwhile.
     row: &'static str,
     cache_mib: u32,
 }
@@ -149,7 +151,7 @@ pub(crate) fn run(wanted: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// What perf saw while `adit measure` did the job, as text.
+/// The samples of perf while `adit measure` did the job, as text.
 fn record(picture: &Picture, adit: &Path, folder: &Path) -> Outcome<String> {
     let assignment = format!(
         r#"{{"system":"adit","place":"{DEVICE}","jobs":[{}],"round":0,"shape":{{"slice":{{"secs":3,"nanos":0}},"names":400000,
@@ -175,7 +177,8 @@ fn record(picture: &Picture, adit: &Path, folder: &Path) -> Outcome<String> {
     process::read(script.arg(&data))
 }
 
-/// How often each stack was seen, from the loop's callee on, `;` between its functions. Of a `row`: only by threads of that name.
+/// How often each stack was seen, from the loop's callee on, `;` between its functions. Of a `row`:
+/// only by threads of that name.
 fn fold(samples: &str, row: &str) -> BTreeMap<String, usize> {
     let mut stacks = BTreeMap::new();
     for sample in samples.split("\n\n") {

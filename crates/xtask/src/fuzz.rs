@@ -1,13 +1,14 @@
-//! `cargo xtask fuzz`: what decodes bytes from outside gets all kinds of bytes.
+//! `cargo xtask fuzz`: all kinds of bytes for the decoders of untrusted bytes.
 //!
-//! With a nightly compiler the targets of `fuzz/` run under cargo-fuzz (libFuzzer, with coverage and the address sanitizer);
-//! new inputs go to `fuzz/corpus-new/`, what fails to `fuzz/artifacts/`. Without one, random changes of the corpora run through the
-//! same functions, on stable. `fuzz/README.md` has the rest.
+//! With a nightly compiler the targets of `fuzz/` run under cargo-fuzz (libFuzzer, with coverage
+//! and the address sanitizer); new inputs go to `fuzz/corpus-new/`, failing ones to
+//! `fuzz/artifacts/`. Without one, random changes of the corpora run through the same functions, on
+//! stable. `fuzz/README.md` has the rest.
 
 use crate::process::{self, Outcome};
 use std::process::{Command, Stdio};
 
-/// What `cargo xtask fuzz` understands.
+/// The help text.
 pub(crate) const HELP: &str = "  fuzz [TARGET] [--seconds N] [--stable]
                         Fuzz all targets or one, N seconds each (60), with cargo-fuzz where there is a nightly
 ";

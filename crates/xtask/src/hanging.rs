@@ -1,11 +1,11 @@
-//! A program that hangs: what it and its children wait for, and their end.
+//! A program that hangs: shows where it and its children wait, and kills them.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 /// Prints each thread of a process and of all that it started, and kills them: parents first, so
-/// that none of them goes on.
+/// that none starts another one.
 pub(crate) fn kill(process: u32) {
     let mut family = vec![process];
     let mut next = 0;
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(sleeping.len(), 1);
         kill(shell.id());
         assert!(!shell.wait().expect("ended").success());
-        // It dies when it is next scheduled, and is a zombie at most until somebody asks for it.
+        // It dies when it is next scheduled, and is a zombie until its parent waits for it.
         let stat = format!("/proc/{}/stat", sleeping[0]);
         while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
             std::thread::sleep(std::time::Duration::from_millis(1));

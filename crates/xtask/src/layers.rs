@@ -1,4 +1,5 @@
-//! The layers and who may depend on whom. A test compares this table with `cargo metadata`.
+//! The layers, and the lower ones that each may use. A test compares this table with `cargo
+//! metadata`.
 //!
 //! An arrow never points up: a crate may use what stands above it in the table (the lower layers),
 //! and of those only what its row names. Dependencies of tests count as dependencies, except that

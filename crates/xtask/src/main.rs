@@ -1,4 +1,5 @@
-//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads | sim | threads | power-cut | fuzz | compare | flames`.
+//! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads |
+//! sim | threads | power-cut | fuzz | compare | flames`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and

@@ -1,13 +1,14 @@
-//! `cargo xtask models`: lock-free code, run once for each order of its threads' steps (`docs/concurrency.md`).
+//! `cargo xtask models`: lock-free code, run once for each order of its threads' steps
+//! (`docs/concurrency.md`).
 //!
-//! `--cfg loom` changes what every crate is made of, so these builds have a target directory of their own.
+//! `--cfg loom` changes every crate, so these builds have a target directory of their own.
 
 use std::time::Instant;
 
 use crate::counts::run_tests;
 use crate::process::{self, Outcome};
 
-/// What `cargo xtask models` understands.
+/// The help text.
 pub(crate) const HELP: &str =
     "  models [NAME]...      Model checking of all lock-free code, or of what is called so (loom)
 ";
@@ -67,7 +68,8 @@ mod tests {
     use super::orders_in;
     use crate::process;
 
-    /// Files below `crates/` that use `std`'s atomics, which no model sees. `docs/concurrency.md` says why.
+    /// Files below `crates/` that use `std`'s atomics, which no model sees. `docs/concurrency.md`
+    /// says why.
     const UNMODELLED: &[&str] = &[
         "base/src/breakdown.rs",
         "base/src/fork.rs",

@@ -1,9 +1,9 @@
-//! `cargo xtask plugin`: one compiler command makes `libadit_rocksdb.so`, another one `libadit_sqlite.so`.
+//! `cargo xtask plugin`: one compiler command makes `libadit_rocksdb.so`, another one
+//! `libadit_sqlite.so`.
 //!
-//! Each library contains `libadit.a`, so that this one file is all that RocksDB or SQLite has to
-//! load, and shows nothing but its entry points (`exports.map`). `adit-ycsb` is a benchmark of
-//! RocksDB, with or without the plugin. `libadit_sqlite.a` is for programs that link SQLite and
-//! `libadit.a` themselves.
+//! Each library contains `libadit.a`, so RocksDB or SQLite loads this one file, and exports only
+//! its entry points (`exports.map`). `adit-ycsb` is a benchmark of RocksDB, with or without the
+//! plugin. `libadit_sqlite.a` is for programs that link SQLite and `libadit.a` themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -99,7 +99,8 @@ fn sqlite_extension(profile: Profile, extension: &Path) -> Outcome<Command> {
     Ok(command)
 }
 
-/// The same sources for static linking: they call SQLite by name, and not through the table of an extension.
+/// The same sources for static linking: they call SQLite by name, and not through the table of an
+/// extension.
 fn archive_of_sqlite(profile: Profile, archive: &Path) -> Outcome {
     let mut objects = Vec::new();
     for source in sources("plugins/sqlite", "c")? {
@@ -115,8 +116,8 @@ fn archive_of_sqlite(profile: Profile, archive: &Path) -> Outcome {
     process::run(Command::new("ar").arg("crs").arg(archive).args(objects))
 }
 
-/// Compiles all that is over RocksDB against the headers of any release, and links nothing. What it
-/// includes is in `headers`/rocksdb.
+/// Compiles all code over RocksDB against the headers of any release, `headers`/rocksdb, and links
+/// nothing.
 pub(crate) fn check_headers(headers: &Path) -> Outcome {
     let version = headers.join("rocksdb/version.h");
     if !version.is_file() {
@@ -153,7 +154,7 @@ fn rocksdb_compiler() -> Command {
     command
 }
 
-/// What a plugin shows of itself, and that all it needs is there.
+/// Checks a plugin: its exported symbols, and that none is missing.
 fn exports(folder: &str) -> [String; 2] {
     let map = format!("-Wl,--version-script={folder}/exports.map");
     [map, "-Wl,-z,defs".to_owned()]

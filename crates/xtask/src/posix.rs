@@ -1,15 +1,16 @@
 //! `cargo xtask posix`: Adit against ext4, rule by rule and in long random sequences of calls.
 //!
-//! Makes an ext4 file system and two volumes in image files, mounts one of the volumes, and compares: the conformance
-//! tests of `adit-fs` do their steps in a directory of ext4, then in one of the mount; then `adit-posix` makes the same
-//! calls on ext4, on the mount and in the library. In the end both volumes must be clean. Needs root, FUSE and loop devices.
+//! Makes an ext4 file system and two volumes in image files, mounts one of the volumes, and
+//! compares: the conformance tests of `adit-fs` do their steps in a directory of ext4, then in one
+//! of the mount; then `adit-posix` makes the same calls on ext4, on the mount and in the library.
+//! In the end both volumes must be clean. Needs root, FUSE and loop devices.
 
 use crate::counts::run_tests;
 use crate::process::{self, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `cargo xtask posix` understands.
+/// The help text.
 pub(crate) const HELP: &str = "  posix [--calls N] [--seed S]
                         Compare Adit with ext4: a test per rule, and N random calls (100000), as root
 ";
@@ -49,7 +50,7 @@ struct Unprotected(String);
 const PROTECTED_LINKS: &str = "/proc/sys/fs/protected_hardlinks";
 
 impl Unprotected {
-    /// This rule isn't the file system's, and the library has none like it.
+    /// The kernel enforces this rule above the file system; the library has no such rule.
     fn set() -> Outcome<Unprotected> {
         let said = |error| format!("{PROTECTED_LINKS}: {error}");
         let before = std::fs::read_to_string(PROTECTED_LINKS).map_err(said)?;
@@ -64,7 +65,7 @@ impl Drop for Unprotected {
     }
 }
 
-/// What is mounted on a directory, until this goes.
+/// A mount on a directory; dropping this unmounts it.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -73,8 +74,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Rules that don't hold above FUSE, where the kernel answers reads from its own pages without changing times of access, and
-/// doesn't ask for a change of owner that changes nothing. Without the times, the random calls compare the same on a mount.
+/// Rules that do not hold above FUSE, where the kernel answers reads from its own pages without
+/// changing times of access, and skips a change of owner that changes nothing. Without the times,
+/// the random calls compare equal on a mount.
 const NOT_ON_A_MOUNT: &[&str] = &[
     "content_and_attributes_change_the_times_that_they_change_on_linux",
     "links_and_their_times_change_as_on_linux",

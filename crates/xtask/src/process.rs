@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::hanging;
 
-/// What a task returns: nothing, or a sentence for the developer.
+/// The result of a task: nothing, or a sentence for the developer.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
 /// The root of the workspace: the folder above `crates/xtask`.
@@ -96,7 +96,7 @@ pub(crate) fn read_fed(command: &mut Command, input: impl Into<Stdio>) -> Outcom
     }
 }
 
-/// The end of what a program said; progress that overwrites itself counts as lines.
+/// The end of a program's output; progress that overwrites itself counts as lines.
 fn last_lines(text: &str, count: usize) -> String {
     let mut lines: Vec<&str> = text.trim_end().rsplit(['\n', '\r']).take(count).collect();
     lines.reverse();
@@ -186,7 +186,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Best effort: what stays behind lies in the target directory.
+        // Best effort: a leftover lies in the target directory.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

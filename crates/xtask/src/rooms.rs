@@ -9,8 +9,9 @@
 //! in the table, with its file and line. An empty table checks nothing.
 //!
 //! The test follows `mod` declarations from `lib.rs` and reads every `crate::…` and `super::…`
-//! path, in `use` and elsewhere. Code under `#[cfg(test)]` may use everything. A path names the room
-//! of what it uses, not a name that `lib.rs` re-exports: `crate::types::Stat`, not `crate::Stat`.
+//! path, in `use` and elsewhere. Code under `#[cfg(test)]` may use everything. A path names the
+//! room of what it uses, not a name that `lib.rs` re-exports: `crate::types::Stat`, not
+//! `crate::Stat`.
 
 /// A room, and the rooms that it may use.
 type Room = (&'static str, &'static [&'static str]);
@@ -121,7 +122,7 @@ mod tests {
         }
     }
 
-    /// What contradicts the table, a line each.
+    /// The contradictions to the table, a line each.
     fn violations(rooms: &[Room], scan: &Scan) -> Vec<String> {
         let mut wrong = Vec::new();
         for room in &scan.rooms {
@@ -155,7 +156,7 @@ mod tests {
         place: String,
     }
 
-    /// What the sources of a crate say.
+    /// The rooms and uses in the sources of a crate.
     #[derive(Default)]
     struct Scan {
         rooms: Vec<String>,
@@ -183,7 +184,7 @@ mod tests {
             }
         }
 
-        /// Reads a module's text; answers the modules that it declares without a body.
+        /// Reads a module's text; returns the modules that it declares without a body.
         fn text(&mut self, text: &str, file: &str, module: &[String]) -> Vec<String> {
             let tokens = tokens(text);
             let word = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());

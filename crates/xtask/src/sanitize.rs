@@ -1,7 +1,9 @@
-//! `cargo xtask sanitize`: the tests under ThreadSanitizer or AddressSanitizer, where a nightly toolchain is installed.
+//! `cargo xtask sanitize`: the tests under ThreadSanitizer or AddressSanitizer, where a nightly
+//! toolchain is installed.
 //!
-//! ThreadSanitizer needs a standard library that is instrumented as well, or it takes what that orders for races; so it builds one, from the
-//! component `rust-src`. What it reports is a bug; AddressSanitizer's look for leaks at the end has exceptions, in `lsan.supp`. Doc tests,
+//! ThreadSanitizer needs a standard library that is instrumented as well, or it reports races where
+//! that library synchronizes; so it builds one, from the component `rust-src`. What it reports is a
+//! bug; AddressSanitizer's look for leaks at the end has exceptions, in `lsan.supp`. Doc tests,
 //! benchmarks and programs of other languages don't run.
 
 use std::path::Path;
@@ -10,7 +12,7 @@ use std::process::Command;
 use crate::counts::run_tests;
 use crate::process::{self, Outcome};
 
-/// What `cargo xtask sanitize` understands.
+/// The help text.
 pub(crate) const HELP: &str = "  sanitize [thread|address] [PACKAGE]...
                         The tests under ThreadSanitizer (the default) or AddressSanitizer, with a nightly toolchain
 ";
@@ -67,8 +69,8 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     }
     let mut command = nightly("cargo");
     let (flag, folder) = match sanitizer {
-        // It must see how memory is mapped and unmapped, and sees only calls of libc: or else a cache that comes to lie where another one lay
-        // would be the same memory.
+        // It must see how memory is mapped and unmapped, and sees only calls of libc: or else a
+        // cache that comes to lie where another one lay would be the same memory.
         Sanitizer::Thread => (
             "-Zsanitizer=thread --cfg=rustix_use_libc --cfg=sanitizer",
             "sanitize-thread",
@@ -114,7 +116,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     })
 }
 
-/// A program of the nightly toolchain, told nothing of the one that runs this.
+/// A program of the nightly toolchain, without the environment of the one that runs this.
 fn nightly(program: &str) -> Command {
     let mut command = Command::new("rustup");
     command

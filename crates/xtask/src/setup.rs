@@ -1,15 +1,15 @@
 //! `cargo xtask setup`: the Debian packages that the C++ side of the tests needs.
 //!
-//! The Rust crates need none of them. Packages that are there are left alone; the package lists are
+//! The Rust crates need none of them. Installed packages are left alone; the package lists are
 //! fetched only when an installation fails without them.
 
 use std::process::Command;
 
 use crate::process::{self, Outcome};
 
-/// What `cargo xtask test` uses: the plugins are C++ over RocksDB's headers and C over SQLite's, and their tests
-/// run RocksDB's own `db_bench` and SQLite's own shell. `adit compare` is refused what it asks for only where mkfs is.
-/// A mount without root needs fusermount3.
+/// The packages of `cargo xtask test`: the plugins are C++ over RocksDB's headers and C over
+/// SQLite's, and their tests run RocksDB's own `db_bench` and SQLite's own shell. Tests of `adit
+/// compare` need mkfs. A mount without root needs fusermount3.
 pub(crate) const FOR_TESTS: &[&str] = &[
     "g++",
     "librocksdb-dev",

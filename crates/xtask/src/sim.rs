@@ -3,7 +3,7 @@
 use crate::process::{self, Outcome};
 use std::process::Command;
 
-/// What `cargo xtask sim` understands.
+/// The help text.
 pub(crate) const HELP: &str = "  sim [--seeds N] [--minutes M] [--from SEED] | --small LENGTH | --seed S [--only OPERATIONS] [--dense]
                         Crash a simulated machine in a thousand ways and judge what is left; more: --help
 ";

@@ -2,8 +2,8 @@
 //!
 //! A failed step does not stop the others, except that nothing is tested that was not built. Each
 //! step counts its checks; the last line is the sum. A test that was skipped, because this machine
-//! lacks something, fails the whole: here all of them have to run. All in the development profile,
-//! so that lints, unit tests, the plugin and the end-to-end tests share what was compiled.
+//! lacks something, fails the whole: here all of them have to run. All use the development profile,
+//! so that lints, unit tests, the plugin and the end-to-end tests share compiled crates.
 
 use std::time::{Duration, Instant};
 

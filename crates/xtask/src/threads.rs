@@ -1,9 +1,9 @@
-//! `cargo xtask threads`: real threads do everything to the same files, and each sector that is read is judged
-//! (`crates/client/tests/threads`), built for speed and for as long as it is told.
+//! `cargo xtask threads`: real threads do everything to the same files, and each sector that is
+//! read is judged (`crates/client/tests/threads`), built for speed, for a chosen time.
 
 use crate::process::{self, Outcome};
 
-/// What `cargo xtask threads` understands.
+/// The help text.
 pub(crate) const HELP: &str =
     "  threads [--minutes N] [--threads T] [--seed S] [--shape K]
                         Threads write, read, punch, cut and sync the same files; each sector read is judged (10 minutes)
@@ -18,7 +18,7 @@ pub(crate) struct Options {
     shape: Option<u64>,
 }
 
-/// The ledger of who wrote what has room for no more.
+/// The ledger of the writes has room for no more.
 const THREADS_MAX: u64 = 32;
 
 impl Options {

@@ -4,7 +4,7 @@ use crate::process::{self, Outcome};
 use crate::setup;
 use std::process::Command;
 
-/// What `cargo xtask workloads` understands.
+/// The help text.
 pub(crate) const HELP: &str = "  workloads [NAME]...   Real programs on a mount, as root: git, tree, fio, stress, mariadb, kill, cut (all of them)
 ";
 

@@ -1,7 +1,7 @@
 //! `/dev/zram0`, claimed for a benchmark: a block device in memory.
 //!
-//! It is taken only when nobody has set it up, and handed back unset, also after an error or Ctrl-C.
-//! No other device is ever touched.
+//! It is used only if it is not set up, and reset afterwards, also after an error or Ctrl-C. No
+//! other device is ever touched.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ const CONTROL: &str = "/sys/block/zram0";
 pub(crate) struct Zram(());
 
 impl Zram {
-    /// Refuses without root, without the device, and when it has a size: somebody uses it then.
+    /// Refuses without root, without the device, and if the device has a size: it is in use then.
     pub(crate) fn claim() -> Outcome<Zram> {
         if !process::is_root() {
             return Err("compare needs root: it formats and mounts /dev/zram0".to_owned());
@@ -51,7 +51,7 @@ impl Drop for Zram {
     }
 }
 
-/// From now on Ctrl-C ends the program that is running for us, whose failure then ends us in order.
+/// From now on Ctrl-C ends the running child program, whose failure then ends this task in order.
 fn outlive_ctrl_c() {
     extern "C" fn nothing(_signal: libc::c_int) {}
     let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;

@@ -1,11 +1,13 @@
-//! What threads share, under names that a model checker can take over.
+//! Synchronization, under names that a model checker can replace.
 //!
-//! Normally these *are* `std`'s types, and [`RaceCheck`] is nothing at all. With `--cfg loom` (`cargo xtask models`) they are loom's, which
-//! runs a model once for each order in which its threads can interleave, and for each value that a load may legally see. `docs/concurrency.md`
+//! Normally these *are* `std`'s types, and [`RaceCheck`] is nothing at all. With `--cfg loom`
+//! (`cargo xtask models`) they are loom's, which runs a model once for each order in which its
+//! threads can interleave, and for each value that a load may legally see. `docs/concurrency.md`
 //! lists the models.
 //!
-//! Lock-free code takes its atomics, its mutexes and its thread-locals from here. Not from here, because no model runs it: what is
-//! reached from a signal handler or a forked child, counters that nobody decides by, and memory that only a later process looks at.
+//! Lock-free code takes its atomics, its mutexes and its thread-locals from here. Code that no
+//! model runs does not: code in a signal handler or a forked child, counters without influence on
+//! decisions, and memory that only a later process reads.
 
 #[cfg(loom)]
 pub mod model;
@@ -35,7 +37,8 @@ mod real {
         count
     }
 
-    /// Memory that no type of this module holds, watched by models: every access to it says so here.
+    /// Memory that no type of this module holds, watched by models: every access to it is reported
+    /// here.
     #[derive(Default, Debug)]
     pub struct RaceCheck;
 

@@ -1,13 +1,17 @@
 //! Models: loom's types in the place of `std`'s, and bugs planted to see that a model finds them.
 //!
-//! A planted bug is named by its place in the real source: a file, a text, and the first operation after it. There, an ordering becomes
-//! Relaxed, an operation is left out, or a load answers something fixed. So each model can be asked whether it would notice, with no trace
-//! of that in the code. A model that finds its bug may end in any way (a panic in a destructor aborts), so it runs in a process of its own.
+//! A planted bug is named by its place in the real source: a file, a text, and the first operation
+//! after it. There, an ordering becomes Relaxed, an operation is left out, or a load returns a
+//! constant. So each model can be tested for whether it detects the bug, with no trace of that in
+//! the code. A model that finds its bug may end in any way (a panic in a destructor aborts), so it
+//! runs in a process of its own.
 //!
-//! Not modelled: spurious failures of `compare_exchange_weak`, time (nothing here has a deadline), and what the processor may
-//! do that loom can't: a load that sees a store which comes after it in the order of execution. Loom also remembers only the last access
-//! to each atomic: where a thread loads, then exchanges, it does not try the exchange before another thread's load that came earlier. So a
-//! loop of exchanges that others only load between begins with the exchange (`give_back` of the page cache).
+//! Not modelled: spurious failures of `compare_exchange_weak`, time (nothing here has a deadline),
+//! and a behaviour of processors that loom lacks: a load that sees a store which comes after it in
+//! the order of execution. Loom also remembers only the last access to each atomic: where a thread
+//! loads, then exchanges, loom does not try the exchange before another thread's load that came
+//! earlier. So a loop of exchanges between which other threads only load begins with the exchange
+//! (`give_back` of the page cache).
 
 use std::panic::Location;
 use std::path::Path;
@@ -21,7 +25,8 @@ const STACK_BYTES: usize = 1 << 20;
 const PLANTED: &str = "ADIT_PLANTED";
 const REACHED: &str = "the planted bug is reached";
 
-/// Runs `body` for each order of its threads' steps with at most so many preemptions (switches away from a thread that could go on).
+/// Runs `body` for each order of its threads' steps with at most so many preemptions (switches away
+/// from a thread that could go on).
 pub fn check(preemptions_max: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(preemptions_max);
@@ -48,14 +53,15 @@ pub fn spawn<T: Send + 'static>(
     builder.spawn(work).expect("a thread of the model")
 }
 
-/// What is wrong at the place of a planted bug.
+/// The change at the place of a planted bug.
 #[derive(Clone, Copy, Debug)]
 pub enum Wrong {
     /// Its ordering, or orderings, are Relaxed.
     Relaxed,
-    /// It isn't done. A read-modify-write then answers what is there; a compare-and-swap says that it was done.
+    /// It is left out. A read-modify-write then returns the old value; a compare-and-swap reports
+    /// success.
     Skipped,
-    /// A load answers this.
+    /// A load returns this.
     Answers(u64),
 }
 
@@ -69,7 +75,8 @@ pub struct Bug {
 }
 
 impl Bug {
-    /// At the first line with `operation` behind the first one with `after`, in `file` below `crates/`.
+    /// At the first line with `operation` behind the first one with `after`, in `file` below
+    /// `crates/`.
     pub fn planted(wrong: Wrong, file: &str, after: &str, operation: &str) -> Bug {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let text = std::fs::read_to_string(crates.join(file))
@@ -138,7 +145,7 @@ impl Bug {
     }
 }
 
-/// What is wrong with the operation that calls this.
+/// The planted bug of the operation that calls this.
 #[track_caller]
 fn wrong_here() -> Option<Wrong> {
     let bug = Bug::of_this_process()?;
@@ -179,7 +186,7 @@ macro_rules! local_of_a_model_thread {
 #[doc(hidden)]
 pub use loom;
 
-/// What `sync` is made of in a model.
+/// The content of `sync` in a model.
 pub mod facade {
     pub use crate::local_of_a_model_thread as local;
     pub use loom::hint::spin_loop;
@@ -196,7 +203,7 @@ pub mod facade {
     pub mod thread {
         pub use loom::thread::{Builder, JoinHandle, ThreadId, current};
 
-        /// Until somebody else did something.
+        /// Yields until another thread has made a step.
         pub fn sleep(_duration: std::time::Duration) {
             loom::thread::yield_now();
         }
@@ -207,7 +214,8 @@ pub mod facade {
         1
     }
 
-    /// Memory that no type of this module holds, watched by models: every access to it says so here.
+    /// Memory that no type of this module holds, watched by models: every access to it is reported
+    /// here.
     #[derive(Debug)]
     pub struct RaceCheck(loom::cell::UnsafeCell<()>);
 

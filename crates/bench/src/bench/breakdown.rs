@@ -1,7 +1,6 @@
-//! What the time of each operation is spent on: `adit bench --breakdown`.
+//! The time of each operation by layers: `adit bench --breakdown`.
 //!
-//! The same jobs as in the benchmark, on Adit only. Each is measured twice in each round: with the layers looked at, and without, since
-//! looking takes time too. Stretches of time in which somebody else got the processor don't count. What a job leaves to the end (the syncfs of the operations on names) is in neither.
+//! The same jobs as in the benchmark, on Adit only; `jobs/breakdown.rs` measures them.
 
 use std::io;
 use std::path::Path;
@@ -19,21 +18,21 @@ use crate::measurement::interrupt;
 use crate::measurement::layers::BreakdownRow;
 use crate::target::adit::AditTarget;
 
-/// What each operation spends its time on. `Display` makes tables and bars.
+/// The time of each operation by layers. `Display` makes tables and bars.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
     /// Where it was measured.
     pub environment: Environment,
     /// One for each place: the directory's device, memory.
     pub blocks: Vec<BreakdownBlock>,
-    /// What a reader should know.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
 /// All operations at one place.
 #[derive(Clone, Debug, Serialize)]
 pub struct BreakdownBlock {
-    /// What it is about.
+    /// Its title.
     pub title: String,
     /// The operations.
     pub rows: Vec<BreakdownRow>,
@@ -69,8 +68,8 @@ impl Sizes {
     }
 }
 
-/// Measures what each operation spends its time on, on a volume in an image (or an existing one) and on one in memory. `progress` is told
-/// what is being measured, and which part (0 to 1) is done.
+/// Measures the time of each operation by layers, on a volume in an image (or an existing one) and
+/// on one in memory. `progress` gets the current measurement and the part (0 to 1) that is done.
 ///
 /// Ctrl-C ends it with an error of kind `Interrupted`; the temporary files are gone then too.
 pub fn run_breakdown(
@@ -127,7 +126,8 @@ pub fn run_breakdown(
     })
 }
 
-/// As [`run_breakdown`], on one volume that has been formatted and has nothing at these names: some files stay in it.
+/// As [`run_breakdown`], on one volume that has been formatted and has nothing at these names: some
+/// files stay in it.
 pub fn breakdown_of(
     address: &str,
     title: &str,

@@ -1,4 +1,4 @@
-//! What `adit bench` found out, and where.
+//! The result of `adit bench`.
 
 use std::io;
 
@@ -7,27 +7,27 @@ use serde::Serialize;
 use crate::measurement::environment::Environment;
 use crate::measurement::medians::Row;
 
-/// Everything that a run found out. `Display` makes the table.
+/// The result of a run. `Display` makes the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Where it ran.
     pub environment: Environment,
     /// One for each place: the directory's device, memory.
     pub blocks: Vec<Block>,
-    /// What a reader should know before drawing conclusions.
+    /// Remarks that a reader needs before drawing conclusions.
     pub notes: Vec<String>,
 }
 
 /// A table: the same jobs on several systems at one place.
 #[derive(Clone, Debug, Serialize)]
 pub struct Block {
-    /// What it is about.
+    /// Its title.
     pub title: String,
     /// Rounds that were measured.
     pub rounds: usize,
     /// The rows, in the order of the jobs.
     pub rows: Vec<Row>,
-    /// What rows or cells are missing for: what a system can't do here.
+    /// The reasons for missing rows or cells: jobs that a system cannot do here.
     pub omitted: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Interleaved rounds: each job on A, B, raw, then the next job; then everything again.
 //!
-//! Whatever else the machine does meets all systems alike, and the spread between rounds shows it.
-//! The order of the systems rotates, so that none is always the first after a pause.
+//! Other load on the machine meets all systems alike, and the spread between rounds shows it. The
+//! order of the systems rotates, so that none is always the first after a pause.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::measurement::medians::{ADIT, RAW, Rows};
 use crate::measurement::row::Measurement;
 use crate::target::Target;
 
-/// A system under test, whatever its type.
+/// A system under test, of any type.
 pub(crate) trait Contender {
     fn label(&self) -> &str;
     fn measure(&self, job: Job, shape: &Shape, round: u32) -> io::Result<Vec<Measured>>;
@@ -31,7 +31,7 @@ impl<T: Target> Contender for &T {
     }
 }
 
-/// What to measure, and for how long at most.
+/// The jobs to measure, and the time limit.
 pub(crate) struct Plan<'a> {
     pub(crate) title: String,
     pub(crate) jobs: &'a [Job],
@@ -41,7 +41,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) time_max: Duration,
 }
 
-/// Runs the plan on all systems. `progress` is told what begins, and which part is done.
+/// Runs the plan on all systems. `progress` gets each step as it begins, and the part that is done.
 pub(crate) fn run(
     plan: &Plan<'_>,
     systems: &[Box<dyn Contender + '_>],
@@ -67,7 +67,8 @@ pub(crate) fn run(
                 step += 1;
                 match system.measure(job, plan.shape, round) {
                     Ok(measured) => rows.add(index, in_company(measured)),
-                    // What Adit can't do is a failure, what others can't do is left out.
+                    // A job that Adit cannot do is a failure; one that another system cannot do is
+                    // left out.
                     Err(error)
                         if error.kind() == io::ErrorKind::Unsupported && system.label() != ADIT =>
                     {
@@ -91,7 +92,7 @@ pub(crate) fn run(
     })
 }
 
-/// The process's memory is that of all systems in it: it is told of none.
+/// The process's memory is that of all systems in it: no row gets it.
 fn in_company(measured: Vec<Measured>) -> Vec<Measurement> {
     let alone = measured.iter().map(|(key, sample)| sample.measurement(key));
     let in_company = alone.map(|measurement| Measurement {

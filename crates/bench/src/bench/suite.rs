@@ -19,7 +19,7 @@ use crate::target::kernel::KernelTarget;
 
 const MIB: u64 = 1 << 20;
 
-/// What `adit bench` can be asked for. The default: everything, in and beside the current directory.
+/// Options of `adit bench`. The default: everything, in and beside the current directory.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// An existing volume to use, instead of a temporary image. A folder is made in it and removed.
@@ -34,7 +34,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What the block about the device is about.
+    /// The title of the block about the device.
     pub(crate) fn title(&self) -> String {
         match &self.volume {
             Some(volume) => format!("Volume {volume}"),
@@ -60,12 +60,12 @@ impl Options {
     }
 }
 
-/// What the benchmark makes, and removes, in a volume that is not its own.
+/// The folder that the benchmark makes, and removes, in an existing volume.
 pub(crate) fn folder_in_volume() -> String {
     format!("/adit-bench-{}", std::process::id())
 }
 
-/// Runs the benchmark. `progress` is told what is being measured, and which part (0 to 1) is done.
+/// Runs the benchmark. `progress` gets the current measurement and the part (0 to 1) that is done.
 ///
 /// Ctrl-C ends it with an error of kind `Interrupted`; the temporary files are gone then too.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str, f64)) -> io::Result<Report> {
@@ -84,7 +84,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str, f64)) -> io::Result
     finish(options, environment, disk, memory)
 }
 
-/// The report. What was measured on the disk is told even if there was no memory for the rest.
+/// The report. It has the block about the disk even if there was no memory for the other one.
 fn finish(
     options: &Options,
     environment: Environment,
@@ -210,11 +210,12 @@ fn on_disk(
     Ok(block)
 }
 
-/// The block without a device: what the software itself costs.
+/// The block without a device: the cost of the software itself.
 fn in_memory(sizes: &Sizes, progress: &mut dyn FnMut(&str, f64)) -> io::Result<Block> {
     let address = format!("mem:{}M", sizes.image_bytes / MIB);
     let adit = AditTarget::open(&address, sizes.shape.cache_bytes, "")?;
-    // tmpfs is the kernel's counterpart, where there is one with room (a container's often has 64 MiB).
+    // tmpfs is the kernel's counterpart, where there is one with room (a container's often has 64
+    // MiB).
     let (tmpfs, omitted) = match memory_place(sizes.image_bytes) {
         Ok(place) => (Some(place), None),
         Err(error) => (None, Some(error.to_string())),

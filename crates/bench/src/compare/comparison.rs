@@ -1,4 +1,4 @@
-//! What came out of a comparison.
+//! The result of a comparison.
 
 use std::io;
 use std::path::Path;
@@ -27,14 +27,14 @@ pub struct Comparison {
     pub systems: Vec<SystemInfo>,
     /// What, a table each.
     pub groups: Vec<GroupResult>,
-    /// What was left out, and why.
+    /// The parts that were left out, with reasons.
     pub notes: Vec<String>,
 }
 
 /// A system, and how to make the same one.
 #[derive(Clone, Debug, Serialize)]
 pub struct SystemInfo {
-    /// What tables call it.
+    /// Its name in tables.
     pub name: String,
     /// In its own words.
     pub version: String,
@@ -57,13 +57,14 @@ impl SystemInfo {
 pub struct GroupResult {
     /// A short stable name, for programs.
     pub id: String,
-    /// What the table is called.
+    /// The title of the table.
     pub title: String,
-    /// What is synced, warm, preallocated.
+    /// The terms: synced, warm, preallocated.
     pub terms: String,
-    /// What each system could keep in memory, page cache or Adit's.
+    /// The memory for each system's cache, the page cache or Adit's.
     pub cache_bytes: u64,
-    /// The bound on what a process on a file system of the kernel had in memory, its page cache included; `None` where none was measured.
+    /// The bound on what a process on a file system of the kernel had in memory, its page cache
+    /// included; `None` where none was measured.
     pub kernel_memory_bytes: Option<u64>,
     /// In the order in which they were measured.
     pub rows: Vec<Row>,
@@ -106,7 +107,8 @@ impl Comparison {
         names.filter(|name| measured(name)).collect()
     }
 
-    /// All rows in which Adit has less than 0.95 of the fastest kernel file system's rate, the worst first.
+    /// All rows in which Adit has less than 0.95 of the fastest kernel file system's rate, the
+    /// worst first.
     pub(crate) fn lost(&self) -> Vec<(&GroupResult, &Row, f64)> {
         let rows = self
             .groups

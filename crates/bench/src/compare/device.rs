@@ -13,8 +13,8 @@ const BLKDISCARD: libc::c_ulong = 0x1277;
 /// `_IO(0x12, 104)`: size of a logical block.
 const BLKSSZGET: libc::c_ulong = 0x1268;
 
-/// What is read at both ends to see whether somebody's data is there: every file system's, volume manager's and
-/// partition table's first structures lie there.
+/// The bytes at both ends that are read to detect data: the first structures of every file system,
+/// volume manager and partition table lie there.
 const ENDS_BYTES: u64 = 4 << 20;
 
 /// A block device whose content may be destroyed.
@@ -22,12 +22,13 @@ const ENDS_BYTES: u64 = 4 << 20;
 pub(crate) struct TestDevice {
     pub(crate) path: PathBuf,
     pub(crate) len_bytes: u64,
-    /// What its smallest request is, in bytes.
+    /// Its smallest request in bytes.
     pub(crate) block_bytes: u32,
 }
 
 impl TestDevice {
-    /// Refuses what isn't a block device, what somebody uses, and, unless `overwrite`, what holds data.
+    /// Refuses files that are no block device, devices in use, and, unless `overwrite`, devices
+    /// that hold data.
     pub(crate) fn claim(path: &Path, overwrite: bool) -> io::Result<TestDevice> {
         let named = |error| while_doing(format!("use {}", path.display()), error);
         let path = path.canonicalize().map_err(named)?;
@@ -110,7 +111,7 @@ impl TestDevice {
         folder.is_dir().then_some(folder)
     }
 
-    /// What it is, in a few words.
+    /// A short description of it.
     pub(crate) fn description(&self) -> String {
         let gib = self.len_bytes as f64 / f64::from(1 << 30);
         let mut text = format!(

@@ -1,4 +1,5 @@
-//! Programs of others, and ours over their libraries: RocksDB's `db_bench`, `adit-ycsb`, `adit-sqlite-bench`.
+//! Programs of database engines, and ours over their libraries: RocksDB's `db_bench`, `adit-ycsb`,
+//! `adit-sqlite-bench`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use super::systems::{System, find_program};
 use crate::measurement::errors::while_doing;
 use crate::measurement::row::{MeasuredRows, Measurement};
 
-/// Where they are; what isn't there is left out of the comparison, with a note.
+/// The paths of the programs; the comparison leaves out a missing one, with a note.
 pub(crate) struct Engines {
     db_bench: Option<PathBuf>,
     ycsb: Option<PathBuf>,
@@ -36,7 +37,8 @@ enum Kind {
 const CACHE_VARIABLE: &str = "ADIT_CACHE";
 
 impl Engines {
-    /// Ours lie beside the program that runs, or in the path; db_bench comes with Debian's rocksdb-tools.
+    /// Ours lie beside the running program, or in the path; db_bench comes with Debian's
+    /// rocksdb-tools.
     pub(crate) fn find() -> Engines {
         let own = std::env::current_exe().ok();
         let beside = |name: &str| {
@@ -87,7 +89,8 @@ impl Engines {
         }
     }
 
-    /// Its process on that system: `place` is the device with a volume on it, or the directory where it is mounted.
+    /// Its process on that system: `place` is the device with a volume on it, or the directory
+    /// where it is mounted.
     pub(crate) fn process(
         &self,
         command: &EngineCommand,
@@ -128,7 +131,7 @@ impl Engines {
 }
 
 impl EngineCommand {
-    /// What it printed, as measurements.
+    /// Its output, as measurements.
     pub(crate) fn rows(&self, output: &[u8]) -> io::Result<Vec<Measurement>> {
         let text = String::from_utf8_lossy(output);
         if self.kind != Kind::DbBench {
@@ -157,8 +160,8 @@ impl EngineCommand {
     }
 }
 
-/// `fillsync : 80.125 micros/op 12480 ops/sec 8.013 seconds 100000 operations; 1.4 MB/s (100 ops)`: what is in parentheses is the range
-/// of its keys, or what was found.
+/// `fillsync : 80.125 micros/op 12480 ops/sec 8.013 seconds 100000 operations; 1.4 MB/s (100 ops)`:
+/// the parentheses hold the range of its keys, or the number of keys found.
 fn db_bench_line(line: &str, threads: u32) -> Option<Measurement> {
     let (name, rest) = line.split_once(':')?;
     let number_before = |unit: &str| {

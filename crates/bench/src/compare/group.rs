@@ -1,7 +1,8 @@
-//! A control group with bounded memory: what a system may keep in memory, its page cache included, and what it did use.
+//! A control group with bounded memory: the bound of a system's memory, its page cache included,
+//! and the memory that it used.
 //!
-//! Version 2 of the kernel's interface, or version 1, whichever is mounted. What isn't there, or not ours to use, is said:
-//! then the kernel's page cache is only bounded by the machine.
+//! Version 2 of the kernel's interface, or version 1, whichever is mounted. If neither can be used,
+//! the report says so: then only the machine bounds the kernel's page cache.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -47,7 +48,8 @@ impl MemoryGroup {
                 }
             }
             let group = MemoryGroup { folder, version };
-            // In version 2 the parent must hand the controller down, which fails where processes are in it.
+            // In version 2 the parent must hand the controller down, which fails where processes
+            // are in it.
             let limit = group.file("memory.max", "memory.limit_in_bytes");
             if version == Version::Two && !limit.exists() {
                 let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
@@ -66,14 +68,14 @@ impl MemoryGroup {
         })
     }
 
-    /// Bounds it from now on. What was charged to it before and can be given back is given back.
+    /// Bounds it from now on. Memory that was charged to it before is reclaimed where possible.
     pub(crate) fn bound(&self, bytes: u64) -> io::Result<()> {
         let path = self.file("memory.max", "memory.limit_in_bytes");
         fs::write(&path, bytes.to_string())
             .map_err(|error| while_doing(format!("write {bytes} to {}", path.display()), error))
     }
 
-    /// Where the kernel says how much is in use, in bytes.
+    /// The file with the memory in use, in bytes.
     pub(crate) fn usage_file(&self) -> PathBuf {
         self.file("memory.current", "memory.usage_in_bytes")
     }
@@ -98,7 +100,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // What is left of the page cache is charged to it until it is forced out, or moves up.
+        // The remaining page cache is charged to it until it is forced out, or moves to the parent.
         if self.version == Version::One {
             let _ = fs::write(self.folder.join("memory.force_empty"), "0");
         }
@@ -161,7 +163,8 @@ mod tests {
         assert_eq!(parents, expected.map(PathBuf::from));
     }
 
-    /// Where groups can be made (as root, mostly): a process beyond the bound is ended by the kernel, its page cache is not.
+    /// Where groups can be made (as root, mostly): a process beyond the bound is ended by the
+    /// kernel, its page cache is not.
     #[test]
     fn memory_is_bounded_and_the_page_cache_counts() {
         let group = match MemoryGroup::new(&format!("adit-test-{}", std::process::id())) {
@@ -174,7 +177,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("dd");
         command
-            // Clean pages only: version 1 doesn't hold writers back, and may end one whose dirty pages are on their way.
+            // Clean pages only: version 1 doesn't hold writers back, and may end one whose dirty
+            // pages are on their way.
             .args([
                 "if=/dev/zero",
                 "bs=1M",

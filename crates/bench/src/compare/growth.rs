@@ -13,10 +13,12 @@ pub struct Curve {
     pub system: String,
     /// Where, and what an operation took there in µs.
     pub us: Vec<(u64, f64)>,
-    /// An operation takes about `at` to the power of this: 0 costs the same however large it is, 1 twice as much for twice as much. The
-    /// slope of the least squares line through the logarithms. `None` where too few points say nothing about it.
+    /// An operation takes about `at` to the power of this: 0 means the same cost for every size, 1
+    /// twice the cost for twice the size. The slope of the least squares line through the
+    /// logarithms. `None` where too few points say nothing about it.
     pub exponent: Option<f64>,
-    /// Bytes of memory for each more of what grows, between the first point and the last; `None` where memory didn't grow.
+    /// Bytes of memory for each unit of growth, between the first point and the last; `None` if
+    /// memory did not grow.
     pub bytes_each: Option<f64>,
 }
 

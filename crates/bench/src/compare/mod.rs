@@ -1,12 +1,15 @@
-//! `adit compare`: Adit, file systems of the kernel and the bare device, one after the other on the same device.
+//! `adit compare`: Adit, file systems of the kernel and the bare device, one after the other on the
+//! same device.
 //!
-//! For each repetition, group of jobs and system (in turn: each repetition begins with another one) the device is emptied, the system
-//! made on it, and a process measures it in a control group whose memory is bounded alike. What differs between the systems is only
-//! what they are.
+//! For each repetition, group of jobs and system (in turn: each repetition begins with another one)
+//! the device is emptied, the system made on it, and a process measures it in a control group whose
+//! memory is bounded alike. Only the systems themselves differ.
 //!
-//! - `device`: what may be destroyed; `systems`: what is made on it; `group`: the bound on memory;
-//! - `suites`: what is measured; `worker`: by whom; `engines`: the programs of others;
-//! - `comparison`: what came out, `growth`: how it grows; `text`, `layers`, `memory`: tables; `pictures`, `curves`: pictures; `page`: all in one page.
+//! - `device`: the device under test; `systems`: the file systems on it; `group`: the bound on
+//!   memory;
+//! - `suites`: groups of jobs; `worker`: the process that measures; `engines`: programs of
+//!   databases;
+//! - `comparison`: the result; `growth`: exponents of curves; `pace`: the time that is left.
 
 pub(crate) mod comparison;
 mod device;
@@ -41,7 +44,7 @@ use suites::{Group, Suite, Work};
 use systems::{Mount, System};
 use worker::Assignment;
 
-/// What `adit compare` can be asked for.
+/// Options of `adit compare`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The block device; all that is on it is lost.
@@ -60,7 +63,7 @@ pub struct Options {
 
 /// How far it is.
 pub struct Progress<'a> {
-    /// What begins.
+    /// The step that begins.
     pub what: &'a str,
     /// Which part is done, 0 to 1.
     pub done: f64,
@@ -68,11 +71,13 @@ pub struct Progress<'a> {
     pub left: Option<Duration>,
 }
 
-/// Compares; answers what was measured, and whether that is all of it. `progress` is told what begins.
+/// Compares; returns the measurements, and whether they are complete. `progress` gets each step as
+/// it begins.
 ///
-/// Fails without having touched the device when it is mounted, in use, or holds data and `overwrite` isn't set; when this process may
-/// not mount (only root may); when a name in `only` is none. Ctrl-C ends it with an error of kind `Interrupted`, with nothing mounted.
-/// What had been measured by then, or when anything else failed, is answered all the same; an error alone says that nothing had.
+/// Fails without having touched the device if it is mounted, in use, or holds data and `overwrite`
+/// is not set; if this process may not mount (only root may); if a name in `only` is unknown.
+/// Ctrl-C ends it with an error of kind `Interrupted`, with nothing mounted. After Ctrl-C and other
+/// failures it returns the measurements so far; an error alone means that there are none.
 pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(Progress<'_>),
@@ -262,7 +267,8 @@ impl Run<'_> {
         }
     }
 
-    /// The programs of an engine, each on a fresh device; nothing, and a note, where they are missing.
+    /// The programs of an engine, each on a fresh device; nothing, and a note, where they are
+    /// missing.
     fn engine(
         &mut self,
         engine: &Work,

@@ -22,8 +22,8 @@ pub enum Suite {
     Full,
 }
 
-/// What a process may use beside its cache: its program, its data. What it leaves of that is page cache for the kernel's file systems,
-/// so it is little for them; Adit's cache has its own bound.
+/// What a process may use beside its cache: its program, its data. What it leaves of that is page
+/// cache for the kernel's file systems, so it is little for them; Adit's cache has its own bound.
 const BESIDE_CACHE_BYTES: u64 = 32 << 20;
 const BESIDE_OWN_CACHE_BYTES: u64 = 256 << 20;
 /// What an engine's own caches and tables take; of that, too, what it leaves is page cache.
@@ -37,9 +37,9 @@ pub(crate) struct Group {
     /// A short stable name, for programs.
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
-    /// What a reader should know: what is synced, warm, preallocated.
+    /// The terms: synced, warm, preallocated.
     pub(crate) terms: &'static str,
-    /// What each system may keep in memory.
+    /// The memory for each system's cache.
     pub(crate) cache_bytes: u64,
     pub(crate) work: Work,
 }
@@ -48,7 +48,8 @@ pub(crate) struct Group {
 pub(crate) enum Work {
     /// The jobs of this crate.
     Jobs(Vec<Job>, Shape),
-    /// Likewise, each on a fresh device and in a process of its own, so that what it takes in memory is its own.
+    /// Likewise, each on a fresh device and in a process of its own, so that what it takes in
+    /// memory is its own.
     Apart(Vec<Job>, Shape),
     /// Likewise, on memory with an SSD's latency: Adit and the bare device.
     Ssd(Vec<Job>, Shape),
@@ -465,8 +466,8 @@ fn growth(amounts: &Amounts) -> Group {
     }
 }
 
-/// Of `--num`, fillsync takes a thousandth for its range of keys, but all of it for the number of its writes unless `--writes` says
-/// otherwise.
+/// Of `--num`, fillsync takes a thousandth for its range of keys, but all of it for the number of
+/// its writes unless `--writes` says otherwise.
 fn db_bench(amounts: &Amounts) -> Group {
     let (keys, reads) = (amounts.keys, amounts.reads);
     let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();

@@ -1,4 +1,5 @@
-//! The systems that are compared: how each is made on the device, and the commands by which a reader can do the same.
+//! The systems that are compared: how each is made on the device, and the commands by which a
+//! reader can do the same.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,8 +22,8 @@ pub enum System {
     Raw,
 }
 
-/// Options of `mkfs.NAME` beside its defaults: be quiet, overwrite, leave nothing to be done in the background
-/// later, where it would be measured, and have room for a million files.
+/// Options of `mkfs.NAME` beside its defaults: be quiet, overwrite, leave nothing to be done in the
+/// background later, where it would be measured, and have room for a million files.
 const KNOWN: &[(&str, &[&str])] = &[
     (
         "ext4",
@@ -58,7 +59,7 @@ impl System {
         Ok(System::Kernel(name.to_owned()))
     }
 
-    /// What tables call it.
+    /// Its name in tables.
     pub fn name(&self) -> &str {
         match self {
             System::Adit => "adit",

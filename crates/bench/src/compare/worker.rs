@@ -1,7 +1,8 @@
-//! One system at one place, measured by a process that does nothing else, so that memory and work are its own.
+//! One system at one place, measured by a process that does nothing else, so that memory and work
+//! are its own.
 //!
-//! The process that compares starts it, as `adit measure`, with an [`Assignment`] in JSON on stdin, and reads [`MeasuredRows`] from its
-//! stdout.
+//! The process that compares starts it, as `adit measure`, with an [`Assignment`] in JSON on stdin,
+//! and reads [`MeasuredRows`] from its stdout.
 
 use std::io;
 
@@ -25,8 +26,9 @@ use crate::target::ssd::{self, BareDevice};
 pub struct Assignment {
     /// Which system.
     pub system: System,
-    /// A volume's address (it has been made), a directory of the kernel's, or a file or device whose content is destroyed. `ssd:SIZE` is
-    /// memory with an SSD's latency, for Adit (which makes its volume there) and the bare device.
+    /// A volume's address (it has been made), a directory of the kernel's, or a file or device
+    /// whose content is destroyed. `ssd:SIZE` is memory with an SSD's latency, for Adit (which
+    /// makes its volume there) and the bare device.
     pub place: String,
     /// The jobs, in order.
     pub jobs: Vec<Job>,
@@ -101,7 +103,8 @@ fn run_all<T: Target>(target: &T, assignment: &Assignment) -> io::Result<Measure
             Ok(measured) => {
                 rows.extend(measured.iter().map(|(key, sample)| sample.measurement(key)))
             }
-            // What Adit can't do is a failure, what others can't do is left out.
+            // A job that Adit cannot do is a failure; one that another system cannot do is left
+            // out.
             Err(error)
                 if error.kind() == io::ErrorKind::Unsupported
                     && assignment.system != System::Adit => {}

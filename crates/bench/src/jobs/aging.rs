@@ -1,5 +1,5 @@
-//! A volume with a past: filled with files of many sizes and emptied again, several times, so that free space is not in one piece and
-//! nothing is where a fresh volume would have put it.
+//! A volume with a past: filled with files of many sizes and emptied again, several times, so that
+//! free space is not in one piece and nothing is where a fresh volume would have put it.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What the time of each operation is spent on.
+//! The time of each operation by layers.
 //!
 //! Each job is measured twice in each round: with the layers looked at, and without, since looking
 //! takes time too. Stretches of time in which the scheduler gave the processor to another thread do

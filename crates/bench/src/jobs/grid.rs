@@ -1,8 +1,10 @@
-//! One kind of operation at a time, in all its variations, as the evaluation of uFS has them (Liu et al., SOSP 2021, §4.1): reading,
-//! overwriting and appending, in order or at random, what is in memory or what isn't, each thread its own file or all the same.
+//! One kind of operation at a time, in all its variations, as the evaluation of uFS has them (Liu
+//! et al., SOSP 2021, §4.1): reading, overwriting and appending, in order or at random, what is in
+//! memory or what isn't, each thread its own file or all the same.
 //!
-//! What is "on disk" is a file of four times the cache: nearly every page has to come from the device, and go to it. Nothing is dropped by
-//! force, and no system is told to go past its cache. Writes to disk end in a sync, which belongs to their time.
+//! What is "on disk" is a file of four times the cache: nearly every page has to come from the
+//! device, and go to it. Nothing is dropped by force, and no system is told to go past its cache.
+//! Writes to disk end in a sync, which belongs to their time.
 
 use std::io;
 use std::time::Instant;

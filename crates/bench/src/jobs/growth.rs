@@ -1,7 +1,7 @@
-//! What an operation costs as something grows: files, the size of a file, its extents, the names in a directory, open files, what is
-//! cached, threads.
+//! The cost of an operation as something grows: files, the size of a file, its extents, the names
+//! in a directory, open files, what is cached, threads.
 //!
-//! A job climbs by factors of ten and measures at each step. Whoever reads the rows fits exponents to them.
+//! A job climbs by factors of ten and measures at each step. A report fits exponents to the rows.
 
 use std::io;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
 
-/// What grows.
+/// The size that grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Growth {
     /// Empty files, a thousand in a directory.
@@ -81,7 +81,8 @@ fn tens(max: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(100), |step| Some(step * 10)).take_while(move |&step| step <= max)
 }
 
-/// Creating what is missing to the step (with the syncfs at its end), then looking up names at random.
+/// Creating what is missing to the step (with the syncfs at its end), then looking up names at
+/// random.
 fn files<T: Target>(
     stage: &Stage<'_, T>,
     what: &'static str,
@@ -155,9 +156,10 @@ fn files<T: Target>(
     Ok(rows)
 }
 
-/// Writing pages at random places of a sparse file, with a sync at the end, then reading them, from the cache.
+/// Writing pages at random places of a sparse file, with a sync at the end, then reading them, from
+/// the cache.
 fn size<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
-    /// Pages that are written at each step: what they take has to fit the cache.
+    /// Pages that are written at each step: they have to fit into the cache.
     const WRITTEN: u64 = 2000;
     let mut rows = Vec::new();
     for step in
@@ -247,7 +249,8 @@ fn extents<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured
     Ok(rows)
 }
 
-/// Opening files until so many are open, the memory that they take, and reading a page of any of them.
+/// Opening files until so many are open, the memory that they take, and reading a page of any of
+/// them.
 fn open<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
     let folder = stage.folder("grown-open");
     stage.target.create_folder(&folder)?;
@@ -308,7 +311,8 @@ fn open<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> 
     Ok(rows)
 }
 
-/// Reading pages at random places of a file that is in the cache, and the memory that they take there.
+/// Reading pages at random places of a file that is in the cache, and the memory that they take
+/// there.
 fn cache<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
     let mut rows = Vec::new();
     for step in

@@ -1,5 +1,6 @@
-//! Mixes of operations as servers do them, after the personalities `varmail` and `webserver` of filebench (Tarasov, Zadok, Shepler 2016),
-//! with files of one size instead of a distribution, and without its pauses.
+//! Mixes of operations as servers do them, after the personalities `varmail` and `webserver` of
+//! filebench (Tarasov, Zadok, Shepler 2016), with files of one size instead of a distribution, and
+//! without its pauses.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +12,17 @@ use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
 
-/// What a message has, or a page of the web: filebench's mean.
+/// The size of a message, or a page of the web: filebench's mean.
 const FILE_BYTES: usize = 16 << 10;
 /// Files that there are of each.
 const FILES: u64 = 1000;
-/// What a web server logs for ten pages.
+/// The size of a web server's log entry for ten pages.
 const LOG_BYTES: usize = 16 << 10;
 /// After so much, a log begins anew.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// A mail server: delete a message; deliver one (create, append, fsync); read one and append to it (fsync); read one. Each of the four is
-/// one operation.
+/// A mail server: delete a message; deliver one (create, append, fsync); read one and append to it
+/// (fsync); read one. Each of the four is one operation.
 pub(super) fn mail<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Vec<Measured>> {
     if !stage.target.is_file_system() {
         return Ok(Vec::new());
@@ -32,7 +33,8 @@ pub(super) fn mail<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<
         in_threads(threads, |thread| {
             let mut prng = Prng::new(u64::from(stage.round) << 32 | u64::from(thread));
             let mut buffer = AlignedBuffer::new(FILE_BYTES);
-            // A thread has messages of its own: whoever meets a deleted one would otherwise have less to do.
+            // A thread has messages of its own: a thread that finds a message deleted would
+            // otherwise have less work.
             let own: Vec<&Name> = names
                 .iter()
                 .skip(thread as usize)
@@ -78,7 +80,8 @@ pub(super) fn mail<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<
     Ok(vec![(key.with_threads(threads), sample)])
 }
 
-/// A web server: read ten whole files, append to a log that all share. The eleven are one operation.
+/// A web server: read ten whole files, append to a log that all share. The eleven are one
+/// operation.
 pub(super) fn web<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Vec<Measured>> {
     if !stage.target.is_file_system() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! The jobs: what is asked of every system, once each, in the same words.
+//! The jobs: the requests to every system, each written once.
 //!
 //! A job measures one row of the table, or several that share their preparation. Preparation
 //! (writing the file to read, warming the cache) and cleaning up are outside the measured time.
@@ -6,7 +6,8 @@
 //! - `pages`: random pages, past the cache and through it;
 //! - `names`: create, stat, list, open, rename, unlink;
 //! - `scan`: a large file from front to back;
-//! - `grid`: one kind of operation in all its variations; `stream`: many requests in flight, sizes, files;
+//! - `grid`: one kind of operation in all its variations; `stream`: many requests in flight, sizes,
+//!   files;
 //! - `mixes`: as servers do it; `growth`: as something grows; `aging`: a volume with a past.
 
 mod aging;
@@ -83,10 +84,10 @@ pub enum Job {
         /// Threads that do it at the same time.
         threads: u32,
     },
-    /// What operations cost as something grows.
+    /// The cost of operations as something grows.
     Grow(Growth),
-    /// Fills most of the volume with files and removes them, several times: it measures nothing, but what comes
-    /// after it meets a volume with a past.
+    /// Fills most of the volume with files and removes them, several times: it measures nothing,
+    /// but what comes after it meets a volume with a past.
     Age {
         /// How often.
         times: u32,
@@ -96,7 +97,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// Numbers with which it can be measured; what is wrong otherwise.
+    /// Checks its numbers; says what is wrong with them.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         const REQUEST_BYTES_MAX: u32 = 1 << 20;
         let sound = match *self {
@@ -127,7 +128,7 @@ impl Job {
         }
     }
 
-    /// What the floor's file must cover for it.
+    /// The size of the floor's file for it.
     pub(crate) fn file_bytes(&self, shape: &Shape) -> u64 {
         match *self {
             Job::CachedRead { len_bytes, .. } | Job::CachedWrite { len_bytes } => len_bytes,

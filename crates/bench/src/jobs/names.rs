@@ -1,7 +1,7 @@
 //! Names: a folder of many empty files, changed and looked at in blocks.
 //!
-//! Each block ends in a syncfs, which belongs to its time: no system may leave its work to a later
-//! row, and a log that is longer than the block doesn't hide what it costs to write home.
+//! Each block ends in a syncfs, which belongs to its time: no system leaves work to a later row,
+//! and a log longer than the block does not hide the cost of its checkpoint.
 
 use std::ffi::CString;
 use std::io;
@@ -74,7 +74,7 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
     Ok(rows)
 }
 
-/// So that a profiler can tell the rows apart.
+/// Lets a profiler tell the rows apart.
 fn name_thread(name: &str) {
     if let Ok(name) = CString::new(name) {
         let _ = rustix::thread::set_name(&name);

@@ -1,4 +1,5 @@
-//! A large file from front to back, 1 MiB at a time: an operation is a MiB, so operations per second are MiB per second.
+//! A large file from front to back, 1 MiB at a time: an operation is a MiB, so operations per
+//! second are MiB per second.
 
 use std::io;
 use std::time::Instant;
@@ -12,7 +13,8 @@ use crate::target::{Access, Target, TargetFile};
 
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Write a new file (with the final sync), overwrite it again and again (each time with a sync), read it through the cache, and one past it.
+/// Write a new file (with the final sync), overwrite it again and again (each time with a sync),
+/// read it through the cache, and one past it.
 pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> {
     let target = stage.target;
     let name = stage.name("scan", 0);
@@ -42,7 +44,7 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
     drop(file);
     target.sync_everything()?;
 
-    // The first reading warms the cache, so that those that are measured find everything.
+    // The first reading warms the cache for the measured ones.
     let file = target.open(&name, Access::Cached)?;
     read(stage, &file, chunks, Limit::operations(chunks))?;
     let cached = read(stage, &file, chunks, Limit::time(stage.shape.slice))?;

@@ -1,4 +1,4 @@
-//! What every job has at hand: the system, the sizes, the round, and written files.
+//! The context of every job: the system, the sizes, the round, and written files.
 
 use std::io;
 use std::sync::Barrier;
@@ -24,14 +24,15 @@ pub struct Shape {
     pub direct_bytes: u64,
     /// The file of the scan.
     pub scan_bytes: u64,
-    /// What the system may keep in memory; the jobs of the grid work on a quarter of it, and on four times as much.
+    /// The memory for the system's cache; the jobs of the grid work on a quarter of it, and on four
+    /// times as much.
     pub cache_bytes: u64,
 }
 
 /// A row's measurement: the row's key, and what was measured.
 pub(crate) type Measured = (RowKey, Sample);
 
-/// What a job needs at hand.
+/// The context of a job.
 pub(super) struct Stage<'a, T: Target> {
     pub(super) target: &'a T,
     pub(super) shape: &'a Shape,
@@ -68,11 +69,12 @@ impl<T: Target> Stage<'_, T> {
             self.write_all(&file, len_bytes)?;
             file.sync_all()?;
             if access == Access::Direct {
-                // A system may take the first writes, which allocate, through its cache. Once it
-                // is all there, a direct write leaves nothing cached that a read could be spared by.
+                // A system may take the first writes, which allocate, through its cache. Once all
+                // of it is allocated, a direct write leaves nothing in the cache that would spare a
+                // read.
                 self.write_all(&file, len_bytes)?;
             }
-            // Whatever the system still owes the device isn't part of the measurement.
+            // Writes that the system still owes the device are not part of the measurement.
             self.target.sync_everything()?;
         }
         self.target.open(&name, access)

@@ -1,7 +1,8 @@
-//! Requests past the cache, one after the other or many at the same time: throughput and latency by size, by depth of the queue, by
-//! number of files. The tables of Intel's thin file system (Lisowiec, IXPUG 2020) are of this kind.
+//! Requests past the cache, one after the other or many at the same time: throughput and latency by
+//! size, by depth of the queue, by number of files. The tables of Intel's thin file system
+//! (Lisowiec, IXPUG 2020) are of this kind.
 //!
-//! The files are written from end to end before, on each system, so that nothing has to be allocated.
+//! The files are written from end to end before, on each system, so nothing is left to allocate.
 
 use std::io;
 
@@ -14,7 +15,7 @@ use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Flow, Target, TargetFile};
 
-/// What flows.
+/// The requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
     /// Overwrite, not read.
@@ -27,11 +28,11 @@ pub struct Stream {
     pub depth: u32,
     /// Files that are used in turn.
     pub files: u32,
-    /// What the row is a point of a curve of.
+    /// The curve of which the row is a point.
     pub over: Axis,
 }
 
-/// What changes along a curve.
+/// The quantity that changes along a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Axis {
     /// `request_bytes`.

@@ -9,7 +9,7 @@ use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Target, TargetFile};
 
-/// What a database's log writes for a small transaction.
+/// The size of a small transaction in a database's log.
 const RECORD_BYTES: usize = 100;
 
 /// A bound on the files that one measurement of `new_file` leaves to be removed.

@@ -1,4 +1,4 @@
-//! Measurements in which other programs have no part, and what their time was spent on.
+//! Measurements without disturbance by other programs, and their time by layers.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -8,18 +8,19 @@ use adit_base::breakdown;
 use super::interrupt;
 use super::sample::{Calm, Limit, Sample};
 
-/// What is looked at while operations run.
+/// The data that is collected while operations run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// How long each takes.
     Latencies,
-    /// How long they take when nobody disturbs.
+    /// How long they take undisturbed.
     Calm,
     /// That, and what the time is spent on.
     Layers,
 }
 
-/// A stretch of time that counts as a whole or not at all: far below the turn that a scheduler gives a thread.
+/// A stretch of time that counts as a whole or not at all: far below the turn that a scheduler
+/// gives a thread.
 const WINDOW: Duration = Duration::from_millis(1);
 
 /// Whole windows of time, without latencies.
@@ -28,7 +29,8 @@ pub(crate) fn measure_calm(
     layers: bool,
     mut operation: impl FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Sample> {
-    // Operations between two looks at the clock, so that those aren't seen in what is measured.
+    // Operations between two readings of the clock, so that the clock does not show in the
+    // measurement.
     const STRETCH: u64 = 8;
     let (mut all, mut calm) = (Calm::default(), Calm::default());
     let started = Instant::now();
@@ -61,7 +63,7 @@ pub(crate) fn measure_calm(
     })
 }
 
-/// How often somebody took the processor away from this thread.
+/// How often the scheduler gave this thread's processor to another one.
 fn times_disturbed() -> i64 {
     // SAFETY: an all-zero rusage is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

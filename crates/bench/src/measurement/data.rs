@@ -1,4 +1,4 @@
-//! What is written and where: incompressible bytes, random places, page-aligned memory.
+//! Data and places of writes: incompressible bytes, random places, page-aligned memory.
 //!
 //! Seeded, so that every system and every round sees the same sequence.
 

@@ -9,7 +9,7 @@ pub struct Environment {
     pub adit: String,
     /// Kernel release.
     pub kernel: String,
-    /// What the processor calls itself.
+    /// The processor's name for itself.
     pub processor: String,
     /// Processors that may be used.
     pub cores: usize,

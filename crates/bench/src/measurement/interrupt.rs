@@ -31,7 +31,7 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// Begins to catch them; what came before is forgotten.
+    /// Begins to catch them, and forgets earlier ones.
     pub fn new() -> Guard {
         INTERRUPTED.store(false, Ordering::Relaxed);
         let before = SIGNALS.map(|signal| {

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 pub struct BreakdownRow {
     /// A short stable name, for programs; that of the benchmark's row.
     pub id: String,
-    /// What the table calls it.
+    /// Its name in the table.
     pub title: String,
     /// Threads that did it at the same time.
     pub threads: u32,
     /// Operations that the layers are of.
     pub operations: u64,
-    /// Microseconds of a thread for one operation, without a look at the layers.
+    /// Microseconds of a thread for one operation, without timing layers.
     pub untimed_us: f64,
     /// The same with the look; the sum of the layers.
     pub timed_us: f64,
@@ -21,7 +21,7 @@ pub struct BreakdownRow {
     pub layers: Vec<LayerShare>,
 }
 
-/// What one layer has of an operation's time.
+/// One layer's share of an operation's time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerShare {
     /// A short stable name, for programs.

@@ -1,7 +1,7 @@
 //! From measurements to rows: medians over the rounds, their spread, ratios.
 //!
-//! A rate, a percentile, a cost is the median of the rounds'. A ratio is of rates: above 1 means more operations per second than the other
-//! system.
+//! A rate, a percentile, a cost is the median of the rounds'. A ratio is of rates: above 1 means
+//! more operations per second than the other system.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) const ADIT: &str = "adit";
 pub struct Row {
     /// A short stable name, for programs.
     pub id: String,
-    /// What the table calls it.
+    /// Its name in the table.
     pub title: String,
     /// Threads that did it at the same time.
     pub threads: u32,
@@ -49,16 +49,17 @@ pub struct Cell {
     pub p99_us: Option<f64>,
     /// 999 of 1000.
     pub p999_us: Option<f64>,
-    /// What the machine's processors worked for each operation, the kernel's threads included, µs.
+    /// Time of the machine's processors for each operation, the kernel's threads included, µs.
     pub cpu_us: Option<f64>,
-    /// Bytes read from devices for each byte that was asked for (only where an operation moves bytes).
+    /// Bytes read from devices for each byte that was asked for (only where an operation moves
+    /// bytes).
     pub device_bytes_per_byte: Option<f64>,
     /// Memory in use after the row, see [`Measurement::memory_bytes`].
     pub memory_bytes: Option<u64>,
 }
 
 impl Row {
-    /// What was measured on that system.
+    /// The cell of that system.
     pub fn cell(&self, system: &str) -> Option<&Cell> {
         self.cells.iter().find(|cell| cell.system == system)
     }
@@ -76,7 +77,8 @@ impl Row {
 }
 
 impl Cell {
-    /// µs that an operation took, all threads together: with two threads half of what each of them sees.
+    /// µs that an operation took, all threads together: with two threads half of what each of them
+    /// sees.
     pub fn us(&self) -> f64 {
         1e6 / self.operations_per_second.max(1e-9)
     }
@@ -91,7 +93,7 @@ pub(crate) struct Rows {
 }
 
 struct Gathered {
-    /// What all its measurements have in common.
+    /// The part that all its measurements have in common.
     like: Measurement,
     /// By system.
     measured: Vec<Vec<Measurement>>,
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(row.cell("adit").unwrap().operations_per_second, 1000.0);
     }
 
-    /// What only one system has is next to where it had it.
+    /// A row of only one system keeps its place among that system's rows.
     #[test]
     fn rows_keep_the_order_of_whoever_measured_them() {
         let mut rows = Rows::new(["a", "b"].map(str::to_owned));

@@ -1,12 +1,12 @@
-//! What a measurement cost besides time: bytes read from devices, work of the processors, memory. Best effort: a
-//! kernel that doesn't tell leaves the columns empty.
+//! The costs of a measurement besides time: bytes read from devices, processor time, memory. Best
+//! effort: a kernel without these counters leaves the columns empty.
 
 use std::io;
 
 use super::sample::Sample;
 
-/// Names a file with the memory in use, in bytes, like `memory.current` of the control group that a comparison put this
-/// process in: then the page cache counts, too.
+/// Names a file with the memory in use, in bytes, like `memory.current` of the control group that a
+/// comparison put this process in: then the page cache counts, too.
 const MEMORY_FILE: &str = "ADIT_BENCH_MEMORY";
 
 /// Bytes that this process has caused to be read from block devices so far.
@@ -29,7 +29,8 @@ fn seconds(ticks: u64) -> Option<f64> {
     (per_second > 0).then(|| ticks as f64 / per_second as f64)
 }
 
-/// Of /proc/stat: user, nice, system, irq and softirq; neither idle and iowait, nor what the hypervisor took (steal).
+/// Of /proc/stat: user, nice, system, irq and softirq; neither idle and iowait, nor what the
+/// hypervisor took (steal).
 fn busy_ticks(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let words = line.split_whitespace().map(|word| word.parse::<u64>().ok());
@@ -50,7 +51,7 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// What the file says that the environment names; without one, this process's memory.
+/// The number in the file that the environment names; without one, this process's memory.
 fn memory_bytes() -> Option<u64> {
     match std::env::var_os(MEMORY_FILE) {
         Some(path) => std::fs::read_to_string(path).ok()?.trim().parse().ok(),
@@ -58,9 +59,9 @@ fn memory_bytes() -> Option<u64> {
     }
 }
 
-/// Takes a sample, and notes in it what it cost besides time: what this process read from devices meanwhile, how long the
-/// machine's processors worked, and the memory in use afterwards (by the file that the environment variable
-/// `ADIT_BENCH_MEMORY` names, else the process's own).
+/// Takes a sample, and adds its costs besides time: the bytes that this process read from devices
+/// meanwhile, the time of the machine's processors, and the memory in use afterwards (by the file
+/// that the environment variable `ADIT_BENCH_MEMORY` names, else the process's own).
 pub fn observed(measure: impl FnOnce() -> io::Result<Sample>) -> io::Result<Sample> {
     let (read_before, busy_before) = (device_read_bytes(), busy_so_far());
     let mut sample = measure()?;

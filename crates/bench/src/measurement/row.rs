@@ -1,4 +1,4 @@
-//! One measurement of one row: what a program that measures prints as JSON, and what comparisons are made of.
+//! One measurement of one row: measuring programs print it as JSON, and comparisons consist of it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::layers::BreakdownRow;
 pub struct RowKey {
     /// A short stable name, for programs.
     pub id: &'static str,
-    /// What the table calls it.
+    /// Its name in the table.
     pub title: String,
     /// Threads that did it at the same time.
     pub threads: u32,
@@ -48,9 +48,10 @@ impl RowKey {
 /// One row, measured once on one system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// A short stable name of the kind of operation, for programs. Rows with the same name and different `at` are a curve.
+    /// A short stable name of the kind of operation, for programs. Rows with the same name and
+    /// different `at` are a curve.
     pub id: String,
-    /// What a table calls it.
+    /// Its name in a table.
     pub title: String,
     /// Threads that did it at the same time.
     pub threads: u32,
@@ -62,9 +63,10 @@ pub struct Measurement {
     pub operations: u64,
     /// In what time, all threads together.
     pub seconds: f64,
-    /// What the processors did meanwhile, in seconds: the whole machine, so that the kernel's threads are in it.
+    /// Processor time meanwhile, in seconds, of the whole machine with the kernel's threads.
     pub cpu_seconds: Option<f64>,
-    /// Half of the operations took at most this long, in µs; likewise 99 and 99.9 of 100. `None` when too few were timed.
+    /// Half of the operations took at most this long, in µs; likewise 99 and 99.9 of 100. `None`
+    /// when too few were timed.
     pub p50_us: Option<f64>,
     /// See `p50_us`.
     pub p99_us: Option<f64>,
@@ -83,12 +85,12 @@ impl Measurement {
     }
 }
 
-/// What a program that measures prints: `{"rows": [...]}`.
+/// The output of a measuring program: `{"rows": [...]}`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MeasuredRows {
     /// In the order of the table.
     pub rows: Vec<Measurement>,
-    /// Where the time of operations goes, if that was asked.
+    /// The time of operations by layers, if requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<BreakdownRow>,
 }

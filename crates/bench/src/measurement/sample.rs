@@ -1,7 +1,7 @@
 //! Measuring one job on one system: how many operations in what time, and how long each took.
 //!
 //! Cheap operations are not timed one by one, because reading the clock costs as much as they do:
-//! of each stretch only the last is. What remains of the clock's own cost is taken off.
+//! of each stretch only the last is. The clock's own cost is subtracted.
 
 use std::io;
 use std::sync::OnceLock;
@@ -24,9 +24,9 @@ pub struct Sample {
     /// In what time.
     pub elapsed: Duration,
     pub(crate) latencies: Latencies,
-    /// What is known of it beside, where that was asked.
+    /// Its undisturbed part, if requested.
     pub(crate) calm: Option<Calm>,
-    /// What this process read from devices meanwhile, where that was counted.
+    /// Bytes that this process read from devices meanwhile, where that was counted.
     pub device_read_bytes: Option<u64>,
     /// How long the machine's processors were busy meanwhile, in seconds.
     pub cpu_seconds: Option<f64>,
@@ -34,13 +34,13 @@ pub struct Sample {
     pub memory_bytes: Option<u64>,
 }
 
-/// The part of a measurement in which nobody took the processor away from the thread (all of it, if somebody always did). What
-/// follows the operations and is counted to them is not in it.
+/// The part of a measurement in which the thread kept its processor (all of it, if it never did).
+/// Work after the operations that counts as theirs is not in it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calm {
     pub(crate) operations: u64,
     pub(crate) elapsed: Duration,
-    /// What that time was spent on, where that was asked.
+    /// That time by layers, if requested.
     pub(crate) layers: Option<Breakdown>,
 }
 
@@ -72,7 +72,7 @@ impl Limit {
         }
     }
 
-    /// A fixed number of operations, however long they take.
+    /// A fixed number of operations, without a time limit.
     pub fn operations(operations: u64) -> Limit {
         Limit {
             time: Duration::MAX,
@@ -94,7 +94,7 @@ fn empty_latencies() -> Latencies {
     Histogram::new(3).expect("three digits are a precision that the histogram offers")
 }
 
-/// What two readings of the clock cost, at least.
+/// The least cost of two readings of the clock.
 fn clock_cost() -> Duration {
     static COST: OnceLock<Duration> = OnceLock::new();
     *COST.get_or_init(|| {
@@ -105,8 +105,8 @@ fn clock_cost() -> Duration {
     })
 }
 
-/// Runs `operation(turn)` until the limit. An error of the operation ends it, as does one of kind `Interrupted` after a
-/// signal that an [`InterruptGuard`](crate::InterruptGuard) caught.
+/// Runs `operation(turn)` until the limit. An error of the operation ends it, as does one of kind
+/// `Interrupted` after a signal that an [`InterruptGuard`](crate::InterruptGuard) caught.
 #[inline(never)] // `cargo xtask flames` draws what is called below it.
 pub fn measure(
     limit: Limit,

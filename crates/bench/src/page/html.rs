@@ -1,4 +1,5 @@
-//! The comparison as one page of HTML with everything in it: tables, pictures, machine, commands. It loads nothing.
+//! The comparison as one page of HTML with everything in it: tables, pictures, machine, commands.
+//! It loads nothing.
 
 use std::fmt::Write;
 

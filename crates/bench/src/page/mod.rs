@@ -12,7 +12,8 @@ use crate::measurement::errors::while_doing;
 use crate::pictures;
 use crate::report::markdown;
 
-/// Writes everything about it into the folder: `report.json`, `report.md`, `report.html` and the pictures. Answers the files.
+/// Writes it into the folder: `report.json`, `report.md`, `report.html` and the pictures, over
+/// older ones of these names and no other file. Returns the files.
 pub fn save(comparison: &Comparison, folder: &Path) -> io::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder)
         .map_err(|error| while_doing(format!("create {}", folder.display()), error))?;

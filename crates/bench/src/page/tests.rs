@@ -113,7 +113,7 @@ fn a_report_has_its_tables_pictures_losses_and_commands_in_one_page() {
     let lost = comparison.lost();
     assert_eq!(lost.len(), 1);
     assert_eq!(lost[0].1.id, "lost");
-    // A curve is one, however its points lie between others.
+    // Points of a curve belong together, also with other rows in between.
     let exponents: Vec<f64> = comparison.groups[0]
         .curves
         .iter()
@@ -128,7 +128,7 @@ fn a_report_has_its_tables_pictures_losses_and_commands_in_one_page() {
     );
 }
 
-/// What only Adit has takes no columns of the others, and no pictures.
+/// A group with only Adit has no columns of other systems, and no pictures of them.
 #[test]
 fn a_group_about_layers_has_a_table_a_picture_and_no_empty_columns() {
     let mut comparison = comparison();

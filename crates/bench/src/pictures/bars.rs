@@ -82,7 +82,8 @@ pub(super) fn ratios(
 /// A system, and its p50, p99, p99.9 in µs.
 type Latency<'a> = (&'a str, [f64; 3]);
 
-/// For each row and system p50, p99, p99.9 as a bar from the first to the last, with a mark at the second.
+/// For each row and system p50, p99, p99.9 as a bar from the first to the last, with a mark at the
+/// second.
 pub(super) fn latencies(
     comparison: &Comparison,
     group: &GroupResult,

@@ -9,7 +9,7 @@ use crate::compare::comparison::{Comparison, GroupResult};
 use crate::measurement::medians::{Cell, Row};
 use crate::report::numbers::short_bytes;
 
-/// What a curve shows, and of which rows.
+/// A curve: its rows, and its axes.
 pub(crate) struct Curves {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
@@ -215,7 +215,7 @@ pub(crate) fn lines(
     let Some(y_range) = decades(points().map(|(_, y)| y)) else {
         return Ok(None);
     };
-    // So that no rounding leaves out the labels of its ends.
+    // A margin, so that rounding does not drop the labels of its ends.
     let y_range = y_range.start * 0.999..y_range.end * 1.001;
     let x_low = points().map(|(x, _)| x).fold(f64::MAX, f64::min);
     let x_high = points().map(|(x, _)| x).fold(0.0, f64::max);

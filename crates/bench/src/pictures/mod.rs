@@ -18,7 +18,7 @@ use curves::{CURVES, lines};
 use crate::compare::comparison::{Comparison, GroupResult};
 use crate::measurement::medians::{ADIT, RAW};
 
-/// A picture and what is to be said about it.
+/// A picture with its name and title.
 pub(crate) struct Picture {
     /// Its file's name without `.svg`; begins with the group's.
     pub(crate) name: String,
@@ -63,7 +63,8 @@ pub(crate) fn all(comparison: &Comparison) -> io::Result<Vec<Picture>> {
     Ok(pictures)
 }
 
-/// Whom Adit is compared with: the kernel's file systems; where there is none, the bare device.
+/// The systems that Adit is compared with: the kernel's file systems; if there is none, the bare
+/// device.
 fn rivals<'a>(comparison: &'a Comparison, group: &GroupResult) -> Vec<&'a str> {
     let mut systems = comparison.systems_in(group);
     systems.retain(|system| *system != ADIT);

@@ -1,7 +1,6 @@
 //! The comparison as pictures: SVG, by plotters.
 //!
-//! Bars for ratios, percentiles and layers, lines for curves (`curves`); axes of costs and rates are logarithmic, for a factor is what one
-//! compares.
+//! A page has a title, a legend, and a chart with an axis, mostly logarithmic.
 
 use std::io;
 
@@ -15,7 +14,7 @@ pub(crate) const WIDTH: u32 = 900;
 /// Of a line of the legend.
 const LEGEND_HEIGHT: i32 = 20;
 const TITLE_HEIGHT: i32 = 34;
-/// What is below the bars: the axis and what it means.
+/// The height below the bars: the axis and its meaning.
 const AXIS_HEIGHT: i32 = 60;
 
 pub(crate) fn color(system: &str) -> RGBColor {
@@ -47,7 +46,7 @@ fn fitting(size: usize, text: &str, letters: usize) -> FontDesc<'static> {
     ("sans-serif", (size * letters) as f64 / count as f64).into_font()
 }
 
-/// What the legend says: names and their colors.
+/// The legend: names and their colors.
 pub(crate) type Legend<'a> = Vec<(&'a str, RGBColor)>;
 
 pub(crate) fn legend_of<'a>(systems: &[&'a str]) -> Legend<'a> {
@@ -76,7 +75,7 @@ pub(crate) fn height(legend: &Legend<'_>, rows: usize, row_height: i32) -> u32 {
     (row_height * rows as i32 + TITLE_HEIGHT + arranged(legend).1 + AXIS_HEIGHT) as u32
 }
 
-/// A white sheet with the title at its top, a legend below it; what is left.
+/// A white sheet with the title at its top and a legend below it; returns the rest of the area.
 pub(crate) fn sheet<'a>(area: &Area<'a>, title: &str, legend: &Legend<'_>) -> io::Result<Area<'a>> {
     area.fill(&WHITE).map_err(drawn)?;
     let style = fitting(18, title, TITLE_LETTERS).color(&BLACK);
@@ -123,7 +122,7 @@ impl Axis {
         }
     }
 
-    /// Values with a line, what is written there, and whether the line is a strong one.
+    /// Values with a line, their labels, and whether the line is a strong one.
     fn marks(&self) -> Vec<(f64, String, bool)> {
         let Axis::Log(range) = self else {
             let percent = |part: u32| (f64::from(part) / 100.0, format!("{part} %"), true);

@@ -14,7 +14,7 @@ const TITLE_WIDTH: usize = WIDTH - SUM_WIDTH - CELL_WIDTH * Layer::ALL.len();
 const SUM_WIDTH: usize = 6;
 const CELL_WIDTH: usize = 5;
 
-/// What the tables call a layer: a word that fits, and a letter for bars.
+/// The name of a layer in tables: a word that fits, and a letter for bars.
 fn short(layer: Layer) -> (&'static str, char) {
     match layer {
         Layer::Call => ("call", 'C'),
@@ -116,7 +116,8 @@ impl BreakdownRow {
     }
 }
 
-/// Divides `width` by shares that add up to 1: whole parts first, what is left to the largest remainders.
+/// Divides `width` by shares that add up to 1: whole parts first, then one more for the largest
+/// remainders.
 fn divide(shares: &[f64], width: usize) -> Vec<usize> {
     let exact = |index: usize| shares[index] * width as f64;
     let mut cells: Vec<usize> = (0..shares.len())

@@ -1,4 +1,4 @@
-//! What things take in memory: what the curves say about it, in words.
+//! The memory for files, inodes and pages, read from the curves, in words.
 
 use std::fmt::Write;
 
@@ -49,7 +49,8 @@ fn million(each: f64) -> Option<String> {
     Some(short_bytes((each * 1e6) as u64))
 }
 
-/// Of bytes for each byte of data. Where those of the data aren't among them, the page cache wasn't counted.
+/// Of bytes for each byte of data. Where those of the data aren't among them, the page cache wasn't
+/// counted.
 fn beside_a_gib(each: f64) -> Option<String> {
     const COUNTED: f64 = 0.9;
     let beside = ((each - 1.0).max(0.0) * f64::from(1 << 30)) as u64;

@@ -1,4 +1,4 @@
-//! The report for people: one table a block, then what one should know about it.
+//! The report for people: one table a block, then the notes.
 
 use std::fmt;
 

@@ -135,7 +135,7 @@ impl Target for AditTarget {
         flow: &Flow<'_>,
         place: &mut dyn FnMut(u64) -> (usize, u64),
     ) -> io::Result<Sample> {
-        // What is written may be in flight several times; the volume's memory for buffers is bounded.
+        // One content may be in flight several times; the volume's memory for buffers is bounded.
         let count = if flow.write {
             flow.depth.min(8)
         } else {

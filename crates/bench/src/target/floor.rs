@@ -1,9 +1,10 @@
-//! The raw floor: what each job must do to the device at least, as bare calls.
+//! The raw floor: the least IO of each job, as bare calls.
 //!
-//! All IO goes past the cache to one file or block device, or to a device of this process (`ssd`), that has been written before, so no
-//! allocation and no metadata is in it. For what a cache answers, the floor is a copy in memory.
+//! All IO goes past the cache to one file or block device, or to a device of this process (`ssd`),
+//! that has been written before, so no allocation and no metadata is in it. For cached operations,
+//! the floor is a copy in memory.
 //! - a created file is a stretch of a log: an append is one page, a small new file two (its data,
-//!   and its name and size), whatever place comes next;
+//!   and its name and size), at the next place;
 //! - an opened file is the written file itself, in place.
 //!
 //! It has no names: jobs about names don't run on it.
@@ -28,7 +29,7 @@ use crate::measurement::sample::Sample;
 const LOG_BYTES: u64 = 16 << 20;
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What the floor lies on. Reads and writes are all or an error.
+/// The storage of the floor. Reads and writes are all or an error.
 pub(crate) trait Medium: Send + Sync {
     fn read(&self, into: &mut [u8], offset_bytes: u64) -> io::Result<()>;
     fn write(&self, from: &[u8], offset_bytes: u64) -> io::Result<()>;
@@ -65,7 +66,7 @@ impl Medium for OwnedFd {
 /// A written file, or a device whose content may be destroyed.
 pub(crate) struct FloorTarget<M> {
     shared: Arc<Shared<M>>,
-    /// What cached reads copy from, made at the first one.
+    /// The source of cached reads, made at the first one.
     memory: Mutex<Option<Arc<AlignedBuffer>>>,
     len_bytes: u64,
 }
@@ -83,7 +84,8 @@ impl<M: Medium> Shared<M> {
     fn log(&self, pages: usize) -> io::Result<()> {
         let len_bytes = (pages * PAGE_BYTES) as u64;
         let start_bytes = self.next_bytes.fetch_add(len_bytes, Ordering::Relaxed) % LOG_BYTES;
-        // What would cross the end starts over; two writers may share a place, nobody reads it.
+        // A write that would cross the end starts over; two writers may share a place, since it is
+        // not read.
         let fits = start_bytes + len_bytes <= LOG_BYTES;
         let place_bytes = if fits { start_bytes } else { 0 };
         let turn = place_bytes / PAGE_BYTES as u64;
@@ -171,7 +173,7 @@ impl<M: Medium> FloorTarget<M> {
         let mut memory = self.memory.lock().unwrap_or_else(|e| e.into_inner());
         let buffer = memory.get_or_insert_with(|| {
             let mut buffer = AlignedBuffer::new(self.len_bytes as usize);
-            // Touched, so that no page fault is measured.
+            // Touched, so that the measurement has no page faults.
             for page in buffer.chunks_mut(PAGE_BYTES) {
                 page[0] = 1;
             }

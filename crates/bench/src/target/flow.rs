@@ -1,4 +1,5 @@
-//! Many requests in flight on descriptors of the kernel, by io_uring: the way of the kernel's file systems and of the raw device.
+//! Many requests in flight on descriptors of the kernel, by io_uring: the way of the kernel's file
+//! systems and of the raw device.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,7 +12,8 @@ use crate::measurement::data::AlignedBuffer;
 use crate::measurement::errors::while_doing;
 use crate::measurement::sample::{Sample, Stopwatch};
 
-/// Keeps `flow.depth` requests in flight until the limit, then waits for the rest. `place(turn)` says which file, and where.
+/// Keeps `flow.depth` requests in flight until the limit, then waits for the rest. `place(turn)`
+/// says which file, and where.
 pub(crate) fn by_io_uring<F: AsRawFd>(
     files: &[F],
     flow: &Flow<'_>,
@@ -49,8 +51,9 @@ pub(crate) fn by_io_uring<F: AsRawFd>(
                     .build(),
             };
             started[slot] = Instant::now();
-            // SAFETY: the noise outlives the flow; the slot's buffer isn't used until its completion was seen, and both outlive the ring's
-            // requests, all of which are waited for below. The queue has a place: there are as many as slots.
+            // SAFETY: the noise outlives the flow; the slot's buffer isn't used until its
+            // completion was seen, and both outlive the ring's requests, all of which are waited
+            // for below. The queue has a place: there are as many as slots.
             let pushed = unsafe { ring.submission().push(&entry.user_data(slot as u64)) };
             if let Err(error) = pushed {
                 failed = Some(io::Error::other(error));

@@ -13,7 +13,7 @@ use super::{Access, Flow, Name, Target, TargetFile};
 use crate::measurement::errors::while_doing;
 use crate::measurement::sample::Sample;
 
-/// What a listing is read into; the C library takes 32 KiB.
+/// The buffer of a listing; the C library takes 32 KiB.
 const LISTING_BYTES: usize = 32 << 10;
 
 /// A directory; names are resolved relative to its descriptor.
@@ -48,8 +48,9 @@ impl KernelTarget {
         Ok(KernelFile(fd))
     }
 
-    /// A file system without direct IO (tmpfs before Linux 6.6, some overlays and network file systems)
-    /// says EINVAL. It can't do the job then; doing it through its cache would be another job.
+    /// A file system without direct IO (tmpfs before Linux 6.6, some overlays and network file
+    /// systems) returns EINVAL. It cannot do the job then; through its cache it would be another
+    /// job.
     fn refusal(&self, access: Access, errno: Errno) -> io::Error {
         match (access, errno) {
             (Access::Direct, Errno::INVAL) => io::Error::new(
@@ -61,7 +62,7 @@ impl KernelTarget {
     }
 }
 
-/// What `df -T` would print, for the file systems that one meets.
+/// The name that `df -T` prints, for common file systems.
 fn file_system_name(fd: &OwnedFd) -> String {
     let Ok(statfs) = rustix::fs::fstatfs(fd) else {
         return "kernel".to_owned();

@@ -1,4 +1,4 @@
-//! What is measured: the little that every system under test can do.
+//! The systems under test: the few operations that all of them have.
 //!
 //! A job is written once against these traits, so that all systems get the same requests. Names
 //! are made before the clock starts, in the form that each system takes without a conversion.
@@ -66,7 +66,7 @@ pub(crate) struct Flow<'a> {
     pub(crate) request_bytes: usize,
     pub(crate) depth: usize,
     pub(crate) limit: Limit,
-    /// What is written.
+    /// The data of writes.
     pub(crate) noise: &'a Noise,
 }
 
@@ -75,7 +75,7 @@ pub(crate) trait Target: Sync {
     /// An open file of it; closed by dropping it.
     type File: TargetFile;
 
-    /// What the table calls it.
+    /// Its name in the table.
     fn label(&self) -> &str;
     /// The folder inside a volume; names are made with it.
     fn folder(&self) -> &str {
@@ -94,13 +94,14 @@ pub(crate) trait Target: Sync {
     fn unlink(&self, name: &Name) -> io::Result<()>;
     fn create_folder(&self, name: &Name) -> io::Result<()>;
     fn remove_folder(&self, name: &Name) -> io::Result<()>;
-    /// Reads the directory from its first name to its last; answers how many there are.
+    /// Reads the directory from its first name to its last; returns how many there are.
     fn list(&self, folder: &Name) -> io::Result<u64>;
-    /// What can still be written.
+    /// The space that is left.
     fn available_bytes(&self) -> io::Result<u64>;
     /// syncfs.
     fn sync_everything(&self) -> io::Result<()>;
-    /// Keeps requests in flight, by whatever is the system's own way; `place(turn)` says in which file, and where.
+    /// Keeps requests in flight, in the system's own way; `place(turn)` gives the file and the
+    /// offset.
     fn flow(
         &self,
         files: &[Self::File],

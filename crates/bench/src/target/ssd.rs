@@ -1,6 +1,7 @@
 //! Memory with an SSD's latency: a device inside of this process, for Adit and for the floor.
 //!
-//! What a device that makes one wait does to a file system, on a machine that has none. The kernel's file systems can't be made on it.
+//! It shows the effect of a high-latency device on a machine that has none. The kernel's file
+//! systems cannot be made on it.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,8 @@ use super::floor::Medium;
 use crate::measurement::interrupt;
 use crate::measurement::sample::{Sample, Stopwatch};
 
-/// About an NVMe SSD for datacenters: its cache survives power loss, so a write is in it soon and a flush is short.
+/// About an NVMe SSD for datacenters: its cache survives power loss, so a write is in it soon and a
+/// flush is short.
 pub(crate) const LATENCY: Latency = Latency {
     read_us: 80,
     write_us: 15,
@@ -87,7 +89,7 @@ impl BareDevice {
 }
 
 impl Lane {
-    /// Memory for a request of that size: what the last one used, if it fits.
+    /// Memory for a request of that size: that of the last one, if it fits.
     fn buffer(&mut self, len_bytes: usize) -> Buffer {
         match self.buffer.take() {
             Some(buffer) if buffer.len() == len_bytes => buffer,
@@ -159,7 +161,7 @@ impl Medium for BareDevice {
         self.with_lane(|lane| lane.run(Request::flush(0)))
     }
 
-    /// A queue of that depth. What is written is the same each time.
+    /// A queue of that depth. All writes have the same content.
     fn flow(&self, flow: &Flow<'_>, place: &mut dyn FnMut(u64) -> u64) -> io::Result<Sample> {
         let mut queue = self
             .device

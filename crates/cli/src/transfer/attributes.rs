@@ -1,7 +1,8 @@
 //! Mode, owner, times and extended attributes, from either side and to either side.
 //!
-//! What is set comes in an order in which nothing undoes what was set before: the owner (which clears set-ID bits and capabilities), extended
-//! attributes (of which access control lists change the mode), the mode, the times.
+//! Attributes are set in an order in which none undoes another: the owner (which clears set-ID bits
+//! and capabilities), extended attributes (of which access control lists change the mode), the
+//! mode, the times.
 
 use super::host::{self, Node};
 use super::local;
@@ -18,7 +19,7 @@ const XATTR_BYTES_MAX: usize = 65_536;
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 
-/// What is kept beside name and content.
+/// The attributes that a copy keeps.
 pub(super) struct Attributes {
     kind: FileKind,
     mode: u32,
@@ -47,7 +48,8 @@ fn is_privileged(name: &[u8]) -> bool {
     name.starts_with(b"trusted.") || name.starts_with(b"security.")
 }
 
-/// Owner, group, and the permission bits that they have: a set-ID bit is about an owner, and goes with it.
+/// Owner, group, and the permission bits that they have: a set-ID bit is about an owner, and goes
+/// with it.
 fn mode_for(wanted: &Attributes, uid: u32, gid: u32) -> u32 {
     let mut mode = wanted.mode & 0o7777;
     if uid != wanted.uid {
@@ -66,7 +68,7 @@ fn xattr_failed(error: Error, name: &[u8]) -> Error {
 
 /// Of the host.
 impl Attributes {
-    /// What a node has, and what could not be read of it. `path` is for messages.
+    /// The attributes of a node, and those that could not be read. `path` is for messages.
     pub(super) fn of_node(
         node: &Node,
         keep: &Keep,
@@ -107,8 +109,8 @@ impl Attributes {
         Ok((attributes, errors))
     }
 
-    /// Gives them to a node; answers what it could not. Who isn't root can't give files away or set what is root's: that is no
-    /// error. `path` is for messages.
+    /// Sets them on a node; returns those that it could not set. Other users than root cannot give
+    /// files away or set root's attributes: that is no error. `path` is for messages.
     pub(super) fn give_to_node(&self, node: &Node, keep: &Keep, path: &Path) -> Vec<Error> {
         let at = node.path();
         let is_root = rustix::process::geteuid().is_root();
@@ -157,7 +159,8 @@ impl Attributes {
 
 /// Of a volume.
 impl Attributes {
-    /// What a path of a volume names (a symbolic link itself) has, and what could not be read of it.
+    /// The attributes of a path in a volume (of a symbolic link itself), and those that could not
+    /// be read.
     pub(super) fn of_path(
         volume: &Volume,
         keep: &Keep,
@@ -191,7 +194,8 @@ impl Attributes {
         Ok((attributes, errors))
     }
 
-    /// Gives them to what a path of a volume names (a symbolic link itself); answers what it could not.
+    /// Sets them on a path in a volume (on a symbolic link itself); returns those that it could not
+    /// set.
     pub(super) fn give_to_path(&self, volume: &Volume, keep: &Keep, path: &Path) -> Vec<Error> {
         let mut errors = Vec::new();
         let mut tried = |done: adit::Result<()>| errors.extend(done.err());

@@ -87,16 +87,16 @@ impl Target for fs::File {
     }
 }
 
-/// What ended a copy.
+/// The end of a copy.
 enum Failed {
     Reading(adit::Error),
     Writing(adit::Error),
 }
 
 impl Copy<'_> {
-    /// Copies content. Is all of it there? If not, `left` says what has become of `to`. What could
-    /// not be read is named: also EIO, since a bad sector below one file says nothing about the
-    /// others.
+    /// Copies content. Is all of it there? If not, `left` is the fate of `to` for the message. A
+    /// file that cannot be read is named, with EIO too, since a bad sector below one file says
+    /// nothing about the others.
     pub(super) fn content(
         &mut self,
         (from, source): (&Path, &impl Source),

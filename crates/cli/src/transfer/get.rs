@@ -1,7 +1,8 @@
 //! get: from a volume to the host.
 //!
-//! Whatever the volume says, nothing is written outside of the target: each directory is reached from it, name by name, without following
-//! symbolic links; names can be no more than names; and what is made is made new, never opened.
+//! Nothing in a volume makes it write outside of the target: it reaches each directory from there,
+//! name by name, without following symbolic links; a name has no slashes; and each file is created,
+//! never opened.
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
@@ -22,7 +23,7 @@ type VolumeLinks = Links<u64, (u64, u64)>;
 pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Outcome> {
     let volume = options.open_to_read(&arguments.volume)?;
     let metadata = volume.metadata(&arguments.path)?;
-    // What the user named is followed if it is a link, on either side.
+    // An argument is followed if it is a link, on either side.
     let from = resolved(&volume, &arguments.path);
     let mut to = arguments.local.clone();
     match (fs::metadata(&to), arguments.path.file_name()) {
@@ -73,7 +74,7 @@ fn target_directory(path: &Path) -> adit::Result<Node> {
     made.map_err(|error| local(error, "make directory", path))
 }
 
-/// Bytes of the files below a directory, for the progress bar; what can't be read counts nothing.
+/// Bytes of the files below a directory, for the progress bar; unreadable ones count as nothing.
 fn volume_tree_bytes(volume: &Volume, top: &Path) -> u64 {
     let mut bytes = 0;
     let mut seen = HashSet::new();
@@ -97,7 +98,8 @@ fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit
     let mut links = VolumeLinks::new();
     // A damaged volume may have a directory inside itself.
     let mut seen = HashSet::from([copy.volume.symlink_metadata(top)?.inode()]);
-    // Attributes of directories come last: their times change while they are filled, and they may forbid it.
+    // Attributes of directories come last: their times change while they are filled, and they may
+    // forbid it.
     let mut directories = Vec::new();
     let mut pending = vec![PathBuf::new()];
     while let Some(below) = pending.pop() {
@@ -163,7 +165,8 @@ fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit
                 Err(error) => copy.failed(error)?,
             }
         }
-        // The stack is taken from its end: this way directories are copied in the order of their names.
+        // The stack is taken from its end: this way directories are copied in the order of their
+        // names.
         pending[first_below..].reverse();
         directories.push(below);
     }
@@ -177,7 +180,7 @@ fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit
     Ok(())
 }
 
-/// Names in a directory of the volume, sorted; what can't be read is named.
+/// Names in a directory of the volume, sorted; an unreadable one is reported.
 fn names(copy: &mut Copy<'_>, directory: &Path) -> Vec<Box<[u8]>> {
     let mut names = Vec::new();
     match copy.volume.read_dir(directory) {
@@ -237,7 +240,7 @@ fn give_attributes(copy: &mut Copy<'_>, node: &Node, from: &Path, to: &Path) -> 
     copy.not_kept(errors)
 }
 
-/// Copies anything but a directory; answers what it made, if all of it is there.
+/// Copies an inode that is no directory; returns the new one if the copy is complete.
 fn get_node(
     copy: &mut Copy<'_>,
     directory: &Node,
@@ -284,8 +287,8 @@ mod tests {
     use super::*;
     use crate::arguments::Keep;
 
-    /// No file system makes two entries of one name, but a hostile volume can have them: a link, and a file or directory that would be
-    /// written through it.
+    /// No file system makes two entries of one name, but a hostile volume can have them: a link,
+    /// and a file or directory that would be written through it.
     #[test]
     fn a_link_that_came_out_of_the_volume_is_not_followed_when_its_name_comes_again() {
         let place = tempfile::tempdir().expect("made");

@@ -1,7 +1,8 @@
 //! Files of the host, by descriptor.
 //!
-//! A [`Node`] is found without following a symbolic link and without opening what it is, so a pipe keeps nobody waiting. The kernel's name for a
-//! descriptor, `/proc/self/fd/N`, leads to exactly that node, whatever its kind and whoever renames it: this is how it is read and changed.
+//! A [`Node`] is found without following a symbolic link and without opening the inode, so a pipe
+//! does not block. The kernel's name for a descriptor, `/proc/self/fd/N`, leads to exactly that
+//! node, of any kind and also after a rename: it is read and changed by that name.
 
 use adit::FileKind;
 use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, Mode, OFlags};
@@ -17,17 +18,17 @@ use std::path::{Path, PathBuf};
 pub(super) struct Node(File);
 
 impl Node {
-    /// What the user named; symbolic links are followed.
+    /// An argument; symbolic links are followed.
     pub(super) fn named(path: &Path) -> io::Result<Node> {
         Node::open(CWD, path.as_os_str(), OFlags::PATH)
     }
 
-    /// What a directory has under a name; a symbolic link itself.
+    /// The inode of a name in a directory; a symbolic link itself.
     pub(super) fn child(&self, name: &OsStr) -> io::Result<Node> {
         Node::open(&self.0, name, OFlags::PATH | OFlags::NOFOLLOW)
     }
 
-    /// A directory below this one; ENOTDIR when something else is on the way, like a symbolic link.
+    /// A directory below this one; ENOTDIR if another inode is on the way, like a symbolic link.
     pub(super) fn descend(&self, below: &Path) -> io::Result<Node> {
         let directory = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY;
         let mut node = Node::open(&self.0, OsStr::new("."), directory)?;
@@ -44,7 +45,7 @@ impl Node {
 
     /// Makes a directory, or finds it.
     pub(super) fn make_directory(&self, name: &OsStr) -> io::Result<Node> {
-        // Nobody else's business until its attributes are set.
+        // Private until its attributes are set.
         match rustix::fs::mkdirat(&self.0, name, Mode::RWXU) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => self.descend(Path::new(name)),
             Err(error) => Err(error.into()),
@@ -63,7 +64,7 @@ impl Node {
         self.made(name, FileKind::Symlink)
     }
 
-    /// What was just made, unless somebody has put something else in its place.
+    /// The new inode, unless another process has replaced it.
     fn made(&self, name: &OsStr, wanted: FileKind) -> io::Result<Node> {
         let node = self.child(name)?;
         match kind(&node.metadata()?) == wanted {
@@ -114,12 +115,13 @@ impl Node {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// What was made by [`make_file`](Self::make_file).
+    /// A file made by [`make_file`](Self::make_file).
     pub(super) fn file(&self) -> &File {
         &self.0
     }
 
-    /// Opens it to be read, so that its time of access stays, if it is one's own or one is root.
+    /// Opens it for reading; the time of access stays if the file is the user's own or the user is
+    /// root.
     pub(super) fn open_to_read(&self) -> io::Result<File> {
         let open = |flags| {
             let mut options = std::fs::OpenOptions::new();

@@ -8,14 +8,15 @@
 //! | `put.rs`, `get.rs` | the two directions |
 //!
 //! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one
-//! file. What is there under the same name and of the same kind is replaced (in a volume by a
-//! rename, when the new one is whole), a directory is filled, anything else is left. What can't be
-//! copied or kept (a device without being root, one unreadable file, a name that is taken by
-//! something else) is named and the rest goes on; the command then fails at its end.
+//! file. An inode of the same name and kind is replaced (in a volume by a rename, when the new one
+//! is complete), a directory is filled, any other inode is left. A file that cannot be copied
+//! completely (a device without root, an unreadable file, a name taken by another kind) is reported
+//! and the copy continues; the command then fails at its end.
 //!
-//! Invariants: a symbolic link is followed only if the user named it, never one that is found inside a tree, on either side. What is read,
-//! changed or replaced on the host is known by its descriptor, or by that of its directory: names may change their meaning meanwhile. The
-//! image of the volume itself is neither read nor replaced.
+//! Invariants: a symbolic link is followed only if it is an argument, never inside a tree, on
+//! either side. A file of the host is read, changed or replaced by its descriptor, or by that of
+//! its directory: names may change their meaning meanwhile. The image of the volume itself is
+//! neither read nor replaced.
 
 mod attributes;
 mod content;
@@ -40,7 +41,7 @@ use std::path::{Path, PathBuf};
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What a copy knows beside the two files.
+/// The state of a copy besides the two files.
 struct Copy<'a> {
     volume: &'a Volume,
     keep: &'a Keep,
@@ -62,7 +63,7 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Names what went wrong with one file. What concerns the whole copy ends it.
+    /// Reports a failure of one file. A failure of the whole copy ends it.
     fn failed(&mut self, error: Error) -> adit::Result<()> {
         if matches!(
             error.errno(),
@@ -74,7 +75,8 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Names the attributes that were not kept. Extended ones have a space of their own to run out of.
+    /// Names the attributes that were not kept. Extended ones have a space of their own to run out
+    /// of.
     fn not_kept(&mut self, errors: Vec<Error>) -> adit::Result<()> {
         for error in errors {
             match error.errno() {
@@ -108,7 +110,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// The file or device in which the volume lies, whatever name leads to it.
+/// The identity of the file or device in which the volume lies.
 struct Image {
     device: u64,
     inode: u64,
@@ -131,8 +133,9 @@ impl Image {
     }
 }
 
-/// Files with several names that were copied: by what they are at the source, under which name they were copied first, and what that named
-/// then (another file of the same name may have replaced it).
+/// Files with several names that were copied: by their identity at the source, the name of the
+/// first copy, and the inode of that name then (another file of the same name may have replaced
+/// it).
 struct Links<Source, Target>(HashMap<Source, (PathBuf, Target)>);
 
 impl<Source: Eq + Hash, Target: PartialEq> Links<Source, Target> {
@@ -162,7 +165,7 @@ fn under(top: &Path, below: &Path) -> PathBuf {
     }
 }
 
-/// What the user named, with symbolic links at its end followed.
+/// An argument, with symbolic links at its end followed.
 fn resolved(volume: &Volume, path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..40 {
@@ -174,7 +177,7 @@ fn resolved(volume: &Volume, path: &Path) -> PathBuf {
     path
 }
 
-/// What is there may be replaced by something of the same kind only.
+/// An inode is replaced only by one of the same kind.
 fn check_replaceable(there: FileKind, wanted: FileKind, path: &Path) -> adit::Result<()> {
     if there == wanted && there != FileKind::Directory {
         return Ok(());

@@ -56,7 +56,7 @@ pub(crate) fn put(arguments: &Put, options: &VolumeArguments) -> adit::Result<Ou
     Ok(outcome)
 }
 
-/// Bytes of the regular files below a path, for the progress bar; what can't be read counts nothing.
+/// Bytes of the regular files below a path, for the progress bar; unreadable ones count as nothing.
 fn tree_bytes(top: &Path) -> u64 {
     match fs::metadata(top) {
         Ok(metadata) if metadata.is_dir() => {}
@@ -80,20 +80,21 @@ fn tree_bytes(top: &Path) -> u64 {
     bytes
 }
 
-/// What it returns concerns `top`, or the whole copy.
+/// An error concerns `top`, or the whole copy.
 fn put_tree(
     copy: &mut Copy<'_>,
     links: &mut HostLinks,
     top: &Path,
     target: &Path,
 ) -> adit::Result<()> {
-    // What the user named is followed if it is a link; what is found below is not.
+    // An argument is followed if it is a link; links below it are not.
     let root = Node::named(top).map_err(|error| local(error, "read", top))?;
     let metadata = root.metadata().map_err(|error| local(error, "read", top))?;
     if !metadata.is_dir() {
         return put_node(copy, links, &root, top, target);
     }
-    // Attributes of directories come last: their times change while they are filled, and they may forbid it.
+    // Attributes of directories come last: their times change while they are filled, and they may
+    // forbid it.
     let mut directories = Vec::new();
     let mut pending = vec![PathBuf::new()];
     while let Some(below) = pending.pop() {
@@ -130,7 +131,8 @@ fn put_tree(
                 Err(error) => copy.skip(&local(error, "read", &from)),
             }
         }
-        // The stack is taken from its end: this way directories are copied in the order of their names.
+        // The stack is taken from its end: this way directories are copied in the order of their
+        // names.
         pending[first_below..].reverse();
         directories.push((to, attributes));
     }
@@ -141,7 +143,7 @@ fn put_tree(
     Ok(())
 }
 
-/// What a node has; what could not be read of it is named.
+/// The attributes of a node; unreadable ones are reported.
 fn attributes(copy: &mut Copy<'_>, node: &Node, from: &Path) -> adit::Result<Attributes> {
     let (attributes, errors) = Attributes::of_node(node, copy.keep, from)?;
     errors.iter().for_each(|error| copy.skip(error));
@@ -191,7 +193,7 @@ impl<'a> Site<'a> {
         self.at != self.name
     }
 
-    /// What was made gets its name.
+    /// The new inode gets its name.
     fn settle(mut self) -> adit::Result<()> {
         if self.replaces() {
             self.volume.rename(&self.at, self.name)?;
@@ -204,14 +206,14 @@ impl<'a> Site<'a> {
 impl Drop for Site<'_> {
     fn drop(&mut self) {
         if self.replaces() {
-            // The first error has been told; what is left, if this fails, the next put removes.
+            // The first error has been reported; if this fails, the next put removes the leftover.
             let _ = self.volume.remove_file(&self.at);
         }
     }
 }
 
-/// The temporary name of what will replace `name`: always the same, so that a killed put leaves one
-/// file at most. Only one process has the volume open.
+/// The temporary name of the replacement for `name`: always the same, so that a killed put leaves
+/// one file at most. Only one process has the volume open.
 fn beside(name: &OsStr) -> OsString {
     const AFFIXES: (&[u8], &[u8]) = (b".", b".adit-put");
     let kept = name

@@ -10,8 +10,8 @@
 //!
 //! A life of the guest: it boots on the state that the last cut left, checks and verifies it, then
 //! commits and acknowledges until the power goes off at a random write or flush, and QEMU is
-//! killed. Each disk keeps a random subset of the sectors that were not durable. In one life of five the
-//! power goes off early: while the kernel and Adit recover, or the writers verify.
+//! killed. Each disk keeps a random subset of the sectors that were not durable. In one life of
+//! five the power goes off early: while the kernel and Adit recover, or the writers verify.
 //!
 //! The writers (`crates/power-cut`; RocksDB in `plugins/rocksdb/tests/kill_test.cc`): files and
 //! SQLite on ext4 itself, the control; files, SQLite and RocksDB on volumes in image files on ext4
@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// What `cargo xtask power-cut` understands.
+/// The help text.
 pub(crate) const HELP: &str = "  power-cut [--cuts N] [--minutes M] [--seed S] [--plant DISK] | --look FOLDER
                         Cut the power of a guest (QEMU) with RocksDB, SQLite and files on Adit and ext4, N times (100).
                         --plant: a disk (ext4, disk, rocksdb) ignores flushes, which has to be found; --look: boots once

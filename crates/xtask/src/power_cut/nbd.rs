@@ -1,7 +1,7 @@
 //! The disks as QEMU reaches them: an NBD server on Unix sockets, and the power switch.
 //!
-//! The protocol: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>. The server has
-//! its newstyle handshake with `GO`, reads, writes with and without FUA, and flushes.
+//! The protocol: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>. The server
+//! has its newstyle handshake with `GO`, reads, writes with and without FUA, and flushes.
 //!
 //! Invariants:
 //! 1. No request takes effect once the power is off, except that a write that arrives then counts
@@ -433,7 +433,7 @@ mod tests {
             assert_eq!(hello[..8], *b"NBDMAGIC");
             assert_eq!(hello[8..16], *b"IHAVEOPT");
             let mut words = 3_u32.to_be_bytes().to_vec();
-            // An option that nobody knows, then `GO`, both without data.
+            // An unknown option, then `GO`, both without data.
             for option in [77, OPTION_GO] {
                 words.extend(*b"IHAVEOPT");
                 words.extend(option.to_be_bytes());

@@ -27,6 +27,7 @@ mod medium;
 mod rebuild;
 mod strays;
 mod survey;
+mod trees;
 
 use crate::format::superblock::Layout;
 use crate::format::superblock::geometry;

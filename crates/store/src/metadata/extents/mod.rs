@@ -17,8 +17,8 @@
 //! ([`crate::format::geometry::SpaceGeometry::contains`]).
 
 use crate::format::{
-    EXTENT_PAGES_MAX, EXTENT_UNWRITTEN, ExtentLeaf, MAP_EXTENT_TREE, MAP_EXTENTS, NODE_ENTRIES,
-    Page, PageKind, RawExtent, SLOT_EXTENTS, Slot,
+    EXTENT_PAGES_MAX, ExtentLeaf, MAP_EXTENT_TREE, MAP_EXTENTS, NODE_ENTRIES, Page, PageKind,
+    RawExtent, SLOT_EXTENTS, Slot,
 };
 use crate::metadata::node::{Path, Tree};
 use crate::metadata::page_view::{corrupt, view, view_mut};
@@ -33,11 +33,14 @@ use std::ops::{ControlFlow, Range};
 use zerocopy::{FromBytes, IntoBytes};
 
 mod check;
+mod extent;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use check::check_leaf;
 pub use check::{Found, check};
+pub(crate) use extent::verified_extents;
+pub use extent::{Extent, Mapping};
 
 /// A blob's pages are numbered from 0 to below this.
 pub const LOGICAL_END: u64 = u32::MAX as u64;
@@ -49,105 +52,6 @@ const LEAVES_PER_REMOVE: u32 = 16;
 /// Extents that return into the slot; fewer than fit there, so that a map doesn't go back and
 /// forth.
 const INLINE_AGAIN: usize = SLOT_EXTENTS / 2;
-
-/// A run of pages of a blob in a run of pages of the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
-    /// First page of the blob.
-    pub logical: u32,
-    /// Pages; not 0.
-    pub pages: u32,
-    /// First page of the device.
-    pub physical: u64,
-    /// Allocated, but never written: reads as zero.
-    pub unwritten: bool,
-}
-
-impl Extent {
-    /// The page of the blob behind the extent.
-    pub fn end(&self) -> u64 {
-        u64::from(self.logical) + u64::from(self.pages)
-    }
-
-    /// The pages of the device.
-    pub fn run(&self) -> Run {
-        Run {
-            page: self.physical,
-            pages: self.pages,
-        }
-    }
-
-    /// The part of the extent within `range`, which must overlap it.
-    pub fn cut(&self, range: Range<u64>) -> Extent {
-        let (from, to) = (
-            range.start.max(self.logical.into()),
-            range.end.min(self.end()),
-        );
-        assert!(from < to, "{self:?} is cut to nothing by {range:?}");
-        let skipped = from - u64::from(self.logical);
-        Extent {
-            logical: from as u32,
-            pages: (to - from) as u32,
-            physical: self.physical + skipped,
-            ..*self
-        }
-    }
-
-    /// Are the two one extent?
-    fn joins(&self, next: &Extent) -> bool {
-        self.unwritten == next.unwritten
-            && self.end() == u64::from(next.logical)
-            && self.run().end() == next.physical
-            && self.pages + next.pages <= EXTENT_PAGES_MAX
-    }
-
-    pub(crate) fn raw(&self) -> RawExtent {
-        RawExtent {
-            logical: self.logical,
-            flags: if self.unwritten { EXTENT_UNWRITTEN } else { 0 },
-            pages_and_physical: self.physical << 16 | u64::from(self.pages),
-        }
-    }
-}
-
-/// What was read as extents, and each of them if it can be one.
-pub(crate) fn verified_extents(
-    raw: &[RawExtent],
-) -> impl Iterator<Item = (Option<Extent>, &RawExtent)> {
-    raw.iter().map(|raw| (raw.verify(0).ok(), raw))
-}
-
-impl RawExtent {
-    pub(crate) fn end(&self) -> u64 {
-        u64::from(self.logical) + (self.pages_and_physical & 0xffff)
-    }
-
-    /// The extent, if these bytes can be one. `page` is where they were found.
-    fn verify(&self, page: u64) -> Result<Extent, Stop> {
-        let pages = (self.pages_and_physical & 0xffff) as u32;
-        if pages == 0 || self.end() > LOGICAL_END || self.flags & !EXTENT_UNWRITTEN != 0 {
-            return Err(corrupt(page, format_args!("{self:?} is no extent")));
-        }
-        Ok(Extent {
-            logical: self.logical,
-            pages,
-            physical: self.pages_and_physical >> 16,
-            unwritten: self.flags & EXTENT_UNWRITTEN != 0,
-        })
-    }
-}
-
-/// What is at a page of a blob.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mapping {
-    /// The extent that covers the page, cut so that it begins there.
-    Extent(Extent),
-    /// Nothing, up to the next extent or [`LOGICAL_END`].
-    Hole {
-        /// Pages of the hole from the page on.
-        pages: u32,
-    },
-}
 
 /// What is at page `logical` of the blob.
 pub fn lookup(

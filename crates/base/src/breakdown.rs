@@ -2,8 +2,8 @@
 //! current layer.
 //!
 //! ```text
-//!   call ──▶ worker ──▶ operation ──▶ copy        enter(Copy): what has passed since the last change goes to `operation`
-//!                           ◀───────────          the guard is dropped: what has passed since then goes to `copy`
+//!   call ──▶ worker ──▶ operation ──▶ copy    enter(Copy): charges `operation` up to now
+//!                           ◀───────────      the guard is dropped: charges `copy` up to now
 //! ```
 //!
 //! So each moment belongs to one layer, the innermost, and the layers add up to the whole. While no

@@ -138,34 +138,34 @@ impl Credentials {
 /// A path, its starting directory, and the credentials that follow it.
 #[derive(Clone, Copy, Debug)]
 pub struct At<'p> {
-    pub(crate) who: &'p Credentials,
+    pub(crate) caller: &'p Credentials,
     pub(crate) start: Option<BlobId>,
     pub(crate) path: Option<&'p [u8]>,
 }
 
 impl<'p> At<'p> {
     /// A path from the root, with or without a leading slash.
-    pub fn root(who: &'p Credentials, path: &'p [u8]) -> At<'p> {
+    pub fn root(caller: &'p Credentials, path: &'p [u8]) -> At<'p> {
         At {
-            who,
+            caller,
             start: None,
             path: Some(path),
         }
     }
 
     /// A path from a directory; from the root if it begins with a slash.
-    pub fn inside(who: &'p Credentials, directory: BlobId, path: &'p [u8]) -> At<'p> {
+    pub fn inside(caller: &'p Credentials, directory: BlobId, path: &'p [u8]) -> At<'p> {
         At {
-            who,
+            caller,
             start: Some(directory),
             path: Some(path),
         }
     }
 
     /// An inode by its id, with or without a name.
-    pub fn inode(who: &'p Credentials, id: BlobId) -> At<'p> {
+    pub fn inode(caller: &'p Credentials, id: BlobId) -> At<'p> {
         At {
-            who,
+            caller,
             start: Some(id),
             path: None,
         }

@@ -36,14 +36,14 @@ impl Mounted {
     /// attributes.
     pub(crate) fn change(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         id: BlobId,
         file: Option<&OpenFile>,
         change: &AttributeChange,
     ) -> Result<FileAttr> {
-        let at = At::inode(who, id);
+        let at = At::inode(caller, id);
         let truncates = change.size_bytes.is_some();
-        if *change == AttributeChange::NOTHING || truncates && who.uid != 0 {
+        if *change == AttributeChange::NOTHING || truncates && caller.uid != 0 {
             self.drop_set_ids(at)?;
         }
         if let Some(size_bytes) = change.size_bytes {

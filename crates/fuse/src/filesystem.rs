@@ -10,7 +10,7 @@
 use crate::FOREVER;
 use crate::attributes::{AttributeChange, answer_xattr, decides_nothing, nothing};
 use crate::convert::{errno, file_type, kind_of_mode, set_time};
-use crate::mounted::{Mounted, Shared, who};
+use crate::mounted::{Mounted, Shared, caller};
 use adit::{Errno, Result};
 use adit_fs::{AllocateFlags, At, Credentials, Follow, Stat, XattrMode};
 use fuser::*;
@@ -86,9 +86,9 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let who = who(request);
+        let caller = caller(request);
         let found = self.with(|mounted| {
-            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             match mounted.run(|fs| fs.stat(at, Follow::No)) {
                 Ok(stat) => Ok(Some(mounted.remember(&stat))),
                 Err(error) if error.errno() == Errno::NOENT => Ok(None),
@@ -114,7 +114,7 @@ impl fuser::Filesystem for Filesystem {
 
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let found = self.with(|mounted| {
-            let stat = mounted.stat(&who(request), mounted.id(ino)?)?;
+            let stat = mounted.stat(&caller(request), mounted.id(ino)?)?;
             Ok(mounted.attributes(&stat))
         });
         answer!(reply, found, attr => reply.attr(&FOREVER, &attr));
@@ -148,15 +148,15 @@ impl fuser::Filesystem for Filesystem {
         };
         let done = self.with(|mounted| {
             let file = handle.and_then(|handle| mounted.handles.get(handle));
-            mounted.change(&who(request), mounted.id(ino)?, file.as_deref(), &change)
+            mounted.change(&caller(request), mounted.id(ino)?, file.as_deref(), &change)
         });
         answer!(reply, done, attr => reply.attr(&FOREVER, &attr));
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        let who = who(request);
+        let caller = caller(request);
         let read = self.with(|mounted| {
-            let at = At::inode(&who, mounted.id(ino)?);
+            let at = At::inode(&caller, mounted.id(ino)?);
             mounted.run(|fs| fs.read_link(at))
         });
         answer!(reply, read, target => reply.data(&target));
@@ -172,10 +172,10 @@ impl fuser::Filesystem for Filesystem {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let who = who(request);
+        let caller = caller(request);
         self.entry(reply, |mounted| {
             let kind = kind_of_mode(mode).ok_or(Errno::INVAL)?;
-            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             mounted.run(|fs| fs.mknod(at, kind, mode, device.into()))
         });
     }
@@ -189,9 +189,9 @@ impl fuser::Filesystem for Filesystem {
         _: u32,
         reply: ReplyEntry,
     ) {
-        let who = who(request);
+        let caller = caller(request);
         self.entry(reply, |mounted| {
-            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             mounted.run(|fs| fs.mkdir(at, mode))
         });
     }
@@ -204,9 +204,9 @@ impl fuser::Filesystem for Filesystem {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let who = who(request);
+        let caller = caller(request);
         self.entry(reply, |mounted| {
-            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             let target = target.as_os_str().as_bytes();
             mounted.run(|fs| fs.symlink(target, at))
         });
@@ -220,27 +220,27 @@ impl fuser::Filesystem for Filesystem {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let who = who(request);
+        let caller = caller(request);
         self.entry(reply, |mounted| {
-            let existing = At::inode(&who, mounted.id(ino)?);
-            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let existing = At::inode(&caller, mounted.id(ino)?);
+            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             mounted.run(|fs| fs.link(existing, Follow::No, at))
         });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let who = who(request);
+        let caller = caller(request);
         let done = self.with(|mounted| {
-            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             mounted.removing(at, || mounted.run(|fs| fs.unlink(at)))
         });
         answer!(reply, done, () => reply.ok());
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let who = who(request);
+        let caller = caller(request);
         let done = self.with(|mounted| {
-            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             mounted.removing(at, || mounted.run(|fs| fs.rmdir(at)))
         });
         answer!(reply, done, () => reply.ok());
@@ -256,10 +256,10 @@ impl fuser::Filesystem for Filesystem {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let who = who(request);
+        let caller = caller(request);
         let done = self.with(|mounted| {
-            let from = At::inside(&who, mounted.id(parent)?, name.as_bytes());
-            let to = At::inside(&who, mounted.id(new_parent)?, new_name.as_bytes());
+            let from = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
+            let to = At::inside(&caller, mounted.id(new_parent)?, new_name.as_bytes());
             let flags = adit_fs::RenameFlags::from_bits(flags.bits()).ok_or(Errno::INVAL)?;
             mounted.removing(to, || mounted.run(|fs| fs.rename(from, to, flags)))
         });
@@ -267,9 +267,9 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let who = who(request);
+        let caller = caller(request);
         let opened = self.with(|mounted| {
-            let at = At::inode(&who, mounted.id(ino)?);
+            let at = At::inode(&caller, mounted.id(ino)?);
             let flags = open_flags(flags.0);
             if flags.contains(adit_fs::OpenFlags::TRUNCATE) && request.uid() != 0 {
                 mounted.drop_set_ids(at)?;
@@ -290,9 +290,9 @@ impl fuser::Filesystem for Filesystem {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let who = who(request);
+        let caller = caller(request);
         let created = self.with(|mounted| {
-            let at = At::inside(&who, mounted.id(parent)?, name.as_bytes());
+            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             // The kernel opens the inode that has the name now, and never through a symbolic link.
             let flags =
                 open_flags(flags) | adit_fs::OpenFlags::CREATE | adit_fs::OpenFlags::NOFOLLOW;
@@ -351,7 +351,7 @@ impl fuser::Filesystem for Filesystem {
     ) {
         let done = self.with(|mounted| {
             if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                mounted.drop_set_ids(At::inode(&who(request), mounted.id(ino)?))?;
+                mounted.drop_set_ids(At::inode(&caller(request), mounted.id(ino)?))?;
             }
             let file = mounted.file(handle)?;
             mounted.run(|fs| fs.write(&file, offset, data))
@@ -396,9 +396,9 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let who = who(request);
+        let caller = caller(request);
         let opened = self.with(|mounted| {
-            let at = At::inode(&who, mounted.id(ino)?);
+            let at = At::inode(&caller, mounted.id(ino)?);
             let flags = open_flags(flags.0) | adit_fs::OpenFlags::DIRECTORY;
             let file = mounted.run(|fs| fs.open(at, flags, 0))?;
             Ok(mounted.handles.add(file))
@@ -434,7 +434,7 @@ impl fuser::Filesystem for Filesystem {
     ) {
         let listed = self.with(|mounted| {
             let directory = mounted.file(handle)?;
-            mounted.list_with_attributes(&who(request), &directory, offset, &mut reply)
+            mounted.list_with_attributes(&caller(request), &directory, offset, &mut reply)
         });
         answer!(reply, listed, () => reply.ok());
     }
@@ -489,7 +489,7 @@ impl fuser::Filesystem for Filesystem {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let who = who(request);
+        let caller = caller(request);
         let done = self.with(|mounted| {
             let mode = match flags {
                 0 => XattrMode::Any,
@@ -497,7 +497,7 @@ impl fuser::Filesystem for Filesystem {
                 libc::XATTR_REPLACE => XattrMode::Replace,
                 _ => return Err(Errno::INVAL.into()),
             };
-            let at = At::inode(&who, mounted.id(ino)?);
+            let at = At::inode(&caller, mounted.id(ino)?);
             mounted.run(|fs| fs.xattr_set(at, Follow::No, name.as_bytes(), value, mode))
         });
         answer!(reply, done, () => reply.ok());
@@ -511,9 +511,9 @@ impl fuser::Filesystem for Filesystem {
         size: u32,
         reply: ReplyXattr,
     ) {
-        let who = who(request);
+        let caller = caller(request);
         let found = self.with(|mounted| {
-            let at = At::inode(&who, mounted.id(ino)?);
+            let at = At::inode(&caller, mounted.id(ino)?);
             mounted.run(|fs| fs.xattr_get(at, Follow::No, name.as_bytes()))
         });
         let found = match found {
@@ -528,9 +528,9 @@ impl fuser::Filesystem for Filesystem {
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         // The kernel does not filter the list: attributes that only privileged users see are left
         // out here.
-        let who = Credentials::user(request.uid(), request.gid(), &[]);
+        let caller = Credentials::user(request.uid(), request.gid(), &[]);
         let listed = self.with(|mounted| {
-            let at = At::inode(&who, mounted.id(ino)?);
+            let at = At::inode(&caller, mounted.id(ino)?);
             mounted.run(|fs| fs.xattr_list(at, Follow::No))
         });
         answer!(reply, listed, names => {
@@ -544,9 +544,9 @@ impl fuser::Filesystem for Filesystem {
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let who = who(request);
+        let caller = caller(request);
         let done = self.with(|mounted| {
-            let at = At::inode(&who, mounted.id(ino)?);
+            let at = At::inode(&caller, mounted.id(ino)?);
             mounted.run(|fs| fs.xattr_remove(at, Follow::No, name.as_bytes()))
         });
         answer!(reply, done, () => reply.ok());
@@ -566,7 +566,7 @@ impl fuser::Filesystem for Filesystem {
             let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
             let file = mounted.file(handle)?;
             if request.uid() != 0 {
-                mounted.drop_set_ids(At::inode(&who(request), mounted.id(ino)?))?;
+                mounted.drop_set_ids(At::inode(&caller(request), mounted.id(ino)?))?;
             }
             mounted.run(|fs| fs.allocate(&file, flags, offset, len))
         });
@@ -612,7 +612,7 @@ impl fuser::Filesystem for Filesystem {
         let copied = self.with(|mounted| {
             let (from, to) = (mounted.file(source)?, mounted.file(target)?);
             if request.uid() != 0 {
-                mounted.drop_set_ids(At::inode(&who(request), mounted.id(ino)?))?;
+                mounted.drop_set_ids(At::inode(&caller(request), mounted.id(ino)?))?;
             }
             mounted.run(|fs| fs.copy_range(&from, source_offset, &to, target_offset, len))
         });

@@ -37,13 +37,13 @@ impl Mounted {
     /// kernel.
     pub(crate) fn list_with_attributes(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         directory: &OpenFile,
         from: u64,
         reply: &mut ReplyDirectoryPlus,
     ) -> Result<()> {
         self.each_entry(directory, from, |entry| {
-            let at = At::inside(who, directory.blob_id(), &entry.name);
+            let at = At::inside(caller, directory.blob_id(), &entry.name);
             let stat = match self.run(|fs| fs.stat(at, Follow::No)) {
                 Ok(stat) => stat,
                 // It was removed while the directory was read.

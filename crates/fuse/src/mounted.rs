@@ -108,8 +108,8 @@ impl Mounted {
         attributes(self.number(stat.inode), stat)
     }
 
-    pub(crate) fn stat(&self, who: &Credentials, id: BlobId) -> Result<Stat> {
-        self.run(|fs| fs.stat(At::inode(who, id), Follow::No))
+    pub(crate) fn stat(&self, caller: &Credentials, id: BlobId) -> Result<Stat> {
+        self.run(|fs| fs.stat(At::inode(caller, id), Follow::No))
     }
 
     /// The reply for an inode that the kernel looked up or made.

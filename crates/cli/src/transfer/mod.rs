@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `host.rs` | files of the host, by descriptor |
-//! | `attributes.rs` | mode, owner, times and extended attributes, from either side and to either side |
+//! | `attributes.rs` | mode, owner, times and extended attributes, on both sides |
 //! | `content.rs` | the content of a file, with its holes |
 //! | `put.rs`, `get.rs` | the two directions |
 //!

@@ -45,26 +45,26 @@ impl Change {
         matches!(self, Change::Times(SetTime::Omit, SetTime::Omit))
     }
 
-    fn apply(&self, who: &Credentials, slot: &mut Slot, now: Timestamp) -> Result<(), Errno> {
+    fn apply(&self, caller: &Credentials, slot: &mut Slot, now: Timestamp) -> Result<(), Errno> {
         match *self {
             Change::Mode(mode) => {
-                who.check_owner(slot)?;
-                let mode = who.mode_to_set(slot, mode);
+                caller.check_owner(slot)?;
+                let mode = caller.mode_to_set(slot, mode);
                 slot.mode = (slot.mode & !PERMISSIONS) | (mode & PERMISSIONS);
             }
             Change::Owner(uid, gid) => {
-                who.check_owner_change(slot, uid, gid)?;
-                slot.mode &= !who.dropped_by_owner_change(slot);
+                caller.check_owner_change(slot, uid, gid)?;
+                slot.mode &= !caller.dropped_by_owner_change(slot);
                 slot.uid = uid.unwrap_or(slot.uid);
                 slot.gid = gid.unwrap_or(slot.gid);
             }
             Change::Times(accessed, modified) => {
                 // A caller who may write may set both times to now, and nothing else.
                 match (accessed, modified) {
-                    (SetTime::Now, SetTime::Now) if !who.owns(slot) => {
-                        who.check_access(slot, Access::WRITE)?;
+                    (SetTime::Now, SetTime::Now) if !caller.owns(slot) => {
+                        caller.check_access(slot, Access::WRITE)?;
                     }
-                    _ => who.check_owner(slot)?,
+                    _ => caller.check_owner(slot)?,
                 }
                 set_time(accessed, now, &mut slot.atime, &mut slot.atime_ns);
                 set_time(modified, now, &mut slot.mtime, &mut slot.mtime_ns);
@@ -132,7 +132,7 @@ impl Fs {
                 if wanted.contains(Access::WRITE) && read_only && kept {
                     return Err(Errno::ROFS.into());
                 }
-                Ok(at.who.check_access(view.slot_ref(id)?, wanted)?)
+                Ok(at.caller.check_access(view.slot_ref(id)?, wanted)?)
             })
             .await
     }
@@ -151,7 +151,7 @@ impl Fs {
                     return Err(Errno::OPNOTSUPP.into());
                 }
                 let mut slot = transaction.slot(id)?;
-                change.apply(at.who, &mut slot, now)?;
+                change.apply(at.caller, &mut slot, now)?;
                 transaction.put(id, slot)?;
                 Ok(id)
             })
@@ -173,7 +173,7 @@ impl Fs {
 
     async fn change_file(&self, file: &OpenFile, change: Change) -> Result<()> {
         let id = self.usable(file)?.id;
-        self.change(At::inode(file.who(), id), Follow::No, change)
+        self.change(At::inode(file.credentials(), id), Follow::No, change)
             .await
     }
 
@@ -234,15 +234,15 @@ impl Fs {
 
     /// Clears the set-ID bits of a file before a write or truncate by a caller whose writes clear
     /// them.
-    pub(crate) async fn drop_set_ids(&self, who: &Credentials, blob: &Blob) -> Result<()> {
-        if who.privileged || blob.with_slot(|slot| who.dropped_by_write(slot)) == 0 {
+    pub(crate) async fn drop_set_ids(&self, caller: &Credentials, blob: &Blob) -> Result<()> {
+        if caller.privileged || blob.with_slot(|slot| caller.dropped_by_write(slot)) == 0 {
             return Ok(());
         }
         let now = Timestamp::now();
         self.store
             .transact(|transaction| {
                 let mut slot = transaction.slot(blob.id)?;
-                slot.mode &= !who.dropped_by_write(&slot);
+                slot.mode &= !caller.dropped_by_write(&slot);
                 touch_changed(&mut slot, now);
                 transaction.put(blob.id, slot)
             })

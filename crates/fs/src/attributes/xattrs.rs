@@ -88,11 +88,11 @@ fn takes_user_attributes(slot: &Slot) -> bool {
 }
 
 /// May they read attributes of that name?
-fn check_get(who: &Credentials, slot: &Slot, name: &[u8]) -> Result<(), Errno> {
+fn check_get(caller: &Credentials, slot: &Slot, name: &[u8]) -> Result<(), Errno> {
     match namespace(slot, name) {
         Namespace::User if !takes_user_attributes(slot) => Err(Errno::NODATA),
-        Namespace::User | Namespace::Unknown => who.check_access(slot, Access::READ),
-        Namespace::Trusted if !who.privileged => Err(Errno::NODATA),
+        Namespace::User | Namespace::Unknown => caller.check_access(slot, Access::READ),
+        Namespace::Trusted if !caller.privileged => Err(Errno::NODATA),
         Namespace::Acl { .. } if slot.kind == FileKind::Symlink as u8 => Err(Errno::OPNOTSUPP),
         _ => Ok(()),
     }?;
@@ -107,22 +107,27 @@ enum Purpose {
 }
 
 /// May they set or remove attributes of that name?
-fn check_set(who: &Credentials, slot: &Slot, name: &[u8], purpose: Purpose) -> Result<(), Errno> {
+fn check_set(
+    caller: &Credentials,
+    slot: &Slot,
+    name: &[u8],
+    purpose: Purpose,
+) -> Result<(), Errno> {
     let is_directory = slot.kind == FileKind::Directory as u8;
     match namespace(slot, name) {
         Namespace::User if !takes_user_attributes(slot) => Err(Errno::PERM),
-        Namespace::User if is_directory && slot.mode & STICKY != 0 && !who.owns(slot) => {
+        Namespace::User if is_directory && slot.mode & STICKY != 0 && !caller.owns(slot) => {
             Err(Errno::PERM)
         }
-        Namespace::User | Namespace::Unknown => who.check_access(slot, Access::WRITE),
-        Namespace::Trusted | Namespace::Security if !who.privileged => Err(Errno::PERM),
+        Namespace::User | Namespace::Unknown => caller.check_access(slot, Access::WRITE),
+        Namespace::Trusted | Namespace::Security if !caller.privileged => Err(Errno::PERM),
         Namespace::Trusted | Namespace::Security | Namespace::System => Ok(()),
         Namespace::Acl { .. } if slot.kind == FileKind::Symlink as u8 => Err(Errno::OPNOTSUPP),
         Namespace::Acl { default: true } if !is_directory => match purpose {
             Purpose::Set => Err(Errno::ACCESS),
             Purpose::Remove => Ok(()),
         },
-        Namespace::Acl { .. } => who.check_owner(slot),
+        Namespace::Acl { .. } => caller.check_owner(slot),
     }?;
     check_kept(slot, name)
 }
@@ -130,12 +135,12 @@ fn check_set(who: &Credentials, slot: &Slot, name: &[u8], purpose: Purpose) -> R
 /// Is there an attribute of that name that they may see?
 fn value_seen_by<'p>(
     pages: &'p impl Slots,
-    who: &Credentials,
+    caller: &Credentials,
     id: BlobId,
     name: &[u8],
 ) -> Result<&'p [u8], Stop> {
     let slot = pages.slot_of(id)?;
-    check_get(who, slot, name)?;
+    check_get(caller, slot, name)?;
     Ok(xattr_value(pages, slot, id, name)?.ok_or(Errno::NODATA)?)
 }
 
@@ -146,7 +151,7 @@ impl Fs {
         self.store
             .view(|view| {
                 let (id, _) = resolve::existing(view, &self.base, at, follow)?;
-                Ok(value_seen_by(view, at.who, id, name)?.to_vec())
+                Ok(value_seen_by(view, at.caller, id, name)?.to_vec())
             })
             .await
     }
@@ -170,7 +175,7 @@ impl Fs {
             .store
             .transact(|transaction| {
                 let (id, _) = resolve::existing(transaction, &self.base, at, follow)?;
-                check_set(at.who, transaction.slot_ref(id)?, name, Purpose::Set)?;
+                check_set(at.caller, transaction.slot_ref(id)?, name, Purpose::Set)?;
                 let set = transaction.xattr_set(id, name, value, mode)?;
                 Ok(set.map(|()| id))
             })
@@ -187,7 +192,7 @@ impl Fs {
             .transact_freeing(|transaction| {
                 let (id, _) = resolve::existing(transaction, &self.base, at, follow)?;
                 let slot = transaction.slot(id)?;
-                check_set(at.who, &slot, name, Purpose::Remove)?;
+                check_set(at.caller, &slot, name, Purpose::Remove)?;
                 let is_list = matches!(namespace(&slot, name), Namespace::Acl { .. });
                 match transaction.xattr_remove(id, name)? {
                     true => Ok(id),
@@ -209,7 +214,7 @@ impl Fs {
                 let slot = view.slot_ref(id)?;
                 let mut names = xattr_names(view, slot, id)?;
                 names.retain(|name| match namespace(slot, name) {
-                    Namespace::Trusted => at.who.privileged,
+                    Namespace::Trusted => at.caller.privileged,
                     Namespace::System | Namespace::Unknown => false,
                     _ => true,
                 });
@@ -221,7 +226,7 @@ impl Fs {
     /// Reads an extended attribute of an open file.
     pub async fn fxattr_get(&self, file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
         let id = self.usable(file)?.id;
-        self.xattr_get(At::inode(file.who(), id), Follow::No, name)
+        self.xattr_get(At::inode(file.credentials(), id), Follow::No, name)
             .await
     }
 
@@ -238,20 +243,27 @@ impl Fs {
             return Err(Errno::TOOBIG.into());
         }
         let id = self.usable(file)?.id;
-        self.xattr_set(At::inode(file.who(), id), Follow::No, name, value, mode)
-            .await
+        self.xattr_set(
+            At::inode(file.credentials(), id),
+            Follow::No,
+            name,
+            value,
+            mode,
+        )
+        .await
     }
 
     /// Removes an extended attribute of an open file.
     pub async fn fxattr_remove(&self, file: &OpenFile, name: &[u8]) -> Result<()> {
         let id = self.usable(file)?.id;
-        self.xattr_remove(At::inode(file.who(), id), Follow::No, name)
+        self.xattr_remove(At::inode(file.credentials(), id), Follow::No, name)
             .await
     }
 
     /// Names of the extended attributes of an open file.
     pub async fn fxattr_list(&self, file: &OpenFile) -> Result<Vec<Vec<u8>>> {
         let id = self.usable(file)?.id;
-        self.xattr_list(At::inode(file.who(), id), Follow::No).await
+        self.xattr_list(At::inode(file.credentials(), id), Follow::No)
+            .await
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// May they open an inode in this way?
 fn check_open(
-    who: &Credentials,
+    caller: &Credentials,
     slot: &Slot,
     kind: FileKind,
     flags: OpenFlags,
@@ -31,10 +31,10 @@ fn check_open(
     match kind {
         FileKind::Symlink => return Err(Errno::LOOP),
         FileKind::Directory if writes => return Err(Errno::ISDIR),
-        _ => who.check_access(slot, wanted)?,
+        _ => caller.check_access(slot, wanted)?,
     }
     if flags.contains(OpenFlags::NOATIME) {
-        who.check_owner(slot)?;
+        caller.check_owner(slot)?;
     }
     match kind {
         FileKind::File | FileKind::Directory | FileKind::Blob => Ok(()),
@@ -83,7 +83,7 @@ impl Fs {
                         return Err(Errno::NOTDIR.into());
                     }
                     let slot = view.slot_ref(id)?;
-                    check_open(at.who, slot, kind, flags)?;
+                    check_open(at.caller, slot, kind, flags)?;
                     if flags.writable() && kind == FileKind::File && self.store.is_read_only() {
                         return Err(Errno::ROFS.into());
                     }
@@ -95,7 +95,7 @@ impl Fs {
                 Ok(inode) => (inode, false),
                 Err((parent, name)) => {
                     let make: LocalBoxFuture<'_, _> =
-                        Box::pin(self.create(at.who, parent, &name, New::File, mode));
+                        Box::pin(self.create(at.caller, parent, &name, New::File, mode));
                     match make.await {
                         Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
                         // Another caller made it meanwhile.
@@ -114,13 +114,14 @@ impl Fs {
                 && !flags.contains(OpenFlags::PATH)
                 && let Some(blob) = &inode.blob
             {
-                let truncate: LocalBoxFuture<'_, _> = Box::pin(self.truncate_blob(at.who, blob, 0));
+                let truncate: LocalBoxFuture<'_, _> =
+                    Box::pin(self.truncate_blob(at.caller, blob, 0));
                 if let Err(error) = truncate.await {
                     self.release(inode).await;
                     return Err(error);
                 }
             }
-            return Ok(self.descriptor(inode, flags, at.who));
+            return Ok(self.descriptor(inode, flags, at.caller));
         }
     }
 
@@ -138,8 +139,8 @@ impl Fs {
     /// Makes a blob without a name, of size 0.
     pub async fn create_blob(&self) -> Result<BlobId> {
         let mut slot = fresh_slot(FileKind::Blob, 0o600);
-        let who = Credentials::process();
-        (slot.uid, slot.gid) = (who.uid, who.gid);
+        let caller = Credentials::process();
+        (slot.uid, slot.gid) = (caller.uid, caller.gid);
         self.store
             .transact(|transaction| transaction.create(slot))
             .await

@@ -15,7 +15,7 @@ impl Fs {
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
-        self.truncate_blob(file.who(), inode.content()?, size_bytes)
+        self.truncate_blob(file.credentials(), inode.content()?, size_bytes)
             .await?;
         self.written(file, &inode).await
     }
@@ -32,12 +32,12 @@ impl Fs {
                     FileKind::File | FileKind::Blob => (),
                     _ => return Err(Errno::INVAL.into()),
                 }
-                at.who.check_access(slot, Access::WRITE)?;
+                at.caller.check_access(slot, Access::WRITE)?;
                 Ok(self.acquire(id, kind, slot)?)
             })
             .await?;
         let result = match inode.content() {
-            Ok(blob) => self.truncate_blob(at.who, blob, size_bytes).await,
+            Ok(blob) => self.truncate_blob(at.caller, blob, size_bytes).await,
             Err(error) => Err(error),
         };
         self.release(inode).await;
@@ -47,14 +47,14 @@ impl Fs {
     /// Sets the size; the caller has checked the right to.
     pub(super) async fn truncate_blob(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         blob: &Rc<Blob>,
         size_bytes: u64,
     ) -> Result<()> {
         if size_bytes > adit_store::BLOB_BYTES_MAX {
             return Err(Errno::FBIG.into());
         }
-        self.drop_set_ids(who, blob).await?;
+        self.drop_set_ids(caller, blob).await?;
         self.store.resize(blob, size_bytes).await?;
         self.note_change(blob);
         Ok(())

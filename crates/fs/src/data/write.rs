@@ -131,7 +131,7 @@ impl Fs {
 
     /// EFBIG for a write that ends beyond the largest file: before the set-ID bits go, as on Linux.
     fn check_end(&self, file: &OpenFile, offset: Option<u64>, len: usize) -> Result<()> {
-        if file.who().privileged || !file.flags().writable() {
+        if file.credentials().privileged || !file.flags().writable() {
             return Ok(()); // keeps its set-ID bits, or fails first
         }
         let start = offset.unwrap_or_else(|| file.size_bytes());
@@ -146,10 +146,10 @@ impl Fs {
     pub(crate) async fn writing(&self, file: &OpenFile, nothing: bool) -> Result<Rc<Inode>> {
         let inode = self.writable(file)?;
         if !nothing
-            && !file.who().privileged
+            && !file.credentials().privileged
             && let Some(blob) = &inode.blob
         {
-            let drop: LocalBoxFuture<'_, _> = Box::pin(self.drop_set_ids(file.who(), blob));
+            let drop: LocalBoxFuture<'_, _> = Box::pin(self.drop_set_ids(file.credentials(), blob));
             drop.await?;
         }
         Ok(inode)

@@ -35,7 +35,7 @@ pub(crate) enum Last<'p> {
 /// Where a path leads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'p> {
-    pub(crate) who: &'p Credentials,
+    pub(crate) caller: &'p Credentials,
     /// The directory that holds the last component; for `Root` and `Dot` what is meant itself.
     pub(crate) parent: BlobId,
     /// Last component.
@@ -117,7 +117,7 @@ pub(crate) fn resolve<'p>(
     let _in = breakdown::enter(Layer::Names);
     let mut directory = at.start.unwrap_or(base.root);
     let place = |parent, last, slash, found| Place {
-        who: at.who,
+        caller: at.caller,
         parent,
         last,
         slash,
@@ -152,7 +152,7 @@ pub(crate) fn resolve<'p>(
             let rest = without_slashes(behind);
             let (is_last, slash) = (rest.is_empty(), !behind.is_empty());
             let slot = self::directory(pages, directory)?;
-            at.who.check_search(slot)?;
+            at.caller.check_search(slot)?;
             let last = match component {
                 b"." => Last::Dot,
                 b".." => Last::DotDot,

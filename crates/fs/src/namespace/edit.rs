@@ -45,6 +45,6 @@ pub(crate) fn check_remove(
 ) -> Result<(), Stop> {
     let directory = resolve::directory(transaction, place.parent)?;
     Ok(place
-        .who
+        .caller
         .check_remove(directory, transaction.slot_ref(victim)?)?)
 }

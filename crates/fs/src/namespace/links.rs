@@ -33,7 +33,7 @@ impl Fs {
                 if directory.links == 0 {
                     return Err(Errno::NOENT.into());
                 }
-                at.who.check_add(directory)?;
+                at.caller.check_add(directory)?;
                 if kind == FileKind::Directory {
                     return Err(Errno::PERM.into());
                 }

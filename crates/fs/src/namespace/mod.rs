@@ -78,7 +78,7 @@ impl Fs {
     /// Makes an inode with a name in `parent`.
     pub(crate) async fn create(
         &self,
-        who: &Credentials,
+        caller: &Credentials,
         parent: BlobId,
         name: &Name<'_>,
         new: New<'_>,
@@ -91,12 +91,12 @@ impl Fs {
             .store
             .transact(|transaction| {
                 edit_directory(transaction, parent, now, |transaction, directory| {
-                    who.check_add(directory)?;
-                    if new.is_for_the_privileged() && !who.privileged {
+                    caller.check_add(directory)?;
+                    if new.is_for_the_privileged() && !caller.privileged {
                         return Err(Errno::PERM.into());
                     }
                     let mut slot = fresh;
-                    who.own(&mut slot, directory);
+                    caller.own(&mut slot, directory);
                     // The slot is taken first: if anything fails here, the transaction is dropped
                     // as a whole.
                     let id = transaction.create(slot)?;
@@ -135,7 +135,7 @@ impl Fs {
                 Ok((place.parent, name_or(&place, Errno::EXIST)?))
             })
             .await?;
-        let (id, slot) = self.create(at.who, parent, &name, new, mode).await?;
+        let (id, slot) = self.create(at.caller, parent, &name, new, mode).await?;
         stat_of(id, &slot)
     }
 

@@ -204,7 +204,7 @@ impl<'p> Plan<'p> {
         check_remove(transaction, old, source.0)?;
         match new.found {
             Some(other) => check_remove(transaction, new, other.0)?,
-            None => (new.who).check_add(resolve::directory(transaction, new.parent)?)?,
+            None => (new.caller).check_add(resolve::directory(transaction, new.parent)?)?,
         }
         let is_directory = |inode: (BlobId, FileKind)| inode.1 == FileKind::Directory;
         match new.found.filter(|_| !exchange).map(is_directory) {
@@ -230,7 +230,7 @@ impl<'p> Plan<'p> {
             .flatten()
         {
             if kind == FileKind::Directory {
-                (old.who).check_access(transaction.slot_ref(id)?, Access::WRITE)?;
+                (old.caller).check_access(transaction.slot_ref(id)?, Access::WRITE)?;
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ pub struct OpenFile {
     flags: OpenFlags,
     kind: FileKind,
     blob: BlobId,
-    who: Credentials,
+    credentials: Credentials,
     shared: Option<Arc<BlobShared>>,
     /// Where in the sequence of the blob's IO errors this descriptor is.
     error_seen: AtomicU64,
@@ -29,7 +29,7 @@ impl OpenFile {
         (id, index): (u64, u32),
         flags: OpenFlags,
         inode: &Inode,
-        who: &Credentials,
+        credentials: &Credentials,
     ) -> OpenFile {
         let shared = inode.blob.as_ref().map(|blob| blob.shared.clone());
         let error_seen = shared.as_ref().map_or(0, |shared| shared.error_sequence());
@@ -39,7 +39,7 @@ impl OpenFile {
             flags,
             kind: inode.kind,
             blob: inode.id,
-            who: who.clone(),
+            credentials: credentials.clone(),
             shared,
             error_seen: AtomicU64::new(error_seen),
             closed: AtomicBool::new(false),
@@ -73,8 +73,8 @@ impl OpenFile {
     }
 
     /// The credentials that opened it.
-    pub fn who(&self) -> &Credentials {
-        &self.who
+    pub fn credentials(&self) -> &Credentials {
+        &self.credentials
     }
 
     /// The blob that holds it.
@@ -128,7 +128,7 @@ impl OpenFile {
         self.flags.contains(OpenFlags::DIRECT)
             && self.flags.writable()
             && !self.flags.intersects(OTHERS)
-            && self.who.privileged // who isn't takes set-ID bits away with each write
+            && self.credentials.privileged // other writers clear set-ID bits
     }
 
     /// An overwrite of whole physical blocks of the device without the worker, where their pages

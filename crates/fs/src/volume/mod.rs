@@ -25,7 +25,7 @@ pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// An open volume: the worker state of `Engine<Fs>`. Every operation takes effect completely or not
 /// at all, unless it says otherwise, and obeys the permissions of its caller ([`At`],
-/// [`OpenFile::who`](crate::open::file::OpenFile::who)).
+/// [`OpenFile::credentials`](crate::open::file::OpenFile::credentials)).
 pub struct Fs {
     pub(crate) store: Store,
     pub(crate) base: Base,

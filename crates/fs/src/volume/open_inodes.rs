@@ -96,7 +96,7 @@ impl Fs {
         &self,
         inode: Rc<Inode>,
         flags: OpenFlags,
-        who: &Credentials,
+        caller: &Credentials,
     ) -> Arc<OpenFile> {
         if let Some(blob) = &inode.blob
             && blob.with_slot(|slot| self.wants_access_time(slot))
@@ -104,6 +104,6 @@ impl Fs {
             blob.shared.set_access_due(true);
         }
         let place = self.descriptors.borrow_mut().add(inode.clone(), flags);
-        Arc::new(OpenFile::new(place, flags, &inode, who))
+        Arc::new(OpenFile::new(place, flags, &inode, caller))
     }
 }

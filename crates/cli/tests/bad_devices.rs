@@ -1,5 +1,4 @@
-//! What the commands say when the device under an image fails while they run, and what is there
-//! afterwards.
+//! What the commands say when the device under an image fails while they run, and what is there afterwards.
 
 #[path = "../../client/tests/support/failing.rs"]
 mod failing;

@@ -1,5 +1,4 @@
-//! Commands on a volume that a process has open: looking works, everything else is refused with
-//! that process's name.
+//! Commands on a volume that a process has open: looking works, everything else is refused with that process's name.
 
 mod support;
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Output;
-use support::{Place, noise};
+use support::{Place, is_root, noise};
 
 const PAGE: usize = 4096;
 /// Of a volume of 12 MiB, see docs/format/volume.md.
@@ -122,13 +122,11 @@ fn an_image_is_named_however_short_its_name() {
 
 #[test]
 fn an_image_without_permission_says_so() {
-    // SAFETY: plain system call.
-    let root = unsafe { libc::geteuid() } == 0;
     let place = Place::with_volume();
     std::fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).expect("set");
     let run = |arguments: &[&str]| {
         let mut command = place.command(arguments);
-        if root {
+        if is_root() {
             command.uid(65_534);
         }
         command

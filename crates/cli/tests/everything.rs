@@ -12,14 +12,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{Place, noise};
+use support::{Place, is_root, noise};
 
 const SPARSE_BYTES: u64 = 5 << 30;
 const NOBODY: u32 = 65_534;
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 /// Everything that is known of something of the host.
 #[derive(PartialEq, Debug)]

@@ -10,21 +10,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use support::{LoopDevice, Place};
+use support::{LoopDevice, Place, USER, is_root, kill, owner_command, start};
 
 /// Files that the owner writes and doesn't sync.
 const FILES: usize = 20;
 /// Where a mapping says up to where the journal is durable.
 const HORIZON: u64 = 96;
-/// Somebody else than root.
-const USER: u32 = 4711;
-
-fn is_root() -> bool {
-    // SAFETY: no preconditions.
-    unsafe { libc::geteuid() == 0 }
-}
 
 /// The process that tests kill. It makes 20 files, says that it is ready, and waits; or goes on making files.
 #[test]
@@ -114,29 +107,6 @@ fn in_place(volume: &Volume) {
         std::thread::sleep(Duration::from_millis(5));
     }
     volume.write("/last", "not synced").expect("written");
-}
-
-fn owner_command(volume: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("known"));
-    command
-        .args(["--exact", "the_owner_process", "--ignored", "--nocapture"])
-        .env("ADIT_TEST_VOLUME", volume)
-        .stdout(Stdio::piped());
-    command
-}
-
-/// A process that has the volume open, with 20 files that are on no device.
-fn start(mut command: Command) -> Child {
-    let mut child = command.spawn().expect("it runs");
-    let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
-    let ready = lines.map_while(Result::ok).any(|line| line == "ready");
-    assert!(ready, "the owner has opened the volume");
-    child
-}
-
-fn kill(mut child: Child) {
-    child.kill().expect("killed");
-    child.wait().expect("ended");
 }
 
 /// A volume whose process was killed, with 20 acknowledged files.

@@ -3,9 +3,9 @@
 mod support;
 
 use adit::{OpenOptions, Volume, VolumeOptions};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use support::{LoopDevice, Place, noise};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use support::{LoopDevice, Place, USER, is_root, kill, noise, owner_command, start};
 
 /// Opens `v.adit` in this process.
 fn open(place: &Place) -> Volume {
@@ -223,33 +223,10 @@ fn the_owner_process() {
     }
 }
 
-/// Starts a process that has the volume open, perhaps as another user.
-fn owner(place: &Place, uid: Option<u32>) -> Child {
-    use std::os::unix::process::CommandExt;
-    let mut command = Command::new(std::env::current_exe().expect("known"));
-    command
-        .args(["--exact", "the_owner_process", "--ignored", "--nocapture"])
-        .env("ADIT_TEST_VOLUME", address(place))
-        .stdout(Stdio::piped());
-    if let Some(uid) = uid {
-        command.uid(uid);
-    }
-    let mut child = command.spawn().expect("it runs");
-    let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
-    let ready = lines.map_while(Result::ok).any(|line| line == "ready");
-    assert!(ready, "the owner has opened the volume");
-    child
-}
-
-fn kill(mut child: Child) {
-    child.kill().expect("killed");
-    child.wait().expect("ended");
-}
-
 #[test]
 fn once_the_owner_is_killed_commands_work_directly() {
     let place = Place::with_volume();
-    let child = owner(&place, None);
+    let child = start(owner_command(&place.path("v.adit")));
     assert_eq!(place.ok(&["ls", "v.adit"]), "from-owner\n");
     let info = place.ok(&["info", "v.adit"]);
     assert!(
@@ -266,7 +243,7 @@ fn once_the_owner_is_killed_commands_work_directly() {
 #[test]
 fn an_owner_that_is_stopped_is_named_and_not_waited_for_long() {
     let place = Place::with_volume();
-    let child = owner(&place, None);
+    let child = start(owner_command(&place.path("v.adit")));
     let (pid, mut status) = (child.id() as libc::pid_t, 0);
     // SAFETY: a child of ours. It is stopped only when the kernel says so.
     unsafe {
@@ -284,11 +261,9 @@ fn an_owner_that_is_stopped_is_named_and_not_waited_for_long() {
 
 #[test]
 fn root_sees_the_volume_of_another_user() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return adit_skip::skip("only root can be another user");
     }
-    const USER: u32 = 4711;
     let place = Place::with_volume();
     for path in [place.path("."), place.path("v.adit")] {
         std::os::unix::fs::chown(path, Some(USER), None).expect("given away");
@@ -301,7 +276,9 @@ fn root_sees_the_volume_of_another_user() {
     if !reachable.is_ok_and(|status| status.success()) {
         return adit_skip::skip(format!("no other user may run {}", program.display()));
     }
-    let child = owner(&place, Some(USER));
+    let mut command = owner_command(&place.path("v.adit"));
+    command.uid(USER);
+    let child = start(command);
     assert_eq!(place.ok(&["ls", "v.adit"]), "from-owner\n");
     kill(child);
 }

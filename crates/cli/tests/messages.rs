@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use support::Place;
+use support::{Place, is_root};
 
 /// What a mount takes beside a busy machine, with the 5 seconds of write-back.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -113,9 +113,7 @@ trap 'umount -l mnt 2>umount || true' EXIT
 
 impl Machine {
     fn new() -> Option<Machine> {
-        // SAFETY: no preconditions.
-        let root = unsafe { libc::geteuid() } == 0;
-        if !root || !Path::new("/dev/fuse").exists() || !Filter::works() {
+        if !is_root() || !Path::new("/dev/fuse").exists() || !Filter::works() {
             adit_skip::skip("that takes root, /dev/fuse and seccomp");
             return None;
         }

@@ -2,8 +2,9 @@
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -134,6 +135,37 @@ pub fn tree(top: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     }
     found.sort();
     found
+}
+
+/// A user other than root.
+pub const USER: u32 = 4711;
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The test `the_owner_process` of this program, as a process that opens this volume.
+pub fn owner_command(volume: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("known"));
+    command
+        .args(["--exact", "the_owner_process", "--ignored", "--nocapture"])
+        .env("ADIT_TEST_VOLUME", volume)
+        .stdout(Stdio::piped());
+    command
+}
+
+/// Starts a process, and waits until it says that it is ready.
+pub fn start(mut command: Command) -> Child {
+    let mut child = command.spawn().expect("it runs");
+    let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
+    let ready = lines.map_while(Result::ok).any(|line| line == "ready");
+    assert!(ready, "the owner has opened the volume");
+    child
+}
+
+pub fn kill(mut child: Child) {
+    child.kill().expect("killed");
+    child.wait().expect("ended");
 }
 
 /// A loop device, given back at the end.

@@ -333,7 +333,10 @@ fn a_mapping_with_another_versions_name_refuses_the_opening_and_can_be_removed()
     std::fs::rename(&path, &old).expect("renamed");
     let errors = place.fails(1, &["mkdir", "v.adit", "/d"]);
     let old = old.to_str().expect("text");
-    assert!(errors.contains("EOWNERDEAD") && errors.contains(old), "{errors}");
+    assert!(
+        errors.contains("EOWNERDEAD") && errors.contains(old),
+        "{errors}"
+    );
     let removed = place.ok(&["mappings", "--remove", old]);
     assert!(removed.contains("unsaved: 80 KiB"), "{removed}");
     place.ok(&["mkdir", "v.adit", "/d"]);
@@ -342,7 +345,11 @@ fn a_mapping_with_another_versions_name_refuses_the_opening_and_can_be_removed()
     let other = place.path("adit-notes");
     std::fs::write(&other, "kept").expect("written");
     let other = other.to_str().expect("text");
-    assert!(place.fails(1, &["mappings", "--remove", other]).contains("EINVAL"));
+    assert!(
+        place
+            .fails(1, &["mappings", "--remove", other])
+            .contains("EINVAL")
+    );
 }
 
 #[test]

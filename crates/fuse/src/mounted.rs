@@ -156,7 +156,7 @@ impl Mounted {
 }
 
 /// The caller of a request. The kernel has checked its permissions.
-pub(crate) fn who(request: &Request) -> Credentials {
+pub(crate) fn caller(request: &Request) -> Credentials {
     let mut credentials = Credentials::user(request.uid(), request.gid(), &[]);
     credentials.privileged = true;
     credentials

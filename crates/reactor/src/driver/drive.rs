@@ -44,7 +44,9 @@ impl Core {
             };
             turn.run()
         };
-        self.deliver_wakeups(deferred, &step);
+        if !deferred.is_empty() {
+            self.deliver_wakeups(deferred, &step);
+        }
         mem::forget(abort);
         step
     }

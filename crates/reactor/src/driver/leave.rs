@@ -119,6 +119,7 @@ pub(crate) struct DeferredWakeups {
 }
 
 impl DeferredWakeups {
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.sleepers.is_empty()
             && self.wakers.is_empty()
@@ -131,9 +132,6 @@ impl Core {
     /// Delivers them, without the lock. `step` is the thread's next one.
     pub(super) fn deliver_wakeups(&self, deferred: DeferredWakeups, step: &NextStep) {
         debug_assert!(!self.is_driven_here(), "deferred until after the release");
-        if deferred.is_empty() {
-            return;
-        }
         if let Some(doorbell) = &deferred.doorbell {
             let _in = breakdown::enter(Layer::Device);
             if let Err(error) = doorbell.ring() {

@@ -13,7 +13,8 @@
 //! 2. Versions of a sector ascend by the number of their write.
 //! 3. A cut changes no durable sector except to a newer version.
 //!
-//! A sector has 512 bytes: the unit that the device writes atomically.
+//! A sector has 512 bytes: the unit that the device writes atomically, unless [`Disk::atomic_sectors`]
+//! says more.
 
 use super::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,8 @@ pub(super) struct Disk {
     volatile: BTreeMap<u64, Vec<Version>>,
     /// A planted bug: flushes and durable writes succeed without effect.
     pub(super) ignores_flushes: bool,
+    /// Sectors of a physical block, which a power cut does not tear.
+    pub(super) atomic_sectors: u64,
 }
 
 fn sector_of(byte: u64) -> u64 {
@@ -81,6 +84,7 @@ impl Disk {
             durable: BTreeMap::new(),
             volatile: BTreeMap::new(),
             ignores_flushes: false,
+            atomic_sectors: 1,
         }
     }
 
@@ -157,13 +161,17 @@ impl Disk {
         let fates = Fate::choose(&writes, random);
         // For each write: did sectors of it survive, and were sectors of it lost?
         let mut seen: BTreeMap<u64, (bool, bool)> = BTreeMap::new();
+        // For each write that is torn: which of its blocks survive.
+        let mut blocks: BTreeMap<(u64, u64), bool> = BTreeMap::new();
         for (sector, versions) in volatile {
             let mut kept = None;
             for version in versions {
                 let keeps = match fates[&version.write] {
                     Fate::Kept => true,
                     Fate::Lost => false,
-                    Fate::Torn => random.chance(1, 2),
+                    Fate::Torn => *blocks
+                        .entry((version.write, sector / self.atomic_sectors))
+                        .or_insert_with(|| random.chance(1, 2)),
                 };
                 let (left, gone) = seen.entry(version.write).or_default();
                 match keeps {
@@ -314,6 +322,18 @@ mod tests {
             [1, 2, 2, 0, 3],
         ];
         let expected = expected.map(|sectors| [&sectors[..], &[0; 3]].concat());
+        assert_eq!(left, BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn sectors_of_a_physical_block_survive_together() {
+        let scratch = Scratch::new("disk-blocks").expect("a folder");
+        let left = leavings(&scratch, |disk| {
+            disk.atomic_sectors = 4;
+            write(disk, 1, 2, 4);
+        });
+        let expected = [[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]];
+        let expected = expected.map(|sectors| [&[0; 2], &sectors[..], &[0; 2]].concat());
         assert_eq!(left, BTreeSet::from(expected));
     }
 

@@ -14,7 +14,10 @@ use std::thread;
 
 /// The guest's disks: name and QEMU device. A virtio disk has no FUA; an NVMe disk has.
 pub(super) const DISKS: [(&str, &str); 3] = [
-    ("ext4", "virtio-blk-pci,drive=ext4,write-cache=on"),
+    (
+        "ext4",
+        "virtio-blk-pci,drive=ext4,write-cache=on,physical_block_size=4096",
+    ),
     ("disk", "virtio-blk-pci,drive=disk,write-cache=on"),
     ("rocksdb", "nvme,drive=rocksdb,serial=rocksdb"),
 ];

@@ -442,7 +442,7 @@ impl Checker<'_> {
                     return Err(error);
                 }
                 let what = format!("its {name} is blob {slot}.{generation}: {}", error.what());
-                let consequence = "the file system can't be mounted";
+                let consequence = "the file system can't be opened";
                 self.problem(&place, what, consequence);
             }
         }

@@ -1,26 +1,25 @@
-//! Pages lent to any thread that writes past the cache: it writes to the device by itself, without
-//! the worker (decision 0017).
+//! Write grants: any thread may overwrite the granted pages on the device, without the worker
+//! (decision 0017).
 //!
-//! The worker lends pages of a blob while it holds both of the blob's locks shared, and goes on
-//! holding them until it has the pages back. So whoever wants a lock exclusively (truncation,
-//! deletion, writes to the cache, write-back) waits until then, and who forgets to ask for them
-//! waits for ever instead of writing to pages that are another blob's.
+//! The worker grants pages of a blob while it holds both of the blob's locks shared, and holds them
+//! until the grant ends. Truncation, deletion, cached writes and write-back need a lock exclusively,
+//! so they recall the grant and wait for its end. Forgetting to recall deadlocks; it never corrupts.
 //!
 //! ```text
 //!            grant_writes()               recall(), somebody inside          the last one leaves, and tells the worker
-//! not lent ─────────► OPEN ─────────────────────────────► RECALLED ────────────────────────────────► not lent
+//! NONE     ─────────► OPEN ─────────────────────────────► RECALLED ────────────────────────────────► NONE
 //!              ▲        │ recall(), nobody inside                        (end_grant)
-//!              └────────┴──────────────────────────► not lent (end_grant)
+//!              └────────┴──────────────────────────► NONE (end_grant)
 //! ```
 //! Invariants:
-//! 1. While pages are lent, no frame holds one of them and the map doesn't change. Who brings a
-//!    page of the blob into the cache without an exclusive lock (`load_data`) recalls them behind
-//!    its entering, and waits, before it reads the device.
-//! 2. Who is inside is counted; a count is taken back after the write, and after the write was
-//!    noted. Whoever finds OPEN on entering is waited for. Whoever takes the last count back from
-//!    RECALLED tells the worker.
-//! 3. The blob stays among the dirty ones meanwhile, so whoever makes things durable recalls first,
-//!    and hears of what was written.
+//! 1. While a grant is out, no frame holds a granted page and the map doesn't change. `load_data`,
+//!    which has no exclusive lock, enters its frame into the index, recalls, and waits for the end
+//!    of the grant before it reads the device.
+//! 2. A writer counts itself on entering, and takes its count back after it has written and noted
+//!    the write. The worker waits for each writer that found OPEN on entering. The last writer to
+//!    leave a RECALLED grant tells the worker.
+//! 3. The blob stays on the dirty list meanwhile, so an fsync recalls the grant first and learns of
+//!    the writes.
 
 #[cfg(all(test, loom))]
 mod models;

@@ -1,7 +1,7 @@
 //! Repair below the names: afterwards the store opens, and everything in it is what it has to be.
 //!
 //! ```text
-//!   superblock, journal (recovery.rs, leniently) -> state page, group maps
+//!   superblock, journal (recovery/replay.rs, leniently) -> state page, group maps
 //!     -> survey (every slot, every map) -> strays -> rebuild -> survey …      until nothing is found
 //!     -> group maps and state page as they follow from the survey
 //! ```

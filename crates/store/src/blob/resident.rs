@@ -6,7 +6,7 @@
 //!
 //! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation:
 //! whoever changes the map or relies on it across IO), then `lock` (shared: reads; exclusive:
-//! writes). Exclusively only by `Store::lock_map` and `Store::lock`, which ask for lent pages first
+//! writes). Exclusively only by `Store::lock_map` and `Store::lock`, which recall grants first
 //! (`blob/write_grant`): otherwise it is waited for ever.
 
 use super::{BlobShared, Streams, WriteGrant};

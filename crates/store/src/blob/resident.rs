@@ -7,7 +7,7 @@
 //! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation:
 //! whoever changes the map or relies on it across IO), then `lock` (shared: reads; exclusive:
 //! writes). Exclusively only by `Store::lock_map` and `Store::lock`, which recall grants first
-//! (`blob/write_grant`): otherwise it is waited for ever.
+//! (`blob/write_grant`): forgetting to recall deadlocks.
 
 use super::{BlobShared, Streams, WriteGrant};
 use crate::cache::{FrameKey, Frames};

@@ -3,7 +3,8 @@
 //!
 //! The worker grants pages of a blob while it holds both of the blob's locks shared, and holds them
 //! until the grant ends. Truncation, deletion, cached writes and write-back need a lock
-//! exclusively, so they recall the grant and wait for its end. Forgetting to recall deadlocks; it never corrupts.
+//! exclusively, so they recall the grant and wait for its end. Forgetting to recall deadlocks; it
+//! never corrupts.
 //!
 //! ```text
 //!            grant_writes()               recall(), somebody inside          the last one leaves, and tells the worker

@@ -2,9 +2,10 @@
 //!
 //! A direct read takes what the cache has from the cache and the rest from the device; where
 //! nothing newer than the device is known, the calling thread does that without the worker
-//! (`blob/published`). A direct write of whole physical blocks of the device, in mapped, written pages,
-//! goes straight to them and drops their frames, before and after, so that no reader keeps a page
-//! that it loaded meanwhile; then they are granted, so the next write needs no worker (`blob/write_grant`).
+//! (`blob/published`). A direct write of whole physical blocks of the device, in mapped, written
+//! pages, goes straight to them and drops their frames, before and after, so that no reader keeps a
+//! page that it loaded meanwhile; then they are granted, so the next write needs no worker
+//! (`blob/write_grant`).
 //! All else (unaligned, new or live pages) takes the cached path and is written back before the
 //! call returns. So it is for all of it where data has checksums: see `Store::overwrite`.
 

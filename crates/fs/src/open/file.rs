@@ -132,7 +132,7 @@ impl OpenFile {
     }
 
     /// An overwrite of whole physical blocks of the device without the worker, where their pages
-    /// are lent. The caller must do what the result asks for (`Fs::end_direct_writes`).
+    /// are granted. The caller must do what the result asks for (`Fs::end_direct_writes`).
     pub fn try_write(&self, offset: u64, data: &[u8]) -> DirectWrite {
         match &self.shared {
             Some(shared) if self.writes_past_worker() && !self.closed.load(Ordering::Relaxed) => {

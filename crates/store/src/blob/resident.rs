@@ -63,9 +63,9 @@ pub struct Blob {
     pub(crate) publish_after: Cell<u32>,
     /// Pages are granted: both locks are held shared for those who write without the worker.
     pub(crate) granted: Cell<bool>,
-    /// Direct writes until the worker lends again.
+    /// Direct writes until the worker grants again.
     pub(crate) grant_after: Cell<u32>,
-    /// How many more, since what was lent came back unused.
+    /// How many more, since the last grant came back unused.
     pub(crate) grant_pause: Cell<u32>,
     /// Who waits for the pages without a place in a lock's queue.
     pub(crate) recalling: Cell<u32>,

@@ -112,9 +112,9 @@ pub struct StoreState {
     /// On a volume whose data has checksums.
     pub(crate) checksums: Option<Checksums>,
     pub(crate) blobs: BlobTable,
-    /// A frame finished loading, or left write-back, or lent pages came back.
+    /// A frame finished loading, or left write-back, or a write grant came back.
     pub(crate) frame_idle: Event,
-    /// Pages may be lent to who writes without the worker.
+    /// Write grants may be given.
     pub(crate) grants_writes: Cell<bool>,
     /// Loads of data under way, whose frames nobody else can have.
     pub(crate) loading: Cell<u32>,

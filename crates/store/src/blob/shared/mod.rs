@@ -173,7 +173,7 @@ impl BlobShared {
     }
 
     /// Overwrites whole physical blocks of the device without the worker, where their pages are
-    /// lent (`blob/write_grant`).
+    /// granted (`blob/write_grant`).
     pub fn try_write_direct(&self, offset: u64, data: &[u8]) -> DirectWrite {
         let no = DirectWrite::default();
         let Some(direct) = self.direct.get() else {
@@ -208,7 +208,7 @@ impl BlobShared {
         })
     }
 
-    /// What is lent, if anything ever was.
+    /// The write grant, if there ever was one.
     pub(crate) fn write_grant(&self) -> Option<&WriteGrant> {
         self.direct.get().map(|direct| &direct.grant)
     }
@@ -268,7 +268,7 @@ impl BlobShared {
 
 impl DirectIo {
     /// Writes whole physical blocks for who is inside the grant; false: their pages are not all
-    /// lent, or it failed, and the worker says how.
+    /// granted, or it failed, and the worker says how.
     fn write(&self, offset: u64, data: &[u8]) -> bool {
         let found = find(&self.grant.extents, self.write_unit, offset, data.len());
         let (Some((_, place)), Some(device)) = (found, self.device.0.upgrade()) else {

@@ -39,7 +39,7 @@ const INSIDE: u32 = RECALLED - 1;
 pub(crate) struct WriteGrant {
     /// OPEN, RECALLED, and how many are inside.
     word: AtomicU32,
-    /// What is lent.
+    /// What is granted.
     pub(crate) extents: PublishedExtents,
     /// Somebody has written.
     written: AtomicBool,
@@ -48,13 +48,13 @@ pub(crate) struct WriteGrant {
 }
 
 impl WriteGrant {
-    /// Any thread: goes inside, if something is lent. `Err(true)`: not, and the worker must be
+    /// Any thread: goes inside, if something is granted. `Err(true)`: not, and the worker must be
     /// told.
     pub(crate) fn enter(&self) -> Result<(), bool> {
         if self.word.load(Ordering::Relaxed) & OPEN == 0 {
             return Err(false);
         }
-        // Acquire: what is lent was told before it was opened.
+        // Acquire: the extents were published before it was opened.
         if self.word.fetch_add(1, Ordering::Acquire) & OPEN == 0 {
             return Err(self.leave());
         }

@@ -9,13 +9,13 @@ use adit_reactor::sync::WriteGuard;
 use std::mem;
 use std::rc::Rc;
 
-/// Direct writes through the worker before it asks again whether it can lend their pages.
+/// Direct writes through the worker before it asks again whether it can grant their pages.
 const GRANT_AFTER: u32 = 16;
 
-/// Direct writes that it waits at most because nobody used what was lent.
+/// Direct writes that it waits at most because nobody used the last grant.
 const GRANT_PAUSE_MAX: u32 = 255;
 
-/// Pages around a write that are lent if they are not cached, or leave the cache because nobody
+/// Pages around a write that are granted if they are not cached, or leave the cache because nobody
 /// looks at them.
 const GRANT_PAGES_MAX: u32 = 1 << 11;
 
@@ -115,7 +115,7 @@ impl Store {
         self.frame_idle.notify_all();
     }
 
-    /// After a direct write: lends the page and those around it that no frame holds, as far as its
+    /// After a direct write: grants the page and those around it that no frame holds, as far as its
     /// extent goes. The caller holds both locks shared and doesn't give way in between.
     pub(crate) fn grant_writes(&self, blob: &Rc<Blob>, page: u32) {
         debug_assert!(

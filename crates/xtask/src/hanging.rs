@@ -88,7 +88,8 @@ mod tests {
         assert!(!shell.wait().expect("ended").success());
         // It dies when it is next scheduled, and is a zombie until its parent waits for it.
         let stat = format!("/proc/{}/stat", sleeping[0]);
-        while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
+        let sleeps = |stat: String| stat.contains("(sleep) ") && !stat.contains(") Z");
+        while fs::read_to_string(&stat).is_ok_and(sleeps) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }

@@ -138,9 +138,8 @@ impl Journal {
             for (index, frame) in sealed.frames.iter().enumerate() {
                 cache.publish_journal_buffer(*frame, sealed.lsn + index as u64);
             }
-            for key in &sealed.keys {
-                self.note_live(cache, *key, sealed.lsn);
-            }
+            self.open
+                .clear(|key| self.note_live(cache, key, sealed.lsn));
             self.frees.seal(self.ring.next());
         }
         self.images.start_if_wanted(self.ring.next());

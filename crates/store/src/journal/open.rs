@@ -34,8 +34,6 @@ pub(crate) struct Sealed {
     pub(crate) lsn: u64,
     /// Its journal pages.
     pub(crate) frames: SmallVec<[FrameId; 8]>,
-    /// The frames that it has records of.
-    pub(super) keys: Vec<FrameKey>,
 }
 
 impl OpenTransaction {
@@ -96,6 +94,12 @@ impl OpenTransaction {
             .set(self.bytes.get() + CHECKSUM_RECORD_BYTES + zero);
     }
 
+    /// It was sealed: it is empty again, after `f` has had the keys of its frames.
+    pub(super) fn clear(&self, f: impl FnMut(FrameKey)) {
+        self.frames.borrow_mut().drain(..).for_each(f);
+        self.bytes.set(0);
+    }
+
     /// Calls `f` with the keys of its frames.
     pub(super) fn for_each(&self, f: impl FnMut(&FrameKey)) {
         self.frames.borrow().iter().for_each(f);
@@ -153,9 +157,7 @@ impl OpenTransaction {
         let pages = encoder.finish(volume, self.epoch, lsn, ring.horizon());
         assert_eq!(ring.reserve(pages), lsn);
         assert_eq!(pages, frames.len() as u64, "an LSN for each page");
-        let keys = open.drain(..).collect();
-        self.bytes.set(0);
-        Some(Sealed { lsn, frames, keys })
+        Some(Sealed { lsn, frames })
     }
 }
 

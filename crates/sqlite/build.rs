@@ -1,4 +1,5 @@
-//! Compiles the VFS of plugins/sqlite for static linking, over the SQLite that libsqlite3-sys links.
+//! Compiles the VFS of plugins/sqlite for static linking, over the SQLite that libsqlite3-sys
+//! links.
 
 fn main() {
     let sources = "../../plugins/sqlite";

@@ -28,7 +28,8 @@ class Lock final : public rocksdb::FileLock {
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------ files
+// ------------------------------------------------------------------------------------------------
+// files
 
 IOStatus AditFileSystem::NewSequentialFile(const std::string& path, const FileOptions& options,
                                            std::unique_ptr<rocksdb::FSSequentialFile>* result,
@@ -100,7 +101,8 @@ IOStatus AditFileSystem::NewRandomRWFile(const std::string& path, const FileOpti
                                          std::unique_ptr<rocksdb::FSRandomRWFile>* result,
                                          IODebugContext*) {
   result->reset();
-  // As RocksDB's own file systems do, and against the comment in its header: a file that isn't there is an error.
+  // As RocksDB's own file systems do, and against the comment in its header: a file that isn't
+  // there is an error.
   const bool direct = options.use_direct_reads && options.use_direct_writes;
   adit_file* file = nullptr;
   const int opened = adit_open(volume(), path.c_str(), ADIT_O_RDWR | DirectFlag(direct), 0, &file);
@@ -121,7 +123,8 @@ IOStatus AditFileSystem::NewDirectory(const std::string& path, const IOOptions&,
   return IOStatus::OK();
 }
 
-// ------------------------------------------------------------------------------------------------ names
+// ------------------------------------------------------------------------------------------------
+// names
 
 IOStatus AditFileSystem::FileExists(const std::string& path, const IOOptions&, IODebugContext*) {
   adit_stat stat = ADIT_STAT_INIT;
@@ -217,7 +220,8 @@ IOStatus AditFileSystem::LinkFile(const std::string& existing, const std::string
   return ToStatus(adit_link(volume(), existing.c_str(), path.c_str()), path);
 }
 
-// ------------------------------------------------------------------------------------------------ attributes
+// ------------------------------------------------------------------------------------------------
+// attributes
 
 IOStatus AditFileSystem::GetFileSize(const std::string& path, const IOOptions&, uint64_t* size,
                                      IODebugContext*) {
@@ -271,7 +275,8 @@ IOStatus AditFileSystem::GetFreeSpace(const std::string& path, const IOOptions&,
   return ToStatus(result, path);
 }
 
-// ------------------------------------------------------------------------------------------------ asynchronous
+// ------------------------------------------------------------------------------------------------
+// asynchronous
 
 IOStatus AditFileSystem::Poll(std::vector<void*>& io_handles, size_t) {
   for (void* handle : io_handles) static_cast<AsyncRead*>(handle)->Finish();
@@ -282,7 +287,8 @@ IOStatus AditFileSystem::AbortIO(std::vector<void*>& io_handles) {
   return Poll(io_handles, io_handles.size());
 }
 
-// ------------------------------------------------------------------------------------------------ locks and the rest
+// ------------------------------------------------------------------------------------------------
+// locks and the rest
 
 IOStatus AditFileSystem::LockFile(const std::string& path, const IOOptions&,
                                   rocksdb::FileLock** lock, IODebugContext*) {
@@ -290,7 +296,8 @@ IOStatus AditFileSystem::LockFile(const std::string& path, const IOOptions&,
   adit_file* file = nullptr;
   int result = adit_open(volume(), path.c_str(), ADIT_O_RDWR | ADIT_O_CREAT, kFileMode, &file);
   if (result < 0) return Failure(result, path);
-  // The lock belongs to this handle, not to the process: so it also keeps two DBs of one process apart.
+  // The lock belongs to this handle, not to the process: so it also keeps two DBs of one process
+  // apart.
   result = adit_flock(file, ADIT_LOCK_EXCLUSIVE | ADIT_LOCK_NONBLOCKING);
   if (result < 0) {
     IOStatus status = result == -EWOULDBLOCK

@@ -1,12 +1,12 @@
 // rocksdb::FileSystem on one Adit volume.
 //
 // Loading this library registers it: FileSystem::CreateFromString(..., "adit://ADDRESS", &fs), and
-// whatever is built on that (db_bench --fs_uri, ldb --fs_uri, Env::CreateFromUri), then opens the volume at
-// ADDRESS. A program that links the library can call NewAditFileSystem instead.
+// whatever is built on that (db_bench --fs_uri, ldb --fs_uri, Env::CreateFromUri), then opens the
+// volume at ADDRESS. A program that links the library can call NewAditFileSystem instead.
 //
-// Invariants: every path is inside the volume, and nothing is written outside it (LOG, LOCK and OPTIONS included);
-// no function throws. A logger is RocksDB's own, which writes through NewWritableFile below; Adit's
-// messages go there, too.
+// Invariants: every path is inside the volume, and nothing is written outside it (LOG, LOCK and
+// OPTIONS included); no function throws. A logger is RocksDB's own, which writes through
+// NewWritableFile below; Adit's messages go there, too.
 #pragma once
 
 #include <memory>
@@ -86,7 +86,8 @@ class AditFileSystem final : public rocksdb::FileSystem {
   IOStatus GetFreeSpace(const std::string& path, const IOOptions&, uint64_t* bytes,
                         IODebugContext*) override;
 
-  // Asynchronous reads. AbortIO waits too: the memory of a read can't be had back before it is done.
+  // Asynchronous reads. AbortIO waits too: the memory of a read can't be had back before it is
+  // done.
   IOStatus Poll(std::vector<void*>& io_handles, size_t min_completions) override;
   IOStatus AbortIO(std::vector<void*>& io_handles) override;
 

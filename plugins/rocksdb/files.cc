@@ -9,7 +9,8 @@
 
 namespace adit_rocksdb {
 
-// ------------------------------------------------------------------------------------------------ all files
+// ------------------------------------------------------------------------------------------------
+// all files
 
 IOStatus Handle::Read(uint64_t offset, size_t len, Slice* result, char* scratch) const {
   const int64_t got = adit_pread(file_, scratch, len, offset);
@@ -36,7 +37,8 @@ size_t Handle::UniqueId(uint64_t volume_id, char* id, size_t max_size) const {
   return static_cast<size_t>(end - id);
 }
 
-// ------------------------------------------------------------------------------------------------ sequential
+// ------------------------------------------------------------------------------------------------
+// sequential
 
 IOStatus SequentialFile::Read(size_t len, const IOOptions&, Slice* result, char* scratch,
                               IODebugContext*) {
@@ -55,7 +57,8 @@ IOStatus SequentialFile::Skip(uint64_t len) {
   return IOStatus::OK();
 }
 
-// ------------------------------------------------------------------------------------------------ random access
+// ------------------------------------------------------------------------------------------------
+// random access
 
 IOStatus RandomAccessFile::Read(uint64_t offset, size_t len, const IOOptions&, Slice* result,
                                 char* scratch, IODebugContext*) const {
@@ -93,7 +96,8 @@ AsyncRead::AsyncRead(const rocksdb::FSReadRequest& request, ReadCallback callbac
 }
 
 AsyncRead::~AsyncRead() {
-  // RocksDB polls or aborts before it deletes. Should it not, its memory must still outlast the read.
+  // RocksDB polls or aborts before it deletes. Should it not, its memory must still outlast the
+  // read.
   if (op_ != nullptr) adit_op_wait(op_);
   adit_op_release(op_);
 }
@@ -127,7 +131,8 @@ size_t RandomAccessFile::GetUniqueId(char* id, size_t max_size) const {
   return handle_.UniqueId(volume_id_, id, max_size);
 }
 
-// ------------------------------------------------------------------------------------------------ writable
+// ------------------------------------------------------------------------------------------------
+// writable
 
 WritableFile::WritableFile(adit_file* file, const std::string& path, const FileOptions& options,
                            uint64_t size, uint64_t volume_id)
@@ -141,7 +146,8 @@ WritableFile::WritableFile(adit_file* file, const std::string& path, const FileO
 WritableFile::~WritableFile() { Close(IOOptions(), nullptr).PermitUncheckedError(); }
 
 IOStatus WritableFile::Append(const Slice& data, const IOOptions&, IODebugContext*) {
-  // Not adit_append: preallocation without keep_size, or reuse of an old log, puts the end elsewhere.
+  // Not adit_append: preallocation without keep_size, or reuse of an old log, puts the end
+  // elsewhere.
   const int64_t written = adit_pwrite(handle_.get(), data.data(), data.size(), size_);
   if (__builtin_expect(written < 0, 0)) return Failure(written, handle_.path());
   size_ += data.size();
@@ -200,7 +206,8 @@ size_t WritableFile::GetUniqueId(char* id, size_t max_size) const {
   return handle_.UniqueId(volume_id_, id, max_size);
 }
 
-// ------------------------------------------------------------------------------------------------ random read-write
+// ------------------------------------------------------------------------------------------------
+// random read-write
 
 IOStatus RandomRWFile::Write(uint64_t offset, const Slice& data, const IOOptions&, IODebugContext*) {
   return ToStatus(adit_pwrite(handle_.get(), data.data(), data.size(), offset), handle_.path());
@@ -219,7 +226,8 @@ IOStatus RandomRWFile::Fsync(const IOOptions&, IODebugContext*) {
   return ToStatus(adit_fsync(handle_.get()), handle_.path());
 }
 
-// ------------------------------------------------------------------------------------------------ directories
+// ------------------------------------------------------------------------------------------------
+// directories
 
 IOStatus Directory::Fsync(const IOOptions&, IODebugContext*) {
   return ToStatus(adit_fsync(handle_.get()), handle_.path());

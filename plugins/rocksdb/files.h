@@ -1,11 +1,12 @@
 // Open files of RocksDB on open files of Adit.
 //
-// Invariants: each call of RocksDB that does IO is one call of adit.h, without a copy or an allocation in
-// between; positions are kept here, so files can be preallocated beyond their size. A file belongs to
-// its volume's AditFileSystem, which RocksDB keeps alive for longer.
+// Invariants: each call of RocksDB that does IO is one call of adit.h, without a copy or an
+// allocation in between; positions are kept here, so files can be preallocated beyond their size. A
+// file belongs to its volume's AditFileSystem, which RocksDB keeps alive for longer.
 //
-// Not here: buffering, which RocksDB's WritableFileWriter does above; hints (Hint, InvalidateCache), which Adit's
-// cache does without; Prefetch, whose default answer, NotSupported, makes RocksDB read ahead into its own memory.
+// Not here: buffering, which RocksDB's WritableFileWriter does above; hints (Hint,
+// InvalidateCache), which Adit's cache does without; Prefetch, whose default answer, NotSupported,
+// makes RocksDB read ahead into its own memory.
 #pragma once
 
 #include <string>
@@ -72,7 +73,8 @@ class Handle {
   IOStatus Read(uint64_t offset, size_t len, Slice* result, char* scratch) const;
   IOStatus Close();
 
-  // ino, generation and volume, each as a varint: what RocksDB takes for an id that is never used twice.
+  // ino, generation and volume, each as a varint: what RocksDB takes for an id that is never used
+  // twice.
   size_t UniqueId(uint64_t volume_id, char* id, size_t max_size) const;
 
  private:

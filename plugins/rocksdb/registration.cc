@@ -1,7 +1,8 @@
 // Makes RocksDB's object registry know adit://ADDRESS as soon as this library is loaded.
 //
-// Loaded how: linked, dlopen'ed, or LD_PRELOAD'ed into a program that knows nothing of it. librocksdb is a
-// dependency of this library, so its statics are ready before this initializer runs.
+// Loaded how: linked, dlopen'ed, or LD_PRELOAD'ed into a program that knows nothing of it.
+// librocksdb is a dependency of this library, so its statics are ready before this initializer
+// runs.
 #include <cstring>
 
 #include "adit_file_system.h"

@@ -14,15 +14,17 @@ namespace adit_rocksdb {
 
 namespace {
 
-// One open volume. `handle` outlives the Volume that owned it when files of a DB that was never closed keep it open.
+// One open volume. `handle` outlives the Volume that owned it when files of a DB that was never
+// closed keep it open.
 struct Entry {
   adit_volume* handle = nullptr;
   const Volume* owner = nullptr;  // who closes it
   std::weak_ptr<Volume> volume;   // the owner, unless it is going
 };
 
-// What is open. Invariant: a handle is opened, closed and changes its owner under the mutex, so that whoever opens a
-// volume finds it open, and shares or inherits it, or finds it closed; never on the way.
+// What is open. Invariant: a handle is opened, closed and changes its owner under the mutex, so
+// that whoever opens a volume finds it open, and shares or inherits it, or finds it closed; never
+// on the way.
 class Registry {
  public:
   std::shared_ptr<Volume> Open(const std::string& address, std::string* error);
@@ -34,11 +36,12 @@ class Registry {
   std::map<std::string, Entry> volumes_;
 };
 
-// Never destroyed: statics of others may hold the last reference to a volume for longer than ours live.
+// Never destroyed: statics of others may hold the last reference to a volume for longer than ours
+// live.
 Registry& registry = *new Registry;
 
-// Constructed when the library is loaded, and destroyed at exit after the program's own statics, which may hold
-// the last reference to a file system (db_bench's do).
+// Constructed when the library is loaded, and destroyed at exit after the program's own statics,
+// which may hold the last reference to a file system (db_bench's do).
 const struct AtExit {
   ~AtExit() {
     messages.End();
@@ -92,8 +95,8 @@ int Registry::Close(const Volume* owner) {
     volumes_.erase(found);
     return result;
   }
-  // Files of a DB that was never closed keep the volume open, until somebody opens it again, or for ever; their
-  // data need not wait.
+  // Files of a DB that was never closed keep the volume open, until somebody opens it again, or for
+  // ever; their data need not wait.
   found->second.owner = nullptr;
   return adit_syncfs(found->second.handle);
 }

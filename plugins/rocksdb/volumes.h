@@ -1,9 +1,9 @@
 // The volumes that this process has open, one adit_volume for each address.
 //
-// Invariants: a volume is opened once, however many file systems, DBs and spellings of its path refer to it;
-// it is closed when the last reference goes, or, if files of it are still open then, synced and kept for who
-// opens it next. What is still referred to when the process exits
-// (a DB that was never closed) is made durable then, and recovered by the next open.
+// Invariants: a volume is opened once, however many file systems, DBs and spellings of its path
+// refer to it; it is closed when the last reference goes, or, if files of it are still open then,
+// synced and kept for who opens it next. What is still referred to when the process exits (a DB
+// that was never closed) is made durable then, and recovered by the next open.
 #pragma once
 
 #include <memory>

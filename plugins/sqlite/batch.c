@@ -1,12 +1,12 @@
 /*
- * Batch atomic writes: between BEGIN and COMMIT what SQLite writes is kept here, and then written with one call that does
- * all of it or nothing, durably. SQLite uses it instead of a rollback journal if it was compiled with
- * SQLITE_ENABLE_BATCH_ATOMIC_WRITE.
+ * Batch atomic writes: between BEGIN and COMMIT what SQLite writes is kept here, and then written
+ * with one call that does all of it or nothing, durably. SQLite uses it instead of a rollback
+ * journal if it was compiled with SQLITE_ENABLE_BATCH_ATOMIC_WRITE.
  *
- * When a batch fails (it may be too large), SQLite creates the journal that it has kept in memory, and writes the
- * pages one by one; but it has synced that journal before, when there was no file yet, and not after. A power cut would then
- * find pages that are half written and a journal that may be gone. So we sync it, before the first page.
- */
+ * When a batch fails (it may be too large), SQLite creates the journal that it has kept in memory,
+ * and writes the pages one by one; but it has synced that journal before, when there was no file
+ * yet, and not after. A power cut would then find pages that are half written and a journal that
+ * may be gone. So we sync it, before the first page. /
 #include "vfs.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
 /*
- * Locks between connections: the same bytes in the same order as SQLite's unix VFS, each connection with locks of its own.
+ * Locks between connections: the same bytes in the same order as SQLite's unix VFS, each connection
+ * with locks of its own.
  *
  *   SHARED     the range of readers, shared; taken while the pending byte is held shared, so that nobody comes in
  *              once a writer waits there

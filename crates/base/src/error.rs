@@ -1,7 +1,8 @@
 //! The error of every layer: an errno and, where it helps a person, what failed.
 //!
-//! Invariants: building one from an errno neither allocates nor formats (errors are ordinary results on hot paths: ENOENT, EAGAIN).
-//! It is not a classification: callers decide by `errno()` alone; the text is for people.
+//! Invariants: building one from an errno neither allocates nor formats (errors are ordinary
+//! results on hot paths: ENOENT, EAGAIN). It is not a classification: callers decide by `errno()`
+//! alone; the text is for people.
 
 use crate::Errno;
 use std::borrow::Cow;
@@ -30,7 +31,8 @@ impl Error {
         }
     }
 
-    /// An error that says what failed: an action, "write the journal at page 17", or a statement, "both superblocks are damaged".
+    /// An error that says what failed: an action, "write the journal at page 17", or a statement,
+    /// "both superblocks are damaged".
     pub fn with(errno: Errno, what: impl Into<Cow<'static, str>>) -> Self {
         Error {
             errno,

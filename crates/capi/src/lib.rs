@@ -1,7 +1,8 @@
-//! The C ABI, declared and documented by `include/adit.h`. `crates/libadit` makes C libraries of it.
+//! The C ABI, declared and documented by `include/adit.h`. `crates/libadit` makes C libraries of
+//! it.
 //!
-//! Each function of `adit.h` is one function here of the same name, and does three things: it checks
-//! its arguments, calls the client crate `adit`, and turns the result into a number.
+//! Each function of `adit.h` is one function here of the same name, and does three things: it
+//! checks its arguments, calls the client crate `adit`, and turns the result into a number.
 //!
 //! Invariants: no panic crosses the boundary ([`result::guard`] wraps every function body); a NULL
 //! handle, path or result pointer is `-EINVAL`; only success writes out-parameters; no function on

@@ -80,8 +80,8 @@ pub unsafe extern "C" fn adit_mkfs(
 
 /// A variable of the environment that isn't empty.
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: `name` is a string. What getenv answers stays until somebody changes the environment, which no
-    // program with threads may do.
+    // SAFETY: `name` is a string. What getenv answers stays until somebody changes the environment,
+    // which no program with threads may do.
     let value = unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))

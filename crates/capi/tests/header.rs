@@ -34,7 +34,8 @@ fn the_header_compiles_as_cplusplus17() {
     compile_header(true);
 }
 
-/// Names of the functions that the header declares: `adit_` words before a parenthesis, outside comments.
+/// Names of the functions that the header declares: `adit_` words before a parenthesis, outside
+/// comments.
 fn declared() -> BTreeSet<String> {
     let header = std::fs::read_to_string(include().join("adit.h")).expect("the header is there");
     let mut code = String::new();

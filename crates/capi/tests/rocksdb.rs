@@ -1,8 +1,9 @@
-//! RocksDB on Adit: the plugin's own test, stock `db_bench`, our benchmark, and a RocksDB that is killed again and again.
+//! RocksDB on Adit: the plugin's own test, stock `db_bench`, our benchmark, and a RocksDB that is
+//! killed again and again.
 //!
-//! They need g++ and Debian's librocksdb-dev and rocksdb-tools, as `cargo xtask setup` installs them. The plugin
-//! is built here from the same sources and with the same flags as by `cargo xtask plugin`, over the libadit.a
-//! that cargo built with this test.
+//! They need g++ and Debian's librocksdb-dev and rocksdb-tools, as `cargo xtask setup` installs
+//! them. The plugin is built here from the same sources and with the same flags as by `cargo xtask
+//! plugin`, over the libadit.a that cargo built with this test.
 
 #[path = "../../client/tests/support/failing.rs"]
 mod failing;
@@ -98,8 +99,8 @@ fn the_plugin_does_what_rocksdb_expects() {
     assert!(output.contains("claims hold"), "{output}");
 }
 
-/// The plugin showed its classes, and copies of what the standard library and RocksDB have in their headers, to every program that
-/// preloads it.
+/// The plugin showed its classes, and copies of what the standard library and RocksDB have in their
+/// headers, to every program that preloads it.
 #[test]
 fn the_plugin_shows_its_entry_point_and_nothing_else() {
     let shown = shown_by(&built().join("libadit_rocksdb.so"));
@@ -259,7 +260,8 @@ fn check(image: &Path, when: &str) {
     volume.close().expect("it is in use by nobody else");
 }
 
-/// Fills a DB in one image, kills the program at random moments, and looks for every acknowledged key.
+/// Fills a DB in one image, kills the program at random moments, and looks for every acknowledged
+/// key.
 fn killed_fills_keep_every_acknowledged_key(mode: &str) {
     let folder = scratch();
     let image = folder.path().join("r.adit");

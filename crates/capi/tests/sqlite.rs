@@ -1,8 +1,9 @@
-//! SQLite as it is installed, with the VFS as an extension and linked into a C program. (What databases survive is
-//! tested by `crates/sqlite`.)
+//! SQLite as it is installed, with the VFS as an extension and linked into a C program. (What
+//! databases survive is tested by `crates/sqlite`.)
 //!
-//! They need gcc and Debian's sqlite3 and libsqlite3-dev, as `cargo xtask setup` installs them. The extension is
-//! built here from the same sources as by `cargo xtask plugin`, over the libadit.a that cargo built with this test.
+//! They need gcc and Debian's sqlite3 and libsqlite3-dev, as `cargo xtask setup` installs them. The
+//! extension is built here from the same sources as by `cargo xtask plugin`, over the libadit.a
+//! that cargo built with this test.
 
 #[path = "../../client/tests/support/failing.rs"]
 mod failing;

@@ -118,7 +118,8 @@ fn leave_stderr(filter: Filter) {
     }
 }
 
-/// Leaves the terminal and the directory, and tells the parent, which waits for the end of the pipe.
+/// Leaves the terminal and the directory, and tells the parent, which waits for the end of the
+/// pipe.
 fn in_background(null: &OwnedFd, parent: &mut Option<File>) -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::chdir("/")?;

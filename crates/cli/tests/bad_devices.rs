@@ -1,4 +1,5 @@
-//! What the commands say when the device under an image fails while they run, and what is there afterwards.
+//! What the commands say when the device under an image fails while they run, and what is there
+//! afterwards.
 
 #[path = "../../client/tests/support/failing.rs"]
 mod failing;

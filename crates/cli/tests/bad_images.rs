@@ -1,5 +1,6 @@
-//! What the commands say about images that are none, not whole, damaged, or from the future. None of them
-//! panics or hangs (`Place::run` sees to that), and what reads without an error reads what was written.
+//! What the commands say about images that are none, not whole, damaged, or from the future. None
+//! of them panics or hangs (`Place::run` sees to that), and what reads without an error reads what
+//! was written.
 
 mod support;
 
@@ -89,7 +90,8 @@ fn what_is_no_volume_is_refused_by_name_with_what_to_do() {
     }
 }
 
-/// `mkfs --size` overwrote a file that was smaller than a page, since no whole page of it could be read.
+/// `mkfs --size` overwrote a file that was smaller than a page, since no whole page of it could be
+/// read.
 #[test]
 fn mkfs_overwrites_no_file_unasked_however_small() {
     let place = Place::new();
@@ -254,7 +256,8 @@ impl Sample {
         }
     }
 
-    /// Deletes what a command that couldn't close the damaged volume left in memory, for the next to recover.
+    /// Deletes what a command that couldn't close the damaged volume left in memory, for the next
+    /// to recover.
     fn forget(&self) {
         let id: [u8; 16] = self.image[VOLUME_ID].try_into().expect("16 bytes");
         let prefix = format!("adit-{:032x}-", u128::from_le_bytes(id));
@@ -310,7 +313,8 @@ impl Sample {
         readable
     }
 
-    /// Whatever is said about a damaged image, it is an exit code with a word, and reads are right or fail.
+    /// Whatever is said about a damaged image, it is an exit code with a word, and reads are right
+    /// or fail.
     fn survives(&self, what: &str) -> bool {
         let mut noticed = self.readable(what) < self.files.len();
         for command in [
@@ -421,8 +425,9 @@ fn a_truncated_image_says_what_is_missing() {
     }
 }
 
-/// Looking at a volume that wasn't closed, whose newest superblock was damaged, showed it as it was before it was
-/// last opened: only who opened it for writing compared the older superblock with the journal.
+/// Looking at a volume that wasn't closed, whose newest superblock was damaged, showed it as it was
+/// before it was last opened: only who opened it for writing compared the older superblock with the
+/// journal.
 #[test]
 fn one_superblock_is_enough_and_never_means_an_older_volume() {
     for closed in [true, false] {

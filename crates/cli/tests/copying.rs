@@ -33,8 +33,9 @@ fn soon(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), errors)
 }
 
-/// `get` opened its target with O_TRUNC before it looked what that is: `adit get v.adit /f v.adit`, or
-/// `adit get v.adit / .` with a file of the image's name in the volume, emptied the image it read from.
+/// `get` opened its target with O_TRUNC before it looked what that is: `adit get v.adit /f v.adit`,
+/// or `adit get v.adit / .` with a file of the image's name in the volume, emptied the image it
+/// read from.
 #[test]
 fn get_refuses_to_overwrite_the_image_it_reads_from() {
     let place = Place::with_volume();
@@ -115,8 +116,9 @@ fn get_replaces_the_whole_content_of_a_longer_file() {
     assert_eq!(std::fs::read(place.path("out")).expect("read"), b"short");
 }
 
-/// The first error of an argument ended the command: `adit put v.adit a missing b /` copied nothing at
-/// all, and of `adit put v.adit taken b /`, where `taken` is a directory in the volume, `b` was left out.
+/// The first error of an argument ended the command: `adit put v.adit a missing b /` copied nothing
+/// at all, and of `adit put v.adit taken b /`, where `taken` is a directory in the volume, `b` was
+/// left out.
 #[test]
 fn one_argument_that_cannot_be_copied_stops_no_other() {
     let place = Place::with_volume();
@@ -159,8 +161,8 @@ fn a_name_that_is_taken_stops_only_what_is_below_it() {
     assert_eq!(read("into/tree/z"), "in the way");
 }
 
-/// A directory's mode was set before the directory was opened to set its times: without `r` in the mode
-/// only root could do that, and everybody else's `get` ended there.
+/// A directory's mode was set before the directory was opened to set its times: without `r` in the
+/// mode only root could do that, and everybody else's `get` ended there.
 #[test]
 fn a_directory_that_its_owner_may_not_read_comes_out_with_its_mode_and_time() {
     let place = Place::with_volume();
@@ -180,7 +182,8 @@ fn a_directory_that_its_owner_may_not_read_comes_out_with_its_mode_and_time() {
     // SAFETY: the closure makes two system calls and nothing else.
     unsafe {
         get.pre_exec(|| {
-            // Root that permissions apply to, from the next exec on. Who isn't root fails here, and needs nothing.
+            // Root that permissions apply to, from the next exec on. Who isn't root fails here, and
+            // needs nothing.
             for capability in [CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH] {
                 libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
             }

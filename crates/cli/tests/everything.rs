@@ -50,7 +50,8 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     found
 }
 
-/// Pages that are not zero. (Where exactly holes begin is the host's business; that they are there is asked for apart.)
+/// Pages that are not zero. (Where exactly holes begin is the host's business; that they are there
+/// is asked for apart.)
 fn content(path: &Path) -> Vec<(u64, Vec<u8>)> {
     let file = fs::File::open(path).expect("opened");
     let mut found = Vec::new();
@@ -524,8 +525,9 @@ fn put_follows_no_symbolic_link_of_the_volume() {
     assert_eq!(place.ok(&["cat", "v.adit", "/elsewhere/below"]), "new");
 }
 
-/// Writing into a file that is there also changed the files that were the same one: of two names of one file in the volume, which
-/// had become two files on the host, both came to hold the second one's content.
+/// Writing into a file that is there also changed the files that were the same one: of two names of
+/// one file in the volume, which had become two files on the host, both came to hold the second
+/// one's content.
 #[test]
 fn names_that_no_longer_belong_to_one_file_get_their_own_content() {
     let place = Place::with_volume();
@@ -550,7 +552,8 @@ fn names_that_no_longer_belong_to_one_file_get_their_own_content() {
     );
 }
 
-/// A file whose first copy was replaced by another argument's file of the same name would have become a link to that one.
+/// A file whose first copy was replaced by another argument's file of the same name would have
+/// become a link to that one.
 #[test]
 fn a_link_is_made_only_to_what_was_copied() {
     let place = Place::with_volume();

@@ -1,5 +1,6 @@
-//! What a killed process left in shared memory, and a world that changed since: copies, other users, no descriptors, no room, other
-//! ways to the same bytes, other versions. All of it is there afterwards, or the command is refused with words and all is there later.
+//! What a killed process left in shared memory, and a world that changed since: copies, other
+//! users, no descriptors, no room, other ways to the same bytes, other versions. All of it is there
+//! afterwards, or the command is refused with words and all is there later.
 //!
 //! Each scene lost data, in silence, before `EOWNERDEAD` was there.
 
@@ -19,7 +20,8 @@ const FILES: usize = 20;
 /// Where a mapping says up to where the journal is durable.
 const HORIZON: u64 = 96;
 
-/// The process that tests kill. It makes 20 files, says that it is ready, and waits; or goes on making files.
+/// The process that tests kill. It makes 20 files, says that it is ready, and waits; or goes on
+/// making files.
 #[test]
 #[ignore = "is the process that tests start and kill"]
 fn the_owner_process() {
@@ -79,7 +81,8 @@ fn the_owner_process() {
     }
 }
 
-/// Overwrites a file in place, synced, so that the journal need not hear of it; then waits until the times of the file are written back, too.
+/// Overwrites a file in place, synced, so that the journal need not hear of it; then waits until
+/// the times of the file are written back, too.
 fn in_place(volume: &Volume) {
     let file = volume
         .open_file("/in-place", OpenOptions::new().write(true).create(true))
@@ -167,7 +170,8 @@ fn look(place: &Place, words: &[&str], volume: &str) -> String {
     place.ok(&words)
 }
 
-/// `ls` after a kill recovered the image and took the mapping over; now each look leaves both as they are.
+/// `ls` after a kill recovered the image and took the mapping over; now each look leaves both as
+/// they are.
 #[test]
 fn looking_writes_nothing() {
     let place = killed();
@@ -239,7 +243,8 @@ fn an_older_copy_that_is_put_back_is_refused_until_the_newer_image_is_there_agai
     all_is_there(&place);
 }
 
-/// What was overwritten in place since the copy is in no journal; the time of that is, once write-back has passed.
+/// What was overwritten in place since the copy is in no journal; the time of that is, once
+/// write-back has passed.
 #[test]
 fn an_older_copy_that_lacks_only_what_was_written_in_place_is_refused() {
     let place = Place::with_volume();
@@ -538,7 +543,8 @@ impl Drop for SmallMemory {
     }
 }
 
-/// Docker's /dev/shm has 64 MiB, the default cache 256 MiB. ("Survives SIGKILL" was silently not given.)
+/// Docker's /dev/shm has 64 MiB, the default cache 256 MiB. ("Survives SIGKILL" was silently not
+/// given.)
 #[test]
 fn with_little_shared_memory_the_cache_is_smaller_and_with_less_the_opening_is_refused() {
     let place = Place::with_volume();
@@ -624,7 +630,8 @@ fn an_image_and_its_loop_device_have_one_owner() {
     }
 }
 
-/// A process in another pid namespace that shares /dev/shm opened an older copy, and unlinked the living owner's mapping.
+/// A process in another pid namespace that shares /dev/shm opened an older copy, and unlinked the
+/// living owner's mapping.
 #[test]
 fn another_pid_namespace_takes_no_living_owners_mapping() {
     let place = Place::with_volume();
@@ -663,8 +670,9 @@ fn another_pid_namespace_takes_no_living_owners_mapping() {
     all_is_there(&place);
 }
 
-/// A standby polls until it can open the volume, while the active process is killed. (In one to three of 150 to 500 trials it had the
-/// lock before the dying process counted as dead, and went on without what that had acknowledged.) `ADIT_HANDOVERS=1000` for more.
+/// A standby polls until it can open the volume, while the active process is killed. (In one to
+/// three of 150 to 500 trials it had the lock before the dying process counted as dead, and went on
+/// without what that had acknowledged.) `ADIT_HANDOVERS=1000` for more.
 #[test]
 fn a_standby_that_polls_takes_everything_over() {
     let trials: usize = match std::env::var("ADIT_HANDOVERS") {

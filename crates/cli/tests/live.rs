@@ -1,4 +1,5 @@
-//! Commands on a volume that a process has open: looking works, everything else is refused with that process's name.
+//! Commands on a volume that a process has open: looking works, everything else is refused with
+//! that process's name.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! `adit mount`: a volume as a file system of the kernel. Takes root and FUSE; without them the tests are skipped.
+//! `adit mount`: a volume as a file system of the kernel. Takes root and FUSE; without them the
+//! tests are skipped.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -303,8 +304,8 @@ fn a_mount_that_cannot_be_says_why_and_leaves_nothing() {
     assert!(mount.is_clean());
 }
 
-/// A killed mount whose root had been looked at, and not changed since, had its attributes in the kernel's cache: it was not
-/// seen to be dead, and the next mount ended with ENOTCONN.
+/// A killed mount whose root had been looked at, and not changed since, had its attributes in the
+/// kernel's cache: it was not seen to be dead, and the next mount ended with ENOTCONN.
 #[test]
 fn a_killed_mount_is_mounted_again_at_once() {
     if !is_possible() {
@@ -367,8 +368,8 @@ fn only_the_dead_mount_of_the_same_volume_is_cleared_away() {
     dead.unmount();
 }
 
-/// With 8 to 16 descriptors the session could not start when the parent had been told that the mount was there; with few
-/// more, the parent waited for ever.
+/// With 8 to 16 descriptors the session could not start when the parent had been told that the
+/// mount was there; with few more, the parent waited for ever.
 #[test]
 fn whether_a_mount_in_the_background_succeeded_is_known_with_any_number_of_descriptors() {
     if !is_possible() {
@@ -438,8 +439,9 @@ fn the_list_of_mounts_names_the_type_and_the_absolute_path() {
     assert_eq!(lines[0].split(' ').nth(2), Some("fuse.adit"));
 }
 
-/// `ls -l` asks for these two of each file, and each question was a trip to the process that serves the mount, until
-/// the answer is that they are not supported. Where there is one, it is kept and returned.
+/// `ls -l` asks for these two of each file, and each question was a trip to the process that serves
+/// the mount, until the answer is that they are not supported. Where there is one, it is kept and
+/// returned.
 #[test]
 fn attributes_that_decide_nothing_are_said_to_be_unsupported_until_there_is_one() {
     if !is_possible() {
@@ -483,8 +485,8 @@ fn attributes_that_decide_nothing_are_said_to_be_unsupported_until_there_is_one(
     mount.unmount();
 }
 
-/// The kernel asked for `security.capability` before each write, which doubled the trips: now it leaves it to the mount to
-/// take set-ID bits away.
+/// The kernel asked for `security.capability` before each write, which doubled the trips: now it
+/// leaves it to the mount to take set-ID bits away.
 #[test]
 fn set_id_bits_go_when_a_stranger_changes_a_file_or_it_changes_hands() {
     if !is_possible() {

@@ -5,7 +5,8 @@ mod support;
 use std::os::unix::fs::FileExt;
 use support::{Place, noise};
 
-/// A volume with two files, of which a page of `/big` was changed behind its back; its image offset.
+/// A volume with two files, of which a page of `/big` was changed behind its back; its image
+/// offset.
 fn rotten(arguments: &[&str]) -> Place {
     let place = Place::new();
     let mkfs = ["mkfs", "v.adit", "--size", "64M"];

@@ -125,8 +125,8 @@ impl Iterator for Blobs {
 mod tests {
     use super::{BATCH_MAX, BlobId, Volume};
 
-    /// `adit_blob_next` asks for one blob at a time, and 256 were collected for each; and behind the id of the
-    /// last slot that a number can name it began again.
+    /// `adit_blob_next` asks for one blob at a time, and 256 were collected for each; and behind
+    /// the id of the last slot that a number can name it began again.
     #[test]
     fn the_next_blob_alone_is_fetched_alone() {
         let volume = Volume::open("mem:64M").expect("opened");

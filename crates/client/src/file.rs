@@ -1,8 +1,9 @@
 //! An open file, directory or blob: what can be done with content.
 //!
 //! Invariants: cached reads take no lock (they go to the published frames, and ask the worker only
-//! when those don't suffice); every asynchronous operation holds the descriptor, so that it is closed
-//! after the last of them. Nothing here has a position; [`FileCursor`](crate::FileCursor) has.
+//! when those don't suffice); every asynchronous operation holds the descriptor, so that it is
+//! closed after the last of them. Nothing here has a position; [`FileCursor`](crate::FileCursor)
+//! has.
 
 use crate::metadata::Metadata;
 use crate::mount::Mounted;

@@ -1,8 +1,8 @@
 //! Adit: a user-space file system for database storage engines, inside your process.
 //!
 //! A [`Volume`] is one file system on an image file, a block device or memory. It has files and
-//! directories as POSIX knows them ([`Volume::open_file`], [`Volume::rename`], …), and *blobs*, which
-//! are files without names ([`Volume::create_blob`]). The operations of a [`File`] say where:
+//! directories as POSIX knows them ([`Volume::open_file`], [`Volume::rename`], …), and *blobs*,
+//! which are files without names ([`Volume::create_blob`]). The operations of a [`File`] say where:
 //! there is no position, so any thread may use the same handle at the same time.
 //!
 //! ```
@@ -61,13 +61,13 @@
 //!
 //! # Threads, futures, fork
 //!
-//! Everything here is `Send + Sync`. A call blocks until it is done; reads of cached data take no lock.
-//! The `…_async` twins return an [`Operation`]: a future for any executor that can also be polled by
-//! hand ([`Operation::poll_once`]) or waited for. The operation itself runs to its end even if the
-//! `Operation` is dropped.
+//! Everything here is `Send + Sync`. A call blocks until it is done; reads of cached data take no
+//! lock. The `…_async` twins return an [`Operation`]: a future for any executor that can also be
+//! polled by hand ([`Operation::poll_once`]) or waited for. The operation itself runs to its end
+//! even if the `Operation` is dropped.
 //!
-//! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic inside
-//! Adit (a bug) the volume is poisoned: `EIO` from then on, and nothing more is written.
+//! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic
+//! inside Adit (a bug) the volume is poisoned: `EIO` from then on, and nothing more is written.
 
 mod attributes;
 mod blob;

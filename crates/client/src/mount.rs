@@ -5,8 +5,8 @@
 //! open:  device → Store::open (recovery) → Fs::open_volume      (mem: mkfs and format first)
 //! end:   shutdown(unmount), by `Volume::close` or by whoever drops the last handle
 //! ```
-//! Invariants: the file system is reached only through [`Mounted::run`] and [`Mounted::spawn`]. In a
-//! forked child nothing of a volume is touched, not even to free it.
+//! Invariants: the file system is reached only through [`Mounted::run`] and [`Mounted::spawn`]. In
+//! a forked child nothing of a volume is touched, not even to free it.
 
 use crate::inspect::Server;
 use crate::operation::Operation;
@@ -387,8 +387,8 @@ fn end(engine: &Engine<Fs>, server: Option<Server>) -> Result<()> {
     ended
 }
 
-/// Does on a thread of its own what can't be done inside an operation. Without a thread it isn't done:
-/// the next open recovers.
+/// Does on a thread of its own what can't be done inside an operation. Without a thread it isn't
+/// done: the next open recovers.
 fn elsewhere(work: impl FnOnce() + Send + 'static) {
     let spawned = std::thread::Builder::new()
         .name("adit-close".to_owned())

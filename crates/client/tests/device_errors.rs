@@ -1,5 +1,6 @@
-//! EIO from the device on read, write and flush, as a program meets it: an errno and words, no hang, no panic;
-//! and after the program's end, on a device that works again, all that was accepted is there.
+//! EIO from the device on read, write and flush, as a program meets it: an errno and words, no
+//! hang, no panic; and after the program's end, on a device that works again, all that was accepted
+//! is there.
 
 #[path = "support/failing.rs"]
 mod failing;
@@ -35,8 +36,8 @@ fn content(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8 ^ seed).collect()
 }
 
-/// Runs a test of this program, in a process of its own, on an image with `/old` (2 MiB) and `/small`; then says
-/// what the image has, on a device that works.
+/// Runs a test of this program, in a process of its own, on an image with `/old` (2 MiB) and
+/// `/small`; then says what the image has, on a device that works.
 #[track_caller]
 fn in_a_process_of_its_own(name: &str) -> Option<Volume> {
     if !Filter::works() {

@@ -1,5 +1,5 @@
-//! A full volume through the public interface: every operation that allocates answers ENOSPC and changes
-//! nothing; then deleting works, and the space is back.
+//! A full volume through the public interface: every operation that allocates answers ENOSPC and
+//! changes nothing; then deleting works, and the space is back.
 
 use adit::{AllocateFlags, Errno, File, FileKind, MkfsOptions, OpenOptions, Volume, VolumeOptions};
 
@@ -56,7 +56,8 @@ fn unchanged(volume: &Volume, before: &Seen) {
     }
 }
 
-/// Takes the last page, by a file that is not watched. A sync gives back what was kept for maps, so it goes on.
+/// Takes the last page, by a file that is not watched. A sync gives back what was kept for maps, so
+/// it goes on.
 fn fill(volume: &Volume) {
     let file = create(volume, "/fill").expect("created before");
     let mut before = u64::MAX;
@@ -70,7 +71,8 @@ fn fill(volume: &Volume) {
     }
 }
 
-/// Repeats an operation until it is always refused: the slots and leaves that exist have room for some. Says which worked.
+/// Repeats an operation until it is always refused: the slots and leaves that exist have room for
+/// some. Says which worked.
 fn until_full(what: &str, mut operation: impl FnMut(usize) -> adit::Result<()>) -> Vec<usize> {
     let (mut done, mut refused) = (Vec::new(), 0);
     for i in 0..10_000 {
@@ -225,7 +227,8 @@ fn everything_that_allocates_says_so(volume: &Volume) {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// A rename that made its directory larger took pages that were promised to writes: their fsync then answered ENOSPC.
+/// A rename that made its directory larger took pages that were promised to writes: their fsync
+/// then answered ENOSPC.
 #[test]
 fn renames_take_no_space_that_accepted_writes_were_promised() {
     let volume = Volume::open("mem:24M").expect("a volume in memory");
@@ -245,7 +248,8 @@ fn renames_take_no_space_that_accepted_writes_were_promised() {
         }
     }
     assert!(renamed < 1500, "there is room for everything");
-    // One that replaces something needs no room, as when a new version of a file is put in its place.
+    // One that replaces something needs no room, as when a new version of a file is put in its
+    // place.
     let old = (0..1500).map(|i| format!("/{i}"));
     let mut old = old.filter(|path| volume.exists(path).expect("known"));
     let (from, to) = (old.next().expect("one"), old.next().expect("another"));
@@ -283,8 +287,8 @@ fn every_operation_that_allocates_is_refused_without_a_trace_and_deleting_gives_
     }
 }
 
-/// What was free left out that promised pages need nodes, and that a name and an inode need pages: df showed hundreds of
-/// kilobytes where every create answered ENOSPC.
+/// What was free left out that promised pages need nodes, and that a name and an inode need pages:
+/// df showed hundreds of kilobytes where every create answered ENOSPC.
 #[test]
 fn what_is_said_to_be_free_can_be_written_in_one_new_file() {
     const PAGE: u64 = 4096;

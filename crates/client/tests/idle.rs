@@ -3,7 +3,8 @@
 use adit::{MkfsOptions, Volume, VolumeOptions};
 use std::time::Duration;
 
-/// How often Adit's threads in this process have gone to sleep, and how many clock ticks all its threads have run.
+/// How often Adit's threads in this process have gone to sleep, and how many clock ticks all its
+/// threads have run.
 fn activity() -> (u64, u64) {
     let (mut sleeps, mut ticks) = (0, 0);
     for task in std::fs::read_dir("/proc/self/task").expect("Linux") {
@@ -50,8 +51,8 @@ fn an_idle_volume_wakes_nobody_once_it_is_clean() {
             .write(format!("/{number}"), vec![7; 10_000])
             .expect("written");
     }
-    // Nobody syncs: the keeper makes it clean. On a busy machine that takes longer than two seconds.
-    // A keeper, or a thread for onlookers, that wakes for nothing does so in all of them.
+    // Nobody syncs: the keeper makes it clean. On a busy machine that takes longer than two
+    // seconds. A keeper, or a thread for onlookers, that wakes for nothing does so in all of them.
     let mut all = Vec::new();
     let idle = (0..30).any(|_| {
         let (sleeps, ticks) = activity();

@@ -21,8 +21,8 @@ fn mkfs(path: &std::path::Path, size_bytes: u64) -> adit::Result<()> {
     )
 }
 
-/// mkfs made the image file by itself: as readable as the umask allowed, and its name durable whenever the
-/// host thought of it, so that a synced volume could be gone after a power cut.
+/// mkfs made the image file by itself: as readable as the umask allowed, and its name durable
+/// whenever the host thought of it, so that a synced volume could be gone after a power cut.
 #[test]
 fn a_fresh_image_is_its_owners_alone() {
     let (_directory, path) = place();

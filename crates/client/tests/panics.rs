@@ -1,5 +1,5 @@
-//! A panic inside of an operation, which only a bug can be: EIO from then on for everybody, nobody hangs, nothing
-//! aborts, and the next opening finds all that was accepted.
+//! A panic inside of an operation, which only a bug can be: EIO from then on for everybody, nobody
+//! hangs, nothing aborts, and the next opening finds all that was accepted.
 //!
 //! The bug is a progress function of `check`, which is called while the volume is driven.
 
@@ -34,8 +34,9 @@ fn image() -> (tempfile::TempDir, String) {
     (directory, address)
 }
 
-/// After a panic nothing is dropped any more, so the cache in shared memory went on to look as if it was in use: who
-/// opened the volume again in the same process lost what was accepted and not yet synced.
+/// After a panic nothing is dropped any more, so the cache in shared memory went on to look as if
+/// it was in use: who opened the volume again in the same process lost what was accepted and not
+/// yet synced.
 #[test]
 fn a_panic_while_driving_is_eio_for_everybody_and_the_next_opening_finds_everything() {
     within(|| {

@@ -1,7 +1,8 @@
-//! Blocks that are decoded by themselves: superblocks, pages of the journal, records, slots, extended attributes.
+//! Blocks that are decoded by themselves: superblocks, pages of the journal, records, slots,
+//! extended attributes.
 //!
-//! The first byte chooses; what follows is the beginning of the block, the rest of which is zeroes. Where a checksum
-//! would be in the way it is made to fit, if the second byte is even.
+//! The first byte chooses; what follows is the beginning of the block, the rest of which is zeroes.
+//! Where a checksum would be in the way it is made to fit, if the second byte is even.
 
 use crate::image::{Kind, renew};
 use crate::input::Input;

@@ -1,4 +1,5 @@
-//! Messages of the live inspection, as the other process would send them: what is accepted is encoded as it was sent.
+//! Messages of the live inspection, as the other process would send them: what is accepted is
+//! encoded as it was sent.
 
 use adit::fuzzing;
 

@@ -1,8 +1,9 @@
 //! Fuzzing of everything that decodes bytes from outside, and of the file system against a model.
 //!
-//! A target is a function of any bytes that must return: no panic, no endless loop, no deep recursion, no memory beyond
-//! bounds; what it calls may answer errors. The targets of cargo-fuzz (`fuzz/`) call these functions, and so do this
-//! crate's own tests and program, which need nothing but stable Rust: see `fuzz/README.md`.
+//! A target is a function of any bytes that must return: no panic, no endless loop, no deep
+//! recursion, no memory beyond bounds; what it calls may answer errors. The targets of cargo-fuzz
+//! (`fuzz/`) call these functions, and so do this crate's own tests and program, which need nothing
+//! but stable Rust: see `fuzz/README.md`.
 //!
 //! | target | what gets the bytes |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! `adit-fuzz TARGET --seconds N [--seed S] [FOLDER]` runs random mutations of the inputs in a folder (the target's corpus) through a
-//! target; `adit-fuzz TARGET FILE...` runs just these, once each. An input that panics is left in the working directory.
+//! `adit-fuzz TARGET --seconds N [--seed S] [FOLDER]` runs random mutations of the inputs in a
+//! folder (the target's corpus) through a target; `adit-fuzz TARGET FILE...` runs just these, once
+//! each. An input that panics is left in the working directory.
 
 use adit_base::random::Prng;
 use std::os::unix::fs::FileExt;
@@ -95,7 +96,8 @@ fn fuzz(
         eprintln!("adit-fuzz: the input is in {}", kept.display());
         std::process::abort();
     }));
-    // One file, written over: what ends the process at once, like an overflow of the stack, leaves its input too.
+    // One file, written over: what ends the process at once, like an overflow of the stack, leaves
+    // its input too.
     let said = |error: std::io::Error| format!("{}: {error}", last.display());
     let file = std::fs::File::create(&last).map_err(said)?;
     let mut random = Prng::new(seed);

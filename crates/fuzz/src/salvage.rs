@@ -1,7 +1,9 @@
-//! What a dead process left in `/dev/shm`, edited by somebody: descriptions of frames, their content, the header.
+//! What a dead process left in `/dev/shm`, edited by somebody: descriptions of frames, their
+//! content, the header.
 //!
-//! The mapping and the device are those of a process that dies with much in memory that isn't on the device. The
-//! first byte says how many mutations are of the mapping; the others are of the device, as in the target `image`.
+//! The mapping and the device are those of a process that dies with much in memory that isn't on
+//! the device. The first byte says how many mutations are of the mapping; the others are of the
+//! device, as in the target `image`.
 
 use crate::image::{self, Base, VOLUME_BYTES};
 use crate::input::Input;

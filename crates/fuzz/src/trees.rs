@@ -1,4 +1,5 @@
-//! Trees of extents and of names in pages that say anything, but for their kinds, which loading a page verifies.
+//! Trees of extents and of names in pages that say anything, but for their kinds, which loading a
+//! page verifies.
 //!
 //! The input is a slot's map, some pages, then operations. A map that was sound stays sound.
 
@@ -49,7 +50,8 @@ struct Hostile {
 }
 
 impl Hostile {
-    /// Each page is a header, and then bytes or (`entries`) numbers that mean something more often than not.
+    /// Each page is a header, and then bytes or (`entries`) numbers that mean something more often
+    /// than not.
     fn read(input: &mut Input<'_>, entries: bool) -> Hostile {
         let count = usize::from(input.byte()) % PAGES_MAX;
         let mut pages = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Every input of the corpora, and random changes of them, on stable Rust: what a fuzzer has found stays found.
+//! Every input of the corpora, and random changes of them, on stable Rust: what a fuzzer has found
+//! stays found.
 //!
 //! `ADIT_SEED` changes the changes, `ADIT_FUZZ_INPUTS` their number.
 

@@ -116,7 +116,8 @@ pub trait Target {
         tree
     }
 
-    /// What an inode has besides attributes: entries, target, or the ends of its content; extended attributes.
+    /// What an inode has besides attributes: entries, target, or the ends of its content; extended
+    /// attributes.
     fn content(&mut self, who: &Credentials, path: &str, node: &Node) -> Vec<Outcome> {
         let mut perform = |operation| self.perform(who, &operation);
         let listed = perform(Operation::Listxattr(path, Follow::No));

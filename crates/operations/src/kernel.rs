@@ -1,5 +1,5 @@
-//! A directory of the host's kernel as a target: system calls of this thread, for which that directory is the
-//! root. Takes root, to change root directory and user.
+//! A directory of the host's kernel as a target: system calls of this thread, for which that
+//! directory is the root. Takes root, to change root directory and user.
 
 use crate::{Answer, Node, Operation, Outcome, Target};
 use adit_base::Errno;
@@ -20,7 +20,8 @@ type Result<T> = std::result::Result<T, Error>;
 /// No name, target, value or list of the operations is larger, but for what is refused.
 const ANSWER_BYTES: usize = 4096;
 
-/// A directory as a target. It stays on the thread that made it, which has a root of its own from then on.
+/// A directory as a target. It stays on the thread that made it, which has a root of its own from
+/// then on.
 #[derive(Debug)]
 pub struct Kernel {
     place: Place,

@@ -7,8 +7,9 @@
 //! | [`kernel`] | [`Kernel`]: a directory of the host's kernel as a target |
 //! | [`library`] | [`Library`]: a mounted [`adit_fs::Fs`] as a target |
 //!
-//! The conformance tests of `adit-fs` and `adit-posix` compare a `Library` with a `Kernel`; `adit-fuzz`
-//! compares one with its model. Not here: generators and models, which differ in what they look for.
+//! The conformance tests of `adit-fs` and `adit-posix` compare a `Library` with a `Kernel`;
+//! `adit-fuzz` compares one with its model. Not here: generators and models, which differ in what
+//! they look for.
 
 pub mod answer;
 pub mod kernel;

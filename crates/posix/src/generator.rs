@@ -88,7 +88,8 @@ impl<'a> Generator<'a> {
             0o777, 0o777, 0o777, 0o755, 0o755, 0o700, 0o644, 0o600, 0o444, 0o070, 0o007, 0,
         ];
         let mode = self.pick(&modes) | special;
-        // Above FUSE the kernel keeps set-group-ID where it means mandatory locking, whoever writes.
+        // Above FUSE the kernel keeps set-group-ID where it means mandatory locking, whoever
+        // writes.
         match self.mounted && mode & 0o2010 == 0o2000 {
             true => mode | 0o010,
             false => mode,
@@ -206,7 +207,8 @@ impl<'a> Generator<'a> {
             18..23 => Operation::Read(at, self.offset(), self.below(10_000)),
             23..31 => {
                 let len = self.below(10_000);
-                // A write that crosses the end of the largest file is refused here, and cut short by Linux.
+                // A write that crosses the end of the largest file is refused here, and cut short
+                // by Linux.
                 let offset = match self.below(40) {
                     0 => FILE_BYTES_MAX - len as u64,
                     1 => FILE_BYTES_MAX,

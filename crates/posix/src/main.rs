@@ -1,7 +1,9 @@
-//! Makes the same calls on a directory of a kernel file system, on a mount and in a volume through the library, and
-//! compares what they answer, errno by errno; and what is there in the end. `cargo xtask posix` prepares and runs it.
+//! Makes the same calls on a directory of a kernel file system, on a mount and in a volume through
+//! the library, and compares what they answer, errno by errno; and what is there in the end. `cargo
+//! xtask posix` prepares and runs it.
 //!
-//! Runs as root. The directories must be empty file systems. Intended differences: docs/posix.md, and [`excused`].
+//! Runs as root. The directories must be empty file systems. Intended differences: docs/posix.md,
+//! and [`excused`].
 
 mod generator;
 mod touched;
@@ -232,7 +234,8 @@ fn excused(operation: &Operation<'_>, right: &Observed, found: &Observed) -> boo
         (Operation::Open(_, _, flags, _), Err(Errno::ACCESS), Err(Errno::PERM)) => {
             flags.contains(OpenFlags::NOATIME)
         }
-        // Linux protects what others put into a sticky directory from O_CREAT, a link that isn't followed too.
+        // Linux protects what others put into a sticky directory from O_CREAT, a link that isn't
+        // followed too.
         (Operation::Open(..), Err(Errno::ACCESS), Err(Errno::LOOP)) => true,
         // Setting an attribute to the value that it has is no change to ext4.
         (Operation::Setxattr(..), Ok(_), Ok(_)) => true,

@@ -1,10 +1,11 @@
-//! Whether an operation touched its names: their times, and those of the directories that they are in.
+//! Whether an operation touched its names: their times, and those of the directories that they are
+//! in.
 
 use adit_fs::Credentials;
 use adit_operations::{Answer, Node, Operation, Outcome, Target};
 
-/// Did modification and change time change? None where that can't be known: there was, or is, something else, or
-/// the time was that of the clock's tick already.
+/// Did modification and change time change? None where that can't be known: there was, or is,
+/// something else, or the time was that of the clock's tick already.
 pub(crate) type Touched = [Option<bool>; 2];
 
 /// Compares two looks at one name, the first one before a call in this tick of the clock.

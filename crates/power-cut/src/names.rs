@@ -69,8 +69,8 @@ impl Writer for Names<'_> {
         place.remove(ASIDE)?;
         let file = place.file(ASIDE, Open::New)?;
         file.write_at(&bytes, 0)?;
-        // On a volume, a rename over a file writes the source's data home first. The first one has none to go over: seed
-        // 30 was cut behind it, and its empty file was taken for a violation.
+        // On a volume, a rename over a file writes the source's data home first. The first one has
+        // none to go over: seed 30 was cut behind it, and its empty file was taken for a violation.
         let replaces = place.exists(CURRENT)?;
         if number.is_multiple_of(2) || !replaces || !place.is_strict() {
             file.sync_all()?;

@@ -1,9 +1,12 @@
-//! The world around a volume as a fault: between a death and the next opening, the image or the mappings are not what they were.
+//! The world around a volume as a fault: between a death and the next opening, the image or the
+//! mappings are not what they were.
 //!
-//! Before a crash state is recovered and judged as usual, something else is tried on it: an older image under the mappings, a copy,
-//! a mapping that can't be read, or that another version made, an owner that lives, no descriptors, no room, names that somebody took,
-//! a look. The rule: what was acknowledged is there, or the opening was refused, and everything is there later. So each of these ends in
-//! a refusal, or in a volume that the judge accepts; and what it left is what the usual recovery goes on with.
+//! Before a crash state is recovered and judged as usual, something else is tried on it: an older
+//! image under the mappings, a copy, a mapping that can't be read, or that another version made, an
+//! owner that lives, no descriptors, no room, names that somebody took, a look. The rule: what was
+//! acknowledged is there, or the opening was refused, and everything is there later. So each of
+//! these ends in a refusal, or in a volume that the judge accepts; and what it left is what the
+//! usual recovery goes on with.
 
 use crate::machine::{Config, Remains, engine_options, mappings};
 use adit_base::random::Prng;
@@ -22,7 +25,8 @@ use zerocopy::FromBytes;
 /// What is the matter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scene {
-    /// An image from an earlier moment of this life is put in the place of the one that the process left.
+    /// An image from an earlier moment of this life is put in the place of the one that the process
+    /// left.
     OlderImage,
     /// A copy of the image is opened.
     Copy,
@@ -116,8 +120,8 @@ impl Stage<'_> {
     }
 }
 
-/// Plays a scene on what a process's death left. `older`: an image of the same life, from before. None: the scene
-/// needs something that isn't there.
+/// Plays a scene on what a process's death left. `older`: an image of the same life, from before.
+/// None: the scene needs something that isn't there.
 pub fn play(
     scene: Scene,
     remains: &Remains,
@@ -281,8 +285,8 @@ fn superblock(image: &Image) -> Superblock {
     if a.sequence > b.sequence { a } else { b }
 }
 
-/// Has an older image all superblocks and journal pages that the mapping knows to be durable, so that only what was
-/// written over in place may be missing?
+/// Has an older image all superblocks and journal pages that the mapping knows to be durable, so
+/// that only what was written over in place may be missing?
 fn has_all_of_the_journal(older: &Image, newer: &Image, dead: &Abandoned) -> bool {
     let superblock_of_newer = superblock(newer);
     let (tail, ring) = (superblock_of_newer.tail, superblock_of_newer.journal_pages);
@@ -300,7 +304,8 @@ fn has_all_of_the_journal(older: &Image, newer: &Image, dead: &Abandoned) -> boo
 /// A user who isn't the simulator's.
 const SOMEBODY: u32 = 4711;
 
-/// Takes the names that other openings of the volume could have, as somebody who sees one of them would.
+/// Takes the names that other openings of the volume could have, as somebody who sees one of them
+/// would.
 fn squat(directory: &Path) -> std::io::Result<()> {
     for path in files(directory) {
         let name = path

@@ -28,7 +28,8 @@ static MADE: Mutex<Option<HashMap<Kind, Image>>> = Mutex::new(None);
 pub fn image(ground: Ground, checksums: bool, logical_block_bytes: u32) -> Image {
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     if made.is_none() {
-        // Hundreds of small caches a second: zeroing a huge page for each would be the most expensive part of it.
+        // Hundreds of small caches a second: zeroing a huge page for each would be the most
+        // expensive part of it.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
     }
     let made = made.get_or_insert_default();

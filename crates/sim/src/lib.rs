@@ -1,9 +1,12 @@
-//! The simulator: the real store, journal, cache and file system on a simulated machine, driven by one seed.
+//! The simulator: the real store, journal, cache and file system on a simulated machine, driven by
+//! one seed.
 //!
-//! A seed is a [`plan::Plan`]: a device, what tasks do on the volume, what fails, and how each life ends. [`run::run`] carries it out
-//! in one thread, with a clock and random numbers of its own (`adit_base::simulation`), so that it is the same each time. Before
-//! requests to the device it notes what a crash would find there; each of these crash states is recovered (some of
-//! these recoveries are cut short themselves) and judged by the [`oracle`], which knows the durability contract and nothing of the code.
+//! A seed is a [`plan::Plan`]: a device, what tasks do on the volume, what fails, and how each life
+//! ends. [`run::run`] carries it out in one thread, with a clock and random numbers of its own
+//! (`adit_base::simulation`), so that it is the same each time. Before requests to the device it
+//! notes what a crash would find there; each of these crash states is recovered (some of these
+//! recoveries are cut short themselves) and judged by the [`oracle`], which knows the durability
+//! contract and nothing of the code.
 //!
 //! | module | what |
 //! |---|---|

@@ -1,7 +1,9 @@
-//! A simulated machine: a device that can fail, memory that outlives a process, and the volume on it, in one thread.
+//! A simulated machine: a device that can fail, memory that outlives a process, and the volume on
+//! it, in one thread.
 //!
-//! The machine notes what a crash would find (a [`Leavings`]) before requests to the device, as often as it is told to, and goes on: one run is
-//! looked at from many crashes. The volume is the real one, without a keeper: whoever calls, drives.
+//! The machine notes what a crash would find (a [`Leavings`]) before requests to the device, as
+//! often as it is told to, and goes on: one run is looked at from many crashes. The volume is the
+//! real one, without a keeper: whoever calls, drives.
 
 use crate::oracle::Crash;
 use adit_base::random::Prng;
@@ -117,7 +119,8 @@ pub struct Remains {
 const SUBSETS_MAX: usize = 4;
 
 impl Leavings {
-    /// Power cuts that keep every prefix and, of few writes, every subset of those at risk, and the last of them torn in two ways.
+    /// Power cuts that keep every prefix and, of few writes, every subset of those at risk, and the
+    /// last of them torn in two ways.
     pub fn outcomes(&self) -> Vec<Remains> {
         let (cached, in_flight) = self.moment.at_risk();
         let writes = cached + in_flight;

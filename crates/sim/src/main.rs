@@ -1,4 +1,5 @@
-//! `adit-sim`: campaigns of the simulator, and replays of its failures. `cargo xtask sim` builds and runs it.
+//! `adit-sim`: campaigns of the simulator, and replays of its failures. `cargo xtask sim` builds
+//! and runs it.
 
 use adit_base::simulation::Bug;
 use adit_sim::plan::Plan;
@@ -45,7 +46,8 @@ struct Arguments {
     /// Plants a bug, to see that it is found.
     #[arg(long)]
     plant: Option<String>,
-    /// Instead of seeds: all sequences of at most so many operations, with every subset of the writes that a crash may lose.
+    /// Instead of seeds: all sequences of at most so many operations, with every subset of the
+    /// writes that a crash may lose.
     #[arg(long, conflicts_with = "seed")]
     small: Option<u32>,
     /// With --small: this sequence only.

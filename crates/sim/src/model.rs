@@ -1,8 +1,9 @@
-//! What the operations of one task have to come to: a small file system in memory that keeps its history.
+//! What the operations of one task have to come to: a small file system in memory that keeps its
+//! history.
 //!
-//! It is written from the durability contract, not from the code: names are in a flat map from path to inode, content is a
-//! vector of bytes and the edits that made it. Version `n` is what the first `n` operations left; a crash may leave an earlier
-//! one, and `oracle.rs` says which.
+//! It is written from the durability contract, not from the code: names are in a flat map from path
+//! to inode, content is a vector of bytes and the edits that made it. Version `n` is what the first
+//! `n` operations left; a crash may leave an earlier one, and `oracle.rs` says which.
 
 pub use crate::namespace::{Id, Inode, Kind, Namespace};
 use crate::namespace::{remove, swap, take_tree};
@@ -173,8 +174,8 @@ impl Model {
         self.slots[slot]
     }
 
-    /// What `op` should come to. `answer`: what it came to; None: it has not come to anything yet, but may have happened.
-    /// Changes the model to what is there if it happened.
+    /// What `op` should come to. `answer`: what it came to; None: it has not come to anything yet,
+    /// but may have happened. Changes the model to what is there if it happened.
     pub fn apply(&mut self, op: &Numbered, answer: Option<&Answer>) -> Expected {
         let failed = matches!(answer, Some(Answer::Failed(_)));
         let before = self.latest().clone();
@@ -298,7 +299,8 @@ impl Model {
                     return Failure;
                 }
                 if failed {
-                    // Bounds on holes are the store's own; then nothing may have changed. It may be there and not be durable.
+                    // Bounds on holes are the store's own; then nothing may have changed. It may be
+                    // there and not be durable.
                     if no_effect(answer)
                         && !(is_late(answer) && (*durable || handle.is(OpenFlags::DSYNC)))
                     {
@@ -383,7 +385,8 @@ impl Model {
                 let overlaps = source.id == target.id
                     && *from_offset < to_offset + len
                     && *to_offset < from_offset + len;
-                // Where it is uncertain how long the file is, there may be nothing to copy, which succeeds.
+                // Where it is uncertain how long the file is, there may be nothing to copy, which
+                // succeeds.
                 let nothing = matches!(answer, Some(Answer::Copied(0)))
                     && self.file(source.id).uncertain.is_some();
                 if overlaps && !nothing {
@@ -636,9 +639,10 @@ impl Model {
         edits.last_mut().expect("one was just made")
     }
 
-    /// Whether something of an operation that failed may be in the file; then, from here on, we don't know. One that failed for want of
-    /// space has changed nothing; after another failure a part of it may be there, and one that ends in a sync, or in a write-back, as direct
-    /// writes do where there is no place yet, may be there as a whole.
+    /// Whether something of an operation that failed may be in the file; then, from here on, we
+    /// don't know. One that failed for want of space has changed nothing; after another failure a
+    /// part of it may be there, and one that ends in a sync, or in a write-back, as direct writes
+    /// do where there is no place yet, may be there as a whole.
     fn may_be_there(&mut self, id: Id, failure: Option<&Answer>, writes_back: bool) -> bool {
         let syncs = self.slots.iter().flatten();
         let syncs = syncs
@@ -751,7 +755,8 @@ fn no_effect(answer: Option<&Answer>) -> bool {
     )
 }
 
-/// Whether a failure may have come when the operation was done and its sync or write-back wasn't: others may have made the volume read-only.
+/// Whether a failure may have come when the operation was done and its sync or write-back wasn't:
+/// others may have made the volume read-only.
 fn is_late(answer: Option<&Answer>) -> bool {
     matches!(answer, Some(Answer::Failed(adit_base::Errno::ROFS)))
 }

@@ -1,7 +1,8 @@
 //! What a simulated application does, as data: it can be printed, left out, and done again.
 //!
-//! A task has a fixed set of names and a few slots for open files, so that operations drawn at random often meet. An
-//! operation on an empty slot, or on a name that isn't there, is an operation that fails, which is checked too.
+//! A task has a fixed set of names and a few slots for open files, so that operations drawn at
+//! random often meet. An operation on an empty slot, or on a name that isn't there, is an operation
+//! that fails, which is checked too.
 
 use adit_base::hash::mix64;
 use adit_fs::{AllocateFlags, OpenFlags, RenameFlags};
@@ -19,7 +20,8 @@ pub const NAMES: u8 = 60;
 pub struct Name(pub u8);
 
 impl Name {
-    /// The path of this name for a task. All are in the task's own directory, or in `/s`, which the tasks share.
+    /// The path of this name for a task. All are in the task's own directory, or in `/s`, which the
+    /// tasks share.
     pub fn path(self, task: usize) -> String {
         match self.0 {
             0 => format!("/t{task}/a"),

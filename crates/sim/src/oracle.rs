@@ -6,8 +6,8 @@
 //! | a power cut | the namespace after some prefix of the operations, not before what was made durable; of each file any mixture, byte by byte, of its content since its last sync (what was cut off in that time may also be zeroes); of an atomic write all or nothing |
 //! | closing | exactly what was there |
 //!
-//! With several tasks, each has a prefix of its own, and together they are a prefix: if an operation is there, so are all that ended
-//! before it began.
+//! With several tasks, each has a prefix of its own, and together they are a prefix: if an
+//! operation is there, so are all that ended before it began.
 
 use crate::model::{Answer, File, Id, Kind, Model, Namespace};
 use crate::observe::{Observed, Seen};
@@ -58,7 +58,8 @@ struct View<'t> {
 }
 
 impl Task {
-    /// The task `number` as it was at `tick`. `synced`: beginnings of syncs of everything that had ended by then.
+    /// The task `number` as it was at `tick`. `synced`: beginnings of syncs of everything that had
+    /// ended by then.
     fn at(&self, number: usize, tick: u64, synced: &[u64]) -> View<'_> {
         let mut model = Model::new(number, self.namespace.clone(), self.contents.clone());
         let begun = self.records.partition_point(|record| record.invoked < tick);
@@ -262,7 +263,8 @@ fn contents(
     Ok(())
 }
 
-/// Whether every byte is one that the file had since edit `from`, and atomic edits are there as a whole or not at all.
+/// Whether every byte is one that the file had since edit `from`, and atomic edits are there as a
+/// whole or not at all.
 fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> {
     let mut now = file.base.clone();
     for edit in &file.edits[..from] {

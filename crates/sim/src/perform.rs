@@ -85,7 +85,8 @@ async fn carry_out(
         Op::Write { slot, offset, len } => {
             let file = file(slot)?;
             if file.flags().contains(OpenFlags::APPEND) {
-                // Where it will be isn't known yet: append's bytes begin at the end that the model knows.
+                // Where it will be isn't known yet: append's bytes begin at the end that the model
+                // knows.
                 let data = append_bytes(file, number, *len);
                 answer = Answer::At(fs.append(file, &data).await?);
             } else {

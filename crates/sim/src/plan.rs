@@ -1,7 +1,7 @@
 //! What a seed stands for: a machine, what is done on it, what fails, and how each life ends.
 //!
-//! A plan depends on its seed alone, not on what happens when it is carried out, so that a part of it can be left out and the
-//! rest stays as it is.
+//! A plan depends on its seed alone, not on what happens when it is carried out, so that a part of
+//! it can be left out and the rest stays as it is.
 
 use crate::op::Numbered;
 use crate::oracle::Crash;
@@ -100,8 +100,8 @@ pub struct Life {
     pub tasks: Vec<Vec<Numbered>>,
     /// What fails.
     pub troubles: Vec<Trouble>,
-    /// The device lies: it loses, tears, misdirects or garbles without saying so. Then nothing is promised but that every
-    /// operation ends, and says so when it finds out.
+    /// The device lies: it loses, tears, misdirects or garbles without saying so. Then nothing is
+    /// promised but that every operation ends, and says so when it finds out.
     pub lie: Option<FaultRule>,
     /// One request in so many is looked at as if it were the last.
     pub crashes_one_in: u64,

@@ -1,8 +1,10 @@
 //! Rot: what a device changes by itself while the volume is closed.
 //!
-//! On a volume with data checksums nothing of that may be taken for what was written: whatever is read afterwards is what was there, or an
-//! error. Changed are pages of data, in each way that there is (a bit, all of it, another page's content, what was there before), and
-//! other pages by a bit, which is what their own checksums are for. On any volume, a superblock that is damaged after a crash loses nothing.
+//! On a volume with data checksums nothing of that may be taken for what was written: whatever is
+//! read afterwards is what was there, or an error. Changed are pages of data, in each way that
+//! there is (a bit, all of it, another page's content, what was there before), and other pages by a
+//! bit, which is what their own checksums are for. On any volume, a superblock that is damaged
+//! after a crash loses nothing.
 
 use crate::observe::Observed;
 use adit_base::random::Prng;
@@ -16,7 +18,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// What tells one page of stamped data from others.
 const HEAD_BYTES: usize = 64;
 
-/// Changes a few pages of a closed volume that shows `observed`; says what it did. `before`: how it was some time ago.
+/// Changes a few pages of a closed volume that shows `observed`; says what it did. `before`: how it
+/// was some time ago.
 pub fn spoil(
     image: &mut Image,
     before: &Image,
@@ -74,7 +77,8 @@ pub fn spoil(
     said
 }
 
-/// Damages one of the two superblocks, if both are sound: that loses nothing, whatever the moment of the crash. Says which.
+/// Damages one of the two superblocks, if both are sound: that loses nothing, whatever the moment
+/// of the crash. Says which.
 pub fn spoil_superblock(image: &mut Image, random: &mut Prng) -> Option<u64> {
     let mut pages = [[0; PAGE_BYTES]; 2];
     for (page, bytes) in (0..).zip(&mut pages) {

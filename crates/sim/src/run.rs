@@ -301,7 +301,8 @@ impl Runner<'_> {
         Ok(next)
     }
 
-    /// What a lying device left may be anything. It is opened, looked at, checked and closed, and each of these ends.
+    /// What a lying device left may be anything. It is opened, looked at, checked and closed, and
+    /// each of these ends.
     fn endure(&mut self, crashes: &[Leavings]) -> std::result::Result<Remains, String> {
         let mut last = None;
         for leavings in crashes {
@@ -565,8 +566,8 @@ impl Runner<'_> {
         Ok(outcome)
     }
 
-    /// Changes the world around what a process's death left, and judges what that ends in. Answers what there is
-    /// to be recovered afterwards.
+    /// Changes the world around what a process's death left, and judges what that ends in. Answers
+    /// what there is to be recovered afterwards.
     fn change_the_world(
         &mut self,
         scene: Scene,
@@ -590,8 +591,8 @@ impl Runner<'_> {
         Ok(ended.remains)
     }
 
-    /// The device loses both superblocks of this life, so that the older ones say *closed*. What was acknowledged
-    /// is there, or the volume is refused.
+    /// The device loses both superblocks of this life, so that the older ones say *closed*. What
+    /// was acknowledged is there, or the volume is refused.
     fn lose_superblocks(
         &mut self,
         closed: &Image,
@@ -655,7 +656,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Closes a volume that shows `observed`, lets its device change something, and looks at what can be read.
+    /// Closes a volume that shows `observed`, lets its device change something, and looks at what
+    /// can be read.
     fn rot(&mut self, machine: Machine, observed: &Observed) -> std::result::Result<(), String> {
         let image = machine.close();
         let mut image = image.map_err(|error| format!("closing before rot: {error}"))?;

@@ -1,7 +1,8 @@
 //! Making a failure short: which operations can be left out, and it still fails?
 //!
-//! Delta debugging (Zeller and Hildebrandt, 2002) over the plan's operations: halves are left out, then quarters, and so on. Crashes are
-//! looked for at every request meanwhile, so that leaving something out doesn't just move the crash away.
+//! Delta debugging (Zeller and Hildebrandt, 2002) over the plan's operations: halves are left out,
+//! then quarters, and so on. Crashes are looked for at every request meanwhile, so that leaving
+//! something out doesn't just move the crash away.
 
 use crate::plan::Plan;
 use crate::run::{Manner, Violation, run};

@@ -1,7 +1,9 @@
-//! All short sequences of operations, crashed before every request, with every subset of few writes kept.
+//! All short sequences of operations, crashed before every request, with every subset of few writes
+//! kept.
 //!
-//! The bounded black-box method of CrashMonkey and ACE (Mohan and others, OSDI 2018): most crash bugs that were ever found in file
-//! systems need no more than three operations on a few files. The volume has two files, both open, and two directories.
+//! The bounded black-box method of CrashMonkey and ACE (Mohan and others, OSDI 2018): most crash
+//! bugs that were ever found in file systems need no more than three operations on a few files. The
+//! volume has two files, both open, and two directories.
 
 use crate::op::{Name, Numbered, Op};
 use crate::oracle::Crash;
@@ -109,7 +111,8 @@ pub fn count(length: u32) -> u64 {
     (1..=length).map(|length| one.pow(length)).sum()
 }
 
-/// The kinds of machine that each sequence is tried on: with FUA or not, with checksums of data or not.
+/// The kinds of machine that each sequence is tried on: with FUA or not, with checksums of data or
+/// not.
 pub const MACHINES: [(bool, bool); 3] = [(true, false), (false, false), (true, true)];
 
 /// Sequence number `index`, shorter ones first, on one of the [`MACHINES`].

@@ -264,7 +264,8 @@ impl Pen {
         }
     }
 
-    /// A log that is zeroed and written anew where it is; what was synced of the old one is readable until the zeroes are.
+    /// A log that is zeroed and written anew where it is; what was synced of the old one is
+    /// readable until the zeroes are.
     fn recycle(&mut self) {
         let (slot, name) = (self.slot(), self.name());
         self.open(slot, name, CREATE);
@@ -292,8 +293,9 @@ impl Pen {
         }
     }
 
-    /// A database that writes its pages directly: where they are, many of them, some in part, now and then a sync, of it or of another file;
-    /// somebody looks at it through the cache, it grows and shrinks.
+    /// A database that writes its pages directly: where they are, many of them, some in part, now
+    /// and then a sync, of it or of another file; somebody looks at it through the cache, it grows
+    /// and shrinks.
     fn buffer_pool(&mut self) {
         let (slot, name) = (self.slot(), self.name());
         self.open(slot, name, CREATE_DIRECT);
@@ -344,7 +346,8 @@ impl Pen {
         }
     }
 
-    /// Write a new file, sync it, rename it over the old one, sync the directory; sometimes without the syncs.
+    /// Write a new file, sync it, rename it over the old one, sync the directory; sometimes without
+    /// the syncs.
     fn replace(&mut self) {
         let (slot, from, to) = (self.slot(), self.name(), self.name());
         for _ in 0..1 + self.below(6) {

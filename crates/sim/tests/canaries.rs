@@ -1,4 +1,5 @@
-//! The simulator finds each planted bug within a bounded number of seeds: if it doesn't, it proves nothing.
+//! The simulator finds each planted bug within a bounded number of seeds: if it doesn't, it proves
+//! nothing.
 
 use adit_base::simulation::Bug;
 use adit_sim::plan::Plan;
@@ -23,7 +24,8 @@ fn found(bugs: &[Bug]) {
         };
         let plan = |seed| {
             let mut plan = Plan::of(seed);
-            // Where there is a cache, a commit waits for a superblock that is on its way, so that the ring doesn't fill up meanwhile.
+            // Where there is a cache, a commit waits for a superblock that is on its way, so that
+            // the ring doesn't fill up meanwhile.
             plan.device.volatile_cache &= bug != Bug::UnflushedTail;
             plan
         };

@@ -33,39 +33,43 @@ fn a_fixed_set_of_seeds_keeps_the_contract_second_part() {
     enough(seeds(60..120));
 }
 
-/// A volume was full when its process was killed. What had been accepted was within what had been promised, but
-/// deleting had used some of the reserve since, and the takeover respected the reserve: ENOSPC, and the volume could not be opened
-/// any more (5015). When a takeover was itself cut short, on a volume with data checksums, the next one wrote pages that the first had
-/// mapped, to other places, and took all of the reserve for that, so that none was left for a node of the map (1000834).
+/// A volume was full when its process was killed. What had been accepted was within what had been
+/// promised, but deleting had used some of the reserve since, and the takeover respected the
+/// reserve: ENOSPC, and the volume could not be opened any more (5015). When a takeover was itself
+/// cut short, on a volume with data checksums, the next one wrote pages that the first had mapped,
+/// to other places, and took all of the reserve for that, so that none was left for a node of the
+/// map (1000834).
 #[test]
 fn a_full_volume_whose_process_died_can_be_opened() {
     seeds([5015, 1_000_834]);
 }
 
-/// After a crash, pages whose checksums are missing are looked for. Once one with live bytes got the checksum of what was at home (849), once
-/// one was taken for a page of slots, since it had been one: what lay behind the end of its new data (4207).
+/// After a crash, pages whose checksums are missing are looked for. Once one with live bytes got
+/// the checksum of what was at home (849), once one was taken for a page of slots, since it had
+/// been one: what lay behind the end of its new data (4207).
 #[test]
 fn missing_checksums_are_found_after_a_crash() {
     seeds([849, 4207]);
 }
 
-/// Zeroing a range failed, since the volume had become read-only, when the parts of pages at its edges were zeroes already: EROFS promises that
-/// nothing was done.
+/// Zeroing a range failed, since the volume had become read-only, when the parts of pages at its
+/// edges were zeroes already: EROFS promises that nothing was done.
 #[test]
 fn what_a_read_only_volume_refuses_is_not_done() {
     seeds([702765]);
 }
 
-/// The judge's own mistake, again: an atomic write failed, and was not there; a later one made the file longer, so what lies before that
-/// one's data is zeroes.
+/// The judge's own mistake, again: an atomic write failed, and was not there; a later one made the
+/// file longer, so what lies before that one's data is zeroes.
 #[test]
 fn what_a_failed_write_leaves_out_is_zeroes_in_a_longer_file() {
     seeds([5_016_749]);
 }
 
-/// The judge's own mistakes: a copy whose sync fails has failed, and may be there all the same, as a write may (14660); so may zeroes whose
-/// range was only partly made so (33492), and what was appended past the cache when the volume becomes read-only before it is on the
-/// device (605943), and a copy within such a file may find nothing to copy (1202133).
+/// The judge's own mistakes: a copy whose sync fails has failed, and may be there all the same, as
+/// a write may (14660); so may zeroes whose range was only partly made so (33492), and what was
+/// appended past the cache when the volume becomes read-only before it is on the device (605943),
+/// and a copy within such a file may find nothing to copy (1202133).
 #[test]
 fn what_failed_may_be_there_in_part() {
     seeds([14660, 33492, 605943, 1202133]);

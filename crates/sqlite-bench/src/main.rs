@@ -1,7 +1,8 @@
 //! `adit-sqlite-bench`: SQLite on a directory of the kernel's file system or in a volume, measured.
 //!
-//! The same SQLite library in both cases, with the same settings and the same statements; only the VFS is another one. Each
-//! job has a database of its own, which is removed afterwards. It prints `{"rows":[...]}`, each row a [`Measurement`].
+//! The same SQLite library in both cases, with the same settings and the same statements; only the
+//! VFS is another one. Each job has a database of its own, which is removed afterwards. It prints
+//! `{"rows":[...]}`, each row a [`Measurement`].
 
 mod jobs;
 mod mix;

@@ -1,8 +1,9 @@
-//! A mix in the manner of SQLite's own speedtest1: bulk changes, reads of all kinds and upkeep, always the same ones in
-//! the same order.
+//! A mix in the manner of SQLite's own speedtest1: bulk changes, reads of all kinds and upkeep,
+//! always the same ones in the same order.
 //!
-//! Two tables of `rows` rows, `t` without and `u` with an index on numbers. In WAL mode with `synchronous=NORMAL`, so that
-//! commits don't wait for the device; what is in the WAL in the end is written home within the mix.
+//! Two tables of `rows` rows, `t` without and `u` with an index on numbers. In WAL mode with
+//! `synchronous=NORMAL`, so that commits don't wait for the device; what is in the WAL in the end
+//! is written home within the mix.
 
 use std::io;
 use std::time::Instant;

@@ -1,11 +1,13 @@
-//! Where the databases are: a folder of our own in a kernel directory or in a volume, with the same settings in both.
+//! Where the databases are: a folder of our own in a kernel directory or in a volume, with the same
+//! settings in both.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-/// SQLite's own cache, which is smaller than what is read: the file system's cache is to be measured, too.
+/// SQLite's own cache, which is smaller than what is read: the file system's cache is to be
+/// measured, too.
 const CACHE_KIB: u64 = 2048;
 
 /// Under which the VFS knows the volume.
@@ -18,7 +20,8 @@ pub(crate) enum Mode {
     Wal(&'static str),
     /// A rollback journal, deleted at each commit, `synchronous=FULL`.
     Delete,
-    /// The same; but where the VFS has batch atomic writes, SQLite uses them instead of the journal.
+    /// The same; but where the VFS has batch atomic writes, SQLite uses them instead of the
+    /// journal.
     Batch,
 }
 
@@ -108,7 +111,8 @@ impl Place {
             Mode::Delete | Mode::Batch => ("delete", "FULL"),
         };
         if let System::Directory(_) = self.system {
-            // The VFS of Adit has temporary files in the volume; the default one would have them on another file system.
+            // The VFS of Adit has temporary files in the volume; the default one would have them on
+            // another file system.
             let folder = self.folder.to_string_lossy();
             connection.pragma_update(None, "temp_store_directory", folder)?;
         }
@@ -133,7 +137,8 @@ impl Place {
         Ok(())
     }
 
-    /// Makes everything durable, so that what the system still owes the device isn't part of what is measured next.
+    /// Makes everything durable, so that what the system still owes the device isn't part of what
+    /// is measured next.
     pub(crate) fn settle(&self) -> io::Result<()> {
         match &self.system {
             System::Directory(directory) => {

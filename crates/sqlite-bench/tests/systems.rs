@@ -1,4 +1,5 @@
-//! Every job in a directory and in an image, tiny: that they run, measure the same rows and clean up; not how fast.
+//! Every job in a directory and in an image, tiny: that they run, measure the same rows and clean
+//! up; not how fast.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! SQLite on Adit, for Rust programs: the VFS of `plugins/sqlite`, linked statically with the SQLite of `libsqlite3-sys`,
-//! which `rusqlite` uses.
+//! SQLite on Adit, for Rust programs: the VFS of `plugins/sqlite`, linked statically with the
+//! SQLite of `libsqlite3-sys`, which `rusqlite` uses.
 //!
 //! ```text
 //! adit_sqlite::register(false)?;
@@ -33,7 +33,8 @@ pub fn register(make_default: bool) -> Result<()> {
     checked(code, "register the VFS with SQLite")
 }
 
-/// A volume of the program's own, in which SQLite's databases can be, too: `file:/app.db?vfs=adit&volume=ADDRESS`.
+/// A volume of the program's own, in which SQLite's databases can be, too:
+/// `file:/app.db?vfs=adit&volume=ADDRESS`.
 #[derive(Debug)]
 pub struct Lent {
     address: CString,

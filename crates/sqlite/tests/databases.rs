@@ -154,7 +154,8 @@ fn a_batch_needs_no_journal_and_one_that_is_too_large_gets_one() {
     let fill = "CREATE TABLE t (a); INSERT INTO t VALUES (1);";
     let journal = || stage.names().contains(&"app.db-journal".to_owned());
     let connection = stage.connect(Mode::Batch);
-    // A journal that is once made stays, so that it can be seen; and it isn't made because SQLite's cache is full.
+    // A journal that is once made stays, so that it can be seen; and it isn't made because SQLite's
+    // cache is full.
     connection
         .execute_batch("PRAGMA journal_mode=PERSIST; PRAGMA cache_size=-16000")
         .expect("set");

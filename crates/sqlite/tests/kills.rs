@@ -1,7 +1,7 @@
 //! A process that commits is killed (SIGKILL) at random moments, in each journal mode.
 //!
-//! The process is this test program itself, started again to run the one test that writes. It tells each commit on
-//! its standard error, as 8 bytes.
+//! The process is this test program itself, started again to run the one test that writes. It tells
+//! each commit on its standard error, as 8 bytes.
 
 mod support;
 

@@ -1,9 +1,11 @@
-//! Power cuts at random requests of a device under a database that is being written, in each journal mode.
+//! Power cuts at random requests of a device under a database that is being written, in each
+//! journal mode.
 //!
-//! A life: transactions on a device with a volatile cache until its power fails in the middle of a request. What such a
-//! device may have kept is opened again: the database must be as it was after some transaction, whole, and not before
-//! the last one that was acknowledged; then the next life goes on from there. What "as it was" means says a database in
-//! memory that gets the same transactions.
+//! A life: transactions on a device with a volatile cache until its power fails in the middle of a
+//! request. What such a device may have kept is opened again: the database must be as it was after
+//! some transaction, whole, and not before the last one that was acknowledged; then the next life
+//! goes on from there. What "as it was" means says a database in memory that gets the same
+//! transactions.
 //!
 //! A failure names mode and seed; `ADIT_SEED=n` replays it, `ADIT_CUTS=n` does more.
 
@@ -123,7 +125,8 @@ fn live_and_die(script: Script) {
         let connection = connect(&name, "/app.db", mode);
         let connection = connection.unwrap_or_else(|error| panic!("{when}: {error}"));
         if random.below(3) > 0 {
-            // Else a large transaction doesn't get as far as a batch: it is written with a journal before it ends.
+            // Else a large transaction doesn't get as far as a batch: it is written with a journal
+            // before it ends.
             connection
                 .execute_batch("PRAGMA cache_size = -16000")
                 .expect("set");
@@ -205,9 +208,10 @@ fn a_power_cut_loses_no_commit_and_tears_none_with_batch_atomic_writes() {
     every_acknowledged_transaction_survives(Mode::Batch, 8);
 }
 
-// SQLite falls back from a batch that is too large to the journal that it kept in memory. It creates the file then, but
-// doesn't sync it: it did that before, when there was no file. A power cut while the database's pages were synced left some of
-// them new, and no journal to undo them with. The VFS syncs that journal itself.
+// SQLite falls back from a batch that is too large to the journal that it kept in memory. It
+// creates the file then, but doesn't sync it: it did that before, when there was no file. A power
+// cut while the database's pages were synced left some of them new, and no journal to undo them
+// with. The VFS syncs that journal itself.
 #[test]
 fn a_power_cut_tears_no_transaction_that_was_too_large_for_a_batch() {
     every_acknowledged_transaction_survives(Mode::Batch, 1);

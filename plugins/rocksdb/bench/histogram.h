@@ -7,7 +7,8 @@
 #include <optional>
 #include <vector>
 
-// Latencies in ns, by buckets that are 1/128 of their number wide: half of that is the error of their middle.
+// Latencies in ns, by buckets that are 1/128 of their number wide: half of that is the error of
+// their middle.
 class Histogram {
  public:
   void Add(uint64_t number) {

@@ -1,4 +1,5 @@
-// DB::Open for every RocksDB since 7.8: from 11 on it knows std::unique_ptr only, before 9 only pointers.
+// DB::Open for every RocksDB since 7.8: from 11 on it knows std::unique_ptr only, before 9 only
+// pointers.
 #pragma once
 
 #include <memory>

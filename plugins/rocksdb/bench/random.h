@@ -24,8 +24,8 @@ class Random {
   uint64_t state_;
 };
 
-// Numbers below a count; number i is drawn in proportion to 1 / (i + 1)^0.99. After J. Gray et al., "Quickly Generating
-// Billion-Record Synthetic Databases", SIGMOD 1994.
+// Numbers below a count; number i is drawn in proportion to 1 / (i + 1)^0.99. After J. Gray et al.,
+// "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994.
 class Zipfian {
  public:
   explicit Zipfian(uint64_t count) { GrowTo(count); }
@@ -62,7 +62,8 @@ class Zipfian {
   double eta_ = 0;
 };
 
-// Of the 64 bit FNV-1a of the number's bytes the absolute value, as a signed number: as in Utils.fnvhash64.
+// Of the 64 bit FNV-1a of the number's bytes the absolute value, as a signed number: as in
+// Utils.fnvhash64.
 inline uint64_t Hash(uint64_t number) {
   uint64_t hash = 0xCBF29CE484222325ull;
   for (int i = 0; i < 8; ++i, number >>= 8) hash = (hash ^ (number & 0xFF)) * 1099511628211ull;

@@ -1,19 +1,23 @@
-// The core workloads of YCSB on RocksDB, on a directory of the kernel's file system or, by --fs_uri, in a volume.
+// The core workloads of YCSB on RocksDB, on a directory of the kernel's file system or, by
+// --fs_uri, in a volume.
 //
-// What the workloads are, how keys are named and what is drawn how is that of YCSB 0.17 (CoreWorkload, ZipfianGenerator,
-// ScrambledZipfianGenerator, SkewedLatestGenerator, Utils.fnvhash64; https://github.com/brianfrankcooper/YCSB; B. F.
-// Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010). Three things are simpler here:
+// What the workloads are, how keys are named and what is drawn how is that of YCSB 0.17
+// (CoreWorkload, ZipfianGenerator, ScrambledZipfianGenerator, SkewedLatestGenerator,
+// Utils.fnvhash64; https://github.com/brianfrankcooper/YCSB; B. F. Cooper et al., "Benchmarking
+// Cloud Serving Systems with YCSB", SoCC 2010). Three things are simpler here:
 //
 //   - The 10 fields of 100 bytes are one value of 1000 bytes, which do not compress. An update replaces it as a whole.
 //   - Each workload runs on what the previous one left, in the order asked for; so there are more records after D and E.
 //   - A row ends with its last operation, that of the load when all is flushed and compacted. What the others leave
 //     to be compacted is waited for behind them, so that it isn't in the next row.
 //
-// The DB is opened as db_bench does it without options (7.8: snappy, 64 MiB of memtable, no filters, 2 background jobs, WAL and
-// memtable pipelined); --cache_size is that of the block cache, 8 MiB there. Each thread has random numbers of its own, by
-// seed; which records are the latest ones depends on the other threads, too.
+// The DB is opened as db_bench does it without options (7.8: snappy, 64 MiB of memtable, no
+// filters, 2 background jobs, WAL and memtable pipelined); --cache_size is that of the block cache,
+// 8 MiB there. Each thread has random numbers of its own, by seed; which records are the latest
+// ones depends on the other threads, too.
 //
-// What a row costs is told as crates/bench/src/resources.rs does it, and printed as its Measurement.
+// What a row costs is told as crates/bench/src/resources.rs does it, and printed as its
+// Measurement.
 #include <unistd.h>
 
 #include <algorithm>

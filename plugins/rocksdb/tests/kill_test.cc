@@ -6,7 +6,8 @@
 //   kill_test power-cut ADDRESS NAME            both, in the guest of `cargo xtask power-cut`, told in the lines of
 //                                               crates/power-cut: `found NAME COUNT`, `ack NAME COUNT`, `bad NAME WORDS`
 //
-// The DB is /db in the volume. The process that kills, counts and calls `adit check` is the test in crates/capi.
+// The DB is /db in the volume. The process that kills, counts and calls `adit check` is the test in
+// crates/capi.
 #include <unistd.h>
 
 #include <cstdio>

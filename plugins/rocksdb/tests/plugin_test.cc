@@ -1,4 +1,5 @@
-// What RocksDB expects of a FileSystem, asked of the plugin as a program finds it: by adit://ADDRESS.
+// What RocksDB expects of a FileSystem, asked of the plugin as a program finds it: by
+// adit://ADDRESS.
 //
 //   plugin_test ADDRESS      the volume must be formatted and empty, of 1 GiB or more
 //
@@ -338,7 +339,8 @@ void ErrorsAreWhatRocksDBTellsApart(FileSystem* fs) {
   OK(fs->DeleteFile("/file", kIO, nullptr));
 }
 
-// A failed read of MultiRead or ReadAsync had the words of whatever had failed before it in the same thread.
+// A failed read of MultiRead or ReadAsync had the words of whatever had failed before it in the
+// same thread.
 void FailedReadsHaveTheirOwnWords(FileSystem* fs) {
   OK(fs->CreateDir("/unreadable", kIO, nullptr));
   std::unique_ptr<FSRandomAccessFile> file;

@@ -1,4 +1,5 @@
-//! What a request is answered with, whoever asks: the process itself or, through the socket, another one.
+//! What a request is answered with, whoever asks: the process itself or, through the socket,
+//! another one.
 
 use super::message::{Answer, ENTRIES_MAX, Request};
 use adit_base::Result;

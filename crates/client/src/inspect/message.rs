@@ -1,7 +1,8 @@
 //! What goes over the socket: requests, answers, and their bytes.
 //!
-//! A value is its fields one after the other, numbers little-endian, sequences after their length in 32 bits. Invariant: decoding accepts
-//! exactly what encoding makes, whatever the bytes are, and allocates no more than they can fill.
+//! A value is its fields one after the other, numbers little-endian, sequences after their length
+//! in 32 bits. Invariant: decoding accepts exactly what encoding makes, whatever the bytes are, and
+//! allocates no more than they can fill.
 
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error};

@@ -1,7 +1,8 @@
 //! The owner's side: a thread that answers onlookers.
 //!
-//! Invariants: it sleeps without a deadline while nobody asks, does one operation at a time, and waits for no client: what can't be sent
-//! at once ends the session. It holds the engine, not the volume, so it keeps nothing open.
+//! Invariants: it sleeps without a deadline while nobody asks, does one operation at a time, and
+//! waits for no client: what can't be sent at once ends the session. It holds the engine, not the
+//! volume, so it keeps nothing open.
 
 use super::answer::answer;
 use super::message::{Answer, Greeting, Hello, REQUEST_BYTES_MAX, Request, VERSION};

@@ -110,7 +110,8 @@ fn lost(error: Error) -> Lost {
     }
 }
 
-/// Is the process at the other end the one that has the volume open? Anybody may have a socket of that name.
+/// Is the process at the other end the one that has the volume open? Anybody may have a socket of
+/// that name.
 fn is_owner(peer: &Peer, address: &str, identity: &Identity) -> bool {
     match lock_holder(Path::new(address)) {
         Some(holder) => peer.pid == Some(holder),

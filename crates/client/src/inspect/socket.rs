@@ -101,8 +101,8 @@ impl Peer {
             gid: u32::MAX,
         };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        // Not by rustix: its type has no place for the number 0 of a process outside our pid namespace.
-        // SAFETY: both pointers are to values that live here, of the length given.
+        // Not by rustix: its type has no place for the number 0 of a process outside our pid
+        // namespace. SAFETY: both pointers are to values that live here, of the length given.
         let failed = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -138,7 +138,8 @@ pub(super) fn send_message(socket: impl AsFd, message: &impl Message) -> Result<
     }
 }
 
-/// Receives a message into `buffer`, its bound. `EPROTO` when it is none, `EPIPE` when the other end is closed.
+/// Receives a message into `buffer`, its bound. `EPROTO` when it is none, `EPIPE` when the other
+/// end is closed.
 pub(super) fn receive_message<T: Message>(socket: impl AsFd, buffer: &mut [u8]) -> Result<T> {
     let (_, len) = rustix::io::retry_on_intr(|| recv(&socket, &mut *buffer, RecvFlags::TRUNC))
         .map_err(from_rustix)?;

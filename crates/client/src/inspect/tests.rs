@@ -1,4 +1,5 @@
-//! Onlookers that behave and others. What a socket can be made to do needs its name, so these are inside.
+//! Onlookers that behave and others. What a socket can be made to do needs its name, so these are
+//! inside.
 
 use super::message::*;
 use super::socket::*;

@@ -1,5 +1,6 @@
-//! A device that fails, for a process that knows nothing of it: a seccomp filter answers the system calls
-//! that reach an image. It can't be taken back, so it is for processes of their own; `exec` keeps it.
+//! A device that fails, for a process that knows nothing of it: a seccomp filter answers the system
+//! calls that reach an image. It can't be taken back, so it is for processes of their own; `exec`
+//! keeps it.
 
 #![allow(dead_code, unreachable_pub)] // each test program uses its part
 
@@ -18,7 +19,8 @@ pub enum Failing {
     Flushes,
 }
 
-/// Where a volume of up to 128 MiB has its journal, and everything behind it (docs/format/volume.md).
+/// Where a volume of up to 128 MiB has its journal, and everything behind it
+/// (docs/format/volume.md).
 pub const JOURNAL: Range<u32> = 2 * 4096..(2 + 1024) * 4096;
 pub const GROUPS: Range<u32> = (2 + 1024 + 1) * 4096..u32::MAX;
 

@@ -1,4 +1,5 @@
-//! The judge, judged: histories that never happened, one of each kind of violation, and beside each what is just right.
+//! The judge, judged: histories that never happened, one of each kind of violation, and beside each
+//! what is just right.
 
 use crate::ledger::{Before, How, Ledger, Pending, Wrong};
 use crate::stamp::Stamps;

@@ -1,9 +1,10 @@
 //! What is known of each cell while threads write and read it, and the judge of what a read found.
 //!
-//! There is one clock, which ticks at each beginning and end of an operation that changes something; nothing here takes a lock. For the
-//! judge, an operation *supersedes* another one that had ended before it began. A cell's *floor* is the latest beginning among the
-//! operations that are known to be visible: those that have ended, and those of which a read has found something. The reader takes the
-//! floor before its call:
+//! There is one clock, which ticks at each beginning and end of an operation that changes
+//! something; nothing here takes a lock. For the judge, an operation *supersedes* another one that
+//! had ended before it began. A cell's *floor* is the latest beginning among the operations that
+//! are known to be visible: those that have ended, and those of which a read has found something.
+//! The reader takes the floor before its call:
 //!
 //! | found | is right if |
 //! |---|---|
@@ -13,11 +14,13 @@
 //! | several of these in a cell | each is right, and one is of a write *in place* that met the read, or another such write: the device may mix those |
 //! | an atomic write in a part of a page | it has superseded nothing that the rest of the page shows |
 //!
-//! A write in place is a direct write that the device may execute beside other requests: of whole blocks, without data checksums. What a
-//! read finds of all others is visible to every later read, so it raises the floor (that is not demanded while a write in place goes on).
+//! A write in place is a direct write that the device may execute beside other requests: of whole
+//! blocks, without data checksums. What a read finds of all others is visible to every later read,
+//! so it raises the floor (that is not demanded while a write in place goes on).
 //!
-//! Invariants: a begun operation is in its thread's log before the call, its end only after it. So the judge may take an operation for
-//! longer than it was, which excuses too much and never accuses wrongly.
+//! Invariants: a begun operation is in its thread's log before the call, its end only after it. So
+//! the judge may take an operation for longer than it was, which excuses too much and never accuses
+//! wrongly.
 
 use crate::sizes::{Change, Seen, SizeOp};
 use crate::stamp::{OpId, Stamps, Value};
@@ -187,7 +190,8 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// For files of these numbers of cells at most, which are empty; each thread does so many operations a round at most.
+    /// For files of these numbers of cells at most, which are empty; each thread does so many
+    /// operations a round at most.
     pub(crate) fn new(
         stamps: Stamps,
         page_bytes: usize,
@@ -233,7 +237,8 @@ impl Ledger {
         &self.files[file].cells[cells.start as usize..cells.end as usize]
     }
 
-    /// The thread is about to do this; `None`: it has done enough in this round. The range of an append begins anywhere.
+    /// The thread is about to do this; `None`: it has done enough in this round. The range of an
+    /// append begins anywhere.
     pub(crate) fn begin(
         &self,
         thread: usize,
@@ -325,7 +330,8 @@ impl Ledger {
         }
     }
 
-    /// Judges what was read, from the first of those cells on; answers how many cells are mixed of several writes, rightly.
+    /// Judges what was read, from the first of those cells on; answers how many cells are mixed of
+    /// several writes, rightly.
     pub(crate) fn judge(&self, before: &Before, bytes: &[u8]) -> Result<u64, Violation> {
         let cell_bytes = self.stamps.cell_bytes;
         let (mut values, mut mixed) = (Vec::new(), 0);
@@ -512,8 +518,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes what a file holds now, after the threads' operations, for what it has to hold from now on. Answers the cells
-    /// that are rightly mixed of several writes: somebody has to write these anew, and tell.
+    /// Takes what a file holds now, after the threads' operations, for what it has to hold from now
+    /// on. Answers the cells that are rightly mixed of several writes: somebody has to write these
+    /// anew, and tell.
     pub(crate) fn settle(&mut self, file: usize, bytes: &[u8]) -> Result<Vec<u32>, Violation> {
         let before = self.before_read(file, 0..self.files[file].cells.len() as u32);
         let cell_bytes = self.stamps.cell_bytes;

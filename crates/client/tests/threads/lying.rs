@@ -1,5 +1,6 @@
-//! A device that does not do what it says, to see that the checker notices. It lies about data only, which it knows by its stamps.
-//! Or it only dawdles, which lets others in between: a thread that executes its request itself does not hold the worker meanwhile.
+//! A device that does not do what it says, to see that the checker notices. It lies about data
+//! only, which it knows by its stamps. Or it only dawdles, which lets others in between: a thread
+//! that executes its request itself does not hold the worker meanwhile.
 
 use crate::stamp::Stamps;
 use adit_block::{
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 const PAGE: usize = 4096;
 const DAWDLING: Duration = Duration::from_micros(100);
-/// Of those that dawdle, one of so many does it for long: so that pages are freed, and given to other files, meanwhile.
+/// Of those that dawdle, one of so many does it for long: so that pages are freed, and given to
+/// other files, meanwhile.
 const LONG_ONE_IN: u64 = 8;
 const DAWDLING_LONG: Duration = Duration::from_millis(10);
 
@@ -146,7 +148,8 @@ impl Lying {
             return done;
         };
         let len = buffer.len().min(bytes.len());
-        // SAFETY: the buffers of a read are ours to fill, and nobody looks at them before it is complete.
+        // SAFETY: the buffers of a read are ours to fill, and nobody looks at them before it is
+        // complete.
         let memory = unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr(), len) };
         memory.copy_from_slice(&bytes[..len]);
         done

@@ -1,4 +1,5 @@
-//! Real threads do everything to the same files at the same time, and each sector that is read is judged.
+//! Real threads do everything to the same files at the same time, and each sector that is read is
+//! judged.
 //!
 //! | file | what |
 //! |---|---|
@@ -8,7 +9,8 @@
 //! | `work.rs` | what the threads do; rounds |
 //! | `lying.rs` | a device that lies, to see that it is found |
 //!
-//! `cargo xtask threads` runs it for longer. What the threads do follows from the seed, but not in which order.
+//! `cargo xtask threads` runs it for longer. What the threads do follows from the seed, but not in
+//! which order.
 
 #[cfg(test)]
 mod judged;

@@ -1,8 +1,10 @@
-//! The judge of sizes, after a round: what a file's size can have been while threads set and extended it.
+//! The judge of sizes, after a round: what a file's size can have been while threads set and
+//! extended it.
 //!
-//! The size at a moment is that of the last operation that set it, or more if a write has reached further since. So it is no less than
-//! what one of the possibly last ones has set, or writes that surely came after it have reached; and no more than the most that any of
-//! these, or writes that may have come after them, could make of it.
+//! The size at a moment is that of the last operation that set it, or more if a write has reached
+//! further since. So it is no less than what one of the possibly last ones has set, or writes that
+//! surely came after it have reached; and no more than the most that any of these, or writes that
+//! may have come after them, could make of it.
 
 /// What an operation does to a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,8 @@
 //! ```text
 //! unit, 16 bytes:  operation u64 | ordinal u32: which unit of the operation | check u32: of both, and of the run
 //! ```
-//! A cell is the piece that is judged, 512 bytes or fewer. All its units have to be of one operation, or all zero; else it is torn.
+//! A cell is the piece that is judged, 512 bytes or fewer. All its units have to be of one
+//! operation, or all zero; else it is torn.
 
 /// Bytes of a unit.
 pub(crate) const UNIT_BYTES: usize = 16;

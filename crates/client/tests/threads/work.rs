@@ -1,8 +1,10 @@
-//! What the threads do: everything that changes or shows content, by every way there is, to the same files at the same time.
+//! What the threads do: everything that changes or shows content, by every way there is, to the
+//! same files at the same time.
 //!
-//! A round: all threads work until the time is over or a log is full; then sizes are judged, each file is read and judged
-//! once more, and from then on has to stay exactly so, until the next round: read past the cache, and, every few rounds, after
-//! closing, opening and checking the volume.
+//! A round: all threads work until the time is over or a log is full; then sizes are judged, each
+//! file is read and judged once more, and from then on has to stay exactly so, until the next
+//! round: read past the cache, and, every few rounds, after closing, opening and checking the
+//! volume.
 
 use crate::ledger::{Before, How, Ledger, Pending, Violation, Wrong};
 use crate::sizes::Seen;

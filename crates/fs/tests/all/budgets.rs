@@ -140,8 +140,8 @@ fn names_are_made_without_io_until_somebody_syncs() {
     assert!(counts.flushes + counts.fua_writes <= 2, "{counts:?}");
 }
 
-/// The first fsync of a descriptor made all names durable that anybody had changed, since when the file's own had
-/// changed was not known.
+/// The first fsync of a descriptor made all names durable that anybody had changed, since when the
+/// file's own had changed was not known.
 #[test]
 fn an_fsync_of_what_is_durable_asks_nothing_whatever_others_did() {
     let (device, volume) = volume();
@@ -168,8 +168,8 @@ fn an_fsync_of_what_is_durable_asks_nothing_whatever_others_did() {
     assert_eq!((counts.writes, counts.fua_writes), (1, 1));
 }
 
-/// When the names of a file changed last is read from its slot; a second rename within a tick of the clock must
-/// change the slot too, or an fsync would take it for durable.
+/// When the names of a file changed last is read from its slot; a second rename within a tick of
+/// the clock must change the slot too, or an fsync would take it for durable.
 #[test]
 fn a_second_rename_within_a_tick_is_made_durable_by_an_fsync() {
     const FILES: u32 = 100;
@@ -194,8 +194,9 @@ fn a_second_rename_within_a_tick_is_made_durable_by_an_fsync() {
     }
 }
 
-/// Eight appends and their fdatasyncs, which all find the journal idle or its first write on the way: one of them
-/// commits alone, since it doesn't know of the others, and all others share one commit behind it.
+/// Eight appends and their fdatasyncs, which all find the journal idle or its first write on the
+/// way: one of them commits alone, since it doesn't know of the others, and all others share one
+/// commit behind it.
 #[test]
 fn fsyncs_of_one_worker_that_arrive_together_share_two_commits() {
     let (device, volume) = volume();
@@ -238,8 +239,8 @@ fn fsyncs_of_threads_that_arrive_together_share_two_commits() {
         .map(|number| volume.open(&format!("/{number}"), CREATE).unwrap())
         .collect();
     volume.sync().unwrap();
-    // Two when all threads arrive before the first commit is done, which a busy machine's scheduler may prevent
-    // in many rounds: then who is late needs one more.
+    // Two when all threads arrive before the first commit is done, which a busy machine's scheduler
+    // may prevent in many rounds: then who is late needs one more.
     let mut best = u64::MAX;
     for round in 0..100 {
         for file in &files {

@@ -1,5 +1,5 @@
-//! Directories and state that no file system of ours wrote: each is an error for whoever meets it, and nothing is
-//! deleted, lost or read for ever because of it.
+//! Directories and state that no file system of ours wrote: each is an error for whoever meets it,
+//! and nothing is deleted, lost or read for ever because of it.
 
 use crate::common;
 use crate::common::*;
@@ -45,7 +45,8 @@ fn places(leaf: &[u8; 4096]) -> Vec<usize> {
     (0..count).map(|index| offset(place(index))).collect()
 }
 
-/// Changes the only leaf of a directory behind the file system's back. `change` also gets where the entries lie.
+/// Changes the only leaf of a directory behind the file system's back. `change` also gets where the
+/// entries lie.
 fn damage(volume: &Volume, directory: BlobId, change: impl Fn(&mut [u8; 4096], &[usize]) + Sync) {
     transact(volume, |transaction| {
         let slot = transaction.slot(directory)?;
@@ -88,8 +89,8 @@ fn an_entry_without_a_name_is_reported() {
     assert_eq!(volume.entries("/d", 4096), Err(Errno::UCLEAN));
 }
 
-/// The cookie of the last entry is where the next call goes on. One that was lower than those before it sent the
-/// reader back, for ever.
+/// The cookie of the last entry is where the next call goes on. One that was lower than those
+/// before it sent the reader back, for ever.
 #[test]
 fn reading_a_directory_with_keys_out_of_order_ends() {
     let volume = Volume::fresh();
@@ -117,8 +118,9 @@ fn reading_a_directory_with_keys_out_of_order_ends() {
     assert_ne!(volume.run(|fs| fs.check_names()).unwrap().problems, [""; 0]);
 }
 
-/// What an entry said about its inode was believed. So the name of a directory, marked as a file's, opened the
-/// directory as a file, to be written over; and removing a name that led to a blob deleted the blob.
+/// What an entry said about its inode was believed. So the name of a directory, marked as a file's,
+/// opened the directory as a file, to be written over; and removing a name that led to a blob
+/// deleted the blob.
 #[test]
 fn an_entry_of_another_kind_than_its_inode_opens_and_deletes_nothing() {
     let volume = Volume::fresh();
@@ -164,8 +166,8 @@ fn an_entry_of_another_kind_than_its_inode_opens_and_deletes_nothing() {
     assert_eq!(volume.list("/d").len(), 5);
 }
 
-/// Mounting deletes what the orphan directory names, and the state page says which one that is. One that said the
-/// root, or any other directory, lost what was in it.
+/// Mounting deletes what the orphan directory names, and the state page says which one that is. One
+/// that said the root, or any other directory, lost what was in it.
 #[test]
 fn a_mount_with_another_directory_for_its_orphans_is_refused_and_deletes_nothing() {
     for path in ["/", "/d"] {
@@ -236,8 +238,9 @@ fn a_file_with_a_name_is_not_deleted_because_the_orphan_directory_lists_it() {
     assert_ne!(volume.run(|fs| fs.check_names()).unwrap().problems, [""; 0]);
 }
 
-/// Deleting an orphan takes two transactions, its slot and then its entry. Where the second one failed, the entry
-/// stayed and named a slot that somebody else got; when that one became an orphan too, its unlink was EEXIST.
+/// Deleting an orphan takes two transactions, its slot and then its entry. Where the second one
+/// failed, the entry stayed and named a slot that somebody else got; when that one became an orphan
+/// too, its unlink was EEXIST.
 #[test]
 fn an_entry_that_outlived_its_orphan_is_in_nobodys_way() {
     let volume = Volume::fresh();
@@ -263,8 +266,8 @@ fn an_entry_that_outlived_its_orphan_is_in_nobodys_way() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// Found by fuzzing: the count of a directory's links overflowed with one more subdirectory: a panic, or 0, by which it
-/// passed for removed.
+/// Found by fuzzing: the count of a directory's links overflowed with one more subdirectory: a
+/// panic, or 0, by which it passed for removed.
 #[test]
 fn a_directory_that_counts_all_links_there_can_be_takes_no_more_subdirectories() {
     let volume = Volume::fresh();
@@ -284,8 +287,9 @@ fn a_directory_that_counts_all_links_there_can_be_takes_no_more_subdirectories()
     volume.mkdir("/full/new").unwrap();
 }
 
-/// Found by fuzzing: a map that calls a page of a directory free gave it out to the transaction that was changing the
-/// directory, which was taken for a bug of ours: a panic, and the volume was unusable until it was opened again.
+/// Found by fuzzing: a map that calls a page of a directory free gave it out to the transaction
+/// that was changing the directory, which was taken for a bug of ours: a panic, and the volume was
+/// unusable until it was opened again.
 #[test]
 fn a_page_that_a_transaction_changes_is_not_given_out_to_it_as_a_free_one() {
     let volume = Volume::fresh();

@@ -1,4 +1,5 @@
-//! One damaged thing is an error for whoever needs it, and for nobody else: nothing has to be repaired first.
+//! One damaged thing is an error for whoever needs it, and for nobody else: nothing has to be
+//! repaired first.
 
 use crate::common::*;
 use adit_base::{Errno, PAGE_BYTES};
@@ -17,7 +18,8 @@ struct Sample {
     directory: u64,
 }
 
-/// `/d/victim` with a tree of extents, `/d/0` to `/d/9`, `/e/0` to `/e/9`; in the second group if `far`.
+/// `/d/victim` with a tree of extents, `/d/0` to `/d/9`, `/e/0` to `/e/9`; in the second group if
+/// `far`.
 fn sample() -> Sample {
     let device = FaultDevice::new(FaultConfig {
         size_bytes: VOLUME_BYTES,
@@ -135,7 +137,8 @@ fn a_damaged_page_of_a_directory_costs_its_names_only() {
     the_rest_works(&volume);
 }
 
-/// The first allocation looked at the damaged map, and every one failed, although other groups had room.
+/// The first allocation looked at the damaged map, and every one failed, although other groups had
+/// room.
 #[test]
 fn a_damaged_map_of_a_group_costs_the_space_of_that_group_only() {
     let sample = sample();

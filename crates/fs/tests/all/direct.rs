@@ -1,4 +1,5 @@
-//! Direct reads and writes past the worker: they see what was acknowledged, and no other file's bytes; nobody else's pages are written.
+//! Direct reads and writes past the worker: they see what was acknowledged, and no other file's
+//! bytes; nobody else's pages are written.
 
 use crate::common::*;
 use adit_base::clock::Timestamp;
@@ -38,8 +39,8 @@ fn read_directly(volume: &Volume, file: &OpenFile, offset: u64, buffer: &mut [u8
     past.is_some()
 }
 
-/// Writes content so that all of it is on the device and nothing of it in the cache: direct writes leave nothing there where pages
-/// have a place already, and no live bytes.
+/// Writes content so that all of it is on the device and nothing of it in the cache: direct writes
+/// leave nothing there where pages have a place already, and no live bytes.
 fn write_home(volume: &Volume, direct: &OpenFile, offset: u64, content: &[u8]) {
     volume.write(direct, offset, content).unwrap();
     volume
@@ -439,7 +440,8 @@ fn what_was_written_past_the_worker_is_flushed_and_timed_by_a_sync() {
         lend_again(&volume, &file, &fresh);
         volume.sync().unwrap();
         lend_again(&volume, &file, &fresh);
-        // That one went past the worker, and so does what follows. Another file's sync flushes what was written before.
+        // That one went past the worker, and so does what follows. Another file's sync flushes what
+        // was written before.
         (volume.run(|fs| fs.write(&other, 0, &fresh))).unwrap();
         volume.fdatasync(&other).unwrap();
         let long_ago = SetTime::To(Timestamp {
@@ -468,8 +470,9 @@ fn what_was_written_past_the_worker_is_flushed_and_timed_by_a_sync() {
     volume.close_volume();
 }
 
-/// A read into several pieces of memory took the file's lock anew for each of them, so an atomic write could fall between two pieces of
-/// one page, and the page was neither as before it nor as after it. (`cargo xtask threads` found it within minutes.)
+/// A read into several pieces of memory took the file's lock anew for each of them, so an atomic
+/// write could fall between two pieces of one page, and the page was neither as before it nor as
+/// after it. (`cargo xtask threads` found it within minutes.)
 #[test]
 fn a_read_into_several_pieces_sees_an_atomic_write_as_a_whole() {
     let volume = Volume::format(memory(64 << 20), 4 << 20);

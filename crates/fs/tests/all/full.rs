@@ -142,8 +142,8 @@ fn space_of_deleted_files_is_reused_over_and_over() {
     }
 }
 
-/// Two writers at the end of a full volume: the one that met ENOSPC put the size back to what it had been when it
-/// came, and with it went what the other had written and fsynced.
+/// Two writers at the end of a full volume: the one that met ENOSPC put the size back to what it
+/// had been when it came, and with it went what the other had written and fsynced.
 #[test]
 fn a_write_that_finds_no_space_takes_nothing_from_others() {
     for data_checksums in [false, true] {
@@ -173,8 +173,9 @@ fn a_write_that_finds_no_space_takes_nothing_from_others() {
     }
 }
 
-/// A rename passed for an operation that frees space. So moving thousands of names into another directory took the
-/// pages kept for deleting, and then those promised to cached writes: an fsync of accepted data was ENOSPC.
+/// A rename passed for an operation that frees space. So moving thousands of names into another
+/// directory took the pages kept for deleting, and then those promised to cached writes: an fsync
+/// of accepted data was ENOSPC.
 #[test]
 fn renames_take_neither_what_is_promised_to_writes_nor_what_deleting_needs() {
     const NAMES: u32 = 2500;

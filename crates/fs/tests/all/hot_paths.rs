@@ -1,4 +1,5 @@
-//! What the operations cost in time: `cargo test --release -p adit-fs hot_paths -- --ignored --nocapture`.
+//! What the operations cost in time: `cargo test --release -p adit-fs hot_paths -- --ignored
+//! --nocapture`.
 
 use crate::common::*;
 use std::hint::black_box;

@@ -1,4 +1,5 @@
-//! Locks of byte ranges: each rule of fcntl(2), then random operations against a model and the kernel.
+//! Locks of byte ranges: each rule of fcntl(2), then random operations against a model and the
+//! kernel.
 
 use crate::common::*;
 use adit_base::Errno;

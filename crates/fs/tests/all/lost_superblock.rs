@@ -1,5 +1,5 @@
-//! Whichever of the two superblocks is lost, the other one is as good: recovery never begins at an older tail, from which it
-//! would replay what has been overwritten since.
+//! Whichever of the two superblocks is lost, the other one is as good: recovery never begins at an
+//! older tail, from which it would replay what has been overwritten since.
 
 use crate::common::*;
 use adit_base::PAGE_BYTES;
@@ -8,9 +8,9 @@ use adit_store::MkfsOptions;
 
 const CACHE_BYTES: u64 = 16 << 20;
 
-/// Pages of a directory were freed, the tail passed their records, and a file got the pages; its data went home
-/// without a record. Then the superblock with that tail was damaged: from the one before it, recovery replayed
-/// the directory over the file's data, and nobody noticed.
+/// Pages of a directory were freed, the tail passed their records, and a file got the pages; its
+/// data went home without a record. Then the superblock with that tail was damaged: from the one
+/// before it, recovery replayed the directory over the file's data, and nobody noticed.
 #[test]
 fn recovery_does_not_write_over_pages_that_were_freed_since() {
     let device = FaultDevice::new(FaultConfig {
@@ -52,7 +52,8 @@ fn recovery_does_not_write_over_pages_that_were_freed_since() {
     }
 }
 
-/// The end of a file went through the journal, then home; then it was overwritten where it is, which needs no record.
+/// The end of a file went through the journal, then home; then it was overwritten where it is,
+/// which needs no record.
 #[test]
 fn recovery_does_not_write_over_what_was_overwritten_in_place_since() {
     for data_checksums in [false, true] {

@@ -1,5 +1,5 @@
-//! What the file system promises, a file a subject. One program: each one more would compile the store and the file system again, for
-//! the code of an async function is made where it is awaited.
+//! What the file system promises, a file a subject. One program: each one more would compile the
+//! store and the file system again, for the code of an async function is made where it is awaited.
 //!
 //! `cargo test -p adit-fs power_cut` runs one subject.
 

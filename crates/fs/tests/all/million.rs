@@ -1,15 +1,17 @@
-//! Large directories; `cargo test --release -p adit-fs million -- --ignored --nocapture` prints times.
+//! Large directories; `cargo test --release -p adit-fs million -- --ignored --nocapture` prints
+//! times.
 
 use crate::common::*;
 use std::time::Instant;
 
-/// ns an operation took to create, find and list a file among `directories` directories of `names` names each; the
-/// last number is for finding only those of one directory again and again.
+/// ns an operation took to create, find and list a file among `directories` directories of `names`
+/// names each; the last number is for finding only those of one directory again and again.
 fn measure(volume: &Volume, directories: u32, names: u32) -> [f64; 4] {
     let files = u64::from(directories) * u64::from(names);
     let per = |start: Instant| start.elapsed().as_nanos() as f64 / files as f64;
     let name = |directory: u64, number: u64| format!("/{directory}/{number:09}.sst");
-    // A number of names that is no multiple of this prime is walked through in an order spread over all of them.
+    // A number of names that is no multiple of this prime is walked through in an order spread over
+    // all of them.
     let spread = |count: u64| (0..count).map(move |number| number * 7_919 % count);
     let (directories, names) = (u64::from(directories), u64::from(names));
     let start = Instant::now();
@@ -46,8 +48,8 @@ const OPERATIONS: [&str; 4] = [
     "lookup, processor caches warm",
 ];
 
-/// What each operation takes with all files in one directory of `large` names, in units of what it takes with
-/// as many files in directories of `small` names.
+/// What each operation takes with all files in one directory of `large` names, in units of what it
+/// takes with as many files in directories of `small` names.
 fn compare(small: u32, large: u32, device_bytes: u64, cache_bytes: u64) -> [f64; 4] {
     let few = {
         let volume = Volume::format(memory(device_bytes), cache_bytes);
@@ -88,7 +90,8 @@ fn a_million_names_cost_what_ten_thousand_cost() {
             "{operation}: {:.2} x ({:.2} to {:.2})",
             ratios[2], ratios[0], ratios[4]
         );
-        // The last one says how much nearer to the processor fewer files are, not what a large directory costs.
+        // The last one says how much nearer to the processor fewer files are, not what a large
+        // directory costs.
         if at < 3 {
             assert!(ratios[2] <= 2.0, "{operation} takes {:.2} x", ratios[2]);
         }

@@ -591,8 +591,8 @@ fn everything_is_there_after_a_clean_closing() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// `link` answered with the attributes that the device had, without the size that writes had reached: who believed it (the
-/// kernel, of a mount) saw an empty file.
+/// `link` answered with the attributes that the device had, without the size that writes had
+/// reached: who believed it (the kernel, of a mount) saw an empty file.
 #[test]
 fn link_answers_with_the_size_that_writes_have_reached() {
     let volume = Volume::fresh();

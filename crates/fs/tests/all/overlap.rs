@@ -38,8 +38,8 @@ fn slow() -> Arc<MemoryDevice> {
     .unwrap()
 }
 
-/// A write that waited for room in the cache while its empty file was closed and unlinked went on in a slot that was
-/// another file's by then: that file got its bytes.
+/// A write that waited for room in the cache while its empty file was closed and unlinked went on
+/// in a slot that was another file's by then: that file got its bytes.
 #[test]
 fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
     let volume = Volume::format(memory(64 << 20), 8 << 20);
@@ -74,8 +74,8 @@ fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// A write-back noted the time of the last write, then waited for a page of the map; the time that somebody set
-/// meanwhile was overwritten with what it had noted.
+/// A write-back noted the time of the last write, then waited for a page of the map; the time that
+/// somebody set meanwhile was overwritten with what it had noted.
 #[test]
 fn a_time_set_during_an_fsync_stays() {
     let volume = Volume::format(memory(64 << 20), 8 << 20);
@@ -121,8 +121,9 @@ fn a_time_set_during_an_fsync_stays() {
     assert_eq!(volume.stat("/f").unwrap().modified, time);
 }
 
-/// Renaming over a file first writes the source's data home; but where a write-back had it in its hands already, and
-/// the time was set since, the source looked clean, and the name could become durable before the data.
+/// Renaming over a file first writes the source's data home; but where a write-back had it in its
+/// hands already, and the time was set since, the source looked clean, and the name could become
+/// durable before the data.
 #[test]
 fn a_rename_over_a_file_waits_for_the_data_that_is_being_written() {
     let volume = Volume::format(slow(), 16 << 20);

@@ -1,4 +1,5 @@
-//! Times, owners and modes: what each operation changes and what it doesn't, for the inode and its parents.
+//! Times, owners and modes: what each operation changes and what it doesn't, for the inode and its
+//! parents.
 
 use crate::common::linux::{Pair, same_as_linux};
 use crate::common::*;
@@ -20,7 +21,8 @@ fn time(seconds: i64, nanoseconds: u32) -> SetTime {
     })
 }
 
-/// Gives everything that exists times of access that are not due, so that only what is looked at changes.
+/// Gives everything that exists times of access that are not due, so that only what is looked at
+/// changes.
 fn freshen(pair: &mut Pair, paths: &[&str]) {
     for path in paths {
         let omit = SetTime::Omit;

@@ -170,7 +170,8 @@ fn everybody_tries(victim: &str, modes: &[u32], usual: u32) {
         plant(pair);
         for mode in modes {
             for who in people() {
-                // Modes are given anew before each operation, since the owner may have changed them.
+                // Modes are given anew before each operation, since the owner may have changed
+                // them.
                 for step in all_operations() {
                     // By others: see `plant`.
                     let of_a_directory = matches!(step, Op::Link("/d/e/sub", ..));

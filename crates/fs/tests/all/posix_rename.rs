@@ -11,8 +11,8 @@ fn root() -> Credentials {
     Credentials::user(0, 0, &[])
 }
 
-/// A path of every sort: things that exist, hard links of each other, full and empty directories, ancestors, names
-/// that don't exist, with slashes and dots behind.
+/// A path of every sort: things that exist, hard links of each other, full and empty directories,
+/// ancestors, names that don't exist, with slashes and dots behind.
 const PATHS: [&str; 36] = [
     "/a",
     "/a/",

@@ -1,15 +1,17 @@
-//! Power cuts at random points of a random workload, during recovery too, against the durability contract.
+//! Power cuts at random points of a random workload, during recovery too, against the durability
+//! contract.
 //!
-//! A run: a workload on a [`FaultDevice`] with a volatile cache until the power fails in the middle of a
-//! request; what a legal device may have kept is opened again (perhaps with another cut on the way) and
-//! compared with a model; then the workload goes on from there, for several lives.
+//! A run: a workload on a [`FaultDevice`] with a volatile cache until the power fails in the middle
+//! of a request; what a legal device may have kept is opened again (perhaps with another cut on the
+//! way) and compared with a model; then the workload goes on from there, for several lives.
 //!
 //! The oracle:
-//! - The namespace is as it was after some prefix of the operations on it, and not before the last one that
-//!   an fsync, a directory's fsync or a syncfs made durable. Inodes are compared by id and generation.
-//! - Every byte of a file is one that this file had at this place since its last sync (or zero where the
-//!   file did not reach then); its size lies between the sizes it had since. Contents are stamped with the file's
-//!   number, so another file's data is not taken for it.
+//! - The namespace is as it was after some prefix of the operations on it, and not before the last
+//!   one that an fsync, a directory's fsync or a syncfs made durable. Inodes are compared by id and
+//!   generation.
+//! - Every byte of a file is one that this file had at this place since its last sync (or zero
+//!   where the file did not reach then); its size lies between the sizes it had since. Contents are
+//!   stamped with the file's number, so another file's data is not taken for it.
 //! - The checkers of blobs and names find nothing: no leaked page, no leaked inode.
 //!
 //! A failure names seed and cut; `ADIT_CUT=seed:cut cargo test -p adit-fs power_cut` replays it.
@@ -39,8 +41,8 @@ struct Content {
     states: Vec<Vec<u8>>,
     /// Index of the namespace operation that last named it.
     named: usize,
-    /// It replaced another file under this path, with the content of this index: who finds it there finds
-    /// that or a later content.
+    /// It replaced another file under this path, with the content of this index: who finds it there
+    /// finds that or a later content.
     replaced: Option<(String, usize)>,
 }
 
@@ -173,7 +175,8 @@ impl Workload<'_> {
         Some((path, inode))
     }
 
-    /// One operation. The model is changed before it is tried, so that a cut in the middle may leave either.
+    /// One operation. The model is changed before it is tried, so that a cut in the middle may
+    /// leave either.
     fn step(&mut self) -> Answer<()> {
         match self.random.below(100) {
             0..20 => self.create(),
@@ -668,7 +671,8 @@ fn run(seed: u64, cut: u64, canary: Canary) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// Cuts lie dense at the beginning, where structures are young, and reach into the ring's second lap.
+/// Cuts lie dense at the beginning, where structures are young, and reach into the ring's second
+/// lap.
 fn cut_of(seed: u64) -> u64 {
     adit_base::hash::mix64(seed) % [20, 60, 150, 400][(seed % 4) as usize]
 }

@@ -1,11 +1,13 @@
-//! Volumes with random trees, damaged at random in every kind of metadata page, repaired, with power cuts on the way.
+//! Volumes with random trees, damaged at random in every kind of metadata page, repaired, with
+//! power cuts on the way.
 //!
-//! After a repair: the checkers (those of the open volume, which know nothing of the repair) find nothing, a second
-//! repair has nothing to do, and every file whose own metadata wasn't touched is there byte for byte, under its
-//! name if nothing on the way to it was touched. A flipped bit counts as no damage at all.
+//! After a repair: the checkers (those of the open volume, which know nothing of the repair) find
+//! nothing, a second repair has nothing to do, and every file whose own metadata wasn't touched is
+//! there byte for byte, under its name if nothing on the way to it was touched. A flipped bit
+//! counts as no damage at all.
 //!
-//! Half of the volumes have checksums of their data. There pages of data are damaged, too, and pages of checksums: a file is
-//! there byte for byte or can't be read, and never has wrong bytes.
+//! Half of the volumes have checksums of their data. There pages of data are damaged, too, and
+//! pages of checksums: a file is there byte for byte or can't be read, and never has wrong bytes.
 //!
 //! `ADIT_SEED=n` replays one seed, `ADIT_REPAIR_SEEDS=n` runs as many.
 
@@ -622,7 +624,8 @@ fn a_file_with_a_tree_comes_back_when_its_slot_is_lost() {
     let variant = variant(0);
     let mut tried = 0;
     for ((slot, _), known) in &variant.files {
-        // Of those made so that they have a tree; a leaf may also be that of an earlier file in this slot.
+        // Of those made so that they have a tree; a leaf may also be that of an earlier file in
+        // this slot.
         let large = known.content.len() > 50 * PAGE_BYTES;
         if !large || node(variant, PageKind::ExtentLeaf, *slot).is_none() {
             continue;

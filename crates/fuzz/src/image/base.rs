@@ -1,8 +1,8 @@
 //! The volume that mutations begin from: small, with one of everything, and its pages by kind.
 //!
-//! Two states of it: closed, and as a dying process leaves it on the device (an orphan, a journal to replay). Each with
-//! and without checksums of its data.
-//! Its random parts (id, name hash key) are made constant, so that an input means the same in each process.
+//! Two states of it: closed, and as a dying process leaves it on the device (an orphan, a journal
+//! to replay). Each with and without checksums of its data. Its random parts (id, name hash key)
+//! are made constant, so that an input means the same in each process.
 
 use super::checksum::{self, Kind};
 use crate::volume::{self, PAGE, at};

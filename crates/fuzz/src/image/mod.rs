@@ -1,5 +1,6 @@
-//! A small valid volume with pages changed, swapped, copied or cut off, and every checksum right again: whoever can
-//! write to a device can make such a one. Opening, looking, checking, changing and closing it may fail, and no more.
+//! A small valid volume with pages changed, swapped, copied or cut off, and every checksum right
+//! again: whoever can write to a device can make such a one. Opening, looking, checking, changing
+//! and closing it may fail, and no more.
 
 mod base;
 mod checksum;

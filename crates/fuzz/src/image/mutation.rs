@@ -1,4 +1,5 @@
-//! Mutations of a volume: 8 bytes each, so that inserting, removing and swapping them keeps their neighbours' meaning.
+//! Mutations of a volume: 8 bytes each, so that inserting, removing and swapping them keeps their
+//! neighbours' meaning.
 
 use super::base::{Base, Content, RING_PAGES, VOLUME_BYTES};
 use super::checksum::{self, Kind};

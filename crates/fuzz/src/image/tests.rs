@@ -1,4 +1,5 @@
-//! What the mutations rest on: unmutated, the volume opens and is clean; mutated, it really is opened.
+//! What the mutations rest on: unmutated, the volume opens and is clean; mutated, it really is
+//! opened.
 
 use super::*;
 use adit_base::Errno;

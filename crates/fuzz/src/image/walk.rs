@@ -1,4 +1,5 @@
-//! Everything that is done with a volume that may say anything: look at all of it, check it, change it, close it.
+//! Everything that is done with a volume that may say anything: look at all of it, check it, change
+//! it, close it.
 
 use crate::volume::{self, SELF, at};
 use adit_base::Result;

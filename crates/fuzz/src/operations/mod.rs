@@ -1,5 +1,6 @@
-//! Operations on a file system and on a model of one: what they answer, and what is there afterwards, is the same. Then the
-//! volume is clean, and still so after closing and opening, or after recovery.
+//! Operations on a file system and on a model of one: what they answer, and what is there
+//! afterwards, is the same. Then the volume is clean, and still so after closing and opening, or
+//! after recovery.
 
 mod model;
 
@@ -20,7 +21,8 @@ const VOLUME_BYTES: u64 = 64 << 20;
 const OPERATIONS_MAX: usize = 200;
 const SLOTS: usize = 4;
 
-/// Six bytes are an operation. The highest bit of the first says whether the volume has checksums of its data.
+/// Six bytes are an operation. The highest bit of the first says whether the volume has checksums
+/// of its data.
 pub(crate) fn target(data: &[u8]) {
     let mut input = Input::new(data);
     let data_checksums = data.first().is_some_and(|byte| byte & 0x80 != 0);

@@ -58,7 +58,8 @@ impl OwnedCache {
         get_mut fn set_home(frame: FrameId, page: u64);
         get fn pending(frame: FrameId) -> u64;
         get_mut fn set_pending(frame: FrameId, granules: u64);
-        /// Granules that `write` changed since the data was last taken to the device or the journal.
+        /// Granules that `write` changed since the data was last taken to the device or the
+        /// journal.
         get fn dirty_granules(frame: FrameId) -> u64;
         get_mut fn set_dirty_granules(frame: FrameId, granules: u64);
         get fn first_lsn(frame: FrameId) -> u64;

@@ -1,4 +1,5 @@
-//! What a repair makes of a journal that an opening refuses. The replay itself is in `recovery/replay.rs`.
+//! What a repair makes of a journal that an opening refuses. The replay itself is in
+//! `recovery/replay.rs`.
 
 use super::{Finding, FindingKind, Findings};
 use crate::format::record;

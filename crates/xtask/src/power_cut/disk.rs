@@ -13,8 +13,8 @@
 //! 2. Versions of a sector ascend by the number of their write.
 //! 3. A cut changes no durable sector except to a newer version.
 //!
-//! A sector has 512 bytes: the unit that the device writes atomically, unless [`Disk::atomic_sectors`]
-//! says more.
+//! A sector has 512 bytes: the unit that the device writes atomically, unless
+//! [`Disk::atomic_sectors`] says more.
 
 use super::random::Random;
 use std::collections::{BTreeMap, BTreeSet};

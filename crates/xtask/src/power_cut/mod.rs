@@ -261,8 +261,8 @@ impl Rig {
             let mut disk = Disk::new(file);
             disk.ignores_flushes = plant == Some(at);
             if name == "ext4" {
-                // Linux 6.1 refuses to mount ext4 after a cut that tore a block of its journal (JBD2
-                // takes a commit block whose checksum is wrong for corruption).
+                // Linux 6.1 refuses to mount ext4 after a cut that tore a block of its journal
+                // (JBD2 takes a commit block whose checksum is wrong for corruption).
                 disk.atomic_sectors = 8;
             }
             disks.push(disk);

@@ -1,5 +1,6 @@
-//! The kernel as an oracle: the same operations are done by its file system and by the library, and have to come
-//! to the same. Needs root and a build directory on ext4 with relatime; without them these tests are skipped.
+//! The kernel as an oracle: the same operations are done by its file system and by the library, and
+//! have to come to the same. Needs root and a build directory on ext4 with relatime; without them
+//! these tests are skipped.
 
 use super::*;
 use adit_operations::{Answer as Reply, Kernel, Library, Node, Operation, Outcome, Target, Tree};
@@ -20,7 +21,8 @@ fn look(target: &mut dyn Target, slots: &[usize]) -> Tree {
     tree
 }
 
-/// What both sides have to agree on about a node: times that somebody set as they are, others by whether they changed.
+/// What both sides have to agree on about a node: times that somebody set as they are, others by
+/// whether they changed.
 fn essence(path: &str, node: &Node, before: &Tree, tree: &Tree) -> String {
     let same = tree.iter().find(|(_, other)| other.inode == node.inode);
     let first = same.map_or(path, |(path, _)| path);
@@ -73,7 +75,8 @@ impl Pair {
         (library, look(&mut self.kernel, &slots))
     }
 
-    /// Does a step on both sides and compares what it answers; and, if so asked, everything there is afterwards.
+    /// Does a step on both sides and compares what it answers; and, if so asked, everything there
+    /// is afterwards.
     fn compare(&mut self, who: &Credentials, step: &Operation<'_>, look: bool) -> bool {
         if look {
             wait_for_the_clock();

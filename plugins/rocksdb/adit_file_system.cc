@@ -28,8 +28,7 @@ class Lock final : public rocksdb::FileLock {
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------
-// files
+// ------------------------------------------------------------------------------------------- files
 
 IOStatus AditFileSystem::NewSequentialFile(const std::string& path, const FileOptions& options,
                                            std::unique_ptr<rocksdb::FSSequentialFile>* result,
@@ -123,8 +122,7 @@ IOStatus AditFileSystem::NewDirectory(const std::string& path, const IOOptions&,
   return IOStatus::OK();
 }
 
-// ------------------------------------------------------------------------------------------------
-// names
+// ------------------------------------------------------------------------------------------- names
 
 IOStatus AditFileSystem::FileExists(const std::string& path, const IOOptions&, IODebugContext*) {
   adit_stat stat = ADIT_STAT_INIT;
@@ -220,8 +218,7 @@ IOStatus AditFileSystem::LinkFile(const std::string& existing, const std::string
   return ToStatus(adit_link(volume(), existing.c_str(), path.c_str()), path);
 }
 
-// ------------------------------------------------------------------------------------------------
-// attributes
+// -------------------------------------------------------------------------------------- attributes
 
 IOStatus AditFileSystem::GetFileSize(const std::string& path, const IOOptions&, uint64_t* size,
                                      IODebugContext*) {
@@ -275,8 +272,7 @@ IOStatus AditFileSystem::GetFreeSpace(const std::string& path, const IOOptions&,
   return ToStatus(result, path);
 }
 
-// ------------------------------------------------------------------------------------------------
-// asynchronous
+// ------------------------------------------------------------------------------------ asynchronous
 
 IOStatus AditFileSystem::Poll(std::vector<void*>& io_handles, size_t) {
   for (void* handle : io_handles) static_cast<AsyncRead*>(handle)->Finish();
@@ -287,8 +283,7 @@ IOStatus AditFileSystem::AbortIO(std::vector<void*>& io_handles) {
   return Poll(io_handles, io_handles.size());
 }
 
-// ------------------------------------------------------------------------------------------------
-// locks and the rest
+// ------------------------------------------------------------------------------ locks and the rest
 
 IOStatus AditFileSystem::LockFile(const std::string& path, const IOOptions&,
                                   rocksdb::FileLock** lock, IODebugContext*) {

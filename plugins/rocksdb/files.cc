@@ -9,8 +9,7 @@
 
 namespace adit_rocksdb {
 
-// ------------------------------------------------------------------------------------------------
-// all files
+// --------------------------------------------------------------------------------------- all files
 
 IOStatus Handle::Read(uint64_t offset, size_t len, Slice* result, char* scratch) const {
   const int64_t got = adit_pread(file_, scratch, len, offset);
@@ -37,8 +36,7 @@ size_t Handle::UniqueId(uint64_t volume_id, char* id, size_t max_size) const {
   return static_cast<size_t>(end - id);
 }
 
-// ------------------------------------------------------------------------------------------------
-// sequential
+// -------------------------------------------------------------------------------------- sequential
 
 IOStatus SequentialFile::Read(size_t len, const IOOptions&, Slice* result, char* scratch,
                               IODebugContext*) {
@@ -57,8 +55,7 @@ IOStatus SequentialFile::Skip(uint64_t len) {
   return IOStatus::OK();
 }
 
-// ------------------------------------------------------------------------------------------------
-// random access
+// ----------------------------------------------------------------------------------- random access
 
 IOStatus RandomAccessFile::Read(uint64_t offset, size_t len, const IOOptions&, Slice* result,
                                 char* scratch, IODebugContext*) const {
@@ -131,8 +128,7 @@ size_t RandomAccessFile::GetUniqueId(char* id, size_t max_size) const {
   return handle_.UniqueId(volume_id_, id, max_size);
 }
 
-// ------------------------------------------------------------------------------------------------
-// writable
+// ---------------------------------------------------------------------------------------- writable
 
 WritableFile::WritableFile(adit_file* file, const std::string& path, const FileOptions& options,
                            uint64_t size, uint64_t volume_id)
@@ -206,8 +202,7 @@ size_t WritableFile::GetUniqueId(char* id, size_t max_size) const {
   return handle_.UniqueId(volume_id_, id, max_size);
 }
 
-// ------------------------------------------------------------------------------------------------
-// random read-write
+// ------------------------------------------------------------------------------- random read-write
 
 IOStatus RandomRWFile::Write(uint64_t offset, const Slice& data, const IOOptions&, IODebugContext*) {
   return ToStatus(adit_pwrite(handle_.get(), data.data(), data.size(), offset), handle_.path());
@@ -226,8 +221,7 @@ IOStatus RandomRWFile::Fsync(const IOOptions&, IODebugContext*) {
   return ToStatus(adit_fsync(handle_.get()), handle_.path());
 }
 
-// ------------------------------------------------------------------------------------------------
-// directories
+// ------------------------------------------------------------------------------------- directories
 
 IOStatus Directory::Fsync(const IOOptions&, IODebugContext*) {
   return ToStatus(adit_fsync(handle_.get()), handle_.path());

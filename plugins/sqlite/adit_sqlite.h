@@ -3,7 +3,8 @@
  *
  * As an extension, libadit_sqlite.so registers itself when it is loaded. A program that links
  * libadit_sqlite.a calls sqlite3_adit_register once. README.md and docs/sqlite.md say how databases
- * are named. /
+ * are named.
+ */
 #ifndef ADIT_SQLITE_H
 #define ADIT_SQLITE_H
 
@@ -17,8 +18,7 @@ extern "C" {
 int sqlite3_adit_register(int make_default);
 
 /* Lends the VFS a volume that the program has open itself: databases at that address are in it. The program gets it back
- * with volume NULL, and closes it then. SQLITE_BUSY: databases are open in it; SQLITE_MISUSE: the
- * address is in use. */
+ * with volume NULL, and closes it then. SQLITE_BUSY: databases are open in it; SQLITE_MISUSE: the address is in use. */
 int sqlite3_adit_lend_volume(const char *address, adit_volume *volume);
 
 /* Hands messages of Adit to SQLite's log (SQLITE_CONFIG_LOG), and errors to standard error, too. The extension sees to that

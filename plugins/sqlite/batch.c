@@ -6,7 +6,8 @@
  * When a batch fails (it may be too large), SQLite creates the journal that it has kept in memory,
  * and writes the pages one by one; but it has synced that journal before, when there was no file
  * yet, and not after. A power cut would then find pages that are half written and a journal that
- * may be gone. So we sync it, before the first page. /
+ * may be gone. So we sync it, before the first page.
+ */
 #include "vfs.h"
 
 #include <errno.h>

@@ -190,7 +190,8 @@ static int file_sector_size(sqlite3_file *base)
  *   SUBPAGE_READ         any part of a page can be read
  * Not SAFE_APPEND: after a power cut without a sync a file may be longer than what was written to
  * it is durable, with zeros between. Not SEQUENTIAL, and not ATOMIC: unsynced pages become durable
- * in any order, and a page may tear. Not UNDELETABLE_WHEN_OPEN: an open file can lose its name. /
+ * in any order, and a page may tear. Not UNDELETABLE_WHEN_OPEN: an open file can lose its name.
+ */
 static int file_device_characteristics(sqlite3_file *base)
 {
     const struct file *file = (const struct file *)base;

@@ -1,7 +1,8 @@
 /*
  * The shared memory of WAL mode. A volume belongs to one process, so this is plain memory that the
  * connections of the process share, and its locks are counters. It is gone with the last
- * connection: the next one rebuilds it from the WAL. /
+ * connection: the next one rebuilds it from the WAL.
+ */
 #include "vfs.h"
 
 #include <stdatomic.h>

@@ -10,7 +10,8 @@
  *
  * A database's full name is ADDRESS//PATH: the address of its volume and its path in there, which
  * begins with the second slash. So every name that SQLite makes of it (a journal's, a
- * super-journal's) says by itself in which volume it is. /
+ * super-journal's) says by itself in which volume it is.
+ */
 #ifndef ADIT_SQLITE_VFS_H
 #define ADIT_SQLITE_VFS_H
 

@@ -159,8 +159,7 @@ struct volume *volume_acquire_any(int *code)
     if (volume == NULL && address != NULL && *address != '\0')
         return volume_acquire(address, code);
     if (volume == NULL)
-        * code = tell(SQLITE_CANTOPEN, "a temporary file: no volume is open, and ADIT_VOLUME names
-        * none");
+        *code = tell(SQLITE_CANTOPEN, "a temporary file: no volume is open, and ADIT_VOLUME names none");
     return volume;
 }
 

@@ -1,7 +1,8 @@
 /*
  * A program with functions of its own that have the names of the extension's: `batch_overlay` of a
  * program was called instead of ours at every read, since the extension showed all its functions
- * and the dynamic linker takes the program's first. /
+ * and the dynamic linker takes the program's first.
+ */
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>

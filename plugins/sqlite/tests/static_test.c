@@ -1,7 +1,8 @@
 /*
  * The VFS linked into a program: its sources or libadit_sqlite.a, libadit.a and the system's
  * SQLite. Then: what a child of fork() may do, and what a second process is told, which this
- * program is when it is started with "again". /
+ * program is when it is started with "again".
+ */
 #define _GNU_SOURCE
 #include "adit_sqlite.h"
 

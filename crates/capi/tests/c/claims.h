@@ -1,6 +1,6 @@
 /*
- * What the C tests are made of: claims that are counted and end the program when they do not hold. With _exit: the
- * program may be a forked child.
+ * What the C tests are made of: claims that are counted and end the program when they do not hold.
+ * With _exit: the program may be a forked child.
  */
 #ifndef ADIT_TEST_CLAIMS_H
 #define ADIT_TEST_CLAIMS_H

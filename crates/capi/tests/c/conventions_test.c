@@ -1,6 +1,6 @@
 /*
- * The conventions of adit.h where they are easily forgotten: words of errors that are not a call's own, closing in
- * a forked child, lengths that no memory has.
+ * The conventions of adit.h where they are easily forgotten: words of errors that are not a call's
+ * own, closing in a forked child, lengths that no memory has.
  *
  *   conventions_test      uses volumes in memory; prints "N claims hold"
  *

@@ -1,6 +1,7 @@
 /*
- * A process that forks while it has a volume open, as database servers do: with threads at work, with children that
- * misuse what they inherit, that exit instead of _exit, that exec, and by popen() and system().
+ * A process that forks while it has a volume open, as database servers do: with threads at work,
+ * with children that misuse what they inherit, that exit instead of _exit, that exec, and by
+ * popen() and system().
  *
  *   fork_test ADDRESS     formats a volume there and uses it; prints "N claims hold"
  *   fork_test --execed IMAGE   what exec starts: says whether it inherited a descriptor of the image

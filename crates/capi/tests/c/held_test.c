@@ -1,5 +1,6 @@
 /*
- * A process that has a volume and a file of it open, for others to look at, until its standard input ends.
+ * A process that has a volume and a file of it open, for others to look at, until its standard
+ * input ends.
  *
  *   held_test ADDRESS FLAGS   FLAGS: as in adit_open_options
  *

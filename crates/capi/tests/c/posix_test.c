@@ -1,5 +1,6 @@
 /*
- * Links, nodes, rights, owners, times, extended attributes and sparse files from C, as adit.h promises.
+ * Links, nodes, rights, owners, times, extended attributes and sparse files from C, as adit.h
+ * promises.
  */
 #define _GNU_SOURCE
 #include "adit.h"

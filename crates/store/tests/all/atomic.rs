@@ -47,8 +47,7 @@ async fn content(store: &Store, id: BlobId) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-// ------------------------------------------------------------------------------------------------
-// cost
+// -------------------------------------------------------------------------------------------- cost
 
 #[test]
 fn a_durable_atomic_write_of_three_mapped_pages_is_one_write_and_one_flush() {
@@ -108,8 +107,7 @@ fn a_durable_atomic_write_of_three_mapped_pages_is_one_write_and_one_flush() {
     }
 }
 
-// ------------------------------------------------------------------------------------------------
-// what it does
+// ------------------------------------------------------------------------------------ what it does
 
 #[test]
 fn an_atomic_write_changes_holes_preallocated_space_the_end_and_what_is_dirty() {
@@ -220,8 +218,7 @@ fn what_a_truncation_cut_off_does_not_come_back_when_an_atomic_write_moves_the_e
     }
 }
 
-// ------------------------------------------------------------------------------------------------
-// what it refuses
+// --------------------------------------------------------------------------------- what it refuses
 
 #[test]
 fn what_one_transaction_cannot_hold_is_refused_and_changes_nothing() {
@@ -333,8 +330,7 @@ fn on_a_full_volume_an_atomic_write_changes_nothing_unless_all_its_pages_have_a_
     }
 }
 
-// ------------------------------------------------------------------------------------------------
-// devices that fail
+// ------------------------------------------------------------------------------- devices that fail
 
 #[test]
 fn a_failed_read_or_write_before_the_transaction_changes_nothing() {
@@ -413,8 +409,7 @@ fn after_a_failed_journal_write_the_next_opening_finds_all_of_it_or_nothing() {
     }
 }
 
-// ------------------------------------------------------------------------------------------------
-// power cuts
+// -------------------------------------------------------------------------------------- power cuts
 //
 // Each page of the blob has a cell, which only atomic writes, punching and truncation change, and
 // behind it bytes that plain writes change at any time. Whatever the journal orders makes a history

@@ -55,6 +55,8 @@ struct InfoLine {
     blobs: u64,
     epoch: u64,
     open_by: Option<OwnerLine>,
+    cache_bytes: u64,
+    cache_huge_bytes: u64,
     survives_in: Option<String>,
     unsaved: Option<String>,
     failure: Option<String>,
@@ -82,6 +84,8 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         blobs: info.blobs,
         epoch: info.epoch,
         open_by: volume.owner().map(OwnerLine::from),
+        cache_bytes: info.cache_bytes,
+        cache_huge_bytes: info.cache_huge_bytes,
         survives_in: info.mapping,
         unsaved: info.unsaved,
         failure: info.failure,
@@ -120,6 +124,13 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
     writeln!(out, "  epoch     {}", line.epoch)?;
     if let Some(owner) = &line.open_by {
         writeln!(out, "  open by   {owner}")?;
+        let (cache, huge) = (line.cache_bytes, line.cache_huge_bytes);
+        writeln!(
+            out,
+            "  cache     {} at most, {} on huge pages now",
+            format_size(cache),
+            format_size(huge)
+        )?;
         match &line.survives_in {
             Some(path) => writeln!(out, "  survives  its process, in {}", output::plain(path))?,
             None => writeln!(out, "  survives  NOT: unsynced writes die with its process")?,

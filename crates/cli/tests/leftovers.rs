@@ -367,6 +367,10 @@ fn mappings_are_listed_and_only_those_of_the_dead_removed() {
     let id: serde_json::Value = serde_json::from_str(&id).expect("JSON");
     assert!(name.contains("adit-"), "{name}");
     assert_eq!(id["survives_in"], name);
+    // Which of it are huge pages is the kernel's decision.
+    let bytes = |what: &str| id[what].as_u64().expect("a number");
+    assert!(bytes("cache_huge_bytes") <= bytes("cache_bytes"), "{id}");
+    assert!(bytes("cache_huge_bytes").is_multiple_of(2 << 20), "{id}");
     let errors = place.fails(1, &["mappings", "--remove", name]);
     assert!(
         errors.contains("EBUSY") && errors.contains("lives"),

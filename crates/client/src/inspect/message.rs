@@ -10,7 +10,7 @@ use adit_fs::{DirEntry, FileKind, ListedEntry, OpenDescriptor, OpenFlags, Stat, 
 use adit_store::VolumeInfo;
 
 /// Changes with every change of a message.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 const MAGIC: [u8; 4] = *b"adit";
 
 /// Bound of a request: a path of 4095 bytes and some numbers.
@@ -178,7 +178,8 @@ growing_structs! {
     }
     VolumeInfo {
         volume_id, label, volume_bytes, free_bytes, usable_bytes, journal_bytes, journal_live_bytes, cluster_bytes, blobs, epoch,
-        created_seconds, cache_bytes, dirty_bytes, data_checksums, mapping, unsaved, failure,
+        created_seconds, cache_bytes, cache_huge_bytes, dirty_bytes, data_checksums, mapping, unsaved,
+        failure,
     }
     DirEntry { inode, kind, cookie, name }
     OpenDescriptor { cookie, inode, generation, kind, flags, size_bytes, unlinked }

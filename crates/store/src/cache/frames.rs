@@ -119,6 +119,11 @@ impl Frames {
         self.mapping.give_up();
     }
 
+    /// Bytes of the cache's memory on huge pages.
+    pub fn huge_bytes(&self) -> u64 {
+        self.mapping.huge_bytes()
+    }
+
     /// All frames as one piece of memory, for `Device::register_memory`.
     pub fn memory(&self) -> (*const u8, usize) {
         self.mapping.memory()

@@ -17,6 +17,7 @@
 
 use super::PageBytes;
 use super::frames::FrameMeta;
+use super::huge_pages::HugePages;
 use super::name::SharedName;
 use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
@@ -30,6 +31,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Frames whose memory is taken and given back together.
 pub(super) const CHUNK_FRAMES: u32 = 512;
@@ -180,6 +182,7 @@ pub(super) struct Mapping {
     _guard: Option<ChildGuard>,
     /// Locked while the owner lives.
     file: Option<OwnedFd>,
+    huge_pages: HugePages,
     /// Fork generation of its creation.
     generation: u32,
     #[cfg(loom)]
@@ -315,6 +318,7 @@ impl Mapping {
             placement,
             _guard: None,
             file: None,
+            huge_pages: HugePages::new(layout.frames.div_ceil(CHUNK_FRAMES)),
             generation: adit_base::fork::generation(),
             #[cfg(loom)]
             model: Model {
@@ -427,10 +431,13 @@ impl Mapping {
             return false;
         }
         let start = self.page(first).cast::<c_void>();
-        if len_bytes == CHUNK_BYTES && reserve(offset, PAGE_BYTES) {
+        if len_bytes == CHUNK_BYTES && self.huge_pages.are_due() && reserve(offset, PAGE_BYTES) {
+            let started = Instant::now();
             // A tmpfs gives no huge pages by itself (mount option huge=never); asked in this way it
             // does. SAFETY: keeps the content; a whole chunk of our own mapping.
-            if unsafe { libc::madvise(start, len_bytes, MADV_COLLAPSE) } == 0 {
+            let collapsed = unsafe { libc::madvise(start, len_bytes, MADV_COLLAPSE) } == 0;
+            self.huge_pages.note(chunk, collapsed, started.elapsed());
+            if collapsed {
                 return true;
             }
         }
@@ -455,7 +462,20 @@ impl Mapping {
         let start = self.page(first).cast::<c_void>();
         // SAFETY: the owner vouches that no frame of the chunk is in use, so its content may become
         // zeroes.
-        unsafe { rustix::mm::madvise(start, frames as usize * PAGE_BYTES, advice).is_ok() }
+        let released =
+            unsafe { rustix::mm::madvise(start, frames as usize * PAGE_BYTES, advice).is_ok() };
+        if released {
+            self.huge_pages.forget(chunk);
+        }
+        released
+    }
+
+    /// Bytes of its memory on huge pages.
+    pub(super) fn huge_bytes(&self) -> u64 {
+        match &self.placement {
+            CachePlacement::Anonymous { huge_tlb: true, .. } => self.len_bytes as u64,
+            _ => (self.huge_pages.count() * CHUNK_BYTES) as u64,
+        }
     }
 
     fn chunk(&self, chunk: u32) -> (u32, u32) {

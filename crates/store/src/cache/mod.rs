@@ -26,6 +26,7 @@ mod apply;
 mod claim;
 mod frames;
 mod free;
+mod huge_pages;
 mod index;
 mod leftover;
 mod lists;

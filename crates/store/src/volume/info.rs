@@ -32,6 +32,8 @@ pub struct VolumeInfo {
     pub created_seconds: i64,
     /// Bytes the page cache may use.
     pub cache_bytes: u64,
+    /// Bytes of its memory that are on huge pages now.
+    pub cache_huge_bytes: u64,
     /// Dirty frames at the moment.
     pub dirty_bytes: u64,
     /// Has every page of data a checksum?
@@ -73,6 +75,7 @@ impl Store {
             epoch: superblock.epoch,
             created_seconds: superblock.created_seconds,
             cache_bytes: self.options.cache_bytes,
+            cache_huge_bytes: self.frames.huge_bytes(),
             dirty_bytes: u64::from(self.cache.counts().dirty) * page_bytes,
             data_checksums: self.checksums.is_some(),
             mapping: (self.mapping.as_ref()).map(|path| path.display().to_string()),

@@ -146,6 +146,9 @@ typedef struct adit_mkfs_options {
 #define ADIT_MKFS_FORCE 0x1u /* overwrite an existing file system (never an open volume) */
 /* Every page of data has a checksum: a silent change by the device is -EIO. */
 #define ADIT_MKFS_DATA_CHECKSUMS 0x2u
+/* All of the image is written once, so that no later sync waits until its file system has found
+ * room for a page. Takes as long as writing so many bytes. */
+#define ADIT_MKFS_PREALLOCATE 0x4u
 
 /* Formats a volume. options may be NULL. -EEXIST: the device is not empty, and ADIT_MKFS_FORCE is
  * not set. */

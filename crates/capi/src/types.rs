@@ -24,6 +24,7 @@ pub struct MkfsOptions {
 
 pub const MKFS_FORCE: u32 = 0x1;
 pub const MKFS_DATA_CHECKSUMS: u32 = 0x2;
+pub const MKFS_PREALLOCATE: u32 = 0x4;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]

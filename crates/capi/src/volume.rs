@@ -3,9 +3,9 @@
 use crate::arguments::{check_flags, close, growing_out, handle, invalid, options, out, text};
 use crate::result::{guard_int, guard_unit};
 use crate::types::{
-    AditStatFs, MKFS_DATA_CHECKSUMS, MKFS_FORCE, MkfsOptions, OpenVolumeOptions, VOLUME_ADOPT,
-    VOLUME_DISCARD, VOLUME_IO_URING, VOLUME_LEAVE, VOLUME_NO_INSPECTION, VOLUME_NO_SURVIVAL,
-    VOLUME_PREFER_SURVIVAL, VOLUME_READ_ONLY, VOLUME_SYNC,
+    AditStatFs, MKFS_DATA_CHECKSUMS, MKFS_FORCE, MKFS_PREALLOCATE, MkfsOptions, OpenVolumeOptions,
+    VOLUME_ADOPT, VOLUME_DISCARD, VOLUME_IO_URING, VOLUME_LEAVE, VOLUME_NO_INSPECTION,
+    VOLUME_NO_SURVIVAL, VOLUME_PREFER_SURVIVAL, VOLUME_READ_ONLY, VOLUME_SYNC,
 };
 use adit::{Credentials, Errno, Error, IoEngine, Result, Survive, Takeover, Volume, VolumeOptions};
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -66,14 +66,18 @@ pub unsafe extern "C" fn adit_mkfs(
     guard_unit(|| {
         // SAFETY: promised by adit.h.
         let (address, given) = unsafe { (address(address_of_volume)?, options(given)?) };
-        check_flags(given.flags, MKFS_FORCE | MKFS_DATA_CHECKSUMS)?;
+        check_flags(
+            given.flags,
+            MKFS_FORCE | MKFS_DATA_CHECKSUMS | MKFS_PREALLOCATE,
+        )?;
         let mut chosen = adit::MkfsOptions::new();
         chosen
             .size_bytes(unless_zero(given.size_bytes))
             .journal_bytes(unless_zero(given.journal_bytes))
             .cluster_bytes(unless_zero(given.cluster_bytes))
             .force(given.flags & MKFS_FORCE != 0)
-            .data_checksums(given.flags & MKFS_DATA_CHECKSUMS != 0);
+            .data_checksums(given.flags & MKFS_DATA_CHECKSUMS != 0)
+            .preallocate(given.flags & MKFS_PREALLOCATE != 0);
         Volume::mkfs(address, &chosen)
     })
 }

@@ -372,6 +372,9 @@ pub(crate) struct Mkfs {
     /// Give every page of data a checksum, to notice what the device changes silently
     #[arg(long)]
     pub(crate) data_checksums: bool,
+    /// Write all of the image once, so that later syncs don't wait for its file system to find room
+    #[arg(long)]
+    pub(crate) preallocate: bool,
     /// A name for people
     #[arg(long, default_value = "")]
     pub(crate) label: String,

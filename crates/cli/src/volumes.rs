@@ -26,6 +26,7 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
         .journal_bytes(arguments.journal_size)
         .cluster_bytes(cluster_bytes)
         .data_checksums(arguments.data_checksums)
+        .preallocate(arguments.preallocate)
         .label(arguments.label.clone())
         .force(arguments.force);
     Volume::mkfs(&arguments.volume, &options).map_err(|error| match error.errno() {

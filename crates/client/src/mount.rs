@@ -20,8 +20,9 @@ use adit_fs::{Fs, OpenFile};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, StoreOptions, Survive, foreign_signature};
+use rustix::fs::FallocateFlags;
 use std::future::Future;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.
@@ -89,6 +90,12 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
         }
         volume_bytes = Some(size_bytes);
     }
+    if options.preallocate {
+        preallocate(
+            address,
+            volume_bytes.unwrap_or(device.geometry().size_bytes),
+        )?;
+    }
     let layout = adit_store::MkfsOptions {
         volume_bytes,
         journal_bytes: options.journal_bytes,
@@ -114,6 +121,29 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
         Fs::format(Store::open(reactor, &store_options).await?).await
     })?;
     engine.shutdown(|fs| fs.close_volume())
+}
+
+/// Writes the first bytes of an image or block device with zeroes, durably.
+fn preallocate(address: &str, bytes: u64) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::File::options().write(true).open(address)?;
+        if file.metadata()?.is_file() {
+            // In few pieces, where the file system can; elsewhere the writes do without.
+            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+                Err(rustix::io::Errno::OPNOTSUPP) => {}
+                allocated => allocated?,
+            }
+        }
+        let zeroes = vec![0; 1 << 20];
+        let mut left = bytes;
+        while left > 0 {
+            let count = left.min(zeroes.len() as u64);
+            file.write_all(&zeroes[..count as usize])?;
+            left -= count;
+        }
+        file.sync_all()
+    };
+    write().map_err(|error| Error::from(error).context("write zeroes to all of it"))
 }
 
 const DEFAULT_CLUSTER_BYTES: u32 = 64 * 1024;

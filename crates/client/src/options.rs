@@ -37,6 +37,7 @@ pub struct MkfsOptions {
     pub(crate) data_checksums: bool,
     pub(crate) label: String,
     pub(crate) force: bool,
+    pub(crate) preallocate: bool,
 }
 
 impl MkfsOptions {
@@ -69,6 +70,14 @@ impl MkfsOptions {
     /// time, and overwritten files don't stay contiguous: `docs/checksums.md`.
     pub fn data_checksums(&mut self, yes: bool) -> &mut Self {
         self.data_checksums = yes;
+        self
+    }
+
+    /// Writes all of the image or device once, with zeroes, before it is formatted: a file system
+    /// finds its pages when they are first written and a thin device its blocks, and a sync then
+    /// waits for that. Takes as long as writing so many bytes.
+    pub fn preallocate(&mut self, yes: bool) -> &mut Self {
+        self.preallocate = yes;
         self
     }
 

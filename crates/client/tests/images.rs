@@ -1,7 +1,7 @@
 //! Image files as mkfs leaves them on the host.
 
 use adit::{Errno, MkfsOptions, Volume};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 fn place() -> (tempfile::TempDir, PathBuf) {
@@ -42,4 +42,25 @@ fn an_image_that_cannot_be_made_leaves_no_file() {
     }
     let error = mkfs(&path.join("below"), 96 << 20).expect_err("no directory");
     assert_eq!(error.errno(), Errno::NOENT);
+}
+
+/// A sync on a sparse image waits until the host's file system has found room for each new page.
+#[test]
+fn a_preallocated_image_has_all_its_pages() {
+    const BYTES: u64 = 16 << 20;
+    let (_directory, path) = place();
+    let allocated = |options: &MkfsOptions| {
+        Volume::mkfs(path.to_str().expect("text"), options).expect("formatted");
+        let metadata = std::fs::metadata(&path).expect("there");
+        assert_eq!(metadata.len(), BYTES);
+        metadata.blocks() * 512
+    };
+    let mut options = MkfsOptions::new();
+    options.size_bytes(BYTES);
+    assert!(allocated(&options) < BYTES / 2);
+    // Again, over what is there.
+    assert!(allocated(options.preallocate(true).force(true)) >= BYTES);
+    let volume = Volume::open(path.to_str().expect("text")).expect("it is one");
+    assert_eq!(volume.read_dir("/").expect("it has a root").count(), 0);
+    volume.close().expect("nobody else has it");
 }

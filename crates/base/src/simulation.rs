@@ -35,6 +35,7 @@ pub enum Bug {
     OneSuperblock,
     UnnotedDirectWrite,
     HastyBarrier,
+    HorizonPassesHole,
     StrangersMapping,
     OlderImage,
     UnreadableMapping,
@@ -46,7 +47,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 28] = [
+    pub const ALL: [Bug; 29] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -68,6 +69,7 @@ impl Bug {
         Bug::OneSuperblock,
         Bug::UnnotedDirectWrite,
         Bug::HastyBarrier,
+        Bug::HorizonPassesHole,
         Bug::StrangersMapping,
         Bug::OlderImage,
         Bug::UnreadableMapping,
@@ -114,6 +116,9 @@ impl Bug {
             Bug::UnnotedDirectWrite => "an fsync doesn't hear of a direct write past the worker",
             Bug::HastyBarrier => {
                 "a flush is believed though a durable write beside it fails, or the other way round"
+            }
+            Bug::HorizonPassesHole => {
+                "a commit counts as durable though one before it is still on its way"
             }
             Bug::StrangersMapping => "a copy takes over what belongs to another image",
             Bug::OlderImage => "a mapping is taken over by an image that is older than it",

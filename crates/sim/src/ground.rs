@@ -16,6 +16,8 @@ use std::sync::{Mutex, PoisonError};
 pub const VOLUME_BYTES: u64 = 32 << 20;
 /// The smallest ring.
 const RING_BYTES: u64 = 4 << 20;
+/// Where it lies, behind the superblocks.
+pub const RING: std::ops::Range<u64> = 2 * 4096..2 * 4096 + RING_BYTES;
 /// Directories of their own that tasks have.
 pub const TASKS_MAX: usize = 4;
 

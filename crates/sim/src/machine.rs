@@ -5,12 +5,13 @@
 //! often as it is told to, and goes on: one run is looked at from many crashes. The volume is the
 //! real one, without a keeper: whoever calls, drives.
 
+use crate::ground;
 use crate::oracle::Crash;
 use adit_base::random::Prng;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{
     Capabilities, Completion, Device, Doorbell, FaultConfig, FaultDevice, Geometry, Identity,
-    Image, Moment, Queue, Request, Submission,
+    Image, Moment, Operation, Queue, Request, Submission,
 };
 use adit_fs::Fs;
 use adit_reactor::{Engine, EngineOptions};
@@ -199,8 +200,24 @@ struct Hook {
     watch: Watch,
     random: Prng,
     requests: u64,
+    /// Writes to the journal that the device has, and how many came while it had another one.
+    journal_writes: u64,
+    overlaps: u64,
     noted: Vec<Leavings>,
     ended: bool,
+}
+
+impl Hook {
+    /// A request comes to the device's queue.
+    fn note_submitted(&mut self, of_journal: bool) {
+        self.overlaps += u64::from(of_journal && self.journal_writes > 0);
+        self.journal_writes += u64::from(of_journal);
+    }
+}
+
+fn writes_journal(request: &Request) -> bool {
+    let is_write = matches!(request.operation, Operation::Write { .. });
+    is_write && ground::RING.contains(&request.offset_bytes)
 }
 
 /// The device of a machine: notes crashes.
@@ -311,13 +328,19 @@ impl Queue for WitnessQueue {
         if self.witness.hook().ended {
             return Submission::Inline(request);
         }
+        let of_journal = writes_journal(&request);
         match self.queue.submit(request) {
             // Executed in a moment, and counted then.
             Submission::Inline(request) => Submission::Inline(request),
-            // What was just submitted is in flight at the crash.
-            other => {
+            Submission::Accepted => {
+                self.witness.hook().note_submitted(of_journal);
+                // What was just submitted is in flight at the crash.
                 self.witness.before();
-                other
+                Submission::Accepted
+            }
+            full => {
+                self.witness.before();
+                full
             }
         }
     }
@@ -333,7 +356,11 @@ impl Queue for WitnessQueue {
         }
         let before = done.len();
         self.queue.poll(done);
-        if self.witness.hook().ended {
+        let answered = done[before..].iter();
+        let of_journal = answered.filter(|completion| writes_journal(&completion.request));
+        let mut hook = self.witness.hook();
+        hook.journal_writes -= of_journal.count() as u64;
+        if hook.ended {
             for completion in &mut done[before..] {
                 completion.result = Err(Errno::IO);
             }
@@ -411,6 +438,8 @@ impl Machine {
             watch,
             random: random.split(),
             requests: 0,
+            journal_writes: 0,
+            overlaps: 0,
             noted: Vec::new(),
             ended: false,
         };
@@ -469,6 +498,11 @@ impl Machine {
     /// Requests so far.
     pub fn requests(&self) -> u64 {
         self.witness.hook().requests
+    }
+
+    /// Writes to the journal that came to the device while it had another one.
+    pub fn overlaps(&self) -> u64 {
+        self.witness.hook().overlaps
     }
 
     /// Takes what was noted.

@@ -241,7 +241,7 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
     let sum = *sum.lock().unwrap_or_else(|sum| sum.into_inner());
     let seconds = begin.elapsed().as_secs_f64();
     println!(
-        "{} {} from {} on: {} operations, {} device requests, {} faults; {} crash states judged ({} MiB of content), \
+        "{} {} from {} on: {} operations, {} device requests, {} overlapping commits, {} faults; {} crash states judged ({} MiB of content), \
          {} recoveries cut short, {} states of lying devices endured, {} closed volumes rotten, {} scenes around a volume; {seconds:.0} s with {jobs} threads",
         sum.seeds,
         if arguments.small.is_some() {
@@ -252,6 +252,7 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
         arguments.from,
         sum.operations,
         sum.requests,
+        sum.overlaps,
         sum.faults,
         sum.states,
         sum.bytes >> 20,

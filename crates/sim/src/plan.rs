@@ -50,6 +50,13 @@ pub enum Trouble {
         /// Only those of the superblocks, so that a checkpoint takes long to be done.
         superblocks: bool,
     },
+    /// One write to the journal takes its time, so that later ones overtake it.
+    LateCommit {
+        /// After so many.
+        after: u64,
+        /// Polls that it sits out.
+        polls: u32,
+    },
 }
 
 impl Trouble {
@@ -88,6 +95,11 @@ impl Trouble {
                     true => rule.within(0..2 * 4096),
                     false => rule,
                 }]
+            }
+            Trouble::LateCommit { after, polls } => {
+                let delay = FaultEffect::Delay { polls: *polls };
+                let rule = FaultRule::new(FaultOn::Write, delay).within(crate::ground::RING);
+                vec![rule.after(*after).times(1)]
             }
         }
     }
@@ -190,6 +202,17 @@ impl Plan {
                     within: None,
                     late: 10 + random_late.below(200) as u32,
                 });
+            }
+        }
+        // Of its own, as well.
+        let mut random_overtaken = Prng::new(seed ^ 0x6f76_6572);
+        for life in &mut plan.lives {
+            if tasks > 1 && plan.device.queued && random_overtaken.chance(1, 2) {
+                let late = |_| Trouble::LateCommit {
+                    after: random_overtaken.below(30),
+                    polls: 20 + random_overtaken.below(200) as u32,
+                };
+                life.troubles.extend((0..6).map(late));
             }
         }
         if random.chance(1, 12)

@@ -39,6 +39,8 @@ pub struct Figures {
     pub faults: u64,
     /// Requests to devices.
     pub requests: u64,
+    /// Journal writes that came to a device while it had another one: commits that overlapped.
+    pub overlaps: u64,
     /// Bytes of content that were judged.
     pub bytes: u64,
     /// States that a lying device left.
@@ -57,6 +59,7 @@ impl std::ops::AddAssign for Figures {
         self.interrupted += other.interrupted;
         self.faults += other.faults;
         self.requests += other.requests;
+        self.overlaps += other.overlaps;
         self.bytes += other.bytes;
         self.lies += other.lies;
         self.rotten += other.rotten;
@@ -262,6 +265,7 @@ impl Runner<'_> {
         self.work(life, &machine, tasks)?;
         self.figures.faults += machine.device.faults();
         self.figures.requests += machine.requests();
+        self.figures.overlaps += machine.overlaps();
         let poisoned = machine.engine().poisoned();
         if poisoned {
             return Err("an operation panicked".to_owned());
@@ -307,14 +311,8 @@ impl Runner<'_> {
         let mut last = None;
         for leavings in crashes {
             let outcome = leavings.outcome(&mut self.random);
-            let clock = Clock::default();
-            let opened = Machine::open(
-                &outcome,
-                &self.config,
-                Watch::none(),
-                &clock,
-                &mut self.random,
-            );
+            let (quiet, clock) = (Watch::none(), Clock::default());
+            let opened = Machine::open(&outcome, &self.config, quiet, &clock, &mut self.random);
             if let Ok(machine) = opened {
                 let _ = machine.run(async |fs| observe(fs).await);
                 let _ = check(&machine);

@@ -2,8 +2,10 @@
 //! older tail, from which it would replay what has been overwritten since.
 
 use crate::common::*;
-use adit_base::PAGE_BYTES;
-use adit_block::{FaultConfig, FaultDevice, Image};
+use adit_base::{Errno, PAGE_BYTES};
+use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image};
+use adit_fs::repair;
+use adit_reactor::{Engine, EngineOptions};
 use adit_store::MkfsOptions;
 
 const CACHE_BYTES: u64 = 16 << 20;
@@ -81,6 +83,70 @@ fn recovery_does_not_write_over_what_was_overwritten_in_place_since() {
             assert_eq!(volume.check(), [""; 0]);
         }
     }
+}
+
+/// Of two commits in flight, the device had the second one at the power cut and not the first. Then
+/// both superblocks of that opening were lost. A repair began behind the hole, at the newest page,
+/// and left out everything before it.
+#[test]
+fn a_repair_keeps_what_was_durable_before_a_missing_commit() {
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: 16 << 20,
+        queued: true,
+        ..FaultConfig::default()
+    });
+    let volume = Volume::try_format(device.clone(), CACHE_BYTES, false).unwrap();
+    volume.close_volume();
+    let closed = device.image();
+    let volume = Volume::try_open_on(device.clone(), CACHE_BYTES, false).unwrap();
+    let content = stamped(1, 0, 1000);
+    volume.put("/kept", &content).unwrap();
+    let files = ["/first", "/second"].map(|path| {
+        volume.touch(path).unwrap();
+        volume.open(path, RW).unwrap()
+    });
+    volume.sync().unwrap();
+    let late = FaultRule::new(FaultOn::Write, FaultEffect::Delay { polls: 2000 });
+    device.inject(late.times(1));
+    let before = device.counts().writes;
+    let mut syncs = Vec::new();
+    for (number, file) in (1..).zip(&files) {
+        volume.append(file, &[1; 100]).unwrap();
+        let file = file.clone();
+        let sync = (volume.engine).spawn(move |fs| async move { fs.fdatasync(&file).await });
+        syncs.push(sync);
+        while device.counts().writes < before + number {
+            assert!(syncs.iter_mut().all(|sync| sync.poll_once().is_none()));
+        }
+    }
+    while device.at_risk() != (0, 1) {
+        assert!(syncs.iter_mut().all(|sync| sync.poll_once().is_none()));
+    }
+    let mut image = device.power_cut_with(|_, _| false);
+    drop((syncs, files, volume));
+    let mut superblocks = [0; 2 * PAGE_BYTES];
+    closed.read(0, &mut superblocks);
+    image.write(0, &superblocks);
+    let device = FaultDevice::with_image(FaultConfig::default(), image);
+    let refused = Volume::try_open_on(device.clone(), CACHE_BYTES, false);
+    assert_eq!(
+        refused.err().map(|error| error.errno()),
+        Some(Errno::UCLEAN)
+    );
+    let options = EngineOptions {
+        queue_depth: 64,
+        keeper: false,
+        name: "repair".into(),
+    };
+    let engine = Engine::start(device, options, |reactor| async move {
+        let how = crate::common::options(CACHE_BYTES);
+        Ok(repair(reactor, &how, &mut |_, _| (), false).await?.0)
+    });
+    let volume = Volume {
+        engine: engine.unwrap(),
+    };
+    assert!(volume.get("/kept").unwrap() == content);
+    assert_eq!(volume.check(), [""; 0]);
 }
 
 fn without_superblock(image: &Image, lost: u64) -> Volume {

@@ -109,8 +109,8 @@ impl Store {
             match journal.images.lsn() {
                 // Everything sealed before the images began is durable.
                 Some(lsn) if journal.ring.horizon() >= lsn => break lsn,
-                _ if journal.is_committing() => journal.committed.wait().await,
-                _ => self.commit_open().await?,
+                None if journal.may_commit() => self.commit_open().await?,
+                _ => journal.committed.wait().await,
             }
         };
         let mut homes = self.take_live(tail).await;

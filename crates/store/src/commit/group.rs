@@ -32,7 +32,7 @@ impl Store {
         let (mut followed, mut waited) = (false, !shared);
         while journal.ring.horizon() < point.0 {
             self.writable()?;
-            if journal.is_committing() {
+            if journal.is_sealed(point) || !journal.may_commit() {
                 followed = true;
                 journal.committed.wait().await;
             } else if shared && journal.followers.waited_for.get() {
@@ -54,10 +54,17 @@ impl Store {
         Ok(())
     }
 
-    /// The leader of the commit up to `point` waits briefly for followers.
+    /// The leader of the commit up to `point` waits briefly for followers: where commits overlap
+    /// only for those that are ready now, since others may begin a commit of their own.
     async fn wait_for_followers(&self, point: Point, followed: bool) {
         let (journal, followers) = (&self.journal, &self.journal.followers);
         followers.join();
+        if journal.commits_max > 1 {
+            if journal.is_committing() {
+                self.reactor.yield_now().await;
+            }
+            return;
+        }
         let expected = followers.expected(followed);
         // Other work would come first, so waiting would take longer than it gains.
         let in_vain = || {
@@ -86,44 +93,47 @@ impl Store {
         }
     }
 
-    /// Seals, writes and makes durable the open transaction, as the only committer.
+    /// Seals the open transaction and makes it durable, as its leader. It counts as soon as all
+    /// commits before it are durable: the horizon says so.
     pub(crate) async fn commit_open(&self) -> Result<()> {
-        let journal = &self.journal;
-        journal.begin_commit();
-        let joined = journal.followers.joined.take();
-        let result = self.commit_sealed().await;
-        journal.end_commit();
-        if joined > 0 {
-            journal.followers.joined_last.set(joined);
-        }
-        journal.committed.notify_all();
-        if let Err(error) = &result {
-            self.fail(error.clone());
-        }
-        result
-    }
-
-    async fn commit_sealed(&self) -> Result<()> {
-        assert!(self.journal.is_committing(), "only the leader seals");
-        let journal = &self.journal;
+        let joined = self.journal.followers.joined.take();
         let state_page = self.layout.get().state_page;
-        let Some(sealed) = journal.seal(&self.cache, &self.volume, state_page) else {
+        let Some(sealed) = (self.journal).seal(&self.cache, &self.volume, state_page) else {
             return Ok(());
         };
+        if joined > 0 {
+            self.journal.followers.joined_last.set(joined);
+        }
+        if let Err(error) = self.commit_sealed(&sealed).await {
+            // Its pages stay published: the next process on this boot can still write them.
+            self.fail(error.clone());
+            return Err(error);
+        }
+        self.end_commit(sealed);
+        Ok(())
+    }
+
+    /// Makes a sealed transaction durable, without regard to those before it.
+    async fn commit_sealed(&self, sealed: &Sealed) -> Result<()> {
         // Records were only added after their data's writes completed, so flushing here is enough.
         if !planted(Bug::CommitBeforeData) {
             self.flush_home(self.barriers.written()).await?;
         }
-        let result = self.write_sealed(&sealed).await;
-        // After a failure they stay published: the next process on this boot can still write them.
-        result?;
-        journal.pass_horizon(&self.cache, sealed);
+        self.write_sealed(sealed).await
+    }
+
+    /// A sealed transaction is durable: moves the horizon, as far as that goes.
+    fn end_commit(&self, sealed: Sealed) {
+        let journal = &self.journal;
+        if !journal.pass_horizon(&self.cache, sealed) {
+            return;
+        }
         self.frames.header().set_horizon(journal.ring.horizon());
         self.release_frees();
+        journal.committed.notify_all();
         if journal.wants_checkpoint(&self.cache) && !journal.checkpointing.get() {
             self.spawn_checkpoint();
         }
-        Ok(())
     }
 
     /// Hands the freed runs back to the allocator that may be used again.
@@ -141,7 +151,10 @@ impl Store {
     }
 
     async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
-        assert!(self.journal.is_committing(), "only the leader writes");
+        assert!(
+            sealed.lsn >= self.journal.ring.horizon(),
+            "what the horizon has passed is durable"
+        );
         let layout = self.layout.get();
         let pages = self.journal.ring.pages();
         // At most two pieces: the ring's end divides them.

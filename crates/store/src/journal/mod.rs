@@ -1,8 +1,8 @@
 //! The journal: one ring, one order. This is its state; `commit` moves it on.
 //!
 //! Applied transactions collect in the *open* one. A commit seals it (encodes the granules,
-//! reserves LSNs), writes it and makes it durable; callers that arrive meanwhile share the next one
-//! (group commit: one leader at a time; decision 0016).
+//! reserves LSNs), writes it and makes it durable. Up to `COMMITS_MAX` sealed commits are in
+//! flight; callers that arrive meanwhile share the next one (decision 0016).
 //!
 //! | module | what |
 //! |---|---|
@@ -22,8 +22,11 @@
 //! 4. A frame with pending or live bytes is JOURNALED: it isn't evicted, and goes home only by
 //!    `commit/checkpoint.rs`.
 //!
+//! 5. The horizon passes commits in the order of their LSNs, whichever was written first. So no
+//!    journal page says that a commit is durable whose predecessor is not.
+//!
 //! A failed journal write or flush makes the volume read-only: nothing that follows may be
-//! acknowledged.
+//! acknowledged, and the horizon never passes the failed commit.
 
 mod followers;
 mod frees;
@@ -33,6 +36,7 @@ mod ring;
 
 use crate::cache::{FrameFlags, FrameKey, OwnedCache};
 use crate::format::VolumeId;
+use adit_base::simulation::{Bug, planted};
 use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -43,6 +47,9 @@ use images::Images;
 use open::OpenTransaction;
 pub(crate) use open::{Sealed, encode_page};
 pub(crate) use ring::Ring;
+
+/// Commits that may be in flight on a device that has several requests at work at the same time.
+pub(crate) const COMMITS_MAX: u32 = 4;
 
 /// A place in the order of transactions: what was applied before it was taken is durable when the
 /// horizon has reached it.
@@ -58,7 +65,12 @@ pub(crate) struct Journal {
     pub(crate) frees: PendingFrees,
     pub(crate) images: Images,
     pub(crate) followers: Followers,
-    committing: Cell<bool>,
+    /// How many commits may be in flight.
+    pub(crate) commits_max: u32,
+    /// Sealed commits that the horizon has not passed.
+    in_flight: Cell<u32>,
+    /// Those of them that are durable, but have a predecessor that is not.
+    early: RefCell<Vec<Sealed>>,
     pub(crate) checkpointing: Cell<bool>,
     /// A commit ended, a checkpoint ended, or the volume failed.
     pub(crate) committed: Event,
@@ -66,7 +78,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// A journal whose ring is empty from `lsn` on.
-    pub(crate) fn new(pages: u64, epoch: u64, lsn: u64) -> Journal {
+    pub(crate) fn new(pages: u64, epoch: u64, lsn: u64, commits_max: u32) -> Journal {
         Journal {
             ring: Ring::new(pages, lsn),
             open: OpenTransaction::new(pages, epoch),
@@ -74,7 +86,9 @@ impl Journal {
             frees: PendingFrees::default(),
             images: Images::default(),
             followers: Followers::default(),
-            committing: Cell::new(false),
+            commits_max,
+            in_flight: Cell::new(0),
+            early: RefCell::default(),
             checkpointing: Cell::new(false),
             committed: Event::new(),
         }
@@ -106,19 +120,23 @@ impl Journal {
         self.ring.live_pages() > self.ring.pages() / 2 || counts.journaled > counts.total / 4
     }
 
+    /// Was everything sealed that was applied before `point` was taken?
+    pub(crate) fn is_sealed(&self, point: Point) -> bool {
+        self.ring.next() >= point.0
+    }
+
     /// Is a commit in flight?
     pub(crate) fn is_committing(&self) -> bool {
-        self.committing.get()
+        self.in_flight.get() > 0
     }
 
-    /// Begins a commit; [`Journal::end_commit`] ends it.
-    pub(crate) fn begin_commit(&self) {
-        assert!(!self.committing.replace(true), "one committer at a time");
-    }
-
-    /// The commit in flight ended, well or not.
-    pub(crate) fn end_commit(&self) {
-        assert!(self.committing.replace(false), "a commit is in flight");
+    /// May a commit begin, beside those in flight? It needs page memory for its journal pages; one
+    /// that is alone has enough for any admitted transaction.
+    pub(crate) fn may_commit(&self) -> bool {
+        match self.in_flight.get() {
+            0 => true,
+            others => others < self.commits_max && self.open.has_buffers(),
+        }
     }
 
     /// Seals the open transaction: everything in it has the LSNs from `Sealed::lsn` on, and its
@@ -130,7 +148,7 @@ impl Journal {
         volume: &VolumeId,
         state_page: u64,
     ) -> Option<Sealed> {
-        assert!(self.is_committing(), "the leader seals");
+        assert!(self.may_commit(), "no more commits than allowed");
         let sealed = self.open.seal(cache, volume, state_page, &self.ring);
         if let Some(sealed) = &sealed {
             // For a process that dies here: first the sealed pages count, then the frames' granules
@@ -141,6 +159,7 @@ impl Journal {
             self.open
                 .clear(|key| self.note_live(cache, key, sealed.lsn));
             self.frees.seal(self.ring.next());
+            self.in_flight.set(self.in_flight.get() + 1);
         }
         self.images.start_if_wanted(self.ring.next());
         sealed
@@ -168,17 +187,30 @@ impl Journal {
         cache.set_pending(frame, 0);
     }
 
-    /// A sealed transaction is durable: the horizon passes it, and its page memory is free again.
-    pub(crate) fn pass_horizon(&self, cache: &OwnedCache, sealed: Sealed) {
-        assert!(
-            self.ring.horizon() == sealed.lsn,
-            "transactions become durable in order"
-        );
-        let horizon = sealed.lsn + sealed.frames.len() as u64;
-        for frame in &sealed.frames {
-            cache.unpublish_journal_buffer(*frame);
+    /// A sealed transaction is durable. The horizon passes it, and those after it that are durable,
+    /// unless one before it is not; the page memory of those it passes is free again. Says whether
+    /// it moved.
+    pub(crate) fn pass_horizon(&self, cache: &OwnedCache, sealed: Sealed) -> bool {
+        let before = self.ring.horizon();
+        let mut early = self.early.borrow_mut();
+        early.push(sealed);
+        while let Some(index) = early
+            .iter()
+            .position(|sealed| sealed.lsn == self.ring.horizon() || planted(Bug::HorizonPassesHole))
+        {
+            let sealed = early.swap_remove(index);
+            for frame in &sealed.frames {
+                cache.unpublish_journal_buffer(*frame);
+            }
+            let end = sealed.lsn + sealed.frames.len() as u64;
+            self.ring.advance_horizon(end.max(self.ring.horizon()));
+            self.open.add_buffers(sealed.frames);
+            self.in_flight.set(self.in_flight.get() - 1);
         }
-        self.open.add_buffers(sealed.frames);
-        self.ring.advance_horizon(horizon);
+        assert!(
+            early.len() < self.in_flight.get().max(1) as usize,
+            "a commit is early because another is in flight"
+        );
+        self.ring.horizon() > before
     }
 }

@@ -60,6 +60,11 @@ impl OpenTransaction {
         self.buffers.borrow_mut().extend(frames);
     }
 
+    /// Is there page memory to seal it, whatever else is in flight?
+    pub(super) fn has_buffers(&self) -> bool {
+        self.buffers.borrow().len() as u64 >= self.pages()
+    }
+
     /// Pages of data, each journaled whole, that one transaction may carry beside its metadata.
     pub(crate) fn data_pages_max(&self) -> usize {
         self.bytes_max / DATA_PAGE_BYTES

@@ -33,7 +33,7 @@ pub(crate) async fn read_ring(io: &RawIo, index: u64, count: u64) -> Vec<u8> {
 
 /// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the
 /// tail that it had, as far as the ring tells: the first page of its epoch, or of the unbroken run
-/// of pages that ends with the newest.
+/// of pages that ends at the highest horizon.
 pub(crate) async fn find_tail(
     io: &RawIo,
     superblock: &mut Superblock,
@@ -66,10 +66,10 @@ pub(crate) async fn find_tail(
     if !newer && !after_clean {
         return Ok(());
     }
-    // The unbroken run that ends with the newest page.
-    let mut start = pages
-        .last_key_value()
-        .map_or(superblock.tail, |(lsn, _)| *lsn);
+    // The unbroken run that ends where the journal is known to be durable. Beyond, a commit may be
+    // there without its predecessor.
+    let horizons = pages.values().map(|(_, horizon)| *horizon);
+    let mut start = horizons.max().unwrap_or(superblock.tail);
     while start > 0 && pages.contains_key(&(start - 1)) {
         start -= 1;
     }

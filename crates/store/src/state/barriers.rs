@@ -6,8 +6,9 @@
 //!    a time, and callers share it.
 //! 2. A device tells once what it lost, and it tells whichever barrier happens to be there: a
 //!    durable write is a flush, too, where the device has none of its own. So none is believed
-//!    before all have answered that were at the device with it, and none once one has failed: the
-//!    volume is read-only from then on.
+//!    before all have answered that were submitted before its own answer, and none once one has
+//!    failed: the volume is read-only from then on. It waits for answers, not for belief, so for
+//!    one more time of the device at most (decision 0016).
 
 use crate::state::Store;
 use adit_base::simulation::{Bug, planted};

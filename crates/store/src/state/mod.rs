@@ -54,6 +54,8 @@ pub struct StoreOptions {
     pub takeover: Takeover,
     /// Where that mapping lies: a tmpfs.
     pub shared_directory: PathBuf,
+    /// Commits that may be in flight; None: as many as suit the device (decision 0016).
+    pub commits_in_flight: Option<u32>,
     /// Dirty data is written back after about this long.
     pub writeback_interval: Duration,
 }
@@ -67,6 +69,7 @@ impl Default for StoreOptions {
             survive: Survive::Require,
             takeover: Takeover::Complete,
             shared_directory: PathBuf::from("/dev/shm"),
+            commits_in_flight: None,
             writeback_interval: Duration::from_secs(5),
         }
     }

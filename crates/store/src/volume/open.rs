@@ -22,7 +22,7 @@ use crate::format::{
     VolumeId,
 };
 use crate::health::NameLeaves;
-use crate::journal::Journal;
+use crate::journal::{COMMITS_MAX, Journal};
 use crate::metadata::space::Space;
 use crate::recovery::Findings;
 use crate::recovery::{RawIo, Recovered, recover, superblock_is_newest};
@@ -565,6 +565,14 @@ fn make_claim(
     }
 }
 
+/// How many commits may be in flight: several where a queue has latency to overlap, but not to an
+/// image, since the kernel's file systems make its durable writes wait for each other.
+fn suitable_commits(reactor: &Reactor) -> u32 {
+    let device = reactor.device();
+    let overlaps = device.capabilities().queued && device.identity().kind != IdentityKind::File;
+    if overlaps { COMMITS_MAX } else { 1 }
+}
+
 fn build(
     reactor: Rc<Reactor>,
     options: &StoreOptions,
@@ -608,7 +616,9 @@ fn build(
     cache.frames().header().set_horizon(superblock.tail);
     let frames = cache.frames().clone();
     let cache = OwnedCache::new(cache);
-    let journal = Journal::new(superblock.journal_pages, superblock.epoch, superblock.tail);
+    let commits_max = (options.commits_in_flight).unwrap_or_else(|| suitable_commits(&reactor));
+    let (pages, epoch) = (superblock.journal_pages, superblock.epoch);
+    let journal = Journal::new(pages, epoch, superblock.tail, commits_max);
     if !plain {
         for _ in 0..journal.open.pages_max(FRAMES_PER_TRANSACTION) {
             let frame = cache

@@ -9,6 +9,7 @@ mod blobs;
 mod budgets;
 mod check;
 mod checksums;
+mod commits;
 mod crash;
 mod format_doc;
 mod io_errors;

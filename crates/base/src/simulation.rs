@@ -42,11 +42,12 @@ pub enum Bug {
     ClosedBelieved,
     ForgedName,
     LookTakesOver,
+    UnboundedJournalData,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 28] = [
+    pub const ALL: [Bug; 29] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,
@@ -75,6 +76,7 @@ impl Bug {
         Bug::ClosedBelieved,
         Bug::ForgedName,
         Bug::LookTakesOver,
+        Bug::UnboundedJournalData,
     ];
 
     /// What it does.
@@ -124,6 +126,7 @@ impl Bug {
             }
             Bug::ForgedName => "a name that anybody can give keeps the owner out",
             Bug::LookTakesOver => "a look deletes the mapping that it saw",
+            Bug::UnboundedJournalData => "data goes through the journal however much it is",
         }
     }
 }

@@ -10,6 +10,7 @@
 //!    volume is read-only from then on.
 
 use crate::state::Store;
+use crate::state::latency::Latency;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, Result};
 use adit_block::{Buffer, Completion, Operation};
@@ -31,6 +32,7 @@ pub(crate) struct Barriers {
     at_device: RefCell<SmallVec<[u64; 4]>>,
     /// One of them was answered, or a flush ended.
     answered: Event,
+    pub(crate) latency: Latency,
 }
 
 impl Barriers {
@@ -85,13 +87,21 @@ impl Store {
         buffers: SmallVec<[Buffer; 4]>,
         what: impl FnOnce() -> String,
     ) -> Result<()> {
-        if !self.volatile_cache {
-            let written = self.write_pages(page, buffers).await;
-            return written.map_err(|errno| Error::with(errno, what()));
-        }
-        let mut request = self.request(Operation::Write { fua: true }, page);
-        request.buffers = buffers;
-        self.barrier(self.reactor.submit(request), what).await
+        let latency = &self.barriers.latency;
+        let begun = latency.begin(buffers.len());
+        let result = match self.volatile_cache {
+            false => {
+                let written = self.write_pages(page, buffers).await;
+                written.map_err(|errno| Error::with(errno, what()))
+            }
+            true => {
+                let mut request = self.request(Operation::Write { fua: true }, page);
+                request.buffers = buffers;
+                self.barrier(self.reactor.submit(request), what).await
+            }
+        };
+        latency.end(begun);
+        result
     }
 
     /// Waits until a flush or a durable write that was just submitted is to be believed.

@@ -49,8 +49,8 @@ use std::rc::Rc;
 /// home: at most so many where nobody waits, or on a device without latency.
 const JOURNAL_DATA_BYTES_MIN: u32 = 8 << 10;
 /// A sync journals so many bytes for each µs of the device's latency, which going home would cost
-/// it once more: what is journaled is written twice, and a device with a latency writes about 1 GB
-/// a second or more.
+/// it once more. Half of that unless the journal is calm: what is journaled is written twice, and
+/// where syncs follow each other, they wait for checkpoints, too.
 const JOURNAL_DATA_BYTES_PER_US: u64 = 1 << 10;
 /// Most bytes of data that a sync journals, since each page may change the map as a piece does.
 const JOURNAL_DATA_BYTES_MAX: u32 = (PIECES_PER_TRANSACTION * PAGE_BYTES) as u32;
@@ -144,11 +144,13 @@ impl Store {
         blob: &'a Rc<Blob>,
         times: bool,
     ) -> impl Future<Output = Result<()>> + 'a {
-        let bytes = self
-            .barriers
-            .latency
-            .us()
-            .saturating_mul(JOURNAL_DATA_BYTES_PER_US);
+        let part = if self.journal.is_calm(&self.cache) {
+            1
+        } else {
+            2
+        };
+        let latency_us = self.barriers.latency.us();
+        let bytes = latency_us.saturating_mul(JOURNAL_DATA_BYTES_PER_US / part);
         let bytes = bytes.min(JOURNAL_DATA_BYTES_MAX.into()) as u32;
         let aim = Aim {
             times,

@@ -43,6 +43,7 @@ pub enum Bug {
     ClosedBelieved,
     ForgedName,
     LookTakesOver,
+    UnboundedJournalData,
 }
 
 impl Bug {
@@ -77,6 +78,7 @@ impl Bug {
         Bug::ClosedBelieved,
         Bug::ForgedName,
         Bug::LookTakesOver,
+        Bug::UnboundedJournalData,
     ];
 
     /// What it does.
@@ -129,6 +131,7 @@ impl Bug {
             }
             Bug::ForgedName => "a name that anybody can give keeps the owner out",
             Bug::LookTakesOver => "a look deletes the mapping that it saw",
+            Bug::UnboundedJournalData => "data goes through the journal however much it is",
         }
     }
 }

@@ -7,7 +7,9 @@
 
 use crate::ground;
 use crate::oracle::Crash;
+use adit_base::clock::monotonic_ns;
 use adit_base::random::Prng;
+use adit_base::simulation;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{
     Capabilities, Completion, Device, Doorbell, FaultConfig, FaultDevice, Geometry, Identity,
@@ -198,6 +200,7 @@ impl Watch {
 
 struct Hook {
     watch: Watch,
+    latency_ns: u64,
     random: Prng,
     requests: u64,
     /// Writes to the journal that the device has, and how many came while it had another one.
@@ -240,6 +243,9 @@ impl Witness {
         hook.requests += 1;
         if hook.ended {
             return true;
+        }
+        if hook.latency_ns > 0 {
+            simulation::sleep(Some(monotonic_ns() + hook.latency_ns));
         }
         let ends = hook.watch.end_at == Some(hook.requests);
         let one_in = hook.watch.one_in;
@@ -382,6 +388,8 @@ impl Queue for WitnessQueue {
 pub struct Config {
     /// The device.
     pub device: FaultConfig,
+    /// Time that passes with each request, on the clock of the simulated world.
+    pub latency_us: u64,
     /// Whether memory outlives the process.
     pub shared: bool,
 }
@@ -436,6 +444,7 @@ impl Machine {
         );
         let hook = Hook {
             watch,
+            latency_ns: config.latency_us * 1000,
             random: random.split(),
             requests: 0,
             journal_writes: 0,

@@ -136,6 +136,8 @@ pub struct Plan {
     pub checksums: bool,
     /// The device.
     pub device: FaultConfig,
+    /// Its latency: from it follows how much data a sync journals.
+    pub latency_us: u64,
     /// Whether memory outlives the process.
     pub shared: bool,
     /// What happens.
@@ -181,6 +183,7 @@ impl Plan {
             // Of its own, so that what else a seed means stays.
             checksums: Prng::new(!seed).chance(1, 3),
             device,
+            latency_us: *Prng::new(seed ^ 0x6c61_7465).pick(&[0, 0, 25, 100]),
             shared,
             lives: Vec::new(),
         };

@@ -106,6 +106,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         manner,
         config: Config {
             device: plan.device.clone(),
+            latency_us: plan.latency_us,
             shared: plan.shared,
         },
         clock: Arc::new(AtomicU64::new(1)),

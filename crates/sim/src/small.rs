@@ -145,6 +145,7 @@ pub fn plan(index: u64, (fua, checksums): (bool, bool)) -> Plan {
             fua,
             ..FaultConfig::default()
         },
+        latency_us: 0,
         shared: false,
         lives: vec![Life {
             tasks: vec![ops.collect()],

@@ -1,7 +1,7 @@
 //! fsync and its kin.
 //!
 //! ```text
-//!   Store::sync ─► write_back_locked (write_back.rs)   dirty data home, or into the open transaction
+//!   Store::sync ─► write_back_to_sync (write_back.rs)  dirty data home, or into the open transaction
 //!               ─► commit_shared     (commit/group.rs) seal ─► flush home writes ─► write the journal
 //!               ─► flush_home        (state/barriers.rs) what was written home and needs no commit
 //! ```
@@ -31,7 +31,7 @@ impl Store {
         // Locked: a write-back is in flight, which an fsync may not overtake.
         if blob.is_dirty() || blob.map_lock.is_locked() {
             let _map = self.lock_map(blob).await;
-            self.write_back_locked(blob, kind == SyncKind::All).await?;
+            self.write_back_to_sync(blob, kind == SyncKind::All).await?;
         }
         let written = blob.home_sequence.get();
         self.commit_shared(blob.point.get()).await?;

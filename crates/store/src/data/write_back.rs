@@ -1,7 +1,7 @@
 //! Taking dirty data to the device, and fsync.
 //!
 //! ```text
-//!   dirty pages ──plan──┬─ few bytes that come with a map or size change, or pages with live bytes:
+//!   dirty pages ──plan──┬─ few bytes that need a transaction anyway, or pages with live bytes:
 //!                       │     as records, in the transaction of the slot             (no write of their own)
 //!                       └─ all others: written home ──then──▶ the transaction that maps them
 //!   fsync = write back, then make the transaction durable (which flushes the home writes first),
@@ -45,10 +45,17 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// Most bytes of data that go through the journal with a map or size change instead of home.
-const JOURNAL_DATA_BYTES_MAX: u32 = 8 << 10;
-/// Most pages that do, since each may be journaled whole.
-const JOURNAL_DATA_PAGES_MAX: usize = 8;
+/// Bytes of data that go through the journal with a transaction that is needed anyway, instead of
+/// home: at most so many where nobody waits, or on a device without latency.
+const JOURNAL_DATA_BYTES_MIN: u32 = 8 << 10;
+/// A sync journals so many bytes for each µs of the device's latency, which going home would cost
+/// it once more. Half of that unless the journal is calm: what is journaled is written twice, and
+/// where syncs follow each other, they wait for checkpoints, too.
+const JOURNAL_DATA_BYTES_PER_US: u64 = 1 << 10;
+/// Most bytes of data that a sync journals, since each page may change the map as a piece does.
+const JOURNAL_DATA_BYTES_MAX: u32 = (PIECES_PER_TRANSACTION * PAGE_BYTES) as u32;
+/// Pages that may be journaled however few bytes, since each may be journaled whole.
+const JOURNAL_DATA_PAGES_MIN: usize = 8;
 /// Pieces that one transaction maps; each may change a leaf, its neighbour and a group's map.
 pub(crate) const PIECES_PER_TRANSACTION: usize = 16;
 /// The same where it may also change the checksums of its pages, and free the pages that it
@@ -66,6 +73,23 @@ pub(crate) struct DirtyPage {
     pub(crate) page: u32,
     /// Its granules that were dirty.
     pub(crate) granules: u64,
+}
+
+/// The purpose of a write-back.
+#[derive(Clone, Copy)]
+struct Aim {
+    /// The times become durable, too.
+    times: bool,
+    /// Most bytes of data that go through the journal instead of home.
+    journal_bytes_max: u32,
+}
+
+/// The ways of dirty pages to the device.
+#[derive(Default)]
+struct Plan {
+    /// As records of the transaction.
+    journal: DirtyPages,
+    home: Pieces,
 }
 
 /// What a slot says of its blob's size; a copy of the slot itself would be moved with each future.
@@ -101,7 +125,41 @@ impl Store {
     /// Takes a blob's dirty data home or into the open transaction, with the slot that belongs to
     /// it: all that is dirty now, in one sweep from the front, so that it ends however fast others
     /// go on writing. The caller holds its `map_lock` exclusively.
-    pub(crate) async fn write_back_locked(&self, blob: &Rc<Blob>, times: bool) -> Result<()> {
+    pub(crate) fn write_back_locked<'a>(
+        &'a self,
+        blob: &'a Rc<Blob>,
+        times: bool,
+    ) -> impl Future<Output = Result<()>> + 'a {
+        let aim = Aim {
+            times,
+            journal_bytes_max: JOURNAL_DATA_BYTES_MIN,
+        };
+        self.write_back_as(blob, aim)
+    }
+
+    /// As [`Store::write_back_locked`], for a sync, which waits for the transaction: more data goes
+    /// through the journal if the device has a latency, so that the sync waits for that once.
+    pub(crate) fn write_back_to_sync<'a>(
+        &'a self,
+        blob: &'a Rc<Blob>,
+        times: bool,
+    ) -> impl Future<Output = Result<()>> + 'a {
+        let part = if self.journal.is_calm(&self.cache) {
+            1
+        } else {
+            2
+        };
+        let latency_us = self.barriers.latency.us();
+        let bytes = latency_us.saturating_mul(JOURNAL_DATA_BYTES_PER_US / part);
+        let bytes = bytes.min(JOURNAL_DATA_BYTES_MAX.into()) as u32;
+        let aim = Aim {
+            times,
+            journal_bytes_max: bytes.max(JOURNAL_DATA_BYTES_MIN),
+        };
+        self.write_back_as(blob, aim)
+    }
+
+    async fn write_back_as(&self, blob: &Rc<Blob>, aim: Aim) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.writable()?;
         let size_now = blob.size();
@@ -122,7 +180,8 @@ impl Store {
                 Left::Behind => reached.max(size_now).min(blob.size()),
             };
             let last = left != Left::Ahead;
-            self.write_back_pages(blob, pages, size, times && last)
+            let times = aim.times && last;
+            self.write_back_pages(blob, pages, size, Aim { times, ..aim })
                 .await?;
             if last {
                 return Ok(());
@@ -130,27 +189,36 @@ impl Store {
         }
     }
 
-    /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth. Says what
-    /// is left.
+    /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth, of which a
+    /// transaction can carry those with live bytes, and one more. Says what is left.
     fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (DirtyPages, Left) {
         let plan_pages = (self.cache.counts().limit as usize / PLANS_PER_CACHE)
-            .clamp(JOURNAL_DATA_PAGES_MAX, PLAN_PAGES_MAX);
+            .clamp(JOURNAL_DATA_PAGES_MIN, PLAN_PAGES_MAX);
         let mut listed = blob.dirty.borrow_mut();
         // Stable, since that is quick where most is in order already.
         listed.sort();
         listed.dedup();
         let first = listed.partition_point(|page| page < next);
-        let end = listed.len().min(first + plan_pages);
         let mut taken = DirtyPages::new();
-        for page in listed.drain(first..end) {
-            *next = page + 1;
-            if let Some(frame) = self.cache.find(blob.key(page))
+        let (mut end, mut live) = (first, 0);
+        for page in listed[first..].iter().take(plan_pages) {
+            if let Some(frame) = self.cache.find(blob.key(*page))
                 && self.cache.has(frame, FrameFlags::DIRTY)
             {
+                live += usize::from(self.cache.has(frame, FrameFlags::JOURNALED));
+                if live == JOURNAL_PAGES_MAX {
+                    break;
+                }
                 let granules = self.cache.begin_write_back(frame);
-                taken.push(DirtyPage { page, granules });
+                taken.push(DirtyPage {
+                    page: *page,
+                    granules,
+                });
             }
+            end += 1;
+            *next = page + 1;
         }
+        listed.drain(first..end);
         let left = match listed.last() {
             None => Left::Nothing,
             Some(page) if page >= next => Left::Ahead,
@@ -164,9 +232,10 @@ impl Store {
         blob: &Rc<Blob>,
         mut pages: DirtyPages,
         size: u64,
-        times: bool,
+        aim: Aim,
     ) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        let times = aim.times;
         let slot = SlotSizes::of(blob);
         if pages.is_empty() && size == slot.size && !(times && blob.has_new_times()) {
             return Ok(());
@@ -179,8 +248,8 @@ impl Store {
                 return Err(error);
             }
         }
-        let (mut journal, mut home) = (DirtyPages::new(), Pieces::new());
-        let planned = self.plan(blob, slot, &pages, size, &mut journal, &mut home);
+        let mut plan = Plan::default();
+        let planned = self.plan(blob, slot, &pages, size, aim, &mut plan);
         if let Err(error) = planned.await {
             if error.errno() == Errno::NOSPC && !self.overwrites_in_place() {
                 let in_place: ColdFuture<'_, _> =
@@ -190,6 +259,7 @@ impl Store {
             self.redirty(blob, &pages, &[]);
             return Err(error);
         }
+        let Plan { journal, mut home } = plan;
         let mut result = self.write_pieces(blob, &mut home).await;
         if result.is_ok() {
             result = self
@@ -216,7 +286,7 @@ impl Store {
     ) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         while !pages.is_empty() {
-            let few = pages.len().min(JOURNAL_PAGES_PER_SYNC);
+            let few = pages.len().min(JOURNAL_PAGES_MAX);
             let rest: DirtyPages = pages.drain(few..).collect();
             let slot = SlotSizes::of(blob);
             let size = match rest.is_empty() {
@@ -262,56 +332,62 @@ impl Store {
     }
 
     /// Decides what goes through the journal and what home, and takes space for what has none. The
-    /// answers are places of the caller, in whose future they would be twice otherwise.
+    /// answer is a place of the caller, in whose future it would be twice otherwise.
     async fn plan(
         &self,
         blob: &Rc<Blob>,
         slot: SlotSizes,
         pages: &[DirtyPage],
         size: u64,
-        journal: &mut DirtyPages,
-        homes: &mut Pieces,
+        aim: Aim,
+        plan: &mut Plan,
     ) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let cache = &self.cache;
-        let dirty_bytes: u32 = pages
-            .iter()
-            .map(|taken| taken.granules.count_ones() * 64)
-            .sum();
-        let few = dirty_bytes <= JOURNAL_DATA_BYTES_MAX && pages.len() <= JOURNAL_DATA_PAGES_MAX;
-        // With checksums it always does.
-        let mut changes_map = size != slot.size || !self.overwrites_in_place();
-        if few && !changes_map {
-            for taken in pages {
-                let mapping = self.map(blob, taken.page).await?;
-                let end = (u64::from(taken.page) + 1) * PAGE;
-                changes_map |= !matches!(mapping, Mapping::Extent(extent) if !extent.unwritten)
-                    || end.min(size) > slot.valid_size;
-            }
-        }
-        let small = changes_map && few;
+        let few = self.fits_into_journal(pages, aim);
         let is_live = |taken: &DirtyPage| {
             let frame = cache.find(blob.key(taken.page));
             frame.is_some_and(|frame| cache.has(frame, FrameFlags::JOURNALED))
                 && !planted(Bug::LiveBytesOverwritten)
         };
+        // Where a transaction is needed anyway, all of few pages join it, and the commit waits for
+        // the device once. With checksums it always is.
+        let mut transacts = size != slot.size
+            || !self.overwrites_in_place()
+            || aim.times && blob.has_new_times()
+            || pages.iter().any(is_live);
+        if few && !transacts {
+            for taken in pages {
+                let mapping = self.map(blob, taken.page).await?;
+                let end = (u64::from(taken.page) + 1) * PAGE;
+                transacts |= !matches!(mapping, Mapping::Extent(extent) if !extent.unwritten)
+                    || end.min(size) > slot.valid_size;
+            }
+        }
+        let small = transacts && few;
         let home: DirtyPages;
-        (*journal, home) = pages
+        (plan.journal, home) = pages
             .iter()
             .copied()
             .partition(|taken| small || is_live(taken));
-        // Many live pages full of new data would overflow a transaction: let the checkpoint make
-        // them ordinary ones. (What they hold now may go home with it; it goes again as it is
-        // then.)
-        if journal.len() > JOURNAL_PAGES_PER_SYNC {
-            self.run_checkpoint().await?;
-            return Box::pin(self.plan(blob, slot, pages, size, journal, homes)).await;
-        }
         if !home.is_empty() {
             let take: ColdFuture<'_, _> = Box::pin(self.take_homes(blob, &home));
-            *homes = take.await?;
+            plan.home = take.await?;
         }
         Ok(())
+    }
+
+    /// May all of these pages go through the journal, and is that worth it?
+    fn fits_into_journal(&self, pages: &[DirtyPage], aim: Aim) -> bool {
+        let bytes_max = aim.journal_bytes_max;
+        let bytes: u32 = pages
+            .iter()
+            .map(|taken| taken.granules.count_ones() * 64)
+            .sum();
+        let pages_max = (bytes_max as usize / PAGE_BYTES).max(JOURNAL_DATA_PAGES_MIN);
+        let ignored = bytes_max > JOURNAL_DATA_BYTES_MIN && planted(Bug::UnboundedJournalData);
+        bytes <= bytes_max && pages.len() <= pages_max && runs(pages) <= self.pieces_max()
+            || ignored
     }
 
     /// The transaction that maps what was written home and carries what goes through the journal.
@@ -325,6 +401,10 @@ impl Store {
         times: bool,
     ) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(
+            journal.len() <= JOURNAL_PAGES_MAX,
+            "a transaction stays within its bounds"
+        );
         // All but the last transaction only map: beyond the valid size nothing is read, below it
         // were holes.
         while (home.iter().filter(|piece| piece.changes_map())).count() > self.pieces_max() {
@@ -563,8 +643,16 @@ fn leaves_tail(slot: SlotSizes, pages: &[DirtyPage]) -> bool {
             .is_err()
 }
 
-/// Pages with live bytes that one sync carries in its transaction.
-const JOURNAL_PAGES_PER_SYNC: usize = 24;
+/// Runs of consecutive pages.
+fn runs(pages: &[DirtyPage]) -> usize {
+    let breaks = pages
+        .windows(2)
+        .filter(|two| two[1].page != two[0].page + 1);
+    breaks.count() + 1
+}
+
+/// Pages of data that one transaction carries.
+const JOURNAL_PAGES_MAX: usize = 24;
 
 /// End of the data that precedes the first page not in `pages`.
 fn first_clean(pages: &[DirtyPage]) -> u64 {

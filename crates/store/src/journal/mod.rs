@@ -125,6 +125,12 @@ impl Journal {
         self.ring.next() >= point.0
     }
 
+    /// Is the next checkpoint far, and will it be short?
+    pub(crate) fn is_calm(&self, cache: &OwnedCache) -> bool {
+        let counts = cache.counts();
+        self.ring.live_pages() < self.ring.pages() / 8 && counts.journaled < counts.total / 16
+    }
+
     /// Is a commit in flight?
     pub(crate) fn is_committing(&self) -> bool {
         self.in_flight.get() > 0

@@ -11,6 +11,7 @@
 //!    one more time of the device at most (decision 0016).
 
 use crate::state::Store;
+use crate::state::latency::Latency;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, Result};
 use adit_block::{Buffer, Completion, Operation};
@@ -32,6 +33,7 @@ pub(crate) struct Barriers {
     at_device: RefCell<SmallVec<[u64; 4]>>,
     /// One of them was answered, or a flush ended.
     answered: Event,
+    pub(crate) latency: Latency,
 }
 
 impl Barriers {
@@ -86,13 +88,21 @@ impl Store {
         buffers: SmallVec<[Buffer; 4]>,
         what: impl FnOnce() -> String,
     ) -> Result<()> {
-        if !self.volatile_cache {
-            let written = self.write_pages(page, buffers).await;
-            return written.map_err(|errno| Error::with(errno, what()));
-        }
-        let mut request = self.request(Operation::Write { fua: true }, page);
-        request.buffers = buffers;
-        self.barrier(self.reactor.submit(request), what).await
+        let latency = &self.barriers.latency;
+        let begun = latency.begin(buffers.len());
+        let result = match self.volatile_cache {
+            false => {
+                let written = self.write_pages(page, buffers).await;
+                written.map_err(|errno| Error::with(errno, what()))
+            }
+            true => {
+                let mut request = self.request(Operation::Write { fua: true }, page);
+                request.buffers = buffers;
+                self.barrier(self.reactor.submit(request), what).await
+            }
+        };
+        latency.end(begun);
+        result
     }
 
     /// Waits until a flush or a durable write that was just submitted is to be believed.

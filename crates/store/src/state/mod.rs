@@ -8,6 +8,7 @@
 mod barriers;
 mod checksums;
 mod device;
+mod latency;
 mod reservations;
 mod write_back;
 

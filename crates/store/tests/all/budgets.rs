@@ -191,6 +191,169 @@ fn overwriting_a_page_with_fdatasync_is_one_write_and_one_flush() {
     }
 }
 
+/// A blob of 256 pages, of which the first was appended to just now, and has live bytes.
+fn blob_with_a_live_page(engine: &Arc<Engine<Store>>) -> BlobId {
+    let id = new_blob(engine, 1 << 20);
+    engine
+        .run(|store| async move {
+            let blob = store.blob(id).await?;
+            store.append(&blob, &pattern(100, 1)).await?;
+            store.sync(&blob, SyncKind::Data).await
+        })
+        .unwrap();
+    id
+}
+
+#[test]
+fn pages_that_are_overwritten_beside_one_with_live_bytes_join_its_transaction() {
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        let id = blob_with_a_live_page(&engine);
+        settled(&device, &engine);
+        for index in 0..20u64 {
+            let counts = cost(&device, &engine, |store| async move {
+                let blob = store.blob(id).await?;
+                for page in [256, index] {
+                    store.write(&blob, page * 4096, &pattern(50, index)).await?;
+                }
+                store.sync(&blob, SyncKind::Data).await
+            });
+            assert!(
+                counts.writes == 1 && barriers(&counts) == 1,
+                "overwrite {index}, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
+    }
+}
+
+/// A checkpoint came first, and took all live pages of the volume home.
+#[test]
+fn overwriting_many_pages_with_live_bytes_is_one_write_and_one_flush() {
+    const PAGES: u64 = 64;
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        let id = new_blob(&engine, 1);
+        for page in 0..PAGES {
+            cost(&device, &engine, |store| async move {
+                let blob = store.blob(id).await?;
+                store
+                    .write(&blob, page * 4096, &pattern(4096, page))
+                    .await?;
+                store.sync(&blob, SyncKind::Data).await
+            });
+        }
+        settled(&device, &engine);
+        let counts = cost(&device, &engine, |store| async move {
+            let blob = store.blob(id).await?;
+            let data = pattern(PAGES as usize * 4096, 7);
+            store.write(&blob, 0, &data).await?;
+            store.sync(&blob, SyncKind::Data).await
+        });
+        assert!(
+            counts.writes == 1 && barriers(&counts) == 1,
+            "checksums {data_checksums}: {counts:?}"
+        );
+        close(engine);
+    }
+}
+
+#[test]
+fn overwriting_a_page_with_fsync_is_one_write_and_one_flush() {
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with(None, data_checksums);
+        let id = new_blob(&engine, 1 << 20);
+        settled(&device, &engine);
+        for index in 0..100u64 {
+            let counts = cost(&device, &engine, |store| async move {
+                let blob = store.blob(id).await?;
+                let offset = index * 37 % 256 * 4096;
+                store.write(&blob, offset, &pattern(4096, index)).await?;
+                store.sync(&blob, SyncKind::All).await
+            });
+            assert!(
+                counts.writes == 1 && barriers(&counts) == 1,
+                "overwrite {index}, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
+    }
+}
+
+/// A volume on a device whose latency a few commits have shown.
+fn volume_with_latency(data_checksums: bool) -> (Arc<MemoryDevice>, Arc<Engine<Store>>) {
+    let latency = Latency {
+        read_us: 0,
+        write_us: 100,
+        flush_us: 100,
+        bytes_per_us: 0,
+    };
+    let (device, engine) = volume_with(Some(latency), data_checksums);
+    for _ in 0..4 {
+        new_blob(&engine, 100);
+    }
+    // What is in flight isn't counted yet.
+    std::thread::sleep(Duration::from_millis(20));
+    settled(&device, &engine);
+    (device, engine)
+}
+
+#[test]
+fn a_sync_of_64_kib_waits_once_for_a_device_with_latency() {
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with_latency(data_checksums);
+        for (len, times) in [(65_536, 1), (65_537, 2)] {
+            let counts = cost(&device, &engine, |store| async move {
+                let blob = store.blob(create(&store).await?).await?;
+                store.write(&blob, 0, &pattern(len, 1)).await?;
+                store.sync(&blob, SyncKind::All).await
+            });
+            assert!(
+                counts.writes == times && barriers(&counts) == times,
+                "{len} bytes, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
+    }
+}
+
+/// Each page may change another leaf of the map, and another page of checksums.
+#[test]
+fn a_sync_journals_16_scattered_pages_at_most() {
+    for data_checksums in [false, true] {
+        let (device, engine) = volume_with_latency(data_checksums);
+        let runs_max = if data_checksums { 8 } else { 16 };
+        for (pages, times) in [(runs_max, 1), (runs_max + 1, 2)] {
+            let counts = cost(&device, &engine, |store| async move {
+                let blob = store.blob(create(&store).await?).await?;
+                for page in 0..pages {
+                    store.write(&blob, page << 30, &pattern(100, page)).await?;
+                }
+                store.sync(&blob, SyncKind::All).await
+            });
+            assert!(
+                barriers(&counts) == times,
+                "{pages} pages, checksums {data_checksums}: {counts:?}"
+            );
+        }
+        close(engine);
+    }
+}
+
+#[test]
+fn data_that_nobody_waits_for_is_written_once() {
+    let (device, engine) = volume_with_latency(false);
+    let counts = cost(&device, &engine, |store| async move {
+        let blob = store.blob(create(&store).await?).await?;
+        store.write(&blob, 0, &pattern(65_536, 1)).await?;
+        store.write_back(&blob).await?;
+        store.commit().await?;
+        store.checkpoint().await
+    });
+    assert!(counts.bytes_written < 2 * 65_536, "{counts:?}");
+    close(engine);
+}
+
 #[test]
 fn overwriting_many_pages_of_a_volume_with_checksums_is_two_writes_and_two_flushes() {
     let (device, engine) = volume_with(None, true);

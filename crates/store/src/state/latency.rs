@@ -1,0 +1,86 @@
+//! The latency of the device: the time of a small durable write, as commits and superblocks show it.
+
+use adit_base::clock::monotonic_ns;
+use std::cell::Cell;
+
+/// A larger write shows the bandwidth, too.
+const TIMED_PAGES_MAX: usize = 2;
+/// The latest times, of which the shortest counts: the others waited for the processor, or for
+/// other requests.
+const TIMES: usize = 4;
+/// Once all times are known, one write in so many is timed: the clock costs 50 ns.
+const TIMED_ONE_IN: u64 = 16;
+
+/// The latency of a device; 0 until [`TIMES`] writes have shown it.
+#[derive(Default)]
+pub(crate) struct Latency {
+    times_us: [Cell<u64>; TIMES],
+    /// Writes that could be timed, and how many were.
+    writes: Cell<u64>,
+    timed: Cell<u64>,
+    least_us: Cell<u64>,
+}
+
+impl Latency {
+    /// A durable write of so many pages begins. The answer is for [`Latency::end`].
+    pub(crate) fn begin(&self, pages: usize) -> Option<u64> {
+        if pages > TIMED_PAGES_MAX {
+            return None;
+        }
+        let write = self.writes.get();
+        self.writes.set(write + 1);
+        let timed = self.timed.get() < TIMES as u64 || write.is_multiple_of(TIMED_ONE_IN);
+        timed.then(monotonic_ns)
+    }
+
+    /// It has ended, well or not.
+    pub(crate) fn end(&self, begun_ns: Option<u64>) {
+        let Some(begun_ns) = begun_ns else { return };
+        let time_us = (monotonic_ns() - begun_ns) / 1000;
+        self.times_us[(self.timed.get() % TIMES as u64) as usize].set(time_us);
+        self.timed.set(self.timed.get() + 1);
+        let least = self.times_us.iter().map(Cell::get).min();
+        self.least_us.set(least.unwrap_or(0));
+    }
+
+    /// The latency, in µs.
+    pub(crate) fn us(&self) -> u64 {
+        self.least_us.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(latency: &Latency, time_us: u64) {
+        latency.end(Some(monotonic_ns() - time_us * 1000));
+    }
+
+    #[test]
+    fn the_shortest_of_the_latest_times_counts() {
+        let latency = Latency::default();
+        for time_us in [100_000, 200_000, 100_000] {
+            note(&latency, time_us);
+            assert_eq!(latency.us(), 0);
+        }
+        note(&latency, 50_000);
+        assert!((50_000..100_000).contains(&latency.us()));
+        for _ in 0..TIMES {
+            note(&latency, 100_000);
+        }
+        assert!(latency.us() >= 100_000);
+    }
+
+    #[test]
+    fn few_writes_are_timed_once_the_latency_is_known() {
+        let latency = Latency::default();
+        assert_eq!(latency.begin(TIMED_PAGES_MAX + 1), None);
+        let timed = (0..4 + 160).filter(|_| {
+            let begun = latency.begin(1);
+            latency.end(begun);
+            begun.is_some()
+        });
+        assert_eq!(timed.count(), 4 + 10);
+    }
+}

@@ -152,9 +152,9 @@ impl Core {
                 }
                 lock(&self.executed).push(executed);
             }
-            NextStep::AwaitDevice(doorbell, timeout) => {
+            NextStep::AwaitDevice(doorbell, completions, timeout) => {
                 let waiting = breakdown::enter(Layer::Device);
-                doorbell.wait(Some(timeout));
+                doorbell.wait_for(completions, timeout);
                 drop(waiting);
                 drop(doorbell);
                 end_busy();

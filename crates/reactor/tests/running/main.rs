@@ -2,6 +2,7 @@
 //! that complete later.
 
 mod background;
+mod batches;
 mod calls;
 mod common;
 mod device_waits;

@@ -48,7 +48,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 30] = [
         Bug::SkippedFlush,
         Bug::CommitBeforeData,
         Bug::EarlyReuse,

@@ -287,7 +287,7 @@ mod tests {
             left.restore(&left.header, &left.metas, &left.frames, left.len_bytes);
             decode();
             let device = image::device_of(&left.base, VOLUME_BYTES);
-            let engine = volume::mount(device, &volume::options(true)).expect("taken over");
+            let engine = volume::open(device, &volume::options(true)).expect("taken over");
             for (path, size) in [
                 ("/sealed", 0),
                 ("/pending/two", 20_000),

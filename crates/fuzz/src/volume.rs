@@ -70,6 +70,13 @@ pub(crate) fn options(survives: bool) -> StoreOptions {
     }
 }
 
+/// Makes a file system on a fresh volume.
+pub(crate) fn format(device: Arc<dyn Device>, options: &StoreOptions) -> Result<Arc<Engine<Fs>>> {
+    start(device, |reactor| async move {
+        Fs::format(Store::open(reactor, options).await?).await
+    })
+}
+
 /// Opens a volume.
 pub(crate) fn open(device: Arc<dyn Device>, options: &StoreOptions) -> Result<Arc<Engine<Fs>>> {
     start(device, |reactor| async move {

@@ -11,7 +11,6 @@ use adit_base::Errno;
 use adit_block::MemoryDevice;
 use adit_fs::{AllocateFlags, Follow, Fs, OpenFlags, RenameFlags, XattrMode};
 use adit_operations::{Answer, Call, Files, Library, Target};
-use adit_store::Store;
 use model::{Model, NOWHERE};
 use std::future::Future;
 use std::sync::Arc;
@@ -65,10 +64,7 @@ impl Run {
         let device = volume::device(VOLUME_BYTES);
         let volume_id = u128::from_le_bytes(*b"adit-fuzz-steps\0");
         image::fresh(&device, volume_id, data_checksums).expect("formatted");
-        let options = volume::options(false);
-        let engine = volume::start(device.clone(), |reactor| async move {
-            Fs::format(Store::open(reactor, &options).await?).await
-        });
+        let engine = volume::format(device.clone(), &volume::options(false));
         Run {
             device,
             library: Library {

@@ -89,7 +89,7 @@ pub(crate) type DirtyPages = SmallVec<[DirtyPage; 8]>;
 
 /// What a sweep over a blob's dirty pages hasn't taken on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum Remaining {
     Nothing,
     /// Pages still to come.
     Ahead,
@@ -114,14 +114,14 @@ impl Store {
             let (pages, left) = self.take_dirty(blob, &mut next);
             let reached = blob.slot.borrow().size.max(first_clean(&pages));
             let size = match left {
-                Left::Nothing => blob.size(),
+                Remaining::Nothing => blob.size(),
                 // Not before the data that it covers.
-                Left::Ahead => reached.min(blob.size()),
+                Remaining::Ahead => reached.min(blob.size()),
                 // What became dirty behind the sweep may be beyond the size of then; up to that,
                 // all is done.
-                Left::Behind => reached.max(size_now).min(blob.size()),
+                Remaining::Behind => reached.max(size_now).min(blob.size()),
             };
-            let last = left != Left::Ahead;
+            let last = left != Remaining::Ahead;
             self.write_back_pages(blob, pages, size, times && last)
                 .await?;
             if last {
@@ -132,7 +132,7 @@ impl Store {
 
     /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth. Says what
     /// is left.
-    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (DirtyPages, Left) {
+    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (DirtyPages, Remaining) {
         let plan_pages = (self.cache.counts().limit as usize / PLANS_PER_CACHE)
             .clamp(JOURNAL_DATA_PAGES_MAX, PLAN_PAGES_MAX);
         let mut listed = blob.dirty.borrow_mut();
@@ -152,9 +152,9 @@ impl Store {
             }
         }
         let left = match listed.last() {
-            None => Left::Nothing,
-            Some(page) if page >= next => Left::Ahead,
-            Some(_) => Left::Behind,
+            None => Remaining::Nothing,
+            Some(page) if page >= next => Remaining::Ahead,
+            Some(_) => Remaining::Behind,
         };
         (taken, left)
     }

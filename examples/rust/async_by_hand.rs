@@ -1,6 +1,6 @@
 //! Asynchronous operations without an executor: start many, look at them now and then.
 //!
-//! An `Operation` is also a future: `file.read_at_async(buffer, 0).await?` works in any executor.
+//! An `Pending` is also a future: `file.read_at_async(buffer, 0).await?` works in any executor.
 
 use adit::{OpenOptions, Volume};
 

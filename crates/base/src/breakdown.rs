@@ -16,97 +16,50 @@
 //! It is not a profiler: it sees only code that enters layers, and entering one takes time itself
 //! (some 35 ns).
 
+use crate::labels::labels;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// A layer that takes a thread's time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[allow(
-    missing_docs,
-    reason = "the names are the documentation; `Layer::meaning` has the rest"
-)]
-pub enum Layer {
-    Call,
-    Worker,
-    Operation,
-    Names,
-    Cache,
-    Map,
-    Allocate,
-    Copy,
-    Checksum,
-    Transaction,
-    Journal,
-    Device,
-    Wait,
-    Background,
+labels! {
+    /// A layer that takes a thread's time, from the outside to the inside.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    #[allow(missing_docs, reason = "the names are the documentation; `Layer::meaning` has the rest")]
+    Layer: (&'static str, &'static str) {
+        Call = ("call", "the program, the way into the call and out of it"),
+        Worker = ("worker", "getting the worker, and finding out what it has to do next"),
+        Operation = ("operation", "the operation itself: descriptors, checks, plans"),
+        Names = ("names", "paths and directories"),
+        Cache = ("cache", "finding pages in the page cache, and memory for them"),
+        Map = ("map", "the maps of files: which page lies where"),
+        Allocate = ("allocate", "taking and freeing space"),
+        Copy = ("copy", "copying the program's data"),
+        Checksum = ("checksum", "checksums of metadata and data"),
+        Transaction = ("transaction", "staging changes of metadata, and making them visible"),
+        Journal = ("journal", "encoding and ordering what goes to the journal"),
+        Device = ("device", "system calls of the device, and waiting for it"),
+        Wait = ("wait", "waiting for another thread of the process, or waking one"),
+        Background = (
+            "background",
+            "work for everybody that fell to this thread: write-back, checkpoints",
+        ),
+    }
 }
 
 /// How many layers there are.
-pub const LAYERS: usize = 14;
+pub const LAYERS: usize = Layer::ALL.len();
 
 impl Layer {
-    /// All of them, from the outside to the inside.
-    pub const ALL: [Layer; LAYERS] = [
-        Layer::Call,
-        Layer::Worker,
-        Layer::Operation,
-        Layer::Names,
-        Layer::Cache,
-        Layer::Map,
-        Layer::Allocate,
-        Layer::Copy,
-        Layer::Checksum,
-        Layer::Transaction,
-        Layer::Journal,
-        Layer::Device,
-        Layer::Wait,
-        Layer::Background,
-    ];
+    /// A short stable name.
+    pub fn name(self) -> &'static str {
+        self.label().0
+    }
 
     /// In a few words.
     pub fn meaning(self) -> &'static str {
-        match self {
-            Layer::Call => "the program, the way into the call and out of it",
-            Layer::Worker => "getting the worker, and finding out what it has to do next",
-            Layer::Operation => "the operation itself: descriptors, checks, plans",
-            Layer::Names => "paths and directories",
-            Layer::Cache => "finding pages in the page cache, and memory for them",
-            Layer::Map => "the maps of files: which page lies where",
-            Layer::Allocate => "taking and freeing space",
-            Layer::Copy => "copying the program's data",
-            Layer::Checksum => "checksums of metadata and data",
-            Layer::Transaction => "staging changes of metadata, and making them visible",
-            Layer::Journal => "encoding and ordering what goes to the journal",
-            Layer::Device => "system calls of the device, and waiting for it",
-            Layer::Wait => "waiting for another thread of the process, or waking one",
-            Layer::Background => {
-                "work for everybody that fell to this thread: write-back, checkpoints"
-            }
-        }
-    }
-
-    /// A short stable name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Layer::Call => "call",
-            Layer::Worker => "worker",
-            Layer::Operation => "operation",
-            Layer::Names => "names",
-            Layer::Cache => "cache",
-            Layer::Map => "map",
-            Layer::Allocate => "allocate",
-            Layer::Copy => "copy",
-            Layer::Checksum => "checksum",
-            Layer::Transaction => "transaction",
-            Layer::Journal => "journal",
-            Layer::Device => "device",
-            Layer::Wait => "wait",
-            Layer::Background => "background",
-        }
+        self.label().1
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::simulation;
 use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A point in time as file attributes keep it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,9 +31,28 @@ impl Timestamp {
     }
 }
 
-impl From<Timestamp> for std::time::SystemTime {
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Timestamp {
+                seconds: after.as_secs() as i64,
+                nanoseconds: after.subsec_nanos(),
+            },
+            Err(error) => {
+                let before = error.duration();
+                let borrow = u32::from(before.subsec_nanos() > 0);
+                Timestamp {
+                    seconds: -(before.as_secs() as i64) - i64::from(borrow),
+                    nanoseconds: borrow * 1_000_000_000 - before.subsec_nanos(),
+                }
+            }
+        }
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    /// 1970 for a time that the host can't express: it comes from a damaged or foreign inode.
     fn from(time: Timestamp) -> Self {
-        use std::time::{Duration, UNIX_EPOCH};
         let seconds = Duration::from_secs(time.seconds.unsigned_abs());
         let whole = if time.seconds >= 0 {
             UNIX_EPOCH.checked_add(seconds)
@@ -57,12 +77,22 @@ pub fn monotonic_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::SystemTime;
+
+    #[test]
+    fn times_before_and_after_1970_survive_both_ways() {
+        for (seconds, nanoseconds) in [(0, 0), (5, 7), (-1, 999_999_999), (-5, 0), (-5, 1)] {
+            let time = Timestamp {
+                seconds,
+                nanoseconds,
+            };
+            assert_eq!(Timestamp::from(SystemTime::from(time)), time);
+        }
+    }
 
     #[test]
     fn the_timestamp_is_the_time_of_day() {
         // Its clock is the system's as of the last tick.
-        let tick = std::time::Duration::from_secs(1);
+        let tick = Duration::from_secs(1);
         let before = SystemTime::now() - tick;
         let now = SystemTime::from(Timestamp::now());
         assert!(before <= now && now <= SystemTime::now());
@@ -71,7 +101,7 @@ mod tests {
     #[test]
     fn the_monotonic_clock_advances() {
         let before = monotonic_ns();
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2));
         assert!(monotonic_ns() - before >= 2_000_000);
     }
 }

@@ -37,11 +37,6 @@ impl Prng {
         result
     }
 
-    /// The next 32 random bits.
-    pub fn next_u32(&mut self) -> u32 {
-        (self.next_u64() >> 32) as u32
-    }
-
     /// A number below `bound` (which must not be zero); the bias is below 2⁻⁶⁴ × `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a random number below zero");

@@ -7,132 +7,55 @@
 //! *Planted bugs* test the simulator: each is a rule that the code breaks on demand, and the
 //! simulator has to detect it. They are named here, so that the list is in one place.
 
-/// A bug that can be planted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(
-    missing_docs,
-    reason = "the names are the documentation; `Bug::story` has the rest"
-)]
-pub enum Bug {
-    SkippedFlush,
-    CommitBeforeData,
-    EarlyReuse,
-    LostRename,
-    UncheckedTornPage,
-    IgnoredFlushError,
-    RecoveryStopsEarly,
-    RecoveryReadsTooFar,
-    TailBeforeHome,
-    UnflushedTail,
-    LiveBytesOverwritten,
-    MetadataHomeEarly,
-    ForgottenPending,
-    ReserveAtTakeover,
-    StaleChecksum,
-    UnverifiedRead,
-    ForgottenUnsettled,
-    ZeroedOverwritten,
-    OneSuperblock,
-    UnnotedDirectWrite,
-    HastyBarrier,
-    HorizonPassesHole,
-    StrangersMapping,
-    OlderImage,
-    UnreadableMapping,
-    LivingOwner,
-    ClosedBelieved,
-    ForgedName,
-    LookTakesOver,
-    UnboundedJournalData,
+use crate::labels::labels;
+
+labels! {
+    /// A bug that can be planted.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[allow(missing_docs, reason = "the names are the documentation; `Bug::story` has the rest")]
+    Bug: &'static str {
+        SkippedFlush = "an fsync doesn't flush what it wrote home",
+        CommitBeforeData = "the journal write doesn't wait for the data that its records map",
+        EarlyReuse = "a freed page is given out again before its free is durable",
+        LostRename = "a rename over a file doesn't write the source's data first",
+        UncheckedTornPage = "recovery takes journal pages without checking them",
+        IgnoredFlushError = "a failed flush counts as done",
+        RecoveryStopsEarly = "recovery leaves out the last transaction",
+        RecoveryReadsTooFar = "recovery applies what is there of a transaction with a hole",
+        TailBeforeHome = "a checkpoint doesn't flush before it moves the tail",
+        UnflushedTail = "ring space is judged by a tail that isn't durable yet",
+        LiveBytesOverwritten = "a page with live bytes is written home by an fsync",
+        MetadataHomeEarly =
+            "a checkpoint writes pages home as they are, not as they were committed",
+        ForgottenPending = "a takeover forgets what a dead process had not sealed",
+        ReserveAtTakeover = "a takeover of accepted data respects the reserve for deleting",
+        StaleChecksum = "data that moves keeps the checksums of the places it moves to",
+        UnverifiedRead = "data is read without a look at its checksum",
+        ForgottenUnsettled =
+            "a superblock moves the tail past data without a checksum and doesn't say so",
+        ZeroedOverwritten =
+            "zeroed pages are written over before it is durable that they are zeroed",
+        OneSuperblock = "the tail moves when one of the superblocks says so",
+        UnnotedDirectWrite = "an fsync doesn't hear of a direct write past the worker",
+        HastyBarrier =
+            "a flush is believed though a durable write beside it fails, or the other way round",
+        HorizonPassesHole =
+            "a commit counts as durable though one before it is still on its way",
+        StrangersMapping = "a copy takes over what belongs to another image",
+        OlderImage = "a mapping is taken over by an image that is older than it",
+        UnreadableMapping = "a mapping that can't be used is passed over",
+        LivingOwner = "a volume is opened although another process has it open",
+        ClosedBelieved = "a superblock that says closed is believed though a later one is lost",
+        ForgedName = "a name that anybody can give keeps the owner out",
+        LookTakesOver = "a look deletes the mapping that it saw",
+        UnboundedJournalData = "data goes through the journal however much it is",
+    }
 }
 
 impl Bug {
-    /// All of them.
-    pub const ALL: [Bug; 30] = [
-        Bug::SkippedFlush,
-        Bug::CommitBeforeData,
-        Bug::EarlyReuse,
-        Bug::LostRename,
-        Bug::UncheckedTornPage,
-        Bug::IgnoredFlushError,
-        Bug::RecoveryStopsEarly,
-        Bug::RecoveryReadsTooFar,
-        Bug::TailBeforeHome,
-        Bug::UnflushedTail,
-        Bug::LiveBytesOverwritten,
-        Bug::MetadataHomeEarly,
-        Bug::ForgottenPending,
-        Bug::ReserveAtTakeover,
-        Bug::StaleChecksum,
-        Bug::UnverifiedRead,
-        Bug::ForgottenUnsettled,
-        Bug::ZeroedOverwritten,
-        Bug::OneSuperblock,
-        Bug::UnnotedDirectWrite,
-        Bug::HastyBarrier,
-        Bug::HorizonPassesHole,
-        Bug::StrangersMapping,
-        Bug::OlderImage,
-        Bug::UnreadableMapping,
-        Bug::LivingOwner,
-        Bug::ClosedBelieved,
-        Bug::ForgedName,
-        Bug::LookTakesOver,
-        Bug::UnboundedJournalData,
-    ];
-
     /// What it does.
     pub fn story(self) -> &'static str {
-        match self {
-            Bug::SkippedFlush => "an fsync doesn't flush what it wrote home",
-            Bug::CommitBeforeData => {
-                "the journal write doesn't wait for the data that its records map"
-            }
-            Bug::EarlyReuse => "a freed page is given out again before its free is durable",
-            Bug::LostRename => "a rename over a file doesn't write the source's data first",
-            Bug::UncheckedTornPage => "recovery takes journal pages without checking them",
-            Bug::IgnoredFlushError => "a failed flush counts as done",
-            Bug::RecoveryStopsEarly => "recovery leaves out the last transaction",
-            Bug::RecoveryReadsTooFar => {
-                "recovery applies what is there of a transaction with a hole"
-            }
-            Bug::TailBeforeHome => "a checkpoint doesn't flush before it moves the tail",
-            Bug::UnflushedTail => "ring space is judged by a tail that isn't durable yet",
-            Bug::LiveBytesOverwritten => "a page with live bytes is written home by an fsync",
-            Bug::MetadataHomeEarly => {
-                "a checkpoint writes pages home as they are, not as they were committed"
-            }
-            Bug::ForgottenPending => "a takeover forgets what a dead process had not sealed",
-            Bug::ReserveAtTakeover => {
-                "a takeover of accepted data respects the reserve for deleting"
-            }
-            Bug::StaleChecksum => "data that moves keeps the checksums of the places it moves to",
-            Bug::UnverifiedRead => "data is read without a look at its checksum",
-            Bug::ForgottenUnsettled => {
-                "a superblock moves the tail past data without a checksum and doesn't say so"
-            }
-            Bug::ZeroedOverwritten => {
-                "zeroed pages are written over before it is durable that they are zeroed"
-            }
-            Bug::OneSuperblock => "the tail moves when one of the superblocks says so",
-            Bug::UnnotedDirectWrite => "an fsync doesn't hear of a direct write past the worker",
-            Bug::HastyBarrier => {
-                "a flush is believed though a durable write beside it fails, or the other way round"
-            }
-            Bug::HorizonPassesHole => {
-                "a commit counts as durable though one before it is still on its way"
-            }
-            Bug::StrangersMapping => "a copy takes over what belongs to another image",
-            Bug::OlderImage => "a mapping is taken over by an image that is older than it",
-            Bug::UnreadableMapping => "a mapping that can't be used is passed over",
-            Bug::LivingOwner => "a volume is opened although another process has it open",
-            Bug::ClosedBelieved => {
-                "a superblock that says closed is believed though a later one is lost"
-            }
-            Bug::ForgedName => "a name that anybody can give keeps the owner out",
-            Bug::LookTakesOver => "a look deletes the mapping that it saw",
-            Bug::UnboundedJournalData => "data goes through the journal however much it is",
-        }
+        self.label()
     }
 }
 

@@ -33,13 +33,6 @@ pub trait Device: Send + Sync {
     /// [`Submission::Inline`], for a thread that waits for one anyway ([`Capabilities::inline`]),
     /// and for set-up and tools.
     fn execute(&self, request: Request) -> Completion;
-    /// Announces the memory of later buffers, so that the driver can map it once.
-    ///
-    /// The memory must stay mapped while the device exists. Ignored by drivers that have no use for
-    /// it.
-    fn register_memory(&self, _start: *const u8, _len_bytes: usize) -> Result<()> {
-        Ok(())
-    }
     /// Makes the device larger; EOPNOTSUPP if it has a fixed size.
     fn grow(&self, _size_bytes: u64) -> Result<()> {
         Err(Error::with(

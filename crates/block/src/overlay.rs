@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_base::{Errno, PAGE_BYTES, Result};
 
+use crate::memory::InlineQueue;
 use crate::{
-    Buffer, Capabilities, Completion, Device, Doorbell, Geometry, Identity, IdleDoorbell,
-    Operation, Queue, Request, Submission,
+    Buffer, Capabilities, Completion, Device, Geometry, Identity, Operation, Queue, Request,
 };
 
 type Page = Box<[u8; PAGE_BYTES]>;
@@ -28,11 +28,6 @@ impl OverlayDevice {
             below,
             written: Mutex::default(),
         })
-    }
-
-    /// Pages that differ, or may differ, from the device below.
-    pub fn pages_written(&self) -> usize {
-        self.written().len()
     }
 
     fn written(&self) -> MutexGuard<'_, HashMap<u64, Page>> {
@@ -186,26 +181,5 @@ impl Device for OverlayDevice {
                 Operation::Discard { .. } => Err(Errno::OPNOTSUPP),
             });
         request.complete(result)
-    }
-}
-
-/// Hands everything back: it is done in the caller.
-struct InlineQueue;
-
-impl Queue for InlineQueue {
-    fn submit(&mut self, request: Request) -> Submission {
-        Submission::Inline(request)
-    }
-
-    fn poll(&mut self, _done: &mut Vec<Completion>) -> usize {
-        0
-    }
-
-    fn in_flight(&self) -> usize {
-        0
-    }
-
-    fn doorbell(&self) -> Arc<dyn Doorbell> {
-        Arc::new(IdleDoorbell)
     }
 }

@@ -150,15 +150,12 @@ fn check_memory(is_null: bool, len: usize) -> Result<()> {
 /// Memory to read from.
 #[inline]
 pub(crate) unsafe fn bytes<'a, T>(data: *const T, len: usize) -> Result<&'a [u8]> {
-    check_memory(data.is_null(), len)?;
-    if len == 0 {
-        return Ok(&[]);
-    }
-    // SAFETY: checked for NULL and length; the caller says that it may be read during the call.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+    // SAFETY: as for this function.
+    unsafe { items(data.cast(), len) }
 }
 
 /// An array to read from.
+#[inline]
 pub(crate) unsafe fn items<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     check_memory(first.is_null(), count.saturating_mul(size_of::<T>()))?;
     if count == 0 {
@@ -184,11 +181,8 @@ unsafe fn pieces<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [li
     if !(0..=VECTOR_PIECES_MAX).contains(&count) || (vector.is_null() && count > 0) {
         return Err(invalid("use a vector of this length"));
     }
-    if count == 0 {
-        return Ok(&[]);
-    }
-    // SAFETY: checked for NULL and length; the caller says that these are there.
-    let pieces = unsafe { std::slice::from_raw_parts(vector, count as usize) };
+    // SAFETY: as for this function.
+    let pieces = unsafe { items(vector, count as usize)? };
     let mut sum = 0_usize;
     for piece in pieces {
         check_memory(piece.iov_base.is_null(), piece.iov_len)?;

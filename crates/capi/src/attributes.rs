@@ -1,13 +1,11 @@
 //! The attributes and kinds of named inodes: symbolic links, special files, rights, owners, times,
 //! extended attributes.
 
-use crate::arguments::{answer, bytes, check_flags, growing_out, handle, invalid, path, text};
+use crate::arguments::{answer, bytes, check_flags, handle, invalid, path, text};
 use crate::file::{FileHandle, file};
 use crate::names::on_name;
 use crate::result::{guard, guard_unit};
-use crate::types::{
-    AditStat, AditTime, NOFOLLOW, TIME_NOW, TIME_OMIT, XATTR_CREATE, XATTR_REPLACE,
-};
+use crate::types::{AditTime, NOFOLLOW, TIME_NOW, TIME_OMIT, XATTR_CREATE, XATTR_REPLACE};
 use crate::volume::VolumeHandle;
 use adit::{Access, FileKind, Follow, Result, SetTime, Timestamp, Volume, XattrMode};
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -23,22 +21,6 @@ fn follow(flags: u32) -> Result<Follow> {
 }
 
 // ------------------------------------------------------------------------ links and nodes
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_lstat_path(
-    volume: *mut VolumeHandle,
-    name: *const c_char,
-    result: *mut AditStat,
-) -> c_int {
-    let stat = |volume: &Volume, path: &Path| {
-        // SAFETY: promised by adit.h.
-        let result = unsafe { growing_out(result)? };
-        result.put(&volume.symlink_metadata(path)?.stat().into());
-        Ok(())
-    };
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, stat) }
-}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_symlink(
@@ -78,15 +60,8 @@ pub unsafe extern "C" fn adit_mknod(
     device: u64,
 ) -> c_int {
     let make = |volume: &Volume, path: &Path| {
-        let kind = match mode & libc::S_IFMT {
-            0 | libc::S_IFREG => FileKind::File,
-            libc::S_IFIFO => FileKind::Fifo,
-            libc::S_IFSOCK => FileKind::Socket,
-            libc::S_IFCHR => FileKind::CharDevice,
-            libc::S_IFBLK => FileKind::BlockDevice,
-            libc::S_IFDIR => FileKind::Directory,
-            _ => return Err(invalid("make a node of no known kind")),
-        };
+        let kind = FileKind::of_mode(mode);
+        let kind = kind.ok_or_else(|| invalid("make a node of no known kind"))?;
         volume.make_node(path, kind, mode & !libc::S_IFMT, device)
     };
     // SAFETY: promised by adit.h.

@@ -1,23 +1,19 @@
 //! Blobs: create, open, read, write, resize, sync, delete, attributes, iterate.
 
-use crate::arguments::{answer, bytes, bytes_mut, close, handle, invalid, out, text};
-use crate::file::size;
+use crate::arguments::{answer, bytes, handle, invalid, out, text};
+use crate::attributes::adit_flist_xattrs;
+use crate::file::{
+    FileHandle, adit_close, adit_file_size, adit_fsync, adit_ftruncate, adit_pread, adit_pwrite,
+    file,
+};
 use crate::result::{guard, guard_int, guard_unit};
 use crate::types::AditBlobId;
 use crate::volume::VolumeHandle;
-use adit::{BlobId, Errno, Error, File, OpenOptions, Result};
+use adit::{BlobId, Errno, Error, OpenOptions, Result};
 use std::ffi::{c_char, c_int, c_void};
 
-/// Behind `adit_blob *`.
-pub struct BlobHandle {
-    blob: File,
-}
-
-#[inline]
-unsafe fn blob<'a>(pointer: *const BlobHandle) -> Result<&'a File> {
-    // SAFETY: as for this function.
-    Ok(&unsafe { handle(pointer)? }.blob)
-}
+/// Behind `adit_blob *`: an open blob can do all that a file can.
+pub type BlobHandle = FileHandle;
 
 /// An id as C gives it. Its generation is wider than ours: then there is no such blob.
 unsafe fn id(pointer: *const AditBlobId) -> Result<BlobId> {
@@ -65,7 +61,7 @@ pub unsafe extern "C" fn adit_blob_open(
         // SAFETY: promised by adit.h.
         let (volume, id) = unsafe { (&handle(volume)?.volume, id(which)?) };
         result.give(BlobHandle {
-            blob: volume.open_blob(id, OpenOptions::new().read(true).write(true))?,
+            file: volume.open_blob(id, OpenOptions::new().read(true).write(true))?,
         });
         Ok(())
     })
@@ -73,8 +69,8 @@ pub unsafe extern "C" fn adit_blob_open(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_blob_close(pointer: *mut BlobHandle) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { close(pointer, |handle| handle.blob.is_inherited()) })
+    // SAFETY: as for this function.
+    unsafe { adit_close(pointer) }
 }
 
 #[unsafe(no_mangle)]
@@ -88,14 +84,14 @@ pub unsafe extern "C" fn adit_blob_delete(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_blob_size(pointer: *mut BlobHandle) -> i64 {
-    // SAFETY: promised by adit.h.
-    guard(|| size(unsafe { blob(pointer)? }))
+    // SAFETY: as for this function.
+    unsafe { adit_file_size(pointer) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_blob_resize(pointer: *mut BlobHandle, size: u64) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { blob(pointer)? }.set_len(size))
+    // SAFETY: as for this function.
+    unsafe { adit_ftruncate(pointer, size) }
 }
 
 #[unsafe(no_mangle)]
@@ -105,11 +101,8 @@ pub unsafe extern "C" fn adit_blob_read(
     len: usize,
     offset: u64,
 ) -> i64 {
-    guard(|| {
-        // SAFETY: promised by adit.h.
-        let (blob, memory) = unsafe { (blob(pointer)?, bytes_mut(data, len)?) };
-        Ok(blob.read_at(memory, offset)? as i64)
-    })
+    // SAFETY: as for this function.
+    unsafe { adit_pread(pointer, data, len, offset) }
 }
 
 #[unsafe(no_mangle)]
@@ -119,18 +112,14 @@ pub unsafe extern "C" fn adit_blob_write(
     len: usize,
     offset: u64,
 ) -> i64 {
-    guard(|| {
-        // SAFETY: promised by adit.h.
-        let (blob, memory) = unsafe { (blob(pointer)?, bytes(data, len)?) };
-        blob.write_at(memory, offset)?;
-        Ok(len as i64)
-    })
+    // SAFETY: as for this function.
+    unsafe { adit_pwrite(pointer, data, len, offset) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_blob_sync(pointer: *mut BlobHandle) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { blob(pointer)? }.sync_all())
+    // SAFETY: as for this function.
+    unsafe { adit_fsync(pointer) }
 }
 
 // ------------------------------------------------------------------------ attributes
@@ -153,7 +142,7 @@ pub unsafe extern "C" fn adit_blob_set_xattr(
 ) -> c_int {
     guard_unit(|| {
         // SAFETY: promised by adit.h.
-        let (blob, name, value) = unsafe { (blob(pointer)?, attribute(name)?, bytes(value, len)?) };
+        let (blob, name, value) = unsafe { (file(pointer)?, attribute(name)?, bytes(value, len)?) };
         blob.set_xattr(name, value)
     })
 }
@@ -167,7 +156,7 @@ pub unsafe extern "C" fn adit_blob_get_xattr(
 ) -> i64 {
     guard(|| {
         // SAFETY: promised by adit.h.
-        let (blob, name) = unsafe { (blob(pointer)?, attribute(name)?) };
+        let (blob, name) = unsafe { (file(pointer)?, attribute(name)?) };
         let found = blob.xattr(name)?;
         // SAFETY: promised by adit.h.
         unsafe { answer(&found, value.cast(), len) }
@@ -181,7 +170,7 @@ pub unsafe extern "C" fn adit_blob_remove_xattr(
 ) -> c_int {
     guard_unit(|| {
         // SAFETY: promised by adit.h.
-        let (blob, name) = unsafe { (blob(pointer)?, attribute(name)?) };
+        let (blob, name) = unsafe { (file(pointer)?, attribute(name)?) };
         blob.remove_xattr(name)
     })
 }
@@ -192,17 +181,8 @@ pub unsafe extern "C" fn adit_blob_list_xattrs(
     names: *mut c_char,
     len: usize,
 ) -> i64 {
-    guard(|| {
-        // SAFETY: promised by adit.h.
-        let found = unsafe { blob(pointer)? }.xattr_names()?;
-        let mut list = Vec::new();
-        for name in found {
-            list.extend_from_slice(&name);
-            list.push(0);
-        }
-        // SAFETY: promised by adit.h.
-        unsafe { answer(&list, names.cast(), len) }
-    })
+    // SAFETY: as for this function.
+    unsafe { adit_flist_xattrs(pointer, names, len) }
 }
 
 // ------------------------------------------------------------------------ all blobs

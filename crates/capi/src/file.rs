@@ -345,12 +345,7 @@ pub unsafe extern "C" fn adit_fstat(pointer: *mut FileHandle, result: *mut AditS
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_file_size(pointer: *mut FileHandle) -> i64 {
     // SAFETY: promised by adit.h.
-    guard(|| size(unsafe { file(pointer)? }))
-}
-
-/// The size, without the worker.
-pub(crate) fn size(file: &File) -> Result<i64> {
-    Ok(file.len()? as i64)
+    guard(|| Ok(unsafe { file(pointer)? }.len()? as i64))
 }
 
 #[unsafe(no_mangle)]

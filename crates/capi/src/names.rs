@@ -1,10 +1,10 @@
-//! Names: stat, truncate, fsync by path, link, unlink, rename, mkdir, rmdir.
+//! Names: stat, lstat, truncate, fsync by path, link, unlink, rename, mkdir, rmdir.
 
 use crate::arguments::{check_flags, growing_out, handle, path};
 use crate::result::guard_unit;
 use crate::types::{AditStat, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use crate::volume::VolumeHandle;
-use adit::{OpenOptions, RenameFlags, Result, Volume};
+use adit::{Follow, OpenOptions, RenameFlags, Result, Volume};
 use std::ffi::{c_char, c_int, c_uint};
 use std::path::Path;
 
@@ -24,10 +24,34 @@ pub unsafe extern "C" fn adit_stat_path(
     name: *const c_char,
     result: *mut AditStat,
 ) -> c_int {
+    // SAFETY: promised by adit.h.
+    unsafe { stat(volume, name, result, Follow::Yes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_lstat_path(
+    volume: *mut VolumeHandle,
+    name: *const c_char,
+    result: *mut AditStat,
+) -> c_int {
+    // SAFETY: promised by adit.h.
+    unsafe { stat(volume, name, result, Follow::No) }
+}
+
+unsafe fn stat(
+    volume: *mut VolumeHandle,
+    name: *const c_char,
+    result: *mut AditStat,
+    follow: Follow,
+) -> c_int {
     let stat = |volume: &Volume, path: &Path| {
         // SAFETY: promised by adit.h.
         let result = unsafe { growing_out(result)? };
-        result.put(&volume.metadata(path)?.stat().into());
+        let metadata = match follow {
+            Follow::Yes => volume.metadata(path)?,
+            Follow::No => volume.symlink_metadata(path)?,
+        };
+        result.put(&metadata.stat().into());
         Ok(())
     };
     // SAFETY: promised by adit.h.

@@ -3,7 +3,7 @@
 use crate::arguments::{Out, bytes, bytes_mut, handle, handle_mut, invalid, out};
 use crate::file::FileHandle;
 use crate::result::{failed, guard, guard_int, guard_unit, negative};
-use adit::{Buffer, Operation, Result};
+use adit::{Buffer, Pending, Result};
 use std::ffi::{c_int, c_void};
 
 /// `adit_done`.
@@ -12,11 +12,11 @@ pub type Done = Option<unsafe extern "C" fn(context: *mut c_void, result: i64)>;
 /// What is under way, by what it answers.
 enum Running {
     /// A number of bytes.
-    Read(Operation<usize>),
+    Read(Pending<usize>),
     /// An offset.
-    Append(Operation<u64>),
+    Append(Pending<u64>),
     /// Nothing; this is the result that C expects.
-    Plain(Operation<()>, i64),
+    Plain(Pending<()>, i64),
 }
 
 impl Running {
@@ -114,6 +114,20 @@ unsafe fn borrowed(data: *const c_void, len: usize) -> Result<Buffer> {
     Ok(unsafe { Buffer::borrowed(memory.as_ptr().cast_mut(), len) })
 }
 
+/// Starts an operation that tells its end in the way that was chosen.
+fn submit(
+    done: Done,
+    context: *mut c_void,
+    op: *mut *mut OperationHandle,
+    start: impl FnOnce() -> Result<Running>,
+) -> c_int {
+    guard_unit(|| {
+        let telling = Telling::of(done, context, op)?;
+        telling.tell(start()?);
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_pread_submit(
     file: *mut FileHandle,
@@ -124,14 +138,12 @@ pub unsafe extern "C" fn adit_pread_submit(
     context: *mut c_void,
     op: *mut *mut OperationHandle,
 ) -> c_int {
-    guard_unit(|| {
-        let telling = Telling::of(done, context, op)?;
+    submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let (file, memory) = unsafe { (&handle(file)?.file, bytes_mut(data, len)?) };
         // SAFETY: adit.h: the memory is ours until the operation is done.
         let operation = unsafe { file.read_into_async(memory.as_mut_ptr(), len, offset) };
-        telling.tell(Running::Read(operation));
-        Ok(())
+        Ok(Running::Read(operation))
     })
 }
 
@@ -145,13 +157,11 @@ pub unsafe extern "C" fn adit_pwrite_submit(
     context: *mut c_void,
     op: *mut *mut OperationHandle,
 ) -> c_int {
-    guard_unit(|| {
-        let telling = Telling::of(done, context, op)?;
+    submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let (file, buffer) = unsafe { (&handle(file)?.file, borrowed(data, len)?) };
         let operation = file.write_at_async(buffer, offset);
-        telling.tell(Running::Plain(operation, len as i64));
-        Ok(())
+        Ok(Running::Plain(operation, len as i64))
     })
 }
 
@@ -164,12 +174,10 @@ pub unsafe extern "C" fn adit_append_submit(
     context: *mut c_void,
     op: *mut *mut OperationHandle,
 ) -> c_int {
-    guard_unit(|| {
-        let telling = Telling::of(done, context, op)?;
+    submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let (file, buffer) = unsafe { (&handle(file)?.file, borrowed(data, len)?) };
-        telling.tell(Running::Append(file.append_async(buffer)));
-        Ok(())
+        Ok(Running::Append(file.append_async(buffer)))
     })
 }
 
@@ -180,12 +188,10 @@ pub unsafe extern "C" fn adit_fsync_submit(
     context: *mut c_void,
     op: *mut *mut OperationHandle,
 ) -> c_int {
-    guard_unit(|| {
-        let telling = Telling::of(done, context, op)?;
+    submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let file = unsafe { &handle(file)?.file };
-        telling.tell(Running::Plain(file.sync_all_async(), 0));
-        Ok(())
+        Ok(Running::Plain(file.sync_all_async(), 0))
     })
 }
 
@@ -196,12 +202,10 @@ pub unsafe extern "C" fn adit_fdatasync_submit(
     context: *mut c_void,
     op: *mut *mut OperationHandle,
 ) -> c_int {
-    guard_unit(|| {
-        let telling = Telling::of(done, context, op)?;
+    submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let file = unsafe { &handle(file)?.file };
-        telling.tell(Running::Plain(file.sync_data_async(), 0));
-        Ok(())
+        Ok(Running::Plain(file.sync_data_async(), 0))
     })
 }
 

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 /// An inode in the JSON of `ls` and `stat`.
 #[derive(Serialize)]
@@ -213,10 +213,7 @@ pub(crate) fn mode_text(kind: FileKind, mode: u32) -> String {
 
 /// `2026-11-21T03:36:03Z`.
 pub(crate) fn time(time: SystemTime) -> String {
-    let seconds = match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => after.as_secs() as i64,
-        Err(before) => -(before.duration().as_secs_f64().ceil() as i64),
-    };
+    let seconds = adit::Timestamp::from(time).seconds;
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     format!(
@@ -261,7 +258,7 @@ pub(crate) fn ask(question: &str) -> adit::Result<Option<bool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
     fn times_are_utc_in_iso_8601() {

@@ -3,7 +3,6 @@
 //! have the usual cases.
 
 use crate::file::File;
-use crate::names::naming;
 use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Follow, SetTime};
@@ -15,10 +14,9 @@ use std::sync::Arc;
 impl Volume {
     /// Sets the permission bits. `EOPNOTSUPP` for a symbolic link.
     pub fn set_mode_of(&self, path: impl AsRef<Path>, follow: Follow, mode: u32) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.set_mode(self.at(path), follow, mode))
-            .map_err(|error| naming(error, "change the mode of", path))
+        self.on("change the mode of", path.as_ref(), |fs, at| {
+            fs.set_mode(at, follow, mode)
+        })
     }
 
     /// Sets owner and group; `None` leaves one unchanged.
@@ -29,10 +27,9 @@ impl Volume {
         uid: Option<u32>,
         gid: Option<u32>,
     ) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.set_owner(self.at(path), follow, uid, gid))
-            .map_err(|error| naming(error, "change the owner of", path))
+        self.on("change the owner of", path.as_ref(), |fs, at| {
+            fs.set_owner(at, follow, uid, gid)
+        })
     }
 
     /// Sets the times of last access and last change.
@@ -43,10 +40,9 @@ impl Volume {
         accessed: SetTime,
         modified: SetTime,
     ) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.set_times(self.at(path), follow, accessed, modified))
-            .map_err(|error| naming(error, "change the times of", path))
+        self.on("change the times of", path.as_ref(), |fs, at| {
+            fs.set_times(at, follow, accessed, modified)
+        })
     }
 
     /// The value of an extended attribute; `ENODATA` if it doesn't exist.
@@ -56,10 +52,10 @@ impl Volume {
         follow: Follow,
         name: impl AsRef<[u8]>,
     ) -> Result<Vec<u8>> {
-        let (path, name) = (path.as_ref(), name.as_ref());
-        self.mounted
-            .run(|fs| fs.xattr_get(self.at(path), follow, name))
-            .map_err(|error| naming(error, "read an extended attribute of", path))
+        let name = name.as_ref();
+        self.on("read an extended attribute of", path.as_ref(), |fs, at| {
+            fs.xattr_get(at, follow, name)
+        })
     }
 
     /// Sets an extended attribute, which may, must or must not exist.
@@ -71,10 +67,10 @@ impl Volume {
         value: impl AsRef<[u8]>,
         mode: XattrMode,
     ) -> Result<()> {
-        let (path, name, value) = (path.as_ref(), name.as_ref(), value.as_ref());
-        self.mounted
-            .run(|fs| fs.xattr_set(self.at(path), follow, name, value, mode))
-            .map_err(|error| naming(error, "set an extended attribute of", path))
+        let (name, value) = (name.as_ref(), value.as_ref());
+        self.on("set an extended attribute of", path.as_ref(), |fs, at| {
+            fs.xattr_set(at, follow, name, value, mode)
+        })
     }
 
     /// Removes an extended attribute; `ENODATA` if it doesn't exist.
@@ -84,18 +80,21 @@ impl Volume {
         follow: Follow,
         name: impl AsRef<[u8]>,
     ) -> Result<()> {
-        let (path, name) = (path.as_ref(), name.as_ref());
-        self.mounted
-            .run(|fs| fs.xattr_remove(self.at(path), follow, name))
-            .map_err(|error| naming(error, "remove an extended attribute of", path))
+        let name = name.as_ref();
+        self.on(
+            "remove an extended attribute of",
+            path.as_ref(),
+            |fs, at| fs.xattr_remove(at, follow, name),
+        )
     }
 
     /// Names of the extended attributes.
     pub fn xattr_names_of(&self, path: impl AsRef<Path>, follow: Follow) -> Result<Vec<Vec<u8>>> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.xattr_list(self.at(path), follow))
-            .map_err(|error| naming(error, "list the extended attributes of", path))
+        self.on(
+            "list the extended attributes of",
+            path.as_ref(),
+            |fs, at| fs.xattr_list(at, follow),
+        )
     }
 }
 
@@ -140,7 +139,7 @@ impl File {
         to_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
-        if !Arc::ptr_eq(self.volume_of(), to.volume_of()) {
+        if !Arc::ptr_eq(self.volume(), to.volume()) {
             let what = "copy to a file of another volume";
             return Err(Error::with(Errno::XDEV, what));
         }

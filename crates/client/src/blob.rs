@@ -12,20 +12,20 @@ impl Volume {
     /// Creates an empty blob. Like all changes, it survives a power cut after [`File::sync_all`] of
     /// it or [`Volume::sync`].
     pub fn create_blob(&self) -> Result<BlobId> {
-        self.mounted.run(|fs| fs.create_blob())
+        self.opened.run(|fs| fs.create_blob())
     }
 
     /// Opens a blob, with the options `read`, `write`, `append`, `direct`, `sync`, `dsync` and
     /// `truncate`; the others have no effect. `ENOENT` if no blob has this id (any more).
     pub fn open_blob(&self, id: BlobId, options: &OpenOptions) -> Result<File> {
         let flags = options.flags();
-        let open = self.mounted.run(|fs| fs.open_blob(id, flags))?;
-        Ok(File::new(self.mounted.clone(), open))
+        let open = self.opened.run(|fs| fs.open_blob(id, flags))?;
+        Ok(File::new(self.opened.clone(), open))
     }
 
     /// Deletes a blob and frees its space. `EBUSY` while it is open.
     pub fn delete_blob(&self, id: BlobId) -> Result<()> {
-        self.mounted.run(|fs| fs.delete_blob(id))
+        self.opened.run(|fs| fs.delete_blob(id))
     }
 
     /// Iterates over all blobs that are not files or directories, in the order of their slots.
@@ -70,7 +70,7 @@ impl Blobs {
     fn fetch(&mut self) -> Result<Vec<BlobId>> {
         let (from, len) = (self.next_slot, self.batch_len);
         let mut batch = Vec::with_capacity(len);
-        self.volume.mounted.run(|fs| {
+        self.volume.opened.run(|fs| {
             let batch = &mut batch;
             async move {
                 let mut visit = |id, slot: &Slot| {

@@ -46,7 +46,7 @@ impl ReadDir {
         let mut entries = Vec::new();
         let (open, cookie) = (self.directory.open(), self.cookie);
         self.directory
-            .mounted()
+            .volume()
             .run(|fs| fs.read_directory(open, cookie, BATCH_BYTES, &mut entries))?;
         if let Some(last) = entries.last() {
             self.cookie = last.cookie;

@@ -1,14 +1,14 @@
 //! An open file, directory or blob: what can be done with content.
 //!
 //! Invariants: cached reads take no lock (they go to the published frames, and ask the worker only
-//! when those don't suffice); every asynchronous operation holds the descriptor, so that it is
+//! when those don't suffice); every asynchronous operation holds the state, so that the file is
 //! closed after the last of them. Nothing here has a position; [`FileCursor`](crate::FileCursor)
 //! has.
 
 use crate::metadata::Metadata;
-use crate::mount::Mounted;
 use crate::names::set_time;
-use crate::operation::Operation;
+use crate::open_volume::OpenVolume;
+use crate::pending::Pending;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::Buffer;
 use adit_fs::{
@@ -27,24 +27,24 @@ use std::time::SystemTime;
 /// Any thread may use it at any time. Offsets, sizes and lengths are in bytes.
 pub struct File {
     /// Taken away only by `drop`.
-    descriptor: ManuallyDrop<Arc<Descriptor>>,
+    state: ManuallyDrop<Arc<FileState>>,
 }
 
 /// The state that a file and its asynchronous operations share. Dropping the last reference closes
 /// the file.
-struct Descriptor {
-    mounted: Arc<Mounted>,
+struct FileState {
+    volume: Arc<OpenVolume>,
     open: Arc<OpenFile>,
-    /// Of the process that opened it: in a forked child the memory of the volume is not there.
+    /// Of the process that volume it: in a forked child the memory of the volume is not there.
     generation: u32,
 }
 
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: nothing uses the field after this.
-        let descriptor = unsafe { ManuallyDrop::take(&mut self.descriptor) };
-        if let Some(Descriptor { mounted, open, .. }) = Arc::into_inner(descriptor) {
-            mounted.close_file(open);
+        let state = unsafe { ManuallyDrop::take(&mut self.state) };
+        if let Some(FileState { volume, open, .. }) = Arc::into_inner(state) {
+            volume.close_file(open);
         }
     }
 }
@@ -76,13 +76,10 @@ impl<'a> ReadRequest<'a> {
 impl File {
     /// Reads at most `buffer.len()` bytes; fewer only at the end of the file, 0 beyond it.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let descriptor = self.alive()?;
-        if let Some(got) = descriptor.open.try_read(offset, buffer) {
+        if let Some(got) = self.alive()?.open.try_read(offset, buffer) {
             return Ok(got);
         }
-        descriptor
-            .mounted
-            .run(|fs| fs.read(&descriptor.open, offset, buffer))
+        self.run(|fs, open| fs.read(open, offset, buffer))
     }
 
     /// Reads exactly `buffer.len()` bytes. `ENODATA` if the file ends before
@@ -100,33 +97,27 @@ impl File {
     /// Reads into several pieces of memory, one after the other, as one read: no concurrent write
     /// falls between two of them.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        let descriptor = self.alive()?;
-        descriptor
-            .mounted
-            .run(|fs| fs.read_vectored(&descriptor.open, offset, buffers))
+        self.run(|fs, open| fs.read_vectored(open, offset, buffers))
     }
 
     /// Reads without a copy: returns a reference to the cache's own memory, which keeps its content
     /// even if the file is overwritten. At most `len_bytes`, and at most the rest of one page;
     /// empty only at the end of the file. Many buffers occupy much of the cache.
     pub fn read_borrowed(&self, len_bytes: usize, offset: u64) -> Result<Buffer> {
-        let descriptor = self.alive()?;
         let len_bytes = len_bytes.min(PAGE_BYTES);
-        if let Some(buffer) = descriptor.open.try_borrow(offset, len_bytes) {
+        if let Some(buffer) = self.alive()?.open.try_borrow(offset, len_bytes) {
             return Ok(buffer);
         }
-        descriptor
-            .mounted
-            .run(|fs| fs.read_borrowed(&descriptor.open, offset, len_bytes))
+        self.run(|fs, open| fs.read_borrowed(open, offset, len_bytes))
     }
 
     /// Does several reads, which overlap in time where they need the device. `Ok` when every
     /// request has its own result.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
-        let descriptor = self.alive()?;
+        let state = self.alive()?;
         let mut missing = 0;
         for request in requests.iter_mut() {
-            request.result = match descriptor.open.try_read(request.offset, request.buffer) {
+            request.result = match state.open.try_read(request.offset, request.buffer) {
                 Some(got) => Ok(got),
                 None => {
                     missing += 1;
@@ -137,14 +128,12 @@ impl File {
         if missing == 0 {
             return Ok(());
         }
-        descriptor.mounted.run(|fs| async move {
+        state.volume.run(|fs| async move {
             let missing = requests
                 .iter_mut()
                 .filter(|request| request.result.is_err());
             join_all(missing.map(|request| async move {
-                request.result = fs
-                    .read(&descriptor.open, request.offset, request.buffer)
-                    .await;
+                request.result = fs.read(&state.open, request.offset, request.buffer).await;
             }))
             .await;
             Ok(())
@@ -153,7 +142,7 @@ impl File {
 
     /// As [`read_at`](Self::read_at), without blocking; returns the buffer with the data.
     /// [`Volume::buffer`](crate::Volume::buffer) provides memory for it.
-    pub fn read_at_async(&self, buffer: Buffer, offset: u64) -> Operation<Buffer> {
+    pub fn read_at_async(&self, buffer: Buffer, offset: u64) -> Pending<Buffer> {
         self.spawn(move |fs, open| async move {
             let mut buffer = buffer;
             let memory = buffer.try_mut().ok_or(Error::with(
@@ -186,7 +175,7 @@ impl File {
         start: *mut u8,
         len_bytes: usize,
         offset: u64,
-    ) -> Operation<usize> {
+    ) -> Pending<usize> {
         let memory = RawMemory { start, len_bytes };
         self.spawn(move |fs, open| async move {
             let RawMemory { start, len_bytes } = { memory };
@@ -201,19 +190,19 @@ impl File {
 impl File {
     /// Writes all of `data`, or fails: with ENOSPC before any of it is written; after EIO or
     /// ENOMEM, the bytes before the failure may be written. With
-    /// [`append`](crate::OpenOptions::append) the data goes to the end. In a file opened for direct
+    /// [`append`](crate::OpenOptions::append) the data goes to the end. In a file volume for direct
     /// or synchronous writes, EROFS may come for data that readers see but that is not on the
     /// device: the volume has become read-only meanwhile.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        let descriptor = self.alive()?;
-        if descriptor.open.writes_past_worker() {
-            let open = &descriptor.open;
+        let state = self.alive()?;
+        if state.open.writes_past_worker() {
+            let open = &state.open;
             let write = || {
                 let direct = open.try_write(offset, data);
                 (direct.written, direct.recalled)
             };
-            let mounted = &descriptor.mounted;
-            if mounted.run_without_owner(write, |fs| fs.end_direct_writes(open))? {
+            let volume = &state.volume;
+            if volume.run_without_owner(write, |fs| fs.end_direct_writes(open))? {
                 return Ok(());
             }
         }
@@ -242,7 +231,7 @@ impl File {
     ///
     /// `E2BIG` if the ranges are larger than [`atomic_write_max`](Self::atomic_write_max), or touch
     /// more than 16 separate holes or preallocated ranges before the end of the file; `EINVAL` for
-    /// a file opened to append. After an error nothing has changed.
+    /// a file volume to append. After an error nothing has changed.
     ///
     /// A concurrent reader sees each page of 4096 bytes before or after the write, but may see some
     /// pages before and others after it.
@@ -264,12 +253,12 @@ impl File {
     }
 
     /// As [`write_at`](Self::write_at), without blocking. Clone the buffer to keep it.
-    pub fn write_at_async(&self, data: Buffer, offset: u64) -> Operation<()> {
+    pub fn write_at_async(&self, data: Buffer, offset: u64) -> Pending<()> {
         self.spawn(move |fs, open| async move { fs.write(&open, offset, data.as_slice()).await })
     }
 
     /// As [`append`](Self::append), without blocking.
-    pub fn append_async(&self, data: Buffer) -> Operation<u64> {
+    pub fn append_async(&self, data: Buffer) -> Pending<u64> {
         self.spawn(move |fs, open| async move { fs.append(&open, data.as_slice()).await })
     }
 
@@ -285,12 +274,12 @@ impl File {
     }
 
     /// As [`sync_all`](Self::sync_all), without blocking.
-    pub fn sync_all_async(&self) -> Operation<()> {
+    pub fn sync_all_async(&self) -> Pending<()> {
         self.spawn(move |fs, open| async move { fs.fsync(&open).await })
     }
 
     /// As [`sync_data`](Self::sync_data), without blocking.
-    pub fn sync_data_async(&self) -> Operation<()> {
+    pub fn sync_data_async(&self) -> Pending<()> {
         self.spawn(move |fs, open| async move { fs.fdatasync(&open).await })
     }
 
@@ -326,12 +315,12 @@ impl File {
 
     /// The id of the underlying blob: inode number and generation.
     pub fn id(&self) -> BlobId {
-        self.descriptor.open.blob_id()
+        self.state.open.blob_id()
     }
 
     /// True if every write goes to the end.
     pub fn is_append(&self) -> bool {
-        self.descriptor.open.flags().contains(OpenFlags::APPEND)
+        self.state.open.flags().contains(OpenFlags::APPEND)
     }
 
     /// flock(2): advisory, owned by this handle, released when it is closed. `EAGAIN` instead of
@@ -342,7 +331,7 @@ impl File {
 
     /// fcntl(2)'s lock of a range of bytes: advisory; replaces the owner's locks in the range. If
     /// another owner's lock conflicts: `EAGAIN`, or the call waits; `EDEADLK` if POSIX owners would
-    /// wait for each other in a circle. `EBADF` for a mode that the file wasn't opened for,
+    /// wait for each other in a circle. `EBADF` for a mode that the file wasn't volume for,
     /// `EINVAL` or `EOVERFLOW` for a range beyond 2^63 - 1, `ENOLCK` beyond 4096 locks of a file.
     pub fn lock_range(&self, lock: &RangeLock, wait: bool) -> Result<()> {
         self.run(|fs, open| fs.lock_range(open, lock, wait))
@@ -412,27 +401,23 @@ impl File {
 
 /// Plumbing.
 impl File {
-    pub(crate) fn new(mounted: Arc<Mounted>, open: Arc<OpenFile>) -> Self {
+    pub(crate) fn new(volume: Arc<OpenVolume>, open: Arc<OpenFile>) -> Self {
         File {
-            descriptor: ManuallyDrop::new(Arc::new(Descriptor {
-                mounted,
+            state: ManuallyDrop::new(Arc::new(FileState {
+                volume,
                 open,
                 generation: fork::generation(),
             })),
         }
     }
 
-    pub(crate) fn mounted(&self) -> &Mounted {
-        &self.descriptor.mounted
-    }
-
     pub(crate) fn open(&self) -> &OpenFile {
-        &self.descriptor.open
+        &self.state.open
     }
 
     /// The volume that it is on.
-    pub(crate) fn volume_of(&self) -> &Arc<Mounted> {
-        &self.descriptor.mounted
+    pub(crate) fn volume(&self) -> &Arc<OpenVolume> {
+        &self.state.volume
     }
 
     /// Runs an operation on the open file.
@@ -442,26 +427,26 @@ impl File {
         F: FnOnce(&'a Fs, &'a OpenFile) -> Fut + Send,
         Fut: Future<Output = Result<T>> + 'a,
     {
-        let descriptor = self.alive()?;
-        descriptor.mounted.run(|fs| op(fs, &descriptor.open))
+        let state = self.alive()?;
+        state.volume.run(|fs| op(fs, &state.open))
     }
 
     /// Starts an operation on the open file, which stays open until it is done.
-    fn spawn<T, F, Fut>(&self, op: F) -> Operation<T>
+    fn spawn<T, F, Fut>(&self, op: F) -> Pending<T>
     where
         T: Send + 'static,
         F: FnOnce(&'static Fs, Arc<OpenFile>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
         if let Err(error) = self.alive() {
-            return Operation::ready(Err(error));
+            return Pending::ready(Err(error));
         }
-        let descriptor = Arc::clone(&self.descriptor);
-        self.descriptor.mounted.spawn(move |fs| {
-            let done = op(fs, descriptor.open.clone());
+        let state = Arc::clone(&self.state);
+        self.state.volume.spawn(move |fs| {
+            let done = op(fs, state.open.clone());
             async move {
                 let result = done.await;
-                if let Some(last) = Arc::into_inner(descriptor) {
+                if let Some(last) = Arc::into_inner(state) {
                     // The file was dropped meanwhile. Its close doesn't change the result.
                     let _ = fs.close(&last.open).await;
                 }
@@ -471,17 +456,17 @@ impl File {
     }
 
     #[inline]
-    /// True in a forked child of the process that opened it: every operation answers `EBADF`, and
+    /// True in a forked child of the process that volume it: every operation answers `EBADF`, and
     /// dropping it only frees memory.
     pub fn is_inherited(&self) -> bool {
-        self.descriptor.generation != fork::generation()
+        self.state.generation != fork::generation()
     }
 
-    fn alive(&self) -> Result<&Descriptor> {
+    fn alive(&self) -> Result<&FileState> {
         if self.is_inherited() {
             return Err(Error::new(Errno::BADF));
         }
-        Ok(&self.descriptor)
+        Ok(&self.state)
     }
 }
 

@@ -62,9 +62,9 @@
 //! # Threads, futures, fork
 //!
 //! Everything here is `Send + Sync`. A call blocks until it is done; reads of cached data take no
-//! lock. The `…_async` twins return an [`Operation`]: a future for any executor that can also be
-//! polled by hand ([`Operation::poll_once`]) or waited for. The operation itself runs to its end
-//! even if the `Operation` is dropped.
+//! lock. The `…_async` twins return a [`Pending`]: a future for any executor that can also be
+//! polled by hand ([`Pending::poll_once`]) or waited for. The operation itself runs to its end
+//! even if the `Pending` is dropped.
 //!
 //! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic
 //! inside Adit (a bug) the volume is poisoned: `EIO` from then on, and nothing more is written.
@@ -80,11 +80,11 @@ pub mod fuzzing;
 mod inspect;
 pub mod log;
 mod metadata;
-mod mount;
 mod names;
 mod open_options;
-mod operation;
+mod open_volume;
 mod options;
+mod pending;
 mod repair;
 mod scrub;
 mod volume;
@@ -109,8 +109,8 @@ pub use file::{File, ReadRequest};
 pub use inspect::{InspectedDir, InspectedEntry, Inspector, Owner};
 pub use metadata::Metadata;
 pub use open_options::OpenOptions;
-pub use operation::Operation;
 pub use options::{IoEngine, MkfsOptions, VolumeOptions};
+pub use pending::Pending;
 pub use repair::Repaired;
 pub use scrub::{Damaged, Scrubbed};
 pub use volume::Volume;

@@ -1,8 +1,7 @@
 //! What `stat` knows of a file or directory, in the terms of `std`: a plain value, no handle.
 
-use adit_base::clock::Timestamp;
 use adit_fs::{FileKind, Stat};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// What `stat` knows of a file or directory.
 #[derive(Clone, Debug)]
@@ -79,73 +78,21 @@ impl Metadata {
 
     /// Last access; kept only loosely.
     pub fn accessed(&self) -> SystemTime {
-        system_time(self.stat.accessed)
+        self.stat.accessed.into()
     }
 
     /// Last change of the content.
     pub fn modified(&self) -> SystemTime {
-        system_time(self.stat.modified)
+        self.stat.modified.into()
     }
 
     /// Last change of content or attributes.
     pub fn changed(&self) -> SystemTime {
-        system_time(self.stat.changed)
+        self.stat.changed.into()
     }
 
     /// Creation.
     pub fn created(&self) -> SystemTime {
-        system_time(self.stat.created)
-    }
-}
-
-pub(crate) fn system_time(time: Timestamp) -> SystemTime {
-    let whole = Duration::from_secs(time.seconds.unsigned_abs());
-    let base = if time.seconds >= 0 {
-        SystemTime::UNIX_EPOCH.checked_add(whole)
-    } else {
-        SystemTime::UNIX_EPOCH.checked_sub(whole)
-    };
-    // A time that the host cannot express comes from a damaged or foreign inode.
-    base.and_then(|base| base.checked_add(Duration::from_nanos(u64::from(time.nanoseconds))))
-        .unwrap_or(SystemTime::UNIX_EPOCH)
-}
-
-pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
-    match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(after) => Timestamp {
-            seconds: after.as_secs() as i64,
-            nanoseconds: after.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            let (seconds, nanoseconds) = (before.as_secs() as i64, before.subsec_nanos());
-            match nanoseconds {
-                0 => Timestamp {
-                    seconds: -seconds,
-                    nanoseconds,
-                },
-                _ => Timestamp {
-                    seconds: -seconds - 1,
-                    nanoseconds: 1_000_000_000 - nanoseconds,
-                },
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_before_and_after_1970_survive_both_ways() {
-        for nanoseconds in [-1_500_000_000_i64, -1, 0, 1, 1_999_999_999] {
-            let time = match nanoseconds {
-                0.. => SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds as u64),
-                _ => SystemTime::UNIX_EPOCH - Duration::from_nanos(nanoseconds.unsigned_abs()),
-            };
-            assert!(timestamp(time).nanoseconds < 1_000_000_000);
-            assert_eq!(system_time(timestamp(time)), time);
-        }
+        self.stat.created.into()
     }
 }

@@ -4,12 +4,12 @@
 
 use crate::directory::ReadDir;
 use crate::file::File;
-use crate::metadata::{Metadata, timestamp};
+use crate::metadata::Metadata;
 use crate::open_options::OpenOptions;
-use crate::operation::Operation;
+use crate::pending::Pending;
 use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
-use adit_fs::{Access, At, Credentials, FileKind, Follow, OpenFlags, RenameFlags, SetTime};
+use adit_fs::{Access, At, Credentials, FileKind, Follow, Fs, OpenFlags, RenameFlags, SetTime};
 use adit_store::XattrMode;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -41,6 +41,26 @@ impl Volume {
     pub(crate) fn at<'p>(&'p self, path: &'p Path) -> At<'p> {
         root(&self.who, path)
     }
+
+    /// Runs an operation on what a path names. An error says what was to be done with which path.
+    #[inline]
+    pub(crate) fn on<'a, T, F, Fut>(&'a self, verb: &str, path: &'a Path, operation: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a Fs, At<'a>) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        let at = self.at(path);
+        self.opened
+            .run(|fs| operation(fs, at))
+            .map_err(|error| naming(error, verb, path))
+    }
+
+    fn stat(&self, path: &Path, follow: Follow) -> Result<Metadata> {
+        Ok(Metadata::new(
+            self.on("stat", path, |fs, at| fs.stat(at, follow))?,
+        ))
+    }
 }
 
 /// A path from the root.
@@ -52,25 +72,19 @@ fn root<'p>(who: &'p Credentials, path: &'p Path) -> At<'p> {
 impl Volume {
     /// Opens a file, or a directory for reading.
     pub fn open_file(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
-        let (path, flags, mode) = (path.as_ref(), options.flags(), options.create_mode());
-        match self.mounted.run(|fs| fs.open(self.at(path), flags, mode)) {
-            Ok(open) => Ok(File::new(self.mounted.clone(), open)),
-            Err(error) => Err(naming(error, "open", path)),
-        }
+        let (flags, mode) = (options.flags(), options.create_mode());
+        let open = self.on("open", path.as_ref(), |fs, at| fs.open(at, flags, mode))?;
+        Ok(File::new(self.opened.clone(), open))
     }
 
     /// As [`open_file`](Self::open_file), without blocking.
-    pub fn open_file_async(
-        &self,
-        path: impl AsRef<Path>,
-        options: &OpenOptions,
-    ) -> Operation<File> {
+    pub fn open_file_async(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Pending<File> {
         let path = path.as_ref().to_owned();
         let (flags, mode) = (options.flags(), options.create_mode());
-        let (mounted, who) = (self.mounted.clone(), self.who.clone());
-        self.mounted.spawn(move |fs| async move {
+        let (opened, who) = (self.opened.clone(), self.who.clone());
+        self.opened.spawn(move |fs| async move {
             match fs.open(root(&who, &path), flags, mode).await {
-                Ok(open) => Ok(File::new(mounted, open)),
+                Ok(open) => Ok(File::new(opened, open)),
                 Err(error) => Err(naming(error, "open", &path)),
             }
         })
@@ -108,25 +122,20 @@ impl Volume {
 
     /// Sets the size of a file.
     pub fn truncate(&self, path: impl AsRef<Path>, size_bytes: u64) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.truncate(self.at(path), size_bytes))
-            .map_err(|error| naming(error, "truncate", path))
+        self.on("truncate", path.as_ref(), |fs, at| {
+            fs.truncate(at, size_bytes)
+        })
     }
 
     /// Attributes of the target of the path.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let path = path.as_ref();
-        match self.mounted.run(|fs| fs.stat(self.at(path), Follow::Yes)) {
-            Ok(stat) => Ok(Metadata::new(stat)),
-            Err(error) => Err(naming(error, "stat", path)),
-        }
+        self.stat(path.as_ref(), Follow::Yes)
     }
 
     /// As [`metadata`](Self::metadata), without blocking.
-    pub fn metadata_async(&self, path: impl AsRef<Path>) -> Operation<Metadata> {
+    pub fn metadata_async(&self, path: impl AsRef<Path>) -> Pending<Metadata> {
         let (path, who) = (path.as_ref().to_owned(), self.who.clone());
-        self.mounted.spawn(move |fs| async move {
+        self.opened.spawn(move |fs| async move {
             match fs.stat(root(&who, &path), Follow::Yes).await {
                 Ok(stat) => Ok(Metadata::new(stat)),
                 Err(error) => Err(naming(error, "stat", &path)),
@@ -136,26 +145,22 @@ impl Volume {
 
     /// True if the path names something.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
-        let path = path.as_ref();
-        match self.mounted.run(|fs| fs.stat(self.at(path), Follow::Yes)) {
+        match self.metadata(path) {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(error) => Err(naming(error, "stat", path)),
+            Err(error) => Err(error),
         }
     }
 
     /// Removes a name of a file. A file without names exists until it is closed.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.unlink(self.at(path)))
-            .map_err(|error| naming(error, "remove", path))
+        self.on("remove", path.as_ref(), |fs, at| fs.unlink(at))
     }
 
     /// As [`remove_file`](Self::remove_file), without blocking.
-    pub fn remove_file_async(&self, path: impl AsRef<Path>) -> Operation<()> {
+    pub fn remove_file_async(&self, path: impl AsRef<Path>) -> Pending<()> {
         let (path, who) = (path.as_ref().to_owned(), self.who.clone());
-        self.mounted.spawn(move |fs| async move {
+        self.opened.spawn(move |fs| async move {
             let done = fs.unlink(root(&who, &path)).await;
             done.map_err(|error| naming(error, "remove", &path))
         })
@@ -174,16 +179,16 @@ impl Volume {
         flags: RenameFlags,
     ) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
-        self.mounted
+        self.opened
             .run(|fs| fs.rename(self.at(from), self.at(to), flags))
             .map_err(|error| naming_two(error, "rename", from, to))
     }
 
     /// As [`rename`](Self::rename), without blocking.
-    pub fn rename_async(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<()> {
+    pub fn rename_async(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
         let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
         let who = self.who.clone();
-        self.mounted.spawn(move |fs| async move {
+        self.opened.spawn(move |fs| async move {
             let done = fs
                 .rename(root(&who, &from), root(&who, &to), RenameFlags::empty())
                 .await;
@@ -194,7 +199,7 @@ impl Volume {
     /// Gives a file another name.
     pub fn hard_link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let (existing, path) = (existing.as_ref(), path.as_ref());
-        self.mounted
+        self.opened
             .run(|fs| fs.link(self.at(existing), Follow::No, self.at(path)))
             .map(drop)
             .map_err(|error| naming_two(error, "link", existing, path))
@@ -210,11 +215,8 @@ impl Volume {
 
     /// Makes a directory with these permission bits.
     pub fn create_dir_with(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.mkdir(self.at(path), mode))
+        self.on("make directory", path.as_ref(), |fs, at| fs.mkdir(at, mode))
             .map(drop)
-            .map_err(|error| naming(error, "make directory", path))
     }
 
     /// Makes a directory and its missing parents; it is no error if all exist.
@@ -249,10 +251,7 @@ impl Volume {
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.rmdir(self.at(path)))
-            .map_err(|error| naming(error, "remove directory", path))
+        self.on("remove directory", path.as_ref(), |fs, at| fs.rmdir(at))
     }
 
     /// Removes a directory and everything in it, or a file, or a symbolic link itself. Not atomic.
@@ -305,14 +304,10 @@ impl Volume {
 
     /// As [`read_dir`](Self::read_dir), continuing after the entry with this cookie.
     pub fn read_dir_from(&self, path: impl AsRef<Path>, cookie: u64) -> Result<ReadDir> {
-        let path = path.as_ref();
-        match self
-            .mounted
-            .run(|fs| fs.open(self.at(path), OpenFlags::DIRECTORY, 0))
-        {
-            Ok(open) => Ok(ReadDir::new(File::new(self.mounted.clone(), open), cookie)),
-            Err(error) => Err(naming(error, "read directory", path)),
-        }
+        let open = self.on("read directory", path.as_ref(), |fs, at| {
+            fs.open(at, OpenFlags::DIRECTORY, 0)
+        })?;
+        Ok(ReadDir::new(File::new(self.opened.clone(), open), cookie))
     }
 }
 
@@ -320,10 +315,7 @@ impl Volume {
 impl Volume {
     /// Sets the permission bits.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.set_mode(self.at(path), Follow::Yes, mode))
-            .map_err(|error| naming(error, "change the mode of", path))
+        self.set_mode_of(path, Follow::Yes, mode)
     }
 
     /// Sets owner and group; `None` leaves one unchanged.
@@ -333,10 +325,7 @@ impl Volume {
         uid: Option<u32>,
         gid: Option<u32>,
     ) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.set_owner(self.at(path), Follow::Yes, uid, gid))
-            .map_err(|error| naming(error, "change the owner of", path))
+        self.set_owner_of(path, Follow::Yes, uid, gid)
     }
 
     /// Sets the times of last access and last change; `None` leaves one unchanged.
@@ -346,13 +335,7 @@ impl Volume {
         accessed: Option<SystemTime>,
         modified: Option<SystemTime>,
     ) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| {
-                let (accessed, modified) = (set_time(accessed), set_time(modified));
-                fs.set_times(self.at(path), Follow::Yes, accessed, modified)
-            })
-            .map_err(|error| naming(error, "change the times of", path))
+        self.set_times_of(path, Follow::Yes, set_time(accessed), set_time(modified))
     }
 }
 
@@ -360,29 +343,24 @@ impl Volume {
 impl Volume {
     /// Attributes of the named inode: of a symbolic link itself.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let path = path.as_ref();
-        match self.mounted.run(|fs| fs.stat(self.at(path), Follow::No)) {
-            Ok(stat) => Ok(Metadata::new(stat)),
-            Err(error) => Err(naming(error, "stat", path)),
-        }
+        self.stat(path.as_ref(), Follow::No)
     }
 
     /// Makes a symbolic link at `path` to `target`.
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
-        let (target, path) = (target.as_ref(), path.as_ref());
-        self.mounted
-            .run(|fs| fs.symlink(bytes(target), self.at(path)))
-            .map(drop)
-            .map_err(|error| naming(error, "make symbolic link", path))
+        let target = bytes(target.as_ref());
+        self.on("make symbolic link", path.as_ref(), |fs, at| {
+            fs.symlink(target, at)
+        })
+        .map(drop)
     }
 
     /// The target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let path = path.as_ref();
-        match self.mounted.run(|fs| fs.read_link(self.at(path))) {
-            Ok(target) => Ok(PathBuf::from(OsString::from_vec(target))),
-            Err(error) => Err(naming(error, "read symbolic link", path)),
-        }
+        let target = self.on("read symbolic link", path.as_ref(), |fs, at| {
+            fs.read_link(at)
+        })?;
+        Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
     /// Makes a pipe, socket or device node, or an empty file. `device` is its number as in
@@ -394,20 +372,18 @@ impl Volume {
         mode: u32,
         device: u64,
     ) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.mknod(self.at(path), kind, mode, device))
-            .map(drop)
-            .map_err(|error| naming(error, "make node", path))
+        self.on("make node", path.as_ref(), |fs, at| {
+            fs.mknod(at, kind, mode, device)
+        })
+        .map(drop)
     }
 
     /// Checks the rights of the user of this handle: `EACCES`, or `EROFS` for writing to a
     /// read-only volume.
     pub fn access(&self, path: impl AsRef<Path>, wanted: Access) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.access(self.at(path), Follow::Yes, wanted))
-            .map_err(|error| naming(error, "access", path))
+        self.on("access", path.as_ref(), |fs, at| {
+            fs.access(at, Follow::Yes, wanted)
+        })
     }
 
     /// Sets owner and group of the named inode, of a symbolic link itself; `None` leaves one
@@ -418,10 +394,7 @@ impl Volume {
         uid: Option<u32>,
         gid: Option<u32>,
     ) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.set_owner(self.at(path), Follow::No, uid, gid))
-            .map_err(|error| naming(error, "change the owner of", path))
+        self.set_owner_of(path, Follow::No, uid, gid)
     }
 
     /// Sets the times of the named inode, of a symbolic link itself.
@@ -431,19 +404,13 @@ impl Volume {
         accessed: SetTime,
         modified: SetTime,
     ) -> Result<()> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.set_times(self.at(path), Follow::No, accessed, modified))
-            .map_err(|error| naming(error, "change the times of", path))
+        self.set_times_of(path, Follow::No, accessed, modified)
     }
 
     /// Value of an extended attribute of the named inode (a symbolic link itself); `ENODATA` if it
     /// doesn't exist.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let (path, name) = (path.as_ref(), name.as_ref());
-        self.mounted
-            .run(|fs| fs.xattr_get(self.at(path), Follow::No, name))
-            .map_err(|error| naming(error, "read an extended attribute of", path))
+        self.xattr_of(path, Follow::No, name)
     }
 
     /// Sets an extended attribute of the named inode (a symbolic link itself).
@@ -453,30 +420,21 @@ impl Volume {
         name: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
-        let (path, name, value) = (path.as_ref(), name.as_ref(), value.as_ref());
-        self.mounted
-            .run(|fs| fs.xattr_set(self.at(path), Follow::No, name, value, XattrMode::Any))
-            .map_err(|error| naming(error, "set an extended attribute of", path))
+        self.set_xattr_of(path, Follow::No, name, value, XattrMode::Any)
     }
 
     /// Removes an extended attribute of the named inode (a symbolic link itself); `ENODATA` if it
     /// doesn't exist.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<()> {
-        let (path, name) = (path.as_ref(), name.as_ref());
-        self.mounted
-            .run(|fs| fs.xattr_remove(self.at(path), Follow::No, name))
-            .map_err(|error| naming(error, "remove an extended attribute of", path))
+        self.remove_xattr_of(path, Follow::No, name)
     }
 
     /// Names of the extended attributes of the named inode (a symbolic link itself).
     pub fn xattr_names(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>> {
-        let path = path.as_ref();
-        self.mounted
-            .run(|fs| fs.xattr_list(self.at(path), Follow::No))
-            .map_err(|error| naming(error, "list the extended attributes of", path))
+        self.xattr_names_of(path, Follow::No)
     }
 }
 
 pub(crate) fn set_time(time: Option<SystemTime>) -> SetTime {
-    time.map_or(SetTime::Omit, |time| SetTime::To(timestamp(time)))
+    time.map_or(SetTime::Omit, |time| SetTime::To(time.into()))
 }

@@ -20,19 +20,13 @@ use adit_fs::OpenFlags;
 pub struct OpenOptions {
     read: bool,
     write: bool,
-    append: bool,
-    create: bool,
-    create_new: bool,
-    truncate: bool,
-    direct: bool,
-    sync: bool,
-    dsync: bool,
-    directory: bool,
-    no_follow: bool,
-    path_only: bool,
-    keep_accessed: bool,
+    /// All but those of read and write.
+    flags: OpenFlags,
     mode: u32,
 }
+
+/// The bit of `O_SYNC` that is not one of `O_DSYNC`.
+const SYNC_BIT: OpenFlags = OpenFlags::SYNC.difference(OpenFlags::DSYNC);
 
 impl Default for OpenOptions {
     fn default() -> Self {
@@ -46,17 +40,7 @@ impl OpenOptions {
         OpenOptions {
             read: false,
             write: false,
-            append: false,
-            create: false,
-            create_new: false,
-            truncate: false,
-            direct: false,
-            sync: false,
-            dsync: false,
-            directory: false,
-            no_follow: false,
-            path_only: false,
-            keep_accessed: false,
+            flags: OpenFlags::empty(),
             mode: 0o644,
         }
     }
@@ -76,27 +60,23 @@ impl OpenOptions {
     /// Writing is allowed, and every write goes to the end of the file, whatever its offset
     /// (`O_APPEND`).
     pub fn append(&mut self, yes: bool) -> &mut Self {
-        self.append = yes;
-        self
+        self.set(OpenFlags::APPEND, yes)
     }
 
     /// Creates the file if it does not exist.
     pub fn create(&mut self, yes: bool) -> &mut Self {
-        self.create = yes;
-        self
+        self.set(OpenFlags::CREATE, yes)
     }
 
     /// Creates the file; `EEXIST` if it exists. Overrides [`create`](Self::create) and
     /// [`truncate`](Self::truncate).
     pub fn create_new(&mut self, yes: bool) -> &mut Self {
-        self.create_new = yes;
-        self
+        self.set(OpenFlags::EXCLUSIVE, yes)
     }
 
     /// Truncates the file to zero bytes.
     pub fn truncate(&mut self, yes: bool) -> &mut Self {
-        self.truncate = yes;
-        self
+        self.set(OpenFlags::TRUNCATE, yes)
     }
 
     /// Reads and writes bypass the cache (`O_DIRECT`), coherently with cached access to the same
@@ -105,49 +85,42 @@ impl OpenOptions {
     /// device: logical blocks for reads, physical blocks for writes (4096 bytes in an image). All
     /// other sizes work through the cache.
     pub fn direct(&mut self, yes: bool) -> &mut Self {
-        self.direct = yes;
-        self
+        self.set(OpenFlags::DIRECT, yes)
     }
 
     /// Each write ends with an fsync of its own (`O_SYNC`).
     pub fn sync(&mut self, yes: bool) -> &mut Self {
-        self.sync = yes;
-        self
+        self.set(SYNC_BIT, yes)
     }
 
     /// Each write ends with an fdatasync of its own (`O_DSYNC`).
     pub fn dsync(&mut self, yes: bool) -> &mut Self {
-        self.dsync = yes;
-        self
+        self.set(OpenFlags::DSYNC, yes)
     }
 
     /// `ENOTDIR` unless it is a directory. A directory is opened for reading only, for syncs and
     /// locks; [`Volume::read_dir`](crate::Volume::read_dir) lists it.
     pub fn directory(&mut self, yes: bool) -> &mut Self {
-        self.directory = yes;
-        self
+        self.set(OpenFlags::DIRECTORY, yes)
     }
 
     /// `ELOOP` if the last component of the path is a symbolic link (`O_NOFOLLOW`); with
     /// [`path_only`](Self::path_only), the link itself is opened.
     pub fn no_follow(&mut self, yes: bool) -> &mut Self {
-        self.no_follow = yes;
-        self
+        self.set(OpenFlags::NOFOLLOW, yes)
     }
 
     /// A handle that keeps an inode of any kind alive and reads its attributes; all other
     /// operations are `EBADF` (`O_PATH`). It only needs the right to search the directories of the
     /// path.
     pub fn path_only(&mut self, yes: bool) -> &mut Self {
-        self.path_only = yes;
-        self
+        self.set(OpenFlags::PATH, yes)
     }
 
     /// Reading leaves the time of access unchanged (`O_NOATIME`); `EPERM` unless the user owns the
     /// file.
     pub fn keep_accessed(&mut self, yes: bool) -> &mut Self {
-        self.keep_accessed = yes;
-        self
+        self.set(OpenFlags::NOATIME, yes)
     }
 
     /// Permission bits of a new file.
@@ -156,27 +129,46 @@ impl OpenOptions {
         self
     }
 
+    fn set(&mut self, flag: OpenFlags, yes: bool) -> &mut Self {
+        self.flags.set(flag, yes);
+        self
+    }
+
     pub(crate) fn flags(&self) -> OpenFlags {
-        let mut flags = match (self.read, self.write || self.append) {
+        let access = match (
+            self.read,
+            self.write || self.flags.contains(OpenFlags::APPEND),
+        ) {
             (true, true) => OpenFlags::READ_WRITE,
             (false, true) => OpenFlags::WRITE_ONLY,
             (_, false) => OpenFlags::empty(),
         };
-        flags.set(OpenFlags::APPEND, self.append);
-        flags.set(OpenFlags::CREATE, self.create || self.create_new);
-        flags.set(OpenFlags::EXCLUSIVE, self.create_new);
-        flags.set(OpenFlags::TRUNCATE, self.truncate && !self.create_new);
-        flags.set(OpenFlags::DIRECT, self.direct);
-        flags.set(OpenFlags::SYNC, self.sync);
-        flags.set(OpenFlags::DSYNC, self.dsync);
-        flags.set(OpenFlags::DIRECTORY, self.directory);
-        flags.set(OpenFlags::NOFOLLOW, self.no_follow);
-        flags.set(OpenFlags::PATH, self.path_only);
-        flags.set(OpenFlags::NOATIME, self.keep_accessed);
+        let mut flags = self.flags | access;
+        flags.set(OpenFlags::DSYNC, flags.intersects(OpenFlags::SYNC));
+        if flags.contains(OpenFlags::EXCLUSIVE) {
+            flags.insert(OpenFlags::CREATE);
+            flags.remove(OpenFlags::TRUNCATE);
+        }
         flags
     }
 
     pub(crate) fn create_mode(&self) -> u32 {
         self.mode
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OpenFlags, OpenOptions};
+
+    /// `sync` alone was no synchronous opening: the absent `dsync` took the bit that both share.
+    #[test]
+    fn synchronous_writes_are_asked_for_in_every_combination() {
+        for (sync, dsync) in [(true, false), (true, true), (false, true), (false, false)] {
+            let mut options = OpenOptions::new();
+            let flags = options.write(true).dsync(dsync).sync(sync).flags();
+            assert_eq!(flags.contains(OpenFlags::SYNC), sync, "{flags:?}");
+            assert_eq!(flags.contains(OpenFlags::DSYNC), sync || dsync, "{flags:?}");
+        }
     }
 }

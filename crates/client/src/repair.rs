@@ -3,7 +3,7 @@
 //! A check is a repair on a device in memory over the real one, so it can check a volume that can't
 //! be opened, and writes nothing. A repair checks first, asks, and repairs on the device.
 
-use crate::mount::{device_options, store_options};
+use crate::open_volume::{device_options, store_options};
 use crate::options::VolumeOptions;
 use crate::volume::{Volume, naming};
 use adit_base::{Result, fork};

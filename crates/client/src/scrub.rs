@@ -80,7 +80,7 @@ impl Volume {
         let mut problems = self.check()?.problems;
         let (options, progress) = (options.clone(), &mut progress);
         let read = self
-            .mounted
+            .opened
             .run(|fs| async move { fs.scrub(options, progress).await });
         let (report, paths) = match read {
             // Without this metadata there is no telling where data is.

@@ -1,11 +1,11 @@
 //! A volume as a program holds it: making, opening, closing, and what concerns all of it.
 //!
-//! Invariant: every clone and every open file holds the same [`Mounted`]; the last one to go closes
+//! Invariant: every clone and every open file holds the same [`OpenVolume`]; the last one to go closes
 //! it. What is done with names is in `names.rs`, with content in `file.rs`.
 
-use crate::mount::{self, Mounted};
-use crate::operation::Operation;
+use crate::open_volume::{self, OpenVolume};
 use crate::options::{MkfsOptions, VolumeOptions};
+use crate::pending::Pending;
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{CheckReport, Credentials, StatFs};
@@ -30,7 +30,7 @@ pub(crate) fn naming(error: Error, verb: &str, address: &str) -> Error {
 /// and ignores errors ([`close`](Self::close) returns them).
 #[derive(Clone)]
 pub struct Volume {
-    pub(crate) mounted: Arc<Mounted>,
+    pub(crate) opened: Arc<OpenVolume>,
     /// The user on whose behalf it acts.
     pub(crate) who: Arc<Credentials>,
 }
@@ -41,7 +41,7 @@ impl Volume {
     /// Errors: `EEXIST` if the device is not empty and `force` is not set, `EBUSY` if a process has
     /// it open, `ENOENT` if there is no such file and no size to create it with, `EINVAL`.
     pub fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
-        mount::mkfs(address, options).map_err(|error| naming(error, "format", address))
+        open_volume::mkfs(address, options).map_err(|error| naming(error, "format", address))
     }
 
     /// Opens a volume for reading and writing, and recovers it if it wasn't closed. `mem:SIZE`
@@ -58,10 +58,10 @@ impl Volume {
 
     /// As [`open`](Self::open), with options.
     pub fn open_with(address: &str, options: &VolumeOptions) -> Result<Volume> {
-        let mounted =
-            Mounted::open(address, options).map_err(|error| naming(error, "open", address))?;
+        let opened =
+            OpenVolume::open(address, options).map_err(|error| naming(error, "open", address))?;
         Ok(Volume {
-            mounted: Arc::new(mounted),
+            opened: Arc::new(opened),
             who: Arc::new(Credentials::process()),
         })
     }
@@ -73,9 +73,9 @@ impl Volume {
         options: &VolumeOptions,
         fresh: bool,
     ) -> Result<Volume> {
-        let mounted = Mounted::on_device(device, "a device", options, fresh)?;
+        let opened = OpenVolume::on_device(device, "a device", options, fresh)?;
         Ok(Volume {
-            mounted: Arc::new(mounted),
+            opened: Arc::new(opened),
             who: Arc::new(Credentials::process()),
         })
     }
@@ -86,7 +86,7 @@ impl Volume {
     /// on it.
     pub fn on_behalf_of(&self, who: Credentials) -> Volume {
         Volume {
-            mounted: self.mounted.clone(),
+            opened: self.opened.clone(),
             who: Arc::new(who),
         }
     }
@@ -95,15 +95,15 @@ impl Volume {
     /// clones or files of it: dropping the last of them closes it. After any other error it is
     /// closed nevertheless, and the next open recovers it.
     pub fn close(self) -> Result<()> {
-        if self.mounted.is_inherited() {
+        if self.opened.is_inherited() {
             return Err(Error::with(
                 Errno::BADF,
                 "close a volume in a forked process",
             ));
         }
-        match Arc::try_unwrap(self.mounted) {
-            Ok(mounted) => mounted.close(),
-            Err(mounted) => Err(Volume { mounted, ..self }.still_open()),
+        match Arc::try_unwrap(self.opened) {
+            Ok(opened) => opened.close(),
+            Err(opened) => Err(Volume { opened, ..self }.still_open()),
         }
     }
 
@@ -120,24 +120,24 @@ impl Volume {
 
     /// The address it was opened with.
     pub fn address(&self) -> &str {
-        self.mounted.address()
+        self.opened.address()
     }
 
     /// True in a forked child of the process that opened it: every operation answers `EBADF`, and
     /// dropping it only frees memory.
     pub fn is_inherited(&self) -> bool {
-        self.mounted.is_inherited()
+        self.opened.is_inherited()
     }
 
     /// Number of handles that keep the volume open: clones, open files, unfinished asynchronous
     /// operations, and this one. [`close`](Self::close) succeeds at 1.
     pub fn handles(&self) -> usize {
-        Arc::strong_count(&self.mounted)
+        Arc::strong_count(&self.opened)
     }
 
     /// True after a bug has poisoned the volume: every operation fails with `EIO`.
     pub fn is_poisoned(&self) -> bool {
-        self.mounted.poisoned()
+        self.opened.poisoned()
     }
 
     /// Runs one operation of the file system itself.
@@ -148,27 +148,27 @@ impl Volume {
         F: FnOnce(&'a adit_fs::Fs) -> Fut + Send,
         Fut: Future<Output = Result<T>> + 'a,
     {
-        self.mounted.run(operation)
+        self.opened.run(operation)
     }
 
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
-        self.mounted.run(|fs| fs.syncfs())
+        self.opened.run(|fs| fs.syncfs())
     }
 
     /// As [`sync`](Self::sync), without blocking.
-    pub fn sync_async(&self) -> Operation<()> {
-        self.mounted.spawn(|fs| fs.syncfs())
+    pub fn sync_async(&self) -> Pending<()> {
+        self.opened.spawn(|fs| fs.syncfs())
     }
 
     /// Space and identity.
     pub fn statfs(&self) -> Result<StatFs> {
-        self.mounted.run(|fs| fs.statfs())
+        self.opened.run(|fs| fs.statfs())
     }
 
     /// Sizes, counters and parameters.
     pub fn info(&self) -> Result<VolumeInfo> {
-        self.mounted.run(|fs| fs.store().info())
+        self.opened.run(|fs| fs.store().info())
     }
 
     /// Checks the consistency of all metadata: superblocks, space, maps, attributes, names. It
@@ -181,7 +181,7 @@ impl Volume {
     /// be quick, and must not use the volume.
     pub fn check_with(&self, mut progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport> {
         let progress = &mut progress;
-        self.mounted.run(|fs| async move {
+        self.opened.run(|fs| async move {
             let store = fs.store().check(progress).await?;
             let mut report = fs.check_names().await?;
             let mut problems: Vec<String> = store
@@ -199,7 +199,7 @@ impl Volume {
 
     /// Makes the volume (and an image file) larger, while it is in use.
     pub fn grow(&self, size_bytes: u64) -> Result<()> {
-        self.mounted
+        self.opened
             .run(move |fs| fs.store().grow(size_bytes))
             .map_err(|error| naming(error, "grow", self.address()))
     }
@@ -208,7 +208,7 @@ impl Volume {
     /// MiB, and is not cleared: `ENOMEM` while all of it is in use. Larger memory comes from the
     /// system: `ENOMEM` if it has none, `EINVAL` from 4 GiB on.
     pub fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
-        self.mounted.buffer(len_bytes)
+        self.opened.buffer(len_bytes)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use adit::{
     AllocateFlags, Errno, File, FileCursor, FileKind, FlockOperation, LockMode, LockOwner,
-    OpenOptions, RangeLock, ReadRequest, RenameFlags, Volume,
+    OpenOptions, RangeLock, ReadRequest, RenameFlags, Volume, VolumeOptions,
 };
+use adit_block::{MemoryConfig, MemoryDevice};
 use std::ffi::OsStr;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -632,4 +633,21 @@ fn an_atomic_write_changes_all_of_its_ranges_or_none() {
     assert!(volume.read("/f").expect("read") == content);
     file.write_atomic(&[(1 << 20, &most)]).expect("written");
     assert!(volume.read("/f").expect("read")[1 << 20..] == most);
+}
+
+/// `sync` alone opened a file whose writes did not sync: the absent `dsync` took the bit that both
+/// share.
+#[test]
+fn a_write_to_a_synchronous_file_is_on_the_device_when_it_returns() {
+    let device = MemoryDevice::new(MemoryConfig::default()).expect("memory");
+    let volume = Volume::on_device(device.clone(), &VolumeOptions::new(), true).expect("opened");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true);
+    for options in [options.clone().sync(true), options.clone().dsync(true)] {
+        let file = volume.open_file("/file", options).expect("opened");
+        volume.sync().expect("synced");
+        let before = device.counts().writes;
+        file.write_at(b"synced", 0).expect("written");
+        assert!(device.counts().writes > before, "{options:?}");
+    }
 }

@@ -307,7 +307,7 @@ pub struct StatFs {
     pub name_bytes_max: u32,
     /// Identity of the volume.
     pub volume_id: [u8; 16],
-    /// Mounted read-only, or fell back to that after an error.
+    /// Opened read-only, or fell back to that after an error.
     pub read_only: bool,
 }
 

@@ -1,13 +1,11 @@
 //! Changes of attributes, and extended attributes, as the kernel asks for them.
 
-use crate::convert::file_type;
 use crate::mounted::Mounted;
 use adit::Result;
 use adit_fs::{At, BlobId, Credentials, FileKind, Follow, OpenFile, SetTime};
-use fuser::{FileAttr, INodeNo, ReplyXattr};
+use fuser::{FileAttr, ReplyXattr};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::time::SystemTime;
 
 /// The attributes that a SETATTR sets; `None` and `Omit` leave one as it is.
 #[derive(PartialEq, Eq)]
@@ -101,26 +99,5 @@ pub(crate) fn answer_xattr(reply: ReplyXattr, size: u32, value: &[u8]) {
         0 => reply.size(value.len() as u32),
         size if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
         _ => reply.data(value),
-    }
-}
-
-/// The attributes for a missing name.
-pub(crate) fn nothing() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: SystemTime::UNIX_EPOCH,
-        mtime: SystemTime::UNIX_EPOCH,
-        ctime: SystemTime::UNIX_EPOCH,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: file_type(FileKind::File),
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
     }
 }

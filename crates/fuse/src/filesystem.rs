@@ -7,12 +7,11 @@
 //! Here: from a request's arguments to one operation, and to its reply. Steps with several
 //! operations are in `mounted.rs`, `attributes.rs` and `listing.rs`.
 
-use crate::FOREVER;
-use crate::attributes::{AttributeChange, answer_xattr, decides_nothing, nothing};
-use crate::convert::{errno, file_type, kind_of_mode, set_time};
+use crate::attributes::{AttributeChange, answer_xattr, decides_nothing};
+use crate::convert::{FOREVER, attributes, errno, file_type, set_time};
 use crate::mounted::{Mounted, Shared, caller};
 use adit::{Errno, Result};
-use adit_fs::{AllocateFlags, At, Credentials, Follow, Stat, XattrMode};
+use adit_fs::{AllocateFlags, At, Credentials, FileKind, Follow, Stat, XattrMode};
 use fuser::*;
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -98,7 +97,10 @@ impl fuser::Filesystem for Filesystem {
         match found {
             Ok(Some((attr, generation))) => reply.entry(&FOREVER, &attr, generation),
             // Number 0: the kernel remembers that there is nothing.
-            Ok(None) => reply.entry(&FOREVER, &nothing(), Generation(0)),
+            Ok(None) => {
+                let nothing = attributes(INodeNo(0), &Stat::default());
+                reply.entry(&FOREVER, &nothing, Generation(0));
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -174,7 +176,7 @@ impl fuser::Filesystem for Filesystem {
     ) {
         let caller = caller(request);
         self.entry(reply, |mounted| {
-            let kind = kind_of_mode(mode).ok_or(Errno::INVAL)?;
+            let kind = FileKind::of_mode(mode).ok_or(Errno::INVAL)?;
             let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
             mounted.run(|fs| fs.mknod(at, kind, mode, device.into()))
         });
@@ -274,8 +276,7 @@ impl fuser::Filesystem for Filesystem {
             if flags.contains(adit_fs::OpenFlags::TRUNCATE) && request.uid() != 0 {
                 mounted.drop_set_ids(at)?;
             }
-            let file = mounted.run(|fs| fs.open(at, flags, 0))?;
-            Ok(mounted.handles.add(file))
+            mounted.open(at, flags)
         });
         answer!(reply, opened, handle => reply.opened(handle, OPENED));
     }
@@ -400,8 +401,7 @@ impl fuser::Filesystem for Filesystem {
         let opened = self.with(|mounted| {
             let at = At::inode(&caller, mounted.id(ino)?);
             let flags = open_flags(flags.0) | adit_fs::OpenFlags::DIRECTORY;
-            let file = mounted.run(|fs| fs.open(at, flags, 0))?;
-            Ok(mounted.handles.add(file))
+            mounted.open(at, flags)
         });
         answer!(reply, opened, handle => reply.opened(handle, FopenFlags::empty()));
     }

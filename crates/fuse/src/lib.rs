@@ -22,6 +22,8 @@ mod mounted;
 mod nodes;
 mod place;
 
+pub use place::MountOptions;
+
 use adit::{Errno, Error, Result, Volume};
 use filesystem::Filesystem;
 use fuser::{Config, Session, SessionACL};
@@ -32,17 +34,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How a volume is mounted.
-#[derive(Clone, Debug, Default)]
-pub struct MountOptions {
-    /// The kernel refuses changes. (The volume itself should be opened read-only then.)
-    pub read_only: bool,
-    /// Other users may use the mount too, within the permission bits.
-    pub allow_other: bool,
-    /// Reading never changes times of access; else Linux's relatime rule does.
-    pub no_access_times: bool,
-}
 
 /// Threads that take requests: as many are in flight at once.
 const THREADS: usize = 8;
@@ -159,9 +150,3 @@ fn end_on_signal(signals: &libc::sigset_t, place: &Place, shared: &Shared) {
     }
     std::process::exit(i32::from(closed.is_err()));
 }
-
-/// The answer when the volume is closed.
-const GONE: Errno = Errno::NOTCONN;
-
-/// Names and attributes in the kernel's cache stay valid until the kernel changes them itself.
-pub(crate) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -1,6 +1,6 @@
 //! Reading directories for the kernel.
 
-use crate::FOREVER;
+use crate::convert::FOREVER;
 use crate::mounted::Mounted;
 use adit::{Errno, Result};
 use adit_fs::{At, Credentials, DirEntry, Follow, OpenFile};

@@ -2,17 +2,19 @@
 //!
 //! Names come without slashes, inodes by number ([`Nodes`]), open files by handle ([`Handles`]).
 
-use crate::GONE;
 use crate::convert::attributes;
 use crate::handles::Handles;
 use crate::nodes::Nodes;
 use adit::{Errno, Error, Result, Volume};
-use adit_fs::{AccessTimes, At, BlobId, Credentials, Follow, Fs, OpenFile, Stat};
+use adit_fs::{AccessTimes, At, BlobId, Credentials, Follow, Fs, OpenFile, OpenFlags, Stat};
 use fuser::{FileAttr, FileHandle, Generation, INodeNo, Request};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The kernel's number of the root.
 const ROOT: u64 = 1;
+
+/// The answer when the volume is closed.
+const GONE: Errno = Errno::NOTCONN;
 
 /// A mounted volume; gone when it is closed.
 pub(crate) struct Shared {
@@ -104,6 +106,10 @@ impl Mounted {
         Ok(self.handles.get(handle).ok_or(Errno::BADF)?)
     }
 
+    pub(crate) fn open(&self, at: At<'_>, flags: OpenFlags) -> Result<FileHandle> {
+        Ok(self.handles.add(self.run(|fs| fs.open(at, flags, 0))?))
+    }
+
     pub(crate) fn attributes(&self, stat: &Stat) -> FileAttr {
         attributes(self.number(stat.inode), stat)
     }
@@ -136,7 +142,7 @@ impl Mounted {
         victim: At<'_>,
         remove: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let handle = adit_fs::OpenFlags::PATH | adit_fs::OpenFlags::NOFOLLOW;
+        let handle = OpenFlags::PATH | OpenFlags::NOFOLLOW;
         let Ok(file) = self.run(|fs| fs.open(victim, handle, 0)) else {
             return remove();
         };

@@ -7,7 +7,6 @@
 //!
 //! Not here: the volume, and requests.
 
-use crate::MountOptions;
 use adit::{Errno, Error, Result};
 use adit_base::from_rustix;
 use rustix::fs::{Mode, OFlags};
@@ -27,6 +26,17 @@ const TYPE: &str = "fuse.adit";
 pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 
+/// How a volume is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// The kernel refuses changes. (The volume itself should be opened read-only then.)
+    pub read_only: bool,
+    /// Other users may use the mount too, within the permission bits.
+    pub allow_other: bool,
+    /// Reading never changes times of access; else Linux's relatime rule does.
+    pub no_access_times: bool,
+}
+
 /// A directory to be mounted on, and the source of the mount.
 #[derive(Clone)]
 pub(crate) struct Place {
@@ -37,7 +47,7 @@ pub(crate) struct Place {
 
 /// The kernel's mount at a directory.
 #[derive(Debug, PartialEq)]
-struct Mounted {
+struct Mount {
     on: PathBuf,
     filesystem: String,
     source: OsString,
@@ -78,7 +88,7 @@ impl Place {
     }
 
     /// Is this mount ours, and on this directory?
-    fn is_under(&self, mounted: &Mounted) -> bool {
+    fn is_under(&self, mounted: &Mount) -> bool {
         mounted.on == self.path
             && mounted.source == self.source
             && matches!(mounted.filesystem.as_str(), TYPE | "fuse")
@@ -203,7 +213,7 @@ fn is_dead(handle: impl AsFd) -> bool {
 }
 
 /// The mount that an open directory is in.
-fn mounted_at(handle: impl AsFd) -> Result<Option<Mounted>> {
+fn mounted_at(handle: impl AsFd) -> Result<Option<Mount>> {
     let number = handle.as_fd().as_raw_fd();
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"));
@@ -216,7 +226,7 @@ fn mounted_at(handle: impl AsFd) -> Result<Option<Mounted>> {
 }
 
 /// A line of `/proc/self/mountinfo`, if it is about the mount of that number.
-fn mounted(line: &[u8], id: &[u8]) -> Option<Mounted> {
+fn mounted(line: &[u8], id: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     if fields.next()? != id {
         return None;
@@ -225,7 +235,7 @@ fn mounted(line: &[u8], id: &[u8]) -> Option<Mounted> {
     // Behind it are options, any number of them, and a hyphen.
     let mut rest = fields.skip_while(|field| *field != b"-");
     let filesystem = String::from_utf8_lossy(rest.nth(1)?).into_owned();
-    Some(Mounted {
+    Some(Mount {
         on: PathBuf::from(unescaped(on)),
         filesystem,
         source: unescaped(rest.next()?),
@@ -318,7 +328,7 @@ mod tests {
     fn lines_about_mounts_are_read_with_any_number_of_options_and_with_spaces_in_names() {
         let plain = b"58 22 0:43 / /mnt/x rw,nosuid - fuse.adit /a/v.adit rw,user_id=0";
         let odd = br"581 22 0:43 / /my\040dir rw shared:7 master:1 - fuse.adit /a\134b\011,c rw";
-        let found = |on: &str, source: &str| Mounted {
+        let found = |on: &str, source: &str| Mount {
             on: on.into(),
             filesystem: "fuse.adit".into(),
             source: source.into(),

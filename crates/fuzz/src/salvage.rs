@@ -9,8 +9,7 @@ use crate::image::{self, Base, VOLUME_BYTES};
 use crate::input::Input;
 use crate::volume::{self, at};
 use adit_base::{PAGE_BYTES, Result};
-use adit_fs::{Fs, OpenFlags};
-use adit_store::Store;
+use adit_fs::OpenFlags;
 use adit_store::cache::Leftover;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -92,10 +91,7 @@ fn leave(data_checksums: bool) -> Result<Left> {
     delete_mappings();
     let device = volume::device(VOLUME_BYTES);
     image::fresh(&device, volume_id(std::process::id()), data_checksums)?;
-    let options = volume::options(true);
-    let engine = volume::start(device.clone(), |reactor| async move {
-        Fs::format(Store::open(reactor, &options).await?).await
-    })?;
+    let engine = volume::format(device.clone(), &volume::options(true))?;
     engine.run(image::populate)?;
     engine.run(|fs| async {
         fs.store().checkpoint().await?;
@@ -287,7 +283,7 @@ mod tests {
             left.restore(&left.header, &left.metas, &left.frames, left.len_bytes);
             decode();
             let device = image::device_of(&left.base, VOLUME_BYTES);
-            let engine = volume::mount(device, &volume::options(true)).expect("taken over");
+            let engine = volume::open(device, &volume::options(true)).expect("taken over");
             for (path, size) in [
                 ("/sealed", 0),
                 ("/pending/two", 20_000),

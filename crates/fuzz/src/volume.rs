@@ -70,8 +70,15 @@ pub(crate) fn options(survives: bool) -> StoreOptions {
     }
 }
 
-/// Opens and mounts.
-pub(crate) fn mount(device: Arc<dyn Device>, options: &StoreOptions) -> Result<Arc<Engine<Fs>>> {
+/// Makes a file system on a fresh volume.
+pub(crate) fn format(device: Arc<dyn Device>, options: &StoreOptions) -> Result<Arc<Engine<Fs>>> {
+    start(device, |reactor| async move {
+        Fs::format(Store::open(reactor, options).await?).await
+    })
+}
+
+/// Opens a volume.
+pub(crate) fn open(device: Arc<dyn Device>, options: &StoreOptions) -> Result<Arc<Engine<Fs>>> {
     start(device, |reactor| async move {
         let store = Store::open(reactor, options).await?;
         Fs::open_volume(store).await

@@ -1,6 +1,6 @@
 //! What operations answer, and what performs them.
 
-use crate::Operation;
+use crate::Call;
 use adit_base::Errno;
 use adit_fs::{Credentials, FileKind, Follow, OpenFlags};
 use std::collections::BTreeMap;
@@ -87,11 +87,11 @@ const SLOT: usize = usize::MAX;
 /// Something that performs operations.
 pub trait Target {
     /// Performs an operation for somebody.
-    fn perform(&mut self, who: &Credentials, operation: &Operation<'_>) -> Outcome;
+    fn perform(&mut self, who: &Credentials, operation: &Call<'_>) -> Outcome;
 
     /// A name's inode, without following a link.
     fn look(&mut self, who: &Credentials, path: &str) -> Option<Node> {
-        match self.perform(who, &Operation::Stat(path, Follow::No)) {
+        match self.perform(who, &Call::Stat(path, Follow::No)) {
             Ok(Answer::Node(node)) => Some(node),
             _ => None,
         }
@@ -103,7 +103,7 @@ pub trait Target {
         while let Some(path) = left.pop() {
             let node = self.look(who, &path).expect("it was just listed");
             if node.is(FileKind::Directory) {
-                let listed = self.perform(who, &Operation::List(&path, OpenFlags::NOATIME));
+                let listed = self.perform(who, &Call::List(&path, OpenFlags::NOATIME));
                 let Ok(Answer::Entries(entries)) = listed else {
                     panic!("{path} can't be listed: {listed:?}");
                 };
@@ -120,23 +120,23 @@ pub trait Target {
     /// attributes.
     fn content(&mut self, who: &Credentials, path: &str, node: &Node) -> Vec<Outcome> {
         let mut perform = |operation| self.perform(who, &operation);
-        let listed = perform(Operation::Listxattr(path, Follow::No));
+        let listed = perform(Call::Listxattr(path, Follow::No));
         let mut answers = vec![listed.clone()];
         if let Ok(Answer::Names(names)) = &listed {
-            let get = |name| Operation::Getxattr(path, Follow::No, name);
+            let get = |name| Call::Getxattr(path, Follow::No, name);
             answers.extend(names.iter().map(|name| perform(get(name))));
         }
         if node.is(FileKind::Directory) {
-            answers.push(perform(Operation::List(path, OpenFlags::NOATIME)));
+            answers.push(perform(Call::List(path, OpenFlags::NOATIME)));
         } else if node.is(FileKind::Symlink) {
-            answers.push(perform(Operation::Readlink(path)));
+            answers.push(perform(Call::Readlink(path)));
         } else if node.is(FileKind::File) {
-            answers.push(perform(Operation::Open(SLOT, path, OpenFlags::NOATIME, 0)));
-            answers.push(perform(Operation::Read(SLOT, 0, END_BYTES)));
+            answers.push(perform(Call::Open(SLOT, path, OpenFlags::NOATIME, 0)));
+            answers.push(perform(Call::Read(SLOT, 0, END_BYTES)));
             if let Some(last) = node.size.checked_sub(END_BYTES as u64) {
-                answers.push(perform(Operation::Read(SLOT, last, END_BYTES)));
+                answers.push(perform(Call::Read(SLOT, last, END_BYTES)));
             }
-            answers.push(perform(Operation::Close(SLOT)));
+            answers.push(perform(Call::Close(SLOT)));
         }
         answers
     }

@@ -1,7 +1,7 @@
 //! A directory of the host's kernel as a target: system calls of this thread, for which that
 //! directory is the root. Takes root, to change root directory and user.
 
-use crate::{Answer, Node, Operation, Outcome, Target};
+use crate::{Answer, Call, Node, Outcome, Target};
 use adit_base::Errno;
 use adit_fs::{Credentials, FileKind, Follow, OpenFlags, SetTime, XattrMode};
 use rustix::fs::{
@@ -61,7 +61,7 @@ impl Kernel {
 }
 
 impl Target for Kernel {
-    fn perform(&mut self, who: &Credentials, operation: &Operation<'_>) -> Outcome {
+    fn perform(&mut self, who: &Credentials, operation: &Call<'_>) -> Outcome {
         // In the library, what is done with an open file is done by who opened it.
         let opened = operation.slot().and_then(|slot| self.files.get(&slot));
         let user = opened.map_or(who, |(_, opener)| opener);
@@ -113,124 +113,124 @@ fn become_user(who: &Credentials) -> Result<()> {
     rustix::thread::set_thread_res_uid(root, uid, root)
 }
 
-fn answer(files: &mut Files, who: &Credentials, operation: &Operation<'_>) -> Result<Answer> {
+fn answer(files: &mut Files, who: &Credentials, operation: &Call<'_>) -> Result<Answer> {
     let file = |slot| Ok(&files.get(&slot).ok_or(Error::BADF)?.0);
     let mode = Mode::from_bits_retain;
     match *operation {
-        Operation::Open(slot, path, flags, bits) => {
+        Call::Open(slot, path, flags, bits) => {
             let file = open(path, flags, bits)?;
             files.insert(slot, (file, who.clone()));
         }
-        Operation::OpenClose(path, flags, bits) => drop(open(path, flags, bits)?),
-        Operation::Close(slot) => drop(files.remove(&slot).ok_or(Error::BADF)?),
-        Operation::Read(slot, offset, len) => {
+        Call::OpenClose(path, flags, bits) => drop(open(path, flags, bits)?),
+        Call::Close(slot) => drop(files.remove(&slot).ok_or(Error::BADF)?),
+        Call::Read(slot, offset, len) => {
             let file = file(slot)?;
             return filled(len, |buffer| io::pread(file, buffer, offset));
         }
-        Operation::Write(slot, offset, data) => {
+        Call::Write(slot, offset, data) => {
             return number(io::pwrite(file(slot)?, data, offset)?);
         }
-        Operation::Append(..) | Operation::WriteAtomic(..) | Operation::Syncfs => {
+        Call::Append(..) | Call::WriteAtomic(..) | Call::Syncfs => {
             return Err(Error::OPNOTSUPP);
         }
-        Operation::CopyRange(from, mut offset, to, mut place, len) => {
+        Call::CopyRange(from, mut offset, to, mut place, len) => {
             let (from, to) = (file(from)?, file(to)?);
             let len = usize::try_from(len).unwrap_or(usize::MAX);
             let copied = fs::copy_file_range(from, Some(&mut offset), to, Some(&mut place), len)?;
             return number(copied);
         }
-        Operation::Truncate(path, size) => {
+        Call::Truncate(path, size) => {
             let path = text(path)?;
             // SAFETY: a string with its zero.
             called(unsafe { libc::truncate(path.as_ptr(), size as i64) }.into())?;
         }
-        Operation::Ftruncate(slot, size) => fs::ftruncate(file(slot)?, size)?,
-        Operation::Fallocate(slot, flags, offset, len) => {
+        Call::Ftruncate(slot, size) => fs::ftruncate(file(slot)?, size)?,
+        Call::Fallocate(slot, flags, offset, len) => {
             let flags = FallocateFlags::from_bits_retain(flags.bits());
             fs::fallocate(file(slot)?, flags, offset, len)?;
         }
-        Operation::SeekData(slot, offset) => {
+        Call::SeekData(slot, offset) => {
             return Ok(Answer::Number(fs::seek(
                 file(slot)?,
                 SeekFrom::Data(offset),
             )?));
         }
-        Operation::SeekHole(slot, offset) => {
+        Call::SeekHole(slot, offset) => {
             return Ok(Answer::Number(fs::seek(
                 file(slot)?,
                 SeekFrom::Hole(offset),
             )?));
         }
-        Operation::Fsync(slot) => fs::fsync(file(slot)?)?,
-        Operation::Flock(slot) => {
+        Call::Fsync(slot) => fs::fsync(file(slot)?)?,
+        Call::Flock(slot) => {
             fs::flock(file(slot)?, fs::FlockOperation::NonBlockingLockShared)?;
         }
-        Operation::Mkdir(path, bits) => fs::mkdir(path, mode(bits))?,
-        Operation::Mknod(path, kind, bits, device) => {
+        Call::Mkdir(path, bits) => fs::mkdir(path, mode(bits))?,
+        Call::Mknod(path, kind, bits, device) => {
             let kind = FileType::from_raw_mode(kind.mode_bits());
             fs::mknodat(CWD, path, kind, mode(bits), device)?;
         }
-        Operation::Symlink(target, path) => fs::symlink(target, path)?,
-        Operation::Readlink(path) => {
+        Call::Symlink(target, path) => fs::symlink(target, path)?,
+        Call::Readlink(path) => {
             let target = fs::readlink(path, Vec::new())?;
             return Ok(Answer::Bytes(target.into_bytes()));
         }
-        Operation::Link(from, follow, to) => {
+        Call::Link(from, follow, to) => {
             let flags = match follow {
                 Follow::Yes => AtFlags::SYMLINK_FOLLOW,
                 Follow::No => AtFlags::empty(),
             };
             fs::linkat(CWD, from, CWD, to, flags)?;
         }
-        Operation::Unlink(path) => fs::unlink(path)?,
-        Operation::Rmdir(path) => fs::rmdir(path)?,
-        Operation::Rename(from, to, flags) => {
+        Call::Unlink(path) => fs::unlink(path)?,
+        Call::Rmdir(path) => fs::rmdir(path)?,
+        Call::Rename(from, to, flags) => {
             let flags = fs::RenameFlags::from_bits_retain(flags.bits());
             fs::renameat_with(CWD, from, CWD, to, flags)?;
         }
-        Operation::List(path, flags) => {
+        Call::List(path, flags) => {
             return entries(&open(path, OpenFlags::DIRECTORY | flags, 0)?);
         }
-        Operation::Readdir(slot) => return entries(file(slot)?),
-        Operation::Stat(path, follow) => return Ok(node(&fs::statat(CWD, path, at(follow))?)),
-        Operation::Fstat(slot) => return Ok(node(&fs::fstat(file(slot)?)?)),
-        Operation::Access(path, follow, wanted) => {
+        Call::Readdir(slot) => return entries(file(slot)?),
+        Call::Stat(path, follow) => return Ok(node(&fs::statat(CWD, path, at(follow))?)),
+        Call::Fstat(slot) => return Ok(node(&fs::fstat(file(slot)?)?)),
+        Call::Access(path, follow, wanted) => {
             let wanted = fs::Access::from_bits_retain(wanted.bits());
             fs::accessat(CWD, path, wanted, AtFlags::EACCESS | at(follow))?;
         }
-        Operation::Chmod(path, Follow::Yes, bits) => fs::chmod(path, mode(bits))?,
-        Operation::Chmod(path, Follow::No, bits) => {
+        Call::Chmod(path, Follow::Yes, bits) => fs::chmod(path, mode(bits))?,
+        Call::Chmod(path, Follow::No, bits) => {
             let path = text(path)?;
             let (number, flags) = (libc::SYS_fchmodat2, libc::AT_SYMLINK_NOFOLLOW);
             // SAFETY: a string with its zero, and numbers.
             called(unsafe { libc::syscall(number, libc::AT_FDCWD, path.as_ptr(), bits, flags) })?;
         }
-        Operation::Fchmod(slot, bits) => fs::fchmod(file(slot)?, mode(bits))?,
-        Operation::Chown(path, follow, uid, gid) => {
+        Call::Fchmod(slot, bits) => fs::fchmod(file(slot)?, mode(bits))?,
+        Call::Chown(path, follow, uid, gid) => {
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
             fs::chownat(CWD, path, uid, gid, at(follow))?;
         }
-        Operation::Fchown(slot, uid, gid) => {
+        Call::Fchown(slot, uid, gid) => {
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
             fs::fchown(file(slot)?, uid, gid)?;
         }
-        Operation::Utimens(path, follow, accessed, modified) => {
+        Call::Utimens(path, follow, accessed, modified) => {
             fs::utimensat(CWD, path, &times(accessed, modified), at(follow))?;
         }
-        Operation::Futimens(slot, accessed, modified) => {
+        Call::Futimens(slot, accessed, modified) => {
             fs::futimens(file(slot)?, &times(accessed, modified))?;
         }
-        Operation::Getxattr(path, follow, name) => {
+        Call::Getxattr(path, follow, name) => {
             return filled(ANSWER_BYTES, |buffer| match follow {
                 Follow::Yes => fs::getxattr(path, name, buffer),
                 Follow::No => fs::lgetxattr(path, name, buffer),
             });
         }
-        Operation::Fgetxattr(slot, name) => {
+        Call::Fgetxattr(slot, name) => {
             let file = file(slot)?;
             return filled(ANSWER_BYTES, |buffer| fs::fgetxattr(file, name, buffer));
         }
-        Operation::Setxattr(path, follow, name, value, mode) => {
+        Call::Setxattr(path, follow, name, value, mode) => {
             let flags = match mode {
                 XattrMode::Any => XattrFlags::empty(),
                 XattrMode::Create => XattrFlags::CREATE,
@@ -241,12 +241,12 @@ fn answer(files: &mut Files, who: &Credentials, operation: &Operation<'_>) -> Re
                 Follow::No => fs::lsetxattr(path, name, value, flags)?,
             }
         }
-        Operation::Fsetxattr(slot, name, value) => {
+        Call::Fsetxattr(slot, name, value) => {
             fs::fsetxattr(file(slot)?, name, value, XattrFlags::empty())?;
         }
-        Operation::Removexattr(path, Follow::Yes, name) => fs::removexattr(path, name)?,
-        Operation::Removexattr(path, Follow::No, name) => fs::lremovexattr(path, name)?,
-        Operation::Listxattr(path, follow) => {
+        Call::Removexattr(path, Follow::Yes, name) => fs::removexattr(path, name)?,
+        Call::Removexattr(path, Follow::No, name) => fs::lremovexattr(path, name)?,
+        Call::Listxattr(path, follow) => {
             let mut list = vec![0; ANSWER_BYTES];
             let len = match follow {
                 Follow::Yes => fs::listxattr(path, &mut list[..])?,

@@ -2,21 +2,21 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`operation`] | [`Operation`]: one call, with its arguments |
+//! | [`call`] | [`Call`]: one call, with its arguments |
 //! | [`answer`] | [`Answer`], and [`Target`]: something that performs operations |
 //! | [`kernel`] | [`Kernel`]: a directory of the host's kernel as a target |
-//! | [`library`] | [`Library`]: a mounted [`adit_fs::Fs`] as a target |
+//! | [`library`] | [`Library`]: an open [`adit_fs::Fs`] as a target |
 //!
 //! The conformance tests of `adit-fs` and `adit-posix` compare a `Library` with a `Kernel`;
 //! `adit-fuzz` compares one with its model. Not here: generators and models, which differ in what
 //! they look for.
 
 pub mod answer;
+pub mod call;
 pub mod kernel;
 pub mod library;
-pub mod operation;
 
 pub use answer::{Answer, Node, Outcome, Target, Tree};
+pub use call::Call;
 pub use kernel::Kernel;
 pub use library::{Files, Library};
-pub use operation::Operation;

@@ -1,6 +1,6 @@
 //! A file system through the library.
 
-use crate::{Answer, Node, Operation, Outcome, Target};
+use crate::{Answer, Call, Node, Outcome, Target};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_fs::{
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Bytes of names that are read at once.
 const NAMES_BYTES: usize = 4096;
 
-/// A mounted file system as a target.
+/// An open file system as a target.
 #[allow(missing_debug_implementations)]
 pub struct Library {
     /// What runs it.
@@ -23,7 +23,7 @@ pub struct Library {
 }
 
 impl Target for Library {
-    fn perform(&mut self, who: &Credentials, operation: &Operation<'_>) -> Outcome {
+    fn perform(&mut self, who: &Credentials, operation: &Call<'_>) -> Outcome {
         let done = (self.engine).run(|fs| self.files.perform(fs, who, operation));
         done.map_err(|error| error.errno())
     }
@@ -49,25 +49,25 @@ impl Files {
         &mut self,
         fs: &Fs,
         who: &Credentials,
-        operation: &Operation<'_>,
+        operation: &Call<'_>,
     ) -> Result<Answer> {
         let at = |path| At::root(who, str::as_bytes(path));
         match *operation {
-            Operation::Open(slot, path, flags, mode) => {
+            Call::Open(slot, path, flags, mode) => {
                 let file = fs.open(at(path), flags, mode).await?;
                 if let Some(old) = self.0.insert(slot, file) {
                     fs.close(&old).await?;
                 }
             }
-            Operation::OpenClose(path, flags, mode) => {
+            Call::OpenClose(path, flags, mode) => {
                 let file = fs.open(at(path), flags, mode).await?;
                 fs.close(&file).await?;
             }
-            Operation::Close(slot) => {
+            Call::Close(slot) => {
                 let file = self.0.remove(&slot).ok_or(Errno::BADF)?;
                 fs.close(&file).await?;
             }
-            Operation::Read(slot, offset, len) => {
+            Call::Read(slot, offset, len) => {
                 let (file, mut buffer) = (self.file(slot)?, vec![0xee; len]);
                 // As the client does it.
                 let read = match file.try_read(offset, &mut buffer) {
@@ -77,100 +77,100 @@ impl Files {
                 buffer.truncate(read);
                 return Ok(Answer::Bytes(buffer));
             }
-            Operation::Write(slot, offset, data) => {
+            Call::Write(slot, offset, data) => {
                 fs.write(self.file(slot)?, offset, data).await?;
                 return Ok(Answer::Number(data.len() as u64));
             }
-            Operation::Append(slot, data) => {
+            Call::Append(slot, data) => {
                 let offset = fs.append(self.file(slot)?, data).await?;
                 return Ok(Answer::Number(offset));
             }
-            Operation::WriteAtomic(slot, ranges, durable) => {
+            Call::WriteAtomic(slot, ranges, durable) => {
                 fs.write_atomic(self.file(slot)?, ranges, durable).await?;
             }
-            Operation::CopyRange(from, offset, to, place, len) => {
+            Call::CopyRange(from, offset, to, place, len) => {
                 let (from, to) = (self.file(from)?, self.file(to)?);
                 let copied = fs.copy_range(from, offset, to, place, len).await?;
                 return Ok(Answer::Number(copied));
             }
-            Operation::Truncate(path, size) => fs.truncate(at(path), size).await?,
-            Operation::Ftruncate(slot, size) => fs.ftruncate(self.file(slot)?, size).await?,
-            Operation::Fallocate(slot, flags, offset, len) => {
+            Call::Truncate(path, size) => fs.truncate(at(path), size).await?,
+            Call::Ftruncate(slot, size) => fs.ftruncate(self.file(slot)?, size).await?,
+            Call::Fallocate(slot, flags, offset, len) => {
                 fs.allocate(self.file(slot)?, flags, offset, len).await?;
             }
-            Operation::SeekData(slot, offset) => {
+            Call::SeekData(slot, offset) => {
                 let found = fs.next_data(self.file(slot)?, offset).await?;
                 return Ok(Answer::Number(found));
             }
-            Operation::SeekHole(slot, offset) => {
+            Call::SeekHole(slot, offset) => {
                 let found = fs.next_hole(self.file(slot)?, offset).await?;
                 return Ok(Answer::Number(found));
             }
-            Operation::Fsync(slot) => fs.fsync(self.file(slot)?).await?,
-            Operation::Syncfs => fs.syncfs().await?,
-            Operation::Flock(slot) => {
+            Call::Fsync(slot) => fs.fsync(self.file(slot)?).await?,
+            Call::Syncfs => fs.syncfs().await?,
+            Call::Flock(slot) => {
                 let lock = FlockOperation::Shared { wait: false };
                 fs.flock(self.file(slot)?, lock).await?;
             }
-            Operation::Mkdir(path, mode) => drop(fs.mkdir(at(path), mode).await?),
-            Operation::Mknod(path, kind, mode, device) => {
+            Call::Mkdir(path, mode) => drop(fs.mkdir(at(path), mode).await?),
+            Call::Mknod(path, kind, mode, device) => {
                 fs.mknod(at(path), kind, mode, device).await?;
             }
-            Operation::Symlink(target, path) => {
+            Call::Symlink(target, path) => {
                 fs.symlink(target.as_bytes(), at(path)).await?;
             }
-            Operation::Readlink(path) => return Ok(Answer::Bytes(fs.read_link(at(path)).await?)),
-            Operation::Link(from, follow, to) => drop(fs.link(at(from), follow, at(to)).await?),
-            Operation::Unlink(path) => fs.unlink(at(path)).await?,
-            Operation::Rmdir(path) => fs.rmdir(at(path)).await?,
-            Operation::Rename(from, to, flags) => fs.rename(at(from), at(to), flags).await?,
-            Operation::List(path, flags) => {
+            Call::Readlink(path) => return Ok(Answer::Bytes(fs.read_link(at(path)).await?)),
+            Call::Link(from, follow, to) => drop(fs.link(at(from), follow, at(to)).await?),
+            Call::Unlink(path) => fs.unlink(at(path)).await?,
+            Call::Rmdir(path) => fs.rmdir(at(path)).await?,
+            Call::Rename(from, to, flags) => fs.rename(at(from), at(to), flags).await?,
+            Call::List(path, flags) => {
                 let flags = OpenFlags::DIRECTORY | flags;
                 let directory = fs.open(at(path), flags, 0).await?;
                 let entries = entries(fs, &directory).await;
                 fs.close(&directory).await?;
                 return entries;
             }
-            Operation::Readdir(slot) => return entries(fs, self.file(slot)?).await,
-            Operation::Stat(path, follow) => return Ok(node(&fs.stat(at(path), follow).await?)),
-            Operation::Fstat(slot) => return Ok(node(&fs.fstat(self.file(slot)?).await?)),
-            Operation::Access(path, follow, wanted) => {
+            Call::Readdir(slot) => return entries(fs, self.file(slot)?).await,
+            Call::Stat(path, follow) => return Ok(node(&fs.stat(at(path), follow).await?)),
+            Call::Fstat(slot) => return Ok(node(&fs.fstat(self.file(slot)?).await?)),
+            Call::Access(path, follow, wanted) => {
                 fs.access(at(path), follow, wanted).await?;
             }
-            Operation::Chmod(path, follow, mode) => fs.set_mode(at(path), follow, mode).await?,
-            Operation::Fchmod(slot, mode) => fs.fset_mode(self.file(slot)?, mode).await?,
-            Operation::Chown(path, follow, uid, gid) => {
+            Call::Chmod(path, follow, mode) => fs.set_mode(at(path), follow, mode).await?,
+            Call::Fchmod(slot, mode) => fs.fset_mode(self.file(slot)?, mode).await?,
+            Call::Chown(path, follow, uid, gid) => {
                 fs.set_owner(at(path), follow, uid, gid).await?;
             }
-            Operation::Fchown(slot, uid, gid) => {
+            Call::Fchown(slot, uid, gid) => {
                 fs.fset_owner(self.file(slot)?, uid, gid).await?;
             }
-            Operation::Utimens(path, follow, accessed, modified) => {
+            Call::Utimens(path, follow, accessed, modified) => {
                 fs.set_times(at(path), follow, accessed, modified).await?;
             }
-            Operation::Futimens(slot, accessed, modified) => {
+            Call::Futimens(slot, accessed, modified) => {
                 fs.fset_times(self.file(slot)?, accessed, modified).await?;
             }
-            Operation::Getxattr(path, follow, name) => {
+            Call::Getxattr(path, follow, name) => {
                 let value = fs.xattr_get(at(path), follow, name.as_bytes()).await?;
                 return Ok(Answer::Bytes(value));
             }
-            Operation::Fgetxattr(slot, name) => {
+            Call::Fgetxattr(slot, name) => {
                 let value = fs.fxattr_get(self.file(slot)?, name.as_bytes()).await?;
                 return Ok(Answer::Bytes(value));
             }
-            Operation::Setxattr(path, follow, name, value, mode) => {
+            Call::Setxattr(path, follow, name, value, mode) => {
                 let name = name.as_bytes();
                 fs.xattr_set(at(path), follow, name, value, mode).await?;
             }
-            Operation::Fsetxattr(slot, name, value) => {
+            Call::Fsetxattr(slot, name, value) => {
                 let (file, name) = (self.file(slot)?, name.as_bytes());
                 fs.fxattr_set(file, name, value, XattrMode::Any).await?;
             }
-            Operation::Removexattr(path, follow, name) => {
+            Call::Removexattr(path, follow, name) => {
                 fs.xattr_remove(at(path), follow, name.as_bytes()).await?;
             }
-            Operation::Listxattr(path, follow) => {
+            Call::Listxattr(path, follow) => {
                 let names = fs.xattr_list(at(path), follow).await?;
                 let mut names: Vec<String> = names.iter().map(|name| text(name)).collect();
                 names.sort_unstable();

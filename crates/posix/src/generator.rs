@@ -5,7 +5,7 @@ use adit_base::random::Prng;
 use adit_fs::{
     Access, AllocateFlags, FileKind, Follow, OpenFlags, RenameFlags, SetTime, XattrMode,
 };
-use adit_operations::Operation;
+use adit_operations::Call;
 use bumpalo::Bump;
 
 /// Who calls: user, group, supplementary groups.
@@ -194,7 +194,7 @@ impl<'a> Generator<'a> {
     }
 
     /// The next operation, and who performs it.
-    pub(crate) fn next(&mut self) -> (usize, Operation<'a>) {
+    pub(crate) fn next(&mut self) -> (usize, Call<'a>) {
         let who = if self.chance(2) {
             0
         } else {
@@ -202,9 +202,9 @@ impl<'a> Generator<'a> {
         };
         let at = self.below(SLOTS);
         let operation = match self.below(100) {
-            0..16 => Operation::Open(at, self.path(), self.open_flags(), self.mode()),
-            16..18 => Operation::Close(at),
-            18..23 => Operation::Read(at, self.offset(), self.below(10_000)),
+            0..16 => Call::Open(at, self.path(), self.open_flags(), self.mode()),
+            16..18 => Call::Close(at),
+            18..23 => Call::Read(at, self.offset(), self.below(10_000)),
             23..31 => {
                 let len = self.below(10_000);
                 // A write that crosses the end of the largest file is refused here, and cut short
@@ -215,10 +215,10 @@ impl<'a> Generator<'a> {
                     _ => self.offset(),
                 };
                 let byte = self.below(256) as u8;
-                Operation::Write(at, offset, self.bytes(len, byte))
+                Call::Write(at, offset, self.bytes(len, byte))
             }
-            31..33 => Operation::Truncate(self.path(), self.size()),
-            33..35 => Operation::Ftruncate(at, self.size()),
+            31..33 => Call::Truncate(self.path(), self.size()),
+            33..35 => Call::Ftruncate(at, self.size()),
             35..38 => {
                 let flags = self.pick(&[
                     AllocateFlags::empty(),
@@ -229,10 +229,10 @@ impl<'a> Generator<'a> {
                     AllocateFlags::ZERO_RANGE | AllocateFlags::KEEP_SIZE,
                 ]);
                 let from = self.below(200_000) as u64;
-                Operation::Fallocate(at, flags, from, self.below(100_000) as u64)
+                Call::Fallocate(at, flags, from, self.below(100_000) as u64)
             }
-            38 => Operation::Fsync(at),
-            39..47 => Operation::Mkdir(self.path(), self.mode()),
+            38 => Call::Fsync(at),
+            39..47 => Call::Mkdir(self.path(), self.mode()),
             47..49 => {
                 let kinds = [
                     FileKind::File,
@@ -241,13 +241,13 @@ impl<'a> Generator<'a> {
                     FileKind::CharDevice,
                     FileKind::BlockDevice,
                 ];
-                Operation::Mknod(self.path(), self.pick(&kinds), self.mode(), 0x0103)
+                Call::Mknod(self.path(), self.pick(&kinds), self.mode(), 0x0103)
             }
-            49..52 => Operation::Rmdir(self.path()),
-            52..56 => Operation::Unlink(self.path()),
+            49..52 => Call::Rmdir(self.path()),
+            52..56 => Call::Unlink(self.path()),
             56..60 => {
                 let (from, to) = (self.path(), self.path());
-                Operation::Link(from, self.follow(3), to)
+                Call::Link(from, self.follow(3), to)
             }
             60..64 => {
                 let target = match self.below(12) {
@@ -258,9 +258,9 @@ impl<'a> Generator<'a> {
                     1 => "",
                     _ => self.path(),
                 };
-                Operation::Symlink(target, self.path())
+                Call::Symlink(target, self.path())
             }
-            64 => Operation::Readlink(self.path()),
+            64 => Call::Readlink(self.path()),
             65..72 => {
                 let flags = self.pick(&[
                     RenameFlags::empty(),
@@ -269,35 +269,35 @@ impl<'a> Generator<'a> {
                     RenameFlags::NO_REPLACE,
                     RenameFlags::EXCHANGE,
                 ]);
-                Operation::Rename(self.path(), self.path(), flags)
+                Call::Rename(self.path(), self.path(), flags)
             }
-            72..76 => Operation::Chmod(self.path(), Follow::Yes, self.mode()),
-            76 => Operation::Fchmod(at, self.mode()),
+            72..76 => Call::Chmod(self.path(), Follow::Yes, self.mode()),
+            76 => Call::Fchmod(at, self.mode()),
             77..81 => {
                 let (path, uid, gid) = (self.path(), self.id(), self.id());
-                Operation::Chown(path, self.follow(2), uid, gid)
+                Call::Chown(path, self.follow(2), uid, gid)
             }
             81..84 => {
                 let (path, accessed, modified) = (self.path(), self.time(), self.time());
-                Operation::Utimens(path, self.follow(2), accessed, modified)
+                Call::Utimens(path, self.follow(2), accessed, modified)
             }
             84..87 => {
                 let path = self.path();
                 let wanted = Access::from_bits_truncate(self.below(8) as u32);
-                Operation::Access(path, Follow::Yes, wanted)
+                Call::Access(path, Follow::Yes, wanted)
             }
-            87..90 => Operation::Stat(self.path(), self.follow(2)),
-            90 => Operation::Fstat(at),
-            91..93 => Operation::List(self.path(), OpenFlags::empty()),
+            87..90 => Call::Stat(self.path(), self.follow(2)),
+            90 => Call::Fstat(at),
+            91..93 => Call::List(self.path(), OpenFlags::empty()),
             93..96 => {
                 let (any, create) = (XattrMode::Any, XattrMode::Create);
                 let mode = self.pick(&[any, any, create, XattrMode::Replace]);
                 let (path, name, len) = (self.path(), self.xattr(), self.below(60));
-                Operation::Setxattr(path, Follow::No, name, self.bytes(len, 7), mode)
+                Call::Setxattr(path, Follow::No, name, self.bytes(len, 7), mode)
             }
-            96 | 97 => Operation::Getxattr(self.path(), Follow::No, self.xattr()),
-            98 => Operation::Listxattr(self.path(), Follow::No),
-            _ => Operation::Removexattr(self.path(), Follow::No, self.xattr()),
+            96 | 97 => Call::Getxattr(self.path(), Follow::No, self.xattr()),
+            98 => Call::Listxattr(self.path(), Follow::No),
+            _ => Call::Removexattr(self.path(), Follow::No, self.xattr()),
         };
         (who, operation)
     }

@@ -10,7 +10,7 @@ mod touched;
 
 use adit_base::Errno;
 use adit_fs::{Credentials, FileKind, Follow, OpenFlags};
-use adit_operations::{Answer, Files, Kernel, Node, Operation, Outcome, Target};
+use adit_operations::{Answer, Call, Files, Kernel, Node, Outcome, Target};
 use clap::Parser;
 use generator::{Generator, PEOPLE, SLOTS};
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ struct Library {
 }
 
 impl Target for Library {
-    fn perform(&mut self, who: &Credentials, operation: &Operation<'_>) -> Outcome {
+    fn perform(&mut self, who: &Credentials, operation: &Call<'_>) -> Outcome {
         let done = (self.volume).run(|fs| self.files.perform(fs, who, operation));
         done.map_err(|error| error.errno())
     }
@@ -157,20 +157,20 @@ impl Side {
     /// Removes everything, and gives the root the attributes that all begin with.
     fn level(&mut self, root: &Credentials) {
         let mut perform = |operation| drop(self.target.perform(root, &operation));
-        (0..SLOTS).for_each(|slot| perform(Operation::Close(slot)));
-        perform(Operation::Rmdir("/lost+found"));
+        (0..SLOTS).for_each(|slot| perform(Call::Close(slot)));
+        perform(Call::Rmdir("/lost+found"));
         // What is below a directory comes behind it.
         for (path, node) in self.target.tree(root).iter().rev() {
             let _ = match node.is(FileKind::Directory) {
-                true => self.target.perform(root, &Operation::Rmdir(path)),
-                false => self.target.perform(root, &Operation::Unlink(path)),
+                true => self.target.perform(root, &Call::Rmdir(path)),
+                false => self.target.perform(root, &Call::Unlink(path)),
             };
         }
         let mut perform = |operation| drop(self.target.perform(root, &operation));
-        perform(Operation::Chown("/", Follow::Yes, Some(0), Some(0)));
-        perform(Operation::Chmod("/", Follow::Yes, 0o777));
+        perform(Call::Chown("/", Follow::Yes, Some(0), Some(0)));
+        perform(Call::Chmod("/", Follow::Yes, 0o777));
         for name in ["user.a", "user.b", "trusted.a", "security.a"] {
-            perform(Operation::Removexattr("/", Follow::No, name));
+            perform(Call::Removexattr("/", Follow::No, name));
         }
     }
 
@@ -227,22 +227,22 @@ fn same_tree(name: &str, seed: u64, right: &Everything, found: &Everything) -> b
 }
 
 /// The intended differences, each with its reason; docs/posix.md has them in words.
-fn excused(operation: &Operation<'_>, right: &Observed, found: &Observed) -> bool {
+fn excused(operation: &Call<'_>, right: &Observed, found: &Observed) -> bool {
     match (operation, &right.0, &found.0) {
         // A device on a file system without devices: the library has none anywhere.
-        (Operation::Open(..), Err(Errno::ACCESS), Err(Errno::NXIO)) => true,
-        (Operation::Open(_, _, flags, _), Err(Errno::ACCESS), Err(Errno::PERM)) => {
+        (Call::Open(..), Err(Errno::ACCESS), Err(Errno::NXIO)) => true,
+        (Call::Open(_, _, flags, _), Err(Errno::ACCESS), Err(Errno::PERM)) => {
             flags.contains(OpenFlags::NOATIME)
         }
         // Linux protects what others put into a sticky directory from O_CREAT, a link that isn't
         // followed too.
-        (Operation::Open(..), Err(Errno::ACCESS), Err(Errno::LOOP)) => true,
+        (Call::Open(..), Err(Errno::ACCESS), Err(Errno::LOOP)) => true,
         // Setting an attribute to the value that it has is no change to ext4.
-        (Operation::Setxattr(..), Ok(_), Ok(_)) => true,
+        (Call::Setxattr(..), Ok(_), Ok(_)) => true,
         // Nothing to change: the kernel doesn't ask the mount.
-        (Operation::Chown(_, _, None, None), Ok(_), Ok(_)) => true,
+        (Call::Chown(_, _, None, None), Ok(_), Ok(_)) => true,
         // Of two reasons to fail, the name that is too long is found first.
-        (Operation::Rename(..) | Operation::Link(..), Err(_), Err(Errno::NAMETOOLONG)) => true,
+        (Call::Rename(..) | Call::Link(..), Err(_), Err(Errno::NAMETOOLONG)) => true,
         _ => false,
     }
 }

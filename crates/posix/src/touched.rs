@@ -2,7 +2,7 @@
 //! in.
 
 use adit_fs::Credentials;
-use adit_operations::{Answer, Node, Operation, Outcome, Target};
+use adit_operations::{Answer, Call, Node, Outcome, Target};
 
 /// Did modification and change time change? None where that can't be known: there was, or is,
 /// something else, or the time was that of the clock's tick already.
@@ -60,7 +60,7 @@ pub(crate) fn observe(
     target: &mut dyn Target,
     root: &Credentials,
     who: &Credentials,
-    operation: &Operation<'_>,
+    operation: &Call<'_>,
 ) -> Observed {
     let names: Vec<String> = (operation.paths().into_iter())
         .filter(|path| !path.is_empty())

@@ -5,8 +5,8 @@
 //! to inode, content is a vector of bytes and the edits that made it. Version `n` is what the first
 //! `n` operations left; a crash may leave an earlier one, and `oracle.rs` says which.
 
+use crate::namespace::remove;
 pub use crate::namespace::{Id, Inode, Kind, Namespace};
-use crate::namespace::{remove, swap, take_tree};
 use crate::op::{Name, Numbered, Op, SLOTS, stamped};
 use adit_fs::{AllocateFlags, OpenFlags, RenameFlags};
 use std::collections::BTreeMap;
@@ -133,29 +133,16 @@ impl Model {
 
     /// What lies at a path, if its parents are directories.
     fn find(&self, path: &str) -> Option<Id> {
-        self.latest().names.get(path).copied()
+        self.latest().find(path)
     }
 
     fn kind(&self, id: Id) -> Kind {
-        self.latest().inodes[&id].kind
+        self.latest().kind(id)
     }
 
-    /// Whether a name could be made here.
-    fn has_parent(&self, path: &str) -> bool {
-        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-        crate::op::owner(parent).is_none()
-            || self
-                .find(parent)
-                .is_some_and(|id| self.kind(id) == Kind::Directory)
-    }
-
-    fn is_empty(&self, path: &str) -> bool {
-        let inside = format!("{path}/");
-        !self
-            .latest()
-            .names
-            .keys()
-            .any(|name| name.starts_with(&inside))
+    /// As `find`, unless it is of this kind.
+    fn find_but(&self, path: &str, kind: Kind) -> Option<Id> {
+        self.find(path).filter(|id| self.kind(*id) != kind)
     }
 
     fn links(&self, id: Id) -> usize {
@@ -182,6 +169,7 @@ impl Model {
         let mut after = before.clone();
         let version = self.current() + 1;
         let expected = self.change(op, answer, failed, version, &mut after);
+        let expected = expected.unwrap_or(Expected::Failure);
         let namespace = match failed || after == before {
             true => self.versions[version - 1].clone(),
             false => Rc::new(after),
@@ -193,6 +181,7 @@ impl Model {
         expected
     }
 
+    /// None: it should fail.
     fn change(
         &mut self,
         Numbered { number, op }: &Numbered,
@@ -200,11 +189,12 @@ impl Model {
         failed: bool,
         version: usize,
         after: &mut Namespace,
-    ) -> Expected {
+    ) -> Option<Expected> {
         use Expected::{Either, Failure, Success};
         let path = |name: &Name| name.path(self.task);
         let when = |holds: bool| if holds { Success } else { Failure };
-        match op {
+        let failure = failed.then_some(answer).flatten();
+        Some(match op {
             Op::Open { slot, name, flags } => {
                 let (create, exclusive) = (OpenFlags::CREATE, OpenFlags::EXCLUSIVE);
                 let path = path(name);
@@ -213,29 +203,17 @@ impl Model {
                     Some(id) => {
                         when(self.kind(id) == Kind::File && !flags.contains(create | exclusive))
                     }
-                    None => when(flags.contains(create) && self.has_parent(&path)),
+                    None => when(flags.contains(create) && self.latest().has_parent(&path)),
                 };
                 if failed || expected == Failure {
                     // As the application does it: what was open in the slot was closed before.
                     self.slots[*slot] = None;
-                    return expected;
+                    return Some(expected);
                 }
-                let id = found.unwrap_or_else(|| {
-                    let id = self.next_id;
-                    self.next_id += 1;
-                    let inode = Inode {
-                        kind: Kind::File,
-                        mode: 0o644,
-                        xattrs: BTreeMap::new(),
-                        target: String::new(),
-                    };
-                    after.inodes.insert(id, inode);
-                    after.names.insert(path, id);
-                    self.named.insert(id, version);
-                    self.attributed.insert(id, version);
-                    self.files.insert(id, File::default());
-                    id
-                });
+                let id = match found {
+                    Some(id) => id,
+                    None => self.make(path, Kind::File, version, after)?,
+                };
                 if found.is_some() && flags.contains(OpenFlags::TRUNCATE) {
                     self.edit(id, 0, Vec::new(), false);
                 }
@@ -247,28 +225,18 @@ impl Model {
                 when(open.is_some())
             }
             Op::Write { slot, offset, len } => {
-                let Some(handle) = self.handle(*slot) else {
-                    return Failure;
-                };
+                let handle = self.handle(*slot)?;
                 let size = self.file(handle.id).now.len() as u64;
                 let offset = match (handle.is(OpenFlags::APPEND), answer) {
                     (true, Some(Answer::At(at))) => *at,
                     (true, _) => size,
                     _ => *offset,
                 };
-                self.write(
-                    handle,
-                    *number,
-                    offset,
-                    *len,
-                    failed.then_some(answer).flatten(),
-                );
+                self.write(handle, *number, offset, *len, failure);
                 Success
             }
             Op::Append { slot, len } => {
-                let Some(handle) = self.handle(*slot) else {
-                    return Failure;
-                };
+                let handle = self.handle(*slot)?;
                 let size = self.file(handle.id).now.len() as u64;
                 let at = match answer {
                     Some(Answer::At(at)) => *at,
@@ -278,13 +246,7 @@ impl Model {
                     None if at != size => Failure,
                     _ => Success,
                 };
-                self.write(
-                    handle,
-                    *number,
-                    at,
-                    *len,
-                    failed.then_some(answer).flatten(),
-                );
+                self.write(handle, *number, at, *len, failure);
                 expected
             }
             Op::Atomic {
@@ -292,11 +254,9 @@ impl Model {
                 ranges,
                 durable,
             } => {
-                let Some(handle) = self.handle(*slot) else {
-                    return Failure;
-                };
+                let handle = self.handle(*slot)?;
                 if handle.is(OpenFlags::APPEND) {
-                    return Failure;
+                    return None;
                 }
                 if failed {
                     // Bounds on holes are the store's own; then nothing may have changed. It may be
@@ -304,7 +264,7 @@ impl Model {
                     if no_effect(answer)
                         && !(is_late(answer) && (*durable || handle.is(OpenFlags::DSYNC)))
                     {
-                        return Either;
+                        return Some(Either);
                     }
                     let file = self.file(handle.id);
                     let edits = file.edits.len();
@@ -325,11 +285,9 @@ impl Model {
                 if failed { Either } else { Success }
             }
             Op::Truncate { slot, size } => {
-                let Some(handle) = self.handle(*slot) else {
-                    return Failure;
-                };
+                let handle = self.handle(*slot)?;
                 if failed && !self.may_be_there(handle.id, answer, false) {
-                    return Success;
+                    return Some(Success);
                 }
                 self.edit(handle.id, *size, Vec::new(), false);
                 Success
@@ -340,11 +298,9 @@ impl Model {
                 offset,
                 len,
             } => {
-                let Some(handle) = self.handle(*slot) else {
-                    return Failure;
-                };
+                let handle = self.handle(*slot)?;
                 if failed && !self.may_be_there(handle.id, answer, false) {
-                    return Success;
+                    return Some(Success);
                 }
                 let size = self.file(handle.id).now.len() as u64;
                 let grown = size.max(offset + len);
@@ -370,11 +326,9 @@ impl Model {
                 to_offset,
                 len,
             } => {
-                let (Some(source), Some(target)) = (self.handle(*from), self.handle(*to)) else {
-                    return Failure;
-                };
+                let (source, target) = (self.handle(*from)?, self.handle(*to)?);
                 if target.is(OpenFlags::APPEND) {
-                    return Failure;
+                    return None;
                 }
                 let content = &self.file(source.id).now;
                 let start = (*from_offset as usize).min(content.len());
@@ -390,14 +344,14 @@ impl Model {
                 let nothing = matches!(answer, Some(Answer::Copied(0)))
                     && self.file(source.id).uncertain.is_some();
                 if overlaps && !nothing {
-                    return if failed { Either } else { Failure };
+                    return failed.then_some(Either);
                 }
                 if failed && !self.may_be_there(target.id, answer, false) {
-                    return Success;
+                    return Some(Success);
                 }
                 if let Some(Answer::Copied(count)) = answer {
                     if *count as usize > bytes.len() {
-                        return Failure;
+                        return None;
                     }
                     bytes.truncate(*count as usize);
                 }
@@ -409,9 +363,7 @@ impl Model {
                 Success
             }
             Op::Read { slot, offset, len } => {
-                let Some(handle) = self.handle(*slot) else {
-                    return Failure;
-                };
+                let handle = self.handle(*slot)?;
                 let file = self.file(handle.id);
                 let start = (*offset as usize).min(file.now.len());
                 let end = ((offset + len) as usize).min(file.now.len());
@@ -430,14 +382,20 @@ impl Model {
                 when(found.is_some_and(|id| self.kind(id) == Kind::Directory))
             }
             Op::SyncAll | Op::Checkpoint | Op::Idle { .. } => Success,
-            Op::Mkdir { name } => self.make(path(name), Kind::Directory, version, after),
-            Op::Symlink { name } => self.make(path(name), Kind::Symlink, version, after),
+            Op::Mkdir { name } => {
+                self.make(path(name), Kind::Directory, version, after)?;
+                Success
+            }
+            Op::Symlink { name } => {
+                self.make(path(name), Kind::Symlink, version, after)?;
+                Success
+            }
             Op::Rmdir { name } => {
                 let path = path(name);
                 let found = self
                     .find(&path)
                     .filter(|id| self.kind(*id) == Kind::Directory);
-                let expected = when(found.is_some() && self.is_empty(&path));
+                let expected = when(found.is_some() && self.latest().is_empty(&path));
                 if expected == Success {
                     remove(after, &path);
                 }
@@ -445,9 +403,7 @@ impl Model {
             }
             Op::Unlink { name } => {
                 let path = path(name);
-                let found = self
-                    .find(&path)
-                    .filter(|id| self.kind(*id) != Kind::Directory);
+                let found = self.find_but(&path, Kind::Directory);
                 if found.is_some() {
                     remove(after, &path);
                 }
@@ -455,13 +411,9 @@ impl Model {
             }
             Op::Link { name, to } => {
                 let (path, to) = (path(name), path(to));
-                let found = self
-                    .find(&path)
-                    .filter(|id| self.kind(*id) != Kind::Directory);
-                let Some(id) = found.filter(|_| self.find(&to).is_none() && self.has_parent(&to))
-                else {
-                    return Failure;
-                };
+                let found = self.find_but(&path, Kind::Directory);
+                let id =
+                    found.filter(|_| self.find(&to).is_none() && self.latest().has_parent(&to))?;
                 after.names.insert(to, id);
                 if !failed {
                     self.named.insert(id, version);
@@ -470,17 +422,14 @@ impl Model {
             }
             Op::Rename { name, to, flags } => {
                 let (from, to) = (path(name), path(to));
-                let expected = self.rename(&from, &to, *flags, after);
-                if expected == Success && !failed && from != to {
+                let renamed = after.rename(&from, &to, *flags);
+                if renamed && !failed && from != to {
                     self.note_renamed(&from, &to, *flags, version);
                 }
-                expected
+                when(renamed)
             }
             Op::SetMode { name, mode } => {
-                let found = self
-                    .find(&path(name))
-                    .filter(|id| self.kind(*id) != Kind::Symlink);
-                let Some(id) = found else { return Failure };
+                let id = self.find_but(&path(name), Kind::Symlink)?;
                 if let Some(inode) = after.inodes.get_mut(&id) {
                     inode.mode = *mode;
                 }
@@ -490,10 +439,7 @@ impl Model {
                 Success
             }
             Op::SetXattr { name, key, len } => {
-                let found = self
-                    .find(&path(name))
-                    .filter(|id| self.kind(*id) != Kind::Symlink);
-                let Some(id) = found else { return Failure };
+                let id = self.find_but(&path(name), Kind::Symlink)?;
                 let mut total = 0;
                 if let Some(inode) = after.inodes.get_mut(&id) {
                     inode.xattrs.insert(*key, stamped(*number, 0, *len));
@@ -506,10 +452,7 @@ impl Model {
                 if total > 3500 { Either } else { Success }
             }
             Op::RemoveXattr { name, key } => {
-                let found = self
-                    .find(&path(name))
-                    .filter(|id| self.kind(*id) != Kind::Symlink);
-                let Some(id) = found else { return Failure };
+                let id = self.find_but(&path(name), Kind::Symlink)?;
                 let inode = after.inodes.get_mut(&id);
                 let removed = inode.is_some_and(|inode| inode.xattrs.remove(key).is_some());
                 if removed && !failed {
@@ -517,82 +460,41 @@ impl Model {
                 }
                 when(removed)
             }
-        }
+        })
     }
 
+    /// Makes an inode; None if the name can't be made.
     fn make(
         &mut self,
         path: String,
         kind: Kind,
         version: usize,
         after: &mut Namespace,
-    ) -> Expected {
-        if self.find(&path).is_some() || !self.has_parent(&path) {
-            return Expected::Failure;
+    ) -> Option<Id> {
+        if self.find(&path).is_some() || !self.latest().has_parent(&path) {
+            return None;
         }
         let id = self.next_id;
         self.next_id += 1;
+        let (mode, target) = match kind {
+            Kind::File => (0o644, String::new()),
+            Kind::Directory => (0o755, String::new()),
+            Kind::Symlink => (0o777, crate::perform::target(&path)),
+        };
         let inode = Inode {
             kind,
-            mode: if kind == Kind::Directory {
-                0o755
-            } else {
-                0o777
-            },
+            mode,
             xattrs: BTreeMap::new(),
-            target: match kind {
-                Kind::Symlink => crate::perform::target(&path),
-                _ => String::new(),
-            },
+            target,
         };
         after.inodes.insert(id, inode);
         after.names.insert(path, id);
         self.named.insert(id, version);
         self.attributed.insert(id, version);
-        Expected::Success
-    }
-
-    fn rename(&self, from: &str, to: &str, flags: RenameFlags, after: &mut Namespace) -> Expected {
-        use Expected::{Failure, Success};
-        let Some(source) = self.find(from) else {
-            return Failure;
-        };
-        if !self.has_parent(to) {
-            return Failure;
+        if kind == Kind::File {
+            self.files.insert(id, File::default());
         }
-        let target = self.find(to);
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let exclusive = flags.contains(RenameFlags::NO_REPLACE);
-        if exclusive && target.is_some() || exchange && target.is_none() {
-            return Failure;
-        }
-        if target == Some(source) {
-            return Success; // two names of one inode, or one name: nothing happens
-        }
-        let is_directory = self.kind(source) == Kind::Directory;
-        if is_directory && to.starts_with(&format!("{from}/")) {
-            return Failure;
-        }
-        if exchange {
-            let other = target.expect("checked above");
-            if self.kind(other) == Kind::Directory && from.starts_with(&format!("{to}/")) {
-                return Failure;
-            }
-            swap(after, from, to);
-            return Success;
-        }
-        if let Some(target) = target {
-            let onto_directory = self.kind(target) == Kind::Directory;
-            if onto_directory != is_directory || onto_directory && !self.is_empty(to) {
-                return Failure;
-            }
-            remove(after, to);
-        }
-        let moved: Vec<(String, Id)> = take_tree(after, from);
-        for (rest, id) in moved {
-            after.names.insert(format!("{to}{rest}"), id);
-        }
-        Success
+        Some(id)
     }
 
     fn note_renamed(&mut self, from: &str, to: &str, flags: RenameFlags, version: usize) {

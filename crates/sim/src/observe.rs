@@ -1,4 +1,4 @@
-//! Everything that a mounted volume shows: names, attributes, content.
+//! Everything that an open volume shows: names, attributes, content.
 
 use crate::model::{Id, Inode, Kind, Namespace};
 use crate::op::owner;

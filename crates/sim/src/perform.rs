@@ -65,17 +65,19 @@ async fn carry_out(
             .as_deref()
             .ok_or(adit_base::Error::new(Errno::BADF))
     };
-    let path = |name: &crate::op::Name| name.path(task);
+    /// What a name of the task leads to, until the end of the statement.
+    macro_rules! at {
+        ($name:expr) => {
+            At::root(&who, $name.path(task).as_bytes())
+        };
+    }
     let mut answer = Answer::Done;
     match op {
         Op::Open { name, flags, .. } => {
             if let Some(old) = &taken {
                 fs.close(old).await?;
             }
-            let path = path(name);
-            let file = fs
-                .open(At::root(&who, path.as_bytes()), *flags, 0o644)
-                .await?;
+            let file = fs.open(at!(name), *flags, 0o644).await?;
             return Ok((answer, Some(file)));
         }
         Op::Close { .. } => {
@@ -147,64 +149,32 @@ async fn carry_out(
         Op::Fsync { slot } => fs.fsync(file(slot)?).await?,
         Op::Fdatasync { slot } => fs.fdatasync(file(slot)?).await?,
         Op::FsyncDirectory { name } => {
-            let path = path(name);
-            let at = At::root(&who, path.as_bytes());
-            let directory = fs.open(at, OpenFlags::DIRECTORY, 0).await?;
+            let directory = fs.open(at!(name), OpenFlags::DIRECTORY, 0).await?;
             let synced = fs.fsync(&directory).await;
             fs.close(&directory).await?;
             synced?;
         }
         Op::SyncAll => fs.syncfs().await?,
         Op::Checkpoint => fs.store().checkpoint().await?,
-        Op::Mkdir { name } => {
-            let path = path(name);
-            fs.mkdir(At::root(&who, path.as_bytes()), 0o755).await?;
-        }
-        Op::Rmdir { name } => {
-            let path = path(name);
-            fs.rmdir(At::root(&who, path.as_bytes())).await?;
-        }
-        Op::Unlink { name } => {
-            let path = path(name);
-            fs.unlink(At::root(&who, path.as_bytes())).await?;
-        }
-        Op::Link { name, to } => {
-            let (path, to) = (path(name), path(to));
-            let (from, to) = (
-                At::root(&who, path.as_bytes()),
-                At::root(&who, to.as_bytes()),
-            );
-            fs.link(from, Follow::No, to).await?;
-        }
-        Op::Rename { name, to, flags } => {
-            let (path, to) = (path(name), path(to));
-            let (from, to) = (
-                At::root(&who, path.as_bytes()),
-                At::root(&who, to.as_bytes()),
-            );
-            fs.rename(from, to, *flags).await?;
-        }
+        Op::Mkdir { name } => drop(fs.mkdir(at!(name), 0o755).await?),
+        Op::Rmdir { name } => fs.rmdir(at!(name)).await?,
+        Op::Unlink { name } => fs.unlink(at!(name)).await?,
+        Op::Link { name, to } => drop(fs.link(at!(name), Follow::No, at!(to)).await?),
+        Op::Rename { name, to, flags } => fs.rename(at!(name), at!(to), *flags).await?,
         Op::Symlink { name } => {
-            let path = path(name);
-            fs.symlink(target(&path).as_bytes(), At::root(&who, path.as_bytes()))
-                .await?;
+            let target = target(&name.path(task));
+            fs.symlink(target.as_bytes(), at!(name)).await?;
         }
-        Op::SetMode { name, mode } => {
-            let path = path(name);
-            fs.set_mode(At::root(&who, path.as_bytes()), Follow::No, *mode)
-                .await?;
-        }
+        Op::SetMode { name, mode } => fs.set_mode(at!(name), Follow::No, *mode).await?,
         Op::SetXattr { name, key, len } => {
-            let (path, value) = (path(name), stamped(number, 0, *len));
-            let at = At::root(&who, path.as_bytes());
-            let name = format!("user.{key}");
-            fs.xattr_set(at, Follow::No, name.as_bytes(), &value, XattrMode::Any)
+            let (key, value) = (format!("user.{key}"), stamped(number, 0, *len));
+            let (key, any) = (key.as_bytes(), XattrMode::Any);
+            fs.xattr_set(at!(name), Follow::No, key, &value, any)
                 .await?;
         }
         Op::RemoveXattr { name, key } => {
-            let path = path(name);
-            let at = At::root(&who, path.as_bytes());
-            fs.xattr_remove(at, Follow::No, format!("user.{key}").as_bytes())
+            let key = format!("user.{key}");
+            fs.xattr_remove(at!(name), Follow::No, key.as_bytes())
                 .await?;
         }
         Op::Idle { .. } => drop(fs.statfs().await?),

@@ -414,18 +414,13 @@ impl Runner<'_> {
             machine.note_sometimes();
         }
         if life.end == Crash::Closed {
-            self.finish(machine, working, tasks)?;
+            self.finish(working, tasks);
         }
         Ok(())
     }
 
     /// Waits for what is under way.
-    fn finish(
-        &mut self,
-        _machine: &Machine,
-        working: Vec<Working>,
-        tasks: &mut [Task],
-    ) -> std::result::Result<(), String> {
+    fn finish(&mut self, working: Vec<Working>, tasks: &mut [Task]) {
         for (number, task) in working.into_iter().enumerate() {
             let Some(handle) = task.pending else { continue };
             let answer = match handle.wait() {
@@ -436,7 +431,6 @@ impl Runner<'_> {
                 record.returned = Some((self.tick(), answer));
             }
         }
-        Ok(())
     }
 
     /// Whether operations answered what they should have.

@@ -117,6 +117,22 @@ impl Pen {
         }
     }
 
+    fn write(&mut self, slot: usize, offset: u64, len: u64) {
+        self.ops.push(Op::Write { slot, offset, len });
+    }
+
+    fn rename(&mut self, name: Name, to: Name) {
+        let flags = RenameFlags::empty();
+        self.ops.push(Op::Rename { name, to, flags });
+    }
+
+    /// An operation `times` of `of` times.
+    fn sometimes(&mut self, times: u64, of: u64, op: Op) {
+        if self.random.chance(times, of) {
+            self.ops.push(op);
+        }
+    }
+
     /// Everything, at random.
     fn mix(&mut self) {
         for _ in 0..8 + self.below(40) {
@@ -258,9 +274,7 @@ impl Pen {
         for _ in 0..5 + self.below(40) {
             let len = record + self.below(30);
             self.ops.push(Op::Append { slot, len });
-            if self.random.chance(4, 5) {
-                self.ops.push(Op::Fdatasync { slot });
-            }
+            self.sometimes(4, 5, Op::Fdatasync { slot });
         }
     }
 
@@ -272,14 +286,8 @@ impl Pen {
         let pages = 10 + self.below(20);
         let len = pages * 4096;
         for _ in 0..1 + self.below(4) {
-            self.ops.push(Op::Write {
-                slot,
-                offset: 0,
-                len,
-            });
-            if self.random.chance(3, 4) {
-                self.ops.push(Op::Fdatasync { slot });
-            }
+            self.write(slot, 0, len);
+            self.sometimes(3, 4, Op::Fdatasync { slot });
             let from = self.below(pages / 2) * 4096;
             self.ops.push(Op::Allocate {
                 slot,
@@ -287,9 +295,7 @@ impl Pen {
                 offset: from,
                 len: len - from,
             });
-            if self.random.chance(1, 4) {
-                self.ops.push(Op::Fdatasync { slot });
-            }
+            self.sometimes(1, 4, Op::Fdatasync { slot });
         }
     }
 
@@ -307,11 +313,7 @@ impl Pen {
         };
         self.open(other, other_name, CREATE);
         let pages = 4 + self.below(12);
-        self.ops.push(Op::Write {
-            slot,
-            offset: 0,
-            len: pages * 4096,
-        });
+        self.write(slot, 0, pages * 4096);
         for _ in 0..10 + self.below(40) {
             let page = self.below(pages);
             let (offset, len) = (
@@ -353,22 +355,10 @@ impl Pen {
         for _ in 0..1 + self.below(6) {
             self.open(slot, from, CREATE_EMPTY);
             let len = self.len();
-            self.ops.push(Op::Write {
-                slot,
-                offset: 0,
-                len,
-            });
-            if self.random.chance(1, 2) {
-                self.ops.push(Op::Fsync { slot });
-            }
-            self.ops.push(Op::Rename {
-                name: from,
-                to,
-                flags: RenameFlags::empty(),
-            });
-            if self.random.chance(1, 3) {
-                self.ops.push(Op::SyncAll);
-            }
+            self.write(slot, 0, len);
+            self.sometimes(1, 2, Op::Fsync { slot });
+            self.rename(from, to);
+            self.sometimes(1, 3, Op::SyncAll);
         }
     }
 
@@ -455,11 +445,7 @@ impl Pen {
             self.ops.push(Op::Append { slot: 1, len: 16 });
             self.ops.push(Op::Fsync { slot: 1 });
             self.ops.push(Op::Close { slot: 1 });
-            self.ops.push(Op::Rename {
-                name: aside,
-                to: current,
-                flags: RenameFlags::empty(),
-            });
+            self.rename(aside, current);
             self.ops.push(Op::FsyncDirectory { name: Name(3) });
             let old = if round % 2 == 0 { other } else { manifest };
             self.ops.push(Op::Unlink { name: old });
@@ -472,24 +458,14 @@ impl Pen {
             let (slot, name) = (self.slot(), self.name());
             self.open(slot, name, CREATE);
             let len = self.len();
-            self.ops.push(Op::Write {
-                slot,
-                offset: 0,
-                len,
-            });
-            if self.random.chance(1, 2) {
-                self.ops.push(Op::Fsync { slot });
-            }
+            self.write(slot, 0, len);
+            self.sometimes(1, 2, Op::Fsync { slot });
             self.ops.push(Op::Unlink { name });
             let (offset, len) = (self.offset(), self.len());
-            self.ops.push(Op::Write { slot, offset, len });
+            self.write(slot, offset, len);
             self.ops.push(Op::Read { slot, offset, len });
-            if self.random.chance(1, 2) {
-                self.ops.push(Op::Fsync { slot });
-            }
-            if self.random.chance(1, 2) {
-                self.ops.push(Op::Close { slot });
-            }
+            self.sometimes(1, 2, Op::Fsync { slot });
+            self.sometimes(1, 2, Op::Close { slot });
         }
     }
 
@@ -501,9 +477,7 @@ impl Pen {
             self.open(slot, name, CREATE);
             let len = 1 + self.below(3000);
             self.ops.push(Op::Append { slot, len });
-            if self.random.chance(1, 10) {
-                self.ops.push(Op::Fsync { slot });
-            }
+            self.sometimes(1, 10, Op::Fsync { slot });
         }
         for index in 0..count {
             if self.random.chance(1, 2) {
@@ -523,9 +497,7 @@ impl Pen {
                 let len = 20_000 + self.below(100_000);
                 self.ops.push(Op::Append { slot, len });
             }
-            if self.random.chance(1, 2) {
-                self.ops.push(Op::Fsync { slot });
-            }
+            self.sometimes(1, 2, Op::Fsync { slot });
         }
         for index in 0..8 {
             if self.random.chance(2, 3) {
@@ -537,9 +509,7 @@ impl Pen {
         for slot in 0..SLOTS {
             self.ops.push(Op::Close { slot });
         }
-        if self.random.chance(1, 2) {
-            self.ops.push(Op::SyncAll);
-        }
+        self.sometimes(1, 2, Op::SyncAll);
     }
 
     /// Pages with journaled bytes are freed, and others want them at once.
@@ -554,9 +524,7 @@ impl Pen {
             }
             self.ops.push(Op::Close { slot: 0 });
             self.ops.push(Op::Unlink { name: old });
-            if self.random.chance(1, 2) {
-                self.ops.push(Op::Checkpoint);
-            }
+            self.sometimes(1, 2, Op::Checkpoint);
             self.open(1, new, CREATE_EMPTY);
             let len = 4096 * (1 + self.below(12));
             self.ops.push(Op::Append { slot: 1, len });

@@ -129,7 +129,7 @@ impl MemoryPages {
         self.touched
     }
 
-    /// Makes every page absent, as after a mount.
+    /// Makes every page absent, as after an opening.
     pub fn forget(&mut self) {
         self.absent
             .borrow_mut()

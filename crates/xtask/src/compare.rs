@@ -30,14 +30,7 @@ pub(crate) const HELP: &str = "\
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let zram = Zram::claim()?;
     setup::run(PACKAGES)?;
-    process::run(process::cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "adit-cli",
-        "--package",
-        "adit-sqlite-bench",
-    ]))?;
+    process::build_release(&["adit-cli", "adit-sqlite-bench"])?;
     plugin::build(Profile::Release)?;
     zram.set_up(DEVICE_SIZE)?;
     let mut compare = Command::new(Profile::Release.program("adit"));

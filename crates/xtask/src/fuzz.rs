@@ -35,12 +35,7 @@ impl Options {
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
-                "--seconds" => {
-                    options.seconds = words
-                        .next()
-                        .and_then(|value| value.parse().ok())
-                        .ok_or(format!("{word} needs a number"))?;
-                }
+                "--seconds" => options.seconds = process::number(word, words.next())?,
                 "--stable" => options.stable = true,
                 name if options.target.is_none() && !name.starts_with('-') => {
                     options.target = Some(name.to_owned());

@@ -30,10 +30,7 @@ impl Options {
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let value = words
-                .next()
-                .and_then(|value| value.parse().ok())
-                .ok_or(format!("{word} needs a number"))?;
+            let value = process::number(word, words.next())?;
             match *word {
                 "--calls" => options.calls = value,
                 "--seed" => options.seed = value,
@@ -172,8 +169,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if !process::is_root() {
         return Err("run it as root: it mounts, and acts for several users".into());
     }
-    let build = ["build", "--release", "-p", "adit-cli", "-p", "adit-posix"];
-    process::run(process::cargo().args(build))?;
+    process::build_release(&["adit-cli", "adit-posix"])?;
     let target = process::target_directory();
     let ground = Ground {
         adit: target.join("release/adit"),

@@ -62,6 +62,19 @@ fn failed(command: &Command, how: impl std::fmt::Display) -> String {
     format!("`{}` failed: {how}", describe(command))
 }
 
+/// Builds packages for speed, in one command: one by one, cargo would choose features for each and
+/// compile shared layers again.
+pub(crate) fn build_release(packages: &[&str]) -> Outcome {
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
+    run(cargo().args(["build", "--release"]).args(packages))
+}
+
+/// The value of an option that is a number.
+pub(crate) fn number<T: std::str::FromStr>(option: &str, value: Option<&&str>) -> Outcome<T> {
+    let number = value.and_then(|value| value.parse().ok());
+    number.ok_or(format!("{option} needs a number"))
+}
+
 /// Runs to the end; output goes to the terminal.
 pub(crate) fn run(command: &mut Command) -> Outcome {
     println!("$ {}", describe(command));

@@ -9,9 +9,8 @@
 //! in the table, with its file and line. An empty table checks nothing.
 //!
 //! The test follows `mod` declarations from `lib.rs` and reads every `crate::…` and `super::…`
-//! path, in `use` and elsewhere. Code under `#[cfg(test)]` may use everything. A path names the
-//! room of what it uses, not a name that `lib.rs` re-exports: `crate::types::Stat`, not
-//! `crate::Stat`.
+//! path, in `use` and elsewhere. Code under `#[cfg(test)]` may use everything. A name that `lib.rs`
+//! re-exports (`crate::Stat`) counts as its room's (`crate::types::Stat`).
 
 /// A room, and the rooms that it may use.
 type Room = (&'static str, &'static [&'static str]);
@@ -89,12 +88,56 @@ const CRATES: &[(&str, &[Room])] = &[
             ("page", &["measurement", "compare", "report", "pictures"]),
         ],
     ),
+    (
+        "block",
+        &[
+            ("buffer", &[]),
+            ("pool", &["buffer"]),
+            ("request", &["buffer"]),
+            ("identity", &[]),
+            ("device", &["request", "identity"]),
+            ("memory", &["request", "device"]),
+            (
+                "file",
+                &["buffer", "request", "identity", "device", "memory"],
+            ),
+            (
+                "overlay",
+                &["buffer", "request", "identity", "device", "memory"],
+            ),
+            ("fault", &["request", "identity", "device", "memory"]),
+            ("address", &["device", "memory", "file"]),
+        ],
+    ),
+    (
+        "fuse",
+        &[
+            ("convert", &[]),
+            ("handles", &[]),
+            ("nodes", &[]),
+            ("place", &[]),
+            ("mounted", &["convert", "handles", "nodes"]),
+            ("attributes", &["mounted"]),
+            ("listing", &["convert", "mounted"]),
+            ("filesystem", &["convert", "mounted", "attributes"]),
+        ],
+    ),
+    (
+        "operations",
+        &[
+            ("call", &[]),
+            ("answer", &["call"]),
+            ("kernel", &["call", "answer"]),
+            ("library", &["call", "answer"]),
+        ],
+    ),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::{CRATES, Room};
     use crate::process;
+    use std::collections::BTreeMap;
     use std::path::{Path, PathBuf};
 
     #[test]
@@ -161,12 +204,21 @@ mod tests {
     struct Scan {
         rooms: Vec<String>,
         uses: Vec<Use>,
+        /// Names that `lib.rs` takes from a room, and that room.
+        exports: BTreeMap<String, String>,
     }
 
     impl Scan {
         fn of_crate(source: &Path) -> Scan {
             let mut scan = Scan::default();
             scan.file(&source.join("lib.rs"), source, &[]);
+            for found in &mut scan.uses {
+                if let Some(room) = scan.exports.get(&found.used) {
+                    found.used.clone_from(room);
+                }
+            }
+            let own = |found: &Use| found.room == found.used;
+            scan.uses.retain(|found| !own(found));
             scan
         }
 
@@ -195,11 +247,21 @@ mod tests {
             while at < tokens.len() {
                 let here = inside.last().cloned().unwrap_or_default();
                 match word(at) {
-                    "#" if (0..7).map(|next| word(at + next)).collect::<String>()
-                        == "#[cfg(test)]" =>
+                    "#" if ["test)]", "all(test"].iter().any(|of_tests| {
+                        let words: String = (1..7).map(|next| word(at + next)).collect();
+                        words.starts_with(&format!("[cfg({of_tests}"))
+                    }) =>
                     {
-                        at = end_of_item(&tokens, at + 7);
+                        let rest = tokens[at..].iter();
+                        let end = rest.take_while(|token| token.text != "]").count();
+                        at = end_of_item(&tokens, at + end + 1);
                         continue;
+                    }
+                    "use" if here.is_empty() && word(at + 2) == "::" => {
+                        let names = tokens[at + 3..].iter().map(|token| &token.text);
+                        for name in names.take_while(|name| *name != ";") {
+                            self.exports.insert(name.clone(), word(at + 1).to_owned());
+                        }
                     }
                     "mod" if word(at + 2) == ";" || word(at + 2) == "{" => {
                         let name = word(at + 1).to_owned();
@@ -439,6 +501,8 @@ mod tests {
             mod tests {
                 use crate::b;
             }
+            #[cfg(all(test, loom))]
+            mod models;
             use crate::c;
         "##;
         assert_eq!(uses_in(&["a"], text), ["c"]);

@@ -10,7 +10,7 @@ pub(crate) const HELP: &str = "  sim [--seeds N] [--minutes M] [--from SEED] | -
 
 /// Builds it and hands it the words.
 pub(crate) fn run(words: &[&str]) -> Outcome {
-    process::run(process::cargo().args(["build", "--release", "-p", "adit-sim"]))?;
+    process::build_release(&["adit-sim"])?;
     let program = process::target_directory().join("release/adit-sim");
     process::run(Command::new(program).args(words))
 }

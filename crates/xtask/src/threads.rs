@@ -33,8 +33,7 @@ impl Options {
                 "--shape" => &mut options.shape,
                 _ => return Err(format!("do not understand `{word}`\n\n{HELP}")),
             };
-            let value = words.next().and_then(|value| value.parse().ok());
-            *option = Some(value.ok_or(format!("{word} needs a number"))?);
+            *option = Some(process::number(word, words.next())?);
         }
         match options.threads {
             Some(threads) if !(1..=THREADS_MAX).contains(&threads) => {

@@ -21,7 +21,7 @@ const PACKAGES: &[&str] = &[
 /// Runs those that are named, or all.
 pub(crate) fn run(names: &[&str]) -> Outcome {
     setup::run(PACKAGES)?;
-    process::run(process::cargo().args(["build", "--release", "-p", "adit-cli"]))?;
+    process::build_release(&["adit-cli"])?;
     let root = process::workspace_root();
     let target = process::target_directory();
     let mut script = Command::new("bash");

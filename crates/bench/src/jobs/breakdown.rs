@@ -71,9 +71,9 @@ pub(crate) fn measure_rows(
         for look in looks {
             let turn = 2 * round as u32 + u32::from(look == Look::Layers);
             for (key, sample) in super::run(adit, job, shape, turn, look)? {
-                let known = |row: &Gathered| (row.id, row.threads) == (key.id, key.threads);
+                let known = |row: &Gathered| (&row.id, row.threads) == (&key.id, key.threads);
                 let index = rows.iter().position(known).unwrap_or_else(|| {
-                    rows.push(Gathered::new(key.id, key.threads));
+                    rows.push(Gathered::new(key.id.clone(), key.threads));
                     rows.len() - 1
                 });
                 rows[index].add(&sample.calm.unwrap_or_default());
@@ -89,14 +89,14 @@ pub(crate) fn measure_rows(
 
 /// A row while the rounds go.
 struct Gathered {
-    id: &'static str,
+    id: String,
     threads: u32,
     untimed: Calm,
     timed: Calm,
 }
 
 impl Gathered {
-    fn new(id: &'static str, threads: u32) -> Gathered {
+    fn new(id: String, threads: u32) -> Gathered {
         Gathered {
             id,
             threads,
@@ -127,7 +127,7 @@ impl Gathered {
             }
         };
         BreakdownRow {
-            id: self.id.to_owned(),
+            id: self.id.clone(),
             title: match self.threads {
                 1 => title.to_owned(),
                 threads => format!("{title} × {threads}"),

@@ -7,13 +7,11 @@
 //! Writes to disk end in a sync, which belongs to their time.
 
 use std::io;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::stage::{Measured, Stage, in_threads, places, warm};
+use super::stage::{Measured, Stage, in_threads, places, to_the_end, warm};
 use crate::measurement::data::{AlignedBuffer, PAGE_BYTES};
-use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Target, TargetFile};
@@ -48,6 +46,10 @@ pub struct Variation {
 const STRETCH: u64 = 16;
 
 impl Variation {
+    fn files(self) -> u32 {
+        if self.shared { 1 } else { self.threads }
+    }
+
     fn title(self) -> String {
         let action = match self.action {
             Action::Read => "read",
@@ -68,34 +70,24 @@ impl Variation {
         format!("{order}{action} 4 KiB, {medium}{files}")
     }
 
-    fn id(self) -> &'static str {
-        match (
-            self.action,
-            self.random,
-            self.on_disk,
-            self.shared && self.threads > 1,
-        ) {
-            (Action::Read, false, false, false) => "grid-read-seq-mem",
-            (Action::Read, false, false, true) => "grid-read-seq-mem-shared",
-            (Action::Read, false, true, false) => "grid-read-seq-disk",
-            (Action::Read, false, true, true) => "grid-read-seq-disk-shared",
-            (Action::Read, true, false, false) => "grid-read-random-mem",
-            (Action::Read, true, false, true) => "grid-read-random-mem-shared",
-            (Action::Read, true, true, false) => "grid-read-random-disk",
-            (Action::Read, true, true, true) => "grid-read-random-disk-shared",
-            (Action::Write, false, false, false) => "grid-write-seq-mem",
-            (Action::Write, false, false, true) => "grid-write-seq-mem-shared",
-            (Action::Write, false, true, false) => "grid-write-seq-disk",
-            (Action::Write, false, true, true) => "grid-write-seq-disk-shared",
-            (Action::Write, true, false, false) => "grid-write-random-mem",
-            (Action::Write, true, false, true) => "grid-write-random-mem-shared",
-            (Action::Write, true, true, false) => "grid-write-random-disk",
-            (Action::Write, true, true, true) => "grid-write-random-disk-shared",
-            (Action::Append, _, false, false) => "grid-append-mem",
-            (Action::Append, _, false, true) => "grid-append-mem-shared",
-            (Action::Append, _, true, false) => "grid-append-disk",
-            (Action::Append, _, true, true) => "grid-append-disk-shared",
-        }
+    fn id(self) -> String {
+        let action = match self.action {
+            Action::Read => "read",
+            Action::Write => "write",
+            Action::Append => "append",
+        };
+        let order = match (self.action, self.random) {
+            (Action::Append, _) => "",
+            (_, true) => "-random",
+            (_, false) => "-seq",
+        };
+        let medium = if self.on_disk { "disk" } else { "mem" };
+        let shared = if self.shared && self.threads > 1 {
+            "-shared"
+        } else {
+            ""
+        };
+        format!("grid-{action}{order}-{medium}{shared}")
     }
 }
 
@@ -104,10 +96,6 @@ pub(super) fn run<T: Target>(
     stage: &Stage<'_, T>,
     variation: Variation,
 ) -> io::Result<Vec<Measured>> {
-    // The floor has no cache to speak of.
-    if !stage.target.is_file_system() {
-        return Ok(Vec::new());
-    }
     let sample = match variation.action {
         Action::Append => append(stage, variation)?,
         Action::Read | Action::Write => pages(stage, variation)?,
@@ -125,11 +113,7 @@ fn total_bytes<T: Target>(stage: &Stage<'_, T>, on_disk: bool) -> u64 {
 }
 
 fn pages<T: Target>(stage: &Stage<'_, T>, variation: Variation) -> io::Result<Sample> {
-    let files = if variation.shared {
-        1
-    } else {
-        variation.threads
-    };
+    let files = variation.files();
     let len_bytes = total_bytes(stage, variation.on_disk) / u64::from(files) / PAGE_BYTES as u64
         * PAGE_BYTES as u64;
     let medium = if variation.on_disk { "disk" } else { "mem" };
@@ -143,9 +127,8 @@ fn pages<T: Target>(stage: &Stage<'_, T>, variation: Variation) -> io::Result<Sa
         }
     }
     let pages = len_bytes / PAGE_BYTES as u64;
-    observed(|| {
-        let started = Instant::now();
-        let mut sample = in_threads(variation.threads, |thread| {
+    let work = || {
+        in_threads(variation.threads, |thread| {
             let file = &opened[thread as usize % opened.len()];
             let mut buffer = AlignedBuffer::new(PAGE_BYTES);
             let mut random = places(stage.round, thread, len_bytes);
@@ -162,21 +145,16 @@ fn pages<T: Target>(stage: &Stage<'_, T>, variation: Variation) -> io::Result<Sa
                     _ => file.write_at(stage.noise.at(turn, PAGE_BYTES), place),
                 }
             })
-        })?;
-        if variation.action == Action::Write && variation.on_disk {
-            opened.iter().try_for_each(TargetFile::sync_data)?;
-            sample.elapsed = started.elapsed();
-        }
-        Ok(sample)
-    })
+        })
+    };
+    match variation.action == Action::Write && variation.on_disk {
+        true => to_the_end(work, || opened.iter().try_for_each(TargetFile::sync_data)),
+        false => work(),
+    }
 }
 
 fn append<T: Target>(stage: &Stage<'_, T>, variation: Variation) -> io::Result<Sample> {
-    let files = if variation.shared {
-        1
-    } else {
-        variation.threads
-    };
+    let files = variation.files();
     let each = total_bytes(stage, variation.on_disk) / u64::from(variation.threads);
     let names: Vec<_> = (0..files)
         .map(|file| stage.name("grid-append", u64::from(file)))
@@ -193,20 +171,18 @@ fn append<T: Target>(stage: &Stage<'_, T>, variation: Variation) -> io::Result<S
         },
         operations: each / PAGE_BYTES as u64,
     };
-    let sample = observed(|| {
-        let started = Instant::now();
-        let mut sample = in_threads(variation.threads, |thread| {
+    let work = || {
+        in_threads(variation.threads, |thread| {
             let file = &created[thread as usize % created.len()];
             stage.measure(limit, Timing::OneIn(STRETCH), |turn| {
                 file.append(stage.noise.at(turn, PAGE_BYTES))
             })
-        })?;
-        if variation.on_disk {
-            created.iter().try_for_each(TargetFile::sync_data)?;
-            sample.elapsed = started.elapsed();
-        }
-        Ok(sample)
-    })?;
+        })
+    };
+    let sample = match variation.on_disk {
+        true => to_the_end(work, || created.iter().try_for_each(TargetFile::sync_data)),
+        false => work(),
+    }?;
     drop(created);
     for name in &names {
         stage.target.unlink(name)?;

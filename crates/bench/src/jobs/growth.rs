@@ -4,13 +4,11 @@
 //! A job climbs by factors of ten and measures at each step. A report fits exponents to the rows.
 
 use std::io;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use super::stage::{Measured, Stage, in_threads, places, readable_bytes, warm};
 use crate::measurement::data::{AlignedBuffer, PAGE_BYTES, Prng};
-use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
@@ -63,9 +61,6 @@ const FOLDER_NAMES: u64 = 1000;
 
 /// Climbs.
 pub(super) fn run<T: Target>(stage: &Stage<'_, T>, growth: Growth) -> io::Result<Vec<Measured>> {
-    if !stage.target.is_file_system() {
-        return Ok(Vec::new());
-    }
     match growth {
         Growth::Files { max } => files(stage, "files", max, FOLDER_NAMES),
         Growth::Names { max } => files(stage, "names", max, u64::MAX),
@@ -77,8 +72,14 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>, growth: Growth) -> io::Result
     }
 }
 
-fn tens(max: u64) -> impl Iterator<Item = u64> {
-    std::iter::successors(Some(100), |step| Some(step * 10)).take_while(move |&step| step <= max)
+fn steps(first: u64, factor: u64, max: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(first), move |step| Some(step * factor))
+        .take_while(move |&step| step <= max)
+}
+
+/// A row at a step; its operations move so many bytes.
+fn row(id: &str, title: String, bytes: usize, step: u64, sample: Sample) -> Measured {
+    (RowKey::new(id, title, bytes as u64).at(step), sample)
 }
 
 /// Creating what is missing to the step (with the syncfs at its end), then looking up names at
@@ -96,52 +97,51 @@ fn files<T: Target>(
     target.create_folder(&stage.path(&root))?;
     let mut rows = Vec::new();
     let mut there = 0;
-    for step in tens(max) {
+    for step in steps(100, 10, max) {
         let missing: Vec<Name> = (there..step).map(name).collect();
         for index in there..step {
             if index % folder_names == 0 {
                 target.create_folder(&folder(index))?;
             }
         }
-        let made = observed(|| {
-            let started = Instant::now();
-            let limit = Limit::operations(step - there);
-            let mut sample = stage.measure(limit, Timing::OneIn(STRETCH), |turn| {
+        let made = stage.observe_to(
+            Limit::operations(step - there),
+            Timing::OneIn(STRETCH),
+            |turn| {
                 target
                     .create(&missing[turn as usize], Access::Cached)
                     .map(drop)
-            })?;
-            target.sync_everything()?;
-            sample.elapsed = started.elapsed();
-            Ok(sample)
-        })?;
+            },
+            || target.sync_everything(),
+        )?;
         there = step;
         let mut prng = Prng::new(step);
         let probes: Vec<Name> = (0..PROBES.min(step * 10))
             .map(|_| name(prng.below(step)))
             .collect();
-        let found = observed(|| {
-            stage.measure(
-                Limit::operations(probes.len() as u64),
-                Timing::OneIn(STRETCH),
-                |turn| target.stat(&probes[turn as usize]).map(drop),
-            )
-        })?;
-        let (create, stat) = match what {
-            "files" => ("grow-files-create", "grow-files-stat"),
-            _ => ("grow-names-create", "grow-names-stat"),
+        let found = stage.observe(
+            Limit::operations(probes.len() as u64),
+            Timing::OneIn(STRETCH),
+            |turn| target.stat(&probes[turn as usize]).map(drop),
+        )?;
+        let (create, stat, of) = match what {
+            "files" => (
+                "grow-files-create",
+                "grow-files-stat",
+                "files, a thousand a directory",
+            ),
+            _ => (
+                "grow-names-create",
+                "grow-names-stat",
+                "names in a directory",
+            ),
         };
-        let of = if what == "files" {
-            "files, a thousand a directory"
-        } else {
-            "names in a directory"
-        };
-        rows.push((
-            RowKey::new(create, format!("create to {step} {of}"), 0).at(step),
-            made,
-        ));
-        rows.push((
-            RowKey::new(stat, format!("stat one of {step} {of}"), 0).at(step),
+        rows.push(row(create, format!("create to {step} {of}"), 0, step, made));
+        rows.push(row(
+            stat,
+            format!("stat one of {step} {of}"),
+            0,
+            step,
             found,
         ));
     }
@@ -162,9 +162,7 @@ fn size<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> 
     /// Pages that are written at each step: they have to fit into the cache.
     const WRITTEN: u64 = 2000;
     let mut rows = Vec::new();
-    for step in
-        std::iter::successors(Some(1 << 20), |step| Some(step * 16)).take_while(|&step| step <= max)
-    {
+    for step in steps(1 << 20, 16, max) {
         let name = stage.name("grown-size", step);
         let file = stage.target.create(&name, Access::Cached)?;
         file.set_len(step)?;
@@ -173,37 +171,25 @@ fn size<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> 
         let offsets: Vec<u64> = (0..WRITTEN)
             .map(|_| prng.below(pages) * PAGE_BYTES as u64)
             .collect();
-        let written = observed(|| {
-            let started = Instant::now();
-            let mut sample =
-                stage.measure(Limit::operations(WRITTEN), Timing::OneIn(STRETCH), |turn| {
-                    file.write_at(stage.noise.at(turn, PAGE_BYTES), offsets[turn as usize])
-                })?;
-            file.sync_data()?;
-            sample.elapsed = started.elapsed();
-            Ok(sample)
-        })?;
+        let written = stage.observe_to(
+            Limit::operations(WRITTEN),
+            Timing::OneIn(STRETCH),
+            |turn| file.write_at(stage.noise.at(turn, PAGE_BYTES), offsets[turn as usize]),
+            || file.sync_data(),
+        )?;
         let mut buffer = AlignedBuffer::new(PAGE_BYTES);
-        let read = observed(|| {
-            stage.measure(Limit::operations(PROBES), Timing::OneIn(STRETCH), |turn| {
-                let place = offsets[(turn * 7919 % WRITTEN) as usize];
-                file.read_at(&mut buffer, place)
-            })
+        let read = stage.observe(Limit::operations(PROBES), Timing::OneIn(STRETCH), |turn| {
+            let place = offsets[(turn * 7919 % WRITTEN) as usize];
+            file.read_at(&mut buffer, place)
         })?;
         drop(file);
         stage.target.unlink(&name)?;
         stage.target.sync_everything()?;
         let size = readable_bytes(step);
         let title = format!("write pages of a sparse file of {size}, sync");
-        rows.push((
-            RowKey::new("grow-size-write", title, PAGE_BYTES as u64).at(step),
-            written,
-        ));
+        rows.push(row("grow-size-write", title, PAGE_BYTES, step, written));
         let title = format!("read written pages of a sparse file of {size}");
-        rows.push((
-            RowKey::new("grow-size-read", title, PAGE_BYTES as u64).at(step),
-            read,
-        ));
+        rows.push(row("grow-size-read", title, PAGE_BYTES, step, read));
     }
     Ok(rows)
 }
@@ -211,40 +197,28 @@ fn size<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> 
 /// A file of so many extents: reading its pages past the cache, which has to find each in the map.
 fn extents<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
     let mut rows = Vec::new();
-    for step in tens(max) {
+    for step in steps(100, 10, max) {
         let name = stage.name("grown-extents", step);
         let file = stage.target.create(&name, Access::Direct)?;
         let place = |extent: u64| extent * 2 * PAGE_BYTES as u64;
-        let made = observed(|| {
-            let started = Instant::now();
-            let mut sample =
-                stage.measure(Limit::operations(step), Timing::OneIn(STRETCH), |turn| {
-                    file.write_at(stage.noise.at(turn, PAGE_BYTES), place(turn))
-                })?;
-            file.sync_data()?;
-            sample.elapsed = started.elapsed();
-            Ok(sample)
-        })?;
+        let made = stage.observe_to(
+            Limit::operations(step),
+            Timing::OneIn(STRETCH),
+            |turn| file.write_at(stage.noise.at(turn, PAGE_BYTES), place(turn)),
+            || file.sync_data(),
+        )?;
         let mut prng = Prng::new(step);
         let mut buffer = AlignedBuffer::new(PAGE_BYTES);
-        let read = observed(|| {
-            stage.measure(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
-                file.read_at(&mut buffer, place(prng.below(step)))
-            })
+        let read = stage.observe(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
+            file.read_at(&mut buffer, place(prng.below(step)))
         })?;
         drop(file);
         stage.target.unlink(&name)?;
         stage.target.sync_everything()?;
         let title = format!("direct write of {step} pages, each an extent");
-        rows.push((
-            RowKey::new("grow-extents-write", title, PAGE_BYTES as u64).at(step),
-            made,
-        ));
+        rows.push(row("grow-extents-write", title, PAGE_BYTES, step, made));
         let title = format!("direct read in a file of {step} extents");
-        rows.push((
-            RowKey::new("grow-extents-read", title, PAGE_BYTES as u64).at(step),
-            read,
-        ));
+        rows.push(row("grow-extents-read", title, PAGE_BYTES, step, read));
     }
     Ok(rows)
 }
@@ -252,34 +226,23 @@ fn extents<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured
 /// Opening files until so many are open, the memory that they take, and reading a page of any of
 /// them.
 fn open<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
-    let folder = stage.folder("grown-open");
-    stage.target.create_folder(&folder)?;
-    let names: Vec<Name> = (0..max)
-        .map(|file| stage.inside("grown-open", format_args!("{file:06}")))
-        .collect();
-    for (turn, name) in names.iter().enumerate() {
-        let file = stage.target.create(name, Access::Cached)?;
-        file.write_at(stage.noise.at(turn as u64, PAGE_BYTES), 0)?;
-    }
-    stage.target.sync_everything()?;
+    let (folder, names) = stage.small_files("grown-open", max, PAGE_BYTES)?;
     let mut rows = Vec::new();
     let mut files = Vec::new();
-    for step in tens(max) {
+    for step in steps(100, 10, max) {
         let there = files.len() as u64;
-        let opened = observed(|| {
-            stage.measure(
-                Limit::operations(step - there),
-                Timing::OneIn(STRETCH),
-                |turn| {
-                    files.push(
-                        stage
-                            .target
-                            .open(&names[(there + turn) as usize], Access::Cached)?,
-                    );
-                    Ok(())
-                },
-            )
-        });
+        let opened = stage.observe(
+            Limit::operations(step - there),
+            Timing::OneIn(STRETCH),
+            |turn| {
+                files.push(
+                    stage
+                        .target
+                        .open(&names[(there + turn) as usize], Access::Cached)?,
+                );
+                Ok(())
+            },
+        );
         let opened = match opened {
             // The process may have no more of them.
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => break,
@@ -287,20 +250,18 @@ fn open<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> 
         };
         let mut prng = Prng::new(step);
         let mut buffer = AlignedBuffer::new(PAGE_BYTES);
-        let read = observed(|| {
-            stage.measure(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
-                files[prng.below(step) as usize].read_at(&mut buffer, 0)
-            })
+        let read = stage.observe(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
+            files[prng.below(step) as usize].read_at(&mut buffer, 0)
         })?;
-        rows.push((
-            RowKey::new("grow-open-open", format!("open, {step} stay open"), 0).at(step),
+        rows.push(row(
+            "grow-open-open",
+            format!("open, {step} stay open"),
+            0,
+            step,
             opened,
         ));
         let title = format!("read a page of one of {step} open files");
-        rows.push((
-            RowKey::new("grow-open-read", title, PAGE_BYTES as u64).at(step),
-            read,
-        ));
+        rows.push(row("grow-open-read", title, PAGE_BYTES, step, read));
     }
     drop(files);
     for name in &names {
@@ -315,9 +276,7 @@ fn open<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> 
 /// there.
 fn cache<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>> {
     let mut rows = Vec::new();
-    for step in
-        std::iter::successors(Some(16 << 20), |step| Some(step * 4)).take_while(|&step| step <= max)
-    {
+    for step in steps(16 << 20, 4, max) {
         let name = stage.name("grown-cache", step);
         let file = stage.target.create(&name, Access::Cached)?;
         stage.write_all(&file, step)?;
@@ -325,17 +284,14 @@ fn cache<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>>
         warm(&file, step)?;
         let mut buffer = AlignedBuffer::new(PAGE_BYTES);
         let mut place = places(stage.round, 0, step);
-        let read = observed(|| {
-            stage.measure(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
-                file.read_at(&mut buffer, place())
-            })
+        let read = stage.observe(Limit::operations(PROBES), Timing::OneIn(STRETCH), |_| {
+            file.read_at(&mut buffer, place())
         })?;
         drop(file);
         stage.target.unlink(&name)?;
         stage.target.sync_everything()?;
         let title = format!("read a page of {} in the cache", readable_bytes(step));
-        let key = RowKey::new("grow-cache-read", title, PAGE_BYTES as u64);
-        rows.push((key.at(step), read));
+        rows.push(row("grow-cache-read", title, PAGE_BYTES, step, read));
     }
     Ok(rows)
 }
@@ -345,29 +301,26 @@ fn threads<T: Target>(stage: &Stage<'_, T>, max: u32) -> io::Result<Vec<Measured
     let mut rows = Vec::new();
     let cached = stage.written_file("cached", CACHED_BYTES, Access::Cached)?;
     warm(&cached, CACHED_BYTES)?;
-    for step in
-        std::iter::successors(Some(1), |step| Some(step * 2)).take_while(|&step| step <= max)
-    {
-        let read = observed(|| -> io::Result<Sample> {
-            in_threads(step, |thread| {
-                let mut buffer = AlignedBuffer::new(PAGE_BYTES);
-                let mut place = places(stage.round, thread, CACHED_BYTES);
-                stage.measure(
-                    Limit::time(stage.shape.slice),
-                    Timing::OneIn(STRETCH),
-                    |_| cached.read_at(&mut buffer, place()),
-                )
-            })
+    let doubled = |threads: &u32| Some(threads * 2);
+    for threads in std::iter::successors(Some(1), doubled).take_while(|&threads| threads <= max) {
+        let read = in_threads(threads, |thread| {
+            let mut buffer = AlignedBuffer::new(PAGE_BYTES);
+            let mut place = places(stage.round, thread, CACHED_BYTES);
+            stage.measure(
+                Limit::time(stage.shape.slice),
+                Timing::OneIn(STRETCH),
+                |_| cached.read_at(&mut buffer, place()),
+            )
         })?;
         let key = RowKey::new(
             "grow-threads-read",
             "cached random read 4 KiB",
             PAGE_BYTES as u64,
         );
-        rows.push((key.with_threads(step).at(u64::from(step)), read));
-        let (_, synced) = super::synced::append(stage, step)?;
+        rows.push((key.with_threads(threads).at(u64::from(threads)), read));
+        let (_, synced) = super::synced::append(stage, threads)?;
         let key = RowKey::new("grow-threads-append", "append 100 B + fdatasync", 0);
-        rows.push((key.with_threads(step).at(u64::from(step)), synced));
+        rows.push((key.with_threads(threads).at(u64::from(threads)), synced));
     }
     Ok(rows)
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::stage::{Measured, Stage, in_threads};
 use crate::measurement::data::{AlignedBuffer, Prng};
-use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
@@ -24,51 +23,46 @@ const LOG_BYTES_MAX: u64 = 16 << 20;
 /// A mail server: delete a message; deliver one (create, append, fsync); read one and append to it
 /// (fsync); read one. Each of the four is one operation.
 pub(super) fn mail<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Vec<Measured>> {
-    if !stage.target.is_file_system() {
-        return Ok(Vec::new());
-    }
-    let (folder, names) = files(stage, "mail")?;
+    let (folder, names) = stage.small_files("mail", FILES, FILE_BYTES)?;
     let limit = Limit::time(stage.shape.slice);
-    let sample = observed(|| {
-        in_threads(threads, |thread| {
-            let mut prng = Prng::new(u64::from(stage.round) << 32 | u64::from(thread));
-            let mut buffer = AlignedBuffer::new(FILE_BYTES);
-            // A thread has messages of its own: a thread that finds a message deleted would
-            // otherwise have less work.
-            let own: Vec<&Name> = names
-                .iter()
-                .skip(thread as usize)
-                .step_by(threads as usize)
-                .collect();
-            let mut message = move || own[prng.below(own.len() as u64) as usize];
-            let mut deleted = None;
-            stage.measure(limit, Timing::Each, |turn| {
-                let noise = stage.noise.at(turn, FILE_BYTES);
-                match turn % 4 {
-                    0 => {
-                        let name = message();
-                        stage.target.unlink(name)?;
-                        deleted = Some(name);
-                    }
-                    1 => {
-                        let name = deleted.take().unwrap_or_else(&mut message);
-                        let file = stage.target.create(name, Access::Cached)?;
-                        file.append(noise)?;
-                        file.sync_all()?;
-                    }
-                    2 => {
-                        let file = stage.target.open(message(), Access::Cached)?;
-                        file.read_at(&mut buffer, 0)?;
-                        file.write_at(noise, FILE_BYTES as u64)?;
-                        file.sync_all()?;
-                    }
-                    _ => {
-                        let file = stage.target.open(message(), Access::Cached)?;
-                        file.read_at(&mut buffer, 0)?;
-                    }
+    let sample = in_threads(threads, |thread| {
+        let mut prng = Prng::new(u64::from(stage.round) << 32 | u64::from(thread));
+        let mut buffer = AlignedBuffer::new(FILE_BYTES);
+        // A thread has messages of its own: a thread that finds a message deleted would
+        // otherwise have less work.
+        let own: Vec<&Name> = names
+            .iter()
+            .skip(thread as usize)
+            .step_by(threads as usize)
+            .collect();
+        let mut message = move || own[prng.below(own.len() as u64) as usize];
+        let mut deleted = None;
+        stage.measure(limit, Timing::Each, |turn| {
+            let noise = stage.noise.at(turn, FILE_BYTES);
+            match turn % 4 {
+                0 => {
+                    let name = message();
+                    stage.target.unlink(name)?;
+                    deleted = Some(name);
                 }
-                Ok(())
-            })
+                1 => {
+                    let name = deleted.take().unwrap_or_else(&mut message);
+                    let file = stage.target.create(name, Access::Cached)?;
+                    file.append(noise)?;
+                    file.sync_all()?;
+                }
+                2 => {
+                    let file = stage.target.open(message(), Access::Cached)?;
+                    file.read_at(&mut buffer, 0)?;
+                    file.write_at(noise, FILE_BYTES as u64)?;
+                    file.sync_all()?;
+                }
+                _ => {
+                    let file = stage.target.open(message(), Access::Cached)?;
+                    file.read_at(&mut buffer, 0)?;
+                }
+            }
+            Ok(())
         })
     })?;
     remove(stage, &folder, &names)?;
@@ -83,29 +77,24 @@ pub(super) fn mail<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<
 /// A web server: read ten whole files, append to a log that all share. The eleven are one
 /// operation.
 pub(super) fn web<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<Vec<Measured>> {
-    if !stage.target.is_file_system() {
-        return Ok(Vec::new());
-    }
-    let (folder, names) = files(stage, "web")?;
+    let (folder, names) = stage.small_files("web", FILES, FILE_BYTES)?;
     let log_name = stage.inside("web", format_args!("log"));
     let log = stage.target.create(&log_name, Access::Cached)?;
     let logged = AtomicU64::new(0);
     let limit = Limit::time(stage.shape.slice);
-    let sample = observed(|| {
-        in_threads(threads, |thread| {
-            let mut prng = Prng::new(u64::from(stage.round) << 32 | u64::from(thread));
-            let mut buffer = AlignedBuffer::new(FILE_BYTES);
-            stage.measure(limit, Timing::Each, |turn| {
-                for _ in 0..10 {
-                    let name = &names[prng.below(names.len() as u64) as usize];
-                    stage
-                        .target
-                        .open(name, Access::Cached)?
-                        .read_at(&mut buffer, 0)?;
-                }
-                let place = logged.fetch_add(LOG_BYTES as u64, Ordering::Relaxed) % LOG_BYTES_MAX;
-                log.write_at(stage.noise.at(turn, LOG_BYTES), place)
-            })
+    let sample = in_threads(threads, |thread| {
+        let mut prng = Prng::new(u64::from(stage.round) << 32 | u64::from(thread));
+        let mut buffer = AlignedBuffer::new(FILE_BYTES);
+        stage.measure(limit, Timing::Each, |turn| {
+            for _ in 0..10 {
+                let name = &names[prng.below(names.len() as u64) as usize];
+                stage
+                    .target
+                    .open(name, Access::Cached)?
+                    .read_at(&mut buffer, 0)?;
+            }
+            let place = logged.fetch_add(LOG_BYTES as u64, Ordering::Relaxed) % LOG_BYTES_MAX;
+            log.write_at(stage.noise.at(turn, LOG_BYTES), place)
         })
     })?;
     drop(log);
@@ -117,20 +106,6 @@ pub(super) fn web<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<V
         10 * FILE_BYTES as u64,
     );
     Ok(vec![(key.with_threads(threads), sample)])
-}
-
-fn files<T: Target>(stage: &Stage<'_, T>, what: &str) -> io::Result<(Name, Vec<Name>)> {
-    let folder = stage.folder(what);
-    stage.target.create_folder(&folder)?;
-    let names: Vec<Name> = (0..FILES)
-        .map(|file| stage.inside(what, format_args!("{file:05}")))
-        .collect();
-    for (turn, name) in names.iter().enumerate() {
-        let file = stage.target.create(name, Access::Cached)?;
-        file.write_at(stage.noise.at(turn as u64, FILE_BYTES), 0)?;
-    }
-    stage.target.sync_everything()?;
-    Ok((folder, names))
 }
 
 /// All of them but those that a mail server had deleted when its time was over.

@@ -128,6 +128,15 @@ impl Job {
         }
     }
 
+    /// Does it work on names, or on more than the floor's one file? Such a job is left out there.
+    fn needs_a_file_system(&self) -> bool {
+        use Job::*;
+        matches!(
+            self,
+            Names | Grid(_) | Mail { .. } | Web { .. } | Grow(_) | Age { .. }
+        )
+    }
+
     /// The size of the floor's file for it.
     pub(crate) fn file_bytes(&self, shape: &Shape) -> u64 {
         match *self {
@@ -153,6 +162,9 @@ pub(crate) fn run<T: Target>(
         look,
         noise: Noise::new(u64::from(round) + 1),
     };
+    if !target.is_file_system() && job.needs_a_file_system() {
+        return Ok(Vec::new());
+    }
     match job {
         Job::AppendSync { threads } => synced::append(&stage, threads).map(one),
         Job::NewFileSync => synced::new_file(&stage).map(one),

@@ -5,10 +5,8 @@
 
 use std::ffi::CString;
 use std::io;
-use std::time::Instant;
 
 use super::stage::{Measured, Stage};
-use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Name, Target};
@@ -19,9 +17,6 @@ const STRETCH: u64 = 8;
 /// Create, stat, open and close, list, rename, unlink.
 pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> {
     let target = stage.target;
-    if !target.is_file_system() {
-        return Ok(Vec::new());
-    }
     let folder = stage.folder("names");
     let names = |kind: char| -> Vec<Name> {
         (0..stage.shape.names)
@@ -38,14 +33,12 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
     let mut block = |id, title: &str, each: &dyn Fn(usize) -> io::Result<()>| -> io::Result<()> {
         name_thread(id);
         let limit = Limit::operations(stage.shape.names);
-        let sample = observed(|| {
-            let started = Instant::now();
-            let mut sample =
-                stage.measure(limit, Timing::OneIn(STRETCH), |turn| each(turn as usize))?;
-            target.sync_everything()?;
-            sample.elapsed = started.elapsed();
-            Ok(sample)
-        })?;
+        let sample = stage.observe_to(
+            limit,
+            Timing::OneIn(STRETCH),
+            |turn| each(turn as usize),
+            || target.sync_everything(),
+        )?;
         rows.push((RowKey::new(id, title, 0), sample));
         Ok(())
     };
@@ -83,16 +76,14 @@ fn name_thread(name: &str) {
 
 /// Reads all names of the folder; an operation is a name.
 fn list<T: Target>(stage: &Stage<'_, T>, folder: &Name) -> io::Result<Sample> {
-    let mut sample = observed(|| {
-        stage.measure(Limit::operations(1), Timing::Each, |_| {
-            match stage.target.list(folder)? {
-                names if names == stage.shape.names => Ok(()),
-                names => Err(io::Error::other(format!(
-                    "{names} names were listed of {}",
-                    stage.shape.names
-                ))),
-            }
-        })
+    let mut sample = stage.observe(Limit::operations(1), Timing::Each, |_| {
+        match stage.target.list(folder)? {
+            names if names == stage.shape.names => Ok(()),
+            names => Err(io::Error::other(format!(
+                "{names} names were listed of {}",
+                stage.shape.names
+            ))),
+        }
     })?;
     sample.operations = stage.shape.names;
     Ok(sample)

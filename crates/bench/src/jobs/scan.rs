@@ -2,11 +2,9 @@
 //! second are MiB per second.
 
 use std::io;
-use std::time::Instant;
 
 use super::stage::{Measured, Stage, readable_bytes};
 use crate::measurement::data::AlignedBuffer;
-use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Target, TargetFile};
@@ -21,25 +19,22 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>) -> io::Result<Vec<Measured>> 
     let chunks = stage.shape.scan_bytes / CHUNK_BYTES;
 
     let file = target.create(&name, Access::Durable)?;
-    let written = observed(|| {
-        let started = Instant::now();
-        let mut written = stage.measure(Limit::operations(chunks), Timing::Each, |turn| {
+    let written = stage.observe_to(
+        Limit::operations(chunks),
+        Timing::Each,
+        |turn| {
             let chunk = stage.noise.at(turn, CHUNK_BYTES as usize);
             file.write_at(chunk, turn * CHUNK_BYTES)
-        })?;
-        file.sync_data()?;
-        written.elapsed = started.elapsed();
-        Ok(written)
-    })?;
-    let overwritten = observed(|| {
-        stage.measure(Limit::time(stage.shape.slice), Timing::Each, |turn| {
-            let at = turn % chunks;
-            file.write_at(stage.noise.at(turn, CHUNK_BYTES as usize), at * CHUNK_BYTES)?;
-            match at + 1 == chunks {
-                true => file.sync_data(),
-                false => Ok(()),
-            }
-        })
+        },
+        || file.sync_data(),
+    )?;
+    let overwritten = stage.observe(Limit::time(stage.shape.slice), Timing::Each, |turn| {
+        let at = turn % chunks;
+        file.write_at(stage.noise.at(turn, CHUNK_BYTES as usize), at * CHUNK_BYTES)?;
+        match at + 1 == chunks {
+            true => file.sync_data(),
+            false => Ok(()),
+        }
     })?;
     drop(file);
     target.sync_everything()?;
@@ -91,9 +86,7 @@ fn read<T: Target>(
     limit: Limit,
 ) -> io::Result<Sample> {
     let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
-    observed(|| {
-        stage.measure(limit, Timing::Each, |turn| {
-            file.read_at(&mut buffer, turn % chunks * CHUNK_BYTES)
-        })
+    stage.observe(limit, Timing::Each, |turn| {
+        file.read_at(&mut buffer, turn % chunks * CHUNK_BYTES)
     })
 }

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::sync::Barrier;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::measurement::calm::{Look, measure_calm};
 use crate::measurement::data::{AlignedBuffer, Noise, PAGE_BYTES, Prng};
 use crate::measurement::interrupt;
+use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing, measure};
 use crate::target::{Access, Name, Target, TargetFile};
@@ -56,6 +57,27 @@ impl<T: Target> Stage<'_, T> {
         }
     }
 
+    /// Measures an operation until the limit, and the resources that it takes.
+    pub(super) fn observe(
+        &self,
+        limit: Limit,
+        timing: Timing,
+        operation: impl FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<Sample> {
+        observed(|| self.measure(limit, timing, operation))
+    }
+
+    /// Likewise, with an end (a sync) that belongs to the time of the operations.
+    pub(super) fn observe_to(
+        &self,
+        limit: Limit,
+        timing: Timing,
+        operation: impl FnMut(u64) -> io::Result<()>,
+        end: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<Sample> {
+        to_the_end(|| self.measure(limit, timing, operation), end)
+    }
+
     /// Opens the written file of that size, making it at the first use. It stays for later rounds.
     pub(super) fn written_file(
         &self,
@@ -93,6 +115,25 @@ impl<T: Target> Stage<'_, T> {
         Ok(())
     }
 
+    /// A folder with so many files of this size; the folder, and they.
+    pub(super) fn small_files(
+        &self,
+        what: &str,
+        count: u64,
+        len_bytes: usize,
+    ) -> io::Result<(Name, Vec<Name>)> {
+        let folder = self.folder(what);
+        self.target.create_folder(&folder)?;
+        let name = |file| self.inside(what, format_args!("{file:06}"));
+        let names: Vec<Name> = (0..count).map(name).collect();
+        for (turn, name) in names.iter().enumerate() {
+            let file = self.target.create(name, Access::Cached)?;
+            file.write_at(self.noise.at(turn as u64, len_bytes), 0)?;
+        }
+        self.target.sync_everything()?;
+        Ok((folder, names))
+    }
+
     pub(super) fn path(&self, path: &str) -> Name {
         Name::new(self.target.folder(), path)
     }
@@ -113,8 +154,30 @@ impl<T: Target> Stage<'_, T> {
     }
 }
 
-/// The same work in several threads that start together; `work(thread)`.
+/// Measures work and an end that belongs to its time.
+pub(super) fn to_the_end(
+    work: impl FnOnce() -> io::Result<Sample>,
+    end: impl FnOnce() -> io::Result<()>,
+) -> io::Result<Sample> {
+    observed(|| {
+        let started = Instant::now();
+        let mut sample = work()?;
+        end()?;
+        sample.elapsed = started.elapsed();
+        Ok(sample)
+    })
+}
+
+/// The same work in several threads that start together; `work(thread)`. Measures what all of it
+/// takes.
 pub(super) fn in_threads(
+    threads: u32,
+    work: impl Fn(u32) -> io::Result<Sample> + Sync,
+) -> io::Result<Sample> {
+    observed(|| side_by_side(threads, work))
+}
+
+fn side_by_side(
     threads: u32,
     work: impl Fn(u32) -> io::Result<Sample> + Sync,
 ) -> io::Result<Sample> {

@@ -52,47 +52,24 @@ impl Stream {
             (true, false) => "random direct read",
         };
         let size = readable_bytes(u64::from(self.request_bytes));
-        let files = match self.files {
-            1 => "1 file".to_owned(),
-            files => format!("{files} files in turn"),
+        let (id, at) = match (self.over, self.write, self.depth) {
+            (Axis::Size, true, 1) => ("size-write-sync", self.request_bytes),
+            (Axis::Size, true, _) => ("size-write-async", self.request_bytes),
+            (Axis::Size, false, _) => ("size-read-sync", self.request_bytes),
+            (Axis::Depth, true, _) => ("depth-write", self.depth),
+            (Axis::Depth, false, _) => ("depth-read", self.depth),
+            (Axis::Files, _, 1) => ("files-write-sync", self.files),
+            (Axis::Files, _, _) => ("files-write-async", self.files),
         };
-        let (id, at, title) = match (self.over, self.write, self.depth) {
-            (Axis::Size, true, 1) => (
-                "size-write-sync",
-                self.request_bytes,
-                format!("{action} {size}"),
-            ),
-            (Axis::Size, true, _) => (
-                "size-write-async",
-                self.request_bytes,
-                format!("{action} {size}, {} in flight", self.depth),
-            ),
-            (Axis::Size, false, _) => (
-                "size-read-sync",
-                self.request_bytes,
-                format!("{action} {size}"),
-            ),
-            (Axis::Depth, true, _) => (
-                "depth-write",
-                self.depth,
-                format!("{action} {size}, {} in flight", self.depth),
-            ),
-            (Axis::Depth, false, _) => (
-                "depth-read",
-                self.depth,
-                format!("{action} {size}, {} in flight", self.depth),
-            ),
-            (Axis::Files, _, 1) => (
-                "files-write-sync",
-                self.files,
-                format!("{action} {size}, {files}"),
-            ),
-            (Axis::Files, _, _) => (
-                "files-write-async",
-                self.files,
-                format!("{action} {size}, {} in flight, {files}", self.depth),
-            ),
-        };
+        let mut title = format!("{action} {size}");
+        if self.over == Axis::Depth || self.depth > 1 && id != "size-read-sync" {
+            title += &format!(", {} in flight", self.depth);
+        }
+        match (self.over, self.files) {
+            (Axis::Files, 1) => title += ", 1 file",
+            (Axis::Files, files) => title += &format!(", {files} files in turn"),
+            _ => {}
+        }
         RowKey::new(id, title, u64::from(self.request_bytes)).at(u64::from(at))
     }
 }

@@ -4,7 +4,6 @@ use std::io;
 
 use super::stage::{Measured, Stage, in_threads};
 use crate::measurement::data::{PAGE_BYTES, Prng};
-use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Target, TargetFile};
@@ -27,13 +26,11 @@ pub(super) fn append<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Resul
         logs.push((name, file));
     }
     let limit = Limit::time(stage.shape.slice);
-    let sample = observed(|| {
-        in_threads(threads, |thread| {
-            let (_, file) = &logs[thread as usize];
-            stage.measure(limit, Timing::Each, |turn| {
-                file.append(stage.noise.at(turn, RECORD_BYTES))?;
-                file.sync_data()
-            })
+    let sample = in_threads(threads, |thread| {
+        let (_, file) = &logs[thread as usize];
+        stage.measure(limit, Timing::Each, |turn| {
+            file.append(stage.noise.at(turn, RECORD_BYTES))?;
+            file.sync_data()
         })
     })?;
     for (name, file) in logs {
@@ -54,12 +51,10 @@ pub(super) fn new_file<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured> 
         time: stage.shape.slice,
         operations: NEW_FILES_MAX,
     };
-    let sample = observed(|| {
-        stage.measure(limit, Timing::Each, |turn| {
-            let file = stage.target.create(&name(turn), Access::Durable)?;
-            file.write_at(stage.noise.at(turn, PAGE_BYTES), 0)?;
-            file.sync_all()
-        })
+    let sample = stage.observe(limit, Timing::Each, |turn| {
+        let file = stage.target.create(&name(turn), Access::Durable)?;
+        file.write_at(stage.noise.at(turn, PAGE_BYTES), 0)?;
+        file.sync_all()
     })?;
     for turn in 0..sample.operations {
         stage.target.unlink(&name(turn))?;
@@ -76,12 +71,10 @@ pub(super) fn overwrite<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured>
     let file = stage.written_file("overwritten", len_bytes, Access::Durable)?;
     let pages = len_bytes / PAGE_BYTES as u64;
     let mut places = Prng::new(u64::from(stage.round));
-    let sample = observed(|| {
-        stage.measure(Limit::time(stage.shape.slice), Timing::Each, |turn| {
-            let offset_bytes = places.below(pages) * PAGE_BYTES as u64;
-            file.write_at(stage.noise.at(turn, PAGE_BYTES), offset_bytes)?;
-            file.sync_data()
-        })
+    let sample = stage.observe(Limit::time(stage.shape.slice), Timing::Each, |turn| {
+        let offset_bytes = places.below(pages) * PAGE_BYTES as u64;
+        file.write_at(stage.noise.at(turn, PAGE_BYTES), offset_bytes)?;
+        file.sync_data()
     })?;
     let key = RowKey::new("overwrite-sync", "overwrite 4 KiB + fdatasync", 0);
     Ok((key, sample))

@@ -8,7 +8,7 @@ use super::layers::BreakdownRow;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowKey {
     /// A short stable name, for programs.
-    pub id: &'static str,
+    pub id: String,
     /// Its name in the table.
     pub title: String,
     /// Threads that did it at the same time.
@@ -21,9 +21,9 @@ pub struct RowKey {
 
 impl RowKey {
     /// A row of one thread that is no point of a curve.
-    pub fn new(id: &'static str, title: impl Into<String>, operation_bytes: u64) -> RowKey {
+    pub fn new(id: impl Into<String>, title: impl Into<String>, operation_bytes: u64) -> RowKey {
         RowKey {
-            id,
+            id: id.into(),
             title: title.into(),
             threads: 1,
             at: None,

@@ -201,7 +201,7 @@ impl Sample {
             (self.latencies.len() >= one_in).then(|| self.latency_us(fraction))
         };
         Measurement {
-            id: key.id.to_owned(),
+            id: key.id.clone(),
             title: key.title.clone(),
             threads: key.threads,
             at: key.at,

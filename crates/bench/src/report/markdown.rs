@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::numbers::{short, short_bytes, write_header};
+use super::numbers::{short, short_bytes, write_header, write_table};
 use super::{layers, memory};
 use crate::compare::comparison::{Comparison, GroupResult};
 use crate::measurement::medians::{ADIT, Cell, Row};
@@ -139,30 +139,11 @@ fn write_simple(
     title_of_table: &str,
     show: &dyn Fn(&Cell) -> Option<String>,
 ) {
-    let rows: Vec<(&Row, Vec<Option<String>>)> = group
-        .rows
-        .iter()
-        .map(|row| {
-            (
-                row,
-                systems
-                    .iter()
-                    .map(|system| row.cell(system).and_then(show))
-                    .collect::<Vec<_>>(),
-            )
-        })
-        .filter(|(_, shown)| shown.iter().any(Option::is_some))
-        .collect();
-    if rows.is_empty() {
-        return;
-    }
-    let _ = writeln!(text, "{title_of_table}:\n");
-    write_header(text, &format!("| | {} |", systems.join(" | ")));
-    for (row, shown) in rows {
-        let shown: Vec<String> = shown.into_iter().map(Option::unwrap_or_default).collect();
-        let _ = writeln!(text, "| {} | {} |", title(row), shown.join(" | "));
-    }
-    text.push('\n');
+    let rows = group.rows.iter().map(|row| {
+        let cells = systems.iter().map(|system| row.cell(system).and_then(show));
+        (title(row), cells.collect())
+    });
+    write_table(text, systems, title_of_table, rows);
 }
 
 fn write_curves(text: &mut String, group: &GroupResult) {

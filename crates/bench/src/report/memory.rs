@@ -1,8 +1,6 @@
 //! The memory for files, inodes and pages, read from the curves, in words.
 
-use std::fmt::Write;
-
-use super::numbers::{short, short_bytes, write_header};
+use super::numbers::{short, short_bytes, write_table};
 use crate::compare::growth::Curve;
 
 /// A line of the table.
@@ -65,28 +63,13 @@ pub(crate) fn write(text: &mut String, systems: &[&str], curves: &[Curve]) {
             .filter(|curve| curve.id == line.id && curve.system == system);
         (line.show)(of_both.next()?.bytes_each?)
     };
-    let lines: Vec<(&Line, Vec<Option<String>>)> = LINES
-        .iter()
-        .map(|line| {
-            let cells = systems.iter().map(|system| cell(line, system));
-            (line, cells.collect::<Vec<_>>())
-        })
-        .filter(|(_, cells)| cells.iter().any(Option::is_some))
-        .collect();
-    if lines.is_empty() {
-        return;
-    }
-    let _ = writeln!(
-        text,
-        "Memory that is taken by, from the first to the last point of these curves (the kernel's 64 B for each page of memory that there is, \
-         cached or not, are not in it):\n"
-    );
-    write_header(text, &format!("| | {} |", systems.join(" | ")));
-    for (line, cells) in lines {
-        let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
-        let _ = writeln!(text, "| {} | {} |", line.title, cells.join(" | "));
-    }
-    text.push('\n');
+    let lines = LINES.iter().map(|line| {
+        let cells = systems.iter().map(|system| cell(line, system));
+        (line.title, cells.collect())
+    });
+    let title = "Memory that is taken by, from the first to the last point of these curves (the kernel's 64 B for each page of memory that \
+                 there is, cached or not, are not in it)";
+    write_table(text, systems, title, lines);
 }
 
 #[cfg(test)]

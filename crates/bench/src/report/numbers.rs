@@ -97,6 +97,29 @@ pub(super) fn write_header(text: &mut String, header: &str) {
     let _ = writeln!(text, "{header}\n|{}", "---|".repeat(columns));
 }
 
+/// A table of rows, each with its title and a text for each system, which some may lack; rows
+/// without any text are left out, and so is a table without rows.
+pub(super) fn write_table<'a>(
+    text: &mut String,
+    systems: &[&str],
+    title: &str,
+    rows: impl Iterator<Item = (&'a str, Vec<Option<String>>)>,
+) {
+    let mut rows = rows
+        .filter(|(_, cells)| cells.iter().any(Option::is_some))
+        .peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    let _ = writeln!(text, "{title}:\n");
+    write_header(text, &format!("| | {} |", systems.join(" | ")));
+    for (row, cells) in rows {
+        let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
+        let _ = writeln!(text, "| {row} | {} |", cells.join(" | "));
+    }
+    text.push('\n');
+}
+
 #[cfg(test)]
 mod tests {
     use super::{count, duration, percentile, ratio};

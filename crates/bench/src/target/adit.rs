@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use adit::{File, OpenOptions, Operation, Volume, VolumeOptions};
+use adit::{File, OpenOptions, Pending, Volume, VolumeOptions};
 use adit_block::Device;
 
 use super::{Access, Flow, Name, Target, TargetFile};
@@ -175,7 +175,7 @@ impl Target for AditTarget {
 /// Keeps the ring full until the limit, then waits for the rest.
 fn in_ring<R: Send + 'static>(
     flow: &Flow<'_>,
-    mut start: impl FnMut(u64) -> Operation<R>,
+    mut start: impl FnMut(u64) -> Pending<R>,
     mut done: impl FnMut(R),
 ) -> io::Result<Sample> {
     let mut ring = VecDeque::with_capacity(flow.depth);

@@ -148,7 +148,7 @@ impl Inspector {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..SESSIONS_MAX {
             match &mut *place {
-                Place::Ours(volume) => return answer::answer(volume.mounted.engine(), request),
+                Place::Ours(volume) => return answer::answer(volume.opened.engine(), request),
                 Place::Theirs(session) => match session.ask(request) {
                     Ok(Answer::Failed(error)) => return Err(error),
                     Ok(answer) => return Ok(answer),

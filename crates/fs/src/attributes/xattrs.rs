@@ -225,9 +225,8 @@ impl Fs {
 
     /// Reads an extended attribute of an open file.
     pub async fn fxattr_get(&self, file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
-        let id = self.usable(file)?.id;
-        self.xattr_get(At::inode(file.credentials(), id), Follow::No, name)
-            .await
+        let at = At::inode(file.credentials(), self.usable(file)?.id);
+        self.xattr_get(at, Follow::No, name).await
     }
 
     /// Sets an extended attribute of an open file.
@@ -238,32 +237,19 @@ impl Fs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        check_length(name)?;
-        if value.len() > XATTR_VALUE_BYTES_MAX {
-            return Err(Errno::TOOBIG.into());
-        }
-        let id = self.usable(file)?.id;
-        self.xattr_set(
-            At::inode(file.credentials(), id),
-            Follow::No,
-            name,
-            value,
-            mode,
-        )
-        .await
+        let at = At::inode(file.credentials(), self.usable(file)?.id);
+        self.xattr_set(at, Follow::No, name, value, mode).await
     }
 
     /// Removes an extended attribute of an open file.
     pub async fn fxattr_remove(&self, file: &OpenFile, name: &[u8]) -> Result<()> {
-        let id = self.usable(file)?.id;
-        self.xattr_remove(At::inode(file.credentials(), id), Follow::No, name)
-            .await
+        let at = At::inode(file.credentials(), self.usable(file)?.id);
+        self.xattr_remove(at, Follow::No, name).await
     }
 
     /// Names of the extended attributes of an open file.
     pub async fn fxattr_list(&self, file: &OpenFile) -> Result<Vec<Vec<u8>>> {
-        let id = self.usable(file)?.id;
-        self.xattr_list(At::inode(file.credentials(), id), Follow::No)
-            .await
+        let at = At::inode(file.credentials(), self.usable(file)?.id);
+        self.xattr_list(at, Follow::No).await
     }
 }

@@ -35,7 +35,7 @@ impl Fs {
                     match plan.step {
                         Step::Nothing => Ok(Outcome::Nothing),
                         Step::Move => {
-                            plan.move_name(transaction, now)?;
+                            plan.move_name(transaction, None, now)?;
                             Ok(plan.outcome(Dropped::Kept(plan.source.0)))
                         }
                         Step::Exchange(other) => {
@@ -53,7 +53,7 @@ impl Fs {
                             }
                             // The replaced inode is deleted: only this kind of rename frees space.
                             transaction.use_reserve();
-                            plan.replace(transaction, old, now)?;
+                            plan.move_name(transaction, Some(old.1), now)?;
                             let dropped = self.drop_name(transaction, old.0, old.1, now)?;
                             Ok(plan.outcome(dropped))
                         }
@@ -251,71 +251,30 @@ impl<'p> Plan<'p> {
             || matches!(self.step, Step::Exchange(other) if is_directory(other))
     }
 
-    /// Changes the entry in the new parent, the attributes of the source, and then the old parent.
-    fn move_name(&self, transaction: &mut Transaction<'_>, now: Timestamp) -> Result<(), Stop> {
-        let entry = Target::new(self.source.0, self.source.1);
-        edit_directory(
-            transaction,
-            self.new_parent,
-            now,
-            |transaction, directory| {
-                names::insert(
-                    transaction,
-                    directory,
-                    self.new_parent.slot,
-                    &self.new_name,
-                    entry,
-                )
-            },
-        )?;
-        self.leave(transaction, now)
-    }
-
-    fn replace(
+    /// Changes the entry in the new parent (the name of an inode of kind `replaced`, or a free
+    /// name), then the old parent, then the attributes of the source.
+    fn move_name(
         &self,
         transaction: &mut Transaction<'_>,
-        old: (BlobId, FileKind),
+        replaced: Option<FileKind>,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        let entry = Target::new(self.source.0, self.source.1);
-        edit_directory(
-            transaction,
-            self.new_parent,
-            now,
-            |transaction, directory| {
-                // The replaced directory's `..` is gone.
-                if old.1 == FileKind::Directory {
-                    remove_subdirectory(directory)?;
-                }
-                names::replace(
-                    transaction,
-                    directory,
-                    self.new_parent.slot,
-                    &self.new_name,
-                    entry,
-                )
-            },
-        )?;
-        self.leave(transaction, now)
-    }
-
-    /// Removes the old name of an inode that has its new one already.
-    fn leave(&self, transaction: &mut Transaction<'_>, now: Timestamp) -> Result<(), Stop> {
-        edit_directory(
-            transaction,
-            self.old_parent,
-            now,
-            |transaction, directory| {
-                names::remove(transaction, directory, self.old_parent.slot, &self.old_name)
-            },
-        )?;
-        arrive(
-            transaction,
-            self.source,
-            self.old_parent,
-            self.new_parent,
-            now,
-        )
+        let (source, old, new) = (self.source, self.old_parent, self.new_parent);
+        edit_directory(transaction, new, now, |transaction, directory| {
+            let entry = Target::new(source.0, source.1);
+            let Some(kind) = replaced else {
+                return names::insert(transaction, directory, new.slot, &self.new_name, entry);
+            };
+            // The replaced directory's `..` is gone.
+            if kind == FileKind::Directory {
+                remove_subdirectory(directory)?;
+            }
+            names::replace(transaction, directory, new.slot, &self.new_name, entry).map(drop)
+        })?;
+        edit_directory(transaction, old, now, |transaction, directory| {
+            names::remove(transaction, directory, old.slot, &self.old_name)
+        })?;
+        arrive(transaction, source, old, new, now)
     }
 
     fn exchange(

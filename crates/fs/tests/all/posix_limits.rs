@@ -4,7 +4,7 @@ use crate::common::linux::same_as_linux;
 use crate::common::*;
 use adit_base::Errno;
 use adit_fs::*;
-use adit_operations::Operation as Op;
+use adit_operations::Call as Op;
 
 #[test]
 fn names_and_paths_at_their_limits_are_as_on_linux() {

@@ -3,7 +3,7 @@
 use crate::common::linux::{Pair, same_as_linux};
 use crate::common::*;
 use adit_fs::*;
-use adit_operations::Operation as Op;
+use adit_operations::Call as Op;
 
 const NONE: RenameFlags = RenameFlags::empty();
 const CUT: OpenFlags = OpenFlags::TRUNCATE;

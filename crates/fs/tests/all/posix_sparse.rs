@@ -5,7 +5,7 @@ use crate::common::*;
 use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_fs::*;
-use adit_operations::Operation as Op;
+use adit_operations::Call as Op;
 
 const PAGE: u64 = 4096;
 

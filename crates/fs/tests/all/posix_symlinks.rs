@@ -6,7 +6,7 @@ use crate::common::*;
 use adit_base::Errno;
 use adit_block::{FaultConfig, FaultDevice};
 use adit_fs::*;
-use adit_operations::Operation as Op;
+use adit_operations::Call as Op;
 
 const EXCL: OpenFlags = CREATE.union(OpenFlags::EXCLUSIVE);
 const NOFOLLOW: OpenFlags = OpenFlags::NOFOLLOW;

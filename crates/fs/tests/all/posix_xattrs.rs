@@ -4,7 +4,7 @@ use crate::common::linux::same_as_linux;
 use crate::common::*;
 use adit_base::Errno;
 use adit_fs::*;
-use adit_operations::Operation as Op;
+use adit_operations::Call as Op;
 
 fn root() -> Credentials {
     Credentials::user(0, 0, &[])

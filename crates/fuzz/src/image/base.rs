@@ -12,7 +12,7 @@ use adit_fs::{AllocateFlags, FileKind, Follow, Fs, OpenFlags, XattrMode};
 use adit_store::format::{
     JOURNAL_FIRST_PAGE, JOURNAL_MAGIC, JournalHeader, STATE_CLEAN, SUPERBLOCK_PAGES, Superblock,
 };
-use adit_store::{MkfsOptions, Store, mkfs};
+use adit_store::{MkfsOptions, mkfs};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use zerocopy::FromBytes;
@@ -95,10 +95,7 @@ fn make(data_checksums: bool) -> Result<[Base; 2]> {
     let device = volume::device(VOLUME_BYTES);
     let volume_id = u128::from_le_bytes(*b"adit-fuzz-image\0");
     fresh(&device, volume_id, data_checksums)?;
-    let options = volume::options(false);
-    let engine = volume::start(device.clone(), |reactor| async move {
-        Fs::format(Store::open(reactor, &options).await?).await
-    })?;
+    let engine = volume::format(device.clone(), &volume::options(false))?;
     engine.run(populate)?;
     let orphan = engine.run(|fs| async {
         fs.store().checkpoint().await?;

@@ -12,7 +12,7 @@ fn the_volume_that_is_mutated_opens_and_is_clean() {
         assert!(base.metadata.len() > 15, "{:?}", base.metadata);
         assert!(base.metadata.len() < 256, "a byte can name each");
         let device = device_of(base, VOLUME_BYTES);
-        let engine = volume::mount(device.clone(), &volume::options(false)).expect("mounted");
+        let engine = volume::open(device.clone(), &volume::options(false)).expect("opened");
         let info = engine.run(|fs| async { fs.store().info().await });
         assert_eq!(info.expect("known").data_checksums, data_checksums);
         let report = engine.run(|fs| async { fs.store().check(&mut |_, _| ()).await });
@@ -41,8 +41,8 @@ fn a_mutated_page_has_the_checksum_of_its_new_content() {
     // Its field 12: the root.
     let mutation = [1, state, 12, 0, 0, 0, 0, 0];
     mutation::mutate(&mut closed, &mut bytes, &mut Input::new(&mutation));
-    let mounted = volume::mount(device_of(&closed, bytes), &volume::options(false));
-    let error = mounted.map(drop).expect_err("there is no root");
+    let opened = volume::open(device_of(&closed, bytes), &volume::options(false));
+    let error = opened.map(drop).expect_err("there is no root");
     assert_eq!(error.errno(), Errno::NOENT, "{error}");
 }
 
@@ -51,8 +51,8 @@ fn a_mutated_page_has_the_checksum_of_its_new_content() {
 fn data_of_a_mutated_checksum_is_an_error() {
     let mut closed = base::base(true, true).clone();
     let read = |base: &Base| {
-        let engine = volume::mount(device_of(base, VOLUME_BYTES), &volume::options(false));
-        let engine = engine.expect("mounted");
+        let engine = volume::open(device_of(base, VOLUME_BYTES), &volume::options(false));
+        let engine = engine.expect("opened");
         let read = engine.run(|fs| async {
             let path = volume::at(b"/d/e/moved");
             let file = fs.open(path, adit_fs::OpenFlags::empty(), 0).await?;

@@ -19,13 +19,13 @@ const PIECES_MAX: usize = 24;
 
 /// Opens the volume, and if that works does all there is to do.
 pub(crate) fn exercise(device: Arc<dyn Device>, options: &StoreOptions) {
-    let Ok(engine) = volume::mount(device.clone(), options) else {
+    let Ok(engine) = volume::open(device.clone(), options) else {
         let options = StoreOptions {
             read_only: true,
             survive: Survive::Off,
             ..options.clone()
         };
-        if let Ok(engine) = volume::mount(device, &options) {
+        if let Ok(engine) = volume::open(device, &options) {
             let _ = engine.run(check);
             let _ = engine.run(|fs| async { Ok(look(fs).await) });
             let _ = engine.shutdown(|fs| fs.close_volume());

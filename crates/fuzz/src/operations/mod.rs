@@ -10,8 +10,7 @@ use crate::volume::{self, PAGE, SELF};
 use adit_base::Errno;
 use adit_block::MemoryDevice;
 use adit_fs::{AllocateFlags, Follow, Fs, OpenFlags, RenameFlags, XattrMode};
-use adit_operations::{Answer, Files, Library, Operation, Target};
-use adit_store::Store;
+use adit_operations::{Answer, Call, Files, Library, Target};
 use model::{Model, NOWHERE};
 use std::future::Future;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ pub(crate) fn target(data: &[u8]) {
         run.one(&mut input);
     }
     run.assert_same();
-    run.remount(true);
+    run.reopen(true);
     let engine = run.library.engine;
     engine.shutdown(|fs| fs.close_volume()).expect("closed");
 }
@@ -65,10 +64,7 @@ impl Run {
         let device = volume::device(VOLUME_BYTES);
         let volume_id = u128::from_le_bytes(*b"adit-fuzz-steps\0");
         image::fresh(&device, volume_id, data_checksums).expect("formatted");
-        let options = volume::options(false);
-        let engine = volume::start(device.clone(), |reactor| async move {
-            Fs::format(Store::open(reactor, &options).await?).await
-        });
+        let engine = volume::format(device.clone(), &volume::options(false));
         Run {
             device,
             library: Library {
@@ -90,10 +86,10 @@ impl Run {
     }
 
     /// Performs an operation on both sides.
-    fn same(&mut self, operation: Operation<'_>) {
+    fn same(&mut self, operation: Call<'_>) {
         let found = self.library.perform(&SELF, &operation).map(Answer::plain);
         // How much is one atomic write is the library's to say.
-        if matches!(operation, Operation::WriteAtomic(..)) && found == Err(Errno::TOOBIG) {
+        if matches!(operation, Call::WriteAtomic(..)) && found == Err(Errno::TOOBIG) {
             return;
         }
         let expected = self.model.perform(&SELF, &operation);
@@ -105,7 +101,7 @@ impl Run {
 
     fn close_all(&mut self) {
         for slot in self.library.files.slots() {
-            self.same(Operation::Close(slot));
+            self.same(Call::Close(slot));
         }
     }
 
@@ -133,30 +129,30 @@ impl Run {
             kind @ (0 | 1) => {
                 let mut flags = OpenFlags::READ_WRITE | OpenFlags::NOFOLLOW;
                 flags.set(OpenFlags::CREATE, kind == 0);
-                self.same(Operation::Close(slot));
-                self.same(Operation::Open(slot, a, flags, 0o644));
+                self.same(Call::Close(slot));
+                self.same(Call::Open(slot, a, flags, 0o644));
             }
-            2 => self.same(Operation::Close(slot)),
-            3 | 4 => self.same(Operation::Write(slot, offset, data)),
-            5 => self.same(Operation::Append(slot, data)),
+            2 => self.same(Call::Close(slot)),
+            3 | 4 => self.same(Call::Write(slot, offset, data)),
+            5 => self.same(Call::Append(slot, data)),
             6 => {
                 let ranges = [(offset, data), (offset / 2, &data[..1])];
-                self.same(Operation::WriteAtomic(slot, &ranges, len == 700));
+                self.same(Call::WriteAtomic(slot, &ranges, len == 700));
             }
-            7 => self.same(Operation::Truncate(a, offset)),
-            8 => self.same(Operation::Mkdir(a, 0o755)),
-            9 => self.same(Operation::Rmdir(a)),
-            10 => self.same(Operation::Unlink(a)),
-            11 => self.same(Operation::Link(a, Follow::No, b)),
+            7 => self.same(Call::Truncate(a, offset)),
+            8 => self.same(Call::Mkdir(a, 0o755)),
+            9 => self.same(Call::Rmdir(a)),
+            10 => self.same(Call::Unlink(a)),
+            11 => self.same(Call::Link(a, Follow::No, b)),
             12 | 13 => {
                 let flags = match x % 4 {
                     0 => RenameFlags::NO_REPLACE,
                     1 => RenameFlags::EXCHANGE,
                     _ => RenameFlags::empty(),
                 };
-                self.same(Operation::Rename(a, b, flags));
+                self.same(Call::Rename(a, b, flags));
             }
-            14 => self.same(Operation::Symlink(NOWHERE, a)),
+            14 => self.same(Call::Symlink(NOWHERE, a)),
             15 => {
                 let (keep, zero) = (AllocateFlags::KEEP_SIZE, AllocateFlags::ZERO_RANGE);
                 let modes = [
@@ -167,40 +163,34 @@ impl Run {
                     zero | keep,
                 ];
                 let mode = modes[usize::from(x) % modes.len()];
-                self.same(Operation::Fallocate(slot, mode, offset, len as u64));
+                self.same(Call::Fallocate(slot, mode, offset, len as u64));
             }
             16 => {
                 let to = usize::from(x) % SLOTS;
-                self.same(Operation::CopyRange(
-                    slot,
-                    offset,
-                    to,
-                    offset / 3,
-                    len as u64,
-                ));
+                self.same(Call::CopyRange(slot, offset, to, offset / 3, len as u64));
             }
             17 => {
                 let name = &*format!("user.{}", x % 4);
                 self.same(match x & 4 {
                     0 => {
                         let value = &data[..len % 1000];
-                        Operation::Setxattr(a, Follow::No, name, value, XattrMode::Any)
+                        Call::Setxattr(a, Follow::No, name, value, XattrMode::Any)
                     }
-                    _ => Operation::Removexattr(a, Follow::No, name),
+                    _ => Call::Removexattr(a, Follow::No, name),
                 });
             }
-            18 => self.same(Operation::Fsync(slot)),
-            19 => self.same(Operation::Syncfs),
+            18 => self.same(Call::Fsync(slot)),
+            19 => self.same(Call::Syncfs),
             20 => self.run(|fs| fs.store().checkpoint()),
-            21 => self.same(Operation::Read(slot, offset, len)),
-            22 => self.remount(x % 2 == 0),
+            21 => self.same(Call::Read(slot, offset, len)),
+            22 => self.reopen(x % 2 == 0),
             _ => {
                 // Many names in a directory, so that it is more than a page; or they go.
                 for i in 0..x % 64 {
                     let inside = &*format!("{a}/{}{i}", "e".repeat(100));
                     self.same(match x & 0x8000 {
-                        0 => Operation::Symlink(NOWHERE, inside),
-                        _ => Operation::Unlink(inside),
+                        0 => Call::Symlink(NOWHERE, inside),
+                        _ => Call::Unlink(inside),
                     });
                 }
             }
@@ -208,20 +198,20 @@ impl Run {
     }
 
     /// Closes the volume and opens it again; or only syncs it, and recovers it.
-    fn remount(&mut self, clean: bool) {
+    fn reopen(&mut self, clean: bool) {
         let engine = self.library.engine.clone();
         if clean {
             self.close_all();
             engine.shutdown(|fs| fs.close_volume()).expect("closed");
         } else {
-            self.same(Operation::Syncfs);
+            self.same(Call::Syncfs);
             self.library.files = Files::default();
             self.model.open.clear();
             let ended = engine.shutdown(|_| async { Ok(()) });
             ended.expect("nothing was done");
         }
-        let engine = volume::mount(self.device.clone(), &volume::options(false));
-        self.library.engine = engine.expect("mounted again");
+        let engine = volume::open(self.device.clone(), &volume::options(false));
+        self.library.engine = engine.expect("opened again");
         self.assert_same();
     }
 

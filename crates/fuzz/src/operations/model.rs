@@ -3,7 +3,7 @@
 use crate::volume::SELF;
 use adit_base::Errno;
 use adit_fs::{AllocateFlags, Credentials, FileKind, OpenFlags, RenameFlags};
-use adit_operations::{Answer, Node, Operation, Outcome, Target};
+use adit_operations::{Answer, Call, Node, Outcome, Target};
 use std::collections::BTreeMap;
 
 type Result<T = ()> = std::result::Result<T, Errno>;
@@ -28,37 +28,37 @@ pub(super) struct Model {
 }
 
 impl Target for Model {
-    fn perform(&mut self, _: &Credentials, operation: &Operation<'_>) -> Outcome {
+    fn perform(&mut self, _: &Credentials, operation: &Call<'_>) -> Outcome {
         match *operation {
-            Operation::Open(slot, path, flags, _) => {
+            Call::Open(slot, path, flags, _) => {
                 let number = self.open(path, flags.contains(OpenFlags::CREATE))?;
                 self.open.insert(slot, number);
             }
-            Operation::Close(slot) => drop(self.open.remove(&slot).ok_or(Errno::BADF)?),
-            Operation::Read(slot, offset, len) => {
+            Call::Close(slot) => drop(self.open.remove(&slot).ok_or(Errno::BADF)?),
+            Call::Read(slot, offset, len) => {
                 let content = self.content(slot)?;
                 let from = content.len().min(offset as usize);
                 let to = content.len().min(from + len);
                 return Ok(Answer::Bytes(content[from..to].to_vec()));
             }
-            Operation::Write(slot, offset, data) => {
+            Call::Write(slot, offset, data) => {
                 write(self.content(slot)?, offset as usize, data);
                 return Ok(Answer::Number(data.len() as u64));
             }
-            Operation::Append(slot, data) => {
+            Call::Append(slot, data) => {
                 let content = self.content(slot)?;
                 content.extend_from_slice(data);
                 return Ok(Answer::Number((content.len() - data.len()) as u64));
             }
-            Operation::WriteAtomic(slot, ranges, _) => {
+            Call::WriteAtomic(slot, ranges, _) => {
                 let content = self.content(slot)?;
                 let ranges = ranges.iter();
                 ranges.for_each(|(offset, data)| write(content, *offset as usize, data));
             }
-            Operation::CopyRange(from, offset, to, place, len) => {
+            Call::CopyRange(from, offset, to, place, len) => {
                 return self.copy(from, offset as usize, to, place as usize, len as usize);
             }
-            Operation::Truncate(path, size) => {
+            Call::Truncate(path, size) => {
                 let number = self.find(path)?;
                 match &mut self.inodes[number].0 {
                     Content::Directory(_) => return Err(Errno::ISDIR),
@@ -66,7 +66,7 @@ impl Target for Model {
                     Content::Symlink => return Err(Errno::NOENT),
                 }
             }
-            Operation::Fallocate(slot, mode, offset, len) => {
+            Call::Fallocate(slot, mode, offset, len) => {
                 let (from, to) = (offset as usize, (offset + len) as usize);
                 let content = self.content(slot)?;
                 if !mode.contains(AllocateFlags::KEEP_SIZE) {
@@ -78,32 +78,32 @@ impl Target for Model {
                     content[from..to].fill(0);
                 }
             }
-            Operation::Fsync(slot) => drop(self.content(slot)?),
-            Operation::Syncfs => (),
-            Operation::Mkdir(path, _) => self.add(path, Content::Directory(BTreeMap::new()))?,
-            Operation::Symlink(_, path) => self.add(path, Content::Symlink)?,
-            Operation::Readlink(path) => match self.inodes[self.find(path)?].0 {
+            Call::Fsync(slot) => drop(self.content(slot)?),
+            Call::Syncfs => (),
+            Call::Mkdir(path, _) => self.add(path, Content::Directory(BTreeMap::new()))?,
+            Call::Symlink(_, path) => self.add(path, Content::Symlink)?,
+            Call::Readlink(path) => match self.inodes[self.find(path)?].0 {
                 Content::Symlink => return Ok(Answer::Bytes(NOWHERE.into())),
                 _ => return Err(Errno::INVAL),
             },
-            Operation::Link(from, _, to) => self.link(from, to)?,
-            Operation::Unlink(path) => self.unlink(path)?,
-            Operation::Rmdir(path) => self.rmdir(path)?,
-            Operation::Rename(from, to, flags) => self.rename(from, to, flags)?,
-            Operation::List(path, _) => return Ok(Answer::Entries(self.entries(path)?)),
-            Operation::Stat(path, _) => return Ok(Answer::Node(self.node(self.find(path)?))),
-            Operation::Getxattr(path, _, name) => {
+            Call::Link(from, _, to) => self.link(from, to)?,
+            Call::Unlink(path) => self.unlink(path)?,
+            Call::Rmdir(path) => self.rmdir(path)?,
+            Call::Rename(from, to, flags) => self.rename(from, to, flags)?,
+            Call::List(path, _) => return Ok(Answer::Entries(self.entries(path)?)),
+            Call::Stat(path, _) => return Ok(Answer::Node(self.node(self.find(path)?))),
+            Call::Getxattr(path, _, name) => {
                 let value = self.attributes(path)?.get(name);
                 return Ok(Answer::Bytes(value.ok_or(Errno::NODATA)?.clone()));
             }
-            Operation::Setxattr(path, _, name, value, _) => {
+            Call::Setxattr(path, _, name, value, _) => {
                 self.attributes(path)?.insert(name.into(), value.into());
             }
-            Operation::Removexattr(path, _, name) => {
+            Call::Removexattr(path, _, name) => {
                 let removed = self.attributes(path)?.remove(name);
                 removed.ok_or(Errno::NODATA)?;
             }
-            Operation::Listxattr(path, _) => {
+            Call::Listxattr(path, _) => {
                 let names = self.inodes[self.find(path)?].1.keys();
                 return Ok(Answer::Names(names.cloned().collect()));
             }

@@ -124,7 +124,7 @@ impl Frames {
         self.mapping.huge_bytes()
     }
 
-    /// All frames as one piece of memory, for `Device::register_memory`.
+    /// All frames as one piece of memory.
     pub fn memory(&self) -> (*const u8, usize) {
         self.mapping.memory()
     }

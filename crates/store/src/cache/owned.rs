@@ -27,6 +27,14 @@ macro_rules! forward {
 
 pub(crate) struct OwnedCache(UnsafeCell<Cache>);
 
+/// META, for a page of metadata.
+fn meta_flag(key: FrameKey) -> FrameFlags {
+    match key.space {
+        META_SPACE => FrameFlags::META,
+        _ => FrameFlags::empty(),
+    }
+}
+
 impl OwnedCache {
     pub(crate) fn new(cache: Cache) -> OwnedCache {
         OwnedCache(UnsafeCell::new(cache))
@@ -177,23 +185,13 @@ impl OwnedCache {
     ) {
         let cache = self.get_mut();
         fill(cache.raw_mut(frame));
-        let meta = if key.space == META_SPACE {
-            FrameFlags::META
-        } else {
-            FrameFlags::empty()
-        };
-        cache.insert(frame, key, FrameFlags::VALID | meta);
+        cache.insert(frame, key, FrameFlags::VALID | meta_flag(key));
         cache.set_kind(frame, kind);
     }
 
     pub(crate) fn insert_loading(&self, frame: FrameId, key: FrameKey, kind: u8) {
         let cache = self.get_mut();
-        let meta = if key.space == META_SPACE {
-            FrameFlags::META
-        } else {
-            FrameFlags::empty()
-        };
-        cache.insert(frame, key, FrameFlags::LOADING | meta);
+        cache.insert(frame, key, FrameFlags::LOADING | meta_flag(key));
         cache.set_kind(frame, kind);
     }
 

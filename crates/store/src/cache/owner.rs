@@ -188,11 +188,6 @@ impl Cache {
         }
     }
 
-    /// Does anybody read it, or IO refer to it?
-    pub fn is_pinned(&self, id: FrameId) -> bool {
-        self.frames.meta(id.0).state.load(Ordering::Relaxed) != 0
-    }
-
     /// Device page of a journaled frame.
     pub fn home(&self, id: FrameId) -> u64 {
         self.frames.meta(id.0).home.load(Ordering::Relaxed)

@@ -62,10 +62,7 @@ impl Store {
     /// holds `lock` and `map_lock` exclusively, so that none of them is being loaded or written
     /// back.
     pub(crate) fn drop_frames(&self, blob: &Blob, from: u32, to: u32) {
-        debug_assert!(
-            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
-            "both locks are held"
-        );
+        blob.assert_exclusive();
         for page in self.cached_pages(blob, from, to) {
             let Some(frame) = self.cache.find(blob.key(page)) else {
                 continue;

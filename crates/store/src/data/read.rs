@@ -79,14 +79,11 @@ impl Store {
     /// blob. The buffer keeps its content whatever is written later.
     pub async fn read_borrowed(&self, blob: &Rc<Blob>, offset: u64, len: usize) -> Result<Buffer> {
         let _shared = blob.lock.read().await;
-        let size = blob.size();
         let within = (offset % PAGE_BYTES as u64) as usize;
-        if offset >= size || len == 0 {
+        let len = blob.shared.readable(offset, len.min(PAGE_BYTES - within));
+        if len == 0 {
             return Ok(Buffer::zeroed(0));
         }
-        let len = len
-            .min(PAGE_BYTES - within)
-            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let page = (offset / PAGE_BYTES as u64) as u32;
         match self.source_ahead(blob, page, 1, &mut false).await? {
             Source::Frame(frame) => Ok(self.cache.buffer(frame).slice(within..within + len)),
@@ -99,13 +96,7 @@ impl Store {
     /// As [`Store::read`], for who holds `blob.lock`.
     async fn read_locked(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         debug_assert!(blob.lock.is_locked(), "lock is held");
-        let size = blob.size();
-        if offset >= size {
-            return Ok(0);
-        }
-        let len = buffer
-            .len()
-            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let len = blob.shared.readable(offset, buffer.len());
         let end_page = ((offset + len as u64).div_ceil(PAGE_BYTES as u64)) as u32;
         let mut done = 0;
         let mut missed = false;
@@ -148,10 +139,7 @@ impl Store {
         want: u32,
         missed: &mut bool,
     ) -> Result<Source> {
-        debug_assert!(
-            blob.lock.is_locked() || blob.map_lock.is_locked_exclusively(),
-            "the map can't change"
-        );
+        blob.assert_map_stays();
         loop {
             match self.cache.find(blob.key(page)) {
                 Some(frame) if self.cache.is_loading(frame) => {
@@ -213,10 +201,7 @@ impl Store {
         want: u32,
         load: Load<'_>,
     ) -> Result<()> {
-        debug_assert!(
-            blob.lock.is_locked() || blob.map_lock.is_locked_exclusively(),
-            "the map can't change"
-        );
+        blob.assert_map_stays();
         let valid_size = blob.slot.borrow().valid_size;
         let valid_pages = valid_size
             .div_ceil(PAGE_BYTES as u64)

@@ -35,12 +35,7 @@ impl Store {
     /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind.
     /// As durable as any write: by the next sync of the blob.
     pub async fn resize(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
-        if size > BLOB_BYTES_MAX {
-            return Err(Error::with(
-                Errno::FBIG,
-                format!("a file has at most {BLOB_BYTES_MAX} bytes"),
-            ));
-        }
+        check_size(size)?;
         let _map = self.lock_map(blob).await;
         let _exclusive = self.lock(blob).await;
         self.writable()?;
@@ -77,17 +72,7 @@ impl Store {
         range: Range<u64>,
         mode: AllocateMode,
     ) -> Result<()> {
-        check_range(&range)?;
-        let _map = self.lock_map(blob).await;
-        let _exclusive = self.lock(blob).await;
-        self.write_back_locked(blob, false).await?;
-        self.allocate_locked(blob, &range).await?;
-        if mode == AllocateMode::Extend && range.end > blob.size() {
-            self.grow_slot(blob, range.end).await?;
-        }
-        self.touch(blob);
-        blob.point.set(self.journal.point());
-        Ok(())
+        self.allocate_or_zero(blob, range, mode, false).await
     }
 
     /// Frees the pages inside of the range; it reads as zeroes afterwards. The size stays.
@@ -108,16 +93,28 @@ impl Store {
         range: Range<u64>,
         mode: AllocateMode,
     ) -> Result<()> {
+        self.allocate_or_zero(blob, range, mode, true).await
+    }
+
+    async fn allocate_or_zero(
+        &self,
+        blob: &Rc<Blob>,
+        range: Range<u64>,
+        mode: AllocateMode,
+        zeroes: bool,
+    ) -> Result<()> {
         check_range(&range)?;
         let _map = self.lock_map(blob).await;
         let _exclusive = self.lock(blob).await;
         self.write_back_locked(blob, false).await?;
         // First what may fail for lack of space.
         self.allocate_locked(blob, &range).await?;
-        self.zero_locked(blob, &range).await?;
+        if zeroes {
+            self.zero_locked(blob, &range).await?;
+        }
         if mode == AllocateMode::Extend && range.end > blob.size() {
-            let grown = self.grow_slot(blob, range.end);
-            grown.await.map_err(half_way)?;
+            let grown = self.grow_slot(blob, range.end).await;
+            grown.map_err(if zeroes { half_way } else { |error| error })?;
         }
         self.touch(blob);
         blob.point.set(self.journal.point());
@@ -191,11 +188,13 @@ fn check_range(range: &Range<u64>) -> Result<()> {
     if range.start >= range.end {
         return Err(Error::with(Errno::INVAL, "an empty range"));
     }
-    if range.end > BLOB_BYTES_MAX {
-        return Err(Error::with(
-            Errno::FBIG,
-            format!("a file has at most {BLOB_BYTES_MAX} bytes"),
-        ));
+    check_size(range.end)
+}
+
+fn check_size(size: u64) -> Result<()> {
+    if size > BLOB_BYTES_MAX {
+        let what = format!("a file has at most {BLOB_BYTES_MAX} bytes");
+        return Err(Error::with(Errno::FBIG, what));
     }
     Ok(())
 }
@@ -271,10 +270,7 @@ impl Store {
     /// before it stays so: here nothing has to be written, and a device that fails keeps no data
     /// from going. Both locks are held.
     async fn truncate_in_steps(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
-        debug_assert!(
-            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
-            "both locks are held"
-        );
+        blob.assert_exclusive();
         let end = blob.frames_end();
         let from = size.div_ceil(PAGE) as u32;
         let journaled = self.any_live(blob, from, u32::MAX);
@@ -309,10 +305,7 @@ impl Store {
     /// Moves the end of a blob of which nothing is dirty to `size`, behind its present one. Both
     /// locks are held.
     async fn grow_slot(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
-        debug_assert!(
-            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
-            "both locks are held"
-        );
+        blob.assert_exclusive();
         self.check_write(blob, size, 0)?;
         self.transact(|txn| {
             let mut slot = txn.slot(blob.id)?;
@@ -327,10 +320,7 @@ impl Store {
 
     /// Makes the allocated range read as zeroes. Nothing is dirty, both locks are held.
     async fn zero_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
-        debug_assert!(
-            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
-            "both locks are held"
-        );
+        blob.assert_exclusive();
         // Behind the valid size nothing is read.
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         let (first, last) = (
@@ -376,10 +366,7 @@ impl Store {
     /// Zeroes what the cache holds of the last page behind `size`. (On the device the valid size
     /// does it.)
     async fn zero_tail(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
-        debug_assert!(
-            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
-            "both locks are held"
-        );
+        blob.assert_exclusive();
         let within = (size % PAGE) as usize;
         if within == 0 {
             return Ok(());
@@ -405,10 +392,7 @@ impl Store {
 
     /// Fills the holes of a range with pages. Both locks are held, nothing is dirty.
     async fn allocate_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
-        debug_assert!(
-            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
-            "both locks are held"
-        );
+        blob.assert_exclusive();
         let (first, last) = (range.start / PAGE, range.end.div_ceil(PAGE));
         let mut missing = 0;
         let mut page = first;
@@ -486,10 +470,7 @@ impl Store {
     }
 
     async fn punch_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
-        debug_assert!(
-            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
-            "both locks are held"
-        );
+        blob.assert_exclusive();
         self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
         self.write_back_locked(blob, false).await?;
@@ -520,10 +501,7 @@ impl Store {
     /// Writes zeroes to the part of a range that lies in pages of which other parts stay. If the
     /// volume is read-only, nothing is done.
     async fn zero_edges(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
-        debug_assert!(
-            blob.map_lock.is_locked_exclusively() && blob.lock.is_locked_exclusively(),
-            "both locks are held"
-        );
+        blob.assert_exclusive();
         self.writable()?;
         let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
         let head_end = (first * PAGE).min(range.end);

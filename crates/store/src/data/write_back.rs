@@ -113,7 +113,7 @@ pub(crate) type DirtyPages = SmallVec<[DirtyPage; 8]>;
 
 /// What a sweep over a blob's dirty pages hasn't taken on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum Remaining {
     Nothing,
     /// Pages still to come.
     Ahead,
@@ -172,14 +172,14 @@ impl Store {
             let (pages, left) = self.take_dirty(blob, &mut next);
             let reached = blob.slot.borrow().size.max(first_clean(&pages));
             let size = match left {
-                Left::Nothing => blob.size(),
+                Remaining::Nothing => blob.size(),
                 // Not before the data that it covers.
-                Left::Ahead => reached.min(blob.size()),
+                Remaining::Ahead => reached.min(blob.size()),
                 // What became dirty behind the sweep may be beyond the size of then; up to that,
                 // all is done.
-                Left::Behind => reached.max(size_now).min(blob.size()),
+                Remaining::Behind => reached.max(size_now).min(blob.size()),
             };
-            let last = left != Left::Ahead;
+            let last = left != Remaining::Ahead;
             let times = aim.times && last;
             self.write_back_pages(blob, pages, size, Aim { times, ..aim })
                 .await?;
@@ -191,7 +191,7 @@ impl Store {
 
     /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth, of which a
     /// transaction can carry those with live bytes, and one more. Says what is left.
-    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (DirtyPages, Left) {
+    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (DirtyPages, Remaining) {
         let plan_pages = (self.cache.counts().limit as usize / PLANS_PER_CACHE)
             .clamp(JOURNAL_DATA_PAGES_MIN, PLAN_PAGES_MAX);
         let mut listed = blob.dirty.borrow_mut();
@@ -220,9 +220,9 @@ impl Store {
         }
         listed.drain(first..end);
         let left = match listed.last() {
-            None => Left::Nothing,
-            Some(page) if page >= next => Left::Ahead,
-            Some(_) => Left::Behind,
+            None => Remaining::Nothing,
+            Some(page) if page >= next => Remaining::Ahead,
+            Some(_) => Remaining::Behind,
         };
         (taken, left)
     }

@@ -185,25 +185,27 @@ pub fn xattr_value<'p>(
     id: BlobId,
     name: &[u8],
 ) -> Result<Option<&'p [u8]>, Stop> {
-    if slot.xattr_page == 0 {
-        return Ok(None);
-    }
-    let page = pages.page(slot.xattr_page, PageKind::Xattrs)?;
-    let entries = entries(slot.xattr_page, page, id.slot)?;
-    Ok(entries
-        .iter()
-        .find(|entry| entry.name == name)
-        .map(|entry| entry.value))
+    let entries = entries_of(pages, slot, id)?;
+    let found = entries.iter().find(|entry| entry.name == name);
+    Ok(found.map(|entry| entry.value))
 }
 
 /// The names of a blob's extended attributes, given its slot, in no particular order.
 pub fn xattr_names(pages: &impl PagesRead, slot: &Slot, id: BlobId) -> Result<Vec<Vec<u8>>, Stop> {
+    let entries = entries_of(pages, slot, id)?;
+    Ok(entries.iter().map(|entry| entry.name.to_vec()).collect())
+}
+
+fn entries_of<'p>(
+    pages: &'p impl PagesRead,
+    slot: &Slot,
+    id: BlobId,
+) -> Result<SmallVec<[Entry<'p>; 8]>, Stop> {
     if slot.xattr_page == 0 {
-        return Ok(Vec::new());
+        return Ok(SmallVec::new());
     }
     let page = pages.page(slot.xattr_page, PageKind::Xattrs)?;
-    let entries = entries(slot.xattr_page, page, id.slot)?;
-    Ok(entries.iter().map(|entry| entry.name.to_vec()).collect())
+    entries(slot.xattr_page, page, id.slot)
 }
 
 impl Transaction<'_> {

@@ -342,6 +342,16 @@ impl BlobKind {
         })
     }
 
+    /// The kind in a mode: of a regular file if it has no `S_IFMT` bits.
+    pub fn of_mode(mode: u32) -> Option<BlobKind> {
+        match mode & libc::S_IFMT {
+            0 => Some(BlobKind::File),
+            bits => (BlobKind::File as u8..)
+                .map_while(BlobKind::from_u8)
+                .find(|kind| kind.mode_bits() == bits),
+        }
+    }
+
     /// The `S_IFMT` bits of the mode.
     pub const fn mode_bits(self) -> u32 {
         match self {

@@ -227,7 +227,7 @@ pub(crate) fn damage(pages: [&[u8]; 2]) -> [Option<String>; 2] {
     said
 }
 
-/// What is wrong with each of the two superblocks of a mounted volume, whose last one was
+/// What is wrong with each of the two superblocks of an open volume, whose last one was
 /// `current`.
 pub(crate) fn check(pages: [&[u8]; 2], current: &Superblock) -> [Option<String>; 2] {
     let newest = (current.sequence % 2) as usize;

@@ -5,7 +5,7 @@
 //! exactly once.
 
 use crate::format::BlobId;
-use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, VolumeId};
+use crate::format::{ALGORITHM_CRC32C, InnerEntry, Page, PageKind, SLOTS_PER_PAGE, Slot, VolumeId};
 use crate::metadata::pages::PagesRead;
 use crate::metadata::space::PageState;
 use crate::state::Store;
@@ -120,4 +120,37 @@ impl Store {
         })
         .await
     }
+}
+
+/// A node of a tree that is still to be looked at.
+#[derive(Clone, Copy)]
+pub(super) struct Unvisited {
+    pub(super) page: u64,
+    pub(super) level: u8,
+    pub(super) lower: u64,
+    pub(super) upper: Option<u64>,
+}
+
+/// The children of an inner node with their bounds, up to the first whose key can't be: its index.
+pub(super) fn children(
+    entries: &[InnerEntry],
+    parent: &Unvisited,
+) -> (Vec<Unvisited>, Option<usize>) {
+    let mut found = Vec::with_capacity(entries.len());
+    let mut lower = parent.lower;
+    for (index, entry) in entries.iter().enumerate() {
+        let upper = entries.get(index + 1).map(|next| next.key).or(parent.upper);
+        let beyond = |upper: u64| parent.upper.is_some_and(|limit| upper > limit);
+        if upper.is_some_and(|upper| upper <= lower || beyond(upper)) {
+            return (found, Some(index + 1));
+        }
+        found.push(Unvisited {
+            page: entry.child,
+            level: parent.level - 1,
+            lower,
+            upper,
+        });
+        lower = upper.unwrap_or(lower);
+    }
+    (found, None)
 }

@@ -50,24 +50,28 @@ impl UsedPages {
         self.groups.keys().max().map_or(0, |group| group + 1)
     }
 
+    /// Group and offset in it of a run of pages that can be allocated.
+    fn place(&self, run: Run) -> Option<(u32, usize)> {
+        let place = self.geometry.position(run.page);
+        place.filter(|_| self.geometry.contains(run))
+    }
+
     /// Does nothing refer to any of these pages? Not for pages that can't be allocated.
     pub(crate) fn is_unused(&self, run: Run) -> bool {
-        self.geometry
-            .position(run.page)
-            .filter(|_| self.geometry.contains(run))
-            .is_some_and(|(group, offset)| {
-                self.words(group)
-                    .is_none_or(|words| none_set(words, offset, run.pages))
-            })
+        self.place(run).is_some_and(|(group, offset)| {
+            self.words(group)
+                .is_none_or(|words| none_set(words, offset, run.pages))
+        })
     }
 
     /// Something refers to these pages.
     pub fn mark(&mut self, run: Run) -> Marked {
-        let Some((group, offset)) = self
-            .geometry
-            .position(run.page)
-            .filter(|_| self.geometry.contains(run))
-        else {
+        self.mark_each(run, &mut |_| ())
+    }
+
+    /// Marks a run; calls `shared` with each of its pages that was marked before.
+    pub(crate) fn mark_each(&mut self, run: Run, shared: &mut dyn FnMut(u64)) -> Marked {
+        let Some((group, offset)) = self.place(run) else {
             return Marked::Outside;
         };
         let words = self
@@ -75,20 +79,23 @@ impl UsedPages {
             .entry(group)
             .or_insert_with(|| Box::new([0; GROUP_MAP_WORDS]));
         let fresh = none_set(words, offset, run.pages);
+        if !fresh {
+            for page in 0..run.pages as usize {
+                if !none_set(words, offset + page, 1) {
+                    shared(run.page + page as u64);
+                }
+            }
+        }
         set(words, offset, run.pages, true);
         if fresh { Marked::Fresh } else { Marked::Shared }
     }
 
     /// Does something refer to all of these pages?
     pub fn contains(&self, run: Run) -> bool {
-        self.geometry
-            .position(run.page)
-            .filter(|_| self.geometry.contains(run))
-            .is_some_and(|(group, offset)| {
-                self.groups
-                    .get(&group)
-                    .is_some_and(|words| all_set(words, offset, run.pages))
-            })
+        self.place(run).is_some_and(|(group, offset)| {
+            self.words(group)
+                .is_some_and(|words| all_set(words, offset, run.pages))
+        })
     }
 }
 

@@ -76,7 +76,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// A handle on a mounted store.
+/// A handle on an open store.
 #[derive(Clone)]
 pub struct Store(pub(crate) Rc<StoreState>);
 

@@ -1,4 +1,4 @@
-//! Growing a volume while it is mounted.
+//! Growing a volume while it is open.
 //!
 //! Two places say how large a volume is. The *superblock* says which pages of the device it may
 //! use, which is what recovery holds records against; the *state page* says which it does use, and

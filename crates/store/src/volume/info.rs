@@ -4,7 +4,7 @@ use adit_base::{PAGE_BYTES, Result};
 
 use crate::state::{RESERVE_PAGES, Store};
 
-/// Figures of a mounted store.
+/// Figures of an open store.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct VolumeInfo {

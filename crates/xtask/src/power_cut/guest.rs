@@ -38,19 +38,7 @@ pub(super) struct Guest {
 
 /// Builds everything in a folder, which keeps the kernel for the next run.
 pub(super) fn build(folder: &Path) -> Outcome<Guest> {
-    // In one command: asked for one of them alone, cargo would compile all layers once more.
-    let mut packages = process::cargo();
-    packages.args([
-        "build",
-        "--release",
-        "-p",
-        "libadit",
-        "-p",
-        "adit-cli",
-        "-p",
-        "adit-power-cut",
-    ]);
-    process::run(&mut packages)?;
+    process::build_release(&["libadit", "adit-cli", "adit-power-cut"])?;
     let plugin = Profile::Release.program("libadit_rocksdb.so");
     process::run(&mut plugin::rocksdb_plugin(Profile::Release, &plugin)?)?;
     let kill_test = Profile::Release.program("kill_test");

@@ -3,7 +3,7 @@
 //! these tests are skipped.
 
 use super::*;
-use adit_operations::{Answer as Reply, Kernel, Library, Node, Operation, Outcome, Target, Tree};
+use adit_operations::{Answer as Reply, Call, Kernel, Library, Node, Outcome, Target, Tree};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ static ROOT: LazyLock<Credentials> = LazyLock::new(|| Credentials::user(0, 0, &[
 fn look(target: &mut dyn Target, slots: &[usize]) -> Tree {
     let mut tree = target.tree(&ROOT);
     for slot in slots {
-        if let Ok(Reply::Node(node)) = target.perform(&ROOT, &Operation::Fstat(*slot)) {
+        if let Ok(Reply::Node(node)) = target.perform(&ROOT, &Call::Fstat(*slot)) {
             tree.insert(format!("file {slot}"), node);
         }
     }
@@ -64,7 +64,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    fn both(&mut self, who: &Credentials, step: &Operation<'_>) -> [Outcome; 2] {
+    fn both(&mut self, who: &Credentials, step: &Call<'_>) -> [Outcome; 2] {
         let sides: [&mut dyn Target; 2] = [&mut self.library, &mut self.kernel];
         sides.map(|side| side.perform(who, step).map(Reply::plain))
     }
@@ -77,7 +77,7 @@ impl Pair {
 
     /// Does a step on both sides and compares what it answers; and, if so asked, everything there
     /// is afterwards.
-    fn compare(&mut self, who: &Credentials, step: &Operation<'_>, look: bool) -> bool {
+    fn compare(&mut self, who: &Credentials, step: &Call<'_>, look: bool) -> bool {
         if look {
             wait_for_the_clock();
         }
@@ -106,18 +106,18 @@ impl Pair {
     }
 
     /// The step's answer and all that it changed are those of Linux.
-    pub fn step(&mut self, who: &Credentials, step: Operation<'_>) {
+    pub fn step(&mut self, who: &Credentials, step: Call<'_>) {
         self.compare(who, &step, true);
     }
 
     /// The step's answer is that of Linux. Was it a success?
-    pub fn ask(&mut self, who: &Credentials, step: Operation<'_>) -> bool {
+    pub fn ask(&mut self, who: &Credentials, step: Call<'_>) -> bool {
         self.compare(who, &step, false)
     }
 
     /// Is there something on either side?
     pub fn exists(&mut self, path: &str) -> bool {
-        let there = self.both(&ROOT, &Operation::Stat(path, Follow::No));
+        let there = self.both(&ROOT, &Call::Stat(path, Follow::No));
         there.iter().any(Result::is_ok)
     }
 
@@ -157,7 +157,7 @@ fn is_possible(directory: &std::path::Path) -> bool {
             && statvfs.f_flag & libc::ST_RELATIME != 0
             && libc::geteuid() == 0
     };
-    let attribute = Operation::Setxattr("/", Follow::Yes, "trusted.adit", b"x", XattrMode::Any);
+    let attribute = Call::Setxattr("/", Follow::Yes, "trusted.adit", b"x", XattrMode::Any);
     let set = |mut kernel: Kernel| kernel.perform(&ROOT, &attribute).is_ok();
     known && Kernel::new(directory).is_ok_and(set)
 }

@@ -113,16 +113,20 @@ impl BlobShared {
         self.size.load(Ordering::Acquire)
     }
 
+    /// How many of `len` bytes from `offset` on lie before the end.
+    #[inline]
+    pub(crate) fn readable(&self, offset: u64, len: usize) -> usize {
+        let left = self.size().saturating_sub(offset);
+        len.min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
     /// Reads from the cache without the worker; `None`: not all of it is there, ask the worker.
     #[inline]
     pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
-        let size = self.size();
-        if offset >= size {
+        let len = self.readable(offset, buffer.len());
+        if len == 0 {
             return Some(0);
         }
-        let len = buffer
-            .len()
-            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let key = FrameKey {
             space: self.id.slot,
             page: offset / PAGE_BYTES as u64,
@@ -135,14 +139,11 @@ impl BlobShared {
     /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the
     /// worker.
     pub fn try_borrow(&self, offset: u64, len: usize) -> Option<Buffer> {
-        let size = self.size();
-        if offset >= size || len == 0 {
+        let within = (offset % PAGE_BYTES as u64) as usize;
+        let len = self.readable(offset, len.min(PAGE_BYTES - within));
+        if len == 0 {
             return Some(Buffer::zeroed(0));
         }
-        let within = (offset % PAGE_BYTES as u64) as usize;
-        let len = len
-            .min(PAGE_BYTES - within)
-            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
         let key = FrameKey {
             space: self.id.slot,
             page: offset / PAGE_BYTES as u64,

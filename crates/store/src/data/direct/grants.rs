@@ -91,10 +91,7 @@ impl Store {
 
     /// The pages are back: what was written is noted, and both locks returned.
     fn end_grant(&self, blob: &Rc<Blob>) {
-        debug_assert!(
-            blob.map_lock.is_locked() && blob.lock.is_locked(),
-            "both locks are held"
-        );
+        blob.assert_shared();
         if let Some(grant) = blob.shared.write_grant() {
             grant.extents.forget();
             let used = grant.take_written();
@@ -118,10 +115,7 @@ impl Store {
     /// After a direct write: grants the page and those around it that no frame holds, as far as its
     /// extent goes. The caller holds both locks shared and doesn't give way in between.
     pub(crate) fn grant_writes(&self, blob: &Rc<Blob>, page: u32) {
-        debug_assert!(
-            blob.map_lock.is_locked() && blob.lock.is_locked(),
-            "both locks are held"
-        );
+        blob.assert_shared();
         let wait = blob.grant_after.get();
         if wait > 0 {
             return blob.grant_after.set(wait - 1);

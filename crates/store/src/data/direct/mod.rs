@@ -87,13 +87,7 @@ impl Store {
         buffer: &mut [u8],
     ) -> Result<usize> {
         debug_assert!(blob.lock.is_locked(), "lock is held");
-        let size = blob.size();
-        if offset >= size {
-            return Ok(0);
-        }
-        let len = buffer
-            .len()
-            .min(usize::try_from(size - offset).unwrap_or(usize::MAX));
+        let len = blob.shared.readable(offset, buffer.len());
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
@@ -294,10 +288,7 @@ impl Store {
 
     /// Writes into mapped pages where they are.
     async fn overwrite_blocks(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
-        debug_assert!(
-            blob.map_lock.is_locked() && blob.lock.is_locked(),
-            "both locks are held"
-        );
+        blob.assert_shared();
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;

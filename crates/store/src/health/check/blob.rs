@@ -9,7 +9,7 @@ use crate::commit::View;
 use crate::data::xattr;
 use crate::format::BlobId;
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
-use crate::health::iterate::{SlotContent, slots_of};
+use crate::health::iterate::{SlotContent, Unvisited, children, slots_of};
 use crate::metadata::extents::{self, Found};
 use crate::metadata::node::{DEPTH_MAX, Tree};
 use crate::metadata::pages::{PagesRead, Stop};
@@ -18,18 +18,9 @@ use crate::metadata::space::{PageState, Run};
 use adit_base::{Error, Result};
 use zerocopy::IntoBytes;
 
-/// A node that is still to be looked at.
-#[derive(Clone, Copy)]
-struct Pending {
-    page: u64,
-    level: u8,
-    lower: u64,
-    upper: Option<u64>,
-}
-
 /// What a node turned out to be.
 enum Node {
-    Inner(Vec<Pending>, Option<String>),
+    Inner(Vec<Unvisited>, Option<String>),
     Extents(u64, Vec<Found>),
     Names(Vec<String>),
 }
@@ -199,7 +190,7 @@ impl Checker<'_> {
             self.incomplete = true;
             return Ok(());
         }
-        let mut stack = vec![Pending {
+        let mut stack = vec![Unvisited {
             page: tree.root,
             level: tree.depth,
             lower: 0,
@@ -249,11 +240,11 @@ impl Checker<'_> {
     async fn node(
         &mut self,
         tree: &Tree,
-        pending: Pending,
+        pending: Unvisited,
         subject: &Subject<'_>,
         extents_end: u64,
     ) -> Result<Node, Error> {
-        let Pending {
+        let Unvisited {
             page,
             level,
             lower,
@@ -278,24 +269,9 @@ impl Checker<'_> {
 }
 
 /// The children of an inner node with their bounds, up to the first whose key can't be.
-fn inner_node(view: &View<'_>, tree: &Tree, parent: Pending) -> Result<Node, Stop> {
+fn inner_node(view: &View<'_>, tree: &Tree, parent: Unvisited) -> Result<Node, Stop> {
     let entries = tree.inner(view, parent.page, parent.level)?;
-    let mut children = Vec::with_capacity(entries.len());
-    let mut lower = parent.lower;
-    for (index, entry) in entries.iter().enumerate() {
-        let upper = entries.get(index + 1).map(|next| next.key).or(parent.upper);
-        let beyond = |upper: u64| parent.upper.is_some_and(|limit| upper > limit);
-        if upper.is_some_and(|upper| upper <= lower || beyond(upper)) {
-            let what = format!("the key of entry {} is out of order", index + 1);
-            return Ok(Node::Inner(children, Some(what)));
-        }
-        children.push(Pending {
-            page: entry.child,
-            level: parent.level - 1,
-            lower,
-            upper,
-        });
-        lower = upper.unwrap_or(lower);
-    }
-    Ok(Node::Inner(children, None))
+    let (children, unordered) = children(entries, &parent);
+    let problem = unordered.map(|index| format!("the key of entry {index} is out of order"));
+    Ok(Node::Inner(children, problem))
 }

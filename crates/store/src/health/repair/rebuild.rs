@@ -9,7 +9,6 @@ use super::medium::{Changes, Expected, Medium, no_space};
 use super::strays::Strays;
 use super::survey::{Leaf, LeafContent, Patient, SlotFault, Survey, examine};
 use super::{NameEntry, NameLeaves};
-use crate::format::BlobId;
 use crate::format::{
     ALGORITHM_CRC32C, BlobKind, EXTENT_PAGES_MAX, GroupMap, InnerEntry, MAP_EXTENT_TREE,
     MAP_EXTENTS, MAP_NAME_TREE, NODE_ENTRIES, PAGE_HEADER_BYTES, Page, PageKind, SLOT_EXTENTS,
@@ -216,25 +215,12 @@ impl Round<'_, '_> {
         } else {
             MAP_EXTENTS
         };
-        let mut patient = Patient {
-            id: BlobId {
-                slot: address,
-                generation: slot.generation,
-            },
-            slot,
-            leaves: Vec::new(),
-            nodes: Vec::new(),
-            rebuild: true,
-            leaves_lost: true,
-            lost: Vec::new(),
-        };
+        let mut patient = Patient::new(address, slot);
+        (patient.rebuild, patient.leaves_lost) = (true, true);
         self.attach(&mut patient)?;
         patient.leaves_lost = false;
-        let extents = patient.leaves.iter().flat_map(|leaf| match &leaf.content {
-            LeafContent::Extents(extents) => extents.as_slice(),
-            LeafContent::Names(_) => &[],
-        });
-        let end = extents
+        let end = patient
+            .extents()
             .filter(|extent| !extent.unwritten)
             .map(Extent::end)
             .max();
@@ -289,12 +275,9 @@ impl Round<'_, '_> {
             let all = found.len();
             let mut kept = Vec::new();
             for extent in found {
-                let mine = patient.leaves.iter().flat_map(|leaf| match &leaf.content {
-                    LeafContent::Extents(extents) => extents.as_slice(),
-                    LeafContent::Names(_) => &[],
-                });
                 let start = u64::from(extent.logical);
-                let overlaps = mine
+                let overlaps = patient
+                    .extents()
                     .chain(&kept)
                     .any(|other| u64::from(other.logical) < extent.end() && start < other.end());
                 let geometry = *self.survey.used.geometry();

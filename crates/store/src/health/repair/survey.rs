@@ -13,15 +13,15 @@ use super::{NameEntry, NameLeaves};
 use crate::data::xattr;
 use crate::format::BlobId;
 use crate::format::{
-    BlobKind, GROUP_MAP_WORDS, MAP_EXTENT_TREE, MAP_EXTENTS, MAP_INLINE, MAP_NAME_TREE, Page,
-    PageKind, SLOT_EXTENTS, SLOTS_PER_PAGE, Slot,
+    BlobKind, MAP_EXTENT_TREE, MAP_EXTENTS, MAP_INLINE, MAP_NAME_TREE, Page, PageKind,
+    SLOT_EXTENTS, SLOTS_PER_PAGE, Slot,
 };
 use crate::health::iterate::{SlotContent, slots_of};
 use crate::metadata::extents::Extent;
 use crate::metadata::node::DEPTH_MAX;
 use crate::metadata::slot_page::absurdities;
-use crate::metadata::space::{Run, SpaceGeometry, none_set, set};
-use crate::metadata::space_check::{Marked, UsedPages};
+use crate::metadata::space::{Run, SpaceGeometry};
+use crate::metadata::space_check::UsedPages;
 use crate::recovery::{Finding, FindingKind, Findings};
 use adit_base::{PAGE_BYTES, Result, SECTOR_BYTES};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -58,6 +58,31 @@ pub(super) struct Patient {
     pub(super) leaves_lost: bool,
     /// Pages of the blob that a leaf of it described that is lost.
     pub(super) lost: Vec<(u64, Option<u64>)>,
+}
+
+impl Patient {
+    pub(super) fn new(address: u64, slot: Slot) -> Patient {
+        Patient {
+            id: BlobId {
+                slot: address,
+                generation: slot.generation,
+            },
+            slot,
+            leaves: Vec::new(),
+            nodes: Vec::new(),
+            rebuild: false,
+            leaves_lost: false,
+            lost: Vec::new(),
+        }
+    }
+
+    /// What its leaves map.
+    pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
+        self.leaves.iter().flat_map(|leaf| match &leaf.content {
+            LeafContent::Extents(extents) => extents.as_slice(),
+            LeafContent::Names(_) => &[],
+        })
+    }
 }
 
 /// What a slot sector needs.
@@ -279,33 +304,6 @@ async fn sectors(medium: &mut Medium<'_>, page: u64, content: &Page) -> Result<V
     Ok(found)
 }
 
-impl UsedPages {
-    /// Marks a run; calls `shared` with each of its pages that was marked before.
-    pub(super) fn mark_each(&mut self, run: Run, shared: &mut dyn FnMut(u64)) -> Marked {
-        let geometry = *self.geometry();
-        let Some((group, offset)) = geometry
-            .position(run.page)
-            .filter(|_| geometry.contains(run))
-        else {
-            return Marked::Outside;
-        };
-        let words = self
-            .groups
-            .entry(group)
-            .or_insert_with(|| Box::new([0; GROUP_MAP_WORDS]));
-        let fresh = none_set(words, offset, run.pages);
-        if !fresh {
-            for page in 0..run.pages as usize {
-                if !none_set(words, offset + page, 1) {
-                    shared(run.page + page as u64);
-                }
-            }
-        }
-        set(words, offset, run.pages, true);
-        if fresh { Marked::Fresh } else { Marked::Shared }
-    }
-}
-
 /// What is to be said of a slot whose fields can't be, and the slot as it should be.
 fn soundness(slot: &Slot) -> (Slot, Vec<String>) {
     let (mut sound, mut what) = (*slot, absurdities(slot));
@@ -355,18 +353,7 @@ async fn blob(
     named: &mut Vec<NameEntry>,
 ) -> Result<()> {
     let (slot, absurd) = soundness(found);
-    let mut patient = Patient {
-        id: BlobId {
-            slot: address,
-            generation: slot.generation,
-        },
-        slot,
-        leaves: Vec::new(),
-        nodes: Vec::new(),
-        rebuild: false,
-        leaves_lost: false,
-        lost: Vec::new(),
-    };
+    let mut patient = Patient::new(address, slot);
     let mut changed = false;
     for what in absurd {
         changed = true;
@@ -463,18 +450,10 @@ pub(super) async fn examine(
             continue;
         }
         let (sound, _) = soundness(&slot);
-        let mut patient = Patient {
-            id: BlobId {
-                slot: address,
-                generation: sound.generation,
-            },
-            slot: sound,
-            leaves: Vec::new(),
-            nodes: Vec::from_iter((sound.xattr_page != 0).then_some(sound.xattr_page)),
-            rebuild: false,
-            leaves_lost: false,
-            lost: Vec::new(),
-        };
+        let mut patient = Patient::new(address, sound);
+        patient
+            .nodes
+            .extend((sound.xattr_page != 0).then_some(sound.xattr_page));
         walk(medium, names, &mut survey, &mut patient, &mut Vec::new()).await?;
         return Ok(Some(patient));
     }

@@ -7,6 +7,7 @@ use crate::format::{
     InnerEntry, MAP_EXTENT_TREE, MAP_EXTENTS, MAP_NAME_TREE, NODE_ENTRIES, PAGE_HEADER_BYTES, Page,
     PageKind, RawExtent, SLOT_EXTENTS,
 };
+use crate::health::iterate::{Unvisited, children};
 use crate::metadata::extents::verified_extents;
 use crate::metadata::page_view::header;
 use crate::metadata::space::Run;
@@ -15,14 +16,6 @@ use crate::recovery::{Finding, FindingKind};
 use adit_base::{PAGE_BYTES, Result};
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
-
-/// A node that is still to be looked at.
-pub(super) struct Pending {
-    page: u64,
-    level: u8,
-    lower: u64,
-    upper: Option<u64>,
-}
 
 /// A page of metadata that was verified is this blob's. If it was marked before, then as data of
 /// another one.
@@ -60,7 +53,7 @@ pub(super) async fn walk(
     let owner = patient.id.slot;
     let mut visited = BTreeSet::new();
     let mut pages = 0;
-    let mut stack = vec![Pending {
+    let mut stack = vec![Unvisited {
         page: root,
         level: slot.map_depth,
         lower: 0,
@@ -91,7 +84,7 @@ pub(super) async fn walk(
         pages += 1;
         match kind {
             PageKind::Inner => {
-                let (children, problem) = children(&content, &pending);
+                let (children, problem) = children_of(&content, &pending);
                 if let Some(what) = problem {
                     lost_node(survey, patient, &pending, leaf_kind, what);
                 }
@@ -136,37 +129,22 @@ pub(super) async fn walk(
     Ok(pages)
 }
 
-/// The children of an store node, and what is wrong with it.
-pub(super) fn children(content: &Page, parent: &Pending) -> (Vec<Pending>, Option<&'static str>) {
+/// The children of an inner node, and what is wrong with it.
+fn children_of(content: &Page, parent: &Unvisited) -> (Vec<Unvisited>, Option<&'static str>) {
     let count = usize::from(header(content).count);
     if count == 0 || count > NODE_ENTRIES {
         return (Vec::new(), Some("its count of entries can't be"));
     }
     let bytes = &content.0[PAGE_HEADER_BYTES..][..count * size_of::<InnerEntry>()];
     let entries = <[InnerEntry]>::ref_from_bytes(bytes).unwrap_or(&[]);
-    let mut found = Vec::with_capacity(count);
-    let mut lower = parent.lower;
-    for (index, entry) in entries.iter().enumerate() {
-        let upper = entries.get(index + 1).map(|next| next.key).or(parent.upper);
-        let beyond = |upper: u64| parent.upper.is_some_and(|limit| upper > limit);
-        if upper.is_some_and(|upper| upper <= lower || beyond(upper)) {
-            return (found, Some("its keys are out of order"));
-        }
-        found.push(Pending {
-            page: entry.child,
-            level: parent.level - 1,
-            lower,
-            upper,
-        });
-        lower = upper.unwrap_or(lower);
-    }
-    (found, None)
+    let (found, unordered) = children(entries, parent);
+    (found, unordered.map(|_| "its keys are out of order"))
 }
 
 pub(super) fn lost_node(
     survey: &mut Survey,
     patient: &mut Patient,
-    pending: &Pending,
+    pending: &Unvisited,
     leaf_kind: PageKind,
     what: &str,
 ) {

@@ -39,18 +39,6 @@ pub use crate::format::geometry::{PageState, Run, SpaceGeometry};
 pub(crate) use bitmap::{Bitmap, all_set, none_set, set, words_of};
 use bitmap::{FreeWords, masked};
 
-/// Fills the state page of a new volume: everything free, no group initialized.
-pub fn format_state(pages: &mut impl Pages, geometry: &SpaceGeometry) -> Result<(), Stop> {
-    let page = pages.fresh_page(geometry.state_page, PageKind::State)?;
-    begin(page, PageKind::State, 0, 0);
-    let state = view_mut::<StatePage>(page);
-    state.free_pages = geometry.capacity_pages();
-    state.groups = u64::from(geometry.groups());
-    state.volume_pages = geometry.volume_pages;
-    state.next_generation = 1;
-    Ok(())
-}
-
 /// Groups are small dense numbers; hashing them well costs more than the lookup.
 #[derive(Default)]
 struct GroupHasher(u64);
@@ -185,22 +173,6 @@ impl Space {
             self.set_hint(last, UNKNOWN);
         }
         self.groups = geometry.groups();
-    }
-
-    /// Pages taken and not yet committed.
-    pub fn pages_taken(&self) -> u64 {
-        self.taken
-    }
-
-    /// Pages freed and not yet released.
-    pub fn pages_pending(&self) -> u64 {
-        self.pending
-    }
-
-    /// Pages that `take` can hand out now.
-    pub fn pages_available(&self, pages: &impl PagesRead) -> Result<u64, Stop> {
-        let free = self.state(pages)?.free_pages;
-        Ok(free.saturating_sub(self.taken + self.pending))
     }
 
     /// Takes up to `want` contiguous pages: at `near` (0: where the last such search ended), else

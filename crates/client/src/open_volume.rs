@@ -1,16 +1,16 @@
-//! A mounted volume: the engine that runs its operations, how it begins and how it ends.
+//! An open volume: the engine that runs its operations, how it begins and how it ends.
 //!
 //! ```text
-//! mkfs:  [create the image] → device → refuse what is there → store::mkfs → Fs::format → unmount
+//! mkfs:  [create the image] → device → refuse what is there → store::mkfs → Fs::format → close
 //! open:  device → Store::open (recovery) → Fs::open_volume      (mem: mkfs and format first)
-//! end:   shutdown(unmount), by `Volume::close` or by whoever drops the last handle
+//! end:   shutdown(close), by `Volume::close` or by whoever drops the last handle
 //! ```
-//! Invariants: the file system is reached only through [`Mounted::run`] and [`Mounted::spawn`]. In
+//! Invariants: the file system is reached only through [`OpenVolume::run`] and [`OpenVolume::spawn`]. In
 //! a forked child nothing of a volume is touched, not even to free it.
 
 use crate::inspect::Server;
-use crate::operation::Operation;
 use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
+use crate::pending::Pending;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::{
     Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions, OverlayDevice,
@@ -26,7 +26,7 @@ use std::io::{Read, Write};
 use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.
-pub(crate) struct Mounted {
+pub(crate) struct OpenVolume {
     /// Always there, except while `drop` or `close` takes it away.
     engine: Option<Arc<Engine<Fs>>>,
     /// Answers those who only look.
@@ -196,12 +196,12 @@ pub(crate) fn device_options(options: &VolumeOptions, read_only: bool) -> Result
     })
 }
 
-impl Mounted {
-    pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<Mounted> {
+impl OpenVolume {
+    pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<OpenVolume> {
         fork::install(); // before there is a descriptor to close in children
         let in_memory = address.starts_with("mem:");
         let device = open_device(address, &device_options(options, options.read_only)?)?;
-        Mounted::on_device(device, address, options, in_memory)
+        OpenVolume::on_device(device, address, options, in_memory)
     }
 
     /// On a device that is open; `fresh`: in memory, to be formatted first.
@@ -210,7 +210,7 @@ impl Mounted {
         address: &str,
         options: &VolumeOptions,
         fresh: bool,
-    ) -> Result<Mounted> {
+    ) -> Result<OpenVolume> {
         fork::install();
         let engine = match start(device.clone(), address, options, fresh, false) {
             // It has to be recovered: in memory, where nothing is to be written.
@@ -227,7 +227,7 @@ impl Mounted {
                 .ok(),
             false => None,
         };
-        Ok(Mounted {
+        Ok(OpenVolume {
             engine: Some(engine),
             server,
             address: address.to_owned(),
@@ -287,13 +287,13 @@ impl Mounted {
     }
 
     /// Starts an operation.
-    pub(crate) fn spawn<T, F, Fut>(&self, op: F) -> Operation<T>
+    pub(crate) fn spawn<T, F, Fut>(&self, op: F) -> Pending<T>
     where
         T: Send + 'static,
         F: FnOnce(&'static Fs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
-        Operation::running(self.engine().spawn(op))
+        Pending::running(self.engine().spawn(op))
     }
 
     /// Closes a file that nothing uses any more; called by whichever thread dropped it.
@@ -330,7 +330,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for OpenVolume {
     fn drop(&mut self) {
         let Some(engine) = self.engine.take() else {
             return;

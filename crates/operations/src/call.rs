@@ -12,7 +12,7 @@ const PRINTED_MAX: usize = 300;
 /// open files; an empty slot is `EBADF`. Relative paths start at the root.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "they are the system calls of these names")]
-pub enum Operation<'a> {
+pub enum Call<'a> {
     /// Opens, and keeps the file in a slot; what was open there is closed.
     Open(usize, &'a str, OpenFlags, u32),
     /// Opens and closes.
@@ -69,10 +69,10 @@ pub enum Operation<'a> {
     Listxattr(&'a str, Follow),
 }
 
-impl Operation<'_> {
+impl Call<'_> {
     /// The slot of the open file that it works on.
     pub fn slot(&self) -> Option<usize> {
-        use Operation::*;
+        use Call::*;
         match *self {
             Close(slot) | Read(slot, ..) | Write(slot, ..) | Append(slot, _) => Some(slot),
             WriteAtomic(slot, ..) | CopyRange(_, _, slot, ..) | Ftruncate(slot, _) => Some(slot),
@@ -86,7 +86,7 @@ impl Operation<'_> {
 
     /// The paths in it.
     pub fn paths(&self) -> Vec<&str> {
-        use Operation::*;
+        use Call::*;
         match *self {
             Link(from, _, to) | Rename(from, to, _) => vec![from, to],
             Open(_, path, ..) | OpenClose(path, ..) | Truncate(path, _) => vec![path],
@@ -100,7 +100,7 @@ impl Operation<'_> {
     }
 }
 
-impl fmt::Display for Operation<'_> {
+impl fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{self:?}");
         match text.char_indices().nth(PRINTED_MAX) {

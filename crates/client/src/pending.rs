@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 /// # Ok(()) }
 /// ```
 #[must_use = "the operation goes on without it, but its result is lost"]
-pub struct Operation<T> {
+pub struct Pending<T> {
     state: State<T>,
 }
 
@@ -35,15 +35,15 @@ enum State<T> {
     Ready(Option<Result<T>>),
 }
 
-impl<T: Send + 'static> Operation<T> {
+impl<T: Send + 'static> Pending<T> {
     pub(crate) fn running(handle: Handle<T>) -> Self {
-        Operation {
+        Pending {
             state: State::Running(handle),
         }
     }
 
     pub(crate) fn ready(result: Result<T>) -> Self {
-        Operation {
+        Pending {
             state: State::Ready(Some(result)),
         }
     }
@@ -80,9 +80,9 @@ fn taken<T>(result: &mut Option<Result<T>>) -> Result<T> {
 }
 
 // Nothing in it is pinned: the operation itself lives elsewhere.
-impl<T> Unpin for Operation<T> {}
+impl<T> Unpin for Pending<T> {}
 
-impl<T: Send + 'static> Future for Operation<T> {
+impl<T: Send + 'static> Future for Pending<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
@@ -93,8 +93,8 @@ impl<T: Send + 'static> Future for Operation<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Operation<T> {
+impl<T> std::fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operation").finish_non_exhaustive()
+        f.debug_struct("Pending").finish_non_exhaustive()
     }
 }

@@ -61,16 +61,6 @@ pub trait Doorbell: Send + Sync {
     /// Blocks until a completion may be there, or the timeout has passed. May return early. Rings
     /// first.
     fn wait(&self, timeout: Option<Duration>);
-    /// As [`wait`](Self::wait), but returns only when so many completions have arrived since the
-    /// call, whoever polls them, or when any one has and a fraction of a millisecond has passed. A
-    /// device that doesn't have to be told of submissions returns as from `wait`.
-    fn wait_for(&self, _completions: usize, timeout: Duration) {
-        self.wait(Some(timeout));
-    }
-    /// Submissions that the device was not told of; None if it doesn't have to be told.
-    fn untold(&self) -> Option<usize> {
-        None
-    }
 }
 
 /// The doorbell of a queue that never has anything in flight.

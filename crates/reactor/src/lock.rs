@@ -30,11 +30,6 @@
 //! 7. While another thread executes a caller's request, the caller leaves the inline requests of
 //!    the worker's own tasks (`Reactor::take_inline_request`) to the keeper, not to a waiting
 //!    caller. If there is no keeper, that other thread does them when it comes back by rule 4.
-//! 8. A submission that the device is not told of is a request in flight. A thread that waits for
-//!    the device tells it first. By rules 2 and 4 a thread waits for it, or will, as long as there
-//!    are requests in flight, and returns when one that the device has completes. So a driver may
-//!    leave a submission untold if the device has others and there is a keeper. A thread that polls
-//!    a handle in a loop doesn't wait for the device, so it tells it.
 //!
 //! A caller goes to sleep by a compare-and-swap from WAITING to SLEEPING. Every change to APPOINTED
 //! or DONE is a swap that returns SLEEPING to exactly one driver, which then owes the futex wake

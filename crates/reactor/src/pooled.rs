@@ -165,11 +165,6 @@ impl PooledOperation {
         }
     }
 
-    /// Whether a task of an executor, or an operation of this worker, waits for it. Under the lock.
-    pub(crate) fn has_waiter(&self) -> bool {
-        lock(&self.waker).is_some() || self.local_waiter().is_some()
-    }
-
     /// The same for an operation of this worker. Under the lock.
     pub(crate) fn set_local_waiter(&self, waker: &Waker) {
         self.local_waiter.set(Some(waker.clone()));

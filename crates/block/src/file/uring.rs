@@ -10,12 +10,10 @@
 //!   published and taken by swap, so each entry is handed over once, and never before it is
 //!   visible. Entries that the kernel did not take are added back.
 //!
-//! A waiter hands over what is unsubmitted and asks for one completion (`min_complete` = 1), in one
-//! call; in a second one if the kernel did not take all, since such a call returns without waiting.
-//! The kernel counts the completions from those that were reaped before the call, so a thread that
-//! waits for several is woken once, whichever thread reaps them. If another thread reaps all
-//! completions after a waiter read `in_flight` and before its call, nothing may ever wake the
-//! waiter; so a wait never lasts longer than [`WAIT_MAX`].
+//! A waiter first hands over what is unsubmitted, then asks for one completion (`min_complete` =
+//! 1), in two calls: a call that submits less than it was asked to returns without waiting. If
+//! another thread reaps all completions after a waiter read `in_flight` and before its call,
+//! nothing may ever wake the waiter; so a wait never lasts longer than [`WAIT_MAX`].
 //!
 //! Not used: SINGLE_ISSUER and DEFER_TASKRUN (any thread drives), COOP_TASKRUN (the kernel
 //! completes a request in the thread that submitted it, which may be busy with something else for
@@ -46,8 +44,6 @@ use crate::{Buffer, Buffers, Completion, Doorbell, Operation, Queue, Request, Su
 
 /// No wait in the kernel lasts longer; see the file header.
 const WAIT_MAX: Duration = Duration::from_millis(10);
-/// A wait for several completions ends after this, if there is any.
-const LINGER: Duration = Duration::from_micros(200);
 /// A queue that is dropped waits so long for its requests, then leaves their memory to them.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How often submitting is tried while the kernel is short of memory.
@@ -290,79 +286,31 @@ impl Drop for Ring {
 }
 
 impl Ring {
-    /// Hands the kernel what was pushed, in one call unless the kernel takes less; `flags` and
-    /// `arguments` say whether the call also waits for `completions`. Returns whether it did.
-    fn hand_over(
-        &self,
-        completions: usize,
-        flags: u32,
-        arguments: Option<&SubmitArgs<'_, '_>>,
-    ) -> Result<bool, Errno> {
+    /// Hands the kernel what was pushed.
+    fn hand_over(&self) -> Result<(), Errno> {
         let mut tries = 0;
         loop {
             let count = self.unsubmitted.swap(0, Ordering::Acquire);
             if count == 0 {
-                return Ok(false);
+                return Ok(());
             }
-            let taken = self.enter(count, completions as u32, flags, arguments);
+            // SAFETY: plain submission; entries and the memory they name stay until their
+            // completions.
+            let taken = unsafe { self.uring.submitter().enter::<()>(count, 0, 0, None) };
+            let taken = taken.map_err(|error| Error::from(error).errno());
             let left = count - taken.map_or(0, |taken| taken as u32).min(count);
-            if left == 0 {
-                return Ok(true);
+            if left > 0 {
+                self.unsubmitted.fetch_add(left, Ordering::Release);
             }
-            self.unsubmitted.fetch_add(left, Ordering::Release);
             match taken {
+                Ok(taken) if taken > 0 => {}
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::BUSY) => std::thread::yield_now(),
                 Err(errno) => return Err(errno),
             }
-            tries += 1;
+            tries += usize::from(left > 0);
             if tries > SUBMIT_TRIES {
                 return Err(Errno::AGAIN);
-            }
-        }
-    }
-
-    fn enter(
-        &self,
-        submit: u32,
-        completions: u32,
-        flags: u32,
-        arguments: Option<&SubmitArgs<'_, '_>>,
-    ) -> Result<usize, Errno> {
-        #[cfg(test)]
-        if let Some(answer) = script::answer() {
-            return answer;
-        }
-        let submitter = self.uring.submitter();
-        // SAFETY: submitted entries and the memory they name stay until their completions. With
-        // EXT_ARG the argument is the getevents argument that SubmitArgs is, without it there is
-        // none.
-        let taken = unsafe { submitter.enter(submit, completions, flags, arguments) };
-        taken.map_err(|error| Error::from(error).errno())
-    }
-
-    /// Hands over what was pushed and waits until so many completions have arrived. Whether the
-    /// timeout passed and there is none to reap.
-    fn enter_and_wait(&self, completions: usize, timeout: Duration) -> bool {
-        let until = Timespec::from(timeout.min(WAIT_MAX));
-        let arguments = SubmitArgs::new().timespec(&until);
-        let flags = ENTER_GETEVENTS | ENTER_EXT_ARG;
-        let handed_over = match fork::generation() == self.generation {
-            true => self.hand_over(completions, flags, Some(&arguments)),
-            false => Err(Errno::BADF),
-        };
-        match handed_over {
-            Ok(true) => false,
-            Ok(false) if self.in_flight.load(Ordering::Relaxed) == 0 => false,
-            // Any error ends the wait.
-            Ok(false) => {
-                let waited = self.enter(0, completions as u32, flags, Some(&arguments));
-                waited == Err(Errno::from_raw(libc::ETIME))
-            }
-            // Nothing to learn by waiting in the kernel; don't let the caller spin on the error.
-            Err(_) => {
-                std::thread::sleep(timeout.min(Duration::from_millis(1)));
-                false
             }
         }
     }
@@ -373,42 +321,23 @@ impl Doorbell for Ring {
         if fork::generation() != self.generation {
             return Err(Error::new(Errno::BADF));
         }
-        self.hand_over(0, 0, None)
-            .map(drop)
+        self.hand_over()
             .map_err(|errno| Error::with(errno, "submit to an io_uring"))
     }
 
     fn wait(&self, timeout: Option<Duration>) {
-        self.enter_and_wait(1, timeout.unwrap_or(WAIT_MAX));
-    }
-
-    fn wait_for(&self, completions: usize, timeout: Duration) {
-        if completions <= 1 || self.enter_and_wait(completions, timeout.min(LINGER)) {
-            self.enter_and_wait(1, timeout);
+        if self.ring().is_err() {
+            // Nothing to learn by waiting in the kernel; don't let the caller spin on the error.
+            return std::thread::sleep(timeout.unwrap_or(WAIT_MAX).min(Duration::from_millis(1)));
         }
-    }
-
-    fn untold(&self) -> Option<usize> {
-        Some(self.unsubmitted.load(Ordering::Relaxed) as usize)
-    }
-}
-
-/// Answers of `io_uring_enter` that a test chooses, and how often this thread called it.
-#[cfg(test)]
-pub(super) mod script {
-    use super::Errno;
-    use std::cell::{Cell, RefCell};
-    use std::collections::VecDeque;
-
-    thread_local! {
-        pub(crate) static CALLS: Cell<usize> = const { Cell::new(0) };
-        pub(crate) static ERRORS: RefCell<VecDeque<Errno>> =
-            const { RefCell::new(VecDeque::new()) };
-    }
-
-    /// The next error that the test chose; None: ask the kernel.
-    pub(super) fn answer() -> Option<Result<usize, Errno>> {
-        CALLS.set(CALLS.get() + 1);
-        ERRORS.with_borrow_mut(VecDeque::pop_front).map(Err)
+        if self.in_flight.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let timeout = Timespec::from(timeout.unwrap_or(WAIT_MAX).min(WAIT_MAX));
+        let arguments = SubmitArgs::new().timespec(&timeout);
+        let flags = ENTER_GETEVENTS | ENTER_EXT_ARG;
+        // SAFETY: EXT_ARG takes the getevents argument that SubmitArgs is; nothing is submitted.
+        // Any error (ETIME, EINTR) ends the wait.
+        let _ = unsafe { self.uring.submitter().enter(0, 1, flags, Some(&arguments)) };
     }
 }

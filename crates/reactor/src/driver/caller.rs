@@ -152,9 +152,9 @@ impl Core {
                 }
                 lock(&self.executed).push(executed);
             }
-            NextStep::AwaitDevice(doorbell, completions, timeout) => {
+            NextStep::AwaitDevice(doorbell, timeout) => {
                 let waiting = breakdown::enter(Layer::Device);
-                doorbell.wait_for(completions, timeout);
+                doorbell.wait(Some(timeout));
                 drop(waiting);
                 drop(doorbell);
                 end_busy();

@@ -150,8 +150,8 @@ impl Turn<'_> {
     fn choose_step(&self) -> ControlFlow<Option<NextStep>> {
         let (core, reactor, role) = (self.core, self.reactor, self.role);
         let caller_awaits_device = core.caller_awaits_device.load(Ordering::Acquire);
-        let in_flight = || reactor.in_flight.get() > 0;
-        if in_flight() && !caller_awaits_device && reactor.reap_completions() {
+        let may_reap = || reactor.in_flight.get() > 0 && !caller_awaits_device;
+        if may_reap() && reactor.reap_completions() {
             return Continue(());
         }
         let has_wakers = !self.deferred.wakers.is_empty() || reactor.has_deferred_wakers();
@@ -177,7 +177,7 @@ impl Turn<'_> {
             }
         }
         Break(
-            in_flight()
+            may_reap()
                 .then(|| role.await_device(core, reactor))
                 .flatten(),
         )

@@ -34,11 +34,6 @@ impl Turn<'_> {
             self.hand_over_timers(&mut step);
         }
         self.reactor.take_deferred(self.deferred);
-        let submitted = self.reactor.take_submitted();
-        let rings_later = submitted && self.leaves_ringing(&step);
-        if submitted && !rings_later || self.role.polls_again() && self.reactor.has_untold() {
-            self.deferred.doorbell = self.reactor.doorbell();
-        }
         if let (NextStep::Park(_), DriverRole::Caller(node)) = (&step, self.role) {
             node.state.store(WAITING, Ordering::Release);
         }
@@ -46,29 +41,7 @@ impl Turn<'_> {
             return Some(step);
         }
         self.take_back(step);
-        if rings_later {
-            self.reactor.note_submitted();
-        }
         None
-    }
-
-    /// Whether the next thread that waits for the device tells it of the submissions. That is this
-    /// one if it does so now. Otherwise the keeper or a caller waits for the requests in flight
-    /// (rule 8 of `lock.rs`); the device must have enough of these.
-    fn leaves_ringing(&self, step: &NextStep) -> bool {
-        match (step, self.role) {
-            (NextStep::AwaitDevice(..), _) => {
-                // A wake-up would come first.
-                self.deferred.sleepers.is_empty() && !self.deferred.wake_keeper
-            }
-            (NextStep::Return, role) => {
-                self.core.keeper.is_enabled()
-                    && role.leaves_work_to_keeper()
-                    && !role.polls_again()
-                    && self.reactor.untold_may_wait()
-            }
-            _ => false,
-        }
     }
 
     /// Appoints a waiting caller as the successor for the work that is left. True if there is none,

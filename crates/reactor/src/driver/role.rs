@@ -48,8 +48,8 @@ pub(crate) enum NextStep {
     Return,
     /// Execute a request, then drive again.
     Execute(Arc<dyn Device>, Request),
-    /// Wait for so many completions of the device's queue, then drive again.
-    AwaitDevice(Arc<dyn Doorbell>, usize, Duration),
+    /// Wait for completions of the device's queue, then drive again.
+    AwaitDevice(Arc<dyn Doorbell>, Duration),
     /// Wait to be appointed as the driver, until this deadline (on the monotonic clock) if any.
     Park(Option<u64>),
     /// Deliver the deferred wake-ups, then drive again.
@@ -107,11 +107,6 @@ impl DriverRole<'_> {
             if polls_again.get() && !operation.is_done())
     }
 
-    /// Whether its thread polls the operation until it is done, and no other thread relies on it.
-    pub(super) fn polls_again(&self) -> bool {
-        matches!(self, DriverRole::Poller { polls_again, .. } if polls_again.get())
-    }
-
     /// Whether it may block, for the device or for other drivers.
     pub(super) fn may_block(&self) -> bool {
         matches!(self, DriverRole::Caller(_) | DriverRole::Keeper)
@@ -127,14 +122,7 @@ impl DriverRole<'_> {
 
     /// Waiting for the device, if this driver is the one to do it.
     pub(super) fn await_device(&self, core: &Core, reactor: &Reactor) -> Option<NextStep> {
-        let caller_awaits = core.caller_awaits_device.load(Ordering::Acquire);
-        let completions = match self {
-            DriverRole::Keeper => reactor.completions_per_wakeup(caller_awaits),
-            _ => 1,
-        };
-        // A caller that waits reaps. With many requests in flight the keeper waits beside it: the
-        // caller would have to wake it whenever it returns.
-        if !self.may_block() || caller_awaits && completions == 1 {
+        if !self.may_block() {
             return None;
         }
         let own = matches!(self, DriverRole::Caller(node) if reactor.awaits_own_request(node));
@@ -154,7 +142,7 @@ impl DriverRole<'_> {
             next_ns => next_ns.saturating_sub(monotonic_ns()).min(max_ns),
         };
         let timeout = Duration::from_nanos(timeout_ns);
-        Some(NextStep::AwaitDevice(doorbell, completions, timeout))
+        Some(NextStep::AwaitDevice(doorbell, timeout))
     }
 
     /// The step of a driver that is not done and found nothing to do.

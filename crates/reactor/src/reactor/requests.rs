@@ -14,9 +14,6 @@ use crate::task::{Task, TaskId, TaskKind};
 
 /// So many requests are searched for those of one operation.
 const SEARCHED_MAX: usize = 16;
-/// The batches in which as many requests as are in flight are handed over, and their completions
-/// reaped by the keeper. So a request waits for others for about an eighth of its time.
-const BATCHES: usize = 8;
 
 impl Reactor {
     /// Submits a request to the device now, or has a thread execute it soon; await the result for
@@ -221,60 +218,6 @@ impl Reactor {
     pub(crate) fn discard_requests(&self) {
         self.inline_requests.borrow_mut().clear();
         self.overflow.borrow_mut().clear();
-    }
-
-    /// Whether requests were submitted since the last call.
-    pub(crate) fn take_submitted(&self) -> bool {
-        self.doorbell_pending.replace(false)
-    }
-
-    /// The driver that took it drives on instead.
-    pub(crate) fn note_submitted(&self) {
-        self.doorbell_pending.set(true);
-    }
-
-    /// Requests that the device was not told of; None if it doesn't have to be told.
-    fn untold(&self) -> Option<usize> {
-        self.doorbell.borrow().as_ref()?.untold()
-    }
-
-    /// Whether the device was not told of some requests.
-    pub(crate) fn has_untold(&self) -> bool {
-        self.in_flight.get() > 0 && self.untold().is_some_and(|untold| untold > 0)
-    }
-
-    /// Whether these requests may wait until some that the device has complete: that is soon.
-    pub(crate) fn untold_may_wait(&self) -> bool {
-        let told = |untold| self.in_flight.get().saturating_sub(untold);
-        self.untold()
-            .is_some_and(|untold| untold <= told(untold) / BATCHES)
-    }
-
-    /// For how many completions the keeper is to be woken: for each one while few requests are in
-    /// flight; otherwise for a part of them, or for all of them if no thread waits for any of the
-    /// operations. A caller that waits for the device reaps. Then the number is larger than the
-    /// device can reach before that: completions that the caller has yet to reap would wake the
-    /// keeper in vain, again and again.
-    pub(crate) fn completions_per_wakeup(&self, caller_awaits: bool) -> usize {
-        let in_flight = self.in_flight.get();
-        let part = in_flight / BATCHES;
-        if part == 0 || self.untold().is_none() {
-            return 1;
-        }
-        if caller_awaits {
-            return 2 * in_flight;
-        }
-        let mut tasks = self.tasks.borrow_mut();
-        let relies = |id: TaskId| {
-            tasks.get(id).is_some_and(|task| {
-                // SAFETY: a spawned task's data is its operation, valid while it is in the table.
-                let operation = || unsafe { &*task.data.cast::<PooledOperation>() };
-                task.vtable.kind != TaskKind::Spawned || operation().has_waiter()
-            })
-        };
-        let overflows = !self.overflow.borrow().is_empty();
-        let relied_on = overflows || self.slots.borrow().any_queued(relies);
-        if relied_on { part } else { in_flight }
     }
 
     pub(crate) fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {

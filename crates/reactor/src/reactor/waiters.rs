@@ -141,12 +141,15 @@ impl Reactor {
         !self.deferred.borrow().wakers.is_empty()
     }
 
-    /// Moves the deferred wake-ups out.
+    /// Moves the deferred wake-ups out, the doorbell for new submissions among them.
     pub(crate) fn take_deferred(&self, into: &mut DeferredWakeups) {
         let mut deferred = self.deferred.borrow_mut();
         if !deferred.is_empty() {
             into.sleepers.append(&mut deferred.sleepers);
             into.wakers.append(&mut deferred.wakers);
+        }
+        if self.doorbell_pending.replace(false) {
+            into.doorbell = self.doorbell();
         }
     }
 

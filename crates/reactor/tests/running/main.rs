@@ -2,7 +2,6 @@
 //! that complete later.
 
 mod background;
-mod batches;
 mod calls;
 mod common;
 mod device_waits;

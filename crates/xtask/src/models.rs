@@ -79,6 +79,7 @@ mod tests {
         "block/src/memory.rs",
         "reactor/src/driver/mod.rs",
         "reactor/src/driver/reentry.rs",
+        "store/src/cache/huge_pages.rs",
         "store/src/cache/mapping.rs",
     ];
 

@@ -213,7 +213,9 @@ mod tests {
             let mut scan = Scan::default();
             scan.file(&source.join("lib.rs"), source, &[]);
             for found in &mut scan.uses {
-                if let Some(room) = scan.exports.get(&found.used) {
+                if !scan.rooms.contains(&found.used)
+                    && let Some(room) = scan.exports.get(&found.used)
+                {
                     found.used.clone_from(room);
                 }
             }

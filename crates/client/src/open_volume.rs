@@ -402,8 +402,8 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
         survive: options.survive,
         takeover: options.takeover,
         shared_directory: options.survive_in.clone(),
-        commits_in_flight: None,
         writeback_interval: options.writeback_interval,
+        ..StoreOptions::default()
     }
 }
 

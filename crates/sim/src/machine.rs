@@ -17,7 +17,7 @@ use adit_block::{
 };
 use adit_fs::Fs;
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::{Store, StoreOptions, Survive};
+use adit_store::{COMMITS_MAX, Store, StoreOptions, Survive};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -465,6 +465,10 @@ impl Machine {
                 false => Survive::Off,
             },
             shared_directory: path,
+            commits_in_flight: match config.device.queued {
+                true => COMMITS_MAX,
+                false => 1,
+            },
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()
         };

@@ -48,8 +48,8 @@ use open::OpenTransaction;
 pub(crate) use open::{Sealed, encode_page};
 pub(crate) use ring::Ring;
 
-/// Commits that may be in flight on a device that has several requests at work at the same time.
-pub(crate) const COMMITS_MAX: u32 = 4;
+/// Commits that may be in flight at most.
+pub const COMMITS_MAX: u32 = 4;
 
 /// A place in the order of transactions: what was applied before it was taken is durable when the
 /// horizon has reached it.

@@ -55,8 +55,9 @@ pub struct StoreOptions {
     pub takeover: Takeover,
     /// Where that mapping lies: a tmpfs.
     pub shared_directory: PathBuf,
-    /// Commits that may be in flight; None: as many as suit the device (decision 0016).
-    pub commits_in_flight: Option<u32>,
+    /// Commits that may be in flight (decision 0016): 1, since more gained nothing that was
+    /// measured; [`COMMITS_MAX`](crate::COMMITS_MAX) at most.
+    pub commits_in_flight: u32,
     /// Dirty data is written back after about this long.
     pub writeback_interval: Duration,
 }
@@ -70,7 +71,7 @@ impl Default for StoreOptions {
             survive: Survive::Require,
             takeover: Takeover::Complete,
             shared_directory: PathBuf::from("/dev/shm"),
-            commits_in_flight: None,
+            commits_in_flight: 1,
             writeback_interval: Duration::from_secs(5),
         }
     }

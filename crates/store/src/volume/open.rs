@@ -565,14 +565,6 @@ fn make_claim(
     }
 }
 
-/// How many commits may be in flight: several where a queue has latency to overlap, but not to an
-/// image, since the kernel's file systems make its durable writes wait for each other.
-fn suitable_commits(reactor: &Reactor) -> u32 {
-    let device = reactor.device();
-    let overlaps = device.capabilities().queued && device.identity().kind != IdentityKind::File;
-    if overlaps { COMMITS_MAX } else { 1 }
-}
-
 fn build(
     reactor: Rc<Reactor>,
     options: &StoreOptions,
@@ -616,7 +608,7 @@ fn build(
     cache.frames().header().set_horizon(superblock.tail);
     let frames = cache.frames().clone();
     let cache = OwnedCache::new(cache);
-    let commits_max = (options.commits_in_flight).unwrap_or_else(|| suitable_commits(&reactor));
+    let commits_max = options.commits_in_flight.clamp(1, COMMITS_MAX);
     let (pages, epoch) = (superblock.journal_pages, superblock.epoch);
     let journal = Journal::new(pages, epoch, superblock.tail, commits_max);
     if !plain {

@@ -41,13 +41,8 @@ fn volume_with(
 }
 
 fn open(device: Arc<dyn Device>) -> Arc<Engine<Store>> {
-    open_with(device, None)
-}
-
-fn open_with(device: Arc<dyn Device>, commits_in_flight: Option<u32>) -> Arc<Engine<Store>> {
     Engine::start(device, engine_options(), |reactor| async move {
         let options = StoreOptions {
-            commits_in_flight,
             survive: Survive::Off,
             ..StoreOptions::default()
         };
@@ -654,7 +649,7 @@ fn syncs_of_many_threads_share_two_flushes() {
     let (device, engine) = volume(Some(slow));
     close(engine);
     // One commit at a time: otherwise the second caller doesn't wait for the others.
-    let engine = open_with(device.clone(), Some(1));
+    let engine = open(device.clone());
     const THREADS: u64 = 6;
     let blobs: Vec<BlobId> = (0..THREADS).map(|_| new_blob(&engine, 100)).collect();
     // Of many rounds the best: a thread may be late on a busy machine.

@@ -1,11 +1,11 @@
 //! Commits overlap at the device, and count in the order in which they were sealed.
 
-use crate::rig::{PAGE, assert_clean, create, drop_dead, format_as, open};
+use crate::rig::{PAGE, assert_clean, create, drop_dead, engine_options, format_as, open};
 use adit_base::{Errno, Result};
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
-use adit_store::{BlobId, MkfsOptions, Store, SyncKind};
+use adit_store::{BlobId, COMMITS_MAX, MkfsOptions, Store, StoreOptions, Survive, SyncKind};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -24,7 +24,15 @@ fn files(count: usize) -> (Arc<FaultDevice>, Arc<Engine<Store>>, Vec<BlobId>) {
         ..FaultConfig::default()
     });
     format_as(&device, MkfsOptions::default());
-    let engine = open(&device);
+    let options = StoreOptions {
+        commits_in_flight: COMMITS_MAX,
+        survive: Survive::Off,
+        ..StoreOptions::default()
+    };
+    let engine = Engine::start(device.clone(), engine_options(), |reactor| async move {
+        Store::open(reactor, &options).await
+    });
+    let engine = engine.unwrap();
     let ids = engine.run(|store| async {
         let mut ids = Vec::new();
         for _ in 0..count {

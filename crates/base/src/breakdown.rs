@@ -128,7 +128,7 @@ impl Clock {
 
 /// Counts up evenly.
 #[inline]
-fn ticks() -> u64 {
+pub(crate) fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every processor of this architecture has it.
     return unsafe { std::arch::x86_64::_rdtsc() };

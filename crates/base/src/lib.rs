@@ -10,6 +10,7 @@ mod errno;
 mod error;
 pub mod fork;
 pub mod hash;
+pub mod held;
 mod labels;
 pub mod memory;
 pub mod random;

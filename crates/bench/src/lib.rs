@@ -37,7 +37,7 @@ pub use compare::systems::System;
 pub use compare::worker::{Assignment, measure_alone};
 pub use compare::{Options as CompareOptions, Progress, compare};
 pub use jobs::stage::Shape;
-pub use jobs::{Action, Axis, Growth, Job, Stream, Variation};
+pub use jobs::{Action, Axis, Growth, Job, Stream, ThreadOperation, Threads, Variation};
 pub use measurement::data::Prng;
 pub use measurement::environment::Environment;
 pub use measurement::interrupt::Guard as InterruptGuard;

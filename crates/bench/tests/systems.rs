@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_bench::{
-    Action, Assignment, Axis, Growth, Job, MeasuredRows, Shape, Stream, System, Variation,
-    measure_alone,
+    Action, Assignment, Axis, Growth, Job, MeasuredRows, Shape, Stream, System, ThreadOperation,
+    Threads, Variation, measure_alone,
 };
 
 fn tiny() -> (Vec<Job>, Shape) {
@@ -62,9 +62,24 @@ fn tiny() -> (Vec<Job>, Shape) {
         Growth::Extents { max: 100 },
         Growth::Open { max: 100 },
         Growth::Cache { max: 64 << 20 },
-        Growth::Threads { max: 2 },
     ] {
         jobs.push(Job::Grow(growth));
+    }
+    for of in [
+        ThreadOperation::AppendSync,
+        ThreadOperation::OverwriteSync,
+        ThreadOperation::NewFileSync,
+        ThreadOperation::CachedWrite,
+        ThreadOperation::CachedRead,
+        ThreadOperation::Names,
+    ] {
+        for shared in [false, true] {
+            jobs.push(Job::Threads(Threads {
+                of,
+                shared,
+                threads: 3,
+            }));
+        }
     }
     let shape = Shape {
         slice: Duration::from_millis(2),
@@ -150,6 +165,18 @@ fn every_job_measures_the_same_on_the_kernels_file_system_and_on_a_volume() {
     ] {
         assert!(titles(&adit).contains(&title), "{title}");
     }
+    // Of Adit alone it is known for how much of the time its lock is held.
+    for (of, measured) in [(true, &adit), (false, &kernel)] {
+        let by_threads = measured
+            .rows
+            .iter()
+            .filter(|row| row.id.starts_with("threads-"));
+        let shares: Vec<Option<f64>> = by_threads.map(|row| row.lock_share).collect();
+        assert_eq!(shares.len(), 2 * 9);
+        let known = |share: &Option<f64>| share.is_some_and(|share| (0.0..=1.01).contains(&share));
+        assert!(shares.iter().all(|share| known(share) == of), "{shares:?}");
+        assert!(!of || shares.iter().flatten().any(|&share| share > 0.05));
+    }
     // The files that are read and overwritten stay; nothing else.
     let kept = [
         "aged-",
@@ -158,6 +185,7 @@ fn every_job_measures_the_same_on_the_kernels_file_system_and_on_a_volume() {
         "grid-",
         "overwritten-",
         "stream-",
+        "threads-",
     ];
     for name in names_in(folder.path()) {
         assert!(kept.iter().any(|kept| name.starts_with(kept)), "{name}");
@@ -189,7 +217,7 @@ fn the_floor_measures_what_needs_no_names_and_no_cache() {
 #[test]
 fn adit_and_the_floor_wait_for_an_ssd() {
     for system in [System::Adit, System::Raw] {
-        let mut slow = assignment(system, "ssd:128M");
+        let mut slow = assignment(system, "ssd80:128M");
         let stream = |write, depth| {
             Job::Stream(Stream {
                 write,
@@ -226,7 +254,7 @@ fn adit_and_the_floor_wait_for_an_ssd() {
         assert!(least_us("depth-read", Some(1)) >= 80.0);
     }
     // The kernel's file systems can't be made there.
-    assert!(measure_alone(&assignment(kernel(), "ssd:128M")).is_err());
+    assert!(measure_alone(&assignment(kernel(), "ssd80:128M")).is_err());
 }
 
 #[test]

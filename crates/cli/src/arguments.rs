@@ -619,9 +619,12 @@ pub(crate) struct Compare {
     /// How thorough
     #[arg(long, value_enum, default_value = "quick")]
     pub(crate) suite: SuiteArgument,
-    /// Only these groups of rows, like core,rocksdb
+    /// Only these groups of rows, like core,rocksdb (threads stands for threads-loop and so on, too)
     #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
+    /// Folder for temporary image files of the local disk, which some groups measure on
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) images: PathBuf,
     /// Measure everything so often
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repetitions: u32,
@@ -641,7 +644,7 @@ pub(crate) struct Compare {
 pub(crate) enum SuiteArgument {
     /// Below ten minutes on two cores
     Quick,
-    /// About an hour on two cores
+    /// About an hour and a half on two cores
     Full,
 }
 

@@ -23,6 +23,7 @@ pub(crate) fn compare(arguments: Compare) -> adit::Result<Outcome> {
             SuiteArgument::Full => Suite::Full,
         },
         only: arguments.only,
+        images: arguments.images,
         repetitions: arguments.repetitions,
     };
     if !arguments.yes {

@@ -38,6 +38,7 @@
 use std::ptr;
 use std::sync::PoisonError;
 
+use adit_base::held::HoldClock;
 use adit_base::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use adit_base::sync::{Mutex, MutexGuard};
 
@@ -45,27 +46,36 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const NOTIFIED: u32 = 2;
 
-/// The lock word.
+/// The lock word, and what a benchmark learns of its holder.
 #[repr(align(64))]
-pub(crate) struct DriverLock(AtomicU32);
+pub(crate) struct DriverLock(AtomicU32, HoldClock);
 
 impl DriverLock {
     pub(crate) fn new() -> Self {
-        DriverLock(AtomicU32::new(FREE))
+        DriverLock(AtomicU32::new(FREE), HoldClock::default())
     }
 
     /// Takes the lock if it is free; otherwise does nothing.
     #[inline]
     pub(crate) fn try_acquire(&self) -> bool {
-        self.0
+        let acquired = self
+            .0
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+            .is_ok();
+        if acquired {
+            self.1.acquired();
+        }
+        acquired
     }
 
     /// Takes the lock if it is free; otherwise notifies its holder. In both cases NOTIFIED is set,
     /// so that the driver processes the inbox.
     pub(crate) fn acquire_or_notify(&self) -> bool {
-        self.0.fetch_or(HELD | NOTIFIED, Ordering::AcqRel) & HELD == 0
+        let acquired = self.0.fetch_or(HELD | NOTIFIED, Ordering::AcqRel) & HELD == 0;
+        if acquired {
+            self.1.acquired();
+        }
+        acquired
     }
 
     /// For the holder: whether it was notified since the last call.
@@ -82,6 +92,7 @@ impl DriverLock {
     #[inline]
     pub(crate) fn try_release(&self) -> bool {
         self.debug_assert_held();
+        self.1.before_release();
         self.0
             .compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed)
             .is_ok()

@@ -23,7 +23,7 @@ pub(crate) const DEVICE_SIZE: &str = "4G";
 /// The help text.
 pub(crate) const HELP: &str = "\
   compare [OPTION]...   `adit compare` on /dev/zram0, set up for it (root; refuses when it is in use), with its options:
-                        --suite quick|full, --only GROUPS, --repetitions N, --with NAMES, --out DIR
+                        --suite quick|full, --only GROUPS, --repetitions N, --with NAMES, --images DIR, --out DIR
 ";
 
 /// The whole comparison.

@@ -94,6 +94,14 @@ impl GroupResult {
     }
 }
 
+impl GroupResult {
+    /// Whether all rows are points of curves over threads.
+    pub(crate) fn is_by_threads(&self) -> bool {
+        let is_point = |row: &Row| row.at == Some(row.threads.into());
+        !self.rows.is_empty() && self.rows.iter().all(is_point)
+    }
+}
+
 impl Comparison {
     /// For programs.
     pub fn to_json(&self) -> io::Result<String> {

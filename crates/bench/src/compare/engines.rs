@@ -63,7 +63,7 @@ impl Engines {
             kind,
         };
         match work {
-            Work::Jobs(..) | Work::Apart(..) | Work::Ssd(..) | Work::Layers(..) => Ok(Vec::new()),
+            Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => Ok(Vec::new()),
             Work::DbBench(runs) => {
                 let program = self
                     .db_bench
@@ -196,6 +196,7 @@ fn db_bench_line(line: &str, threads: u32) -> Option<Measurement> {
         p999_us: None,
         device_read_bytes: None,
         memory_bytes: None,
+        lock_share: None,
     })
 }
 
@@ -227,7 +228,7 @@ mod tests {
         };
         for group in Suite::Quick.groups(4096) {
             match (&group.work, none.commands(&group.work)) {
-                (Work::Jobs(..) | Work::Apart(..) | Work::Ssd(..) | Work::Layers(..), outcome) => {
+                (Work::Jobs(..) | Work::Apart(..) | Work::Layers(..), outcome) => {
                     assert!(outcome.is_ok())
                 }
                 (_, outcome) => {

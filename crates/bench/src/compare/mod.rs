@@ -5,10 +5,10 @@
 //! the device is emptied, the system made on it, and a process measures it in a control group whose
 //! memory is bounded alike. Only the systems themselves differ.
 //!
-//! - `device`: the device under test; `systems`: the file systems on it; `group`: the bound on
-//!   memory;
-//! - `suites`: groups of jobs; `worker`: the process that measures; `engines`: programs of
-//!   databases;
+//! - `device`: the device under test; `place`: other places; `systems`: the file systems on them;
+//!   `group`: the bound on memory;
+//! - `suites`, `threads`: groups of jobs; `worker`: the process that measures; `engines`: programs
+//!   of databases;
 //! - `comparison`: the result; `growth`: exponents of curves; `pace`: the time that is left.
 
 pub(crate) mod comparison;
@@ -17,8 +17,10 @@ mod engines;
 mod group;
 pub(crate) mod growth;
 mod pace;
+pub(crate) mod place;
 pub(crate) mod suites;
 pub(crate) mod systems;
+mod threads;
 pub(crate) mod worker;
 
 use std::io::{self, Write};
@@ -33,13 +35,13 @@ use crate::measurement::errors::while_doing;
 use crate::measurement::interrupt;
 use crate::measurement::medians::Rows;
 use crate::measurement::row::MeasuredRows;
-use crate::target::ssd;
 
 use comparison::{Comparison, GroupResult, SystemInfo};
 use device::TestDevice;
 use engines::Engines;
 use group::MemoryGroup;
 use pace::Pace;
+use place::{Images, Place};
 use suites::{Group, Suite, Work};
 use systems::{Mount, System};
 use worker::Assignment;
@@ -55,8 +57,10 @@ pub struct Options {
     pub with: Vec<System>,
     /// How thorough.
     pub suite: Suite,
-    /// Only the groups with these names; empty: all.
+    /// Only the groups with these names, and those whose names go on with a dash; empty: all.
     pub only: Vec<String>,
+    /// The folder for image files, for the rows about them.
+    pub images: PathBuf,
     /// How often everything is measured.
     pub repetitions: u32,
 }
@@ -88,8 +92,15 @@ pub fn compare(
         let what = "only root may make and mount file systems";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
-    let groups = chosen(options, &device)?;
     let mut notes = Vec::new();
+    let mut groups = chosen(options, &device)?;
+    groups.retain(|group| match group.place.check(&options.images) {
+        Ok(()) => true,
+        Err(missing) => {
+            notes.push(format!("`{}` is left out: {missing}.", group.title));
+            false
+        }
+    });
     let memory = match MemoryGroup::new("adit-compare") {
         Ok(memory) => Some(memory),
         Err(error) => {
@@ -104,13 +115,15 @@ pub fn compare(
         memory,
         engines: Engines::find(),
         folder: tempfile::Builder::new().prefix("adit-compare-").tempdir()?,
+        images: Images::inside(&options.images),
         notes,
     };
-    let systems: Vec<System> = [System::Adit]
-        .into_iter()
-        .chain(options.with.iter().cloned())
-        .chain([System::Raw])
-        .collect();
+    let mut systems = vec![System::Adit];
+    systems.extend(options.with.iter().cloned());
+    if groups.iter().any(|group| group.place == Place::Image) {
+        systems.push(System::Host);
+    }
+    systems.push(System::Raw);
     let repetitions = options.repetitions;
     let mut rows: Vec<Rows> = groups
         .iter()
@@ -208,16 +221,17 @@ pub fn compare(
 fn chosen(options: &Options, device: &TestDevice) -> io::Result<Vec<Group>> {
     let mut groups = options.suite.groups(device.block_bytes);
     let ids: Vec<&str> = groups.iter().map(|group| group.id).collect();
-    if let Some(unknown) = options
-        .only
-        .iter()
-        .find(|name| !ids.contains(&name.as_str()))
-    {
+    let means = |name: &str, id: &str| {
+        let rest = id.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    let unknown = |name: &&String| !ids.iter().any(|id| means(name, id));
+    if let Some(unknown) = options.only.iter().find(unknown) {
         let what = format!("there is no group `{unknown}`, but {}", ids.join(", "));
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     if !options.only.is_empty() {
-        groups.retain(|group| options.only.iter().any(|name| name == group.id));
+        groups.retain(|group| options.only.iter().any(|name| means(name, group.id)));
     }
     Ok(groups)
 }
@@ -228,6 +242,7 @@ struct Run<'a> {
     memory: Option<MemoryGroup>,
     engines: Engines,
     folder: tempfile::TempDir,
+    images: Images,
     notes: Vec<String>,
 }
 
@@ -244,24 +259,21 @@ impl Run<'_> {
             layers: matches!(group.work, Work::Layers(..)),
         };
         match &group.work {
-            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => self
-                .on_fresh_device(system, |run, place| {
+            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => {
+                self.at(group.place, system, |run, place| {
                     run.jobs(&assignment(place, jobs, shape), memory_bytes)
-                }),
+                })
+            }
             Work::Apart(jobs, shape) => {
                 let mut measured = MeasuredRows::default();
                 for job in jobs {
                     let job = std::slice::from_ref(job);
-                    let one = self.on_fresh_device(system, |run, place| {
+                    let one = self.at(group.place, system, |run, place| {
                         run.jobs(&assignment(place, job, shape), memory_bytes)
                     })?;
                     measured.rows.extend(one.rows);
                 }
                 Ok(measured)
-            }
-            Work::Ssd(jobs, shape) => {
-                let place = ssd::place(suites::SSD_BYTES);
-                self.jobs(&assignment(&place, jobs, shape), memory_bytes)
             }
             engine => self.engine(engine, system, group, memory_bytes),
         }
@@ -288,7 +300,7 @@ impl Run<'_> {
             }
         };
         for command in &commands {
-            let rows = self.on_fresh_device(system, |run, place| {
+            let rows = self.at(group.place, system, |run, place| {
                 let mut process = run.engines.process(
                     command,
                     system,
@@ -303,18 +315,54 @@ impl Run<'_> {
         Ok(measured)
     }
 
-    fn on_fresh_device<M>(
+    /// The system, fresh, at the place.
+    fn at<M>(
         &mut self,
+        place: Place,
         system: &System,
         measure: impl FnOnce(&mut Self, &str) -> io::Result<M>,
     ) -> io::Result<M> {
-        self.device.empty()?;
-        system.make(&self.device.path)?;
+        match (place, system) {
+            (Place::Device, _) => self.on_device(self.device, system, measure),
+            (Place::Ssd(ssd), _) => measure(self, &ssd.place(suites::SSD_BYTES)),
+            (Place::Loop, _) => {
+                let (device, _file) = place::loop_over_memory()?;
+                self.on_device(&device.device()?, system, measure)
+            }
+            (Place::Image, System::Kernel(_)) => {
+                let device = self.images.loop_over_image()?;
+                self.on_device(&device.device()?, system, measure)
+            }
+            (Place::Image, System::Adit) => {
+                let image = self.images.image()?;
+                system.make(&image)?;
+                measure(self, systems::utf8(&image)?)
+            }
+            (Place::Image, System::Host) => {
+                let folder = self.images.beside()?;
+                measure(self, systems::utf8(folder.path())?)
+            }
+            (Place::Image, System::Raw) => {
+                let folder = self.images.beside()?;
+                measure(self, systems::utf8(&folder.path().join("raw"))?)
+            }
+        }
+    }
+
+    /// The system on the device, which is emptied before.
+    fn on_device<M>(
+        &mut self,
+        device: &TestDevice,
+        system: &System,
+        measure: impl FnOnce(&mut Self, &str) -> io::Result<M>,
+    ) -> io::Result<M> {
+        device.empty()?;
+        system.make(&device.path)?;
         let System::Kernel(name) = system else {
-            let place = systems::utf8(&self.device.path)?.to_owned();
+            let place = systems::utf8(&device.path)?.to_owned();
             return measure(self, &place);
         };
-        let mount = Mount::new(name, &self.device.path, &self.folder.path().join("mnt"))?;
+        let mount = Mount::new(name, &device.path, &self.folder.path().join("mnt"))?;
         let place = systems::utf8(mount.folder())?.to_owned();
         let measured = measure(self, &place);
         let ended = mount.end();

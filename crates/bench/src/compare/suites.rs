@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::place::Place;
 use super::systems::System;
+use super::threads::Curves;
 use crate::jobs::stage::Shape;
 use crate::jobs::{Action, Axis, Growth, Job, Stream, Variation, breakdown};
+use crate::target::ssd::Ssd;
 
 const KIB: u32 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -18,7 +21,7 @@ const GIB: u64 = 1 << 30;
 pub enum Suite {
     /// Below ten minutes on two cores.
     Quick,
-    /// About an hour on two cores.
+    /// About an hour and a half on two cores.
     Full,
 }
 
@@ -41,6 +44,7 @@ pub(crate) struct Group {
     pub(crate) terms: &'static str,
     /// The memory for each system's cache.
     pub(crate) cache_bytes: u64,
+    pub(crate) place: Place,
     pub(crate) work: Work,
 }
 
@@ -51,8 +55,6 @@ pub(crate) enum Work {
     /// Likewise, each on a fresh device and in a process of its own, so that what it takes in
     /// memory is its own.
     Apart(Vec<Job>, Shape),
-    /// Likewise, on memory with an SSD's latency: Adit and the bare device.
-    Ssd(Vec<Job>, Shape),
     /// Where their time goes, on Adit, once.
     Layers(Vec<Job>, Shape),
     /// RocksDB's own benchmark; each list of arguments is a run on a database of its own.
@@ -66,10 +68,14 @@ pub(crate) enum Work {
 impl Group {
     /// Whether it is measured on that system in that repetition.
     pub(crate) fn concerns(&self, system: &System, repetition: u32) -> bool {
+        match (self.place, system) {
+            (Place::Ssd(_), System::Kernel(_)) => return false,
+            (place, System::Host) if place != Place::Image => return false,
+            _ => {}
+        }
         match self.work {
             Work::Jobs(..) => true,
             Work::Apart(..) => *system != System::Raw,
-            Work::Ssd(..) => !matches!(system, System::Kernel(_)),
             Work::Layers(..) => *system == System::Adit && repetition == 0,
             Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => *system != System::Raw,
         }
@@ -78,12 +84,14 @@ impl Group {
     /// What a process that measures the system may have in memory, its page cache included.
     pub(super) fn memory_bytes(&self, system: &System) -> u64 {
         let beside_bytes = match system {
-            System::Kernel(_) => BESIDE_CACHE_BYTES,
+            System::Kernel(_) | System::Host => BESIDE_CACHE_BYTES,
             System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
         };
         let more_bytes = match self.work {
-            Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => 0,
-            Work::Ssd(..) => SSD_BYTES,
+            Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => match self.place {
+                Place::Ssd(_) => SSD_BYTES,
+                Place::Device | Place::Loop | Place::Image => 0,
+            },
             Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => ENGINE_BYTES,
         };
         self.cache_bytes + beside_bytes + more_bytes
@@ -96,7 +104,7 @@ struct Amounts {
     names: u64,
     direct_bytes: u64,
     threads: Vec<u32>,
-    storms: Vec<u32>,
+    curves: Curves,
     sizes: Vec<u32>,
     depths: Vec<u32>,
     files: Vec<u32>,
@@ -117,7 +125,7 @@ impl Suite {
                 names: 20_000,
                 direct_bytes: 64 * MIB,
                 threads: vec![1, 2],
-                storms: vec![1, 4, 16],
+                curves: Curves::quick(),
                 sizes: vec![4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB],
                 depths: vec![1, 8, 32, 128],
                 files: vec![1, 16, 256],
@@ -131,7 +139,6 @@ impl Suite {
                     Growth::Extents { max: 10_000 },
                     Growth::Open { max: 10_000 },
                     Growth::Cache { max: 256 * MIB },
-                    Growth::Threads { max: 4 },
                 ],
                 keys: 10_000,
                 reads: 80_000,
@@ -143,7 +150,7 @@ impl Suite {
                 names: 400_000,
                 direct_bytes: 256 * MIB,
                 threads: vec![1, 2],
-                storms: vec![1, 2, 4, 8, 16],
+                curves: Curves::full(),
                 sizes: vec![
                     512,
                     KIB,
@@ -169,7 +176,6 @@ impl Suite {
                     Growth::Extents { max: 100_000 },
                     Growth::Open { max: 100_000 },
                     Growth::Cache { max: GIB },
-                    Growth::Threads { max: 16 },
                 ],
                 keys: 100_000,
                 reads: 500_000,
@@ -184,6 +190,7 @@ impl Suite {
         let mut groups = vec![core(&amounts), layers(&amounts)];
         groups.extend(grid(&amounts));
         groups.push(streams(&amounts, block_bytes));
+        groups.extend(amounts.curves.groups(&shape(&amounts, 0)));
         groups.push(mixes(&amounts));
         groups.push(aged(&amounts));
         groups.push(ssd(&amounts));
@@ -240,6 +247,7 @@ fn core(amounts: &Amounts) -> Group {
                 that are read or overwritten were written before, cached ones read once. No system preallocates in the rows that append. In rows about sequential \
                 reading and writing an operation is 1 MiB, so 500 µs are 2000 MiB/s.",
         cache_bytes,
+        place: Place::Device,
         work: Work::Jobs(jobs, shape(amounts, cache_bytes)),
     }
 }
@@ -263,6 +271,7 @@ fn layers(amounts: &Amounts) -> Group {
                 some 35 ns for each layer that is entered. Milliseconds in which somebody else was given the processor don't count, nor does \
                 the syncfs after the rows about names. × 2 is the time of one of two threads. Measured once; files as in the first table.",
         cache_bytes: CACHE_BYTES,
+        place: Place::Device,
         work: Work::Layers(breakdown::jobs(FILE_BYTES, THREADS), shape),
     }
 }
@@ -305,6 +314,7 @@ fn grid(amounts: &Amounts) -> Vec<Group> {
             title: "Single operations in memory",
             terms: "4 KiB each, on files of a quarter of the cache that were read once. Nothing is synced.",
             cache_bytes: memory_bytes,
+            place: Place::Device,
             work: Work::Jobs(of(false), shape(amounts, memory_bytes)),
         },
         Group {
@@ -312,6 +322,7 @@ fn grid(amounts: &Amounts) -> Vec<Group> {
             title: "Single operations beyond memory",
             terms: "4 KiB each, through the cache, on files of four times its size. Writes end in one fdatasync that belongs to their time.",
             cache_bytes: amounts.disk_cache_bytes,
+            place: Place::Device,
             work: Work::Jobs(of(true), shape(amounts, amounts.disk_cache_bytes)),
         },
     ]
@@ -362,6 +373,7 @@ fn streams(amounts: &Amounts, block_bytes: u32) -> Group {
         terms: "O_DIRECT on files that were written from end to end before; nothing is synced. One request in flight: pread and pwrite; more: \
                 io_uring for the kernel and the raw device, Adit's asynchronous calls. One thread.",
         cache_bytes: 256 * MIB,
+        place: Place::Device,
         work: Work::Jobs(
             jobs.into_iter().map(Job::Stream).collect(),
             shape(amounts, 256 * MIB),
@@ -370,18 +382,16 @@ fn streams(amounts: &Amounts, block_bytes: u32) -> Group {
 }
 
 fn mixes(amounts: &Amounts) -> Group {
-    let mut jobs: Vec<Job> = amounts
-        .storms
-        .iter()
-        .map(|&threads| Job::AppendSync { threads })
-        .collect();
-    jobs.extend(amounts.storms.iter().map(|&threads| Job::Mail { threads }));
-    jobs.extend(amounts.storms.iter().map(|&threads| Job::Web { threads }));
+    let threads = &amounts.curves.threads;
+    let mut jobs: Vec<Job> = Vec::new();
+    jobs.extend(threads.iter().map(|&threads| Job::Mail { threads }));
+    jobs.extend(threads.iter().map(|&threads| Job::Web { threads }));
     Group {
         id: "mixes",
-        title: "Many threads: storms of fsync, a mail server, a web server",
-        terms: "Each thread of a storm appends 100 B to its own file and syncs it. Mail: an fsync after each delivery. Web: nothing is synced.",
+        title: "Many threads: a mail server, a web server",
+        terms: "Mail: an fsync after each delivery. Web: nothing is synced.",
         cache_bytes: 512 * MIB,
+        place: Place::Device,
         work: Work::Jobs(jobs, shape(amounts, 512 * MIB)),
     }
 }
@@ -408,6 +418,7 @@ fn aged(amounts: &Amounts) -> Group {
         terms: "Filled to 80 % with files of 4 KiB to 1 MiB, then all but 2 % of them removed in random order, as often as the settings say. \
                 Otherwise as in the first table.",
         cache_bytes: 512 * MIB,
+        place: Place::Device,
         work: Work::Jobs(jobs, shape(amounts, 512 * MIB)),
     }
 }
@@ -415,11 +426,11 @@ fn aged(amounts: &Amounts) -> Group {
 /// Whether a commit waits for the device as seldom as it can, and reads overlap.
 fn ssd(amounts: &Amounts) -> Group {
     const CACHE_BYTES: u64 = 64 * MIB;
-    let mut jobs: Vec<Job> = [1, 4, 16]
-        .into_iter()
-        .map(|threads| Job::AppendSync { threads })
-        .collect();
-    jobs.extend([Job::NewFileSync, Job::OverwriteSync]);
+    let mut jobs = vec![
+        Job::AppendSync { threads: 1 },
+        Job::NewFileSync,
+        Job::OverwriteSync,
+    ];
     for write in [false, true] {
         jobs.extend([1, 8, 32].map(|depth| {
             Job::Stream(Stream {
@@ -440,10 +451,11 @@ fn ssd(amounts: &Amounts) -> Group {
         id: "ssd",
         title: "With an SSD's latency",
         terms: "On memory that makes one wait as an NVMe SSD for datacenters does: a read takes 80 µs, a write 15 µs, a flush 5 µs, and 3000 \
-                MB/s pass its link. The kernel's file systems can't be made on it. Each thread appends to its own file. Who waits looks \
+                MB/s pass its link. The kernel's file systems can't be made on it. Who waits looks \
                 at the clock and leaves the processor to others. raw: the device's queues, one for each thread; durable is a write and a flush.",
         cache_bytes: CACHE_BYTES,
-        work: Work::Ssd(jobs, shape),
+        place: Place::Ssd(Ssd::Us80),
+        work: Work::Jobs(jobs, shape),
     }
 }
 
@@ -455,6 +467,7 @@ fn growth(amounts: &Amounts) -> Group {
                 extents, whose pages are asked for past the cache (a system that has them there may answer from it). Each curve on a fresh \
                 device and in a process of its own; one of open files ends where the process may have no more (`ulimit -n`).",
         cache_bytes: 1536 * MIB,
+        place: Place::Device,
         work: Work::Apart(
             amounts
                 .growth
@@ -491,6 +504,7 @@ fn db_bench(amounts: &Amounts) -> Group {
         terms: "db_bench as it is installed, with its defaults (16 B keys, 100 B values, compressible by half; a log without sync but for \
                 fillsync) and a block cache of 1 MiB. On Adit through the plugin.",
         cache_bytes: GIB,
+        place: Place::Device,
         work: Work::DbBench(runs),
     }
 }
@@ -501,6 +515,7 @@ fn ycsb(amounts: &Amounts) -> Group {
         title: "RocksDB, YCSB's core workloads",
         terms: "Values of 1000 incompressible bytes, zipfian keys; a block cache of 8 MiB, a log without sync (RocksDB's default).",
         cache_bytes: GIB,
+        place: Place::Device,
         work: Work::Ycsb(ycsb_arguments("ABCDEF", amounts.records, amounts.reads / 4)),
     }
 }
@@ -514,6 +529,7 @@ fn ycsb_synced(amounts: &Amounts) -> Group {
         title: "RocksDB, YCSB with each write made durable",
         terms: "As before, but the log is synced with each write, while loading, too.",
         cache_bytes: GIB,
+        place: Place::Device,
         work: Work::Ycsb(arguments),
     }
 }
@@ -538,6 +554,7 @@ fn sqlite(amounts: &Amounts) -> Group {
         title: "SQLite",
         terms: "The same library on all systems. WAL and DELETE with synchronous=FULL; each row says what a commit is.",
         cache_bytes: 512 * MIB,
+        place: Place::Device,
         work: Work::Sqlite(arguments),
     }
 }
@@ -552,7 +569,7 @@ mod tests {
         for (block_bytes, smallest) in [(512, 512), (4096, 4096)] {
             let groups = Suite::Full.groups(block_bytes);
             let requests = groups.iter().flat_map(|group| match &group.work {
-                Work::Jobs(jobs, _) | Work::Apart(jobs, _) | Work::Ssd(jobs, _) => jobs.clone(),
+                Work::Jobs(jobs, _) | Work::Apart(jobs, _) => jobs.clone(),
                 _ => Vec::new(),
             });
             let sizes = requests.filter_map(|job| match job {

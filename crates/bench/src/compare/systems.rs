@@ -18,6 +18,8 @@ pub enum System {
     Adit,
     /// A file system of the kernel, by the name that `mkfs.NAME` and `mount -t NAME` know.
     Kernel(String),
+    /// Files in a folder of the local disk, beside the image of the others.
+    Host,
     /// The device itself.
     Raw,
 }
@@ -64,6 +66,7 @@ impl System {
         match self {
             System::Adit => "adit",
             System::Kernel(name) => name,
+            System::Host => "host",
             System::Raw => "raw",
         }
     }
@@ -76,7 +79,7 @@ impl System {
                 adit::Volume::mkfs(address, adit::MkfsOptions::new().force(true)).map_err(io_error)
             }
             System::Kernel(name) => run(&mut mkfs(name, device)),
-            System::Raw => Ok(()),
+            System::Host | System::Raw => Ok(()),
         }
     }
 
@@ -91,7 +94,7 @@ impl System {
                     format!("mount -t {name} {device_name} /mnt"),
                 ]
             }
-            System::Raw => Vec::new(),
+            System::Host | System::Raw => Vec::new(),
         }
     }
 
@@ -108,7 +111,7 @@ impl System {
         match self {
             System::Adit => env!("CARGO_PKG_VERSION").to_owned(),
             System::Kernel(name) => said(&format!("mkfs.{name}")).unwrap_or_default(),
-            System::Raw => String::new(),
+            System::Host | System::Raw => String::new(),
         }
     }
 }

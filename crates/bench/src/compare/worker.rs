@@ -9,7 +9,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::systems::System;
-use crate::jobs::stage::Shape;
+use crate::jobs::stage::{Measured, Shape};
 use crate::jobs::{self, Job, breakdown};
 use crate::measurement::calm::Look;
 use crate::measurement::errors::while_doing;
@@ -27,8 +27,8 @@ pub struct Assignment {
     /// Which system.
     pub system: System,
     /// A volume's address (it has been made), a directory of the kernel's, or a file or device
-    /// whose content is destroyed. `ssd:SIZE` is memory with an SSD's latency, for Adit (which
-    /// makes its volume there) and the bare device.
+    /// whose content is destroyed. `ssd80:SIZE` and `ssd10:SIZE` are memory with an SSD's latency,
+    /// for Adit (which makes its volume there) and the bare device.
     pub place: String,
     /// The jobs, in order.
     pub jobs: Vec<Job>,
@@ -54,7 +54,7 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
         job.check().map_err(wrong)?;
     }
     match assignment.system {
-        System::Kernel(_) | System::Raw if assignment.layers => {
+        System::Kernel(_) | System::Host | System::Raw if assignment.layers => {
             let what = "only of Adit is it known in which layer its time goes";
             Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
@@ -72,7 +72,9 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
             closed?;
             Ok(rows)
         }
-        System::Kernel(_) => run_all(&KernelTarget::new(assignment.place.as_ref())?, assignment),
+        System::Kernel(_) | System::Host => {
+            run_all(&KernelTarget::new(assignment.place.as_ref())?, assignment)
+        }
         System::Raw => {
             let files = assignment.jobs.iter().map(|job| job.file_bytes(shape));
             let len_bytes = files.max().unwrap_or(0);
@@ -100,8 +102,11 @@ fn run_all<T: Target>(target: &T, assignment: &Assignment) -> io::Result<Measure
             assignment.round,
             Look::Latencies,
         ) {
-            Ok(measured) => {
-                rows.extend(measured.iter().map(|(key, sample)| sample.measurement(key)))
+            Ok(mut measured) => {
+                if matches!(job, Job::Threads(_)) && assignment.system == System::Adit {
+                    add_lock_shares(target, job, assignment, &mut measured)?;
+                }
+                rows.extend(measured.iter().map(|(key, sample)| sample.measurement(key)));
             }
             // A job that Adit cannot do is a failure; one that another system cannot do is left
             // out.
@@ -121,6 +126,25 @@ fn run_all<T: Target>(target: &T, assignment: &Assignment) -> io::Result<Measure
         rows,
         ..MeasuredRows::default()
     })
+}
+
+/// Measures the job again, for a shorter time: looking at the lock takes some time, too.
+fn add_lock_shares<T: Target>(
+    target: &T,
+    job: Job,
+    assignment: &Assignment,
+    measured: &mut [Measured],
+) -> io::Result<()> {
+    let shape = Shape {
+        slice: assignment.shape.slice / 4,
+        ..assignment.shape.clone()
+    };
+    let again = jobs::run(target, job, &shape, assignment.round, Look::Lock)?;
+    for ((key, sample), (same, looked_at)) in measured.iter_mut().zip(again) {
+        assert_eq!(*key, same, "a job has the same rows each time");
+        sample.lock_share = looked_at.lock_share;
+    }
+    Ok(())
 }
 
 fn layers(adit: &AditTarget, assignment: &Assignment) -> io::Result<MeasuredRows> {

@@ -1,5 +1,5 @@
 //! The cost of an operation as something grows: files, the size of a file, its extents, the names
-//! in a directory, open files, what is cached, threads.
+//! in a directory, open files, what is cached.
 //!
 //! A job climbs by factors of ten and measures at each step. A report fits exponents to the rows.
 
@@ -7,7 +7,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::stage::{Measured, Stage, in_threads, places, readable_bytes, warm};
+use super::stage::{Measured, Stage, places, readable_bytes, warm};
 use crate::measurement::data::{AlignedBuffer, PAGE_BYTES, Prng};
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
@@ -46,11 +46,6 @@ pub enum Growth {
         /// The last step.
         max: u64,
     },
-    /// Threads that read what is cached, and that append and sync; by factors of two.
-    Threads {
-        /// The last step.
-        max: u32,
-    },
 }
 
 /// Operations that are measured at a step, where time doesn't limit them.
@@ -68,7 +63,6 @@ pub(super) fn run<T: Target>(stage: &Stage<'_, T>, growth: Growth) -> io::Result
         Growth::Extents { max } => extents(stage, max),
         Growth::Open { max } => open(stage, max),
         Growth::Cache { max } => cache(stage, max),
-        Growth::Threads { max } => threads(stage, max),
     }
 }
 
@@ -292,35 +286,6 @@ fn cache<T: Target>(stage: &Stage<'_, T>, max: u64) -> io::Result<Vec<Measured>>
         stage.target.sync_everything()?;
         let title = format!("read a page of {} in the cache", readable_bytes(step));
         rows.push(row("grow-cache-read", title, PAGE_BYTES, step, read));
-    }
-    Ok(rows)
-}
-
-fn threads<T: Target>(stage: &Stage<'_, T>, max: u32) -> io::Result<Vec<Measured>> {
-    const CACHED_BYTES: u64 = 16 << 20;
-    let mut rows = Vec::new();
-    let cached = stage.written_file("cached", CACHED_BYTES, Access::Cached)?;
-    warm(&cached, CACHED_BYTES)?;
-    let doubled = |threads: &u32| Some(threads * 2);
-    for threads in std::iter::successors(Some(1), doubled).take_while(|&threads| threads <= max) {
-        let read = in_threads(threads, |thread| {
-            let mut buffer = AlignedBuffer::new(PAGE_BYTES);
-            let mut place = places(stage.round, thread, CACHED_BYTES);
-            stage.measure(
-                Limit::time(stage.shape.slice),
-                Timing::OneIn(STRETCH),
-                |_| cached.read_at(&mut buffer, place()),
-            )
-        })?;
-        let key = RowKey::new(
-            "grow-threads-read",
-            "cached random read 4 KiB",
-            PAGE_BYTES as u64,
-        );
-        rows.push((key.with_threads(threads).at(u64::from(threads)), read));
-        let (_, synced) = super::synced::append(stage, threads)?;
-        let key = RowKey::new("grow-threads-append", "append 100 B + fdatasync", 0);
-        rows.push((key.with_threads(threads).at(u64::from(threads)), synced));
     }
     Ok(rows)
 }

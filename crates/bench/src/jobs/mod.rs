@@ -8,7 +8,7 @@
 //! - `scan`: a large file from front to back;
 //! - `grid`: one kind of operation in all its variations; `stream`: many requests in flight, sizes,
 //!   files;
-//! - `mixes`: as servers do it; `growth`: as something grows; `aging`: a volume with a past.
+//! - `threads`: one operation by many threads; `mixes`: as servers do it; `growth`: as something grows; `aging`: a volume with a past.
 
 mod aging;
 pub(crate) mod breakdown;
@@ -21,6 +21,7 @@ mod scan;
 pub(crate) mod stage;
 mod stream;
 mod synced;
+mod threads;
 
 use std::io;
 
@@ -34,6 +35,7 @@ use stage::{Measured, Shape, Stage};
 pub use grid::{Action, Variation};
 pub use growth::Growth;
 pub use stream::{Axis, Stream};
+pub use threads::{ThreadOperation, Threads};
 
 /// One job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +76,8 @@ pub enum Job {
     Grid(Variation),
     /// Requests past the cache, many in flight.
     Stream(Stream),
+    /// One kind of operation by several threads, on one file or on one each.
+    Threads(Threads),
     /// A mail server's mix.
     Mail {
         /// Threads that do it at the same time.
@@ -108,6 +112,7 @@ impl Job {
             Job::CachedRead { len_bytes, threads } => threads > 0 && len_bytes >= PAGE_BYTES as u64,
             Job::CachedWrite { len_bytes } => len_bytes >= PAGE_BYTES as u64,
             Job::Grid(variation) => variation.threads > 0,
+            Job::Threads(point) => (1..=threads::THREADS_MAX).contains(&point.threads),
             Job::Stream(stream) => {
                 let sizes = 1..=REQUEST_BYTES_MAX;
                 sizes.contains(&stream.request_bytes) && stream.depth > 0 && stream.files > 0
@@ -123,7 +128,7 @@ impl Job {
         match sound {
             true => Ok(()),
             false => Err(
-                "threads, files, depths and sizes are above 0, requests at most 1 MiB, percentages at most 100",
+                "threads, files, depths and sizes are above 0, requests at most 1 MiB, threads of a curve at most 1024, percentages at most 100",
             ),
         }
     }
@@ -142,6 +147,7 @@ impl Job {
         match *self {
             Job::CachedRead { len_bytes, .. } | Job::CachedWrite { len_bytes } => len_bytes,
             Job::Scan => shape.scan_bytes,
+            Job::Threads(_) => threads::FILES_BYTES,
             _ => shape.direct_bytes,
         }
     }
@@ -166,8 +172,8 @@ pub(crate) fn run<T: Target>(
         return Ok(Vec::new());
     }
     match job {
-        Job::AppendSync { threads } => synced::append(&stage, threads).map(one),
-        Job::NewFileSync => synced::new_file(&stage).map(one),
+        Job::AppendSync { threads } => synced::append(&stage, threads, false).map(one),
+        Job::NewFileSync => synced::new_file(&stage, 1, false).map(one),
         Job::OverwriteSync => synced::overwrite(&stage).map(one),
         Job::DirectRead { threads } => pages::direct_read(&stage, threads).map(one),
         Job::DirectWrite => pages::direct_write(&stage).map(one),
@@ -177,6 +183,7 @@ pub(crate) fn run<T: Target>(
         Job::Scan => scan::run(&stage),
         Job::Grid(variation) => grid::run(&stage, variation),
         Job::Stream(stream) => stream::run(&stage, stream),
+        Job::Threads(point) => threads::run(&stage, point),
         Job::Mail { threads } => mixes::mail(&stage, threads),
         Job::Web { threads } => mixes::web(&stage, threads),
         Job::Grow(growth) => growth::run(&stage, growth),

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use adit_base::held;
 use serde::{Deserialize, Serialize};
 
 use crate::measurement::calm::{Look, measure_calm};
@@ -51,7 +52,7 @@ impl<T: Target> Stage<'_, T> {
         operation: impl FnMut(u64) -> io::Result<()>,
     ) -> io::Result<Sample> {
         match self.look {
-            Look::Latencies => measure(limit, timing, operation),
+            Look::Latencies | Look::Lock => measure(limit, timing, operation),
             Look::Calm => measure_calm(limit, false, operation),
             Look::Layers => measure_calm(limit, true, operation),
         }
@@ -76,6 +77,20 @@ impl<T: Target> Stage<'_, T> {
         end: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<Sample> {
         to_the_end(|| self.measure(limit, timing, operation), end)
+    }
+
+    /// Measures; with a look at the lock, the share of the time in which it is held, too.
+    pub(super) fn with_lock_share(
+        &self,
+        measure: impl FnOnce() -> io::Result<Sample>,
+    ) -> io::Result<Sample> {
+        if self.look != Look::Lock {
+            return measure();
+        }
+        let held = held::start();
+        let mut sample = measure()?;
+        sample.lock_share = Some(held.take());
+        Ok(sample)
     }
 
     /// Opens the written file of that size, making it at the first use. It stays for later rounds.

@@ -17,6 +17,8 @@ pub(crate) enum Look {
     Calm,
     /// That, and what the time is spent on.
     Layers,
+    /// As `Latencies`, and for how much of the time the owner's lock is held.
+    Lock,
 }
 
 /// A stretch of time that counts as a whole or not at all: far below the turn that a scheduler

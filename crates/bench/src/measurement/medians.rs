@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::row::Measurement;
+use super::row::{Measurement, threads_in_title};
 
 /// The label of the floor and of Adit; every other label is a kernel's file system.
 pub(crate) const RAW: &str = "raw";
@@ -56,12 +56,20 @@ pub struct Cell {
     pub device_bytes_per_byte: Option<f64>,
     /// Memory in use after the row, see [`Measurement::memory_bytes`].
     pub memory_bytes: Option<u64>,
+    /// See [`Measurement::lock_share`].
+    pub lock_share: Option<f64>,
 }
 
 impl Row {
     /// The cell of that system.
     pub fn cell(&self, system: &str) -> Option<&Cell> {
         self.cells.iter().find(|cell| cell.system == system)
+    }
+
+    /// Its name in the table, without the count of threads.
+    pub(crate) fn title_of_one_thread(&self) -> &str {
+        let threads = threads_in_title(self.threads);
+        self.title.strip_suffix(&threads).unwrap_or(&self.title)
     }
 
     /// Adit's rate by that of the fastest of the kernel's file systems.
@@ -198,6 +206,7 @@ fn summarize(system: &str, measured: &[Measurement]) -> Cell {
             let asked = one.operations * one.operation_bytes;
             (asked > 0).then_some(one.device_read_bytes? as f64 / asked as f64)
         }),
+        lock_share: median_of(&|one| one.lock_share),
         memory_bytes: median_of(&|one| Some(one.memory_bytes? as f64)).map(|bytes| bytes as u64),
         rounds: rates,
     }

@@ -38,10 +38,16 @@ impl RowKey {
 
     pub(crate) fn with_threads(mut self, threads: u32) -> RowKey {
         self.threads = threads;
-        if threads > 1 {
-            self.title = format!("{}, {threads} threads", self.title);
-        }
+        self.title.push_str(&threads_in_title(threads));
         self
+    }
+}
+
+/// The end of a title, for several threads.
+pub(crate) fn threads_in_title(threads: u32) -> String {
+    match threads {
+        1 => String::new(),
+        threads => format!(", {threads} threads"),
     }
 }
 
@@ -76,6 +82,9 @@ pub struct Measurement {
     pub device_read_bytes: Option<u64>,
     /// Memory in use afterwards: the process's, and the page cache that it filled.
     pub memory_bytes: Option<u64>,
+    /// The share of the time in which the lock of Adit's worker was held, where that was measured.
+    #[serde(default)]
+    pub lock_share: Option<f64>,
 }
 
 impl Measurement {

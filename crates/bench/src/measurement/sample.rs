@@ -32,6 +32,8 @@ pub struct Sample {
     pub cpu_seconds: Option<f64>,
     /// Memory in use afterwards.
     pub memory_bytes: Option<u64>,
+    /// The share of the time in which the owner's lock was held, where that was measured.
+    pub lock_share: Option<f64>,
 }
 
 /// The part of a measurement in which the thread kept its processor (all of it, if it never did).
@@ -191,6 +193,7 @@ impl Sample {
             device_read_bytes: None,
             cpu_seconds: None,
             memory_bytes: None,
+            lock_share: None,
         }
     }
 
@@ -214,6 +217,7 @@ impl Sample {
             p999_us: percentile(0.999, 1000),
             device_read_bytes: self.device_read_bytes,
             memory_bytes: self.memory_bytes,
+            lock_share: self.lock_share,
         }
     }
 

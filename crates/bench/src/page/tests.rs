@@ -2,6 +2,7 @@
 
 use super::{html, save};
 use crate::compare::comparison::{Comparison, GroupResult, SystemInfo};
+use crate::compare::place::Place;
 use crate::compare::suites::{Group, Suite, Work};
 use crate::compare::systems::System;
 use crate::jobs::stage::Shape;
@@ -12,6 +13,7 @@ use crate::measurement::row::RowKey;
 use crate::measurement::sample::Sample;
 use crate::pictures;
 use crate::report::markdown;
+use crate::target::ssd::Ssd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -57,6 +59,7 @@ fn comparison() -> Comparison {
         title: "A test",
         terms: "Nothing is synced.",
         cache_bytes: 256 << 20,
+        place: Place::Device,
         work: Work::Sqlite(Vec::new()),
     };
     let device = Path::new("/dev/test");
@@ -153,6 +156,7 @@ fn a_group_about_layers_has_a_table_a_picture_and_no_empty_columns() {
         title: "Where the time goes",
         terms: "Measured once.",
         cache_bytes: 256 << 20,
+        place: Place::Device,
         work: Work::Layers(Vec::new(), shape()),
     };
     comparison
@@ -196,7 +200,8 @@ fn a_group_without_the_kernels_file_systems_is_compared_with_the_bare_device() {
         title: "Slow",
         terms: "On an SSD.",
         cache_bytes: 64 << 20,
-        work: Work::Ssd(Vec::new(), shape()),
+        place: Place::Ssd(Ssd::Us80),
+        work: Work::Jobs(Vec::new(), shape()),
     };
     comparison
         .groups
@@ -215,4 +220,61 @@ fn a_group_without_the_kernels_file_systems_is_compared_with_the_bare_device() {
     assert!(title.ends_with("as the bare device"), "{title}");
     // It is no file system's loss.
     assert_eq!(comparison.lost().len(), 1);
+}
+
+/// Curves over threads have a column for each count, and a picture for each operation.
+#[test]
+fn a_group_by_threads_has_a_table_a_number_and_a_picture_an_operation() {
+    let mut comparison = comparison();
+    let mut rows = Rows::new(comparison.systems.iter().map(|system| system.name.clone()));
+    for (index, rate) in [(0, 500_000), (1, 100_000)] {
+        let mut all = Vec::new();
+        for (id, title, counts) in [
+            ("threads-stat", "stat, a directory each", &[1, 4][..]),
+            ("threads-stat-shared", "stat, one directory", &[2, 4]),
+        ] {
+            for &threads in counts {
+                let key = RowKey::new(id, title, 0).with_threads(threads);
+                let mut sample = Sample::untimed(rate, Duration::from_secs(1));
+                sample.cpu_seconds = Some(1.5);
+                sample.lock_share = (index == 0).then_some(0.25 * f64::from(threads));
+                all.push(sample.measurement(&key.at(threads.into())));
+            }
+        }
+        rows.add(index, all);
+    }
+    let group = Group {
+        id: "threads-test",
+        title: "By threads",
+        terms: "All together.",
+        cache_bytes: 64 << 20,
+        place: Place::Loop,
+        work: Work::Jobs(Vec::new(), shape()),
+    };
+    comparison
+        .groups
+        .push(GroupResult::new(&group, rows, Vec::new()));
+    let markdown = markdown::markdown(&comparison);
+    let (_, section) = markdown.split_once("## By threads\n").unwrap();
+    for part in [
+        "| threads | | 1 | 2 | 4 |\n|---|---|---|---|---|\n| stat, a directory each | adit | 2.00 ±0 % |  | 2.00 ±0 % |\n|  | ext4 | 10.0 ±0 % |  | 10.0 ±0 % |\n",
+        "| stat, one directory | adit |  | 3.00 | 3.00 |\n",
+        "held, %:\n\n| threads | | 1 | 2 | 4 |\n|---|---|---|---|---|\n| stat, a directory each | adit | 25 |  | 100 |\n| stat, one directory | adit |  | 50 | 100 |\n\n",
+    ] {
+        assert!(section.contains(part), "{part}: {section}");
+    }
+    let pictures = pictures::all(&comparison).unwrap();
+    let of_group = pictures
+        .iter()
+        .filter(|picture| picture.group == "threads-test");
+    let names: Vec<(&str, &str)> = of_group
+        .map(|picture| (picture.name.as_str(), picture.title.as_str()))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("threads-test-stat", "stat, a directory each"),
+            ("threads-test-stat-shared", "stat, one directory")
+        ]
+    );
 }

@@ -10,16 +10,16 @@ use crate::measurement::medians::{Cell, Row};
 use crate::report::numbers::short_bytes;
 
 /// A curve: its rows, and its axes.
-pub(crate) struct Curves {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    id: &'static str,
-    x: &'static str,
+pub(crate) struct Curves<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) title: &'a str,
+    id: &'a str,
+    x: &'a str,
     /// MiB/s instead of µs.
     throughput: bool,
 }
 
-pub(crate) const CURVES: &[Curves] = &[
+pub(crate) const CURVES: &[Curves<'static>] = &[
     curves(
         "size-write-sync-rate",
         "Sequential direct write, one in flight",
@@ -153,20 +153,6 @@ pub(crate) const CURVES: &[Curves] = &[
         "size of what is cached",
         false,
     ),
-    curves(
-        "grow-threads-read",
-        "Cached 4 KiB read by threads",
-        "grow-threads-read",
-        "threads",
-        false,
-    ),
-    curves(
-        "grow-threads-append",
-        "Append + fdatasync by threads",
-        "grow-threads-append",
-        "threads",
-        false,
-    ),
 ];
 
 const fn curves(
@@ -175,7 +161,7 @@ const fn curves(
     id: &'static str,
     x: &'static str,
     throughput: bool,
-) -> Curves {
+) -> Curves<'static> {
     Curves {
         name,
         title,
@@ -185,11 +171,28 @@ const fn curves(
     }
 }
 
+/// A curve for each operation of a group over threads.
+pub(crate) fn by_threads(group: &GroupResult) -> Vec<Curves<'_>> {
+    let mut all: Vec<Curves<'_>> = Vec::new();
+    for row in &group.rows {
+        if all.iter().all(|curve| curve.id != row.id) {
+            all.push(Curves {
+                name: row.id.strip_prefix("threads-").unwrap_or(&row.id),
+                title: row.title_of_one_thread(),
+                id: &row.id,
+                x: "threads",
+                throughput: false,
+            });
+        }
+    }
+    all
+}
+
 /// A line for each system.
 pub(crate) fn lines(
     comparison: &Comparison,
     group: &GroupResult,
-    curves: &Curves,
+    curves: &Curves<'_>,
 ) -> io::Result<Option<String>> {
     let rows: Vec<&Row> = group
         .rows

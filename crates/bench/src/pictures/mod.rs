@@ -39,6 +39,12 @@ pub(crate) fn all(comparison: &Comparison) -> io::Result<Vec<Picture>> {
                 svg,
             }));
         };
+        if group.is_by_threads() {
+            for curve in curves::by_threads(group) {
+                add(curve.name, curve.title, lines(comparison, group, &curve)?);
+            }
+            continue;
+        }
         let others = rivals(comparison, group);
         let than = match others[..] {
             [RAW] => "the bare device",

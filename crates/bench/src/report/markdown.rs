@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::numbers::{short, short_bytes, write_header, write_table};
-use super::{layers, memory};
+use super::{layers, memory, threads};
 use crate::compare::comparison::{Comparison, GroupResult};
 use crate::measurement::medians::{ADIT, Cell, Row};
 
@@ -58,6 +58,9 @@ fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) 
         return;
     }
     let systems = comparison.systems_in(group);
+    if group.is_by_threads() {
+        return threads::write(text, &systems, group);
+    }
     let others: Vec<&str> = systems
         .iter()
         .copied()

@@ -1,7 +1,7 @@
 //! Results as text.
 //!
 //! - `terminal`, `breakdown`: the tables of `adit bench`;
-//! - `markdown`, with `layers` and `memory`: the tables of `adit compare`;
+//! - `markdown`, with `layers`, `memory` and `threads`: the tables of `adit compare`;
 //! - `numbers`: numbers as people read them.
 
 mod breakdown;
@@ -10,3 +10,4 @@ pub(crate) mod markdown;
 mod memory;
 pub(crate) mod numbers;
 mod terminal;
+mod threads;

@@ -17,30 +17,54 @@ use super::floor::Medium;
 use crate::measurement::interrupt;
 use crate::measurement::sample::{Sample, Stopwatch};
 
-/// About an NVMe SSD for datacenters: its cache survives power loss, so a write is in it soon and a
-/// flush is short.
-pub(crate) const LATENCY: Latency = Latency {
-    read_us: 80,
-    write_us: 15,
-    flush_us: 5,
-    bytes_per_us: 3000,
-};
-
-const PLACE: &str = "ssd:";
-
-/// The place of a fresh one, for an assignment.
-pub(crate) fn place(size_bytes: u64) -> String {
-    format!("{PLACE}{size_bytes}")
+/// Which SSD, by the time of its reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ssd {
+    /// About an NVMe SSD for datacenters: its cache survives power loss, so a write is in it soon
+    /// and a flush is short.
+    Us80,
+    /// About the fastest SSDs: reading takes no longer than writing.
+    Us10,
 }
 
-/// A fresh one, if the place of an assignment (`ssd:SIZE`) is one.
+impl Ssd {
+    const ALL: [Ssd; 2] = [Ssd::Us80, Ssd::Us10];
+
+    pub(crate) const fn latency(self) -> Latency {
+        let (read_us, write_us, flush_us) = match self {
+            Ssd::Us80 => (80, 15, 5),
+            Ssd::Us10 => (10, 10, 2),
+        };
+        Latency {
+            read_us,
+            write_us,
+            flush_us,
+            bytes_per_us: 3000,
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Ssd::Us80 => "ssd80:",
+            Ssd::Us10 => "ssd10:",
+        }
+    }
+
+    /// The place of a fresh one, for an assignment.
+    pub(crate) fn place(self, size_bytes: u64) -> String {
+        format!("{}{size_bytes}", self.prefix())
+    }
+}
+
+/// A fresh one, if the place of an assignment (`ssd80:SIZE`, `ssd10:SIZE`) is one.
 pub(crate) fn device_at(place: &str) -> io::Result<Option<Arc<MemoryDevice>>> {
-    let Some(size) = place.strip_prefix(PLACE) else {
+    let of = |ssd: Ssd| Some((ssd, place.strip_prefix(ssd.prefix())?));
+    let Some((ssd, size)) = Ssd::ALL.into_iter().find_map(of) else {
         return Ok(None);
     };
     let config = MemoryConfig {
         size_bytes: adit::parse_size(size).map_err(io_error)?,
-        latency: Some(LATENCY),
+        latency: Some(ssd.latency()),
         ..MemoryConfig::default()
     };
     MemoryDevice::new(config).map(Some).map_err(io_error)
@@ -216,7 +240,7 @@ impl Medium for BareDevice {
 
 #[cfg(test)]
 mod tests {
-    use super::{BareDevice, LATENCY, device_at, place};
+    use super::{BareDevice, Ssd, device_at};
     use crate::measurement::data::{Noise, PAGE_BYTES};
     use crate::measurement::sample::Limit;
     use crate::target::Flow;
@@ -224,16 +248,18 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn bare() -> BareDevice {
-        BareDevice::new(device_at(&place(16 << 20)).unwrap().unwrap())
+        BareDevice::new(device_at(&Ssd::Us80.place(16 << 20)).unwrap().unwrap())
     }
 
     #[test]
     fn only_its_own_addresses_are_places_of_an_ssd() {
         assert!(device_at("/dev/null").unwrap().is_none());
         assert!(device_at("mem:64M").unwrap().is_none());
-        assert!(device_at("ssd:64M").unwrap().is_some());
-        assert!(device_at("ssd:much").is_err());
-        assert!(device_at("ssd:100").is_err());
+        assert!(device_at("ssd80:64M").unwrap().is_some());
+        assert!(device_at("ssd10:64M").unwrap().is_some());
+        assert!(device_at("ssd:64M").unwrap().is_none());
+        assert!(device_at("ssd80:much").is_err());
+        assert!(device_at("ssd80:100").is_err());
     }
 
     #[test]
@@ -249,7 +275,8 @@ mod tests {
             device.read(&mut page, offset as u64).unwrap();
             assert_eq!(page, noise.at(0, 8 * PAGE_BYTES)[offset..][..PAGE_BYTES]);
         }
-        let least_us = LATENCY.write_us + LATENCY.flush_us + 8 * LATENCY.read_us;
+        let latency = Ssd::Us80.latency();
+        let least_us = latency.write_us + latency.flush_us + 8 * latency.read_us;
         assert!(started.elapsed() >= Duration::from_micros(least_us.into()));
         assert!(device.read(&mut page, 16 << 20).is_err());
     }

@@ -146,7 +146,7 @@ impl Mount {
         let unmounted = || Command::new("umount").arg(self.root()).status();
         while !unmounted().expect("runs").success() {
             assert!(Instant::now() < deadline, "umount");
-            thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
         }
         assert!(self.ended());
     }

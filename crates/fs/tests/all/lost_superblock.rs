@@ -6,7 +6,7 @@ use adit_base::{Errno, PAGE_BYTES};
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image};
 use adit_fs::repair;
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::MkfsOptions;
+use adit_store::{COMMITS_MAX, MkfsOptions, StoreOptions};
 
 const CACHE_BYTES: u64 = 16 << 20;
 
@@ -98,7 +98,11 @@ fn a_repair_keeps_what_was_durable_before_a_missing_commit() {
     let volume = Volume::try_format(device.clone(), CACHE_BYTES, false).unwrap();
     volume.close_volume();
     let closed = device.image();
-    let volume = Volume::try_open_on(device.clone(), CACHE_BYTES, false).unwrap();
+    let overlapping = StoreOptions {
+        commits_in_flight: COMMITS_MAX,
+        ..options(CACHE_BYTES)
+    };
+    let volume = Volume::try_open_as(device.clone(), &overlapping, false).unwrap();
     let content = stamped(1, 0, 1000);
     volume.put("/kept", &content).unwrap();
     let files = ["/first", "/second"].map(|path| {

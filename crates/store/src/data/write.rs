@@ -87,6 +87,14 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes written under one lock; longer writes let others in between.
 const LOCKED_BYTES_MAX: usize = 1 << 20;
 
+/// The frame that a write goes to.
+enum Target {
+    /// It has what was there before.
+    Old(FrameId),
+    /// It was made with the new bytes.
+    Filled(FrameId),
+}
+
 /// Granules that bytes `[from, to)` of a page touch.
 pub(crate) fn granules(from: usize, to: usize) -> u64 {
     if from >= to {
@@ -169,7 +177,11 @@ impl Store {
             let page = (at / PAGE) as u32;
             let piece = &data[done..done + count];
             let written = match (self.frame_to_write(blob, page, within, piece, promise)).await {
-                Ok(frame) => self.write_frame(blob, page, frame, within, piece).await,
+                Ok(Target::Old(frame)) => self.write_frame(blob, page, frame, within, piece).await,
+                Ok(Target::Filled(frame)) => {
+                    self.note_written(blob, page, frame, within, piece.len());
+                    Ok(())
+                }
                 Err(error) => Err(error),
             };
             if let Err(error) = written {
@@ -220,28 +232,39 @@ impl Store {
         debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         let cache = &self.cache;
         loop {
-            if !cache.has(frame, FrameFlags::DIRTY) {
-                blob.dirty.borrow_mut().push(page);
-                cache.set(frame, FrameFlags::DIRTY);
-            }
+            self.note_dirty_page(blob, page, frame);
             let copying = breakdown::enter(Layer::Copy);
             let written = cache.write(frame, |bytes| {
                 memory::copy(data, &mut bytes[within..within + data.len()])
             });
             drop(copying);
             if let Some(current) = written {
-                // Last: should the process die before, there is nothing of this write, not its
-                // length without it.
-                let end = (within + data.len()) as u32;
-                cache.set_extent_in_file(current, blob.id.generation, end);
-                let dirty = cache.dirty_granules(current) | granules(within, within + data.len());
-                cache.set_dirty_granules(current, dirty);
+                self.note_written(blob, page, current, within, data.len());
                 return Ok(());
             }
             // Pinned, and no frame to replace it with.
             self.reclaim_frames(1).await?;
             frame = cache.find(blob.key(page)).ok_or(Error::new(Errno::NOMEM))?;
         }
+    }
+
+    fn note_dirty_page(&self, blob: &Blob, page: u32, frame: FrameId) {
+        if !self.cache.has(frame, FrameFlags::DIRTY) {
+            blob.dirty.borrow_mut().push(page);
+            self.cache.set(frame, FrameFlags::DIRTY);
+        }
+    }
+
+    /// A frame has new bytes.
+    fn note_written(&self, blob: &Blob, page: u32, frame: FrameId, within: usize, len: usize) {
+        debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
+        self.note_dirty_page(blob, page, frame);
+        let (cache, end) = (&self.cache, within + len);
+        // Last: should the process die before, there is nothing of this write, not its length
+        // without it.
+        cache.set_extent_in_file(frame, blob.id.generation, end as u32);
+        let dirty = cache.dirty_granules(frame) | granules(within, end);
+        cache.set_dirty_granules(frame, dirty);
     }
 
     /// The frame of a page that is about to be written: loaded first unless all of it is new.
@@ -252,7 +275,7 @@ impl Store {
         within: usize,
         data: &[u8],
         promise: &mut Promise<'_>,
-    ) -> Result<FrameId> {
+    ) -> Result<Target> {
         debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         let key = blob.key(page);
         loop {
@@ -261,7 +284,7 @@ impl Store {
                     self.frame_idle.wait().await;
                     continue;
                 }
-                Some(frame) => return Ok(frame),
+                Some(frame) => return Ok(Target::Old(frame)),
                 None => {}
             }
             let whole = data.len() == PAGE_BYTES;
@@ -274,7 +297,7 @@ impl Store {
                 && !whole
                 && let Source::Frame(frame) = self.source(blob, page, 1).await?
             {
-                return Ok(frame);
+                return Ok(Target::Old(frame));
             }
             // A new page, or one of which nothing is worth reading.
             if home == 0 && !promise.take() {
@@ -309,7 +332,7 @@ impl Store {
             // Unwritten pages have a place, but what is there is not theirs: the map must change
             // with them.
             self.cache.set_home(frame, home);
-            return Ok(frame);
+            return Ok(Target::Filled(frame));
         }
     }
 

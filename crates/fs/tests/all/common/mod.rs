@@ -100,8 +100,16 @@ impl Volume {
         cache_bytes: u64,
         keeper: bool,
     ) -> adit_base::Result<Volume> {
+        Volume::try_open_as(device, &options(cache_bytes), keeper)
+    }
+
+    pub fn try_open_as(
+        device: Arc<dyn Device>,
+        how: &StoreOptions,
+        keeper: bool,
+    ) -> adit_base::Result<Volume> {
         let engine = Engine::start(device, engine_options(keeper), |reactor| async move {
-            let store = Store::open(reactor, &options(cache_bytes)).await?;
+            let store = Store::open(reactor, how).await?;
             Fs::open_volume(store).await
         })?;
         Ok(Volume { engine })

@@ -17,7 +17,7 @@ use adit_block::{
 };
 use adit_fs::Fs;
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::{COMMITS_MAX, Store, StoreOptions, Survive};
+use adit_store::{Store, StoreOptions, Survive};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -390,6 +390,8 @@ pub struct Config {
     pub device: FaultConfig,
     /// Time that passes with each request, on the clock of the simulated world.
     pub latency_us: u64,
+    /// Commits that may be in flight.
+    pub commits_in_flight: u32,
     /// Whether memory outlives the process.
     pub shared: bool,
 }
@@ -465,10 +467,7 @@ impl Machine {
                 false => Survive::Off,
             },
             shared_directory: path,
-            commits_in_flight: match config.device.queued {
-                true => COMMITS_MAX,
-                false => 1,
-            },
+            commits_in_flight: config.commits_in_flight,
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()
         };

@@ -138,6 +138,8 @@ pub struct Plan {
     pub device: FaultConfig,
     /// Its latency: from it follows how much data a sync journals.
     pub latency_us: u64,
+    /// Commits that may be in flight.
+    pub commits_in_flight: u32,
     /// Whether memory outlives the process.
     pub shared: bool,
     /// What happens.
@@ -183,6 +185,7 @@ impl Plan {
             // Of its own, so that what else a seed means stays.
             checksums: Prng::new(!seed).chance(1, 3),
             device,
+            commits_in_flight: if queued { adit_store::COMMITS_MAX } else { 1 },
             latency_us: *Prng::new(seed ^ 0x6c61_7465).pick(&[0, 0, 25, 100]),
             shared,
             lives: Vec::new(),

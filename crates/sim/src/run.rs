@@ -107,6 +107,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         config: Config {
             device: plan.device.clone(),
             latency_us: plan.latency_us,
+            commits_in_flight: plan.commits_in_flight,
             shared: plan.shared,
         },
         clock: Arc::new(AtomicU64::new(1)),

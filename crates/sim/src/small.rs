@@ -146,6 +146,7 @@ pub fn plan(index: u64, (fua, checksums): (bool, bool)) -> Plan {
             ..FaultConfig::default()
         },
         latency_us: 0,
+        commits_in_flight: 1,
         shared: false,
         lives: vec![Life {
             tasks: vec![ops.collect()],

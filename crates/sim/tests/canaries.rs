@@ -2,7 +2,7 @@
 //! nothing.
 
 use adit_base::simulation::Bug;
-use adit_sim::plan::Plan;
+use adit_sim::plan::{Plan, Trouble};
 use adit_sim::run::{Manner, run};
 use adit_sim::shrink::shrink;
 
@@ -26,7 +26,15 @@ fn found(bugs: &[Bug]) {
             let mut plan = Plan::of(seed);
             // Where there is a cache, a commit waits for a superblock that is on its way, so that
             // the ring doesn't fill up meanwhile.
-            plan.device.volatile_cache &= bug != Bug::UnflushedTail;
+            if bug == Bug::UnflushedTail {
+                plan.device.volatile_cache = false;
+                plan.latency_us = 0;
+                plan.commits_in_flight = 1;
+                for life in &mut plan.lives {
+                    (life.troubles)
+                        .retain(|trouble| !matches!(trouble, Trouble::LateCommit { .. }));
+                }
+            }
             plan
         };
         let seed = (from..from + SEEDS_MAX).find(|seed| run(&plan(*seed), manner).is_err());

@@ -73,6 +73,7 @@ mod tests {
     const UNMODELLED: &[&str] = &[
         "base/src/breakdown.rs",
         "base/src/fork.rs",
+        "base/src/held.rs",
         "base/src/sync/model.rs",
         "block/src/file/mod.rs",
         "block/src/file/uring.rs",

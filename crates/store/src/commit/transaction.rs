@@ -318,7 +318,10 @@ impl<'s> Transaction<'s> {
         let page = self.page_mut(store.layout.get().state_page, PageKind::State)?;
         let (state, _) =
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
-        state.blobs = state.blobs.saturating_sub(1);
+        state.blobs = state.blobs.checked_sub(1).unwrap_or_else(|| {
+            tracing::error!("a blob was deleted where none was counted: run `adit check`");
+            0
+        });
         if !self.slots.contains(&id) {
             self.slots.push(id);
         }

@@ -146,7 +146,7 @@ impl Store {
                     if slot.xattr_page != 0 {
                         txn.free_page(slot.xattr_page)?;
                         slot.xattr_page = 0;
-                        slot.allocated_pages = slot.allocated_pages.saturating_sub(1);
+                        slot.count_pages(id.slot, -1);
                     }
                     if slot.allocated_pages != 0 {
                         return Err(Error::with(

@@ -253,7 +253,7 @@ impl Transaction<'_> {
             let content = self.fresh_page(page, PageKind::Xattrs)?;
             begin(content, PageKind::Xattrs, 0, id.slot);
             slot.xattr_page = page;
-            slot.allocated_pages += 1;
+            slot.count_pages(id.slot, 1);
         }
         let page = self.page_mut(slot.xattr_page, PageKind::Xattrs)?;
         let end = cut(page, &found) + len;
@@ -283,7 +283,7 @@ impl Transaction<'_> {
         if found.count == 1 {
             self.free_page(slot.xattr_page)?;
             slot.xattr_page = 0;
-            slot.allocated_pages = slot.allocated_pages.saturating_sub(1);
+            slot.count_pages(id.slot, -1);
         } else {
             cut(self.page_mut(slot.xattr_page, PageKind::Xattrs)?, &found);
         }

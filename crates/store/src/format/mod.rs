@@ -439,6 +439,21 @@ pub struct Slot {
     pub reserved: [u8; 72],
 }
 
+impl Slot {
+    /// Counts pages that the blob at `slot_address` got or, below 0, lost. A damaged slot may lose
+    /// more than it had.
+    pub(crate) fn count_pages(&mut self, slot_address: u64, added: i64) {
+        let had = self.allocated_pages;
+        self.allocated_pages = had.checked_add_signed(added).unwrap_or_else(|| {
+            tracing::error!(
+                "blob {slot_address} counted {had} pages and lost {}: run `adit check`",
+                added.unsigned_abs()
+            );
+            0
+        });
+    }
+}
+
 /// 16 bytes: a run of pages of a blob in a run of pages of the device.
 #[derive(
     FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, Default, PartialEq, Eq,

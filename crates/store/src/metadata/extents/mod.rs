@@ -129,7 +129,7 @@ pub fn insert(
         insert_piece(pages, slot, slot_address, place, piece)?;
         from = piece.end();
     }
-    slot.allocated_pages += u64::from(extent.pages);
+    slot.count_pages(slot_address, extent.pages.into());
     Ok(())
 }
 
@@ -209,7 +209,7 @@ pub fn remove(
                 )?;
             }
             unused(runs, gone);
-            slot.allocated_pages = slot.allocated_pages.saturating_sub(gone.pages.into());
+            slot.count_pages(slot_address, -i64::from(gone.pages));
             budget -= 1;
             from = gone.end();
             continue;
@@ -222,7 +222,7 @@ pub fn remove(
             }
             let gone = extent.cut(0..end);
             unused(runs, gone);
-            freed += u64::from(gone.pages);
+            freed += i64::from(gone.pages);
             budget -= 1;
             until += 1;
             from = gone.end();
@@ -239,7 +239,7 @@ pub fn remove(
             index..until,
             tail.as_slice(),
         )?;
-        slot.allocated_pages = slot.allocated_pages.saturating_sub(freed);
+        slot.count_pages(slot_address, -freed);
         shrink(pages, slot, slot_address, &place)?;
     }
     Ok(None)

@@ -177,7 +177,7 @@ impl Tree {
     pub fn save(&mut self, slot: &mut Slot) {
         slot.payload[..8].copy_from_slice(&self.root.to_le_bytes());
         slot.map_depth = self.depth;
-        slot.allocated_pages = slot.allocated_pages.saturating_add_signed(self.pages_added);
+        slot.count_pages(self.owner, self.pages_added);
         self.pages_added = 0;
     }
 

@@ -65,14 +65,7 @@ fn tiny() -> (Vec<Job>, Shape) {
     ] {
         jobs.push(Job::Grow(growth));
     }
-    for of in [
-        ThreadOperation::AppendSync,
-        ThreadOperation::OverwriteSync,
-        ThreadOperation::NewFileSync,
-        ThreadOperation::CachedWrite,
-        ThreadOperation::CachedRead,
-        ThreadOperation::Names,
-    ] {
+    for of in ThreadOperation::ALL {
         for shared in [false, true] {
             jobs.push(Job::Threads(Threads {
                 of,

@@ -619,7 +619,7 @@ pub(crate) struct Compare {
     /// How thorough
     #[arg(long, value_enum, default_value = "quick")]
     pub(crate) suite: SuiteArgument,
-    /// Only these groups of rows, like core,rocksdb (threads stands for threads-loop and so on, too)
+    /// Only these groups of rows, like core,rocksdb (threads: threads-loop and its like, too)
     #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Folder for temporary image files of the local disk, which some groups measure on

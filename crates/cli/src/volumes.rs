@@ -56,8 +56,9 @@ struct InfoLine {
     blobs: u64,
     epoch: u64,
     open_by: Option<OwnerLine>,
-    cache_bytes: u64,
-    cache_huge_bytes: u64,
+    /// These two of the process that has it open, if one has.
+    cache_bytes: Option<u64>,
+    cache_huge_bytes: Option<u64>,
     survives_in: Option<String>,
     unsaved: Option<String>,
     failure: Option<String>,
@@ -84,9 +85,9 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         data_checksums: info.data_checksums,
         blobs: info.blobs,
         epoch: info.epoch,
+        cache_bytes: volume.owner().map(|_| info.cache_bytes),
+        cache_huge_bytes: volume.owner().map(|_| info.cache_huge_bytes),
         open_by: volume.owner().map(OwnerLine::from),
-        cache_bytes: info.cache_bytes,
-        cache_huge_bytes: info.cache_huge_bytes,
         survives_in: info.mapping,
         unsaved: info.unsaved,
         failure: info.failure,
@@ -125,12 +126,11 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
     writeln!(out, "  epoch     {}", line.epoch)?;
     if let Some(owner) = &line.open_by {
         writeln!(out, "  open by   {owner}")?;
-        let (cache, huge) = (line.cache_bytes, line.cache_huge_bytes);
         writeln!(
             out,
             "  cache     {} at most, {} on huge pages now",
-            format_size(cache),
-            format_size(huge)
+            format_size(info.cache_bytes),
+            format_size(info.cache_huge_bytes)
         )?;
         match &line.survives_in {
             Some(path) => writeln!(out, "  survives  its process, in {}", output::plain(path))?,

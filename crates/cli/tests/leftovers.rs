@@ -377,6 +377,9 @@ fn mappings_are_listed_and_only_those_of_the_dead_removed() {
         "{errors}"
     );
     kill(owner);
+    let closed = place.ok(&["info", "--json", "v.adit"]);
+    let closed: serde_json::Value = serde_json::from_str(&closed).expect("JSON");
+    assert!(closed["cache_bytes"].is_null(), "{closed}");
     place.ok(&["mappings", "--remove-gone"]);
     assert!(path.exists(), "its volume is there");
     std::fs::remove_file(place.path("v.adit")).expect("deleted");

@@ -141,7 +141,7 @@ impl Mount {
     }
 
     fn unmount(&mut self) {
-        // Whoever looks at all mounts of the machine keeps one busy for a moment.
+        // A program that looks at all mounts of the machine keeps one busy for a moment.
         let deadline = Instant::now() + Duration::from_secs(60);
         let unmounted = || Command::new("umount").arg(self.root()).status();
         while !unmounted().expect("runs").success() {

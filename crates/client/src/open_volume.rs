@@ -5,8 +5,8 @@
 //! open:  device → Store::open (recovery) → Fs::open_volume      (mem: mkfs and format first)
 //! end:   shutdown(close), by `Volume::close` or by whoever drops the last handle
 //! ```
-//! Invariants: the file system is reached only through [`OpenVolume::run`] and [`OpenVolume::spawn`]. In
-//! a forked child nothing of a volume is touched, not even to free it.
+//! Invariants: the file system is reached only through [`OpenVolume::run`] and
+//! [`OpenVolume::spawn`]. A forked child touches nothing of a volume, not even to free it.
 
 use crate::inspect::Server;
 use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
@@ -20,7 +20,8 @@ use adit_fs::{Fs, OpenFile};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, StoreOptions, Survive, foreign_signature};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::retry_on_intr;
 use std::future::Future;
 use std::io::{Read, Write};
 use std::sync::{Arc, OnceLock};
@@ -129,7 +130,8 @@ fn preallocate(address: &str, bytes: u64) -> Result<()> {
         let mut file = std::fs::File::options().write(true).open(address)?;
         if file.metadata()?.is_file() {
             // In few pieces, where the file system can; elsewhere the writes do without.
-            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            let allocated = retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, bytes));
+            match allocated {
                 Err(rustix::io::Errno::OPNOTSUPP) => {}
                 allocated => allocated?,
             }

@@ -1,7 +1,7 @@
 //! A volume as a program holds it: making, opening, closing, and what concerns all of it.
 //!
-//! Invariant: every clone and every open file holds the same [`OpenVolume`]; the last one to go closes
-//! it. What is done with names is in `names.rs`, with content in `file.rs`.
+//! Invariant: every clone and every open file holds the same [`OpenVolume`]; the last one to go
+//! closes it. Operations on names are in `names.rs`, on content in `file.rs`.
 
 use crate::open_volume::{self, OpenVolume};
 use crate::options::{MkfsOptions, VolumeOptions};

@@ -35,7 +35,7 @@ pub(super) const IMAGE_BYTES: u64 = 1 << 30;
 const MEMORY: &str = "/dev/shm";
 
 impl Place {
-    /// What is missing for it, `images` being the folder for images.
+    /// Fails if this machine lacks something that the place needs; `images` is the folder for images.
     pub(super) fn check(self, images: &Path) -> io::Result<()> {
         match self {
             Place::Device | Place::Ssd(_) => Ok(()),

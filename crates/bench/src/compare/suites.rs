@@ -451,7 +451,7 @@ fn ssd(amounts: &Amounts) -> Group {
         id: "ssd",
         title: "With an SSD's latency",
         terms: "On memory that makes one wait as an NVMe SSD for datacenters does: a read takes 80 µs, a write 15 µs, a flush 5 µs, and 3000 \
-                MB/s pass its link. The kernel's file systems can't be made on it. Who waits looks \
+                MB/s pass its link. The kernel's file systems can't be made on it. A thread that waits looks \
                 at the clock and leaves the processor to others. raw: the device's queues, one for each thread; durable is a write and a flush.",
         cache_bytes: CACHE_BYTES,
         place: Place::Ssd(Ssd::Us80),

@@ -40,14 +40,7 @@ impl Curves {
         Curves {
             slice: Duration::from_millis(250),
             threads: &[1, 2, 4, 8, 16],
-            of: &[
-                ThreadOperation::AppendSync,
-                ThreadOperation::OverwriteSync,
-                ThreadOperation::NewFileSync,
-                ThreadOperation::CachedWrite,
-                ThreadOperation::CachedRead,
-                ThreadOperation::Names,
-            ],
+            of: &ThreadOperation::ALL,
             places: &[
                 Place::Device,
                 Place::Ssd(Ssd::Us10),

@@ -1,5 +1,5 @@
 //! The cost of an operation as something grows: files, the size of a file, its extents, the names
-//! in a directory, open files, what is cached.
+//! in a directory, open files, pages in the cache.
 //!
 //! A job climbs by factors of ten and measures at each step. A report fits exponents to the rows.
 

@@ -8,7 +8,8 @@
 //! - `scan`: a large file from front to back;
 //! - `grid`: one kind of operation in all its variations; `stream`: many requests in flight, sizes,
 //!   files;
-//! - `threads`: one operation by many threads; `mixes`: as servers do it; `growth`: as something grows; `aging`: a volume with a past.
+//! - `threads`: one operation by many threads; `mixes`: several operations at once, as in servers;
+//!   `growth`: as something grows; `aging`: a volume with a past.
 
 mod aging;
 pub(crate) mod breakdown;

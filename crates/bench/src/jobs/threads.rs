@@ -1,4 +1,5 @@
-//! The same operation by several threads at once: on a file (or in a directory) each, or all on one.
+//! The same operation by several threads at once: each on its own file (or in its own directory), or
+//! all on one.
 //!
 //! The threads start together and each runs for the same time. All files that are read or
 //! overwritten have the same size together, however many threads there are. Creating, renaming and
@@ -22,7 +23,7 @@ use crate::target::{Access, Name, Target, TargetFile};
 /// One point of the curves of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Threads {
-    /// What they do.
+    /// The operation.
     pub of: ThreadOperation,
     /// All on one file or in one directory, not each on its own.
     pub shared: bool,
@@ -30,7 +31,7 @@ pub struct Threads {
     pub threads: u32,
 }
 
-/// What the threads do.
+/// An operation that all threads repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ThreadOperation {
     /// Append 100 B, fdatasync.
@@ -49,9 +50,21 @@ pub enum ThreadOperation {
     Names,
 }
 
+impl ThreadOperation {
+    /// All but [`ThreadOperation::Create`], which [`ThreadOperation::Names`] includes.
+    pub const ALL: [ThreadOperation; 6] = [
+        ThreadOperation::AppendSync,
+        ThreadOperation::OverwriteSync,
+        ThreadOperation::NewFileSync,
+        ThreadOperation::CachedWrite,
+        ThreadOperation::CachedRead,
+        ThreadOperation::Names,
+    ];
+}
+
 /// The files that are read or overwritten, all together.
 pub(super) const FILES_BYTES: u64 = 16 << 20;
-/// So that each has a page.
+/// With more, a thread would have no page of these files.
 pub(super) const THREADS_MAX: u32 = 1024;
 /// Names that are made at most, all threads together.
 const NAMES_MAX: u64 = 128 << 10;

@@ -119,7 +119,7 @@ impl Frames {
         self.mapping.give_up();
     }
 
-    /// Bytes of the cache's memory on huge pages.
+    /// Bytes of memory that the cache put on huge pages.
     pub fn huge_bytes(&self) -> u64 {
         self.mapping.huge_bytes()
     }

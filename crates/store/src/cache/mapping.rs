@@ -470,7 +470,7 @@ impl Mapping {
         released
     }
 
-    /// Bytes of its memory on huge pages.
+    /// Bytes of memory that the cache put on huge pages.
     pub(super) fn huge_bytes(&self) -> u64 {
         match &self.placement {
             CachePlacement::Anonymous { huge_tlb: true, .. } => self.len_bytes as u64,

@@ -1,7 +1,7 @@
 //! fsync and its kin.
 //!
 //! ```text
-//!   Store::sync ─► write_back_to_sync (write_back.rs)  dirty data home, or into the open transaction
+//!   Store::sync ─► write_back_to_sync (write_back.rs)  dirty data home, or into the transaction
 //!               ─► commit_shared     (commit/group.rs) seal ─► flush home writes ─► write the journal
 //!               ─► flush_home        (state/barriers.rs) what was written home and needs no commit
 //! ```

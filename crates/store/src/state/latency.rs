@@ -1,4 +1,5 @@
-//! The latency of the device: the time of a small durable write, as commits and superblocks show it.
+//! The latency of the device: the time of a small durable write, as commits and superblocks show
+//! it.
 
 use adit_base::clock::monotonic_ns;
 use std::cell::Cell;
@@ -35,8 +36,12 @@ impl Latency {
 
     /// It has ended, well or not.
     pub(crate) fn end(&self, begun_ns: Option<u64>) {
-        let Some(begun_ns) = begun_ns else { return };
-        let time_us = (monotonic_ns() - begun_ns) / 1000;
+        if let Some(begun_ns) = begun_ns {
+            self.note((monotonic_ns() - begun_ns) / 1000);
+        }
+    }
+
+    fn note(&self, time_us: u64) {
         self.times_us[(self.timed.get() % TIMES as u64) as usize].set(time_us);
         self.timed.set(self.timed.get() + 1);
         let least = self.times_us.iter().map(Cell::get).min();
@@ -53,23 +58,19 @@ impl Latency {
 mod tests {
     use super::*;
 
-    fn note(latency: &Latency, time_us: u64) {
-        latency.end(Some(monotonic_ns() - time_us * 1000));
-    }
-
     #[test]
     fn the_shortest_of_the_latest_times_counts() {
         let latency = Latency::default();
-        for time_us in [100_000, 200_000, 100_000] {
-            note(&latency, time_us);
+        for time_us in [100, 200, 100] {
+            latency.note(time_us);
             assert_eq!(latency.us(), 0);
         }
-        note(&latency, 50_000);
-        assert!((50_000..100_000).contains(&latency.us()));
+        latency.note(50);
+        assert_eq!(latency.us(), 50);
         for _ in 0..TIMES {
-            note(&latency, 100_000);
+            latency.note(100);
         }
-        assert!(latency.us() >= 100_000);
+        assert_eq!(latency.us(), 100);
     }
 
     #[test]

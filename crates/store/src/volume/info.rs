@@ -32,7 +32,8 @@ pub struct VolumeInfo {
     pub created_seconds: i64,
     /// Bytes the page cache may use.
     pub cache_bytes: u64,
-    /// Bytes of its memory that are on huge pages now.
+    /// Bytes of its memory that the cache put on huge pages. Those that the kernel gives to
+    /// anonymous memory on its own are not known, nor counted.
     pub cache_huge_bytes: u64,
     /// Dirty frames at the moment.
     pub dirty_bytes: u64,

@@ -72,10 +72,9 @@ pub(super) fn connect_to(name: &str, timeout: Duration) -> rustix::io::Result<Ow
     let socket = unconnected(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
-    connect(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-    )?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    // With a timeout, a signal interrupts it even where handlers restart calls.
+    rustix::io::retry_on_intr(|| connect(&socket, &address))?;
     Ok(socket)
 }
 

@@ -272,8 +272,7 @@ impl Mapping {
         let file = nameless(&name.directory)?;
         rustix::fs::ftruncate(&file, layout.len_bytes as u64)
             .map_err(say("size the file for shared memory"))?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, PAGE_BYTES as u64)
-            .map_err(say("reserve shared memory"))?;
+        allocate(&file, 0, PAGE_BYTES as u64).map_err(say("reserve shared memory"))?;
         let base = reserve(layout.len_bytes)?;
         // SAFETY: replaces the part of our own reservation that starts at `base`.
         let base = unsafe {
@@ -424,9 +423,7 @@ impl Mapping {
         let len_bytes = frames as usize * PAGE_BYTES;
         let meta_first = META_OFFSET + first as usize * size_of::<FrameMeta>();
         let meta_len = frames as usize * size_of::<FrameMeta>();
-        let reserve = |from: u64, len: usize| {
-            rustix::fs::fallocate(file, FallocateFlags::empty(), from, len as u64).is_ok()
-        };
+        let reserve = |from: u64, len: usize| allocate(file, from, len as u64).is_ok();
         if !reserve(meta_first as u64, meta_len) {
             return false;
         }
@@ -545,6 +542,25 @@ pub(crate) fn impossible(error: Error, directory: &Path) -> Error {
          tmpfs, or ask for less: survive = prefer or off)",
         directory.display()
     ))
+}
+
+/// Bytes that a tmpfs allocates between two signals, at any sensible rate of signals.
+const UNINTERRUPTED_BYTES: u64 = 64 << 10;
+
+/// Gives memory to a range of a file in a tmpfs. Older kernels let any signal interrupt that, and
+/// undo it.
+fn allocate(file: &OwnedFd, from: u64, len_bytes: u64) -> rustix::io::Result<()> {
+    let piece = |from, len| rustix::fs::fallocate(file, FallocateFlags::empty(), from, len);
+    match piece(from, len_bytes) {
+        Err(rustix::io::Errno::INTR) => {}
+        done => return done,
+    }
+    let end = from + len_bytes;
+    for start in (from..end).step_by(UNINTERRUPTED_BYTES as usize) {
+        let len = UNINTERRUPTED_BYTES.min(end - start);
+        rustix::io::retry_on_intr(|| piece(start, len))?;
+    }
+    Ok(())
 }
 
 /// A file without a name, so that nobody ever finds half a mapping.

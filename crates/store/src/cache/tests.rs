@@ -558,3 +558,39 @@ fn a_cache_that_cannot_be_shared_is_refused_or_says_why() {
     );
     assert!(Cache::new(&CacheOptions::new(0)).is_err());
 }
+
+/// A profiler sends signals all the time, and a tmpfs of older kernels gives no memory to a call that
+/// one interrupts. (Of the kernel that this was written on, only a signal that kills does.)
+#[test]
+fn a_process_that_gets_signals_all_the_time_gets_its_memory() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: a handler that does nothing, for a signal that nobody else uses here.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+        let set = libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut());
+        assert_eq!(set, 0);
+    }
+    const CHUNKS: u32 = 16;
+    let directory = in_shared_memory();
+    let cache = shared(directory.path(), CHUNKS * mapping::CHUNK_FRAMES, 1);
+    let over = AtomicBool::new(false);
+    let backed = std::thread::scope(|scope| {
+        // SAFETY: this thread lives longer than those of the scope.
+        let me = unsafe { libc::pthread_self() };
+        let over = &over;
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                // SAFETY: as above.
+                unsafe { libc::pthread_kill(me, libc::SIGURG) };
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+        });
+        let mapping = cache.frames().mapping();
+        let backed = (0..CHUNKS).all(|chunk| mapping.back_chunk(chunk));
+        over.store(true, Ordering::Relaxed);
+        backed
+    });
+    assert!(backed, "a signal took memory away");
+}

@@ -36,6 +36,9 @@ labels! {
         ZeroedOverwritten =
             "zeroed pages are written over before it is durable that they are zeroed",
         OneSuperblock = "the tail moves when one of the superblocks says so",
+        UnnotedOverwrite =
+            "a sync doesn't hear of bytes of a dirty page that were overwritten past the worker",
+        CleanOverwritten = "a page that is clean is overwritten past the worker",
         UnnotedDirectWrite = "an fsync doesn't hear of a direct write past the worker",
         HastyBarrier =
             "a flush is believed though a durable write beside it fails, or the other way round",

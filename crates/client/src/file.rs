@@ -198,11 +198,11 @@ impl File {
         if state.open.writes_past_worker() {
             let open = &state.open;
             let write = || {
-                let direct = open.try_write(offset, data);
-                (direct.written, direct.recalled)
+                let granted = open.try_write(offset, data);
+                (granted.written, granted.recalled)
             };
             let volume = &state.volume;
-            if volume.run_without_owner(write, |fs| fs.end_direct_writes(open))? {
+            if volume.run_without_owner(write, |fs| fs.end_granted_writes(open))? {
                 return Ok(());
             }
         }

@@ -38,6 +38,9 @@ pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
     if pen.random.chance(1, 5) {
         pen.buffer_pool();
     }
+    if pen.random.chance(1, 6) {
+        pen.cached_pages();
+    }
     pen.ops
         .into_iter()
         .map(|op| {
@@ -296,6 +299,25 @@ impl Pen {
                 len: len - from,
             });
             self.sometimes(1, 4, Op::Fdatasync { slot });
+        }
+    }
+
+    /// A database that changes a few pages again and again through the cache, in small parts, and
+    /// syncs now and then.
+    fn cached_pages(&mut self) {
+        let (slot, name) = (self.slot(), self.name());
+        self.open(slot, name, CREATE);
+        let pages = 1 + self.below(3);
+        self.write(slot, 0, pages * 4096);
+        self.ops.push(Op::Fsync { slot });
+        for _ in 0..1 + self.below(3) {
+            for _ in 0..6 + self.below(14) {
+                let len = 1 + self.below(200);
+                let offset = self.below(pages * 4096 - len);
+                self.write(slot, offset, len);
+            }
+            self.sometimes(1, 4, Op::Append { slot, len: 100 });
+            self.sometimes(3, 4, Op::Fdatasync { slot });
         }
     }
 

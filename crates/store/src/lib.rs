@@ -34,7 +34,7 @@ mod state;
 pub mod testing;
 mod volume;
 
-pub use blob::{Blob, BlobShared, DirectWrite};
+pub use blob::{Blob, BlobShared, GrantedWrite};
 pub use cache::{Mapping, Survive, Unsaved, mappings, remove_mapping};
 pub use commit::{Transaction, View};
 pub use data::{AllocateMode, AtomicRange, Sought, SyncKind};

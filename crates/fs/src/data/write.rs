@@ -25,9 +25,9 @@ impl Fs {
     }
 
     /// The last writer without the worker has finished, and the worker waits for it.
-    pub async fn end_direct_writes(&self, file: &OpenFile) -> Result<()> {
+    pub async fn end_granted_writes(&self, file: &OpenFile) -> Result<()> {
         if let Some(blob) = self.store.blob_resident(file.blob_id()) {
-            self.store.end_direct_writes(&blob);
+            self.store.end_granted_writes(&blob);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::inode::Inode;
 use crate::types::*;
 use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_block::Buffer;
-use adit_store::{BlobId, BlobShared, DirectWrite};
+use adit_store::{BlobId, BlobShared, GrantedWrite};
 use std::sync::Arc;
 
 /// An open file, directory or blob. Any thread may hold it; operations go through `Fs`, except
@@ -125,20 +125,21 @@ impl OpenFile {
         const OTHERS: OpenFlags = OpenFlags::APPEND
             .union(OpenFlags::SYNC)
             .union(OpenFlags::DSYNC);
-        self.flags.contains(OpenFlags::DIRECT)
-            && self.flags.writable()
-            && !self.flags.intersects(OTHERS)
-            && self.credentials.privileged // other writers clear set-ID bits
+        self.flags.writable() && !self.flags.intersects(OTHERS) && self.credentials.privileged // other writers clear set-ID bits
     }
 
-    /// An overwrite of whole physical blocks of the device without the worker, where their pages
-    /// are granted. The caller must do what the result asks for (`Fs::end_direct_writes`).
-    pub fn try_write(&self, offset: u64, data: &[u8]) -> DirectWrite {
+    /// An overwrite without the worker, where it is granted: of bytes within a page that is dirty in
+    /// the cache or, opened DIRECT, of whole physical blocks of the device. The caller must do what
+    /// the result asks for (`Fs::end_granted_writes`).
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> GrantedWrite {
         match &self.shared {
             Some(shared) if self.writes_past_worker() && !self.closed.load(Ordering::Relaxed) => {
-                shared.try_write_direct(offset, data)
+                match self.flags.contains(OpenFlags::DIRECT) {
+                    true => shared.try_write_direct(offset, data),
+                    false => shared.try_write(offset, data),
+                }
             }
-            _ => DirectWrite::default(),
+            _ => GrantedWrite::default(),
         }
     }
 

@@ -77,7 +77,7 @@ impl Fs {
         self.access_times.set(policy);
         if policy != AccessTimes::Never {
             // Each write then makes the next read change the time of access.
-            self.store.keep_direct_writes();
+            self.store.grant_no_writes();
         }
     }
 

@@ -10,6 +10,7 @@ mod damage;
 mod damaged_blobs;
 mod direct;
 mod full;
+mod granted;
 mod hot_paths;
 mod locks;
 mod lost_superblock;

@@ -19,7 +19,7 @@ mod write_grant;
 pub(crate) use published::*;
 pub use resident::Blob;
 pub(crate) use shared::*;
-pub use shared::{BlobShared, DirectWrite};
+pub use shared::{BlobShared, GrantedWrite};
 pub(crate) use streams::*;
 pub(crate) use table::*;
 pub(crate) use write_grant::*;

@@ -9,7 +9,7 @@
 //! writes). Exclusively only by `Store::lock_map` and `Store::lock`, which recall grants first
 //! (`blob/write_grant`): forgetting to recall deadlocks.
 
-use super::{BlobShared, Streams, WriteGrant};
+use super::{BlobShared, GRANT_FRAMES_AFTER, Streams, WriteGrant};
 use crate::cache::{FrameKey, Frames};
 use crate::format::{BlobId, BlobKind, Slot};
 use crate::journal::Point;
@@ -61,9 +61,9 @@ pub struct Blob {
     pub(crate) erased_at: Cell<Point>,
     /// Direct reads until the worker tells again where they need it no more.
     pub(crate) publish_after: Cell<u32>,
-    /// Pages are granted: both locks are held shared for those who write without the worker.
+    /// Writes are granted: both locks are held shared for those who write without the worker.
     pub(crate) granted: Cell<bool>,
-    /// Direct writes until the worker grants again.
+    /// Writes through the worker until it grants again.
     pub(crate) grant_after: Cell<u32>,
     /// How many more, since the last grant came back unused.
     pub(crate) grant_pause: Cell<u32>,
@@ -120,7 +120,7 @@ impl Blob {
             erased_at: Cell::new(point),
             publish_after: Cell::new(0),
             granted: Cell::new(false),
-            grant_after: Cell::new(0),
+            grant_after: Cell::new(GRANT_FRAMES_AFTER),
             grant_pause: Cell::new(0),
             recalling: Cell::new(0),
         }

@@ -1,9 +1,10 @@
-//! What any thread may do with frames: find, pin, copy, unpin. No locks, no allocation.
+//! What any thread may do with frames: find, pin, copy, unpin, overwrite. No locks, no allocation.
 //!
 //! State word of a frame (`FrameMeta::state`):
 //!
 //! ```text
-//! bit 31 WRITING: the owner changes content or key; entered only from 0 pins
+//! bit 31 WRITING: the owner changes content or key; entered only from 0 pins. Or a thread overwrites
+//!        content; entered from its own pin, the only one
 //! bit 30 RETIRED: out of the index; whoever takes away the last pin pushes it onto the return stack
 //! bits 0..24    pins (some of them for a moment only, by readers that find they are wrong and step back)
 //!
@@ -16,10 +17,11 @@
 //! what the reader sees after it (VALID, its key) stays true while it copies. A miss may be false:
 //! the slow path asks the owner.
 
-use super::index::Index;
+use super::index::{Index, zeroed};
 use super::mapping::{CacheHeader, Mapping};
-use super::{FrameFlags, FrameKey, PageBytes};
+use super::{FrameFlags, FrameKey, PageBytes, granules};
 use adit_base::breakdown::{self, Layer};
+use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use adit_base::sync::{spin_loop, tries};
 use adit_base::{PAGE_BYTES, memory};
@@ -87,11 +89,14 @@ pub struct Frames {
     pub(super) index: Index,
     /// Frames whose last pin went after they were retired: frame number + 1, linked by `next`.
     returned: AtomicU32,
+    /// Of each frame: granules with data newer than at home and in the journal.
+    dirty_granules: Box<[AtomicU64]>,
 }
 
 impl Frames {
     pub(super) fn new(mapping: Arc<Mapping>, index: Index) -> Frames {
         Frames {
+            dirty_granules: zeroed(mapping.frames() as usize),
             mapping,
             index,
             returned: AtomicU32::new(0),
@@ -235,6 +240,45 @@ impl Frames {
             frames: self,
             frame,
         })
+    }
+
+    /// Overwrites bytes of a dirty page with `data`, from `offset` on; false: ask the owner. The
+    /// page has content beyond them, has no live bytes, and nobody else pins it.
+    ///
+    /// The owner must neither look at the page's bytes nor change its flags meanwhile: see
+    /// `blob/write_grant`.
+    pub(crate) fn overwrite(&self, key: FrameKey, offset: usize, data: &[u8]) -> bool {
+        let end = offset + data.len();
+        let Some(frame) = self.acquire(key, Some(offset)) else {
+            return false;
+        };
+        let meta = self.meta(frame);
+        let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed));
+        let fits = flags.is_only_dirty() || flags.is_clean() && planted(Bug::CleanOverwritten);
+        let fits = fits && meta.end.load(Ordering::Relaxed) as usize >= end;
+        // Acquire: every reader's unpin was a release; what they copied is what was there.
+        let alone = || {
+            let state = &meta.state;
+            state.compare_exchange(1, WRITING, Ordering::Acquire, Ordering::Relaxed)
+        };
+        if !fits || alone().is_err() {
+            self.unpin(frame);
+            return false;
+        }
+        // SAFETY: WRITING; the owner stays away.
+        let page = unsafe { self.bytes_mut(frame) };
+        memory::copy(data, &mut page[offset..end]);
+        let (granules, dirty) = (granules(offset, end), &self.dirty_granules[frame as usize]);
+        let known = dirty.load(Ordering::Relaxed) & granules == granules;
+        if !known && !planted(Bug::UnnotedOverwrite) {
+            dirty.fetch_or(granules, Ordering::Relaxed);
+        }
+        meta.state.fetch_and(!WRITING, Ordering::Release);
+        true
+    }
+
+    pub(super) fn dirty_granules(&self, frame: u32) -> &AtomicU64 {
+        &self.dirty_granules[frame as usize]
     }
 
     #[inline]

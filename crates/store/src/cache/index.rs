@@ -9,6 +9,8 @@
 use super::FrameKey;
 use super::mapping::Mapping;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
+#[cfg(not(loom))]
+use zerocopy::FromZeros;
 
 /// Neighbouring pages whose heads share a cache line.
 const GROUP_PAGES_LOG2: u32 = 4;
@@ -112,16 +114,15 @@ impl Index {
     }
 }
 
-fn zeroed(count: usize) -> Box<[AtomicU32]> {
-    #[cfg(loom)]
-    return (0..count).map(|_| AtomicU32::new(0)).collect();
-    #[cfg(not(loom))]
-    {
-        let heads = vec![0u32; count].into_boxed_slice();
-        // SAFETY: an AtomicU32 has the size and alignment of a u32; zeroed memory from the
-        // allocator stays untouched this way.
-        unsafe { Box::from_raw(Box::into_raw(heads) as *mut [AtomicU32]) }
-    }
+/// Atomics that are 0, in memory that stays untouched until they are used.
+#[cfg(not(loom))]
+pub(super) fn zeroed<T: FromZeros>(count: usize) -> Box<[T]> {
+    <[T]>::new_box_zeroed_with_elems(count).expect("memory for the cache's index")
+}
+
+#[cfg(loom)]
+pub(super) fn zeroed<T: Default>(count: usize) -> Box<[T]> {
+    (0..count).map(|_| T::default()).collect()
 }
 
 /// A model does the same each time.

@@ -60,6 +60,8 @@ pub(crate) use owned::OwnedCache;
 pub use owner::{Cache, Counts, Pinned};
 pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
 
+use adit_base::GRANULE_BYTES;
+
 /// The bytes of a frame.
 pub type PageBytes = [u8; adit_base::PAGE_BYTES];
 
@@ -87,6 +89,15 @@ impl FrameKey {
             page: device_page,
         }
     }
+}
+
+/// Granules that bytes `[from, to)` of a page touch.
+pub(crate) fn granules(from: usize, to: usize) -> u64 {
+    if from >= to {
+        return 0;
+    }
+    let (first, last) = (from / GRANULE_BYTES, (to - 1) / GRANULE_BYTES);
+    (u64::MAX >> (63 - (last - first))) << first
 }
 
 bitflags::bitflags! {
@@ -135,6 +146,12 @@ impl FrameFlags {
         .union(FrameFlags::HELD)
         .union(FrameFlags::SHADOWED)
         .union(FrameFlags::RAW);
+
+    /// The newest content of a page in the index, with no live bytes and no write-back in flight.
+    const fn is_only_dirty(self) -> bool {
+        let only = FrameFlags::VALID.bits() | FrameFlags::DIRTY.bits() | FrameFlags::INDEXED.bits();
+        self.bits() & owner::FLAGS_MASK == only
+    }
 
     /// May the frame be evicted once nobody pins it?
     pub const fn is_clean(self) -> bool {

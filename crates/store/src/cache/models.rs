@@ -225,6 +225,31 @@ fn nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loade
 }
 
 const FRAMES: &str = "store/src/cache/frames.rs";
+#[test]
+fn a_page_is_overwritten_by_one_thread_at_a_time_and_by_none_that_reads_it() {
+    check(3, || {
+        let (mut cache, frame) = cache(4);
+        cache.set_flags(frame, FrameFlags::DIRTY);
+        cache.set_end(frame, 2);
+        let writers = [2, 3].map(|version| {
+            let frames = cache.frames().clone();
+            spawn(move || frames.overwrite(A, 0, &[A.page as u8, version]))
+        });
+        let seen = read(cache.frames(), A);
+        let [two, three] = writers.map(|writer| writer.join().expect("a thread"));
+        assert!(seen != Some(2) || two);
+        assert!(seen != Some(3) || three);
+        // Who joins them has ended the grant.
+        let last = read(cache.frames(), A).expect("nobody writes");
+        assert!(last == 2 && two || last == 3 && three || last == 1 && !two && !three);
+        assert_eq!(cache.dirty_granules(frame), u64::from(two || three));
+        cache.clear_flags(frame, FrameFlags::DIRTY);
+        assert_all_come_back(&mut cache);
+    });
+}
+
+const OVERWRITTEN: &str =
+    "cache::models::a_page_is_overwritten_by_one_thread_at_a_time_and_by_none_that_reads_it";
 const WRITTEN: &str =
     "cache::models::no_page_is_copied_while_the_owner_changes_it_and_none_goes_back_in_time";
 const REUSED: &str = "cache::models::a_frame_is_reused_only_after_its_last_pin_and_no_reader_takes_it_for_its_old_page";
@@ -233,6 +258,21 @@ const TWO: &str = "cache::models::of_two_readers_of_a_removed_frame_exactly_one_
 const HELD: &str = "cache::models::a_removed_frame_is_reused_after_all_that_its_two_holders_did";
 const LOADED: &str =
     "cache::models::nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loaded";
+
+#[test]
+fn planted_an_overwrite_that_does_not_look_for_other_pins_is_found() {
+    Bug::planted(Skipped, FRAMES, "fn overwrite", "compare_exchange").found_by(OVERWRITTEN);
+}
+
+#[test]
+fn planted_an_overwrite_that_is_not_ordered_after_reads_is_found() {
+    Bug::planted(Relaxed, FRAMES, "fn overwrite", "compare_exchange").found_by(OVERWRITTEN);
+}
+
+#[test]
+fn planted_an_overwrite_that_is_not_published_is_found() {
+    Bug::planted(Relaxed, FRAMES, "fn overwrite", "fetch_and").found_by(OVERWRITTEN);
+}
 
 #[test]
 fn planted_a_pin_that_orders_nothing_is_found() {

@@ -156,6 +156,10 @@ impl OwnedCache {
 
     #[inline]
     pub(crate) fn page(&self, frame: FrameId) -> &Page {
+        debug_assert!(
+            !self.get().is_overwritten(frame),
+            "a granted page is looked at"
+        );
         // SAFETY: `Page` is `PageBytes` with an alignment that frames exceed; see the head of the
         // file for how long the reference may live.
         unsafe { &*self.page_ptr(frame) }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const KIND_SHIFT: u32 = 16;
-const FLAGS_MASK: u32 = (1 << KIND_SHIFT) - 1;
+pub(super) const FLAGS_MASK: u32 = (1 << KIND_SHIFT) - 1;
 
 /// The frame can't be changed in place: somebody reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,7 @@ pub struct Cache {
     pub(super) loads: Arc<Loads>,
     pub(super) links: Links,
     /// First and last LSN of journaled frames, and the granules that `write` made dirty.
-    pub(super) lsns: [Vec<u64>; 3],
+    pub(super) lsns: [Vec<u64>; 2],
     pub(super) free: FreeFrames,
     /// Free frames whose chunk was given back to the system, lowest last.
     pub(super) cold_chunks: Vec<u32>,
@@ -245,12 +245,13 @@ impl Cache {
 
     /// Granules with data newer than at home and in the journal; the caller's.
     pub fn dirty_granules(&self, id: FrameId) -> u64 {
-        self.lsns[2][id.0 as usize]
+        self.frames.dirty_granules(id.0).load(Ordering::Relaxed)
     }
 
     /// Sets the dirty granules.
     pub fn set_dirty_granules(&mut self, id: FrameId, granules: u64) {
-        self.lsns[2][id.0 as usize] = granules;
+        let of_frame = self.frames.dirty_granules(id.0);
+        of_frame.store(granules, Ordering::Relaxed);
     }
 
     /// Where the page's bytes are. Reading and writing there is bound by the rules of
@@ -370,7 +371,7 @@ impl Cache {
         meta.sequence.store(0, Ordering::Relaxed);
         self.lsns[0][frame as usize] = 0;
         self.lsns[1][frame as usize] = 0;
-        self.lsns[2][frame as usize] = 0;
+        self.set_dirty_granules(FrameId(frame), 0);
         Some(FrameId(frame))
     }
 

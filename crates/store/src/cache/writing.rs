@@ -99,7 +99,13 @@ impl Cache {
         for lsns in &mut self.lsns {
             lsns[new as usize] = lsns[old as usize];
         }
+        self.set_dirty_granules(FrameId(new), self.dirty_granules(FrameId(old)));
         self.retire(old);
+    }
+
+    /// Is a thread overwriting it, or the owner?
+    pub(super) fn is_overwritten(&self, id: FrameId) -> bool {
+        self.frames.meta(id.0).state.load(Ordering::Relaxed) & WRITING != 0
     }
 
     /// From no pins to WRITING.

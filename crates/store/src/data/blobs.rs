@@ -71,7 +71,7 @@ impl Store {
         let Some(frame) = frame else {
             return crate::journal::Point::default();
         };
-        let mask = crate::data::write::granules(offset, offset + SECTOR_BYTES);
+        let mask = crate::cache::granules(offset, offset + SECTOR_BYTES);
         if self.cache.pending(frame) & mask != 0 {
             self.journal.point()
         } else {

@@ -6,6 +6,7 @@ mod blobs;
 pub(crate) mod checksums;
 mod direct;
 mod frames;
+mod grants;
 mod home;
 pub(crate) mod read;
 mod reserve;

@@ -151,6 +151,8 @@ impl Store {
                     }
                     self.frame_idle.wait().await;
                 }
+                // A thread may be overwriting it.
+                Some(frame) if !self.recall_for(blob, frame) => self.wait_for_recall(blob).await,
                 Some(frame) => return Ok(Source::Frame(frame)),
                 None => match self.map(blob, page).await? {
                     Mapping::Hole { .. } => return Ok(Source::Zero),

@@ -6,7 +6,7 @@
 //! a reader never sees garbage.
 
 use crate::blob::Blob;
-use crate::cache::{FrameFlags, FrameId};
+use crate::cache::{FrameFlags, FrameId, granules};
 use crate::data::background::Busy;
 use crate::data::read::Source;
 use crate::data::reserve::Promise;
@@ -16,7 +16,7 @@ use crate::metadata::extents::Mapping;
 use crate::state::{ColdFuture, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
-use adit_base::{Errno, Error, GRANULE_BYTES, PAGE_BYTES, Result, memory};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, memory};
 use std::io::IoSlice;
 use std::rc::Rc;
 
@@ -53,6 +53,9 @@ impl Store {
             }
         }
         drop(exclusive);
+        if offset % PAGE + (at - offset) <= PAGE {
+            self.grant_frames(blob);
+        }
         Ok(())
     }
 
@@ -93,15 +96,6 @@ enum Target {
     Old(FrameId),
     /// It was made with the new bytes.
     Filled(FrameId),
-}
-
-/// Granules that bytes `[from, to)` of a page touch.
-pub(crate) fn granules(from: usize, to: usize) -> u64 {
-    if from >= to {
-        return 0;
-    }
-    let (first, last) = (from / GRANULE_BYTES, (to - 1) / GRANULE_BYTES);
-    (u64::MAX >> (63 - (last - first))) << first
 }
 
 impl Store {

@@ -30,12 +30,11 @@
 //! have to be.
 
 use crate::blob::Blob;
-use crate::cache::FrameFlags;
+use crate::cache::{FrameFlags, granules};
 use crate::commit::Transaction;
 use crate::data::checksums::Sums;
 use crate::data::home::{Piece, Pieces, map_piece};
 use crate::data::read::Source;
-use crate::data::write::granules;
 use crate::format::Slot;
 use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::Stop;

@@ -197,7 +197,7 @@ impl Volume {
     pub fn write_past_worker(&self, file: &OpenFile, offset: u64, data: &[u8]) -> Answer<bool> {
         let direct = file.try_write(offset, data);
         if direct.recalled {
-            self.run(|fs| fs.end_direct_writes(file))?;
+            self.run(|fs| fs.end_granted_writes(file))?;
         }
         Ok(direct.written)
     }

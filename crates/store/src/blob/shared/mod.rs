@@ -61,13 +61,13 @@ pub(crate) struct DirectIo {
     device: DeviceHandle,
 }
 
-/// How a direct write without the worker went.
+/// How a write without the worker went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct DirectWrite {
+pub struct GrantedWrite {
     /// It is done; otherwise the worker has to do it.
     pub written: bool,
-    /// The worker waits for the end of such writes and must be told ([`Store::end_direct_writes`]),
-    /// first.
+    /// The worker waits for the end of such writes and must be told
+    /// ([`Store::end_granted_writes`]), first.
     pub recalled: bool,
 }
 
@@ -175,22 +175,39 @@ impl BlobShared {
 
     /// Overwrites whole physical blocks of the device without the worker, where their pages are
     /// granted (`blob/write_grant`).
-    pub fn try_write_direct(&self, offset: u64, data: &[u8]) -> DirectWrite {
-        let no = DirectWrite::default();
+    pub fn try_write_direct(&self, offset: u64, data: &[u8]) -> GrantedWrite {
+        self.within_grant(true, |direct| {
+            is_request(direct.write_unit, offset, data.len()) && direct.write(offset, data)
+        })
+    }
+
+    /// Overwrites bytes of a page that is dirty in the cache without the worker, where that is
+    /// granted (`blob/write_grant`).
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> GrantedWrite {
+        self.within_grant(false, |_| {
+            let (page, within) = (offset / PAGE, (offset % PAGE) as usize);
+            let space = self.id.slot;
+            data.len() <= PAGE_BYTES - within
+                && offset.saturating_add(data.len() as u64) <= self.size()
+                && (self.frames.0).overwrite(FrameKey { space, page }, within, data)
+        })
+    }
+
+    /// Writes within the grant, if there is one; `home`: to the device. The answer of `write` is
+    /// whether it did.
+    fn within_grant(&self, home: bool, write: impl FnOnce(&DirectIo) -> bool) -> GrantedWrite {
+        let no = GrantedWrite::default();
         let Some(direct) = self.direct.get() else {
             return no;
         };
-        if !is_request(direct.write_unit, offset, data.len()) {
-            return no;
-        }
         if let Err(recalled) = direct.grant.enter() {
-            return DirectWrite { recalled, ..no };
+            return GrantedWrite { recalled, ..no };
         }
-        let written = direct.write(offset, data);
+        let written = write(direct);
         if written {
-            direct.grant.note_written(Timestamp::now());
+            direct.grant.note_written(Timestamp::now(), home);
         }
-        DirectWrite {
+        GrantedWrite {
             written,
             recalled: direct.grant.leave(),
         }

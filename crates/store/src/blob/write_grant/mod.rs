@@ -1,8 +1,8 @@
-//! Write grants: any thread may overwrite the granted pages on the device, without the worker
-//! (decision 0017).
+//! Write grants: any thread may overwrite pages of a blob without the worker: the granted extents on
+//! the device (decision 0017), and what is dirty in the cache (decision 0021).
 //!
-//! The worker grants pages of a blob while it holds both of the blob's locks shared, and holds them
-//! until the grant ends. Truncation, deletion, cached writes and write-back need a lock
+//! The worker grants writes while it holds both of the blob's locks shared, and holds them until
+//! the grant ends. Truncation, deletion, cached writes and write-back need a lock
 //! exclusively, so they recall the grant and wait for its end. Forgetting to recall deadlocks; it
 //! never corrupts.
 //!
@@ -13,13 +13,15 @@
 //!              └────────┴──────────────────────────► NONE (end_grant)
 //! ```
 //! Invariants:
-//! 1. While a grant is out, no frame holds a granted page and the map doesn't change. `load_data`,
-//!    which has no exclusive lock, enters its frame into the index, recalls, and waits for the end
-//!    of the grant before it reads the device.
-//! 2. A writer counts itself on entering, and takes its count back after it has written and noted
+//! 1. While a grant is out, no frame holds a page of the granted extents and the map doesn't change.
+//!    `load_data`, which has no exclusive lock, enters its frame into the index, recalls, and waits
+//!    for the end of the grant before it reads the device.
+//! 2. While a grant is out, the worker neither looks at the bytes of the blob's dirty frames nor
+//!    changes their flags. Reads through the worker, which have no exclusive lock, recall first.
+//! 3. A writer counts itself on entering, and takes its count back after it has written and noted
 //!    the write. The worker waits for each writer that found OPEN on entering. The last writer to
 //!    leave a RECALLED grant tells the worker.
-//! 3. The blob stays on the dirty list meanwhile, so an fsync recalls the grant first and learns of
+//! 4. The blob stays on the dirty list meanwhile, so an fsync recalls the grant first and learns of
 //!    the writes.
 
 #[cfg(all(test, loom))]
@@ -28,6 +30,9 @@ mod models;
 use crate::blob::PublishedExtents;
 use adit_base::clock::Timestamp;
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Cached writes through the worker before it grants others.
+pub(crate) const GRANT_FRAMES_AFTER: u32 = 4;
 
 const OPEN: u32 = 1 << 31;
 const RECALLED: u32 = 1 << 30;
@@ -41,9 +46,9 @@ pub(crate) struct WriteGrant {
     word: AtomicU32,
     /// What is granted.
     pub(crate) extents: PublishedExtents,
-    /// Somebody has written.
-    written: AtomicBool,
-    /// When last, in ns since 1970; 0: not, or that doesn't count any more.
+    /// Somebody has written to the device.
+    written_home: AtomicBool,
+    /// When somebody last wrote, in ns since 1970; 0: nobody, or that doesn't count any more.
     written_ns: AtomicU64,
 }
 
@@ -61,12 +66,14 @@ impl WriteGrant {
         Ok(())
     }
 
-    /// For who is inside: something was written.
-    pub(crate) fn note_written(&self, time: Timestamp) {
+    /// For who is inside: something was written, to the device or to a frame.
+    pub(crate) fn note_written(&self, time: Timestamp, home: bool) {
         let ns = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
         let ns = u64::try_from(ns).unwrap_or(0);
         self.written_ns.fetch_max(ns, Ordering::Relaxed);
-        self.written.store(true, Ordering::Relaxed);
+        if home {
+            self.written_home.store(true, Ordering::Relaxed);
+        }
     }
 
     /// For who is inside: leaves. True: the worker waits for that and must be told.
@@ -106,9 +113,9 @@ impl WriteGrant {
             .is_ok()
     }
 
-    /// The worker: whether anybody has written since this was last asked.
-    pub(crate) fn take_written(&self) -> bool {
-        self.written.swap(false, Ordering::Relaxed)
+    /// The worker: whether anybody has written to the device since this was last asked.
+    pub(crate) fn take_written_home(&self) -> bool {
+        self.written_home.swap(false, Ordering::Relaxed)
     }
 
     /// Nobody enters any more: the blob leaves memory, and nobody asks who is inside.

@@ -40,10 +40,13 @@ impl World {
                 let ticket = self.grant.extents.find(0, 1);
                 if let Some(ticket) = ticket {
                     self.device[ticket.home as usize].store(NEWER, Ordering::Relaxed);
-                    self.grant.note_written(Timestamp {
-                        seconds: 1,
-                        nanoseconds: 0,
-                    });
+                    self.grant.note_written(
+                        Timestamp {
+                            seconds: 1,
+                            nanoseconds: 0,
+                        },
+                        true,
+                    );
                 }
                 (ticket.is_some(), self.grant.leave())
             }
@@ -88,7 +91,7 @@ fn pages_that_came_back_are_written_by_nobody() {
             spawn(move || world.write())
         });
         world.take_back();
-        let noted = world.grant.written.load(Ordering::Relaxed);
+        let noted = world.grant.written_home.load(Ordering::Relaxed);
         let found = world.device[0].load(Ordering::Relaxed);
         assert_eq!(
             noted,
@@ -101,7 +104,7 @@ fn pages_that_came_back_are_written_by_nobody() {
         let written = writers.map(|writer| writer.join().expect("a thread"));
         assert_eq!(world.device[0].load(Ordering::Relaxed), FOREIGN);
         world.take_back();
-        let noted = world.grant.written.load(Ordering::Relaxed);
+        let noted = world.grant.written_home.load(Ordering::Relaxed);
         assert_eq!(noted, written.contains(&true));
     });
 }

@@ -20,8 +20,6 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
 use std::rc::Rc;
 
-mod grants;
-
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Direct reads through the worker before it looks again whether they need it.
 const PUBLISH_AFTER: u32 = 16;
@@ -98,6 +96,10 @@ impl Store {
             done += match self.cache.find(blob.key(page)) {
                 Some(frame) if self.cache.is_loading(frame) => {
                     self.frame_idle.wait().await;
+                    0
+                }
+                Some(frame) if !self.recall_for(blob, frame) => {
+                    self.wait_for_recall(blob).await;
                     0
                 }
                 Some(frame) => {

@@ -1,6 +1,7 @@
 //! Granting writes without the worker, and recalling the grants (`blob/write_grant`).
 
-use crate::blob::{Blob, WriteGrant};
+use crate::blob::{Blob, GRANT_FRAMES_AFTER, WriteGrant};
+use crate::cache::{FrameFlags, FrameId};
 use crate::metadata::extents::Mapping;
 use crate::state::Store;
 use adit_base::PAGE_BYTES;
@@ -12,7 +13,7 @@ use std::rc::Rc;
 /// Direct writes through the worker before it asks again whether it can grant their pages.
 const GRANT_AFTER: u32 = 16;
 
-/// Direct writes that it waits at most because nobody used the last grant.
+/// Writes that it waits at most because nobody used the last grant.
 const GRANT_PAUSE_MAX: u32 = 255;
 
 /// Pages around a write that are granted if they are not cached, or leave the cache because nobody
@@ -24,12 +25,12 @@ const PAGES_PER_WRITE: u32 = 32;
 
 impl Store {
     /// Somebody who wrote without the worker was the last to leave.
-    pub fn end_direct_writes(&self, blob: &Rc<Blob>) {
+    pub fn end_granted_writes(&self, blob: &Rc<Blob>) {
         self.recall_again(blob);
     }
 
-    /// From now on all direct writes are the worker's, which has something to note with each.
-    pub fn keep_direct_writes(&self) {
+    /// From now on all writes are the worker's, which has something to note with each.
+    pub fn grant_no_writes(&self) {
         self.grants_writes.set(false);
     }
 }
@@ -75,6 +76,12 @@ impl Store {
         ended
     }
 
+    /// As [`Store::recall`], before the worker looks at the content of this frame.
+    #[inline]
+    pub(crate) fn recall_for(&self, blob: &Rc<Blob>, frame: FrameId) -> bool {
+        !blob.granted.get() || !self.cache.has(frame, FrameFlags::DIRTY) || self.recall(blob)
+    }
+
     /// Recalls the grants of all blobs.
     pub(crate) fn recall_all(&self) {
         for blob in self.write_back.dirty.all() {
@@ -94,13 +101,21 @@ impl Store {
         blob.assert_shared();
         if let Some(grant) = blob.shared.write_grant() {
             grant.extents.forget();
-            let used = grant.take_written();
-            if used && !planted(Bug::UnnotedDirectWrite) {
+            let home = grant.take_written_home();
+            if home && !planted(Bug::UnnotedDirectWrite) {
                 blob.home_sequence.set(self.barriers.note_write());
             }
+            let written_at = grant.written_at();
             let pause = (2 * blob.grant_pause.get() + 1).min(GRANT_PAUSE_MAX);
-            blob.grant_pause.set(if used { 0 } else { pause });
-            if let Some(time) = grant.written_at() {
+            blob.grant_pause.set(match written_at {
+                Some(_) => 0,
+                None => pause,
+            });
+            if written_at.is_some() && !home {
+                // Frames are granted again in no time.
+                blob.grant_after.set(0);
+            }
+            if let Some(time) = written_at {
                 blob.mtime
                     .set(Some(blob.mtime.get().map_or(time, |other| other.max(time))));
                 grant.forget_time();
@@ -117,18 +132,13 @@ impl Store {
     pub(crate) fn grant_writes(&self, blob: &Rc<Blob>, page: u32) {
         blob.assert_shared();
         let wait = blob.grant_after.get();
-        if wait > 0 {
+        if wait > 0 && blob.shared.write_grant().is_some() {
             return blob.grant_after.set(wait - 1);
         }
         blob.grant_after.set(GRANT_AFTER);
         let device = self.reactor.device();
-        let settled = blob.dirty.borrow().is_empty()
-            && blob.truncating_from.get() == 0
-            && !blob.deleted.get()
-            && blob.recalling.get() == 0
-            && self.writable().is_ok();
-        let lendable =
-            self.grants_writes.get() && self.overwrites_in_place() && device.capabilities().inline;
+        let settled = blob.dirty.borrow().is_empty() && self.may_grant(blob);
+        let lendable = self.overwrites_in_place() && device.capabilities().inline;
         let Some((_, Mapping::Extent(mut extent))) = blob.map_hint.get() else {
             return;
         };
@@ -161,19 +171,49 @@ impl Store {
         if to == page {
             return;
         }
-        if !blob.granted.get() {
-            // Not while somebody waits for one of them exclusively.
-            let (Some(map), Some(shared)) = (blob.map_lock.try_read(), blob.lock.try_read()) else {
-                return;
-            };
-            mem::forget((map, shared));
-            blob.granted.set(true);
-            self.note_dirty(blob);
+        if !self.hold_locks(blob) {
+            return;
         }
         extent.physical += u64::from(from - extent.logical);
         (extent.logical, extent.pages) = (from, to - from);
         let grant = &blob.shared.direct(device).grant;
         grant.extents.publish(extent);
         grant.open();
+    }
+
+    /// After a cached write: grants overwrites of the blob's dirty frames. The caller has returned
+    /// `lock`.
+    pub(crate) fn grant_frames(&self, blob: &Rc<Blob>) {
+        let wait = blob.grant_after.get();
+        if wait > 0 {
+            return blob.grant_after.set(wait - 1);
+        }
+        (blob.grant_after).set(GRANT_FRAMES_AFTER + blob.grant_pause.get());
+        if self.may_grant(blob) && self.hold_locks(blob) {
+            blob.shared.direct(self.reactor.device()).grant.open();
+        }
+    }
+
+    fn may_grant(&self, blob: &Blob) -> bool {
+        self.grants_writes.get()
+            && blob.truncating_from.get() == 0
+            && !blob.deleted.get()
+            && blob.recalling.get() == 0
+            && self.writable().is_ok()
+    }
+
+    /// Takes both locks of the blob for those who will write without the worker; false: somebody
+    /// has one of them exclusively, or waits for it.
+    fn hold_locks(&self, blob: &Rc<Blob>) -> bool {
+        if blob.granted.get() {
+            return true;
+        }
+        let (Some(map), Some(shared)) = (blob.map_lock.try_read(), blob.lock.try_read()) else {
+            return false;
+        };
+        mem::forget((map, shared));
+        blob.granted.set(true);
+        self.note_dirty(blob);
+        true
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct BlobTable {
 }
 
 /// With so many in memory, each blob that comes looks for others that nobody uses.
-const BLOBS_KEPT: usize = 16 << 10;
+const BLOBS_KEPT: usize = 1 << 10;
 
 /// At how many. One round takes half as many arrivals as there are blobs, so those that nobody uses
 /// never become more than the others.

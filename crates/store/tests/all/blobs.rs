@@ -439,7 +439,7 @@ fn a_write_beyond_the_largest_size_is_efbig() {
 /// waited.
 #[test]
 fn blobs_that_nobody_uses_leave_memory_one_by_one() {
-    const KEPT: usize = 16 << 10;
+    const KEPT: usize = 1 << 10;
     let device = memory(64 << 20);
     format(&device);
     let engine = open(&device);

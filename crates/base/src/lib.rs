@@ -21,6 +21,7 @@ pub mod thread;
 
 pub use errno::{Errno, from_rustix};
 pub use error::{Error, Result};
+use std::ops::Range;
 
 /// Bytes of a page: the unit of mapping, of the cache and of the journal.
 pub const PAGE_BYTES: usize = 4096;
@@ -28,3 +29,12 @@ pub const PAGE_BYTES: usize = 4096;
 pub const SECTOR_BYTES: usize = 512;
 /// Bytes of a granule, the unit in which changes of a journaled page are tracked.
 pub const GRANULE_BYTES: usize = 64;
+
+/// The granules of a page that these bytes touch, a bit each.
+pub const fn granules(bytes: Range<usize>) -> u64 {
+    if bytes.start >= bytes.end {
+        return 0;
+    }
+    let (first, last) = (bytes.start / GRANULE_BYTES, (bytes.end - 1) / GRANULE_BYTES);
+    (u64::MAX >> (63 - (last - first))) << first
+}

@@ -15,7 +15,7 @@
 
 use super::name::{Name, RANK_MASK, Target};
 use adit_base::memory::prefetch;
-use adit_base::{Errno, Error, PAGE_BYTES};
+use adit_base::{Errno, Error, PAGE_BYTES, granules};
 use adit_store::format::{PAGE_HEADER_BYTES, Page, PageKind};
 use adit_store::page_view::{header, header_mut};
 use std::ops::Range;
@@ -139,6 +139,23 @@ impl<'a> Leaf<'a> {
             },
             name,
         })
+    }
+
+    /// The granules of the header and of the offsets: those that [`remove`] changes.
+    pub(super) fn granules_of_offsets(&self) -> u64 {
+        granules(0..PAGE_HEADER_BYTES + self.count * OFFSET_BYTES)
+    }
+
+    /// The granules of an entry in front of its name: those that [`replace`] changes.
+    pub(super) fn granules_of(&self, index: usize) -> Result<u64, Error> {
+        let at = self.offset(index)?;
+        Ok(granules(at..at + ENTRY_BYTES))
+    }
+
+    /// The granules that [`insert`] changes for a name that fits now.
+    pub(super) fn granules_of_insertion(&self, name_len: usize) -> u64 {
+        let offsets = PAGE_HEADER_BYTES + (self.count + 1) * OFFSET_BYTES;
+        granules(0..offsets) | granules(self.heap - ENTRY_BYTES - name_len..self.heap)
     }
 
     /// Begins to fetch all entries: they are read by key, and lie in no order.

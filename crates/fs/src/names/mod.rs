@@ -136,7 +136,11 @@ pub(crate) fn insert(
             split(pages, &mut tree, &path)?;
             continue;
         }
-        let page = pages.page_mut(path.leaf, PageKind::NameLeaf)?;
+        let changed = match fit {
+            Fit::Now => leaf.granules_of_insertion(name.bytes.len()),
+            _ => u64::MAX,
+        };
+        let page = pages.granules_mut(path.leaf, PageKind::NameLeaf, changed)?;
         if fit == Fit::Compacted {
             leaf::compact(page, path.leaf, owner)?;
         }
@@ -185,7 +189,8 @@ pub(crate) fn remove(
     let target = entry.target;
     let mut exists = true;
     if leaf.count() > 1 {
-        let page = pages.page_mut(path.leaf, PageKind::NameLeaf)?;
+        let changed = leaf.granules_of_offsets();
+        let page = pages.granules_mut(path.leaf, PageKind::NameLeaf, changed)?;
         leaf::remove(page, index, name.bytes.len());
     } else if tree.depth > 0 {
         tree.remove_leaf(pages, &path)?;
@@ -213,11 +218,9 @@ pub(crate) fn replace(
         return Err(Errno::NOENT.into());
     };
     let old = entry.target;
-    leaf::replace(
-        pages.page_mut(path.leaf, PageKind::NameLeaf)?,
-        index,
-        target,
-    );
+    let changed = leaf.granules_of_offsets() | leaf.granules_of(index)?;
+    let page = pages.granules_mut(path.leaf, PageKind::NameLeaf, changed)?;
+    leaf::replace(page, index, target);
     Ok(old)
 }
 

@@ -1,5 +1,8 @@
 //! A transaction becomes visible: its shadows' changes are copied into the frames they shadow.
 //!
+//! A shadow has only those granules of its page that the transaction asked for; `pending` of the
+//! shadow's frame says which.
+//!
 //! For a process that dies in the middle, shared memory says at each instant what to do: the
 //! shadows carry the number of their `apply`, the header says which number is being applied, and
 //! `salvage.rs` repeats that one. So the order of stores is the point here: `pending` and JOURNALED
@@ -11,8 +14,13 @@
 use super::frames::FrameMeta;
 use super::owner::Cache;
 use super::{FrameFlags, FrameId, PageBytes};
-use adit_base::{GRANULE_BYTES, memory};
+use adit_base::{GRANULE_BYTES, PAGE_BYTES, memory};
 use std::sync::atomic::{Ordering, compiler_fence};
+
+/// Words of a granule.
+const WORDS: usize = GRANULE_BYTES / 8;
+/// Where checks are compiled in, the bytes of a shadow that nobody asked for.
+const UNFILLED: u8 = 0xa7;
 
 /// What [`Cache::apply`] did to one page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,9 +36,9 @@ pub struct Applied {
 }
 
 impl Cache {
-    /// A private copy of a published page, to be edited with `raw_mut` and then applied (or given
-    /// up with `free_raw`). While it exists the page is neither evicted nor may it be changed
-    /// otherwise. None: no frame to be had.
+    /// A private copy of a published page, to be filled with [`Cache::fill_shadow`], edited with
+    /// `raw_mut` and then applied (or given up with `free_raw`). While it exists the page is not
+    /// evicted, and not changed otherwise. None: no frame to be had.
     pub fn shadow(&mut self, target: FrameId) -> Option<FrameId> {
         assert!(
             self.flags(target).contains(FrameFlags::VALID),
@@ -46,15 +54,51 @@ impl Cache {
             self.clear_flags(target, FrameFlags::SHADOWED);
             return None;
         };
-        // SAFETY: different frames; the shadow is not published, the target only read.
-        let (from, to) = unsafe { (self.frames.bytes(target.0), self.frames.bytes_mut(shadow.0)) };
-        memory::copy(from, to);
+        if cfg!(debug_assertions) {
+            self.raw_mut(shadow).fill(UNFILLED);
+        }
         let meta = self.frames.meta(shadow.0);
+        debug_assert_eq!(meta.pending.load(Ordering::Relaxed), 0, "it has no granule");
         meta.loads.store(0, Ordering::Relaxed);
         meta.next.store(target.0 + 1, Ordering::Relaxed);
         let flags = FrameFlags::RAW | FrameFlags::SHADOW;
         self.set_flags_word(shadow.0, flags.bits());
         Some(shadow)
+    }
+
+    /// Copies granules of its page into a shadow, except those that it has. Only what it has may be
+    /// read or changed, and is applied.
+    pub fn fill_shadow(&mut self, shadow: FrameId, granules: u64) {
+        debug_assert!(
+            self.flags(shadow).contains(FrameFlags::SHADOW),
+            "not a shadow"
+        );
+        let meta = self.frames.meta(shadow.0);
+        let filled = meta.pending.load(Ordering::Relaxed);
+        let mut missing = granules & !filled;
+        if missing == 0 {
+            return;
+        }
+        let mapping = self.frames.mapping();
+        let target = meta.next.load(Ordering::Relaxed) - 1;
+        mapping.accesses(target).read();
+        mapping.accesses(shadow.0).write();
+        let (from, to): (*const u8, *mut u8) =
+            (mapping.page(target).cast(), mapping.page(shadow.0).cast());
+        // SAFETY: different frames. The target is only read. Of the shadow, which is not published,
+        // only granules are written that nobody was given yet, so no reference to others is harmed.
+        unsafe {
+            if missing == u64::MAX {
+                memory::copy_nonoverlapping(from, to, PAGE_BYTES);
+            }
+            while missing != 0 && missing != u64::MAX {
+                let at = missing.trailing_zeros() as usize * GRANULE_BYTES;
+                to.add(at)
+                    .copy_from_nonoverlapping(from.add(at), GRANULE_BYTES);
+                missing &= missing - 1;
+            }
+        }
+        meta.pending.store(filled | granules, Ordering::Release);
     }
 
     /// Makes edits visible, all of them also if the process dies in the middle (or none, if it dies
@@ -95,7 +139,16 @@ impl Cache {
     fn apply_one(&mut self, target: FrameId, shadow: FrameId) -> Applied {
         // SAFETY: `&mut self`: nothing changes while these live; neither is written through them.
         let (old, new) = unsafe { (self.frames.bytes(target.0), self.frames.bytes(shadow.0)) };
-        let changed = changed_granules(old, new);
+        let filled = self.pending(shadow);
+        debug_assert!(
+            new.chunks_exact(GRANULE_BYTES)
+                .zip(0..)
+                .all(|(granule, index)| {
+                    filled >> index & 1 == 1 || granule.iter().all(|&byte| byte == UNFILLED)
+                }),
+            "a transaction changed granules that it had not asked for"
+        );
+        let changed = changed_granules_among(old, new, filled);
         let was_pending = self.pending(target);
         let mut applied = Applied {
             target,
@@ -109,9 +162,9 @@ impl Cache {
         let journaled =
             self.flags_word(target.0) & !FrameFlags::SHADOWED.bits() | FrameFlags::JOURNALED.bits();
         if !self.begin_writing(target.0) {
-            self.take_over_numbers(target.0, shadow.0);
-            let pending = &self.frames.meta(shadow.0).pending;
-            pending.store(was_pending | changed, Ordering::Relaxed);
+            self.fill_shadow(shadow, u64::MAX);
+            // Of a shadow that is being applied, these granules count: what changed is among them.
+            self.take_over_numbers(target.0, shadow.0, was_pending | changed);
             self.take_place(target.0, shadow.0, journaled);
             applied.frame = shadow;
             return applied;
@@ -127,6 +180,28 @@ impl Cache {
         self.end_writing(target.0);
         applied
     }
+}
+
+/// Which of these granules differ in two pages.
+fn changed_granules_among(old: &PageBytes, new: &PageBytes, mut granules: u64) -> u64 {
+    /// From so many on, comparing all is faster.
+    const MANY: u32 = 32;
+    if granules.count_ones() >= MANY {
+        return changed_granules(old, new) & granules;
+    }
+    let old: &[[[u8; 8]; WORDS]; 64] = zerocopy::transmute_ref!(old);
+    let new: &[[[u8; 8]; WORDS]; 64] = zerocopy::transmute_ref!(new);
+    let mut changed = 0;
+    while granules != 0 {
+        let granule = granules.trailing_zeros() as usize;
+        let words = old[granule].iter().zip(&new[granule]);
+        let differs = words.fold(0, |differs, (old, new)| {
+            differs | (u64::from_ne_bytes(*old) ^ u64::from_ne_bytes(*new))
+        });
+        changed |= u64::from(differs != 0) << granule;
+        granules &= granules - 1;
+    }
+    changed
 }
 
 /// Which granules of two pages differ.
@@ -152,7 +227,6 @@ fn changed_granules_avx2(old: &PageBytes, new: &PageBytes) -> u64 {
 /// set, and a call for each word costs ten times the comparison.
 #[inline(always)]
 fn changed_granules_portable(old: &PageBytes, new: &PageBytes) -> u64 {
-    const WORDS: usize = GRANULE_BYTES / 8;
     let old: &[[[u8; 8]; WORDS]; 64] = zerocopy::transmute_ref!(old);
     let new: &[[[u8; 8]; WORDS]; 64] = zerocopy::transmute_ref!(new);
     let mut changed = 0;

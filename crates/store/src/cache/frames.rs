@@ -19,12 +19,12 @@
 
 use super::index::{Index, zeroed};
 use super::mapping::{CacheHeader, Mapping};
-use super::{FrameFlags, FrameKey, PageBytes, granules};
+use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use adit_base::sync::{spin_loop, tries};
-use adit_base::{PAGE_BYTES, memory};
+use adit_base::{PAGE_BYTES, granules, memory};
 use adit_block::{Buffer, BufferOwner};
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) struct FrameMeta {
     pub(super) page: AtomicU64,
     /// Device page of a journaled frame.
     pub(super) home: AtomicU64,
-    /// Granules changed since the last seal.
+    /// Granules changed since the last seal. Of a shadow: the granules that it has.
     pub(super) pending: AtomicU64,
     /// Generation of the blob.
     pub(super) generation: AtomicU32,
@@ -268,7 +268,7 @@ impl Frames {
         // SAFETY: WRITING; the owner stays away.
         let page = unsafe { self.bytes_mut(frame) };
         memory::copy(data, &mut page[offset..end]);
-        let (granules, dirty) = (granules(offset, end), &self.dirty_granules[frame as usize]);
+        let (granules, dirty) = (granules(offset..end), &self.dirty_granules[frame as usize]);
         let known = dirty.load(Ordering::Relaxed) & granules == granules;
         if !known && !planted(Bug::UnnotedOverwrite) {
             dirty.fetch_or(granules, Ordering::Relaxed);

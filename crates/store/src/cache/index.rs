@@ -64,17 +64,20 @@ impl Index {
     /// The owner's search: the first frame of the chain with this key.
     #[inline]
     pub(super) fn find(&self, mapping: &Mapping, key: FrameKey) -> Option<u32> {
-        let mut link = self.head(key).load(Ordering::Relaxed);
-        while let Some(frame) = link.checked_sub(1) {
-            let meta = mapping.meta(frame);
-            if meta.space.load(Ordering::Relaxed) == key.space
-                && meta.page.load(Ordering::Relaxed) == key.page
-            {
-                return Some(frame);
-            }
-            link = meta.next.load(Ordering::Relaxed);
-        }
-        None
+        search(mapping, key, self.head(key).load(Ordering::Relaxed))
+    }
+
+    /// As [`Index::prefetch`] and then [`Index::find`].
+    #[inline]
+    pub(super) fn find_fetching(
+        &self,
+        mapping: &Mapping,
+        key: FrameKey,
+        offset: usize,
+    ) -> Option<u32> {
+        let link = self.head(key).load(Ordering::Relaxed);
+        mapping.prefetch(link.checked_sub(1)?, offset);
+        search(mapping, key, link)
     }
 
     /// Makes a frame findable. Its key is already in its metadata.
@@ -112,6 +115,21 @@ impl Index {
             place = &mapping.meta(link - 1).next;
         }
     }
+}
+
+/// The first frame with this key, from a link of its chain on.
+#[inline]
+fn search(mapping: &Mapping, key: FrameKey, mut link: u32) -> Option<u32> {
+    while let Some(frame) = link.checked_sub(1) {
+        let meta = mapping.meta(frame);
+        if meta.space.load(Ordering::Relaxed) == key.space
+            && meta.page.load(Ordering::Relaxed) == key.page
+        {
+            return Some(frame);
+        }
+        link = meta.next.load(Ordering::Relaxed);
+    }
+    None
 }
 
 /// Atomics that are 0, in memory that stays untouched until they are used.

@@ -41,7 +41,7 @@ pub(super) const META_OFFSET: usize = PAGE_BYTES;
 /// "aditcach"
 pub(super) const MAGIC: u64 = 0x6863_6163_7469_6461;
 /// Changes with the header, with [`FrameMeta`], and with what either means.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// MADV_COLLAPSE, which neither libc nor rustix names everywhere.
 const MADV_COLLAPSE: i32 = 25;
 

@@ -154,6 +154,7 @@ fn owner() {
         &mut cache,
         &mut |cache, round| {
             let shadow = cache.shadow(target).expect("a frame");
+            cache.fill_shadow(shadow, u64::MAX);
             let at = round as usize * 8 % 4096;
             cache.raw_mut(shadow)[at..at + 8].copy_from_slice(&round.to_le_bytes());
             cache.apply(&[(target, shadow)], |one| {

@@ -60,8 +60,6 @@ pub(crate) use owned::OwnedCache;
 pub use owner::{Cache, Counts, Pinned};
 pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
 
-use adit_base::GRANULE_BYTES;
-
 /// The bytes of a frame.
 pub type PageBytes = [u8; adit_base::PAGE_BYTES];
 
@@ -89,15 +87,6 @@ impl FrameKey {
             page: device_page,
         }
     }
-}
-
-/// Granules that bytes `[from, to)` of a page touch.
-pub(crate) fn granules(from: usize, to: usize) -> u64 {
-    if from >= to {
-        return 0;
-    }
-    let (first, last) = (from / GRANULE_BYTES, (to - 1) / GRANULE_BYTES);
-    (u64::MAX >> (63 - (last - first))) << first
 }
 
 bitflags::bitflags! {

@@ -184,6 +184,7 @@ fn a_transaction_shows_its_page_as_it_was_or_as_it_is() {
             pin.map(|pin| (version_of(&pin, A), version_of(&pin, A)))
         });
         let shadow = cache.shadow(frame).expect("a frame");
+        cache.fill_shadow(shadow, 1);
         stamp(cache.raw_mut(shadow), A, 2);
         let mut now = frame;
         cache.apply(&[(frame, shadow)], |applied| now = applied.frame);

@@ -8,12 +8,14 @@
 //! that is handed out points into frame memory, not into `Cache`. Its content changes only through
 //! [`OwnedCache::write`], [`OwnedCache::apply`] or a shadow's pointer, none of which the store
 //! calls while it holds the page (`transaction.rs`: pages are read through `&self`, changed through
-//! `&mut self`).
+//! `&mut self`). [`OwnedCache::fill_shadow`] changes only granules that nobody was given yet.
 
 use crate::cache::{Applied, Cache, Counts, FrameFlags, FrameId, FrameKey, META_SPACE};
 use crate::format::Page;
+use adit_base::{PAGE_BYTES, granules};
 use adit_block::Buffer;
 use std::cell::UnsafeCell;
+use std::ops::Range;
 
 /// Methods that hand on to [`Cache`].
 macro_rules! forward {
@@ -56,6 +58,9 @@ impl OwnedCache {
         get fn counts() -> Counts;
         #[inline]
         get fn find(key: FrameKey) -> Option<FrameId>;
+        /// As `prefetch` and then `find`.
+        #[inline]
+        get fn find_fetching(key: FrameKey, offset: usize) -> Option<FrameId>;
         /// Begins to fetch the page's frame and its bytes at `offset` from memory.
         #[inline]
         get fn prefetch(key: FrameKey, offset: usize);
@@ -79,6 +84,7 @@ impl OwnedCache {
         get_mut fn allocate_raw() -> Option<FrameId>;
         get_mut fn free_raw(frame: FrameId);
         get_mut fn shadow(target: FrameId) -> Option<FrameId>;
+        get_mut fn fill_shadow(shadow: FrameId, granules: u64);
         get_mut fn publish_journal_buffer(frame: FrameId, lsn: u64);
         get_mut fn unpublish_journal_buffer(frame: FrameId);
         get fn load_buffer(frame: FrameId) -> Buffer;
@@ -156,6 +162,7 @@ impl OwnedCache {
 
     #[inline]
     pub(crate) fn page(&self, frame: FrameId) -> &Page {
+        debug_assert!(self.is_filled(frame, u64::MAX), "a shadow lacks granules");
         debug_assert!(
             !self.get().is_overwritten(frame),
             "a granted page is looked at"
@@ -163,6 +170,24 @@ impl OwnedCache {
         // SAFETY: `Page` is `PageBytes` with an alignment that frames exceed; see the head of the
         // file for how long the reference may live.
         unsafe { &*self.page_ptr(frame) }
+    }
+
+    /// Some bytes of a page; of a shadow, whose other bytes may still be filled in.
+    #[inline]
+    pub(crate) fn bytes(&self, frame: FrameId, bytes: Range<usize>) -> &[u8] {
+        assert!(bytes.start <= bytes.end && bytes.end <= PAGE_BYTES);
+        debug_assert!(
+            self.is_filled(frame, granules(bytes.clone())),
+            "a shadow lacks granules"
+        );
+        let page = self.page_ptr(frame).cast::<u8>().cast_const();
+        // SAFETY: within the page, as was asked above; see `page`.
+        unsafe { std::slice::from_raw_parts(page.add(bytes.start), bytes.len()) }
+    }
+
+    /// May these granules be read? All but those that a shadow does not have.
+    fn is_filled(&self, frame: FrameId, granules: u64) -> bool {
+        !self.has(frame, FrameFlags::SHADOW) || granules & !self.pending(frame) == 0
     }
 
     #[inline]

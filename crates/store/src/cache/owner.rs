@@ -56,8 +56,8 @@ pub struct Cache {
     pub(super) frames: Arc<Frames>,
     pub(super) loads: Arc<Loads>,
     pub(super) links: Links,
-    /// First and last LSN of journaled frames, and the granules that `write` made dirty.
-    pub(super) lsns: [Vec<u64>; 2],
+    /// First and last LSN of journaled frames.
+    pub(super) lsns: Vec<[u64; 2]>,
     pub(super) free: FreeFrames,
     /// Free frames whose chunk was given back to the system, lowest last.
     pub(super) cold_chunks: Vec<u32>,
@@ -86,7 +86,7 @@ impl Cache {
             ahead: Ahead::new(frames.clone()),
             frames,
             links: Links::new(total),
-            lsns: std::array::from_fn(|_| vec![0; total as usize]),
+            lsns: vec![[0; 2]; total as usize],
             free: FreeFrames::new(total),
             cold_chunks: Vec::new(),
             touched: 0,
@@ -137,11 +137,24 @@ impl Cache {
     #[inline]
     pub fn find(&self, key: FrameKey) -> Option<FrameId> {
         let frame = self.frames.index.find(self.frames.mapping(), key)?;
+        Some(self.looked_at(frame))
+    }
+
+    /// As [`Cache::prefetch`] and then [`Cache::find`].
+    #[inline]
+    pub fn find_fetching(&self, key: FrameKey, offset: usize) -> Option<FrameId> {
+        let frames = &self.frames;
+        let frame = frames.index.find_fetching(frames.mapping(), key, offset)?;
+        Some(self.looked_at(frame))
+    }
+
+    #[inline]
+    fn looked_at(&self, frame: u32) -> FrameId {
         let meta = self.frames.meta(frame);
         if meta.referenced.load(Ordering::Relaxed) == 0 {
             meta.referenced.store(1, Ordering::Relaxed);
         }
-        Some(FrameId(frame))
+        FrameId(frame)
     }
 
     /// Begins to fetch the page's frame and its bytes at `offset` from memory.
@@ -235,12 +248,12 @@ impl Cache {
 
     /// LSN of the oldest record of this frame that isn't at home yet; the caller's.
     pub fn first_lsn(&self, id: FrameId) -> u64 {
-        self.lsns[0][id.0 as usize]
+        self.lsns[id.0 as usize][0]
     }
 
     /// LSN of the newest record of this frame; the caller's.
     pub fn last_lsn(&self, id: FrameId) -> u64 {
-        self.lsns[1][id.0 as usize]
+        self.lsns[id.0 as usize][1]
     }
 
     /// Granules with data newer than at home and in the journal; the caller's.
@@ -277,8 +290,8 @@ impl Cache {
 
     /// Sets both LSNs.
     pub fn set_lsns(&mut self, id: FrameId, first: u64, last: u64) {
-        self.lsns[0][id.0 as usize] = first;
-        self.lsns[1][id.0 as usize] = last;
+        let [first_lsn, last_lsn] = &mut self.lsns[id.0 as usize];
+        (*first_lsn, *last_lsn) = (first, last);
     }
 
     // ---- flags
@@ -369,8 +382,7 @@ impl Cache {
         meta.end.store(0, Ordering::Relaxed);
         meta.referenced.store(0, Ordering::Relaxed);
         meta.sequence.store(0, Ordering::Relaxed);
-        self.lsns[0][frame as usize] = 0;
-        self.lsns[1][frame as usize] = 0;
+        self.lsns[frame as usize] = [0; 2];
         self.set_dirty_granules(FrameId(frame), 0);
         Some(FrameId(frame))
     }

@@ -215,7 +215,7 @@ impl Abandoned {
             let mut new = [0; PAGE_BYTES];
             self.read(FrameId(target), &mut old)?;
             self.read(FrameId(frame as u32), &mut new)?;
-            let changed = changed_granules(&old, &new);
+            let changed = changed_granules(&old, &new) & shadow.pending;
             copy_granules(&mut old, &new, changed);
             meta.pending |= changed;
             if meta.pending != 0 {

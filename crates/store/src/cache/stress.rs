@@ -113,6 +113,7 @@ impl Owner {
                 let Some(shadow) = self.cache.shadow(id) else {
                     return;
                 };
+                self.cache.fill_shadow(shadow, u64::MAX);
                 stamp(self.cache.raw_mut(shadow), key, version);
                 let mut applied = None;
                 self.cache.apply(&[(id, shadow)], |one| applied = Some(one));
@@ -325,6 +326,7 @@ fn transact(cache: &mut Cache, witness: &Witness) {
                 shadow
             }
         };
+        cache.fill_shadow(shadow, 1 << granule);
         let start = granule * GRANULE_BYTES;
         cache.raw_mut(shadow)[start..start + GRANULE_BYTES].copy_from_slice(&granule_of(number));
     }

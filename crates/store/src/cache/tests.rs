@@ -3,6 +3,7 @@
 use super::*;
 use adit_base::PAGE_BYTES;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 fn cache(frames: u32) -> Cache {
     Cache::new(&CacheOptions::new(frames)).expect("a cache")
@@ -215,6 +216,9 @@ fn applying_changes_granules_in_place_or_swaps_frames_when_pinned() {
     for target in [free, pinned, same] {
         edits.push((target, cache.shadow(target).expect("a frame")));
     }
+    cache.fill_shadow(edits[0].1, 0b11);
+    cache.fill_shadow(edits[1].1, 1 << 63);
+    cache.fill_shadow(edits[2].1, u64::MAX);
     cache.raw_mut(edits[0].1)[63] = 100;
     cache.raw_mut(edits[0].1)[64] = 100;
     cache.raw_mut(edits[1].1)[4095] = 100;
@@ -247,6 +251,59 @@ fn applying_changes_granules_in_place_or_swaps_frames_when_pinned() {
     drop(reader);
     cache.allocate().expect("a frame");
     assert_eq!(cache.counts().used, 4, "the replaced frame came back first");
+}
+
+#[test]
+fn a_shadow_has_what_was_asked_for_and_keeps_what_was_changed() {
+    let mut cache = cache(4);
+    let target = add(&mut cache, 1, 7);
+    let shadow = cache.shadow(target).expect("a frame");
+    cache.fill_shadow(shadow, 1 << 5);
+    cache.raw_mut(shadow)[5 * 64] = 8;
+    cache.fill_shadow(shadow, u64::MAX);
+    let mut expected = [7; 4096];
+    expected[5 * 64] = 8;
+    assert_eq!(cache.raw_mut(shadow), &expected);
+    let mut applied = None;
+    cache.apply(&[(target, shadow)], |one| applied = Some(one));
+    assert_eq!(applied.expect("reported").changed, 1 << 5);
+    assert_eq!(cache.bytes(target), &expected);
+}
+
+#[test]
+fn salvage_repeats_an_apply_with_the_granules_that_a_shadow_has() {
+    let directory = in_shared_memory();
+    let mut cache = shared(directory.path(), 2000, 9);
+    let target = add(&mut cache, 4, 4);
+    cache.set_home(target, 4000);
+    let shadow = cache.shadow(target).expect("a frame");
+    cache.fill_shadow(shadow, 0b110);
+    cache.raw_mut(shadow)[128] = 44;
+    // Killed right after the apply began.
+    let frames = cache.frames();
+    frames.meta(shadow.0).loads.store(7, Ordering::Relaxed);
+    frames.header().applying.store(7, Ordering::Relaxed);
+    drop(cache);
+
+    let left = found(directory.path()).remove(0);
+    let pending = left.pending().remove(0);
+    assert_eq!((pending.home, pending.granules), (4000, 1 << 2));
+    let (mut bytes, mut expected) = ([0; 4096], [4; 4096]);
+    expected[128] = 44;
+    left.read(pending.frame, &mut bytes).expect("read");
+    assert_eq!(bytes, expected);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "changed granules that it had not asked for")]
+fn changing_what_was_not_asked_for_is_noticed() {
+    let mut cache = cache(4);
+    let target = add(&mut cache, 1, 7);
+    let shadow = cache.shadow(target).expect("a frame");
+    cache.fill_shadow(shadow, 1 << 5);
+    cache.raw_mut(shadow)[6 * 64] = 8;
+    cache.apply(&[(target, shadow)], |_| ());
 }
 
 #[test]
@@ -402,6 +459,7 @@ fn what_was_not_at_home_is_salvaged() {
     cache.set_home(pending, 4000);
     cache.set_kind(pending, 3);
     let shadow = cache.shadow(pending).expect("a frame");
+    cache.fill_shadow(shadow, 1 << 2);
     cache.raw_mut(shadow)[128] = 44;
     cache.apply(&[(pending, shadow)], |_| ());
     cache.remove(dropped);

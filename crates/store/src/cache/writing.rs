@@ -62,22 +62,22 @@ impl Cache {
         let (from, to) = unsafe { (self.frames.bytes(id.0), self.frames.bytes_mut(new.0)) };
         memory::copy(from, to);
         change(to);
-        self.take_over_numbers(id.0, new.0);
+        self.take_over_numbers(id.0, new.0, self.pending(id));
         self.take_place(id.0, new.0, self.flags_word(id.0));
         Some(new)
     }
 
-    /// The new frame gets the old one's numbers, but for `pending`'s sake not its flags yet.
-    pub(super) fn take_over_numbers(&mut self, old: u32, new: u32) {
+    /// The new frame gets the old one's numbers and these pending granules, but not its flags yet.
+    pub(super) fn take_over_numbers(&mut self, old: u32, new: u32, pending: u64) {
         let (from, to) = (self.frames.meta(old), self.frames.meta(new));
         for (from, to) in [
             (&from.space, &to.space),
             (&from.page, &to.page),
             (&from.home, &to.home),
-            (&from.pending, &to.pending),
         ] {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        to.pending.store(pending, Ordering::Relaxed);
         for (from, to) in [(&from.generation, &to.generation), (&from.end, &to.end)] {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -96,9 +96,7 @@ impl Cache {
         frames.meta(new).loads.store(0, Ordering::Release);
         frames.index.replace(frames.mapping(), key, old, new);
         self.links.replace(old, new);
-        for lsns in &mut self.lsns {
-            lsns[new as usize] = lsns[old as usize];
-        }
+        self.lsns[new as usize] = self.lsns[old as usize];
         self.set_dirty_granules(FrameId(new), self.dirty_granules(FrameId(old)));
         self.retire(old);
     }

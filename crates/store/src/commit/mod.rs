@@ -5,5 +5,7 @@ mod group;
 mod load;
 mod transact;
 mod transaction;
+mod view;
 
-pub use transaction::{Transaction, View};
+pub use transaction::Transaction;
+pub use view::View;

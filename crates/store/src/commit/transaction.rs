@@ -1,180 +1,31 @@
 //! Transactions: metadata changes that become visible together and durable together.
 //!
 //! A closure gets a [`Transaction`] and stages its changes in *shadows*, private copies of the
-//! pages it changes. When it returns `Ok`, [`Transaction::apply`] copies the 64-byte granules that
-//! differ into the frames, marks them pending and puts their pages on the open list; the journal
-//! later encodes exactly the pending granules (`journal/`). When it stops, the shadows are thrown
-//! away.
+//! pages it changes: of whole pages, or of the 64-byte granules that it asks for. When it returns
+//! `Ok`, [`Transaction::apply`] copies the granules that differ into the frames, marks them pending
+//! and puts their pages on the open list; the journal later encodes exactly the pending granules
+//! (`journal/`). When it stops, the shadows are thrown away.
 //!
 //! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and
 //! `apply`; `apply` can't fail; what the closure did to the allocator is rolled back by
 //! [`Transaction::abort`].
 
+use super::view::{Staged, id_of, loaded, place, resident, slot_at, slot_of, state};
 use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE};
 use crate::format::BlobId;
-use crate::format::{ALGORITHM_CRC32C, Page, PageKind, SLOTS_PER_PAGE, Slot, StatePage};
+use crate::format::{ALGORITHM_CRC32C, Page, PageKind, Slot, StatePage};
 use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
-use crate::metadata::slot_page::absurdities;
 use crate::metadata::space::{Mark, PageState, Run, SpaceGeometry};
 use crate::state::{RESERVE_PAGES, Store};
 use adit_base::hash::HashKey;
-use adit_base::{Errno, Error, SECTOR_BYTES};
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Errno, Error, SECTOR_BYTES, granules};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
-
-/// Reads metadata of a store; see [`crate::Store::view`].
-pub struct View<'s> {
-    store: &'s Store,
-}
-
-impl<'s> View<'s> {
-    pub(crate) fn new(store: &'s Store) -> View<'s> {
-        View { store }
-    }
-
-    /// The slot of a blob as applied; ESTALE when it is gone.
-    pub fn slot(&self, id: BlobId) -> Result<Slot, Stop> {
-        self.slot_ref(id).copied()
-    }
-
-    /// As [`View::slot`], in place.
-    pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
-        slot_of(self.store, self, id)
-    }
-
-    /// Begins to fetch a blob's slot into this processor's cache.
-    pub fn prefetch(&self, id: BlobId) {
-        let (page, offset) = place(id.slot);
-        self.store.cache.prefetch(FrameKey::meta(page), offset);
-    }
-
-    /// Whatever blob lives at a slot address.
-    pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        let slot = slot_at(self.store, self, address)?;
-        Ok((id_of(address, slot), *slot))
-    }
-
-    /// The volume-state page.
-    pub fn state(&self) -> Result<StatePage, Stop> {
-        state(self.store, self)
-    }
-
-    /// Key of the directories' name hash.
-    pub fn hash_key(&self) -> HashKey {
-        self.store.hash_key
-    }
-}
-
-impl PagesRead for View<'_> {
-    fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
-        resident(self.store, page, kind)
-    }
-}
-
-fn resident(store: &Store, page: u64, kind: PageKind) -> Result<&Page, Stop> {
-    store.cache.prefetch(FrameKey::meta(page), 0);
-    match store.cache.find(FrameKey::meta(page)) {
-        Some(frame) if !store.cache.is_loading(frame) => {
-            if store.cache.kind(frame) != kind as u8 {
-                return Err(Stop::Fail(Error::with(
-                    Errno::UCLEAN,
-                    format!(
-                        "metadata page {page} is used as {kind:?} but holds kind {}",
-                        store.cache.kind(frame)
-                    ),
-                )));
-            }
-            Ok(store.cache.page(frame))
-        }
-        _ => Err(Stop::Miss(page, kind)),
-    }
-}
-
-fn state(store: &Store, pages: &impl PagesRead) -> Result<StatePage, Stop> {
-    let page = pages.page(store.layout.get().state_page, PageKind::State)?;
-    let (state, _) = StatePage::read_from_prefix(&page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
-    Ok(state)
-}
-
-/// The place of a slot address: device page and byte offset in it.
-fn place(address: u64) -> (u64, usize) {
-    (
-        address / SLOTS_PER_PAGE,
-        (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES,
-    )
-}
-
-/// The slot at an address, verified when it is read for the first time since its page came into the
-/// cache.
-fn slot_at<'p>(store: &Store, pages: &'p impl PagesRead, address: u64) -> Result<&'p Slot, Stop> {
-    let (page, offset) = place(address);
-    let layout = store.layout.get();
-    if page < layout.first_group || page >= layout.volume_pages {
-        return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
-    }
-    store.cache.prefetch(FrameKey::meta(page), offset);
-    let frame = store.cache.find(FrameKey::meta(page));
-    let index = address % SLOTS_PER_PAGE;
-    // The frame goes when the page is freed.
-    let verified = frame.is_some_and(|frame| store.cache.verified_slots(frame) & 1 << index != 0);
-    // What is in a page that was a slot page once means nothing: it may be as it was before its
-    // slots were freed. Where the map can't be read, the slot's checksum and the generation that is
-    // asked for have to do.
-    let known = !verified && !store.space.borrow().avoids(page);
-    if known
-        && !matches!(
-            store.space.borrow().page_state(pages, page)?,
-            PageState::SlotsWithRoom | PageState::SlotsFull
-        )
-    {
-        return Err(Error::with(Errno::STALE, format!("use slot {address}: there is none")).into());
-    }
-    let bytes = &pages.page(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
-    let slot = Slot::ref_from_bytes(bytes).map_err(|_| Error::new(Errno::UCLEAN))?;
-    if slot.kind == 0 {
-        return Err(Error::with(Errno::STALE, format!("slot {address} is free")).into());
-    }
-    if verified {
-        return Ok(slot);
-    }
-    if slot.algorithm != ALGORITHM_CRC32C || store.volume.checksum(address, bytes, 0) != slot.crc {
-        return Err(Error::with(
-            Errno::UCLEAN,
-            format!("slot {address} (page {page}) is damaged: run `adit check`"),
-        )
-        .into());
-    }
-    if let Some(what) = absurdities(slot).first() {
-        let what = format!("use slot {address} (page {page}) with {what}: run `adit check`");
-        return Err(Error::with(Errno::UCLEAN, what).into());
-    }
-    if let Some(frame) = frame {
-        store.cache.set_verified_slot(frame, index);
-    }
-    Ok(slot)
-}
-
-fn id_of(address: u64, slot: &Slot) -> BlobId {
-    BlobId {
-        slot: address,
-        generation: slot.generation,
-    }
-}
-
-fn slot_of<'p>(store: &Store, pages: &'p impl PagesRead, id: BlobId) -> Result<&'p Slot, Stop> {
-    let slot = slot_at(store, pages, id.slot)?;
-    if slot.generation != id.generation {
-        return Err(Error::with(
-            Errno::STALE,
-            format!("blob {}.{} is gone", id.slot, id.generation),
-        )
-        .into());
-    }
-    Ok(slot)
-}
 
 /// Staged changes; see the head of the file.
 pub struct Transaction<'s> {
@@ -278,8 +129,9 @@ impl<'s> Transaction<'s> {
         slot.generation = id.generation;
         slot.algorithm = ALGORITHM_CRC32C;
         slot.crc = self.store.volume.checksum(id.slot, slot.as_bytes(), 0);
-        let sector = &mut self.page_mut(page, PageKind::Slots)?.0[offset..offset + SECTOR_BYTES];
-        sector.copy_from_slice(slot.as_bytes());
+        let sector = offset..offset + SECTOR_BYTES;
+        let page = self.granules_mut(page, PageKind::Slots, granules(sector.clone()))?;
+        page.0[sector].copy_from_slice(slot.as_bytes());
         if !self.slots.contains(&id) {
             self.slots.push(id);
         }
@@ -291,10 +143,7 @@ impl<'s> Transaction<'s> {
         self.check_room(1)?;
         let store = self.store;
         let address = store.space.borrow_mut().take_slot(self)?;
-        let state_page = store.layout.get().state_page;
-        let page = self.page_mut(state_page, PageKind::State)?;
-        let (state, _) =
-            StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        let state = self.state_mut()?;
         let generation = state.next_generation;
         state.next_generation = generation.wrapping_add(1).max(1);
         state.blobs = state.blobs.saturating_add(1);
@@ -315,9 +164,7 @@ impl<'s> Transaction<'s> {
         let store = self.store;
         let freed = store.space.borrow_mut().free_slot(self, id.slot)?;
         self.frees.extend(freed.map(|run| (run, true)));
-        let page = self.page_mut(store.layout.get().state_page, PageKind::State)?;
-        let (state, _) =
-            StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
+        let state = self.state_mut()?;
         state.blobs = state.blobs.checked_sub(1).unwrap_or_else(|| {
             tracing::error!("a blob was deleted where none was counted: run `adit check`");
             0
@@ -331,11 +178,16 @@ impl<'s> Transaction<'s> {
 
     /// Changes the volume-state page.
     pub fn update_state(&mut self, f: impl FnOnce(&mut StatePage)) -> Result<(), Stop> {
-        let page = self.page_mut(self.store.layout.get().state_page, PageKind::State)?;
+        f(self.state_mut()?);
+        Ok(())
+    }
+
+    fn state_mut(&mut self) -> Result<&mut StatePage, Stop> {
+        let place = self.store.layout.get().state_page;
+        let page = self.granules_mut(place, PageKind::State, STATE_GRANULES)?;
         let (state, _) =
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
-        f(state);
-        Ok(())
+        Ok(state)
     }
 
     /// Records the blob that the layer above starts from.
@@ -420,7 +272,7 @@ impl<'s> Transaction<'s> {
                 frame
             }
         };
-        self.push_shadow(key, target, found.is_none())
+        self.push_shadow(key, target, found.is_none(), u64::MAX)
     }
 
     /// A staged page of data.
@@ -429,7 +281,13 @@ impl<'s> Transaction<'s> {
         unsafe { &mut *self.store.cache.page_ptr(self.shadows[index].shadow) }
     }
 
-    fn push_shadow(&mut self, key: FrameKey, target: FrameId, new: bool) -> Result<usize, Stop> {
+    fn push_shadow(
+        &mut self,
+        key: FrameKey,
+        target: FrameId,
+        new: bool,
+        granules: u64,
+    ) -> Result<usize, Stop> {
         let cache = &self.store.cache;
         let Some(shadow) = cache.shadow(target) else {
             if new {
@@ -437,6 +295,7 @@ impl<'s> Transaction<'s> {
             }
             return Err(no_frames());
         };
+        cache.fill_shadow(shadow, granules);
         self.shadows.push(Shadow {
             key,
             target,
@@ -461,8 +320,9 @@ impl<'s> Transaction<'s> {
             if let Some(blob) = store.blobs.resident(id.slot)
                 && blob.id == *id
                 && let Some(index) = self.position(page)
-                && let bytes = &cache.page(self.shadows[index].shadow).0[offset..]
-                && let Ok((slot, _)) = Slot::ref_from_prefix(bytes)
+                && let sector = (offset..offset + SECTOR_BYTES)
+                && let bytes = cache.bytes(self.shadows[index].shadow, sector)
+                && let Ok(slot) = Slot::ref_from_bytes(bytes)
             {
                 blob.applied(slot);
                 changed.push(blob);
@@ -567,24 +427,58 @@ impl<'s> Transaction<'s> {
 impl PagesRead for Transaction<'_> {
     fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
         match self.position(page) {
-            Some(index) => Ok(self.store.cache.page(self.shadows[index].shadow)),
+            Some(index) => {
+                let shadow = self.shadows[index].shadow;
+                self.store.cache.fill_shadow(shadow, u64::MAX);
+                Ok(self.store.cache.page(shadow))
+            }
             None => resident(self.store, page, kind),
         }
+    }
+
+    fn bytes(&self, page: u64, kind: PageKind, bytes: Range<usize>) -> Result<&[u8], Stop> {
+        match self.staged(page, &bytes) {
+            Some(bytes) => Ok(bytes),
+            None => Ok(&resident(self.store, page, kind)?.0[bytes]),
+        }
+    }
+}
+
+impl Staged for Transaction<'_> {
+    fn staged(&self, page: u64, bytes: &Range<usize>) -> Option<&[u8]> {
+        let shadow = self.shadows[self.position(page)?].shadow;
+        let cache = &self.store.cache;
+        cache.fill_shadow(shadow, granules(bytes.clone()));
+        Some(cache.bytes(shadow, bytes.clone()))
     }
 }
 
 impl Pages for Transaction<'_> {
     fn page_mut(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
+        self.granules_mut(page, kind, u64::MAX)
+    }
+
+    fn granules_mut(
+        &mut self,
+        page: u64,
+        kind: PageKind,
+        granules: u64,
+    ) -> Result<&mut Page, Stop> {
+        debug_assert!(granules != 0, "the caller changes something");
+        let granules = match planted(Bug::UnaskedGranule) {
+            true => granules & (u64::MAX >> granules.leading_zeros() >> 1),
+            false => granules,
+        };
         let index = match self.position(page) {
-            Some(index) => index,
+            Some(index) => {
+                let shadow = self.shadows[index].shadow;
+                self.store.cache.fill_shadow(shadow, granules);
+                index
+            }
             None => {
-                let store = self.store;
-                resident(store, page, kind)?;
-                let target = store
-                    .cache
-                    .find(FrameKey::meta(page))
-                    .ok_or(Stop::Miss(page, kind))?;
-                self.push_shadow(FrameKey::meta(page), target, false)?
+                let key = FrameKey::meta(page);
+                let target = loaded(self.store, page, kind, self.store.cache.find(key))?;
+                self.push_shadow(key, target, false, granules)?
             }
         };
         // SAFETY: the shadow belongs to this transaction alone, and `&mut self` is held for as long
@@ -613,7 +507,7 @@ impl Pages for Transaction<'_> {
             .cache
             .insert_zeroed(target, FrameKey::meta(page), kind as u8);
         store.cache.set_home(target, page);
-        let index = self.push_shadow(FrameKey::meta(page), target, true)?;
+        let index = self.push_shadow(FrameKey::meta(page), target, true, u64::MAX)?;
         // SAFETY: as in `page_mut`.
         let content = unsafe { &mut *store.cache.page_ptr(self.shadows[index].shadow) };
         if kind.has_header() {
@@ -637,6 +531,9 @@ impl Pages for Transaction<'_> {
         self.free_run(Run { page, pages: 1 }, true)
     }
 }
+
+/// The granules of the state page that hold something.
+const STATE_GRANULES: u64 = granules(0..size_of::<StatePage>());
 
 fn no_frames() -> Stop {
     Stop::Fail(Error::with(

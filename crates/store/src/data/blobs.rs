@@ -7,7 +7,7 @@ use crate::format::Slot;
 use crate::metadata::extents::Mapping;
 use crate::state::Store;
 use adit_base::clock::Timestamp;
-use adit_base::{Result, SECTOR_BYTES};
+use adit_base::{Result, SECTOR_BYTES, granules};
 use std::rc::Rc;
 
 impl Store {
@@ -71,7 +71,7 @@ impl Store {
         let Some(frame) = frame else {
             return crate::journal::Point::default();
         };
-        let mask = crate::cache::granules(offset, offset + SECTOR_BYTES);
+        let mask = granules(offset..offset + SECTOR_BYTES);
         if self.cache.pending(frame) & mask != 0 {
             self.journal.point()
         } else {

@@ -6,7 +6,7 @@
 //! a reader never sees garbage.
 
 use crate::blob::Blob;
-use crate::cache::{FrameFlags, FrameId, granules};
+use crate::cache::{FrameFlags, FrameId};
 use crate::data::background::Busy;
 use crate::data::read::Source;
 use crate::data::reserve::Promise;
@@ -16,7 +16,7 @@ use crate::metadata::extents::Mapping;
 use crate::state::{ColdFuture, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
-use adit_base::{Errno, Error, PAGE_BYTES, Result, memory};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, granules, memory};
 use std::io::IoSlice;
 use std::rc::Rc;
 
@@ -257,7 +257,7 @@ impl Store {
         // Last: should the process die before, there is nothing of this write, not its length
         // without it.
         cache.set_extent_in_file(frame, blob.id.generation, end as u32);
-        let dirty = cache.dirty_granules(frame) | granules(within, end);
+        let dirty = cache.dirty_granules(frame) | granules(within..end);
         cache.set_dirty_granules(frame, dirty);
     }
 

@@ -30,7 +30,7 @@
 //! have to be.
 
 use crate::blob::Blob;
-use crate::cache::{FrameFlags, granules};
+use crate::cache::FrameFlags;
 use crate::commit::Transaction;
 use crate::data::checksums::Sums;
 use crate::data::home::{Piece, Pieces, map_piece};
@@ -40,7 +40,7 @@ use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::Stop;
 use crate::state::{ColdFuture, Store};
 use adit_base::simulation::{Bug, planted};
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, granules};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -319,7 +319,7 @@ impl Store {
         let tail = (slot.valid_size / PAGE) as u32;
         let at = pages.partition_point(|taken| taken.page < tail);
         if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
-            let gap = granules((slot.valid_size % PAGE) as usize, PAGE_BYTES);
+            let gap = granules((slot.valid_size % PAGE) as usize..PAGE_BYTES);
             let granules = self.cache.begin_write_back(frame) | gap;
             let taken = DirtyPage {
                 page: tail,
@@ -601,7 +601,7 @@ impl Store {
         } else {
             in_page(size.max(slot.valid_size))
         };
-        let mask = dirty | granules(valid, end);
+        let mask = dirty | granules(valid..end);
         txn.journal_data(frame, home, mask);
         Ok(taken)
     }

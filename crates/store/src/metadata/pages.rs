@@ -8,6 +8,7 @@
 
 use crate::format::{Page, PageKind};
 use adit_base::Error;
+use std::ops::Range;
 
 /// Why an algorithm stopped.
 #[derive(Debug)]
@@ -37,12 +38,30 @@ pub trait PagesRead {
     /// The page's content as this transaction sees it. Its checksum and kind were verified when it
     /// was loaded; its owner and its entries were not.
     fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop>;
+
+    /// Some bytes of the page, of which a transaction that changes the page need not copy the rest.
+    fn bytes(&self, page: u64, kind: PageKind, bytes: Range<usize>) -> Result<&[u8], Stop> {
+        Ok(&self.page(page, kind)?.0[bytes])
+    }
 }
 
 /// Pages that a transaction reads and changes.
 pub trait Pages: PagesRead {
     /// The page, to be changed.
     fn page_mut(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop>;
+
+    /// The page, of which the caller reads and changes only `granules`: the other bytes may be
+    /// anything, and a change of them is lost. A large directory's pages come from memory, so
+    /// copying a few granules of them takes a fraction of the time.
+    fn granules_mut(
+        &mut self,
+        page: u64,
+        kind: PageKind,
+        granules: u64,
+    ) -> Result<&mut Page, Stop> {
+        let _ = granules;
+        self.page_mut(page, kind)
+    }
 
     /// A page that was free until now, as zeroes; its old content is never read.
     fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop>;

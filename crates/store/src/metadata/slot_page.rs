@@ -16,7 +16,7 @@ use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{PageState, Run, Space};
 use adit_base::breakdown::{self, Layer};
-use adit_base::{Errno, SECTOR_BYTES};
+use adit_base::{Errno, SECTOR_BYTES, granules};
 use std::mem::offset_of;
 
 /// Slot pages that are made at once, if so many lie together.
@@ -28,6 +28,17 @@ pub const fn slot_place(address: u64) -> (u64, usize) {
         address / SLOTS_PER_PAGE,
         (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES,
     )
+}
+
+/// Has the page no slot in use?
+fn is_empty(pages: &impl PagesRead, page: u64) -> Result<bool, Stop> {
+    for sector in 0..SLOTS_PER_PAGE as usize {
+        let kind = sector * SECTOR_BYTES + offset_of!(Slot, kind);
+        if pages.bytes(page, PageKind::Slots, kind..kind + 1)? != [0] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// A sentence for each field that can't be.
@@ -138,8 +149,9 @@ impl Space {
                 format_args!("free slot {address} of a page that is {state:?}"),
             ));
         }
-        let bytes = pages.page_mut(page, PageKind::Slots)?;
-        let sector = &mut bytes.0[offset..offset + SECTOR_BYTES];
+        let bytes = offset..offset + SECTOR_BYTES;
+        let page_mut = pages.granules_mut(page, PageKind::Slots, granules(bytes.clone()))?;
+        let sector = &mut page_mut.0[bytes];
         if sector[offset_of!(Slot, kind)] == 0 {
             return Err(corrupt(
                 page,
@@ -150,12 +162,12 @@ impl Space {
         if avoided {
             return Ok(None);
         }
-        let empty = bytes
-            .0
-            .chunks_exact(SECTOR_BYTES)
-            .all(|slot| slot[offset_of!(Slot, kind)] == 0);
         let run = Run { page, pages: 1 };
-        if empty && self.state(pages)?.slot_cursor != page {
+        // A page that was full isn't empty now.
+        if state == PageState::SlotsWithRoom
+            && self.state(pages)?.slot_cursor != page
+            && is_empty(pages, page)?
+        {
             self.free_from(pages, run, state)?;
             return Ok(Some(run));
         }

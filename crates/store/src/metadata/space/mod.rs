@@ -23,13 +23,17 @@
 //! store knows both). Slots are in `slot_page.rs`, comparing with what the blobs use in
 //! `space_check.rs`.
 
-use crate::format::{GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, PageKind, StatePage};
+use crate::format::{
+    GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, PAGE_HEADER_BYTES, PageKind, StatePage,
+};
 use crate::metadata::page_view::{begin, corrupt, view, view_mut};
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use adit_base::breakdown::{self, Layer};
-use adit_base::{Errno, Error};
+use adit_base::{Errno, Error, granules};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::mem::offset_of;
+use zerocopy::FromBytes;
 
 mod bitmap;
 #[cfg(test)]
@@ -387,7 +391,10 @@ impl Space {
 
     /// The volume-state page, checked against the geometry.
     pub fn state<'p>(&self, pages: &'p impl PagesRead) -> Result<&'p StatePage, Stop> {
-        let state = view::<StatePage>(pages.page(self.geometry.state_page, PageKind::State)?);
+        let place = self.geometry.state_page;
+        let bytes = pages.bytes(place, PageKind::State, 0..size_of::<StatePage>())?;
+        let state = StatePage::ref_from_bytes(bytes)
+            .map_err(|_| corrupt(place, "the state is not aligned"))?;
         self.check_state(state)?;
         Ok(state)
     }
@@ -396,8 +403,9 @@ impl Space {
         &self,
         pages: &'p mut impl Pages,
     ) -> Result<&'p mut StatePage, Stop> {
-        let state =
-            view_mut::<StatePage>(pages.page_mut(self.geometry.state_page, PageKind::State)?);
+        let place = self.geometry.state_page;
+        let used = granules(0..size_of::<StatePage>());
+        let state = view_mut::<StatePage>(pages.granules_mut(place, PageKind::State, used)?);
         self.check_state(state)?;
         Ok(state)
     }
@@ -485,7 +493,14 @@ impl Space {
         if group >= initialized {
             return Err(corrupt(run.page, "its allocation group has no map yet"));
         }
-        let map = self.map_mut(pages, group)?;
+        let words = offset / 64..(offset + run.pages as usize).div_ceil(64);
+        let bytes_at = |bitmap: usize| bitmap + words.start * 8..bitmap + words.end * 8;
+        let touched = granules(0..PAGE_HEADER_BYTES)
+            | granules(bytes_at(offset_of!(GroupMap, a)))
+            | granules(bytes_at(offset_of!(GroupMap, b)));
+        let page = self.geometry.map_page(group);
+        let map = view_mut::<GroupMap>(pages.granules_mut(page, PageKind::GroupMap, touched)?);
+        check_map(page, map, group)?;
         let (was, now) = (from.bits(), to.bits());
         for (word, mask) in words_of(offset, run.pages) {
             let (a, b) = (map.a[word] & mask, map.b[word] & mask);

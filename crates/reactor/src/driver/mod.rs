@@ -106,7 +106,10 @@ pub(crate) struct Core {
     /// A caller, or the keeper, waits for the device and reaps completions afterwards.
     caller_awaits_device: AtomicBool,
     pub(crate) keeper_awaits_device: AtomicBool,
-    spinners: AtomicU32,
+    /// Callers in `park`.
+    parked: AtomicU32,
+    spins: park::Worth,
+    yields: park::Worth,
     processors: u32,
     fork_generation: u32,
     pub(crate) keeper: Keeper,
@@ -140,7 +143,9 @@ impl Core {
             closing: AtomicBool::new(false),
             caller_awaits_device: AtomicBool::new(false),
             keeper_awaits_device: AtomicBool::new(false),
-            spinners: AtomicU32::new(0),
+            parked: AtomicU32::new(0),
+            spins: park::Worth::default(),
+            yields: park::Worth::default(),
             processors: processors(),
             fork_generation: fork::generation(),
             keeper: Keeper::new(options.keeper),

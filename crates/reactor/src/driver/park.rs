@@ -1,8 +1,9 @@
-//! Waiting without the lock: a caller spins for a while, then sleeps, until it is appointed as the
-//! driver or its operation is done.
+//! Waiting without the lock: a caller spins or yields for a while, then sleeps, until it is appointed
+//! as the driver or its operation is done.
 
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
+use adit_base::sync::atomic::AtomicU32;
 use adit_base::sync::atomic::Ordering::{Acquire, Relaxed};
 use adit_base::sync::{spin_loop, tries};
 
@@ -10,8 +11,17 @@ use super::Core;
 use crate::futex;
 use crate::node::{APPOINTED, DONE, Node, SLEEPING, WAITING};
 
-/// A caller spins this long before it sleeps.
-const SPIN_NS: u64 = 20_000;
+/// A caller spins this long before it sleeps: so long it takes to fall asleep and to be woken.
+const SPIN_NS: u64 = 50_000;
+/// Where callers outnumber processors, one yields its processor so often before it sleeps. With
+/// nothing else to run that takes 4 µs; otherwise each is a switch to another thread, which is
+/// cheaper than a sleep and a wake-up.
+const YIELDS: u32 = if cfg!(loom) { 0 } else { 8 };
+/// A yield that took longer gave the processor to a thread that computes: for milliseconds, while
+/// one that sleeps runs again soon after it is woken.
+const YIELD_NS_MAX: u64 = 500_000;
+/// Most callers in a row that neither spin nor yield.
+const PAUSE_MAX: u32 = 255;
 
 impl Core {
     /// Waits until appointed as the driver, or until the deadline (true: with the lock), or until
@@ -19,7 +29,7 @@ impl Core {
     pub(super) fn park(&self, node: &Node, mut deadline_ns: Option<u64>) -> bool {
         debug_assert!(!self.is_driven_here(), "parked without the lock");
         let _in = breakdown::enter(Layer::Wait);
-        let mut spinning = Some(Spinning::begin(self));
+        let mut parked = Parked::begin(self);
         loop {
             let state = node.state.load(Acquire);
             match state {
@@ -32,11 +42,9 @@ impl Core {
                 }
                 _ => {}
             }
-            if spinning.as_mut().is_some_and(Spinning::goes_on) {
-                spin_loop();
+            if parked.stays_awake() {
                 continue;
             }
-            spinning = None;
             if state == WAITING && !node.change_state(WAITING, SLEEPING) {
                 continue;
             }
@@ -82,38 +90,99 @@ impl Core {
     }
 }
 
-/// A caller that spins. It may while spinning callers and the driver have a processor each.
-struct Spinning<'c> {
+/// A caller that waits. While there is a processor for each caller that waits and for the driver,
+/// it spins at first; otherwise it lets other threads run: one of them may be the driver.
+struct Parked<'c> {
     core: &'c Core,
-    /// 0 if it may not spin.
-    until_ns: u64,
+    /// 0 if it doesn't spin.
+    spins_until_ns: u64,
     turns: u32,
+    yields_left: u32,
 }
 
-impl<'c> Spinning<'c> {
+impl<'c> Parked<'c> {
     fn begin(core: &'c Core) -> Self {
-        let others = core.spinners.fetch_add(1, Relaxed);
-        let may_spin = others + 1 < core.processors;
-        Spinning {
+        let others = core.parked.fetch_add(1, Relaxed);
+        let crowded = others + 1 >= core.processors;
+        let spins = !crowded && core.spins.is_worth_it();
+        let yields = crowded && core.yields.is_worth_it();
+        Parked {
             core,
-            until_ns: if may_spin {
-                monotonic_ns() + SPIN_NS
-            } else {
-                0
-            },
+            spins_until_ns: if spins { monotonic_ns() + SPIN_NS } else { 0 },
             turns: 0,
+            yields_left: if yields { YIELDS } else { 0 },
         }
     }
 
-    /// Looks at the clock in each 32nd turn.
-    fn goes_on(&mut self) -> bool {
+    /// Takes a turn awake, or says that it is time to sleep.
+    fn stays_awake(&mut self) -> bool {
+        if self.yields_left > 0 {
+            self.yield_now();
+            return true;
+        }
+        if self.spins_until_ns == 0 {
+            return false;
+        }
         self.turns += 1;
-        self.until_ns > 0 && (!self.turns.is_multiple_of(32) || monotonic_ns() < self.until_ns)
+        // The clock takes longer than a turn.
+        if self.turns.is_multiple_of(32) && monotonic_ns() >= self.spins_until_ns {
+            self.spins_until_ns = 0;
+            self.core.spins.note(false);
+            return false;
+        }
+        spin_loop();
+        true
+    }
+
+    fn yield_now(&mut self) {
+        let begun_ns = monotonic_ns();
+        std::thread::yield_now();
+        let was_short = monotonic_ns() - begun_ns < YIELD_NS_MAX;
+        self.yields_left = if was_short { self.yields_left - 1 } else { 0 };
+        if self.yields_left == 0 {
+            self.core.yields.note(was_short);
+        }
     }
 }
 
-impl Drop for Spinning<'_> {
+impl Drop for Parked<'_> {
     fn drop(&mut self) {
-        self.core.spinners.fetch_sub(1, Relaxed);
+        self.core.parked.fetch_sub(1, Relaxed);
+        if self.spins_until_ns > 0 {
+            self.core.spins.note(true);
+        }
+    }
+}
+
+/// Whether something has been worth its time lately. Races only make it learn later.
+#[derive(Default)]
+pub(super) struct Worth {
+    /// Callers still to come that do without, and how many it will be the next time.
+    pause: AtomicU32,
+    pause_next: AtomicU32,
+}
+
+impl Worth {
+    fn is_worth_it(&self) -> bool {
+        match self.pause.load(Relaxed) {
+            0 => true,
+            pause => {
+                self.pause.store(pause - 1, Relaxed);
+                false
+            }
+        }
+    }
+
+    fn note(&self, was_worth_it: bool) {
+        let next = self.pause_next.load(Relaxed);
+        let next = match (was_worth_it, next) {
+            (true, 0) => return,
+            (true, _) => next - 1,
+            (false, _) => {
+                self.pause.store(next, Relaxed);
+                (2 * next + 1).min(PAUSE_MAX)
+            }
+        };
+        self.pause_next.store(next, Relaxed);
     }
 }

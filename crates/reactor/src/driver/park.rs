@@ -105,7 +105,7 @@ impl<'c> Parked<'c> {
         let others = core.parked.fetch_add(1, Relaxed);
         let crowded = others + 1 >= core.processors;
         let spins = !crowded && core.spins.is_worth_it();
-        let yields = crowded && core.yields.is_worth_it();
+        let yields = crowded && YIELDS > 0 && core.yields.is_worth_it();
         Parked {
             core,
             spins_until_ns: if spins { monotonic_ns() + SPIN_NS } else { 0 },
@@ -184,5 +184,33 @@ impl Worth {
             }
         };
         self.pause_next.store(next, Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{PAUSE_MAX, Worth};
+
+    /// Callers until the next one that tries.
+    fn without(worth: &Worth) -> u32 {
+        (0..).find(|_| worth.is_worth_it()).unwrap_or(0)
+    }
+
+    #[test]
+    fn what_is_in_vain_again_and_again_is_tried_less_and_less_and_what_is_not_always() {
+        let worth = Worth::default();
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            worth.note(false);
+            pauses.push(without(&worth));
+        }
+        assert_eq!(pauses[..4], [0, 1, 3, 7]);
+        assert_eq!(pauses[9], PAUSE_MAX);
+        for _ in 0..PAUSE_MAX {
+            assert_eq!(without(&worth), 0);
+            worth.note(true);
+        }
+        worth.note(false);
+        assert_eq!(without(&worth), 0);
     }
 }

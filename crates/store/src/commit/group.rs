@@ -1,9 +1,10 @@
 //! Group commit: from an applied transaction to a durable one.
 
-use crate::journal::{Point, Sealed, WAIT_TURNS};
+use crate::journal::{Followers, Point, Sealed};
 use crate::state::Store;
 use adit_base::Result;
 use adit_base::breakdown::{self, Layer};
+use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{Bug, planted};
 use adit_block::Buffer;
 use smallvec::SmallVec;
@@ -29,14 +30,17 @@ impl Store {
         // A failed volume acknowledges nothing any more, not even what had become durable before.
         self.writable()?;
         let journal = &self.journal;
-        let (mut followed, mut waited) = (false, !shared);
+        let (mut joined, mut followed, mut waited) = (!shared, false, !shared);
         while journal.ring.horizon() < point.0 {
             self.writable()?;
+            if !joined && !journal.is_sealed(point) {
+                joined = true;
+                journal.followers.join();
+            }
             if journal.is_sealed(point) || !journal.may_commit() {
                 followed = true;
                 journal.committed.wait().await;
             } else if shared && journal.followers.waited_for.get() {
-                journal.followers.join();
                 journal.committed.wait().await;
             } else if !journal.has_ordinary_room() {
                 if journal.checkpointing.get() {
@@ -58,7 +62,6 @@ impl Store {
     /// only for those that are ready now, since others may begin a commit of their own.
     async fn wait_for_followers(&self, point: Point, followed: bool) {
         let (journal, followers) = (&self.journal, &self.journal.followers);
-        followers.join();
         if journal.commits_max > 1 {
             if journal.is_committing() {
                 self.reactor.yield_now().await;
@@ -73,14 +76,12 @@ impl Store {
                 || journal.ring.horizon() >= point.0
                 || self.reactor.has_inline_requests()
         };
-        if expected == 1 || in_vain() {
+        if followers.joined.get() >= expected || in_vain() {
             return;
         }
         followers.waited_for.set(true);
-        for _ in 0..WAIT_TURNS {
-            if followers.joined.get() >= expected || in_vain() {
-                break;
-            }
+        let until_ns = monotonic_ns() + Followers::patience_ns(self.barriers.latency.us());
+        while followers.joined.get() < expected && !in_vain() && monotonic_ns() < until_ns {
             self.reactor.yield_now().await;
         }
         followers.waited_for.set(false);

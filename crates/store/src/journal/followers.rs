@@ -9,7 +9,7 @@ use std::cell::Cell;
 pub(crate) struct Followers {
     /// A leader is waiting.
     pub(crate) waited_for: Cell<bool>,
-    /// Callers of the commit that begins next, its leader included.
+    /// Callers that wait for the commit that begins next, its leader included.
     pub(crate) joined: Cell<u32>,
     /// Callers of the last commit.
     pub(crate) joined_last: Cell<u32>,
@@ -20,6 +20,7 @@ pub(crate) struct Followers {
 }
 
 impl Followers {
+    /// A caller waits for the commit that begins next.
     pub(crate) fn join(&self) {
         self.joined.set(self.joined.get() + 1);
     }
@@ -37,6 +38,12 @@ impl Followers {
         }
     }
 
+    /// A leader waits so long at most: 2 µs, and the time of two commits, which its follower and
+    /// itself would take one after the other.
+    pub(crate) fn patience_ns(latency_us: u64) -> u64 {
+        (2000 + 2000 * latency_us).min(PATIENCE_NS_MAX)
+    }
+
     /// Learns whether the expected followers came.
     pub(crate) fn note(&self, came: bool) {
         if came {
@@ -51,8 +58,8 @@ impl Followers {
 /// More callers arrive by themselves while a commit is in flight.
 const FOLLOWERS_MAX: u32 = 4;
 
-/// Turns of the worker that a leader waits: about 2 µs while the worker is idle.
-pub(crate) const WAIT_TURNS: u32 = 64;
+/// Waking a thread takes less.
+const PATIENCE_NS_MAX: u64 = 200_000;
 
 /// Most commits in a row that don't wait.
 const PAUSE_MAX: u32 = 255;

@@ -41,7 +41,7 @@ use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
-pub(crate) use followers::{Followers, WAIT_TURNS};
+pub(crate) use followers::Followers;
 use frees::PendingFrees;
 use images::Images;
 use open::OpenTransaction;

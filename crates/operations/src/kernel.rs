@@ -195,7 +195,7 @@ fn answer(files: &mut Files, who: &Credentials, operation: &Call<'_>) -> Result<
         Call::Stat(path, follow) => return Ok(node(&fs::statat(CWD, path, at(follow))?)),
         Call::Fstat(slot) => return Ok(node(&fs::fstat(file(slot)?)?)),
         Call::Access(path, follow, wanted) => {
-            let wanted = fs::Access::from_bits_retain(wanted.bits());
+            let wanted = fs::Access::from_bits_retain(wanted.bits() as _);
             fs::accessat(CWD, path, wanted, AtFlags::EACCESS | at(follow))?;
         }
         Call::Chmod(path, Follow::Yes, bits) => fs::chmod(path, mode(bits))?,

@@ -110,6 +110,7 @@ fn other_writes_than_overwrites_of_dirty_bytes_are_the_workers() {
     assert!(!past(end - 1, 2), "beyond the end");
     assert!(!past(end, 1), "behind the end");
     assert!(!past(u64::MAX, 1), "beyond everything");
+    assert!(!past(0, 0), "nothing");
     assert!(!past(1, PAGE), "of two pages");
     assert!(!past(0, 2 * PAGE), "two pages");
     for flags in [OpenFlags::APPEND, OpenFlags::SYNC, OpenFlags::DSYNC] {
@@ -241,5 +242,46 @@ fn threads_overwrite_and_read_pages_of_one_file_while_it_is_synced() {
             "page {page}"
         );
     }
+    volume.close_volume();
+}
+
+/// Write-back in the background doesn't wait for locks, and skipped a file that a thread was just
+/// overwriting: for ever, if one always was.
+#[test]
+fn what_is_overwritten_all_the_time_is_written_back_all_the_same() {
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 4 << 20);
+    let file = granted(&volume, "/f");
+    let (over, home) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (volume, file, over) = (&volume, &file, &over);
+            scope.spawn(move || {
+                let data = vec![writer; PAGE];
+                while !over.load(Ordering::Relaxed) {
+                    let offset = (usize::from(writer) * PAGE) as u64;
+                    volume.write(file, offset, &data).unwrap();
+                }
+            });
+        }
+        // As the background does it.
+        for _ in 0..1000 {
+            let pages = volume
+                .run(|fs| async {
+                    let blob = fs.store().blob(file.blob_id()).await?;
+                    fs.store().start_write_back(&blob);
+                    Ok(blob.with_slot(|slot| slot.allocated_pages))
+                })
+                .unwrap();
+            if pages >= PAGES as u64 {
+                home.store(true, Ordering::Relaxed);
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(home.into_inner(), "nothing was written back");
+    volume.close(&file).unwrap();
     volume.close_volume();
 }

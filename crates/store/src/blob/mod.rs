@@ -6,7 +6,7 @@
 //! | `table` | all of them; those that are ahead of their slots |
 //! | `shared` | the part that any thread reads |
 //! | `published` | extents that any thread may read from the device |
-//! | `write_grant` | extents that any thread may write on the device |
+//! | `write_grant` | extents and dirty pages that any thread may overwrite |
 //! | `streams` | its sequential readers |
 
 mod published;

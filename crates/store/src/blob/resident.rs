@@ -63,6 +63,8 @@ pub struct Blob {
     pub(crate) publish_after: Cell<u32>,
     /// Writes are granted: both locks are held shared for those who write without the worker.
     pub(crate) granted: Cell<bool>,
+    /// Among them pages on the device.
+    pub(crate) extents_granted: Cell<bool>,
     /// Writes through the worker until it grants again.
     pub(crate) grant_after: Cell<u32>,
     /// How many more, since the last grant came back unused.
@@ -120,6 +122,7 @@ impl Blob {
             erased_at: Cell::new(point),
             publish_after: Cell::new(0),
             granted: Cell::new(false),
+            extents_granted: Cell::new(false),
             grant_after: Cell::new(GRANT_FRAMES_AFTER),
             grant_pause: Cell::new(0),
             recalling: Cell::new(0),

@@ -253,7 +253,8 @@ impl Frames {
             return false;
         };
         let meta = self.meta(frame);
-        let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed));
+        // Acquire: what the owner read while the page had live bytes is over.
+        let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Acquire));
         let fits = flags.is_only_dirty() || flags.is_clean() && planted(Bug::CleanOverwritten);
         let fits = fits && meta.end.load(Ordering::Relaxed) as usize >= end;
         // Acquire: every reader's unpin was a release; what they copied is what was there.
@@ -434,7 +435,8 @@ impl Frames {
     /// The content as the owner, or somebody with a pin, sees it.
     ///
     /// # Safety
-    /// For the life of the reference: a pin, or nothing that lets the owner change this frame.
+    /// For the life of the reference: a pin, or nothing that lets the owner change this frame, and
+    /// no thread that overwrites it.
     #[inline]
     pub(super) unsafe fn bytes(&self, frame: u32) -> &PageBytes {
         let _ = self.meta(frame);

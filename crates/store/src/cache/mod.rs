@@ -8,10 +8,12 @@
 //! opener keeps others away that reach the volume in another way.
 //!
 //! Invariants:
-//! 1. Only the owner changes content, keys, flags and chains. Other threads change pin counts,
+//! 1. Only the owner changes keys, flags and chains; content too, but that other threads overwrite
+//!    dirty pages where it grants that (`blob/write_grant`). Other threads change pin counts,
 //!    `referenced`, and push frames that they unpinned last onto the return stack.
-//! 2. The content of a frame with VALID changes only while its state is WRITING, which is reached
-//!    only from "no pins"; a pinned frame is replaced by another one instead.
+//! 2. The content of a frame with VALID changes only while its state is WRITING. The owner reaches
+//!    that from "no pins", another thread from its own pin, the only one; the owner replaces a
+//!    pinned frame by another one instead.
 //! 3. VALID is cleared before a frame is RETIRED, and a frame is reused only after its last pin is
 //!    gone.
 //! 4. A reader trusts a frame only after it pinned it and then saw VALID and its own key there.

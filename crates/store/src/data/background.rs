@@ -72,7 +72,7 @@ impl Store {
         for blob in blobs {
             let map = match busy {
                 Busy::Wait => Some(self.lock_map(&blob).await),
-                Busy::Skip => self.try_lock_map(&blob),
+                Busy::Skip => self.try_lock_map(&blob).await,
             };
             if map.is_some()
                 && let Err(error) = self.write_back_locked(&blob, true).await

@@ -42,9 +42,10 @@ impl Store {
         blob.map_lock.write().await
     }
 
-    /// Likewise, if that needs no waiting.
-    pub(crate) fn try_lock_map<'a>(&self, blob: &'a Rc<Blob>) -> Option<WriteGuard<'a>> {
-        self.recall(blob);
+    /// Likewise, if that needs no waiting but for those who write without the worker: they would be
+    /// there the next time as well.
+    pub(crate) async fn try_lock_map<'a>(&self, blob: &'a Rc<Blob>) -> Option<WriteGuard<'a>> {
+        self.wait_for_recall(blob).await;
         blob.map_lock.try_write()
     }
 
@@ -122,9 +123,12 @@ impl Store {
             }
         }
         blob.granted.set(false);
+        blob.extents_granted.set(false);
         blob.lock.return_read();
         blob.map_lock.return_read();
-        self.frame_idle.notify_all();
+        if blob.recalling.get() > 0 {
+            self.frame_idle.notify_all();
+        }
     }
 
     /// After a direct write: grants the page and those around it that no frame holds, as far as its
@@ -178,6 +182,7 @@ impl Store {
         (extent.logical, extent.pages) = (from, to - from);
         let grant = &blob.shared.direct(device).grant;
         grant.extents.publish(extent);
+        blob.extents_granted.set(true);
         grant.open();
     }
 

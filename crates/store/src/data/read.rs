@@ -266,7 +266,9 @@ impl Store {
             self.load_behind(blob, behind);
         }
         let in_flight = InFlight::begin(&self.loading);
-        self.wait_for_recall(blob).await;
+        if blob.extents_granted.get() {
+            self.wait_for_recall(blob).await;
+        }
         let completion = self.reactor.submit(request).await;
         drop(in_flight);
         let result = completion.result;

@@ -54,7 +54,7 @@ impl Store {
         }
         let (store, blob) = (self.clone(), blob.clone());
         self.reactor.spawn_local(async move {
-            if let Some(_map) = store.try_lock_map(&blob) {
+            if let Some(_map) = store.try_lock_map(&blob).await {
                 let _ = store.write_back_locked(&blob, false).await; // fsync reports what fails
             }
         });

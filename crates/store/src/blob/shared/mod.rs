@@ -187,7 +187,8 @@ impl BlobShared {
         self.within_grant(false, |_| {
             let (page, within) = (offset / PAGE, (offset % PAGE) as usize);
             let space = self.id.slot;
-            data.len() <= PAGE_BYTES - within
+            !data.is_empty()
+                && data.len() <= PAGE_BYTES - within
                 && offset.saturating_add(data.len() as u64) <= self.size()
                 && (self.frames.0).overwrite(FrameKey { space, page }, within, data)
         })

@@ -593,6 +593,40 @@ fn with_little_shared_memory_the_cache_is_smaller_and_with_less_the_opening_is_r
     place.ok(&["check", "v.adit"]);
 }
 
+/// Others fill the shared memory while the volume is open: write-back has the frames that it needs.
+#[test]
+fn writers_go_on_when_shared_memory_runs_out() {
+    const WRITERS: usize = 24;
+    const BYTES: usize = 2 << 20;
+    let place = Place::with_volume();
+    let Some(memory) = SmallMemory::new(&place, "64m") else {
+        return adit_skip::skip("no file system in memory can be mounted here");
+    };
+    let mut options = VolumeOptions::new();
+    options.survive_in(&memory.0);
+    let image = place.path("v.adit");
+    let volume = Volume::open_with(image.to_str().expect("text"), &options).expect("opened");
+    let filler = std::fs::File::create(memory.0.join("filler")).expect("made");
+    while (&filler).write_all(&[7; 64 << 10]).is_ok() {}
+    std::thread::scope(|scope| {
+        for number in 0..WRITERS {
+            let volume = &volume;
+            scope.spawn(move || {
+                let name = format!("/w{number}");
+                volume
+                    .write(&name, vec![number as u8; BYTES])
+                    .expect("written");
+            });
+        }
+    });
+    for number in 0..WRITERS {
+        let content = volume.read(format!("/w{number}")).expect("read");
+        assert!(content == vec![number as u8; BYTES], "writer {number}");
+    }
+    volume.close().expect("closed");
+    place.ok(&["check", "v.adit"]);
+}
+
 #[test]
 fn an_image_and_its_loop_device_have_one_owner() {
     let place = Place::with_volume();

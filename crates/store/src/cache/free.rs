@@ -12,6 +12,7 @@ pub(super) struct FreeFrames {
     /// Chunks with a free frame, each once. The last to get one is the first that is taken from,
     /// since its frames were in use a moment ago.
     chunks: Vec<u32>,
+    count: u32,
 }
 
 impl FreeFrames {
@@ -21,6 +22,7 @@ impl FreeFrames {
         FreeFrames {
             bits: vec![[0; WORDS]; chunks],
             chunks: Vec::with_capacity(chunks),
+            count: 0,
         }
     }
 
@@ -34,6 +36,7 @@ impl FreeFrames {
         let (word, bit) = place(frame);
         assert!(bits[word] & bit == 0, "a frame is freed twice");
         bits[word] |= bit;
+        self.count += 1;
     }
 
     /// Takes one.
@@ -43,10 +46,16 @@ impl FreeFrames {
         let word = bits.iter().position(|&word| word != 0)?;
         let bit = bits[word].trailing_zeros();
         bits[word] &= bits[word] - 1;
+        self.count -= 1;
         if *bits == [0; WORDS] {
             self.chunks.pop();
         }
         Some(chunk * CHUNK_FRAMES + word as u32 * u64::BITS + bit)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.count
     }
 
     /// How many of a chunk are free.
@@ -57,6 +66,7 @@ impl FreeFrames {
 
     /// Takes all that are free in a chunk. Slow.
     pub(super) fn take_chunk(&mut self, chunk: u32) {
+        self.count -= self.count_in(chunk);
         self.bits[chunk as usize] = [0; WORDS];
         self.chunks.retain(|&other| other != chunk);
     }

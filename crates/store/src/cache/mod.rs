@@ -61,6 +61,7 @@ pub use name::{ParsedName, SharedName, volume_of};
 pub(crate) use owned::OwnedCache;
 pub use owner::{Cache, Counts, Pinned};
 pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
+pub use supply::FRAMES_LEFT_BY_DATA;
 
 /// The bytes of a frame.
 pub type PageBytes = [u8; adit_base::PAGE_BYTES];

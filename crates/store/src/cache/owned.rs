@@ -95,10 +95,9 @@ impl OwnedCache {
         get_mut fn remove(frame: FrameId);
     }
 
-    /// Frames that can be had without write-back, about.
+    /// Frames that can be had without write-back, pins apart.
     pub(crate) fn available(&self) -> usize {
-        let counts = self.counts();
-        (counts.limit.saturating_sub(counts.used) + counts.clean) as usize
+        self.get().available() as usize
     }
 
     pub(crate) fn has(&self, frame: FrameId, flags: FrameFlags) -> bool {

@@ -6,12 +6,17 @@
 
 use super::lists::Lane;
 use super::mapping::CHUNK_FRAMES;
-use super::owner::Cache;
+use super::owner::{Cache, Counts};
 use super::{FrameFlags, FrameId, FrameKey};
 use std::sync::atomic::Ordering;
 
 /// Allocations between attempts to get a chunk of memory that the system refused.
 const BACKING_RETRY_ALLOCATIONS: u32 = 4096;
+
+/// Frames that dirty data leaves to metadata: those of a write-back's transaction, and of metadata
+/// that is being loaded meanwhile. When fewer are ready, the next chunk of memory is taken: should
+/// the system refuse it, these are there.
+pub const FRAMES_LEFT_BY_DATA: u32 = 192;
 
 impl Cache {
     pub(super) fn take_frame(&mut self) -> Option<u32> {
@@ -43,40 +48,66 @@ impl Cache {
     }
 
     fn free_frame(&mut self) -> Option<u32> {
+        if self.ready() < FRAMES_LEFT_BY_DATA && self.counts.used + self.ready() < self.counts.limit
+        {
+            match self.backing_retry {
+                0 => self.back_chunk(),
+                left => self.backing_retry = left - 1,
+            }
+        }
         if let Some(frame) = self.free.pop() {
             return Some(frame);
         }
-        if self.backing_retry > 0 {
-            self.backing_retry -= 1;
-            return None;
-        }
         if self.touched == self.backed {
-            let chunk = self.next_chunk()?;
-            if !self.ahead.take(chunk) {
-                self.backing_retry = BACKING_RETRY_ALLOCATIONS;
-                return None;
-            }
-            let first = chunk * CHUNK_FRAMES;
-            if self.cold_chunks.pop().is_some() {
-                let end = (first + CHUNK_FRAMES).min(self.touched);
-                (first..end).for_each(|frame| self.free.push(frame));
-            } else {
-                self.backed = (first + CHUNK_FRAMES).min(self.counts.total);
-            }
-            if self.counts.used + CHUNK_FRAMES < self.counts.limit
-                && let Some(next) = self.next_chunk()
-            {
-                self.ahead.want(next);
-            }
-            if let Some(frame) = self.free.pop() {
-                return Some(frame);
-            }
+            return None;
         }
         let frame = self.touched;
         self.touched += 1;
         let header = self.frames.mapping().header();
         header.frames_touched.store(self.touched, Ordering::Release);
         Some(frame)
+    }
+
+    /// Frames that are not used and have memory.
+    fn ready(&self) -> u32 {
+        self.free.count() + (self.backed - self.touched)
+    }
+
+    /// Frames that can be had without write-back, pins apart.
+    pub fn available(&self) -> u32 {
+        let Counts {
+            limit, used, clean, ..
+        } = self.counts;
+        let free = limit.saturating_sub(used);
+        // The system has refused more memory, for the time being.
+        let free = match self.backing_retry {
+            0 => free,
+            _ => free.min(self.ready()),
+        };
+        free + clean
+    }
+
+    /// Gets the memory of one more chunk.
+    fn back_chunk(&mut self) {
+        let Some(chunk) = self.next_chunk() else {
+            return;
+        };
+        if !self.ahead.take(chunk) {
+            self.backing_retry = BACKING_RETRY_ALLOCATIONS;
+            return;
+        }
+        let first = chunk * CHUNK_FRAMES;
+        if self.cold_chunks.pop().is_some() {
+            let end = (first + CHUNK_FRAMES).min(self.touched);
+            (first..end).for_each(|frame| self.free.push(frame));
+        } else {
+            self.backed = (first + CHUNK_FRAMES).min(self.counts.total);
+        }
+        if self.counts.used + CHUNK_FRAMES < self.counts.limit
+            && let Some(next) = self.next_chunk()
+        {
+            self.ahead.want(next);
+        }
     }
 
     /// The chunk whose memory is needed next, when all that has memory is used.

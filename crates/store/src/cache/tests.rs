@@ -375,13 +375,13 @@ fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_limit() {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        for page in 1..500 {
+        for page in 1..300 {
             add(&mut cache, page, 1);
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
         assert_eq!(used(), chunks);
         // Faster than it, slower than it, and the last of it.
-        for page in 500..3000 {
+        for page in 300..3000 {
             add(&mut cache, page, 1);
         }
         let all = u64::from(limit) * 4096;

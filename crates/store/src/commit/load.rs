@@ -8,7 +8,7 @@ use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Error, Result};
 use adit_block::Operation;
 
-use crate::state::{ColdFuture, Store};
+use crate::state::{ColdFuture, InFlight, Store};
 
 impl Store {
     /// Brings a metadata page into the cache, verified.
@@ -59,6 +59,32 @@ impl Store {
         }
     }
 
+    /// Makes at least `count` frames evictable for metadata: what is in the way is live or being
+    /// loaded. It is never dirty data: write-back needs frames itself, so data leaves
+    /// some to it ([`FRAMES_LEFT_BY_DATA`](crate::cache::FRAMES_LEFT_BY_DATA)).
+    pub(super) fn make_room(&self, count: usize) -> ColdFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if self.cache.available() < count && self.cache.counts().journaled > 0 {
+                self.checkpoint_all().await?;
+            }
+            if self.cache.available() < count {
+                if self.loading.get() == 0 {
+                    return Err(self.cache_too_small());
+                }
+                self.frame_idle.wait().await;
+            } else {
+                self.reactor.yield_now().await; // clean ones may be pinned at the moment
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn cache_too_small(&self) -> Error {
+        let bytes = self.options.cache_bytes;
+        let what = format!("the page cache of {bytes} bytes is too small: all of it is in use");
+        Error::with(Errno::NOMEM, what)
+    }
+
     /// A frame, after making room if need be.
     pub(crate) async fn allocate_frame(&self) -> Result<FrameId> {
         loop {
@@ -68,7 +94,7 @@ impl Store {
             if let Some(frame) = frame {
                 return Ok(frame);
             }
-            (self.upcalls.reclaim_frames)(self, 1).await?;
+            self.make_room(1).await?;
         }
     }
 
@@ -93,7 +119,9 @@ impl Store {
         self.cache.set_home(frame, page);
         let mut request = self.request(Operation::Read, page);
         request.buffers.push(self.cache.load_buffer(frame));
+        let loading = InFlight::begin(&self.loading);
         let completion = self.reactor.submit(request).await;
+        drop(loading);
         let read = completion.result;
         drop(completion.request);
         let result = read

@@ -84,7 +84,8 @@ impl Store {
     }
 
     /// Waits until the open transaction and the cache have room for one more operation, which
-    /// journals `data_pages` pages of data.
+    /// journals `data_pages` pages of data. Those are an atomic write's, which may wait for
+    /// write-back; write-back's own transactions may not, and find what data leaves to them.
     async fn admit(&self, data_pages: usize) -> Result<()> {
         // A page of data takes a shadow and a frame, which may be a clean one that its operation
         // pins; its checksum, too.
@@ -94,10 +95,12 @@ impl Store {
             if !self.journal.open.has_room(data_pages) {
                 let commit: ColdFuture<'_, _> = Box::pin(self.commit_all());
                 commit.await?;
-            } else if self.cache.available() < frames {
+            } else if self.cache.available() >= frames {
+                return Ok(());
+            } else if data_pages > 0 {
                 (self.upcalls.reclaim_frames)(self, frames).await?;
             } else {
-                return Ok(());
+                self.make_room(frames).await?;
             }
         }
     }

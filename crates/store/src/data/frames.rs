@@ -1,13 +1,29 @@
 //! Frames for data: taking them, making room for them, and dropping those of freed pages.
 
 use crate::blob::Blob;
-use crate::cache::FrameFlags;
+use crate::cache::{FRAMES_LEFT_BY_DATA, FrameFlags};
 use crate::data::background::Busy;
 use crate::state::{ColdFuture, Store};
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{PAGE_BYTES, Result};
 
 impl Store {
-    /// Makes at least `count` frames evictable: writes back dirty data, then checkpoints.
+    /// May a frame become dirty, and leave those that write-back needs?
+    pub(super) fn leaves_room(&self) -> bool {
+        self.cache.available() >= FRAMES_LEFT_BY_DATA as usize
+    }
+
+    /// Before a frame becomes dirty: makes room until the frames are left that write-back needs.
+    pub(super) fn leave_room(&self) -> ColdFuture<'_, Result<()>> {
+        Box::pin(async {
+            while !self.leaves_room() {
+                self.reclaim(FRAMES_LEFT_BY_DATA as usize).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes at least `count` frames evictable: writes back dirty data, then checkpoints. Not for a
+    /// write-back, which would wait for itself.
     pub(crate) fn reclaim_frames(&self, count: usize) -> ColdFuture<'_, Result<()>> {
         Box::pin(self.reclaim(count)) // which needs frames itself
     }
@@ -31,7 +47,7 @@ impl Store {
             settled = self.checkpoint_all().await;
         }
         if self.cache.available() < count
-            && (self.write_back.is_in_flight() || self.loading.get() > 0)
+            && (self.cache.counts().writeback > 0 || self.loading.get() > 0)
         {
             self.frame_idle.wait().await; // another task's write-back, or its load
             return Ok(());
@@ -39,13 +55,7 @@ impl Store {
         if self.cache.available() < count {
             settled?; // somebody else's failure matters only now
             written?;
-            return Err(Error::with(
-                Errno::NOMEM,
-                format!(
-                    "the page cache of {} bytes is too small: all of it is in use",
-                    self.options.cache_bytes
-                ),
-            ));
+            return Err(self.cache_too_small());
         }
         self.reactor.yield_now().await;
         Ok(())

@@ -243,7 +243,6 @@ impl Store {
             }
         }
         // All of them are under way at once; then each is waited for, in order.
-        let in_flight = self.write_back.begin();
         let under_way: Vec<_> = writes
             .into_iter()
             .map(|(home, buffers)| self.submit_write(home, buffers))
@@ -257,7 +256,6 @@ impl Store {
                 ));
             }
         }
-        drop(in_flight);
         if !pieces.is_empty() {
             blob.home_sequence.set(self.barriers.note_write());
         }

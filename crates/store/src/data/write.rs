@@ -273,6 +273,9 @@ impl Store {
         debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         let key = blob.key(page);
         loop {
+            if !self.leaves_room() {
+                self.leave_room().await?;
+            }
             match self.cache.find(key) {
                 Some(frame) if self.cache.is_loading(frame) => {
                     self.frame_idle.wait().await;

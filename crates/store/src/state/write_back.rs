@@ -12,23 +12,10 @@ pub(crate) struct WriteBack {
     pub(crate) running: Cell<bool>,
     /// The task runs that makes room for writers.
     pub(crate) flushing: Cell<bool>,
-    in_flight: Cell<u32>,
 }
 
-/// Home writes or loads in flight; dropped, they are not.
+/// Loads in flight; dropped, they are not.
 pub(crate) struct InFlight<'w>(&'w Cell<u32>);
-
-impl WriteBack {
-    /// Data is going home until the guard is dropped.
-    pub(crate) fn begin(&self) -> InFlight<'_> {
-        InFlight::begin(&self.in_flight)
-    }
-
-    /// Is data going home?
-    pub(crate) fn is_in_flight(&self) -> bool {
-        self.in_flight.get() > 0
-    }
-}
 
 impl InFlight<'_> {
     /// Counts one more.

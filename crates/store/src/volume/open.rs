@@ -7,10 +7,10 @@
 //! ```
 
 use crate::blob::BlobTable;
-use crate::cache::OwnedCache;
 use crate::cache::{
     Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
 };
+use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
 use crate::data::SyncKind;
 use crate::format::superblock::geometry;
 use crate::format::superblock::{
@@ -661,4 +661,5 @@ fn build(
     Ok(Store(Rc::new(store)))
 }
 
-const _: () = assert!(CACHE_FRAMES_MIN as usize > 8 * FRAMES_PER_TRANSACTION);
+const _: () = assert!(FRAMES_LEFT_BY_DATA as usize >= 3 * FRAMES_PER_TRANSACTION);
+const _: () = assert!(CACHE_FRAMES_MIN > 8 * FRAMES_LEFT_BY_DATA as u64);

@@ -280,3 +280,31 @@ fn one_append_may_be_larger_than_the_cache() {
         .unwrap();
     close(engine);
 }
+
+/// Each passed the bound on dirty data at once; then write-back found no frame for its own
+/// transactions, and wrote back others' data first, which found none.
+#[test]
+fn many_long_writes_at_once_leave_room_to_write_them_back() {
+    const WRITERS: u64 = 32;
+    const BYTES: usize = 1 << 20; // together twice the cache
+    let engine = open(&formatted(128 << 20));
+    engine
+        .run(|store| async {
+            let writers = (0..WRITERS).map(async |number| {
+                let blob = store.blob(create(store).await?).await?;
+                store.write(&blob, 0, &pattern(BYTES, number)).await?;
+                Ok(blob)
+            });
+            let blobs = join_all(writers).await;
+            let blobs = blobs.into_iter().collect::<Result<Vec<_>>>()?;
+            let mut back = vec![0; BYTES];
+            for (blob, number) in blobs.iter().zip(0..) {
+                store.read(blob, 0, &mut back).await?;
+                assert!(back == pattern(BYTES, number));
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_clean(&engine);
+    close(engine);
+}

@@ -23,6 +23,7 @@ fn tiny() -> (Vec<Job>, Shape) {
         Job::CachedWrite { len_bytes: 1 << 20 },
         Job::Names,
         Job::Scan,
+        Job::AppendBesideWrites,
         Job::Mail { threads: 2 },
         Job::Web { threads: 2 },
     ];

@@ -82,10 +82,16 @@ impl DriverLock {
     #[inline]
     pub(crate) fn take_notification(&self) -> bool {
         self.debug_assert_held();
-        self.0.load(Ordering::Relaxed) & NOTIFIED != 0 && {
+        self.is_notified() && {
             self.0.fetch_and(!NOTIFIED, Ordering::Acquire);
             true
         }
+    }
+
+    /// For the holder: whether it was notified, to be taken later.
+    #[inline]
+    pub(crate) fn is_notified(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & NOTIFIED != 0
     }
 
     /// For the holder: releases the lock unless it was notified.

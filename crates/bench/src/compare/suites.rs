@@ -224,6 +224,7 @@ fn core(amounts: &Amounts) -> Group {
             .map(|&threads| Job::AppendSync { threads }),
     );
     jobs.extend([Job::NewFileSync, Job::OverwriteSync]);
+    jobs.push(Job::AppendBesideWrites);
     jobs.extend([Job::DirectRead { threads: 1 }, Job::DirectWrite]);
     for len_bytes in [16 * MIB, amounts.cached_large_bytes] {
         jobs.extend(

@@ -3,7 +3,7 @@
 //! without its pauses.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::stage::{Measured, Stage, in_threads};
 use crate::measurement::data::{AlignedBuffer, Prng};
@@ -15,6 +15,8 @@ use crate::target::{Access, Name, Target, TargetFile};
 const FILE_BYTES: usize = 16 << 10;
 /// Files that there are of each.
 const FILES: u64 = 1000;
+/// The size of a short entry of a log.
+const LOG_ENTRY_BYTES: usize = 100;
 /// The size of a web server's log entry for ten pages.
 const LOG_BYTES: usize = 16 << 10;
 /// After so much, a log begins anew.
@@ -106,6 +108,43 @@ pub(super) fn web<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<V
         10 * FILE_BYTES as u64,
     );
     Ok(vec![(key.with_threads(threads), sample)])
+}
+
+/// Append 100 bytes again and again while another thread overwrites a file of 16 MiB, 1 MiB a write: how
+/// long does a short operation wait for a long one?
+pub(super) fn append_beside_writes<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured> {
+    const WRITE_BYTES: u64 = 1 << 20;
+    let [long_name, log_name] = ["long", "log"].map(|what| stage.name(what, 0));
+    let long = stage.target.create(&long_name, Access::Cached)?;
+    stage.write_all(&long, 16 * WRITE_BYTES)?;
+    let log = stage.target.create(&log_name, Access::Cached)?;
+    let limit = Limit::time(stage.shape.slice);
+    let measured = AtomicBool::new(false);
+    let sample = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut turn = 0;
+            while !measured.load(Ordering::Relaxed) {
+                let noise = stage.noise.at(turn, WRITE_BYTES as usize);
+                long.write_at(noise, turn % 16 * WRITE_BYTES)?;
+                turn += 1;
+            }
+            Ok(())
+        });
+        let sample = stage.observe(limit, Timing::Each, |turn| {
+            log.append(stage.noise.at(turn, LOG_ENTRY_BYTES))
+        });
+        measured.store(true, Ordering::Relaxed);
+        let written: io::Result<()> = match writer.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        written.and(sample)
+    })?;
+    drop((long, log));
+    stage.target.unlink(&long_name)?;
+    stage.target.unlink(&log_name)?;
+    let what = "append 100 B beside writes of 1 MiB of another thread";
+    Ok((RowKey::new("append-beside", what, 0), sample))
 }
 
 /// All of them but those that a mail server had deleted when its time was over.

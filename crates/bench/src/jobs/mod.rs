@@ -79,6 +79,8 @@ pub enum Job {
     Stream(Stream),
     /// One kind of operation by several threads, on one file or on one each.
     Threads(Threads),
+    /// Append 100 bytes, no sync, while another thread overwrites a file in writes of 1 MiB.
+    AppendBesideWrites,
     /// A mail server's mix.
     Mail {
         /// Threads that do it at the same time.
@@ -122,6 +124,7 @@ impl Job {
             Job::NewFileSync
             | Job::OverwriteSync
             | Job::DirectWrite
+            | Job::AppendBesideWrites
             | Job::Names
             | Job::Scan
             | Job::Grow(_) => true,
@@ -139,7 +142,7 @@ impl Job {
         use Job::*;
         matches!(
             self,
-            Names | Grid(_) | Mail { .. } | Web { .. } | Grow(_) | Age { .. }
+            AppendBesideWrites | Names | Grid(_) | Mail { .. } | Web { .. } | Grow(_) | Age { .. }
         )
     }
 
@@ -185,6 +188,7 @@ pub(crate) fn run<T: Target>(
         Job::Grid(variation) => grid::run(&stage, variation),
         Job::Stream(stream) => stream::run(&stage, stream),
         Job::Threads(point) => threads::run(&stage, point),
+        Job::AppendBesideWrites => mixes::append_beside_writes(&stage).map(one),
         Job::Mail { threads } => mixes::mail(&stage, threads),
         Job::Web { threads } => mixes::web(&stage, threads),
         Job::Grow(growth) => growth::run(&stage, growth),

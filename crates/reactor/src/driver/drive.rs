@@ -114,6 +114,7 @@ impl Turn<'_> {
                 core.fail_all(reactor);
             }
             let done = role.is_done();
+            reactor.is_driver_done.set(done);
             let eager = !done && role.drives_until_idle(core);
             let batch_is_full = polls >= BATCH_POLLS_MAX;
             let step = if usable && eager && batch_is_full && reactor.has_deferred_wakeups() {

@@ -37,6 +37,7 @@ impl Turn<'_> {
         if let (NextStep::Park(_), DriverRole::Caller(node)) = (&step, self.role) {
             node.state.store(WAITING, Ordering::Release);
         }
+        self.reactor.is_driver_done.set(false);
         if self.core.lock.try_release() {
             return Some(step);
         }

@@ -90,7 +90,7 @@ enum Executed {
 
 /// A worker without its state, whose type only `Engine` knows.
 pub(crate) struct Core {
-    lock: DriverLock,
+    lock: Arc<DriverLock>,
     inbox: Inbox,
     executed: Mutex<Vec<Executed>>,
     /// Under the lock.
@@ -129,12 +129,13 @@ impl Core {
         let queue = device.open_queue(options.queue_depth)?;
         let pool = Arc::new(OperationPool::new());
         let name: Arc<str> = options.name.as_str().into();
-        let reactor = Rc::new(Reactor::new(name.clone(), device, queue, pool.clone()));
+        let lock = Arc::new(DriverLock::new());
+        let reactor = Reactor::new(name.clone(), device, queue, pool.clone(), lock.clone());
         let core = Arc::new(Core {
-            lock: DriverLock::new(),
+            lock,
             inbox: Inbox::new(),
             executed: Mutex::default(),
-            reactor,
+            reactor: Rc::new(reactor),
             reactor_accesses: RaceCheck::new(),
             pool,
             name,

@@ -32,6 +32,7 @@ use adit_block::{Completion, Device, Doorbell, Queue, Request};
 
 use crate::driver::DeferredWakeups;
 use crate::io::SlotTable;
+use crate::lock::DriverLock;
 use crate::node::Node;
 use crate::pooled::OperationPool;
 use crate::task::{self, Driving, Polled, Task, TaskId, TaskKind, TaskTable};
@@ -46,6 +47,9 @@ pub struct Reactor {
     queue: RefCell<Option<Box<dyn Queue>>>,
     doorbell: RefCell<Option<Arc<dyn Doorbell>>>,
     pub(crate) pool: Arc<OperationPool>,
+    lock: Arc<DriverLock>,
+    /// What the driver was called for is done; it polls other operations.
+    pub(crate) is_driver_done: Cell<bool>,
 
     tasks: RefCell<TaskTable>,
     ready: RefCell<VecDeque<TaskId>>,
@@ -91,6 +95,7 @@ impl Reactor {
         device: Arc<dyn Device>,
         queue: Box<dyn Queue>,
         pool: Arc<OperationPool>,
+        lock: Arc<DriverLock>,
     ) -> Self {
         Reactor {
             name,
@@ -99,6 +104,8 @@ impl Reactor {
             doorbell: RefCell::new(Some(queue.doorbell())),
             queue: RefCell::new(Some(queue)),
             pool,
+            lock,
+            is_driver_done: Cell::new(false),
             tasks: RefCell::default(),
             ready: RefCell::new(VecDeque::with_capacity(64)),
             yielded: RefCell::default(),
@@ -176,6 +183,14 @@ impl Reactor {
             Poll::Pending
         })
         .await;
+    }
+
+    /// For a long operation, between pieces that take 10 to 20 µs: lets other threads' operations
+    /// run first, and a driver go whose own operation is done.
+    pub async fn give_way(&self) {
+        if self.is_driver_done.get() || self.lock.is_notified() {
+            self.yield_now().await;
+        }
     }
 
     // ---- tasks ----

@@ -240,6 +240,7 @@ impl Store {
                 }
                 writes.push((piece.home + u64::from(at), buffers));
                 at += count;
+                self.reactor.give_way().await; // adding up the checksums of these took its time
             }
         }
         // All of them are under way at once; then each is waited for, in order.

@@ -90,6 +90,10 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes written under one lock; longer writes let others in between.
 const LOCKED_BYTES_MAX: usize = 1 << 20;
 
+/// Pages written before threads that wait get their turn: new ones take 2 µs each where the system
+/// has to find memory.
+const PAGES_PER_TURN: u32 = 8;
+
 /// The frame that a write goes to.
 enum Target {
     /// It has what was there before.
@@ -164,7 +168,13 @@ impl Store {
         }
         blob.shared.withdraw_extents();
         let mut done = 0;
+        let mut pages = 0;
         while done < data.len() {
+            if pages == PAGES_PER_TURN {
+                self.reactor.give_way().await;
+                pages = 0;
+            }
+            pages += 1;
             let at = offset + done as u64;
             let within = (at % PAGE) as usize;
             let count = (PAGE_BYTES - within).min(data.len() - done);

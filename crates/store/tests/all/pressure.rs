@@ -10,6 +10,8 @@ use adit_store::{AllocateMode, MkfsOptions, SyncKind, XattrMode};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A formatted volume whose writes take their time.
 fn slow(size_bytes: u64, polls: u32) -> Arc<FaultDevice> {
@@ -306,5 +308,37 @@ fn many_long_writes_at_once_leave_room_to_write_them_back() {
         })
         .unwrap();
     assert_clean(&engine);
+    close(engine);
+}
+
+/// Who waited for the worker waited for all of a long write.
+#[test]
+fn others_get_their_turn_while_a_long_write_goes_on() {
+    const BYTES: usize = 1 << 20;
+    let engine = open(&formatted(64 << 20));
+    let blob = engine.run(create).unwrap();
+    let is_written = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let data = pattern(BYTES, 1);
+            while !is_written.load(Ordering::Relaxed) {
+                let write = engine.run(async |store| {
+                    let blob = store.blob(blob).await?;
+                    store.resize(&blob, 0).await?;
+                    store.write(&blob, 0, &data).await
+                });
+                write.unwrap();
+            }
+        });
+        let deadline = Instant::now() + Duration::from_secs(120);
+        let mut seen = 0;
+        while !(1..BYTES as u64).contains(&seen) && Instant::now() < deadline {
+            let size = engine.run(async |store| Ok(store.blob(blob).await?.size()));
+            seen = size.unwrap();
+        }
+        is_written.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        assert!((1..BYTES as u64).contains(&seen), "no turn within a write");
+    });
     close(engine);
 }

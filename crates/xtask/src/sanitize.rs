@@ -46,6 +46,11 @@ const LEFT_OUT: &[Left] = &[
         why: "wants one of many rounds to meet an instant, which it doesn't when all is slower",
     },
     Left {
+        name: "direct::a_direct_read_gets_no_other_files_bytes_while_pages_change_hands",
+        under: Sanitizer::Thread,
+        why: "its device is memory, and it wants reads to meet writes of the same page there",
+    },
+    Left {
         name: "a_panic_while_driving_is_eio_for_everybody_and_the_next_opening_finds_everything",
         under: Sanitizer::Address,
         why: "a worker that is poisoned by a panic forgets its futures, by decision: they are leaks",

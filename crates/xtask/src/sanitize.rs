@@ -46,6 +46,11 @@ const LEFT_OUT: &[Left] = &[
         why: "wants one of many rounds to meet an instant, which it doesn't when all is slower",
     },
     Left {
+        name: "successors::work_that_another_thread_awaits_does_not_wait_for_the_next_poll_of_a_loop",
+        under: Sanitizer::Thread,
+        why: "as the test before",
+    },
+    Left {
         name: "direct::a_direct_read_gets_no_other_files_bytes_while_pages_change_hands",
         under: Sanitizer::Thread,
         why: "its device is memory, and it wants reads to meet writes of the same page there",

@@ -51,6 +51,17 @@ pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
     ChildGuard { place }
 }
 
+/// Is it a descriptor that [`close_in_child`] registered?
+pub fn is_registered(fd: RawFd) -> bool {
+    fd >= 0 && DESCRIPTORS.iter().any(|place| place.load(Ordering::Relaxed) == fd)
+}
+
+/// All descriptors that [`close_in_child`] registered.
+pub fn registered() -> Vec<RawFd> {
+    let numbers = DESCRIPTORS.iter().map(|place| place.load(Ordering::Relaxed));
+    numbers.filter(|fd| *fd >= 0).collect()
+}
+
 /// Keeps a descriptor registered; see [`close_in_child`].
 #[derive(Debug)]
 pub struct ChildGuard {

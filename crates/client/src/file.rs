@@ -415,6 +415,12 @@ impl File {
         &self.state.open
     }
 
+    /// The descriptor of the file system.
+    #[cfg(feature = "internal")]
+    pub fn descriptor(&self) -> &OpenFile {
+        &self.state.open
+    }
+
     /// The volume that it is on.
     pub(crate) fn volume(&self) -> &Arc<OpenVolume> {
         &self.state.volume

@@ -77,6 +77,13 @@ impl Volume {
         Ok(File::new(self.opened.clone(), open))
     }
 
+    /// Opens what a path of the file system names.
+    #[cfg(feature = "internal")]
+    pub fn open_at(&self, at: At<'_>, flags: OpenFlags, mode: u32) -> Result<File> {
+        let open = self.opened.run(|fs| fs.open(at, flags, mode))?;
+        Ok(File::new(self.opened.clone(), open))
+    }
+
     /// As [`open_file`](Self::open_file), without blocking.
     pub fn open_file_async(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Pending<File> {
         let path = path.as_ref().to_owned();

@@ -141,6 +141,7 @@ pub struct At<'p> {
     pub(crate) caller: &'p Credentials,
     pub(crate) start: Option<BlobId>,
     pub(crate) path: Option<&'p [u8]>,
+    pub(crate) links_below: &'p [u8],
 }
 
 impl<'p> At<'p> {
@@ -150,6 +151,7 @@ impl<'p> At<'p> {
             caller,
             start: None,
             path: Some(path),
+            links_below: &[],
         }
     }
 
@@ -159,6 +161,17 @@ impl<'p> At<'p> {
             caller,
             start: Some(directory),
             path: Some(path),
+            links_below: &[],
+        }
+    }
+
+    /// Where the caller sees the root (`/adit`): an absolute target of a symbolic link on the way
+    /// leads into the volume if it lies below, and is EXDEV if not. Empty, as it is at first: every
+    /// absolute target begins at the root.
+    pub fn links_below(self, links_below: &'p [u8]) -> At<'p> {
+        At {
+            links_below,
+            ..self
         }
     }
 
@@ -168,6 +181,7 @@ impl<'p> At<'p> {
             caller,
             start: Some(id),
             path: None,
+            links_below: &[],
         }
     }
 }

@@ -106,6 +106,18 @@ fn without_slashes(path: &[u8]) -> &[u8] {
     &path[start.unwrap_or(path.len())..]
 }
 
+/// The target of a symbolic link, seen from the root: without the place where the caller sees it.
+fn below<'t>(target: &'t [u8], seen_at: &[u8]) -> Result<&'t [u8], Errno> {
+    if seen_at.is_empty() || !target.starts_with(b"/") {
+        return Ok(target);
+    }
+    match target.strip_prefix(seen_at) {
+        Some(b"") => Ok(b"/"),
+        Some(rest) if rest.starts_with(b"/") => Ok(rest),
+        _ => Err(Errno::XDEV),
+    }
+}
+
 /// Follows a path. `texts` owns the targets of symbolic links.
 pub(crate) fn resolve<'p>(
     pages: &impl Slots,
@@ -176,7 +188,7 @@ pub(crate) fn resolve<'p>(
                     }
                     let mut text = symlink::target(pages, id)?;
                     text.extend_from_slice(behind);
-                    path = texts.alloc_slice_copy(&text);
+                    path = below(texts.alloc_slice_copy(&text), at.links_below)?;
                     break;
                 }
                 found if is_last => return Ok(place(directory, last, slash, found)),

@@ -1,0 +1,431 @@
+//! stat and its relatives; modes, owners, times, rights.
+
+use crate::answer::{Answer, errno};
+use crate::descriptors::{self, Open};
+use crate::path::{self, Place, Spot};
+use crate::real::{real, text};
+use crate::volume::volume;
+use adit::{Errno, FileKind, SetTime, Timestamp};
+use adit_fs::{Access, At, Follow, Stat};
+use libc::{
+    c_char, c_int, c_uint, gid_t, mode_t, stat as StatC, statx as StatxC, timespec, timeval, uid_t,
+};
+
+use super::{of_descriptor, of_path, of_path_at};
+
+/// `st_dev` of the volume's files: a number that the kernel gives no device.
+const DEVICE: u64 = 0xad17_0001;
+const BLOCK: u64 = 512;
+
+of_path! {
+    stat | stat64: (buffer: *mut StatC) -> c_int = stat_followed;
+    lstat | lstat64: (buffer: *mut StatC) -> c_int = stat_itself;
+    chmod: (mode: mode_t) -> c_int = change_mode;
+    lchmod: (mode: mode_t) -> c_int = change_mode_itself;
+    chown: (uid: uid_t, gid: gid_t) -> c_int = change_owner;
+    lchown: (uid: uid_t, gid: gid_t) -> c_int = change_owner_itself;
+    access | eaccess | euidaccess: (mode: c_int) -> c_int = may;
+    utime: (times: *const libc::utimbuf) -> c_int = set_seconds;
+    utimes: (times: *const timeval) -> c_int = set_microseconds;
+    lutimes: (times: *const timeval) -> c_int = set_microseconds_itself;
+}
+of_descriptor! {
+    fstat | fstat64: (buffer: *mut StatC) -> c_int = stat_open;
+    fchmod: (mode: mode_t) -> c_int = change_mode_open;
+    fchown: (uid: uid_t, gid: gid_t) -> c_int = change_owner_open;
+    futimens: (times: *const timespec) -> c_int = set_times_open;
+    futimes: (times: *const timeval) -> c_int = set_microseconds_open;
+}
+of_path_at! {
+    fchmodat: (mode: mode_t, flags: c_int) -> c_int = change_mode_at;
+    faccessat: (mode: c_int, flags: c_int) -> c_int = may_at;
+    futimesat: (times: *const timeval) -> c_int = set_microseconds;
+}
+
+// ------------------------------------------------------------------------ stat
+
+fn type_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+        _ => libc::S_IFREG,
+    }
+}
+
+fn timespec_of(time: Timestamp) -> (i64, i64) {
+    (time.seconds, i64::from(time.nanoseconds))
+}
+
+fn fill(stat: &Stat, buffer: *mut StatC) {
+    // SAFETY: all zeroes are a value.
+    let mut c: StatC = unsafe { std::mem::zeroed() };
+    c.st_dev = DEVICE;
+    c.st_ino = stat.inode;
+    c.st_mode = type_bits(stat.kind) | stat.mode & 0o7777;
+    c.st_nlink = u64::from(stat.links) as _;
+    (c.st_uid, c.st_gid) = (stat.uid, stat.gid);
+    c.st_rdev = stat.rdev;
+    c.st_size = stat.size_bytes as i64;
+    c.st_blksize = i64::from(stat.io_bytes) as _;
+    c.st_blocks = (stat.allocated_bytes / BLOCK) as i64;
+    (c.st_atime, c.st_atime_nsec) = timespec_of(stat.accessed);
+    (c.st_mtime, c.st_mtime_nsec) = timespec_of(stat.modified);
+    (c.st_ctime, c.st_ctime_nsec) = timespec_of(stat.changed);
+    // SAFETY: the program's buffer.
+    unsafe { buffer.write(c) };
+}
+
+fn attributes(at: At<'_>, follow: Follow) -> Answer<Stat> {
+    volume()?.run(|fs| fs.stat(at, follow)).map_err(errno)
+}
+
+fn attributes_open(open: &Open) -> Answer<Stat> {
+    Ok(*open.file.metadata().map_err(errno)?.stat())
+}
+
+unsafe fn stat_followed(spot: &Spot, buffer: *mut StatC) -> Answer<()> {
+    attributes(spot.at(), Follow::Yes).map(|stat| fill(&stat, buffer))
+}
+
+unsafe fn stat_itself(spot: &Spot, buffer: *mut StatC) -> Answer<()> {
+    attributes(spot.at(), Follow::No).map(|stat| fill(&stat, buffer))
+}
+
+unsafe fn stat_open(open: &Open, buffer: *mut StatC) -> Answer<()> {
+    attributes_open(open).map(|stat| fill(&stat, buffer))
+}
+
+fn follow(flags: c_int) -> Follow {
+    match flags & libc::AT_SYMLINK_NOFOLLOW {
+        0 => Follow::Yes,
+        _ => Follow::No,
+    }
+}
+
+/// The attributes that a call with a directory, a path and flags asks for; None: the host's.
+///
+/// # Safety
+/// `path` is NULL or a C string.
+unsafe fn attributes_at(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+) -> Result<Answer<Stat>, path::HostPath> {
+    // SAFETY: promised by the caller.
+    if flags & libc::AT_EMPTY_PATH != 0 && unsafe { text(path) }.is_empty() {
+        return match descriptors::get(directory) {
+            Some(open) => Ok(attributes_open(&open)),
+            None => Err(path::HostPath::Given),
+        };
+    }
+    // SAFETY: as above.
+    match unsafe { path::find(directory, path) } {
+        Place::Volume(spot) => Ok(attributes(spot.at(), follow(flags))),
+        Place::Host(host) => Err(host),
+    }
+}
+
+macro_rules! stat_at {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            directory: c_int, path: *const c_char, buffer: *mut StatC, flags: c_int,
+        ) -> c_int {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            match unsafe { attributes_at(directory, path, flags) } {
+                Ok(answer) => crate::answer::ToC::to_c(answer.map(|stat| fill(&stat, buffer))) as c_int,
+                Err(host) => real!($name(
+                    directory => c_int, host.pointer(path) => *const c_char, buffer => *mut StatC,
+                    flags => c_int
+                ) -> c_int),
+            }
+        }
+    )*};
+}
+stat_at!(fstatat fstatat64);
+
+/// The names that programs of before glibc 2.33 call, with the version of the structure.
+macro_rules! old_stat {
+    ($($name:ident | $name64:ident = $new:ident($first:ident: $type:ty $(, $more:ident: $more_type:ty)*);)*) => {
+        $(old_stat!(@ $name $new $first $type $(, $more $more_type)*);
+        old_stat!(@ $name64 $new $first $type $(, $more $more_type)*);)*
+    };
+    (@ $name:ident $new:ident $first:ident $type:ty $(, $more:ident $more_type:ty)*) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(_version: c_int, $first: $type $(, $more: $more_type)*) -> c_int {
+            // SAFETY: the same structure on machines of 64 bits.
+            unsafe { $new($first $(, $more)*) }
+        }
+    };
+}
+old_stat! {
+    __xstat | __xstat64 = stat(path: *const c_char, buffer: *mut StatC);
+    __lxstat | __lxstat64 = lstat(path: *const c_char, buffer: *mut StatC);
+    __fxstat | __fxstat64 = fstat(fd: c_int, buffer: *mut StatC);
+    __fxstatat | __fxstatat64 = fstatat(directory: c_int, path: *const c_char, buffer: *mut StatC, flags: c_int);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn statx(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    buffer: *mut StatxC,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { attributes_at(directory, path, flags) } {
+        Ok(answer) => {
+            let answer = answer.map(|stat| fill_extended(&stat, buffer));
+            crate::answer::ToC::to_c(answer) as c_int
+        }
+        Err(host) => real!(statx(
+            directory => c_int, host.pointer(path) => *const c_char, flags => c_int,
+            mask => c_uint, buffer => *mut StatxC
+        ) -> c_int),
+    }
+}
+
+fn fill_extended(stat: &Stat, buffer: *mut StatxC) {
+    // SAFETY: all zeroes are a value.
+    let mut c: StatxC = unsafe { std::mem::zeroed() };
+    c.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    c.stx_blksize = stat.io_bytes;
+    c.stx_nlink = stat.links;
+    (c.stx_uid, c.stx_gid) = (stat.uid, stat.gid);
+    c.stx_mode = (type_bits(stat.kind) | stat.mode & 0o7777) as u16;
+    c.stx_ino = stat.inode;
+    c.stx_size = stat.size_bytes;
+    c.stx_blocks = stat.allocated_bytes / BLOCK;
+    let time = |time: Timestamp, c: &mut libc::statx_timestamp| {
+        (c.tv_sec, c.tv_nsec) = (time.seconds, time.nanoseconds);
+    };
+    time(stat.accessed, &mut c.stx_atime);
+    time(stat.modified, &mut c.stx_mtime);
+    time(stat.changed, &mut c.stx_ctime);
+    time(stat.created, &mut c.stx_btime);
+    (c.stx_rdev_major, c.stx_rdev_minor) = (libc::major(stat.rdev), libc::minor(stat.rdev));
+    (c.stx_dev_major, c.stx_dev_minor) = (libc::major(DEVICE), libc::minor(DEVICE));
+    // SAFETY: the program's buffer.
+    unsafe { buffer.write(c) };
+}
+
+// ------------------------------------------------------------------------ modes and owners
+
+unsafe fn change_mode(spot: &Spot, mode: mode_t) -> Answer<()> {
+    set_mode(spot, Follow::Yes, mode)
+}
+
+unsafe fn change_mode_itself(spot: &Spot, mode: mode_t) -> Answer<()> {
+    set_mode(spot, Follow::No, mode)
+}
+
+unsafe fn change_mode_at(spot: &Spot, mode: mode_t, flags: c_int) -> Answer<()> {
+    set_mode(spot, follow(flags), mode)
+}
+
+fn set_mode(spot: &Spot, follow: Follow, mode: mode_t) -> Answer<()> {
+    let volume = volume()?;
+    volume
+        .run(|fs| fs.set_mode(spot.at(), follow, mode & 0o7777))
+        .map_err(errno)
+}
+
+unsafe fn change_mode_open(open: &Open, mode: mode_t) -> Answer<()> {
+    open.file.set_mode(mode & 0o7777).map_err(errno)
+}
+
+/// All ones: it stays.
+fn id(id: u32) -> Option<u32> {
+    (id != u32::MAX).then_some(id)
+}
+
+fn set_owner(spot: &Spot, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> {
+    let volume = volume()?;
+    volume
+        .run(|fs| fs.set_owner(spot.at(), follow, id(uid), id(gid)))
+        .map_err(errno)
+}
+
+unsafe fn change_owner(spot: &Spot, uid: uid_t, gid: gid_t) -> Answer<()> {
+    set_owner(spot, Follow::Yes, uid, gid)
+}
+
+unsafe fn change_owner_itself(spot: &Spot, uid: uid_t, gid: gid_t) -> Answer<()> {
+    set_owner(spot, Follow::No, uid, gid)
+}
+
+unsafe fn change_owner_open(open: &Open, uid: uid_t, gid: gid_t) -> Answer<()> {
+    open.file.set_owner(id(uid), id(gid)).map_err(errno)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fchownat(
+    directory: c_int,
+    path: *const c_char,
+    uid: uid_t,
+    gid: gid_t,
+    flags: c_int,
+) -> c_int {
+    use crate::answer::ToC;
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    if flags & libc::AT_EMPTY_PATH != 0
+        && unsafe { text(path) }.is_empty()
+        && let Some(open) = descriptors::get(directory)
+    {
+        // SAFETY: as above.
+        return unsafe { change_owner_open(&open, uid, gid) }.to_c() as c_int;
+    }
+    // SAFETY: as above.
+    match unsafe { path::find(directory, path) } {
+        Place::Volume(spot) => set_owner(&spot, follow(flags), uid, gid).to_c() as c_int,
+        Place::Host(host) => real!(fchownat(
+            directory => c_int, host.pointer(path) => *const c_char, uid => uid_t, gid => gid_t,
+            flags => c_int
+        ) -> c_int),
+    }
+}
+
+fn rights(spot: &Spot, mode: c_int, follow: Follow) -> Answer<()> {
+    let wanted = Access::from_bits(mode as u32).ok_or(Errno::INVAL)?;
+    let volume = volume()?;
+    volume
+        .run(|fs| fs.access(spot.at(), follow, wanted))
+        .map_err(errno)
+}
+
+unsafe fn may(spot: &Spot, mode: c_int) -> Answer<()> {
+    rights(spot, mode, Follow::Yes)
+}
+
+unsafe fn may_at(spot: &Spot, mode: c_int, flags: c_int) -> Answer<()> {
+    rights(spot, mode, follow(flags))
+}
+
+// ------------------------------------------------------------------------ times
+
+/// The two times of a call; NULL: now.
+unsafe fn times(times: *const timespec) -> Answer<(SetTime, SetTime)> {
+    if times.is_null() {
+        return Ok((SetTime::Now, SetTime::Now));
+    }
+    let time = |time: timespec| match time.tv_nsec {
+        libc::UTIME_NOW => Ok(SetTime::Now),
+        libc::UTIME_OMIT => Ok(SetTime::Omit),
+        0..1_000_000_000 => Ok(SetTime::To(Timestamp {
+            seconds: time.tv_sec,
+            nanoseconds: time.tv_nsec as u32,
+        })),
+        _ => Err(Errno::INVAL),
+    };
+    // SAFETY: two of them, says the program.
+    unsafe { Ok((time(*times)?, time(*times.add(1))?)) }
+}
+
+/// The same in microseconds.
+unsafe fn microseconds(times: *const timeval) -> Answer<(SetTime, SetTime)> {
+    if times.is_null() {
+        return Ok((SetTime::Now, SetTime::Now));
+    }
+    let time = |time: timeval| match time.tv_usec {
+        0..1_000_000 => Ok(SetTime::To(Timestamp {
+            seconds: time.tv_sec,
+            nanoseconds: time.tv_usec as u32 * 1000,
+        })),
+        _ => Err(Errno::INVAL),
+    };
+    // SAFETY: two of them, says the program.
+    unsafe { Ok((time(*times)?, time(*times.add(1))?)) }
+}
+
+fn set(spot: &Spot, follow: Follow, (accessed, modified): (SetTime, SetTime)) -> Answer<()> {
+    let volume = volume()?;
+    volume
+        .run(|fs| fs.set_times(spot.at(), follow, accessed, modified))
+        .map_err(errno)
+}
+
+fn set_open(open: &Open, (accessed, modified): (SetTime, SetTime)) -> Answer<()> {
+    let volume = volume()?;
+    let file = open.file.descriptor();
+    volume
+        .run(|fs| fs.fset_times(file, accessed, modified))
+        .map_err(errno)
+}
+
+unsafe fn set_seconds(spot: &Spot, given: *const libc::utimbuf) -> Answer<()> {
+    let to = |seconds| {
+        SetTime::To(Timestamp {
+            seconds,
+            nanoseconds: 0,
+        })
+    };
+    // SAFETY: NULL, or one of them, says the program.
+    let given = unsafe { given.as_ref() };
+    let times = given.map(|given| (to(given.actime), to(given.modtime)));
+    set(
+        spot,
+        Follow::Yes,
+        times.unwrap_or((SetTime::Now, SetTime::Now)),
+    )
+}
+
+unsafe fn set_microseconds(spot: &Spot, given: *const timeval) -> Answer<()> {
+    // SAFETY: as for this function.
+    set(spot, Follow::Yes, unsafe { microseconds(given)? })
+}
+
+unsafe fn set_microseconds_itself(spot: &Spot, given: *const timeval) -> Answer<()> {
+    // SAFETY: as for this function.
+    set(spot, Follow::No, unsafe { microseconds(given)? })
+}
+
+unsafe fn set_microseconds_open(open: &Open, given: *const timeval) -> Answer<()> {
+    // SAFETY: as for this function.
+    set_open(open, unsafe { microseconds(given)? })
+}
+
+unsafe fn set_times_open(open: &Open, given: *const timespec) -> Answer<()> {
+    // SAFETY: as for this function.
+    set_open(open, unsafe { times(given)? })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn utimensat(
+    directory: c_int,
+    path: *const c_char,
+    given: *const timespec,
+    flags: c_int,
+) -> c_int {
+    use crate::answer::ToC;
+    let by_number = path.is_null()
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        || flags & libc::AT_EMPTY_PATH != 0 && unsafe { text(path) }.is_empty();
+    if by_number && let Some(open) = descriptors::get(directory) {
+        // SAFETY: as above.
+        return unsafe { set_times_open(&open, given) }.to_c() as c_int;
+    }
+    if path.is_null() {
+        return real!(utimensat(
+            directory => c_int, path => *const c_char, given => *const timespec, flags => c_int
+        ) -> c_int);
+    }
+    // SAFETY: as above.
+    match unsafe { path::find(directory, path) } {
+        Place::Volume(spot) => {
+            // SAFETY: as above.
+            let times = unsafe { times(given) };
+            times
+                .and_then(|times| set(&spot, follow(flags), times))
+                .to_c() as c_int
+        }
+        Place::Host(host) => real!(utimensat(
+            directory => c_int, host.pointer(path) => *const c_char, given => *const timespec,
+            flags => c_int
+        ) -> c_int),
+    }
+}

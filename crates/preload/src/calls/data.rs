@@ -1,0 +1,443 @@
+//! Reading, writing, seeking, syncing.
+
+use crate::answer::{Answer, errno};
+use crate::descriptors::Open;
+use crate::volume::settings;
+use adit::{AllocateFlags, Errno, FileKind};
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+use std::io::{IoSlice, IoSliceMut};
+
+use super::of_descriptor;
+
+/// A write within a page is atomic in any case.
+const PAGE_BYTES: u64 = 4096;
+
+of_descriptor! {
+    read | __read: (buffer: *mut c_void, len: size_t) -> ssize_t = read_next;
+    __read_chk: (buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t = read_checked;
+    pread | pread64 | __pread64: (buffer: *mut c_void, len: size_t, offset: off_t) -> ssize_t = read_at;
+    __pread_chk | __pread64_chk: (buffer: *mut c_void, len: size_t, offset: off_t, room: size_t) -> ssize_t = read_at_checked;
+    readv: (pieces: *const iovec, count: c_int) -> ssize_t = read_pieces;
+    preadv | preadv64: (pieces: *const iovec, count: c_int, offset: off_t) -> ssize_t = read_pieces_at;
+    preadv2 | preadv64v2: (pieces: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = read_pieces_flagged;
+    write | __write: (buffer: *const c_void, len: size_t) -> ssize_t = write_next;
+    pwrite | pwrite64 | __pwrite64: (buffer: *const c_void, len: size_t, offset: off_t) -> ssize_t = write_at;
+    writev: (pieces: *const iovec, count: c_int) -> ssize_t = write_pieces;
+    pwritev | pwritev64: (pieces: *const iovec, count: c_int, offset: off_t) -> ssize_t = write_pieces_at;
+    pwritev2 | pwritev64v2: (pieces: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = write_pieces_flagged;
+    lseek | lseek64 | __lseek: (offset: off_t, whence: c_int) -> off_t = seek;
+    fsync: () -> c_int = sync_all;
+    fdatasync: () -> c_int = sync_data;
+    sync_file_range: (offset: off_t, len: off_t, flags: u32) -> c_int = sync_range;
+    syncfs: () -> c_int = sync_volume;
+    ftruncate | ftruncate64: (size: off_t) -> c_int = resize;
+    fallocate | fallocate64: (mode: c_int, offset: off_t, len: off_t) -> c_int = allocate;
+    readahead: (offset: off_t, len: size_t) -> ssize_t = nothing_to_read_ahead;
+}
+
+/// As the kernel: no call moves more.
+const LEN_MAX: usize = 0x7fff_f000;
+
+unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    if buffer.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the program's own memory, of which it says so.
+    Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len.min(LEN_MAX)) })
+}
+
+unsafe fn bytes<'a>(buffer: *const c_void, len: usize) -> Answer<&'a [u8]> {
+    // SAFETY: as for this function; only read.
+    unsafe { memory(buffer.cast_mut(), len) }.map(|memory| &*memory)
+}
+
+fn offset(offset: off_t) -> Answer<u64> {
+    u64::try_from(offset).map_err(|_| Errno::INVAL)
+}
+
+fn check_readable(open: &Open) -> Answer<()> {
+    match (open.is_readable(), open.kind) {
+        (false, _) => Err(Errno::BADF),
+        (true, FileKind::Directory) => Err(Errno::ISDIR),
+        (true, _) => Ok(()),
+    }
+}
+
+fn check_writable(open: &Open) -> Answer<()> {
+    match open.is_writable() {
+        false => Err(Errno::BADF),
+        true => Ok(()),
+    }
+}
+
+// ------------------------------------------------------------------------ reading
+
+/// Reads from a position.
+pub(crate) fn read_from(open: &Open, memory: &mut [u8], offset: u64) -> Answer {
+    check_readable(open)?;
+    let count = open.file.read_at(memory, offset).map_err(errno)?;
+    Ok(count as i64)
+}
+
+pub(crate) unsafe fn read_next(open: &Open, buffer: *mut c_void, len: size_t) -> Answer {
+    // SAFETY: as for this function.
+    let memory = unsafe { memory(buffer, len)? };
+    let mut position = open.position();
+    let count = read_from(open, memory, *position)?;
+    *position += count as u64;
+    Ok(count)
+}
+
+unsafe fn read_checked(open: &Open, buffer: *mut c_void, len: size_t, room: size_t) -> Answer {
+    check_room(len, room);
+    // SAFETY: as for this function.
+    unsafe { read_next(open, buffer, len) }
+}
+
+/// As the C library: the program was about to write behind its buffer.
+fn check_room(len: size_t, room: size_t) {
+    if len > room {
+        crate::message::say(format_args!(
+            "buffer overflow detected: {len} bytes into {room}"
+        ));
+        std::process::abort();
+    }
+}
+
+pub(crate) unsafe fn read_at(open: &Open, buffer: *mut c_void, len: size_t, at: off_t) -> Answer {
+    // SAFETY: as for this function.
+    read_from(open, unsafe { memory(buffer, len)? }, offset(at)?)
+}
+
+unsafe fn read_at_checked(
+    open: &Open,
+    buffer: *mut c_void,
+    len: size_t,
+    at: off_t,
+    room: size_t,
+) -> Answer {
+    check_room(len, room);
+    // SAFETY: as for this function.
+    unsafe { read_at(open, buffer, len, at) }
+}
+
+unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
+    const PIECES_MAX: usize = 1024;
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|count| *count <= PIECES_MAX);
+    let count = count.ok_or(Errno::INVAL)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if pieces.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: as for this function.
+    let pieces = unsafe { std::slice::from_raw_parts(pieces, count) };
+    let sum = pieces
+        .iter()
+        .try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len));
+    match sum.filter(|sum| *sum <= isize::MAX as usize) {
+        Some(_) => Ok(pieces),
+        None => Err(Errno::INVAL),
+    }
+}
+
+unsafe fn read_vector(open: &Open, vector: *const iovec, count: c_int, offset: u64) -> Answer {
+    check_readable(open)?;
+    // SAFETY: as for this function.
+    let pieces = unsafe { pieces(vector, count)? };
+    let slice = |piece: &iovec| {
+        // SAFETY: as for this function.
+        unsafe { memory(piece.iov_base, piece.iov_len) }.map(IoSliceMut::new)
+    };
+    let mut slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
+    let count = open
+        .file
+        .read_vectored_at(&mut slices, offset)
+        .map_err(errno)?;
+    Ok(count as i64)
+}
+
+unsafe fn read_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer {
+    let mut position = open.position();
+    // SAFETY: as for this function.
+    let read = unsafe { read_vector(open, vector, count, *position)? };
+    *position += read as u64;
+    Ok(read)
+}
+
+unsafe fn read_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: off_t) -> Answer {
+    // SAFETY: as for this function.
+    unsafe { read_vector(open, vector, count, offset(at)?) }
+}
+
+unsafe fn read_pieces_flagged(
+    open: &Open,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> Answer {
+    // Polling is a matter of the device; RWF_NOWAIT can't be promised.
+    if flags & !libc::RWF_HIPRI != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    match at {
+        // SAFETY: as for this function.
+        -1 => unsafe { read_pieces(open, vector, count) },
+        // SAFETY: as for this function.
+        at => unsafe { read_pieces_at(open, vector, count, at) },
+    }
+}
+
+unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> Answer {
+    check_readable(open).map(|()| 0)
+}
+
+// ------------------------------------------------------------------------ writing
+
+/// Writes at a position, or at the end if the file is open for that. `atomic`: all of it or
+/// nothing survives a crash.
+pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> Answer {
+    check_writable(open)?;
+    if open.flags() & libc::O_APPEND != 0 {
+        open.file.append(data).map_err(errno)?;
+    } else if atomic || (crosses_pages(offset, data.len()) && is_promised_atomic(data.len())) {
+        open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
+        if open.flags() & (libc::O_DSYNC | libc::O_DIRECT) == libc::O_DSYNC {
+            open.file.sync_data().map_err(errno)?;
+        }
+    } else {
+        open.file.write_at(data, offset).map_err(errno)?;
+    }
+    Ok(data.len() as i64)
+}
+
+fn crosses_pages(offset: u64, len: usize) -> bool {
+    let last = offset.saturating_add(len as u64).saturating_sub(1);
+    len > 0 && offset / PAGE_BYTES != last / PAGE_BYTES
+}
+
+/// Did `adit run --atomic-writes` promise it for writes of this size?
+fn is_promised_atomic(len: usize) -> bool {
+    settings().is_some_and(|settings| len <= settings.atomic_bytes)
+}
+
+/// Writes at the position and moves it; `write` gets the position and returns the count.
+fn at_position(open: &Open, write: impl FnOnce(u64) -> Answer) -> Answer {
+    let mut position = open.position();
+    let count = write(*position)?;
+    *position = match open.flags() & libc::O_APPEND {
+        0 => *position + count as u64,
+        _ => open.file.len().map_err(errno)?,
+    };
+    Ok(count)
+}
+
+pub(crate) unsafe fn write_next(open: &Open, buffer: *const c_void, len: size_t) -> Answer {
+    // SAFETY: as for this function.
+    let data = unsafe { bytes(buffer, len)? };
+    at_position(open, |offset| write_to(open, data, offset, false))
+}
+
+pub(crate) unsafe fn write_at(
+    open: &Open,
+    buffer: *const c_void,
+    len: size_t,
+    at: off_t,
+) -> Answer {
+    // SAFETY: as for this function.
+    write_to(open, unsafe { bytes(buffer, len)? }, offset(at)?, false)
+}
+
+unsafe fn write_vector(
+    open: &Open,
+    vector: *const iovec,
+    count: c_int,
+    offset: u64,
+    flags: c_int,
+) -> Answer {
+    check_writable(open)?;
+    // SAFETY: as for this function.
+    let pieces = unsafe { pieces(vector, count)? };
+    let slice = |piece: &iovec| {
+        // SAFETY: as for this function.
+        unsafe { bytes(piece.iov_base, piece.iov_len) }.map(IoSlice::new)
+    };
+    let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
+    let len: usize = slices.iter().map(|slice| slice.len()).sum();
+    if flags & RWF_ATOMIC != 0 || is_promised_atomic(len) {
+        let whole: Vec<u8> = slices
+            .iter()
+            .flat_map(|slice| slice.iter().copied())
+            .collect();
+        return write_to(open, &whole, offset, flags & RWF_ATOMIC != 0);
+    }
+    if (open.flags()
+        | if flags & libc::RWF_APPEND != 0 {
+            libc::O_APPEND
+        } else {
+            0
+        })
+        & libc::O_APPEND
+        != 0
+    {
+        open.file.append_vectored(&slices).map_err(errno)?;
+    } else {
+        open.file
+            .write_vectored_at(&slices, offset)
+            .map_err(errno)?;
+    }
+    Ok(len as i64)
+}
+
+/// All of it or nothing survives a crash.
+const RWF_ATOMIC: c_int = 0x40;
+
+unsafe fn write_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer {
+    // SAFETY: as for this function.
+    at_position(open, |offset| unsafe {
+        write_vector(open, vector, count, offset, 0)
+    })
+}
+
+unsafe fn write_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: off_t) -> Answer {
+    // SAFETY: as for this function.
+    unsafe { write_vector(open, vector, count, offset(at)?, 0) }
+}
+
+unsafe fn write_pieces_flagged(
+    open: &Open,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> Answer {
+    let durable = libc::RWF_DSYNC | libc::RWF_SYNC;
+    if flags & !(libc::RWF_HIPRI | durable | libc::RWF_APPEND | RWF_ATOMIC) != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    // SAFETY: as for this function.
+    let write = |offset| unsafe { write_vector(open, vector, count, offset, flags) };
+    let count = match at {
+        -1 => at_position(open, write)?,
+        at => write(offset(at)?)?,
+    };
+    match flags & durable {
+        0 => {}
+        flags if flags & libc::RWF_SYNC != 0 => open.file.sync_all().map_err(errno)?,
+        _ => open.file.sync_data().map_err(errno)?,
+    }
+    Ok(count)
+}
+
+// ------------------------------------------------------------------------ position, size, syncs
+
+pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
+    if open.flags() & libc::O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    if open.kind == FileKind::Directory {
+        return super::directories::seek(open, by, whence);
+    }
+    let mut position = open.position();
+    let from = |base: u64| {
+        let base = i64::try_from(base).map_err(|_| Errno::OVERFLOW)?;
+        base.checked_add(by).ok_or(Errno::OVERFLOW)
+    };
+    let to = match whence {
+        libc::SEEK_SET => by,
+        libc::SEEK_CUR => from(*position)?,
+        libc::SEEK_END => from(open.file.len().map_err(errno)?)?,
+        libc::SEEK_DATA | libc::SEEK_HOLE => {
+            let start = u64::try_from(by).map_err(|_| Errno::NXIO)?;
+            let volume = crate::volume::volume()?;
+            let file = open.file.descriptor();
+            let found = match whence {
+                libc::SEEK_DATA => volume.run(|fs| fs.next_data(file, start)),
+                _ => volume.run(|fs| fs.next_hole(file, start)),
+            };
+            found.map_err(errno)? as i64
+        }
+        _ => return Err(Errno::INVAL),
+    };
+    *position = u64::try_from(to).map_err(|_| Errno::INVAL)?;
+    Ok(to)
+}
+
+unsafe fn sync_all(open: &Open) -> Answer<()> {
+    open.file.sync_all().map_err(errno)
+}
+
+unsafe fn sync_data(open: &Open) -> Answer<()> {
+    open.file.sync_data().map_err(errno)
+}
+
+/// More than was asked for: it starts, or waits for, all of the file.
+unsafe fn sync_range(open: &Open, _offset: off_t, _len: off_t, flags: u32) -> Answer<()> {
+    const WAIT: u32 = libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    match flags & WAIT {
+        0 => open.file.start_write_back().map_err(errno),
+        _ => open.file.sync_data().map_err(errno),
+    }
+}
+
+unsafe fn sync_volume(_open: &Open) -> Answer<()> {
+    crate::volume::volume()?.sync().map_err(errno)
+}
+
+unsafe fn resize(open: &Open, size: off_t) -> Answer<()> {
+    let size = offset(size)?;
+    if !open.is_writable() {
+        return Err(Errno::INVAL);
+    }
+    open.file.set_len(size).map_err(errno)
+}
+
+unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
+    let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
+    check_writable(open)?;
+    let (at, len) = (offset(at)?, offset(len)?);
+    open.file.allocate(flags, at, len).map_err(errno)
+}
+
+/// As `fallocate`, but returns its error instead of setting `errno`.
+macro_rules! returning_errors {
+    ($($name:ident($($argument:ident: $type:ty),*) = $ours:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(fd: c_int $(, $argument: $type)*) -> c_int {
+            match crate::descriptors::get(fd) {
+                Some(open) => {
+                    // SAFETY: the program vouches for its arguments, as to the C library.
+                    let answer: Answer<()> = unsafe { $ours(&open $(, $argument)*) };
+                    answer.map_or_else(Errno::raw, |()| 0)
+                }
+                None => crate::real::real!($name(fd => c_int $(, $argument => $type)*) -> c_int),
+            }
+        }
+    )*};
+}
+returning_errors! {
+    posix_fallocate(at: off_t, len: off_t) = allocate_whole;
+    posix_fallocate64(at: off_t, len: off_t) = allocate_whole;
+    posix_fadvise(at: off_t, len: off_t, advice: c_int) = advise;
+    posix_fadvise64(at: off_t, len: off_t, advice: c_int) = advise;
+}
+
+unsafe fn allocate_whole(open: &Open, at: off_t, len: off_t) -> Answer<()> {
+    // SAFETY: as for this function.
+    unsafe { allocate(open, 0, at, len) }
+}
+
+/// Advice is not needed: the cache reads ahead by itself.
+unsafe fn advise(_open: &Open, _at: off_t, _len: off_t, advice: c_int) -> Answer<()> {
+    match advice {
+        0..=5 => Ok(()),
+        _ => Err(Errno::INVAL),
+    }
+}

@@ -1,0 +1,491 @@
+//! Directory streams, scandir, getdents64; and the functions that walk over trees (glob, ftw).
+//!
+//! A `DIR` of ours is a box of our own; a table tells it from the C library's.
+
+use crate::answer::{Answer, pointer, set_errno};
+use crate::descriptors::{self, Listing, Open};
+use crate::path::{self, Place};
+use crate::real::real;
+use adit::{Errno, FileKind};
+use adit_fs::DirEntry;
+use libc::{DIR, c_char, c_int, c_long, c_void, dirent64, size_t, ssize_t};
+use std::collections::HashSet;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use super::of_descriptor;
+
+of_descriptor! {
+    getdents64: (buffer: *mut c_void, room: size_t) -> ssize_t = read_entries;
+}
+
+/// What a `DIR` of ours points to.
+struct Stream {
+    fd: c_int,
+    open: Arc<Open>,
+    /// The entry that the program looks at until the next call.
+    entry: Mutex<dirent64>,
+}
+
+static STREAMS: RwLock<Option<HashSet<usize>>> = RwLock::new(None);
+/// How many there are. While there are none, none is looked for.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Ours, if it is.
+unsafe fn ours<'a>(stream: *mut DIR) -> Option<&'a Stream> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let streams = STREAMS.read().unwrap_or_else(PoisonError::into_inner);
+    let known = streams.as_ref()?.contains(&(stream as usize));
+    // SAFETY: it is in the table until it is closed, and the program uses it no longer than that.
+    known.then(|| unsafe { &*stream.cast::<Stream>() })
+}
+
+fn opened(fd: c_int, open: Arc<Open>) -> *mut DIR {
+    // SAFETY: all zeroes are a value.
+    let entry = unsafe { std::mem::zeroed() };
+    let stream = Box::new(Stream {
+        fd,
+        open,
+        entry: Mutex::new(entry),
+    });
+    let stream = Box::into_raw(stream).cast::<DIR>();
+    let mut streams = STREAMS.write().unwrap_or_else(PoisonError::into_inner);
+    streams.get_or_insert_default().insert(stream as usize);
+    COUNT.fetch_add(1, Ordering::Release);
+    stream
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { path::find(libc::AT_FDCWD, name) } {
+        Place::Volume(spot) => {
+            let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
+            let made = super::open::open_at(spot.at(), &spot.shown, flags, 0)
+                .and_then(|open| Ok((descriptors::install(open.clone(), true)?, open)));
+            pointer(made.map(|(fd, open)| opened(fd, open)))
+        }
+        Place::Host(host) => {
+            real!(opendir(host.pointer(name) => *const c_char) -> *mut DIR)
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
+    match descriptors::get(fd) {
+        Some(open) if open.kind == FileKind::Directory => opened(fd, open.clone()),
+        Some(_) => pointer(Err(Errno::NOTDIR)),
+        None => real!(fdopendir(fd => c_int) -> *mut DIR),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let Some(known) = (unsafe { ours(stream) }) else {
+        return real!(closedir(stream => *mut DIR) -> c_int);
+    };
+    let fd = known.fd;
+    let mut streams = STREAMS.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(streams) = streams.as_mut() {
+        streams.remove(&(stream as usize));
+    }
+    drop(streams);
+    COUNT.fetch_sub(1, Ordering::Release);
+    // SAFETY: made by `opened`, and in the table until now.
+    drop(unsafe { Box::from_raw(stream.cast::<Stream>()) });
+    // SAFETY: the stream's own number.
+    unsafe { libc::close(fd) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dirfd(stream: *mut DIR) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { ours(stream) } {
+        Some(stream) => stream.fd,
+        None => real!(dirfd(stream => *mut DIR) -> c_int),
+    }
+}
+
+// ------------------------------------------------------------------------ entries
+
+fn type_of(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Directory => libc::DT_DIR,
+        FileKind::Symlink => libc::DT_LNK,
+        FileKind::Fifo => libc::DT_FIFO,
+        FileKind::Socket => libc::DT_SOCK,
+        FileKind::CharDevice => libc::DT_CHR,
+        FileKind::BlockDevice => libc::DT_BLK,
+        _ => libc::DT_REG,
+    }
+}
+
+/// The next entry, without giving it away.
+fn peek<'l>(open: &Open, listing: &'l mut Listing) -> Answer<Option<&'l DirEntry>> {
+    if listing.batch.is_empty() {
+        descriptors::fetch(open, listing)?;
+    }
+    Ok(listing.batch.front())
+}
+
+/// Can it be the name of something in a directory? A damaged device must not lead out of it.
+fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.len() < 256 && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
+/// The next entry; None: the end.
+fn next(open: &Open) -> Answer<Option<DirEntry>> {
+    let mut listing = open.listing();
+    if peek(open, &mut listing)?.is_none() {
+        return Ok(None);
+    }
+    let entry = listing.batch.pop_front().ok_or(Errno::IO)?;
+    if !is_name(&entry.name) {
+        return Err(Errno::UCLEAN);
+    }
+    listing.cookie = entry.cookie;
+    Ok(Some(entry))
+}
+
+/// Bytes of an entry with a name of this length, as the kernel rounds them.
+fn record_bytes(name: usize) -> usize {
+    (offset_of!(dirent64, d_name) + name + 1).next_multiple_of(8)
+}
+
+fn fill(entry: &DirEntry, c: &mut dirent64) {
+    c.d_ino = entry.inode;
+    c.d_off = entry.cookie as i64;
+    c.d_type = type_of(entry.kind);
+    c.d_reclen = record_bytes(entry.name.len()) as u16;
+    for (to, from) in c.d_name.iter_mut().zip(entry.name.iter().chain([&0])) {
+        *to = *from as c_char;
+    }
+}
+
+unsafe fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
+    let Some(entry) = next(&stream.open)? else {
+        return Ok(None);
+    };
+    let mut c = stream.entry.lock().unwrap_or_else(PoisonError::into_inner);
+    fill(&entry, &mut c);
+    Ok(Some(&raw mut *c))
+}
+
+macro_rules! readdir {
+    ($($name:ident $with_room:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(stream: *mut DIR) -> *mut dirent64 {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            let Some(known) = (unsafe { ours(stream) }) else {
+                return real!($name(stream => *mut DIR) -> *mut dirent64);
+            };
+            // SAFETY: as above.
+            let entry = unsafe { read_entry(known) };
+            pointer(entry.map(|entry| entry.unwrap_or(std::ptr::null_mut())))
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $with_room(
+            stream: *mut DIR, room: *mut dirent64, result: *mut *mut dirent64,
+        ) -> c_int {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            let Some(known) = (unsafe { ours(stream) }) else {
+                return real!($with_room(
+                    stream => *mut DIR, room => *mut dirent64, result => *mut *mut dirent64
+                ) -> c_int);
+            };
+            match next(&known.open) {
+                Ok(entry) => {
+                    let found = entry.is_some();
+                    // SAFETY: as above.
+                    unsafe {
+                        if let Some(entry) = entry {
+                            fill(&entry, &mut *room);
+                        }
+                        *result = if found { room } else { std::ptr::null_mut() };
+                    }
+                    0
+                }
+                Err(errno) => {
+                    // SAFETY: as above.
+                    unsafe { *result = std::ptr::null_mut() };
+                    errno.raw()
+                }
+            }
+        }
+    )*};
+}
+readdir!(readdir readdir_r readdir64 readdir64_r);
+
+/// As many entries as there is room for, as the kernel packs them.
+unsafe fn read_entries(open: &Open, buffer: *mut c_void, room: size_t) -> Answer {
+    if open.kind != FileKind::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    let mut listing = open.listing();
+    let mut filled = 0;
+    while let Some(entry) = peek(open, &mut listing)? {
+        let len = record_bytes(entry.name.len());
+        if !is_name(&entry.name) {
+            return Err(Errno::UCLEAN);
+        }
+        if filled + len > room {
+            break;
+        }
+        // SAFETY: all zeroes are a value.
+        let mut c: dirent64 = unsafe { std::mem::zeroed() };
+        fill(entry, &mut c);
+        // SAFETY: the program's buffer has that room, it says; a record has its length.
+        unsafe {
+            let from = (&raw const c).cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, buffer.cast::<u8>().add(filled), len);
+        }
+        filled += len;
+        listing.cookie = entry.cookie;
+        listing.batch.pop_front();
+    }
+    if filled == 0 && !listing.batch.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    Ok(filled as i64)
+}
+
+fn go_to(open: &Open, cookie: u64) {
+    let mut listing = open.listing();
+    listing.batch.clear();
+    listing.cookie = cookie;
+}
+
+/// lseek of a directory: to the beginning, or to where an entry said that the next one is.
+pub(crate) fn seek(open: &Open, by: i64, whence: c_int) -> Answer {
+    match whence {
+        libc::SEEK_SET => go_to(open, u64::try_from(by).map_err(|_| Errno::INVAL)?),
+        libc::SEEK_CUR if by == 0 => return Ok(open.listing().cookie as i64),
+        _ => return Err(Errno::INVAL),
+    }
+    Ok(by)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rewinddir(stream: *mut DIR) {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { ours(stream) } {
+        Some(stream) => go_to(&stream.open, 0),
+        None => real!(rewinddir(stream => *mut DIR) -> ()),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn telldir(stream: *mut DIR) -> c_long {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { ours(stream) } {
+        Some(stream) => stream.open.listing().cookie as c_long,
+        None => real!(telldir(stream => *mut DIR) -> c_long),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn seekdir(stream: *mut DIR, place: c_long) {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { ours(stream) } {
+        Some(stream) => go_to(&stream.open, place as u64),
+        None => real!(seekdir(stream => *mut DIR, place => c_long) -> ()),
+    }
+}
+
+// ------------------------------------------------------------------------ scandir
+
+type Chooser = Option<unsafe extern "C" fn(*const dirent64) -> c_int>;
+type Order = Option<unsafe extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int>;
+
+/// All entries that are chosen, in order, each in memory of `malloc`.
+unsafe fn scan(
+    open: &Open,
+    list: *mut *mut *mut dirent64,
+    choose: Chooser,
+    order: Order,
+) -> Answer {
+    let mut chosen: Vec<*mut dirent64> = Vec::new();
+    go_to(open, 0);
+    while let Some(entry) = next(open)? {
+        // SAFETY: all zeroes are a value.
+        let mut c: dirent64 = unsafe { std::mem::zeroed() };
+        fill(&entry, &mut c);
+        // SAFETY: the program's function, called with an entry.
+        if choose.is_some_and(|choose| unsafe { choose(&c) } == 0) {
+            continue;
+        }
+        let len = usize::from(c.d_reclen);
+        // SAFETY: memory of that length, into which a record of that length goes.
+        unsafe {
+            let memory = libc::malloc(len);
+            if memory.is_null() {
+                chosen
+                    .into_iter()
+                    .for_each(|entry| libc::free(entry.cast()));
+                return Err(Errno::NOMEM);
+            }
+            std::ptr::copy_nonoverlapping((&raw const c).cast::<u8>(), memory.cast(), len);
+            chosen.push(memory.cast());
+        }
+    }
+    if let Some(order) = order {
+        chosen.sort_by(|left, right| {
+            let (mut left, mut right) = (left.cast_const(), right.cast_const());
+            // SAFETY: the program's function, called with two entries.
+            unsafe { order(&mut left, &mut right) }.cmp(&0)
+        });
+    }
+    // SAFETY: memory for all of them; the program's variable.
+    unsafe {
+        let memory = libc::malloc((chosen.len().max(1)) * size_of::<*mut dirent64>());
+        if memory.is_null() {
+            chosen
+                .into_iter()
+                .for_each(|entry| libc::free(entry.cast()));
+            return Err(Errno::NOMEM);
+        }
+        let memory = memory.cast::<*mut dirent64>();
+        std::ptr::copy_nonoverlapping(chosen.as_ptr(), memory, chosen.len());
+        *list = memory;
+    }
+    Ok(chosen.len() as i64)
+}
+
+macro_rules! scandir {
+    ($($name:ident $at:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            name: *const c_char, list: *mut *mut *mut dirent64, choose: Chooser, order: Order,
+        ) -> c_int {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            match unsafe { scan_path(libc::AT_FDCWD, name, list, choose, order) } {
+                Ok(count) => count,
+                Err(host) => real!($name(
+                    host.pointer(name) => *const c_char, list => *mut *mut *mut dirent64,
+                    choose => Chooser, order => Order
+                ) -> c_int),
+            }
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $at(
+            directory: c_int, name: *const c_char, list: *mut *mut *mut dirent64,
+            choose: Chooser, order: Order,
+        ) -> c_int {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            match unsafe { scan_path(directory, name, list, choose, order) } {
+                Ok(count) => count,
+                Err(host) => real!($at(
+                    directory => c_int, host.pointer(name) => *const c_char,
+                    list => *mut *mut *mut dirent64, choose => Chooser, order => Order
+                ) -> c_int),
+            }
+        }
+    )*};
+}
+scandir!(scandir scandirat scandir64 scandirat64);
+
+unsafe fn scan_path(
+    directory: c_int,
+    name: *const c_char,
+    list: *mut *mut *mut dirent64,
+    choose: Chooser,
+    order: Order,
+) -> Result<c_int, path::HostPath> {
+    use crate::answer::ToC;
+    // SAFETY: as for this function.
+    let spot = match unsafe { path::find(directory, name) } {
+        Place::Volume(spot) => spot,
+        Place::Host(host) => return Err(host),
+    };
+    let open = super::open::open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0);
+    // SAFETY: as for this function.
+    let scanned = open.and_then(|open| unsafe { scan(&open, list, choose, order) });
+    Ok(scanned.to_c() as c_int)
+}
+
+// ------------------------------------------------------------------------ glob
+
+const GLOB_ALTDIRFUNC: c_int = 1 << 9;
+
+/// `glob_t` of glibc, whose last five fields are the functions that it reads directories with.
+#[repr(C)]
+struct GlobC {
+    paths: size_t,
+    list: *mut *mut c_char,
+    offset: size_t,
+    flags: c_int,
+    close: *const c_void,
+    read: *const c_void,
+    open: *const c_void,
+    lstat: *const c_void,
+    stat: *const c_void,
+}
+
+macro_rules! glob {
+    ($($name:ident)*) => {$(
+        /// The C library's own, which is told to read directories by our functions.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            pattern: *const c_char, flags: c_int, failed: *const c_void, result: *mut c_void,
+        ) -> c_int {
+            let hand_on = |flags: c_int| real!($name(
+                pattern => *const c_char, flags => c_int, failed => *const c_void,
+                result => *mut c_void
+            ) -> c_int);
+            if crate::volume::settings().is_none() || flags & GLOB_ALTDIRFUNC != 0 {
+                return hand_on(flags);
+            }
+            let glob = result.cast::<GlobC>();
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe {
+                (*glob).close = closedir as *const c_void;
+                (*glob).read = readdir64 as *const c_void;
+                (*glob).open = opendir as *const c_void;
+                (*glob).lstat = super::attributes::lstat as *const c_void;
+                (*glob).stat = super::attributes::stat as *const c_void;
+            }
+            let answer = hand_on(flags | GLOB_ALTDIRFUNC);
+            // SAFETY: as above. `globfree` doesn't look at it.
+            unsafe { (*glob).flags &= !GLOB_ALTDIRFUNC };
+            answer
+        }
+    )*};
+}
+glob!(glob glob64);
+
+// ------------------------------------------------------------------------ ftw
+
+/// Functions that walk over a tree inside the C library, where nothing comes here.
+macro_rules! refused {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $failed:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char $(, $argument: $type)*) -> $result {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            match unsafe { path::find(libc::AT_FDCWD, path) } {
+                Place::Volume(_) => {
+                    crate::message::say_once!(
+                        "{} in a volume is not supported: ENOTSUP", stringify!($name)
+                    );
+                    set_errno(Errno::OPNOTSUPP);
+                    $failed
+                }
+                Place::Host(host) => real!($name(
+                    host.pointer(path) => *const c_char $(, $argument => $type)*
+                ) -> $result),
+            }
+        }
+    )*};
+}
+refused! {
+    ftw(visit: *const c_void, descriptors: c_int) -> c_int = -1;
+    ftw64(visit: *const c_void, descriptors: c_int) -> c_int = -1;
+    nftw(visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int = -1;
+    nftw64(visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int = -1;
+}

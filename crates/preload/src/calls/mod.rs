@@ -1,0 +1,90 @@
+//! The functions that programs call, by subject. Each asks whether its descriptor or path is the
+//! volume's, and if not, hands on to the C library's function of the same name.
+//!
+//! Names of one line in the tables are one function under several names: `…64` (the same on
+//! machines of 64 bits), `__…_chk` (with a check that the compiler asks for), `__xstat` and the like
+//! (of old programs).
+
+mod attributes;
+mod copies;
+mod data;
+mod directories;
+mod locks;
+mod maps;
+mod names;
+mod numbers;
+mod open;
+mod space;
+mod streams;
+mod working;
+mod xattrs;
+
+/// Functions whose first argument is a descriptor: `ours` gets the open file instead.
+macro_rules! of_descriptor {
+    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_descriptor!(@ $name $arguments $result, $ours);)+)*
+    };
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $name(fd: libc::c_int $(, $argument: $type)*) -> $result {
+            match $crate::descriptors::get(fd) {
+                // SAFETY: the program vouches for its arguments, as to the C library.
+                Some(open) => $crate::answer::ToC::to_c(unsafe { $ours(&open $(, $argument)*) }) as $result,
+                None => $crate::real::real!($name(fd => libc::c_int $(, $argument => $type)*) -> $result),
+            }
+        }
+    };
+}
+use of_descriptor;
+
+/// Functions whose first argument is a path: `ours` gets the place in the volume instead.
+macro_rules! of_path {
+    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path!(@ $name $arguments $result, $ours);)+)*
+    };
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $name(path: *const libc::c_char $(, $argument: $type)*) -> $result {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            match unsafe { $crate::path::find(libc::AT_FDCWD, path) } {
+                $crate::path::Place::Volume(spot) => {
+                    // SAFETY: as above.
+                    $crate::answer::ToC::to_c(unsafe { $ours(&spot $(, $argument)*) }) as $result
+                }
+                $crate::path::Place::Host(host) => {
+                    let path = host.pointer(path);
+                    $crate::real::real!($name(path => *const libc::c_char $(, $argument => $type)*) -> $result)
+                }
+            }
+        }
+    };
+}
+use of_path;
+
+/// Functions whose first arguments are the descriptor of a directory and a path.
+macro_rules! of_path_at {
+    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours);)+)*
+    };
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $name(
+            directory: libc::c_int, path: *const libc::c_char $(, $argument: $type)*
+        ) -> $result {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            match unsafe { $crate::path::find(directory, path) } {
+                $crate::path::Place::Volume(spot) => {
+                    // SAFETY: as above.
+                    $crate::answer::ToC::to_c(unsafe { $ours(&spot $(, $argument)*) }) as $result
+                }
+                $crate::path::Place::Host(host) => {
+                    let path = host.pointer(path);
+                    $crate::real::real!(
+                        $name(directory => libc::c_int, path => *const libc::c_char $(, $argument => $type)*) -> $result
+                    )
+                }
+            }
+        }
+    };
+}
+use of_path_at;

@@ -1,0 +1,204 @@
+//! Descriptors as numbers: close, dup, fcntl, ioctl.
+//!
+//! A child of vfork shares this memory, but not the descriptors: there the kernel alone acts.
+
+use crate::answer::{Answer, ToC, errno, set_errno};
+use crate::descriptors::{self, Open};
+use crate::message::say_once;
+use crate::real::real;
+use adit::{Errno, FileKind};
+use libc::{c_int, c_long, c_uint, c_ulong};
+
+/// Is it the process that the table belongs to? Not after vfork, in the child.
+fn is_ours() -> bool {
+    static OWNER: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
+    static FORKS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    use std::sync::atomic::Ordering::Relaxed;
+    // SAFETY: no preconditions.
+    let process = unsafe { libc::getpid() };
+    // A child of fork has a table of its own.
+    let forks = adit_base::fork::generation();
+    if OWNER.load(Relaxed) == 0 || FORKS.swap(forks, Relaxed) != forks {
+        OWNER.store(process, Relaxed);
+    }
+    OWNER.load(Relaxed) == process
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if descriptors::get(fd).is_some() {
+        if is_ours() {
+            drop(descriptors::take(fd));
+        }
+    } else if adit_base::fork::is_registered(fd) && is_ours() {
+        // The volume's own: a program that closes all numbers closes what it knows.
+        set_errno(Errno::BADF);
+        return -1;
+    }
+    real!(close(fd => c_int) -> c_int)
+}
+
+fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOSE_RANGE_CLOEXEC: c_int = 4;
+    let close = |first: c_uint, last: c_uint| real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
+    if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || !is_ours() {
+        return close(first, last);
+    }
+    let bound = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
+    for fd in descriptors::in_range(bound(first), bound(last)) {
+        drop(descriptors::take(fd));
+    }
+    let mut from = first;
+    let mut kept = adit_base::fork::registered();
+    kept.sort_unstable();
+    for fd in kept.into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
+        if (from..=last).contains(&fd) {
+            if fd > from && close(from, fd - 1) != 0 {
+                return -1;
+            }
+            from = fd + 1;
+        }
+    }
+    if from > last { 0 } else { close(from, last) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    close_numbers(first, last, flags)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    close_numbers(first.max(0) as c_uint, c_uint::MAX, 0);
+}
+
+/// Lets the kernel duplicate a number; puts the same file behind the new one.
+fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
+    let open = descriptors::get(old).map(|open| open.clone());
+    let new = duplicate();
+    if let (Some(open), 0..) = (open, new)
+        && is_ours()
+        && let Err(error) = descriptors::put(new, open)
+    {
+        real!(close(new => c_int) -> c_int);
+        return Answer::<c_int>::Err(error).to_c() as c_int;
+    }
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    duplicated(fd, || real!(dup(fd => c_int) -> c_int))
+}
+
+/// What stood behind the new number goes first.
+fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
+    if old == new {
+        return duplicate();
+    }
+    if adit_base::fork::is_registered(new) && is_ours() {
+        say_once!("the program needs descriptor {new}, which the volume has: EBUSY");
+        set_errno(Errno::BUSY);
+        return -1;
+    }
+    // SAFETY: no preconditions.
+    let is_open = unsafe { libc::fcntl(old, libc::F_GETFD) } >= 0;
+    if is_open && is_ours() {
+        drop(descriptors::take(new));
+    }
+    duplicated(old, duplicate)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    replaced(
+        old,
+        new,
+        || real!(dup2(old => c_int, new => c_int) -> c_int),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
+    replaced(
+        old,
+        new,
+        || real!(dup2(old => c_int, new => c_int) -> c_int),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    let duplicate = || real!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);
+    replaced(old, new, duplicate)
+}
+
+macro_rules! fcntl {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
+            let hand_on = || real!($name(fd => c_int, command => c_int, argument => c_long) -> c_int);
+            match descriptors::get(fd) {
+                // SAFETY: the program vouches for its arguments, as to the C library.
+                Some(open) => unsafe { control(fd, &open, command, argument, hand_on) },
+                None => hand_on(),
+            }
+        }
+    )*};
+}
+fcntl!(fcntl fcntl64 __fcntl);
+
+unsafe fn control(
+    fd: c_int,
+    open: &Open,
+    command: c_int,
+    argument: c_long,
+    hand_on: impl FnOnce() -> c_int,
+) -> c_int {
+    const F_GET_RW_HINT: c_int = 1024 + 11;
+    const F_SET_FILE_RW_HINT: c_int = 1024 + 14;
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, hand_on),
+        libc::F_GETFD | libc::F_SETFD => hand_on(),
+        libc::F_GETFL => open.flags(),
+        libc::F_SETFL => open.set_flags(argument as c_int).to_c() as c_int,
+        libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW
+        | libc::F_OFD_GETLK => {
+            // SAFETY: these commands have the address of a lock as their argument.
+            unsafe { super::locks::control(open, command, argument as *mut libc::flock) }.to_c()
+                as c_int
+        }
+        F_GET_RW_HINT..=F_SET_FILE_RW_HINT => 0,
+        _ => Answer::<c_int>::Err(Errno::INVAL).to_c() as c_int,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+    let Some(open) = descriptors::get(fd) else {
+        return real!(ioctl(fd => c_int, request => c_ulong, argument => c_long) -> c_int);
+    };
+    let answer = match request {
+        libc::FIOCLEX | libc::FIONCLEX => {
+            return real!(ioctl(fd => c_int, request => c_ulong, argument => c_long) -> c_int);
+        }
+        libc::FIONREAD if open.kind == FileKind::File => unread(&open).map(|count| {
+            // SAFETY: the argument of this request is the address of an int.
+            unsafe { *(argument as *mut c_int) = count };
+        }),
+        libc::FIONBIO => Ok(()),
+        _ if request as u32 == libc::FICLONE as u32 => Err(Errno::OPNOTSUPP),
+        _ => Err(Errno::NOTTY),
+    };
+    answer.to_c() as c_int
+}
+
+fn unread(open: &Open) -> Answer<c_int> {
+    let len = open.file.len().map_err(errno)?;
+    let left = len.saturating_sub(*open.position());
+    Ok(c_int::try_from(left).unwrap_or(c_int::MAX))
+}

@@ -1,0 +1,203 @@
+//! open and its relatives; close is in `numbers`.
+
+use crate::answer::{Answer, ToC, errno};
+use crate::descriptors::{self, Open};
+use crate::path::Spot;
+use crate::volume::volume;
+use adit::{Errno, FileKind};
+use adit_fs::{At, BlobId, OpenFlags};
+use libc::{c_char, c_int, mode_t};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{of_path, of_path_at};
+
+of_path! {
+    open | open64 | __open | __open64: (flags: c_int, mode: mode_t) -> c_int = open_spot;
+    __open_2 | __open64_2: (flags: c_int) -> c_int = open_plain;
+    creat | creat64: (mode: mode_t) -> c_int = create;
+}
+of_path_at! {
+    openat | openat64: (flags: c_int, mode: mode_t) -> c_int = open_spot;
+    __openat_2 | __openat64_2: (flags: c_int) -> c_int = open_plain;
+}
+
+/// The mode mask of the process; the top bit: not read yet.
+static UMASK: AtomicU32 = AtomicU32::new(1 << 31);
+
+/// What `umask` takes away from the mode of a new file.
+pub(crate) fn masked(mode: mode_t) -> u32 {
+    let mut mask = UMASK.load(Ordering::Relaxed);
+    if mask >> 31 != 0 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+        mask = line
+            .and_then(|text| u32::from_str_radix(text.trim(), 8).ok())
+            .unwrap_or(0o022);
+        UMASK.store(mask, Ordering::Relaxed);
+    }
+    mode & 0o7777 & !mask
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
+    UMASK.store(mask & 0o777, Ordering::Relaxed);
+    crate::real::real!(umask(mask => mode_t) -> mode_t)
+}
+
+/// Flags that the file system knows. The rest of those that Linux has changes nothing here.
+fn known(flags: c_int) -> OpenFlags {
+    // Appending is done here, where F_SETFL may change it.
+    OpenFlags::from_bits_truncate((flags & !libc::O_APPEND) as u32)
+}
+
+/// Opens what is there; the caller puts it behind a number.
+pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
+    let mode = if flags & libc::O_CREAT != 0 {
+        masked(mode)
+    } else {
+        0
+    };
+    let volume = volume()?;
+    let file = volume.open_at(at, known(flags), mode).map_err(errno)?;
+    let kind = file.metadata().map_err(errno)?.kind();
+    if flags & libc::O_PATH == 0
+        && !matches!(kind, FileKind::File | FileKind::Directory | FileKind::Blob)
+    {
+        return Err(Errno::NXIO);
+    }
+    Ok(Arc::new(Open::new(file, kind, flags, shown.to_vec())))
+}
+
+/// A file without a name, in the directory of the place.
+fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(Errno::INVAL);
+    }
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let directory = open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0)?;
+    let id: BlobId = directory.id();
+    let volume = volume()?;
+    loop {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".adit-unnamed-{}-{count}", std::process::id());
+        let at = At::inside(crate::volume::credentials(), id, name.as_bytes());
+        let kept = flags & !libc::O_TMPFILE;
+        match open_at(at, &spot.shown, kept | libc::O_CREAT | libc::O_EXCL, mode) {
+            Err(Errno::EXIST) => continue,
+            Err(error) => return Err(error),
+            Ok(open) => {
+                volume.run(|fs| fs.unlink(at)).map_err(errno)?;
+                return Ok(open);
+            }
+        }
+    }
+}
+
+unsafe fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<c_int> {
+    let open = match flags & libc::O_TMPFILE == libc::O_TMPFILE {
+        true => unnamed(spot, flags, mode)?,
+        false => open_at(spot.at(), &spot.shown, flags, mode)?,
+    };
+    descriptors::install(open, flags & libc::O_CLOEXEC != 0)
+}
+
+unsafe fn open_plain(spot: &Spot, flags: c_int) -> Answer<c_int> {
+    // SAFETY: as for this function.
+    unsafe { open_spot(spot, flags, 0) }
+}
+
+unsafe fn create(spot: &Spot, mode: mode_t) -> Answer<c_int> {
+    // SAFETY: as for this function.
+    unsafe { open_spot(spot, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
+}
+
+// ------------------------------------------------------------------------ mkstemp, mkdtemp
+
+/// Tries names in place of the template's six X until `make` doesn't say EEXIST.
+///
+/// # Safety
+/// `template` is a writable C string.
+unsafe fn with_names<T>(
+    template: *mut c_char,
+    suffix: c_int,
+    mut make: impl FnMut(&Spot) -> Answer<T>,
+) -> Option<Answer<T>> {
+    // SAFETY: promised by the caller.
+    let text = unsafe { crate::real::text(template) };
+    // SAFETY: as above.
+    let crate::path::Place::Volume(_) = (unsafe { crate::path::find(libc::AT_FDCWD, template) })
+    else {
+        return None;
+    };
+    let len = text.len();
+    let begin = usize::try_from(suffix)
+        .ok()
+        .and_then(|suffix| len.checked_sub(suffix + 6));
+    let Some(begin) = begin.filter(|begin| text[*begin..][..6] == *b"XXXXXX") else {
+        return Some(Err(Errno::INVAL));
+    };
+    const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    for _ in 0..10_000 {
+        let mut random = [0u8; 6];
+        // SAFETY: fills six bytes.
+        unsafe { libc::getrandom(random.as_mut_ptr().cast(), 6, 0) };
+        for (at, byte) in random.iter().enumerate() {
+            let letter = LETTERS[usize::from(*byte) % LETTERS.len()];
+            // SAFETY: one of the six X.
+            unsafe { *template.add(begin + at) = letter as c_char };
+        }
+        // SAFETY: as above.
+        let place = unsafe { crate::path::find(libc::AT_FDCWD, template) };
+        let crate::path::Place::Volume(spot) = place else {
+            return Some(Err(Errno::INVAL));
+        };
+        match make(&spot) {
+            Err(Errno::EXIST) => {}
+            made => return Some(made),
+        }
+    }
+    Some(Err(Errno::EXIST))
+}
+
+unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int> {
+    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    // SAFETY: as for this function.
+    let made = unsafe { with_names(template, suffix, |spot| open_spot(spot, flags, 0o600)) };
+    made.map(|made| made.to_c() as c_int)
+}
+
+macro_rules! temporary {
+    ($($name:ident($($argument:ident),*) = $suffix:expr, $flags:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe { make_file(template, $suffix, $flags) }.unwrap_or_else(|| {
+                crate::real::real!($name(template => *mut c_char $(, $argument => c_int)*) -> c_int)
+            })
+        }
+    )*};
+}
+temporary! {
+    mkstemp() = 0, 0;
+    mkstemp64() = 0, 0;
+    mkostemp(flags) = 0, flags;
+    mkostemp64(flags) = 0, flags;
+    mkstemps(suffix) = suffix, 0;
+    mkstemps64(suffix) = suffix, 0;
+    mkostemps(suffix, flags) = suffix, flags;
+    mkostemps64(suffix, flags) = suffix, flags;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
+    let make = |spot: &Spot| {
+        let volume = volume()?;
+        volume.run(|fs| fs.mkdir(spot.at(), 0o700)).map_err(errno)
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { with_names(template, 0, make) } {
+        Some(made) => crate::answer::pointer(made.map(|_| template)),
+        None => crate::real::real!(mkdtemp(template => *mut c_char) -> *mut c_char),
+    }
+}

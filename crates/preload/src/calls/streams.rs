@@ -1,0 +1,215 @@
+//! C's streams: fopen, fdopen, freopen, fileno.
+//!
+//! The C library makes the stream (`fopencookie`) and keeps its buffer; its reads and writes come
+//! here. A table knows which number a stream has, since the C library's own `fileno` doesn't.
+
+use crate::answer::{Answer, pointer, set_errno};
+use crate::descriptors;
+use crate::path::{self, HostPath, Place};
+use crate::real::{real, text};
+use adit::Errno;
+use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+/// Behind a stream.
+struct Cookie {
+    fd: c_int,
+    stream: *mut FILE,
+}
+
+static NUMBERS: RwLock<Option<HashMap<usize, c_int>>> = RwLock::new(None);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// `cookie_io_functions_t`
+#[repr(C)]
+struct Functions {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+}
+
+unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: made by `opened`, alive until `close`.
+    let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
+    // SAFETY: the C library's buffer.
+    unsafe { libc::read(fd, buffer.cast(), len) }
+}
+
+unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, len: size_t) -> ssize_t {
+    // SAFETY: as for `read`.
+    let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
+    // SAFETY: the C library's buffer. It wants 0 for an error.
+    unsafe { libc::write(fd, buffer.cast(), len) }.max(0)
+}
+
+unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_int) -> c_int {
+    // SAFETY: as for `read`.
+    let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
+    // SAFETY: the C library's variable.
+    unsafe {
+        let to = libc::lseek(fd, *offset, whence);
+        if to < 0 {
+            return -1;
+        }
+        *offset = to;
+    }
+    0
+}
+
+unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+    // SAFETY: made by `opened`; the C library calls this once, at last.
+    let cookie = unsafe { Box::from_raw(cookie.cast::<Cookie>()) };
+    let mut numbers = NUMBERS.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(numbers) = numbers.as_mut()
+        && numbers.remove(&(cookie.stream as usize)).is_some()
+    {
+        COUNT.fetch_sub(1, Ordering::Release);
+    }
+    drop(numbers);
+    // SAFETY: the stream's own number.
+    unsafe { libc::close(cookie.fd) }
+}
+
+/// A stream over a number of the volume's.
+fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
+    let cookie = Box::into_raw(Box::new(Cookie {
+        fd,
+        stream: std::ptr::null_mut(),
+    }));
+    let functions = Functions {
+        read,
+        write,
+        seek,
+        close,
+    };
+    // SAFETY: a cookie that lives until `close`; the program's mode.
+    let stream = unsafe { fopencookie(cookie.cast(), mode, functions) };
+    if stream.is_null() {
+        // SAFETY: made above, and nobody has it.
+        drop(unsafe { Box::from_raw(cookie) });
+        return Err(Errno::last());
+    }
+    // SAFETY: as above; nobody closes the stream yet.
+    unsafe { (*cookie).stream = stream };
+    let mut numbers = NUMBERS.write().unwrap_or_else(PoisonError::into_inner);
+    numbers.get_or_insert_default().insert(stream as usize, fd);
+    COUNT.fetch_add(1, Ordering::Release);
+    Ok(stream)
+}
+
+/// The flags of `open` for a mode of `fopen`.
+fn flags(mode: &[u8]) -> Answer<c_int> {
+    let (first, rest) = mode.split_first().ok_or(Errno::INVAL)?;
+    let rest = rest.split(|byte| *byte == b',').next().unwrap_or(&[]);
+    let both = rest.contains(&b'+');
+    let access = |alone| if both { libc::O_RDWR } else { alone };
+    let mut flags = match first {
+        b'r' => access(libc::O_RDONLY),
+        b'w' => access(libc::O_WRONLY) | libc::O_CREAT | libc::O_TRUNC,
+        b'a' => access(libc::O_WRONLY) | libc::O_CREAT | libc::O_APPEND,
+        _ => return Err(Errno::INVAL),
+    };
+    for (letter, flag) in [(b'x', libc::O_EXCL), (b'e', libc::O_CLOEXEC)] {
+        if rest.contains(&letter) {
+            flags |= flag;
+        }
+    }
+    Ok(flags)
+}
+
+unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FILE, HostPath> {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let (place, letters) = unsafe { (path::find(libc::AT_FDCWD, name), text(mode)) };
+    let spot = match place {
+        Place::Volume(spot) => spot,
+        Place::Host(host) => return Err(host),
+    };
+    let open = || {
+        let flags = flags(letters)?;
+        let open = super::open::open_at(spot.at(), &spot.shown, flags, 0o666)?;
+        let fd = descriptors::install(open, flags & libc::O_CLOEXEC != 0)?;
+        opened(fd, mode).inspect_err(|_| {
+            // SAFETY: made above.
+            unsafe { libc::close(fd) };
+        })
+    };
+    Ok(pointer(open()))
+}
+
+macro_rules! fopen {
+    ($($name:ident $again:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(name: *const c_char, mode: *const c_char) -> *mut FILE {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe { open_path(name, mode) }.unwrap_or_else(|host| real!($name(
+                host.pointer(name) => *const c_char, mode => *const c_char
+            ) -> *mut FILE))
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $again(
+            name: *const c_char, mode: *const c_char, stream: *mut FILE,
+        ) -> *mut FILE {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            let inside = !name.is_null()
+                && matches!(unsafe { path::find(libc::AT_FDCWD, name) }, Place::Volume(_));
+            if inside {
+                crate::message::say_once!(
+                    "{} of a file in a volume is not supported: ENOTSUP", stringify!($again)
+                );
+                set_errno(Errno::OPNOTSUPP);
+                return std::ptr::null_mut();
+            }
+            real!($again(
+                name => *const c_char, mode => *const c_char, stream => *mut FILE
+            ) -> *mut FILE)
+        }
+    )*};
+}
+fopen!(fopen freopen fopen64 freopen64);
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    let Some(open) = descriptors::get(fd) else {
+        return real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
+    };
+    let check = || {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        let wanted = flags(unsafe { text(mode) })?;
+        let access = wanted & libc::O_ACCMODE;
+        let reads = access != libc::O_WRONLY;
+        let writes = access != libc::O_RDONLY;
+        if reads && !open.is_readable() || writes && !open.is_writable() {
+            return Err(Errno::INVAL);
+        }
+        if wanted & libc::O_APPEND != 0 {
+            open.set_flags(open.flags() | libc::O_APPEND)?;
+        }
+        opened(fd, mode)
+    };
+    pointer(check())
+}
+
+macro_rules! fileno {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(stream: *mut FILE) -> c_int {
+            if COUNT.load(Ordering::Acquire) > 0 {
+                let numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+                let known = numbers.as_ref().and_then(|numbers| numbers.get(&(stream as usize)));
+                if let Some(fd) = known {
+                    return *fd;
+                }
+            }
+            real!($name(stream => *mut FILE) -> c_int)
+        }
+    )*};
+}
+fileno!(fileno fileno_unlocked);

@@ -1,0 +1,226 @@
+//! The working directory, and real paths.
+
+use crate::answer::{Answer, ToC, errno, pointer, set_errno};
+use crate::descriptors;
+use crate::path::{self, Place, Spot};
+use crate::real::{real, text};
+use crate::volume::{settings, volume};
+use adit::{Errno, FileKind};
+use adit_fs::Follow;
+use libc::{c_char, c_int, size_t};
+use std::ffi::CString;
+
+/// As many symbolic links as the kernel follows.
+const LINKS_MAX: usize = 40;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { path::find(libc::AT_FDCWD, name) } {
+        Place::Volume(spot) => go_to(&spot).to_c() as c_int,
+        Place::Host(host) => {
+            let done = real!(chdir(host.pointer(name) => *const c_char) -> c_int);
+            if done == 0 {
+                path::leave();
+            }
+            done
+        }
+    }
+}
+
+fn go_to(spot: &Spot) -> Answer<()> {
+    let directory = super::open::open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0)?;
+    let shown = canonical(&spot.shown)?;
+    path::enter(directory, shown)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
+    match descriptors::get(fd) {
+        Some(open) => {
+            let entered = canonical(&open.shown).and_then(|shown| path::enter(open.clone(), shown));
+            entered.to_c() as c_int
+        }
+        None => {
+            let done = real!(fchdir(fd => c_int) -> c_int);
+            if done == 0 {
+                path::leave();
+            }
+            done
+        }
+    }
+}
+
+/// Text for the program: into its buffer, or into memory of `malloc`.
+unsafe fn give(text: &[u8], buffer: *mut c_char, room: size_t) -> Answer<*mut c_char> {
+    let text = CString::new(text).map_err(|_| Errno::INVAL)?;
+    let bytes = text.as_bytes_with_nul();
+    if !buffer.is_null() || room > 0 {
+        if room == 0 {
+            return Err(Errno::INVAL);
+        }
+        if bytes.len() > room {
+            return Err(Errno::RANGE);
+        }
+    }
+    // SAFETY: memory for the whole text: the program's buffer, or made here.
+    unsafe {
+        let to = match buffer.is_null() {
+            true => libc::malloc(room.max(bytes.len())).cast(),
+            false => buffer,
+        };
+        if to.is_null() {
+            return Err(Errno::NOMEM);
+        }
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), to, bytes.len());
+        Ok(to)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
+    match path::working_directory() {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        Some(shown) => pointer(unsafe { give(&shown, buffer, room) }),
+        None => real!(getcwd(buffer => *mut c_char, room => size_t) -> *mut c_char),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_t) -> *mut c_char {
+    if room > size {
+        std::process::abort();
+    }
+    // SAFETY: as for this function.
+    unsafe { getcwd(buffer, room) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
+    match path::working_directory() {
+        // SAFETY: into memory of its own.
+        Some(shown) => pointer(unsafe { give(&shown, std::ptr::null_mut(), 0) }),
+        None => real!(get_current_dir_name() -> *mut c_char),
+    }
+}
+
+/// Without symbolic links, of an absolute path as the program sees it. It must exist.
+fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
+    let prefix = &*settings().ok_or(Errno::NXIO)?.prefix;
+    let mut left: Vec<u8> = shown.to_vec();
+    let mut links = 0;
+    'again: loop {
+        let rest = left.strip_prefix(prefix).ok_or(Errno::XDEV)?.to_vec();
+        let mut done: Vec<u8> = prefix.to_vec();
+        let components: Vec<&[u8]> = rest
+            .split(|byte| *byte == b'/')
+            .filter(|name| !name.is_empty())
+            .collect();
+        for (at, component) in components.iter().enumerate() {
+            match *component {
+                b"." => continue,
+                b".." => {
+                    if done.len() > prefix.len() {
+                        let slash = done.iter().rposition(|byte| *byte == b'/');
+                        done.truncate(slash.unwrap_or(0));
+                    }
+                    continue;
+                }
+                name => {
+                    done.push(b'/');
+                    done.extend_from_slice(name);
+                }
+            }
+            let name = CString::new(done.clone()).map_err(|_| Errno::INVAL)?;
+            // SAFETY: a C string.
+            let Place::Volume(spot) = (unsafe { path::find(libc::AT_FDCWD, name.as_ptr()) }) else {
+                return Err(Errno::XDEV);
+            };
+            let found = volume()?
+                .run(|fs| fs.stat(spot.at(), Follow::No))
+                .map_err(errno)?;
+            if found.kind != FileKind::Symlink {
+                if found.kind != FileKind::Directory && at + 1 < components.len() {
+                    return Err(Errno::NOTDIR);
+                }
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(Errno::LOOP);
+            }
+            let target = super::names::target(spot.at())?;
+            let behind = components[at + 1..].join(&b'/');
+            left = match target.starts_with(b"/") {
+                true => target,
+                false => {
+                    let slash = done.iter().rposition(|byte| *byte == b'/');
+                    done.truncate(slash.unwrap_or(0));
+                    [&done[..], b"/", &target].concat()
+                }
+            };
+            left.push(b'/');
+            left.extend_from_slice(&behind);
+            continue 'again;
+        }
+        return Ok(done);
+    }
+}
+
+unsafe fn real_path(name: *const c_char, buffer: *mut c_char) -> Option<*mut c_char> {
+    // SAFETY: as for this function.
+    let Place::Volume(spot) = (unsafe { path::find(libc::AT_FDCWD, name) }) else {
+        return None;
+    };
+    // By its text `..` is gone already; that matters only behind symbolic links.
+    let found = canonical(&spot.shown);
+    let room = if buffer.is_null() {
+        0
+    } else {
+        libc::PATH_MAX as usize
+    };
+    // SAFETY: as for this function.
+    Some(pointer(
+        found.and_then(|path| unsafe { give(&path, buffer, room) }),
+    ))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut c_char {
+    if name.is_null() {
+        set_errno(Errno::INVAL);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { real_path(name, buffer) }.unwrap_or_else(|| {
+        // SAFETY: as above.
+        let given = unsafe { text(name) };
+        let inside = path::working_directory().is_some() && !given.starts_with(b"/");
+        if inside {
+            // Out of the volume by `..`.
+            // SAFETY: as above.
+            if let Place::Host(host) = unsafe { path::find(libc::AT_FDCWD, name) } {
+                return real!(realpath(
+                    host.pointer(name) => *const c_char, buffer => *mut c_char
+                ) -> *mut c_char);
+            }
+        }
+        real!(realpath(name => *const c_char, buffer => *mut c_char) -> *mut c_char)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __realpath_chk(
+    name: *const c_char,
+    buffer: *mut c_char,
+    _size: size_t,
+) -> *mut c_char {
+    // SAFETY: as for this function.
+    unsafe { realpath(name, buffer) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn canonicalize_file_name(name: *const c_char) -> *mut c_char {
+    // SAFETY: as for this function.
+    unsafe { realpath(name, std::ptr::null_mut()) }
+}

@@ -1,0 +1,226 @@
+//! Descriptors of the volume's files: real ones of the kernel, and what stands behind each.
+//!
+//! The kernel's side is an `O_PATH` descriptor of `/dev/null`. So numbers, limits, dup, close-on-exec
+//! and passing work as ever, and a system call that goes past us reads and writes nothing: EBADF.
+//! Our side is a table from number to open file.
+//!
+//! Invariants: an entry is made after its number and goes before it, so no number that the kernel
+//! may give away again has one. Numbers made by dup share one [`Open`], its position and flags.
+//! Looking one up takes no lock.
+
+use crate::answer::{Answer, errno};
+use crate::real::real;
+use adit::{Errno, File, FileKind};
+use adit_fs::{BlobId, DirEntry};
+use arc_swap::{ArcSwapOption, Guard};
+use libc::c_int;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What `open` made, and all its duplicates share.
+pub(crate) struct Open {
+    pub(crate) file: File,
+    pub(crate) kind: FileKind,
+    /// As `F_GETFL` tells them: the access mode and the flags that stay.
+    flags: AtomicI32,
+    position: Mutex<u64>,
+    /// Of a directory.
+    listing: Mutex<Listing>,
+    /// The path by which it was opened, as the program sees it.
+    pub(crate) shown: Vec<u8>,
+    /// May it hold locks of the process?
+    pub(crate) is_locked: AtomicBool,
+}
+
+/// How far a directory was read.
+#[derive(Default)]
+pub(crate) struct Listing {
+    /// Entries that were fetched but not given away.
+    pub(crate) batch: std::collections::VecDeque<DirEntry>,
+    /// Of the last entry that was given away; 0: none yet.
+    pub(crate) cookie: u64,
+}
+
+/// Flags of `open` that `F_GETFL` tells.
+const STATUS_FLAGS: c_int = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_DIRECT
+    | libc::O_DSYNC
+    | libc::O_SYNC
+    | libc::O_NOATIME
+    | libc::O_PATH
+    | libc::O_DIRECTORY
+    | libc::O_ASYNC;
+/// Those that `F_SETFL` changes.
+const CHANGEABLE: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_ASYNC;
+
+impl Open {
+    pub(crate) fn new(file: File, kind: FileKind, flags: c_int, shown: Vec<u8>) -> Open {
+        Open {
+            file,
+            kind,
+            flags: AtomicI32::new(flags & STATUS_FLAGS),
+            position: Mutex::new(0),
+            listing: Mutex::default(),
+            shown,
+            is_locked: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn id(&self) -> BlobId {
+        self.file.id()
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> c_int {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_flags(&self, flags: c_int) -> Answer<()> {
+        let changed = (self.flags() ^ flags) & libc::O_DIRECT;
+        if changed != 0 {
+            // The file system decides it when the file is opened.
+            return Err(Errno::INVAL);
+        }
+        let kept = self.flags() & !CHANGEABLE;
+        (self.flags).store(kept | (flags & CHANGEABLE), Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        let flags = self.flags();
+        flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_WRONLY
+    }
+
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        let flags = self.flags();
+        flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    #[inline]
+    pub(crate) fn position(&self) -> MutexGuard<'_, u64> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn listing(&self) -> MutexGuard<'_, Listing> {
+        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 1024;
+
+type Entry = ArcSwapOption<Open>;
+static TABLE: [OnceLock<Box<[Entry]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+/// Entries that are taken. While there are none, no number is looked up.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+fn entry(fd: c_int) -> Option<&'static Entry> {
+    let number = usize::try_from(fd).ok()?;
+    let chunk = TABLE.get(number / CHUNK)?.get()?;
+    Some(&chunk[number % CHUNK])
+}
+
+/// The open file behind a number, for the time of a call.
+pub(crate) struct Held(Guard<Option<Arc<Open>>>);
+
+impl Deref for Held {
+    type Target = Arc<Open>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Open> {
+        self.0.as_ref().expect("made of a taken entry only")
+    }
+}
+
+/// What stands behind a descriptor; None: it is not the volume's.
+#[inline]
+pub(crate) fn get(fd: c_int) -> Option<Held> {
+    if TAKEN.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let held = entry(fd)?.load();
+    held.is_some().then_some(Held(held))
+}
+
+/// Puts it behind a number that the caller got from the kernel.
+pub(crate) fn put(fd: c_int, open: Arc<Open>) -> Answer<()> {
+    let chunk = usize::try_from(fd)
+        .ok()
+        .and_then(|fd| TABLE.get(fd / CHUNK));
+    let chunk = chunk.ok_or(Errno::MFILE)?;
+    let empty = || (0..CHUNK).map(|_| Entry::empty()).collect();
+    let entry = &chunk.get_or_init(empty)[fd as usize % CHUNK];
+    TAKEN.fetch_add(1, Ordering::Relaxed);
+    if entry.swap(Some(open)).is_some() {
+        TAKEN.fetch_sub(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Takes away what stands behind a number. The caller closes the number afterwards.
+pub(crate) fn take(fd: c_int) -> Option<Arc<Open>> {
+    get(fd)?;
+    let open = entry(fd)?.swap(None)?;
+    TAKEN.fetch_sub(1, Ordering::Relaxed);
+    if open.is_locked.load(Ordering::Relaxed) {
+        // Closing any descriptor of a file releases the process's locks on it, says POSIX.
+        let _ = open.file.release_locks(u64::from(std::process::id()));
+    }
+    Some(open)
+}
+
+/// Gets a number from the kernel and puts the open file behind it.
+pub(crate) fn install(open: Arc<Open>, close_on_exec: bool) -> Answer<c_int> {
+    let flags = libc::O_PATH | if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    let name = c"/dev/null".as_ptr();
+    let fd = real!(open(name => *const libc::c_char, flags => c_int, 0 => libc::mode_t) -> c_int);
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    match put(fd, open) {
+        Ok(()) => Ok(fd),
+        Err(error) => {
+            real!(close(fd => c_int) -> c_int);
+            Err(error)
+        }
+    }
+}
+
+/// Numbers of the volume's files in a range.
+pub(crate) fn in_range(first: c_int, last: c_int) -> Vec<c_int> {
+    let chunks = TABLE.iter().enumerate();
+    let taken = chunks.filter_map(|(at, chunk)| Some((at, chunk.get()?)));
+    let numbers = taken.flat_map(|(at, chunk)| {
+        let entries = chunk.iter().enumerate();
+        entries
+            .filter(|(_, entry)| entry.load().is_some())
+            .map(move |(within, _)| (at * CHUNK + within) as c_int)
+    });
+    numbers.filter(|fd| (first..=last).contains(fd)).collect()
+}
+
+/// Takes away everything, at the end of the process.
+pub(crate) fn close_all() {
+    for fd in in_range(0, c_int::MAX) {
+        drop(take(fd));
+    }
+}
+
+/// Fetches entries of a directory, `.` and `..` among them, behind the last one given away.
+pub(crate) fn fetch(open: &Open, listing: &mut Listing) -> Answer<()> {
+    /// Names at once, in bytes.
+    const BATCH_BYTES: usize = 32 * 1024;
+    let mut entries = Vec::new();
+    let (volume, cookie) = (crate::volume::volume()?, listing.cookie);
+    let directory = open.file.descriptor();
+    volume
+        .run(|fs| fs.read_directory(directory, cookie, BATCH_BYTES, &mut entries))
+        .map_err(errno)?;
+    listing.batch = entries.into();
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! `libadit_preload.so`: a volume inside programs that know nothing of it.
+//!
+//! The library has functions with the names of the C library's. The loader puts it first
+//! (`LD_PRELOAD`, by `adit run`), so a program's calls come here. What concerns the volume is done
+//! by the crate `adit`, in the program's own process; everything else goes on to the C library
+//! ([`real`]).
+//!
+//! ```text
+//! program ─► calls ─┬─ the path or descriptor is the volume's ─► adit::File, adit_fs::Fs
+//!                   └─ any other ─► the C library
+//! ```
+//! - [`volume`]: which one, opened when first needed
+//! - [`path`]: which paths are the volume's; the working directory
+//! - [`descriptors`]: numbers of the kernel with our open files behind them
+//! - `calls`: the functions, by subject
+//!
+//! Adit's own system calls mostly don't pass through here; those that do (Rust's standard library
+//! calls `open` and `read`, too) name no path and no descriptor of the volume, and pass on.
+//! docs/programs.md lists what programs can do.
+
+mod answer;
+mod calls;
+mod descriptors;
+mod message;
+mod path;
+mod real;
+mod volume;

@@ -1,0 +1,235 @@
+//! Which paths lead into the volume, and where in it they lead.
+//!
+//! The program sees the volume's root as a directory (`/adit`) that need not exist. A path is the
+//! volume's if it begins with that prefix, or begins in a directory of the volume: the working
+//! directory, or a descriptor. `..` above the volume's root leads out again, by the text of the
+//! path. Every other path goes to the C library as it is: a symbolic link of the host doesn't lead
+//! in, one of the volume doesn't lead out (see docs/programs.md).
+
+use crate::answer::Answer;
+use crate::descriptors::{self, Open};
+use crate::real::{real, text};
+use crate::volume::{credentials, settings};
+use adit::Errno;
+use adit_fs::{At, BlobId};
+use libc::{c_char, c_int};
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Where a path leads.
+pub(crate) enum Place {
+    /// To the host's file systems.
+    Host(HostPath),
+    /// Into the volume.
+    Volume(Spot),
+}
+
+/// A path for the C library.
+pub(crate) enum HostPath {
+    /// As the program gave it.
+    Given,
+    /// Out of the volume by `..`: the same, absolute.
+    Absolute(CString),
+}
+
+impl HostPath {
+    /// The text to hand on, of a path that was given so.
+    pub(crate) fn pointer(&self, given: *const c_char) -> *const c_char {
+        match self {
+            HostPath::Given => given,
+            HostPath::Absolute(path) => path.as_ptr(),
+        }
+    }
+}
+
+/// A path in the volume.
+pub(crate) struct Spot {
+    /// The directory in which it begins; None: the root.
+    start: Option<BlobId>,
+    path: Vec<u8>,
+    /// As the program sees it: absolute, normalized by its text.
+    pub(crate) shown: Vec<u8>,
+}
+
+impl Spot {
+    /// For the file system.
+    pub(crate) fn at(&self) -> At<'_> {
+        let at = match self.start {
+            Some(directory) => At::inside(credentials(), directory, &self.path),
+            None => At::root(credentials(), &self.path),
+        };
+        at.links_below(prefix())
+    }
+}
+
+/// The working directory, if it is in the volume.
+struct WorkingDirectory {
+    directory: Arc<Open>,
+    shown: Vec<u8>,
+}
+
+static WORKING_DIRECTORY: RwLock<Option<WorkingDirectory>> = RwLock::new(None);
+/// Is it in the volume? Read before the lock is taken.
+static IS_INSIDE: AtomicBool = AtomicBool::new(false);
+
+fn prefix() -> &'static [u8] {
+    settings().map_or(&[], |settings| &settings.prefix)
+}
+
+/// Without `.`, `..` and repeated slashes, by its text; without a slash at the end but in "/".
+pub(crate) fn normalized(path: &[u8]) -> Vec<u8> {
+    let mut components: Vec<&[u8]> = Vec::new();
+    for component in path.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." => _ = components.pop(),
+            name => components.push(name),
+        }
+    }
+    if path.first() != Some(&b'/') {
+        return components.join(&b'/');
+    }
+    let mut result = Vec::with_capacity(path.len());
+    for component in &components {
+        result.push(b'/');
+        result.extend_from_slice(component);
+    }
+    if result.is_empty() {
+        result.push(b'/');
+    }
+    result
+}
+
+/// What is behind the prefix, which ends at a component; None: another path.
+fn behind<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
+    let rest = path.strip_prefix(prefix)?;
+    (rest.is_empty() || rest[0] == b'/').then_some(rest)
+}
+
+/// Could its text be written in a shorter way?
+fn is_long_way(path: &[u8]) -> bool {
+    path.windows(2).any(|two| two == b"//" || two == b"/.")
+}
+
+/// Where does an absolute path lead?
+fn absolute(path: &[u8]) -> Place {
+    let prefix = prefix();
+    let host = || Place::Host(HostPath::Given);
+    if !is_long_way(path) {
+        return match behind(path, prefix) {
+            Some(rest) => spot(None, rest.to_vec(), path.to_vec()),
+            None => host(),
+        };
+    }
+    let shown = normalized(path);
+    match (behind(&shown, prefix), behind(path, prefix)) {
+        // The file system itself follows `..`, which may be behind a symbolic link.
+        (Some(_), Some(rest)) => spot(None, rest.to_vec(), shown),
+        (Some(rest), None) => spot(None, rest.to_vec(), shown.clone()),
+        (None, Some(_)) => out(shown),
+        (None, None) => host(),
+    }
+}
+
+fn spot(start: Option<BlobId>, mut path: Vec<u8>, shown: Vec<u8>) -> Place {
+    if start.is_none() && path.is_empty() {
+        path.push(b'/');
+    }
+    Place::Volume(Spot { start, path, shown })
+}
+
+fn out(shown: Vec<u8>) -> Place {
+    let path = CString::new(shown).expect("of a C string");
+    Place::Host(HostPath::Absolute(path))
+}
+
+/// Where does a path lead that begins in a directory of the volume?
+fn relative(directory: &Open, shown: &[u8], path: &[u8]) -> Place {
+    let joined = [shown, b"/", path].concat();
+    let joined = normalized(&joined);
+    match behind(&joined, prefix()) {
+        Some(_) => spot(Some(directory.id()), path.to_vec(), joined),
+        None => out(joined),
+    }
+}
+
+/// Where does the path lead, from the directory of the descriptor (`AT_FDCWD`: from the working
+/// directory)?
+///
+/// # Safety
+/// `path` is NULL or a C string.
+#[inline]
+pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
+    if settings().is_none() {
+        return Place::Host(HostPath::Given);
+    }
+    // SAFETY: promised by the caller.
+    let path = unsafe { text(path) };
+    if path.first() == Some(&b'/') {
+        return absolute(path);
+    }
+    if directory == libc::AT_FDCWD {
+        return from_working_directory(path);
+    }
+    match descriptors::get(directory) {
+        Some(open) => relative(&open, &open.shown, path),
+        None => Place::Host(HostPath::Given),
+    }
+}
+
+fn from_working_directory(path: &[u8]) -> Place {
+    if IS_INSIDE.load(Ordering::Acquire) {
+        let working = WORKING_DIRECTORY.read();
+        let working = working.unwrap_or_else(PoisonError::into_inner);
+        if let Some(WorkingDirectory { directory, shown }) = &*working {
+            return match path.is_empty() {
+                // ENOENT, from whoever is asked.
+                true => Place::Host(HostPath::Given),
+                false => relative(directory, shown, path),
+            };
+        }
+    }
+    // `tar -C / adit` is the volume, too. Other directories above the prefix are rare.
+    let first = path.split(|byte| *byte == b'/').next();
+    let of_prefix = prefix().split(|byte| *byte == b'/').nth(1);
+    if first.is_some() && first == of_prefix && host_directory_is_root() {
+        return absolute(&[b"/", path].concat());
+    }
+    Place::Host(HostPath::Given)
+}
+
+fn host_directory_is_root() -> bool {
+    let mut text = [0u8; 2];
+    let found = real!(getcwd(text.as_mut_ptr().cast() => *mut c_char, 2 => usize) -> *mut c_char);
+    !found.is_null()
+}
+
+/// The working directory's path in the volume, if it is there.
+pub(crate) fn working_directory() -> Option<Vec<u8>> {
+    if !IS_INSIDE.load(Ordering::Acquire) {
+        return None;
+    }
+    let working = WORKING_DIRECTORY.read();
+    let working = working.unwrap_or_else(PoisonError::into_inner);
+    working.as_ref().map(|working| working.shown.clone())
+}
+
+/// Goes to a directory of the volume.
+pub(crate) fn enter(directory: Arc<Open>, shown: Vec<u8>) -> Answer<()> {
+    if directory.kind != adit::FileKind::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    let working = WORKING_DIRECTORY.write();
+    *working.unwrap_or_else(PoisonError::into_inner) = Some(WorkingDirectory { directory, shown });
+    IS_INSIDE.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// The working directory is the host's again.
+pub(crate) fn leave() {
+    if IS_INSIDE.swap(false, Ordering::AcqRel) {
+        let working = WORKING_DIRECTORY.write();
+        *working.unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}

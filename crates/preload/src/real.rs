@@ -1,0 +1,66 @@
+//! The C library's own functions: what the program would have called without us.
+//!
+//! Each is looked up behind us in the order of libraries, once.
+
+use libc::{c_char, c_void};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The address of a function behind us; NULL if no library has it.
+pub(crate) fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = found.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: a C string.
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    found.store(address, Ordering::Relaxed);
+    address
+}
+
+/// Ends the program: it calls a function that no library of it has.
+#[cold]
+pub(crate) fn missing(name: &CStr) -> ! {
+    crate::message::say(format_args!(
+        "no library has the function {}",
+        name.to_string_lossy()
+    ));
+    std::process::abort()
+}
+
+/// Calls the C library's function of this name. Its types are those of the call.
+macro_rules! real {
+    ($name:ident($($argument:expr => $type:ty),* $(,)?) -> $result:ty) => {{
+        static FOUND: std::sync::atomic::AtomicPtr<libc::c_void> =
+            std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+        const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
+            concat!(stringify!($name), "\0").as_bytes(),
+        ) {
+            Ok(name) => name,
+            Err(_) => panic!("a name has no zeroes"),
+        };
+        let address = $crate::real::find(&FOUND, NAME);
+        if address.is_null() {
+            $crate::real::missing(NAME);
+        }
+        // SAFETY: the function of this name has this type; the caller passes what it was given.
+        unsafe {
+            let function: unsafe extern "C" fn($($type),*) -> $result =
+                std::mem::transmute(address);
+            function($($argument),*)
+        }
+    }};
+}
+pub(crate) use real;
+
+/// The text of a C string; empty for NULL.
+///
+/// # Safety
+/// NULL, or a C string that outlives the result.
+pub(crate) unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
+    if string.is_null() {
+        return &[];
+    }
+    // SAFETY: as above.
+    unsafe { CStr::from_ptr(string) }.to_bytes()
+}

@@ -26,7 +26,7 @@ use std::rc::Rc;
 use zerocopy::FromBytes;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Most pages of such a piece.
+/// Most pages of a piece on a volume whose data has checksums.
 const SUMMED_PAGES_MAX: u32 = crate::format::CHECKSUMS_PER_PAGE as u32;
 /// Most pages of one write home.
 const HOME_PAGES_MAX: usize = 128;
@@ -36,7 +36,7 @@ pub(crate) struct Piece {
     pub(crate) page: u32,
     pub(crate) pages: u32,
     pub(crate) home: u64,
-    /// DirtyPage for it, not yet in the map.
+    /// Fresh pages, taken for it and not yet in the map.
     pub(crate) new: bool,
     /// In the map as unwritten.
     pub(crate) unwritten: bool,

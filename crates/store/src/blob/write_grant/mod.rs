@@ -2,9 +2,10 @@
 //! the device (decision 0017), and what is dirty in the cache (decision 0021).
 //!
 //! The worker grants writes while it holds both of the blob's locks shared, and holds them until
-//! the grant ends. Truncation, deletion, cached writes and write-back need a lock
-//! exclusively, so they recall the grant and wait for its end. Forgetting to recall deadlocks; it
-//! never corrupts.
+//! the grant ends. Truncation, deletion, cached writes and write-back need a lock exclusively, so
+//! they recall the grant and wait for its end: forgetting to recall deadlocks; it never corrupts.
+//! Reads through the worker need no exclusive lock. `Store::load_data` and users of
+//! `Store::recall_for` recall by themselves; if they forgot, they would return wrong bytes.
 //!
 //! ```text
 //!            grant_writes()               recall(), somebody inside          the last one leaves, and tells the worker

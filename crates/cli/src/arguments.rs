@@ -324,6 +324,19 @@ Examples:
                                       what the way through the kernel costs"
     )]
     Mount(Mount),
+    /// Start a program that sees a volume as a directory, without a mount
+    ///
+    /// The volume is inside the program (its file calls go to a library that the loader puts before
+    /// the C library): no other process sees it meanwhile. Killed, it loses nothing that it wrote.
+    #[command(
+        after_help = "Programs must be linked dynamically against glibc; others are refused. What they can do, and what not:
+docs/programs.md. The volume is opened by the first call that needs it.
+
+Examples:
+  adit run db.adit -- sqlite3 /adit/app.db
+  adit run db.adit --prefix /data -- cp -r ./tree /data/"
+    )]
+    Run(Run),
     /// Print completions for a shell
     #[command(after_help = "Example:
   adit completions bash > ~/.local/share/bash-completion/completions/adit")]
@@ -355,6 +368,30 @@ pub(crate) struct Mount {
     /// Append messages to this file (else: stderr in the foreground, syslog in the background)
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Image file or block device
+    pub(crate) volume: String,
+    /// The directory as which the program sees the volume; it need not exist
+    #[arg(long, value_name = "DIR", default_value = "/adit")]
+    pub(crate) prefix: PathBuf,
+    /// Writes of at most this size survive a crash whole or not at all, like 16K
+    ///
+    /// So InnoDB needs no doublewrite buffer. Without it, that holds for writes within a page of 4
+    /// KiB.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) atomic_writes: Option<u64>,
+    /// The volume is inside the program (there is no other way yet)
+    #[arg(long)]
+    pub(crate) embedded: bool,
+    /// libadit_preload.so, if it is not beside this program
+    #[arg(long, value_name = "FILE")]
+    pub(crate) library: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<std::ffi::OsString>,
 }
 
 #[derive(Args)]

@@ -14,6 +14,7 @@ mod names;
 mod output;
 mod progress;
 mod read;
+mod run;
 mod scrub;
 mod transfer;
 mod volumes;
@@ -84,6 +85,7 @@ fn run(
         Command::Bench(arguments) => volumes::bench(arguments)?,
         Command::Compare(arguments) => return compare::compare(arguments),
         Command::Measure => compare::measure()?,
+        Command::Run(arguments) => match run::run(&arguments, options)? {},
         Command::Mount(arguments) => mount::mount(&arguments, options, filter)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();

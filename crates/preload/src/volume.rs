@@ -11,8 +11,12 @@ use crate::{descriptors, path};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Survive, Volume, VolumeOptions};
 use arc_swap::{ArcSwapOption, Guard};
+use std::fs::File;
 use std::ops::Deref;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) prefix: Box<[u8]>,
     cache_bytes: u64,
     survive: Survive,
+    survive_in: Option<PathBuf>,
     /// Writes of at most so many bytes are atomic; 0: no promise.
     pub(crate) atomic_bytes: usize,
 }
@@ -39,10 +44,12 @@ mod variable {
     pub(super) const PREFIX: &str = "ADIT_RUN_PREFIX";
     pub(super) const CACHE: &str = "ADIT_RUN_CACHE";
     pub(super) const SURVIVE: &str = "ADIT_RUN_SURVIVE";
+    pub(super) const SURVIVE_IN: &str = "ADIT_RUN_SURVIVE_IN";
     pub(super) const ATOMIC: &str = "ADIT_RUN_ATOMIC_WRITES";
 }
 
-static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
+/// NULL: none, or not read yet.
+static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
 static VOLUME: ArcSwapOption<Volume> = ArcSwapOption::const_empty();
 static OPENING: Mutex<()> = Mutex::new(());
 
@@ -88,16 +95,30 @@ impl Settings {
                 Some("off") => Survive::Off,
                 _ => Survive::Require,
             },
+            survive_in: std::env::var_os(variable::SURVIVE_IN).map(PathBuf::from),
             atomic_bytes: size(variable::ATOMIC, 0) as usize,
         })
     }
 }
 
-/// What `adit run` was told; None: nothing, so every call goes to the C library.
+/// What `adit run` was told; None: nothing, so every call goes to the C library. So it is, too,
+/// until the loader has started this library: an allocator that opens files when it is first used
+/// must not come here and need memory.
 #[inline]
 pub(crate) fn settings() -> Option<&'static Settings> {
-    SETTINGS.get_or_init(Settings::read).as_ref()
+    // SAFETY: made by `at_start` from a box that is never freed.
+    unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }
 }
+
+extern "C" fn at_start() {
+    if let Some(settings) = Settings::read() {
+        SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;
 
 /// The volume, opened by now.
 #[inline]
@@ -128,7 +149,11 @@ fn open() -> Answer<Opened> {
     options
         .cache_bytes(settings.cache_bytes)
         .survive(settings.survive);
+    if let Some(directory) = &settings.survive_in {
+        options.survive_in(directory);
+    }
     let begin = Instant::now();
+    let low = LowNumbers::take();
     let volume = loop {
         match Volume::open_with(&settings.address, &options) {
             Err(error) if error.errno() == Errno::BUSY && begin.elapsed() < PATIENCE => {
@@ -141,8 +166,46 @@ fn open() -> Answer<Opened> {
             Ok(volume) => break volume,
         }
     };
+    drop(low);
     VOLUME.store(Some(Arc::new(volume)));
     Ok(Opened(VOLUME.load()))
+}
+
+/// The free low numbers, taken while the volume is opened: it gets high ones, since programs have
+/// plans for low ones (`exec 3> log` of a shell).
+struct LowNumbers(Vec<OwnedFd>);
+
+/// The volume's numbers are higher, if the process may have so many.
+const LOW_NUMBERS: i32 = 256;
+
+impl LowNumbers {
+    fn take() -> LowNumbers {
+        let mut taken = Vec::new();
+        if let Ok(first) = File::open("/dev/null") {
+            let mut last = OwnedFd::from(first);
+            while last.as_raw_fd() < LOW_NUMBERS
+                && let Ok(next) = last.try_clone()
+            {
+                taken.push(std::mem::replace(&mut last, next));
+            }
+            taken.push(last);
+        }
+        // Should the process not have more, the volume needs some of them.
+        if taken
+            .last()
+            .is_none_or(|last| last.as_raw_fd() < LOW_NUMBERS)
+        {
+            taken.clear();
+        }
+        LowNumbers(taken)
+    }
+}
+
+impl Drop for LowNumbers {
+    fn drop(&mut self) {
+        // The lowest last: what another thread opens meanwhile is as low as can be.
+        while self.0.pop().is_some() {}
+    }
 }
 
 /// Errors and warnings of the volume go to stderr; more with RUST_LOG.
@@ -168,11 +231,7 @@ pub(crate) fn credentials() -> &'static Credentials {
 /// and the volume. If a thread is in the middle of a call, the volume stays as after a kill, which
 /// loses nothing: the next open recovers it.
 extern "C" fn at_exit() {
-    if !VOLUME
-        .load()
-        .as_ref()
-        .is_some_and(|volume| !volume.is_inherited())
-    {
+    if opened().is_none_or(|volume| volume.is_inherited()) {
         return;
     }
     // SAFETY: writes what the program's streams hold.

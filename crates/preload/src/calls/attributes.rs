@@ -273,8 +273,9 @@ unsafe extern "C" fn fchownat(
 ) -> c_int {
     use crate::answer::ToC;
     // SAFETY: the program vouches for its arguments, as to the C library.
+    let is_empty = unsafe { text(path) }.is_empty();
     if flags & libc::AT_EMPTY_PATH != 0
-        && unsafe { text(path) }.is_empty()
+        && is_empty
         && let Some(open) = descriptors::get(directory)
     {
         // SAFETY: as above.
@@ -402,9 +403,9 @@ unsafe extern "C" fn utimensat(
     flags: c_int,
 ) -> c_int {
     use crate::answer::ToC;
-    let by_number = path.is_null()
-        // SAFETY: the program vouches for its arguments, as to the C library.
-        || flags & libc::AT_EMPTY_PATH != 0 && unsafe { text(path) }.is_empty();
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let is_empty = unsafe { text(path) }.is_empty();
+    let by_number = path.is_null() || flags & libc::AT_EMPTY_PATH != 0 && is_empty;
     if by_number && let Some(open) = descriptors::get(directory) {
         // SAFETY: as above.
         return unsafe { set_times_open(&open, given) }.to_c() as c_int;

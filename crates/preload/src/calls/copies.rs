@@ -39,9 +39,10 @@ impl End {
 
     fn read(&self, buffer: &mut [u8]) -> Answer<usize> {
         let (start, len) = (buffer.as_mut_ptr().cast(), buffer.len());
-        // SAFETY: memory of that length.
         let count = match self.at()? {
+            // SAFETY: memory of that length.
             Some(at) => unsafe { libc::pread(self.fd, start, len, at) },
+            // SAFETY: as above.
             None => unsafe { libc::read(self.fd, start, len) },
         };
         usize::try_from(count).map_err(|_| Errno::last())
@@ -49,9 +50,10 @@ impl End {
 
     fn write(&self, data: &[u8]) -> Answer<usize> {
         let (start, len) = (data.as_ptr().cast(), data.len());
-        // SAFETY: memory of that length.
         let count = match self.at()? {
+            // SAFETY: memory of that length.
             Some(at) => unsafe { libc::pwrite(self.fd, start, len, at) },
+            // SAFETY: as above.
             None => unsafe { libc::write(self.fd, start, len) },
         };
         usize::try_from(count).map_err(|_| Errno::last())

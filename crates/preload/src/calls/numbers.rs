@@ -6,22 +6,31 @@ use crate::answer::{Answer, ToC, errno, set_errno};
 use crate::descriptors::{self, Open};
 use crate::message::say_once;
 use crate::real::real;
+use crate::volume;
 use adit::{Errno, FileKind};
+use adit_base::fork;
 use libc::{c_int, c_long, c_uint, c_ulong};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Is it the process that the table belongs to? Not after vfork, in the child.
 fn is_ours() -> bool {
-    static OWNER: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
-    static FORKS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    use std::sync::atomic::Ordering::Relaxed;
+    static OWNER: AtomicI32 = AtomicI32::new(0);
+    static FORKS: AtomicU32 = AtomicU32::new(0);
     // SAFETY: no preconditions.
     let process = unsafe { libc::getpid() };
     // A child of fork has a table of its own.
-    let forks = adit_base::fork::generation();
-    if OWNER.load(Relaxed) == 0 || FORKS.swap(forks, Relaxed) != forks {
-        OWNER.store(process, Relaxed);
+    let forks = fork::generation();
+    if FORKS.swap(forks, Ordering::Relaxed) != forks || OWNER.load(Ordering::Relaxed) == 0 {
+        OWNER.store(process, Ordering::Relaxed);
     }
-    OWNER.load(Relaxed) == process
+    OWNER.load(Ordering::Relaxed) == process
+}
+
+/// Does the open volume itself need this number? A forked child has no volume.
+fn is_the_volumes(fd: c_int) -> bool {
+    fork::is_registered(fd)
+        && is_ours()
+        && volume::opened().is_some_and(|volume| !volume.is_inherited())
 }
 
 #[unsafe(no_mangle)]
@@ -30,7 +39,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         if is_ours() {
             drop(descriptors::take(fd));
         }
-    } else if adit_base::fork::is_registered(fd) && is_ours() {
+    } else if is_the_volumes(fd) {
         // The volume's own: a program that closes all numbers closes what it knows.
         set_errno(Errno::BADF);
         return -1;
@@ -49,7 +58,8 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         drop(descriptors::take(fd));
     }
     let mut from = first;
-    let mut kept = adit_base::fork::registered();
+    let mut kept = fork::registered();
+    kept.retain(|fd| is_the_volumes(*fd));
     kept.sort_unstable();
     for fd in kept.into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
         if (from..=last).contains(&fd) {
@@ -96,7 +106,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
     if old == new {
         return duplicate();
     }
-    if adit_base::fork::is_registered(new) && is_ours() {
+    if is_the_volumes(new) {
         say_once!("the program needs descriptor {new}, which the volume has: EBUSY");
         set_errno(Errno::BUSY);
         return -1;

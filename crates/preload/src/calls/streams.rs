@@ -158,8 +158,8 @@ macro_rules! fopen {
             name: *const c_char, mode: *const c_char, stream: *mut FILE,
         ) -> *mut FILE {
             // SAFETY: the program vouches for its arguments, as to the C library.
-            let inside = !name.is_null()
-                && matches!(unsafe { path::find(libc::AT_FDCWD, name) }, Place::Volume(_));
+            let place = unsafe { path::find(libc::AT_FDCWD, name) };
+            let inside = !name.is_null() && matches!(place, Place::Volume(_));
             if inside {
                 crate::message::say_once!(
                     "{} of a file in a volume is not supported: ENOTSUP", stringify!($again)

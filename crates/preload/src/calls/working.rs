@@ -1,9 +1,9 @@
 //! The working directory, and real paths.
 
-use crate::answer::{Answer, ToC, errno, pointer, set_errno};
+use crate::answer::{Answer, ToC, errno, pointer};
 use crate::descriptors;
 use crate::path::{self, Place, Spot};
-use crate::real::{real, text};
+use crate::real::real;
 use crate::volume::{settings, volume};
 use adit::{Errno, FileKind};
 use adit_fs::Follow;
@@ -167,46 +167,24 @@ fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
     }
 }
 
-unsafe fn real_path(name: *const c_char, buffer: *mut c_char) -> Option<*mut c_char> {
-    // SAFETY: as for this function.
-    let Place::Volume(spot) = (unsafe { path::find(libc::AT_FDCWD, name) }) else {
-        return None;
-    };
-    // By its text `..` is gone already; that matters only behind symbolic links.
-    let found = canonical(&spot.shown);
-    let room = if buffer.is_null() {
-        0
-    } else {
-        libc::PATH_MAX as usize
-    };
-    // SAFETY: as for this function.
-    Some(pointer(
-        found.and_then(|path| unsafe { give(&path, buffer, room) }),
-    ))
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut c_char {
-    if name.is_null() {
-        set_errno(Errno::INVAL);
-        return std::ptr::null_mut();
-    }
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe { real_path(name, buffer) }.unwrap_or_else(|| {
-        // SAFETY: as above.
-        let given = unsafe { text(name) };
-        let inside = path::working_directory().is_some() && !given.starts_with(b"/");
-        if inside {
-            // Out of the volume by `..`.
+    match unsafe { path::find(libc::AT_FDCWD, name) } {
+        Place::Volume(spot) => {
+            // By its text, `..` is gone already; that matters only behind symbolic links.
+            let found = canonical(&spot.shown);
+            let room = match buffer.is_null() {
+                true => 0,
+                false => libc::PATH_MAX as usize,
+            };
             // SAFETY: as above.
-            if let Place::Host(host) = unsafe { path::find(libc::AT_FDCWD, name) } {
-                return real!(realpath(
-                    host.pointer(name) => *const c_char, buffer => *mut c_char
-                ) -> *mut c_char);
-            }
+            pointer(found.and_then(|path| unsafe { give(&path, buffer, room) }))
         }
-        real!(realpath(name => *const c_char, buffer => *mut c_char) -> *mut c_char)
-    })
+        Place::Host(host) => real!(realpath(
+            host.pointer(name) => *const c_char, buffer => *mut c_char
+        ) -> *mut c_char),
+    }
 }
 
 #[unsafe(no_mangle)]

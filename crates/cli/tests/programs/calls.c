@@ -1,0 +1,313 @@
+/* Calls what programs call, on a volume that it sees as the directory argv[1]. The first thing that is
+ * not as on Linux ends it with exit code 1 and a line that says what. `argv[2]`: "append": appends
+ * lines for ever and tells each when it is written. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "%s:%d: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno, strerror(errno)); \
+            exit(1); \
+        } \
+    } while (0)
+#define FAILS(call, code) CHECK((errno = 0, (call) == -1 && errno == (code)))
+
+/* Names that programs of before glibc 2.33 were linked to. */
+int __xstat(int version, const char *path, struct stat *buffer);
+int __lxstat(int version, const char *path, struct stat *buffer);
+int __fxstat(int version, int fd, struct stat *buffer);
+
+static void streams(void) {
+    FILE *file = fopen("stream", "w+");
+    CHECK(file != NULL);
+    CHECK(fprintf(file, "%d %s\n", 17, "words") == 9);
+    CHECK(fseek(file, 3, SEEK_SET) == 0 && fgetc(file) == 'w');
+    CHECK(fileno(file) > 2 && fsync(fileno(file)) == 0);
+    struct stat stat;
+    CHECK(fstat(fileno(file), &stat) == 0 && stat.st_size == 9 && S_ISREG(stat.st_mode));
+    CHECK(fclose(file) == 0);
+    CHECK((file = fopen("stream", "a")) != NULL && fputs("more\n", file) >= 0 && fclose(file) == 0);
+    char line[32];
+    CHECK((file = fopen("stream", "r")) != NULL);
+    CHECK(fgets(line, sizeof line, file) && strcmp(line, "17 words\n") == 0);
+    CHECK(fgets(line, sizeof line, file) && strcmp(line, "more\n") == 0);
+    CHECK(!fgets(line, sizeof line, file) && feof(file) && fclose(file) == 0);
+    CHECK(fopen("stream", "wx") == NULL && errno == EEXIST);
+    CHECK(fopen("missing", "r") == NULL && errno == ENOENT);
+    int fd = open("stream", O_RDONLY);
+    CHECK(fd >= 0 && fdopen(fd, "w") == NULL && errno == EINVAL);
+    CHECK((file = fdopen(fd, "r")) != NULL && fileno(file) == fd && fclose(file) == 0);
+    FAILS(lseek(fd, 0, SEEK_CUR), EBADF);
+    /* What lies in a buffer at the end of the process is written: see "left". */
+    CHECK((file = fopen("left", "w")) != NULL && fputs("in the buffer", file) >= 0);
+}
+
+static void numbers(void) {
+    int fd = open("numbers", O_RDWR | O_CREAT | O_EXCL, 0666);
+    CHECK(fd >= 0 && fcntl(fd, F_GETFD) == 0);
+    char byte = 'x';
+    /* Past the library nothing is read or written. */
+    FAILS(syscall(SYS_write, fd, &byte, 1), EBADF);
+    FAILS(syscall(SYS_read, fd, &byte, 1), EBADF);
+    CHECK(write(fd, "0123456789", 10) == 10);
+    int same = dup(fd), high = fcntl(fd, F_DUPFD_CLOEXEC, 300);
+    CHECK(same >= 0 && high >= 300 && fcntl(high, F_GETFD) == FD_CLOEXEC);
+    CHECK(lseek(same, 4, SEEK_SET) == 4 && read(high, &byte, 1) == 1 && byte == '4');
+    CHECK(dup3(fd, 400, O_CLOEXEC) == 400 && close(fd) == 0 && read(400, &byte, 1) == 1 && byte == '5');
+    /* A number that is the host's afterwards. */
+    int host = open("/dev/null", O_WRONLY);
+    CHECK(dup2(host, 400) == 400 && write(400, "gone", 4) == 4);
+    CHECK(dup2(same, host) == host && read(host, &byte, 1) == 1 && byte == '6');
+    CHECK(fcntl(same, F_SETFL, O_APPEND) == 0 && (fcntl(high, F_GETFL) & O_APPEND));
+    CHECK(pwrite(same, "end", 3, 0) == 3 && pread(high, &byte, 1, 12) == 1 && byte == 'd');
+    CHECK(close_range(same, 500, 0) == 0);
+    FAILS(read(high, &byte, 1), EBADF);
+    FAILS(close(high), EBADF);
+    /* Closing everything doesn't close the volume. */
+    closefrom(3);
+    CHECK((fd = open("numbers", O_RDONLY)) == 3 && read(fd, &byte, 1) == 1 && byte == '0' && close(fd) == 0);
+    FAILS(openat(AT_FDCWD, "numbers", O_RDWR | O_CREAT | O_EXCL, 0666), EEXIST);
+    FAILS(open("numbers", O_RDONLY | O_DIRECTORY), ENOTDIR);
+}
+
+static void vectors(void) {
+    int fd = open("vectors", O_RDWR | O_CREAT, 0600);
+    struct iovec out[] = {{"ab", 2}, {"", 0}, {"cdef", 4}};
+    CHECK(writev(fd, out, 3) == 6 && pwritev(fd, out, 1, 4) == 2);
+    CHECK(pwritev2(fd, out, 3, -1, RWF_DSYNC) == 6 && pwritev2(fd, out, 1, 0, 0x40) == 2);
+    FAILS(pwritev2(fd, out, 1, 0, 0x1000), EOPNOTSUPP);
+    char first[3], second[20];
+    struct iovec in[] = {{first, 3}, {second, 20}};
+    CHECK(preadv2(fd, in, 2, 0, 0) == 12 && !memcmp(first, "abc", 3) && !memcmp(second, "dababcdef", 9));
+    CHECK(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0);
+    CHECK(pread(fd, first, 3, 0) == 3 && !memcmp(first, "\0\0\0", 3));
+    FAILS(fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 0, 4096), EOPNOTSUPP);
+    CHECK(posix_fallocate(fd, 0, 10000) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+    CHECK(sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE) == 0 && syncfs(fd) == 0);
+    CHECK(lseek(fd, 0, SEEK_END) == 10000);
+    FAILS(lseek(fd, -1, SEEK_SET), EINVAL);
+    FAILS(lseek(fd, 10000, SEEK_DATA), ENXIO);
+    CHECK(ftruncate(fd, 3) == 0 && truncate("vectors", 2) == 0);
+    CHECK(close(fd) == 0 && (fd = open("vectors", O_RDONLY)) >= 0);
+    FAILS(write(fd, "x", 1), EBADF);
+    FAILS(ftruncate(fd, 0), EINVAL);
+    char *mapped = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(mapped != MAP_FAILED && mapped[0] == 0 && mapped[4095] == 0 && munmap(mapped, 4096) == 0);
+    CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+    close(fd);
+}
+
+static int visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+
+static int visit(const char *path, const struct stat *stat, int kind, struct FTW *at) {
+    (void)path, (void)stat, (void)kind, (void)at;
+    return 0;
+}
+
+static void directories(const char *root) {
+    char name[64], path[256];
+    CHECK(mkdir("many", 0777) == 0);
+    for (int i = 0; i < 500; i++) {
+        snprintf(name, sizeof name, "many/%03d", i);
+        CHECK(mknod(name, S_IFREG | 0644, 0) == 0);
+    }
+    DIR *stream = opendir("many");
+    CHECK(stream != NULL && dirfd(stream) > 2);
+    int count = 0;
+    long middle = 0;
+    char expected[256] = "";
+    struct dirent *entry;
+    while ((errno = 0, entry = readdir(stream)) != NULL) {
+        count++;
+        if (count == 250) middle = telldir(stream);
+        if (count == 251) strcpy(expected, entry->d_name);
+    }
+    CHECK(errno == 0 && count == 502);
+    seekdir(stream, middle);
+    CHECK((entry = readdir(stream)) != NULL && strcmp(entry->d_name, expected) == 0);
+    rewinddir(stream);
+    CHECK((entry = readdir(stream)) != NULL && strcmp(entry->d_name, ".") == 0 && entry->d_type == DT_DIR);
+    struct stat stat;
+    CHECK(fstatat(dirfd(stream), "007", &stat, AT_SYMLINK_NOFOLLOW) == 0 && stat.st_nlink == 1);
+    CHECK(closedir(stream) == 0);
+    struct dirent **list;
+    CHECK(scandir("many", &list, visible, alphasort) == 500 && strcmp(list[499]->d_name, "499") == 0);
+    for (int i = 0; i < 500; i++) free(list[i]);
+    free(list);
+    glob_t found;
+    snprintf(path, sizeof path, "%s/many/00*", root);
+    CHECK(glob(path, 0, NULL, &found) == 0 && found.gl_pathc == 10);
+    globfree(&found);
+    CHECK(glob("/dev/nul*", 0, NULL, &found) == 0 && found.gl_pathc == 1);
+    globfree(&found);
+    int fd = open("many", O_RDONLY | O_DIRECTORY);
+    char buffer[4096];
+    ssize_t bytes;
+    count = 0;
+    while ((bytes = getdents64(fd, buffer, sizeof buffer)) > 0)
+        for (ssize_t at = 0; at < bytes; at += ((struct dirent64 *)(buffer + at))->d_reclen) count++;
+    CHECK(bytes == 0 && count == 502);
+    FAILS(read(fd, buffer, 1), EISDIR);
+    FAILS(unlink("many"), EISDIR);
+    FAILS(rmdir("many"), ENOTEMPTY);
+    FAILS(nftw("many", visit, 4, 0), EOPNOTSUPP);
+    /* The working directory goes along when its directory is renamed. */
+    CHECK(fchdir(fd) == 0 && getcwd(path, sizeof path) != NULL);
+    snprintf(buffer, sizeof buffer, "%s/many", root);
+    CHECK(strcmp(path, buffer) == 0 && access("007", R_OK) == 0 && access("../many", F_OK) == 0);
+    CHECK(chdir("..") == 0 && rename("many", "moved") == 0);
+    CHECK(faccessat(fd, "499", F_OK, 0) == 0 && unlinkat(fd, "499", 0) == 0 && close(fd) == 0);
+    CHECK(realpath("moved/../moved/./001", path) != NULL);
+    snprintf(buffer, sizeof buffer, "%s/moved/001", root);
+    CHECK(strcmp(path, buffer) == 0);
+    snprintf(path, sizeof path, "%s/../dev/null", root);
+    CHECK(access(path, W_OK) == 0 && realpath(path, buffer) && strcmp(buffer, "/dev/null") == 0);
+}
+
+static void names(void) {
+    CHECK(symlink("target", "link") == 0 && mknod("target", S_IFREG | 0600, 0) == 0);
+    struct stat link_stat, target_stat;
+    CHECK(__lxstat(1, "link", &link_stat) == 0 && S_ISLNK(link_stat.st_mode) && link_stat.st_size == 6);
+    CHECK(__xstat(1, "link", &target_stat) == 0 && S_ISREG(target_stat.st_mode));
+    FAILS(open("link", O_RDONLY | O_NOFOLLOW), ELOOP);
+    int fd = open("link", O_RDWR);
+    struct stat stat;
+    CHECK(__fxstat(1, fd, &stat) == 0 && stat.st_ino == target_stat.st_ino);
+    struct statx more;
+    CHECK(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &more) == 0 && more.stx_ino == stat.st_ino);
+    CHECK(close(fd) == 0);
+    CHECK(link("target", "second") == 0 && renameat2(AT_FDCWD, "second", AT_FDCWD, "link", RENAME_EXCHANGE) == 0);
+    FAILS(renameat2(AT_FDCWD, "second", AT_FDCWD, "link", RENAME_NOREPLACE), EEXIST);
+    CHECK(lstat("second", &stat) == 0 && S_ISLNK(stat.st_mode));
+    FAILS(rename("link", "/tmp/adit-elsewhere"), EXDEV);
+    FAILS(link("/dev/null", "null"), EXDEV);
+    FAILS(execl("target", "target", NULL), ENOENT);
+    char template[] = "temporary-XXXXXX", directory[] = "directory-XXXXXX", wrong[] = "wrong-XXXXX";
+    CHECK((fd = mkstemp(template)) >= 0 && fstat(fd, &stat) == 0 && (stat.st_mode & 0777) == 0600);
+    CHECK(close(fd) == 0 && unlink(template) == 0 && mkdtemp(directory) == directory && rmdir(directory) == 0);
+    FAILS(mkstemp(wrong), EINVAL);
+    CHECK((fd = open(".", O_TMPFILE | O_RDWR, 0600)) >= 0 && write(fd, "x", 1) == 1);
+    CHECK(fstat(fd, &stat) == 0 && stat.st_nlink == 0 && close(fd) == 0);
+    mode_t mask = umask(077);
+    CHECK((fd = open("masked", O_WRONLY | O_CREAT, 0666)) >= 0 && fstat(fd, &stat) == 0);
+    CHECK((stat.st_mode & 0777) == 0600 && close(fd) == 0);
+    umask(mask);
+    CHECK(setxattr("masked", "user.a", "1", 1, XATTR_CREATE) == 0 && getxattr("masked", "user.a", NULL, 0) == 1);
+    FAILS(setxattr("masked", "user.a", "1", 1, XATTR_CREATE), EEXIST);
+    FAILS(getxattr("masked", "user.b", NULL, 0), ENODATA);
+    struct statvfs space;
+    CHECK(statvfs(".", &space) == 0 && space.f_namemax == 255 && space.f_bavail > 0);
+    FAILS(access("missing", F_OK), ENOENT);
+}
+
+static void locks(void) {
+    int first = open("locked", O_RDWR | O_CREAT, 0600), second = open("locked", O_RDWR);
+    CHECK(flock(first, LOCK_EX | LOCK_NB) == 0);
+    FAILS(flock(second, LOCK_SH | LOCK_NB), EWOULDBLOCK);
+    CHECK(close(first) == 0 && flock(second, LOCK_SH | LOCK_NB) == 0);
+    first = open("locked", O_RDWR);
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
+    CHECK(fcntl(first, F_OFD_SETLK, &range) == 0);
+    FAILS(fcntl(second, F_OFD_SETLK, &range), EAGAIN);
+    struct flock asked = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    CHECK(fcntl(second, F_OFD_GETLK, &asked) == 0 && asked.l_type == F_WRLCK && asked.l_start == 10);
+    CHECK(close(first) == 0 && fcntl(second, F_OFD_SETLK, &range) == 0 && close(second) == 0);
+}
+
+static void children(void) {
+    int fd = open("numbers", O_RDONLY), status;
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        int good = read(fd, &byte, 1) == -1 && errno == EBADF && open("numbers", O_RDONLY) == -1;
+        _exit(good && access("/dev/null", W_OK) == 0 ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    /* A child of vfork has our memory, but numbers of its own. */
+    child = vfork();
+    if (child == 0) {
+        close(fd);
+        dup2(1, fd);
+        execl("/bin/true", "true", NULL);
+        _exit(1);
+    }
+    char byte;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(read(fd, &byte, 1) == 1 && byte == '0' && close(fd) == 0);
+    CHECK(system("test -w /dev/null") == 0);
+}
+
+#define THREADS 6
+static void *churn(void *argument) {
+    char name[32], text[512], back[512];
+    snprintf(name, sizeof name, "thread-%d", (int)(intptr_t)argument);
+    for (int i = 0; i < 400; i++) {
+        int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        memset(text, 'a' + i % 26, sizeof text);
+        int copy = dup(fd);
+        CHECK(fd >= 0 && copy >= 0 && write(fd, text, sizeof text) == sizeof text && close(fd) == 0);
+        CHECK(pread(copy, back, sizeof back, 0) == sizeof back && !memcmp(text, back, sizeof text));
+        /* The same numbers are the host's in between. */
+        int host = open("/dev/zero", O_RDONLY);
+        CHECK(read(host, back, 8) == 8 && !memcmp(back, "\0\0\0\0\0\0\0\0", 8) && close(host) == 0);
+        CHECK(close(copy) == 0);
+    }
+    return NULL;
+}
+
+static void threads(void) {
+    pthread_t thread[THREADS];
+    for (intptr_t i = 0; i < THREADS; i++) CHECK(pthread_create(&thread[i], NULL, churn, (void *)i) == 0);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(thread[i], NULL) == 0);
+}
+
+static void append(void) {
+    int fd = open("log", O_WRONLY | O_CREAT | O_APPEND, 0600);
+    for (int i = 0;; i++) {
+        char line[16];
+        int len = snprintf(line, sizeof line, "%d\n", i);
+        CHECK(write(fd, line, len) == len && write(1, line, len) == len);
+    }
+}
+
+static void at_the_end(void) {
+    /* After main, the volume is still there. */
+    int fd = open("at-exit", O_WRONLY | O_CREAT, 0600);
+    CHECK(write(fd, "written", 7) == 7);
+}
+
+int main(int count, char **arguments) {
+    const char *root = arguments[1];
+    CHECK(chdir(root) == 0);
+    if (count > 2 && strcmp(arguments[2], "append") == 0) append();
+    streams();
+    numbers();
+    vectors();
+    directories(root);
+    names();
+    locks();
+    children();
+    threads();
+    atexit(at_the_end);
+    puts("as on Linux");
+    return 0;
+}

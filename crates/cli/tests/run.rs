@@ -1,0 +1,285 @@
+//! `adit run`: programs that know nothing of a volume see one as a directory.
+
+mod support;
+
+use adit_skip::skip;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use support::{Place, kill, noise, owner_command, start};
+
+/// `cargo build --workspace` puts it beside the command.
+fn library() -> Option<PathBuf> {
+    let command = Path::new(env!("CARGO_BIN_EXE_adit"));
+    let library = command.parent()?.join("libadit_preload.so");
+    library.is_file().then_some(library)
+}
+
+macro_rules! need_library {
+    () => {
+        if library().is_none() {
+            return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
+        }
+    };
+}
+
+/// Runs a program with the volume `v.adit`, and expects success.
+fn run(place: &Place, program: &[&str]) -> String {
+    place.ok(&[&["run", "v.adit", "--"], program].concat())
+}
+
+/// Does the system have this program? CI demands that no test is skipped.
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// The C program that calls everything.
+fn calls(place: &Place) -> String {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/calls.c");
+    let program = place.path("calls");
+    let compiled = Command::new("cc")
+        .args([
+            "-O2",
+            "-Wall",
+            "-Werror",
+            "-D_FORTIFY_SOURCE=2",
+            "-pthread",
+            "-o",
+        ])
+        .args([program.as_os_str(), source.as_ref()])
+        .output()
+        .expect("a C compiler");
+    let errors = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{errors}");
+    program.to_str().expect("text").to_owned()
+}
+
+fn assert_clean(place: &Place) {
+    place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn calls_of_a_c_program_act_as_on_linux() {
+    need_library!();
+    let place = Place::with_volume();
+    let program = calls(&place);
+    assert_eq!(run(&place, &[&program, "/adit"]), "as on Linux\n");
+    // Streams are written at the end of the process, and so is what `atexit` writes.
+    assert_eq!(place.ok(&["cat", "v.adit", "/left"]), "in the buffer");
+    assert_eq!(place.ok(&["cat", "v.adit", "/at-exit"]), "written");
+    assert_clean(&place);
+}
+
+/// The C program also runs on the host's own file system, so what it demands is what Linux does
+/// (but for what is refused by intent).
+#[test]
+fn calls_of_python_act_as_on_linux() {
+    need_library!();
+    if !has("python3") {
+        return skip("python3 is not installed");
+    }
+    let place = Place::with_volume();
+    place.write("tree/a/b", noise(1, 100_000));
+    place.write("tree/c", "text");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/calls.py");
+    assert_eq!(run(&place, &["python3", script, "tree"]), "as on Linux\n");
+    assert_clean(&place);
+}
+
+#[test]
+fn programs_of_every_day_work_on_a_volume() {
+    need_library!();
+    let place = Place::with_volume();
+    for (name, len) in [
+        ("one", 0),
+        ("two", 1),
+        ("deep/three", 100_000),
+        ("deep/er/four", 3_000_000),
+    ] {
+        place.write(&format!("tree/{name}"), noise(len as u64, len));
+    }
+    run(&place, &["cp", "-r", "tree", "/adit/copied"]);
+    run(&place, &["diff", "-r", "tree", "/adit/copied"]);
+    run(&place, &["tar", "-cf", "/adit/a.tar", "-C", "tree", "."]);
+    run(&place, &["mkdir", "/adit/unpacked"]);
+    run(
+        &place,
+        &["tar", "-xf", "/adit/a.tar", "-C", "/adit/unpacked"],
+    );
+    run(&place, &["diff", "-r", "tree", "/adit/unpacked"]);
+    let from = "if=tree/deep/er/four";
+    run(
+        &place,
+        &[
+            "dd",
+            from,
+            "of=/adit/dd",
+            "bs=64K",
+            "oflag=direct",
+            "conv=fsync",
+            "status=none",
+        ],
+    );
+    run(&place, &["cmp", "tree/deep/er/four", "/adit/dd"]);
+    let found = run(
+        &place,
+        &["find", "/adit/copied", "-type", "f", "-size", "+50k"],
+    );
+    let mut found: Vec<&str> = found.lines().collect();
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        ["/adit/copied/deep/er/four", "/adit/copied/deep/three"]
+    );
+    run(&place, &["mv", "/adit/copied/one", "/adit/copied/deep/one"]);
+    run(&place, &["rm", "-r", "/adit/unpacked"]);
+    // Out of the volume, and between it and the host.
+    run(&place, &["mv", "/adit/dd", "out"]);
+    assert_eq!(
+        std::fs::read(place.path("out")).expect("moved"),
+        noise(3_000_000, 3_000_000)
+    );
+    assert_eq!(place.ok(&["ls", "v.adit", "/"]), "a.tar\ncopied\n");
+    assert_clean(&place);
+}
+
+#[test]
+fn sqlite_keeps_a_database_on_a_volume() {
+    need_library!();
+    let place = Place::with_volume();
+    let fill = "create table t (a integer primary key, b);
+        with recursive c(x) as (select 1 union all select x + 1 from c where x < 5000)
+        insert into t select x, hex(randomblob(40)) from c;
+        delete from t where a % 3 = 0;
+        pragma integrity_check;";
+    let done = run(&place, &["sqlite3", "/adit/app.db", fill]);
+    assert_eq!(done, "ok\n");
+    // A write-ahead log needs no shared memory when one connection locks the database.
+    let wal = "pragma locking_mode = exclusive; pragma journal_mode = wal;
+        update t set b = 'new' where a < 100; select count(*) from t; pragma integrity_check;";
+    let done = run(&place, &["sqlite3", "/adit/app.db", wal]);
+    assert_eq!(done, "exclusive\nwal\n3334\nok\n");
+    // With it, the program gets an error and a line that says why.
+    let command = [
+        "run",
+        "v.adit",
+        "--",
+        "sqlite3",
+        "/adit/app.db",
+        "pragma journal_mode=wal; select 1 from t;",
+    ];
+    let refused = place.fails(1, &command);
+    assert!(
+        refused.contains("app.db-shm: a shared mapping for writing is not supported"),
+        "{refused}"
+    );
+    assert_clean(&place);
+}
+
+/// What was written, the program that was killed said so, is there: without any sync.
+#[test]
+fn what_a_killed_program_wrote_is_there() {
+    need_library!();
+    let place = Place::with_volume();
+    let program = calls(&place);
+    for round in 0..3 {
+        let mut command = place.command(&["run", "v.adit", "--", &program, "/adit", "append"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        for _ in 0..=round * 1000 + 10 {
+            lines.next().expect("a line").expect("text");
+        }
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        let told = lines.map_while(Result::ok).count() + round * 1000 + 11;
+        let log = run(&place, &["cat", "/adit/log"]);
+        let mut expected = String::new();
+        (0..told - 1).for_each(|line| writeln!(expected, "{line}").expect("text"));
+        // The last line that was told may have been cut in the pipe; more may have been written.
+        assert!(
+            log.starts_with(&expected),
+            "{told} lines were told, the log has {}",
+            log.lines().count()
+        );
+        run(&place, &["rm", "/adit/log"]);
+    }
+    assert_clean(&place);
+}
+
+#[test]
+fn a_volume_that_cannot_be_had_is_told_in_words() {
+    need_library!();
+    let place = Place::with_volume();
+    let missing = place.fails(1, &["run", "missing.adit", "--", "true"]);
+    assert!(missing.contains("missing.adit"), "{missing}");
+    let root = place.fails(1, &["run", "v.adit", "--prefix", "//", "--", "true"]);
+    assert!(root.contains("--prefix //"), "{root}");
+    let program = place.fails(1, &["run", "v.adit", "--", "no-such-program"]);
+    assert!(
+        program.contains("no-such-program: no such program"),
+        "{program}"
+    );
+    place.write(
+        "text",
+        "no volume, but long enough to be looked at\n".repeat(500),
+    );
+    let text = place.fails(1, &["run", "text", "--", "cat", "/adit/a"]);
+    assert!(text.contains("adit: ") && text.contains("text"), "{text}");
+    // A program that doesn't touch the volume doesn't open it.
+    run(&place, &["true"]);
+    place.ok(&["run", "text", "--", "true"]);
+    let prefix = place.ok(&[
+        "run",
+        "v.adit",
+        "--prefix",
+        "/some/where/",
+        "--",
+        "ls",
+        "-a",
+        "/some//where/.",
+    ]);
+    assert_eq!(prefix, ".\n..\n");
+}
+
+#[test]
+fn one_process_at_a_time_has_the_volume() {
+    need_library!();
+    let place = Place::with_volume();
+    let owner = start(owner_command(&place.path("v.adit")));
+    let refused = place.fails(1, &["run", "v.adit", "--", "cat", "/adit/a"]);
+    assert!(
+        refused.contains("in use") || refused.contains("EBUSY"),
+        "{refused}"
+    );
+    kill(owner);
+    run(&place, &["ls", "/adit"]);
+    // A child of a program that has it is another process.
+    let script = "cd /adit && cat /adit/nothing";
+    let refused = place.fails(1, &["run", "v.adit", "--", "sh", "-c", script]);
+    assert!(
+        refused.contains("EBUSY") || refused.contains("usy"),
+        "{refused}"
+    );
+    // One after the other is no problem.
+    run(
+        &place,
+        &[
+            "sh",
+            "-c",
+            "cp v.adit/../calls.none /adit/x 2>/dev/null; echo a | tee /adit/a; cat /adit/a",
+        ],
+    );
+    assert_eq!(place.ok(&["cat", "v.adit", "/a"]), "a\n");
+}
+
+#[test]
+#[ignore = "a process of other tests"]
+fn the_owner_process() {
+    let volume = std::env::var("ADIT_TEST_VOLUME").expect("set");
+    let volume = adit::Volume::open(&volume).expect("opened");
+    println!("ready");
+    std::thread::sleep(std::time::Duration::from_secs(600));
+    drop(volume);
+}

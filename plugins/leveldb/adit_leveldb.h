@@ -2,7 +2,7 @@
 //
 //   leveldb::Env* env = nullptr;
 //   leveldb::Status status = adit::NewLevelDbEnv("/data/v.adit", {}, &env);
-//   if (!status.ok()) ...                        // status.ToString() names the volume and what to do
+//   if (!status.ok()) ...                      // status.ToString() names the volume and what to do
 //   leveldb::Options options;
 //   options.env = env;
 //   status = leveldb::DB::Open(options, "/db", &db);   // a path in the volume
@@ -26,7 +26,7 @@ struct LevelDbEnvOptions {
   // Bound of the volume's page cache, in bytes: 8 MiB to the memory of the machine. 0: what
   // ADIT_CACHE says, else 256 MiB.
   uint64_t cache_bytes = 0;
-  // Every change is an IO error. LevelDB opens no database then: it changes files to open one.
+  // Every change is an IO error; several such Envs may have the volume open. LevelDB opens no database then: it changes files to open one.
   bool read_only = false;
 };
 
@@ -35,7 +35,7 @@ struct LevelDbEnvOptions {
 // ADIT_SURVIVE, ADIT_SURVIVE_IN and ADIT_TAKEOVER have their say, as in adit.h
 // (adit_options_from_environment).
 //
-// The caller deletes *env after all databases, files, locks and loggers of it: that makes everything
+// The caller deletes *env after all its databases, files, locks and loggers. That makes everything
 // durable and closes the volume. An Env that is never deleted is made durable at exit.
 //
 // Fails with NotFound if nothing is at the address, else with IOError: the volume is in use (by

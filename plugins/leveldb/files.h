@@ -7,8 +7,8 @@
 //   2. The first failure of a writable file stays: LevelDB's log and manifest have lost their place
 //      behind a piece that is missing.
 //
-// A file belongs to its Env's volume, which outlives it. Not here: mapped files, and a limit of open
-// ones; reading costs no system call, and an open file is no descriptor.
+// A file belongs to its Env's volume, which outlives it. Not here: mapped files, and a limit of
+// open ones; reading costs no system call, and an open file is no descriptor.
 #pragma once
 
 #include <cstddef>
@@ -55,8 +55,8 @@ class WritableFile final : public leveldb::WritableFile {
 
   leveldb::Status Append(const leveldb::Slice& data) override;
   leveldb::Status Flush() override;
-  // One fdatasync: it also makes the names durable that lead to the file, so a new MANIFEST needs no
-  // sync of its directory; nor do the tables that it names, which were synced before it.
+  // One fdatasync: it also makes the names durable that lead to the file, so a new MANIFEST needs
+  // no sync of its directory; nor do the tables that it names, which were synced before it.
   leveldb::Status Sync() override;
   leveldb::Status Close() override;
 

@@ -17,7 +17,8 @@ void Logger::Logv(const char* format, std::va_list arguments) {
   localtime_r(&now.tv_sec, &local);
   char head[64];
   const size_t dated = strftime(head, sizeof(head), "%Y/%m/%d-%H:%M:%S", &local);
-  snprintf(head + dated, sizeof(head) - dated, ".%06d %d ", static_cast<int>(now.tv_usec), gettid());
+  snprintf(head + dated, sizeof(head) - dated, ".%06d %d ", static_cast<int>(now.tv_usec),
+           gettid());
 
   std::va_list again;
   va_copy(again, arguments);

@@ -1,7 +1,7 @@
 // One open volume.
 //
-// Invariants: one Volume an address in this process, since Adit refuses a second one; at exit, the
-// volumes that are still open are made durable, as closing would have done.
+// Invariants: one writable Volume of an address in this process, since Adit refuses a second one;
+// at exit, the volumes that are still open are made durable, as closing would have done.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ class Volume {
  public:
   static leveldb::Status Open(const std::string& address, const adit::LevelDbEnvOptions& options,
                               std::unique_ptr<Volume>* result);
-  // Closes. A failure is told on standard error. If files are still open, the volume is made durable
-  // and stays open for them until the process ends.
+  // Closes. A failure is told on standard error. If files are still open, the volume is made
+  // durable and stays open for them until the process ends.
   ~Volume();
   Volume(const Volume&) = delete;
   Volume& operator=(const Volume&) = delete;

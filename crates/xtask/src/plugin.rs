@@ -3,7 +3,8 @@
 //!
 //! Each library contains `libadit.a`, so a program loads this one file, and exports only its entry
 //! points (`exports.map`). `adit-ycsb` is a benchmark of RocksDB, with or without the plugin,
-//! `adit-leveldb-bench` one of LevelDB. `libadit_sqlite.a` is for programs that link SQLite and `libadit.a` themselves.
+//! `adit-leveldb-bench` one of LevelDB. `libadit_sqlite.a` is for programs that link SQLite and
+//! `libadit.a` themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

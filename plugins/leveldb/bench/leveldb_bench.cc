@@ -4,8 +4,8 @@
 // 100 that halve when compressed, LevelDB's default options); see kUsage. Two things differ:
 //
 //   - Each instance has a thread and a database of its own. All begin a job together.
-//   - What a job leaves to be compacted is compacted behind it, outside of the time, so that it is not
-//     in the next job's.
+//   - What a job leaves to be compacted is compacted behind it, outside of the time, so that it is
+//     not in the next job's.
 //
 // A job that wrote is read back, outside of the time: a key that it wrote last must have its value.
 #include <algorithm>

@@ -26,7 +26,8 @@ struct LevelDbEnvOptions {
   // Bound of the volume's page cache, in bytes: 8 MiB to the memory of the machine. 0: what
   // ADIT_CACHE says, else 256 MiB.
   uint64_t cache_bytes = 0;
-  // Every change is an IO error; several such Envs may have the volume open. LevelDB opens no database then: it changes files to open one.
+  // Every change is an IO error; several such Envs may have the volume open. LevelDB opens no
+  // database then: it changes files to open one.
   bool read_only = false;
 };
 

@@ -1,4 +1,5 @@
-//! The end-to-end tests: the `adit` command and stock RocksDB on one image, as a user would.
+//! The end-to-end tests: the `adit` command, stock RocksDB and LevelDB on one image, as a user
+//! would.
 //!
 //! It runs what `build` and `plugin` made. Each claim is one check; the first that fails ends the
 //! run, because each builds on what the one before left in the image.
@@ -21,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 struct Stage {
     adit: PathBuf,
     plugin: PathBuf,
+    leveldb_bench: PathBuf,
     folder: PathBuf,
     image: PathBuf,
 }
@@ -37,6 +39,10 @@ const CHECKS: &[Check] = &[
         "a volume in use can be seen, and changed by nobody else",
         in_use,
     ),
+    (
+        "LevelDB runs beside RocksDB's database",
+        leveldb_fills_and_reads,
+    ),
     ("nothing leaks to the host", nothing_leaks),
     ("check is clean at the end", check),
 ];
@@ -47,6 +53,7 @@ pub(crate) fn run() -> Outcome<Counts> {
     let stage = Stage {
         adit: Profile::Debug.program("adit"),
         plugin: Profile::Debug.program("libadit_rocksdb.so"),
+        leveldb_bench: Profile::Debug.program("adit-leveldb-bench"),
         folder: scratch.path().to_path_buf(),
         image: scratch.path().join("r.adit"),
     };
@@ -210,6 +217,27 @@ fn is_locked(image: &Path) -> bool {
     };
     let mut locks = locks.lines();
     locks.any(|lock| lock.contains(" FLOCK ") && lock.contains(&inode))
+}
+
+fn leveldb_fills_and_reads(stage: &Stage) -> Outcome {
+    let mut command = Command::new(&stage.leveldb_bench);
+    command
+        .current_dir(&stage.folder)
+        .arg(format!("adit:{}", stage.image()))
+        .arg(format!("--keys={}", KEYS / 2))
+        .arg("--instances=2");
+    let output = process::read(&mut command)?;
+    for name in ["fillsync", "fillrandom", "readrandom", "fill100K"] {
+        expect(output.lines().any(|line| line.starts_with(name)), || {
+            format!("adit-leveldb-bench did not report {name}:\n{output}")
+        })?;
+    }
+    let listing = stage.adit(&["ls", stage.image()])?;
+    expect(
+        listing.contains("db/") && !listing.contains("leveldb"),
+        || format!("ls printed:\n{listing}"),
+    )?;
+    check(stage)
 }
 
 fn nothing_leaks(stage: &Stage) -> Outcome {

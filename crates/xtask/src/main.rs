@@ -40,8 +40,8 @@ Usage: cargo xtask TASK
 Tasks:
   setup                 Install the Debian packages that are missing (as root; otherwise name them)
   test [--only STEP]    All of CI: setup, formatting, lints, build, unit tests, plugin, end to end
-  plugin [--debug]      Build target/release/libadit_rocksdb.so and libadit_sqlite.so (or target/debug/...),
-                        and adit-ycsb, a benchmark of RocksDB. ROCKSDB_ROOT=DIR: for the RocksDB built in DIR
+  plugin [--debug]      Build target/release/libadit_rocksdb.so, libadit_leveldb.so and libadit_sqlite.so
+                        (or target/debug/...), and benchmarks: adit-ycsb of RocksDB, adit-leveldb-bench. ROCKSDB_ROOT=DIR: for the RocksDB built in DIR
   plugin --headers DIR  Only compile what is over RocksDB, with the headers DIR/rocksdb/*.h of any release
 ";
 

@@ -1,9 +1,10 @@
-//! `cargo xtask plugin`: one compiler command makes `libadit_rocksdb.so`, another one
-//! `libadit_sqlite.so`.
+//! `cargo xtask plugin`: one compiler command each makes `libadit_rocksdb.so`,
+//! `libadit_leveldb.so` and `libadit_sqlite.so`.
 //!
-//! Each library contains `libadit.a`, so RocksDB or SQLite loads this one file, and exports only
-//! its entry points (`exports.map`). `adit-ycsb` is a benchmark of RocksDB, with or without the
-//! plugin. `libadit_sqlite.a` is for programs that link SQLite and `libadit.a` themselves.
+//! Each library contains `libadit.a`, so a program loads this one file, and exports only its entry
+//! points (`exports.map`). `adit-ycsb` is a benchmark of RocksDB, with or without the plugin,
+//! `adit-leveldb-bench` one of LevelDB. `libadit_sqlite.a` is for programs that link SQLite and
+//! `libadit.a` themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,13 +53,24 @@ pub(crate) fn build(profile: Profile) -> Outcome<Vec<PathBuf>> {
     let built = |name| profile.folder().join(name);
     let rocksdb = built("libadit_rocksdb.so");
     let ycsb = built("adit-ycsb");
+    let leveldb = built("libadit_leveldb.so");
+    let leveldb_bench = built("adit-leveldb-bench");
     let sqlite = built("libadit_sqlite.so");
     let sqlite_archive = built("libadit_sqlite.a");
     process::run(&mut rocksdb_plugin(profile, &rocksdb)?)?;
     process::run(&mut rocksdb_benchmark(&ycsb)?)?;
+    process::run(&mut leveldb_plugin(profile, &leveldb)?)?;
+    process::run(&mut leveldb_benchmark(profile, &leveldb_bench)?)?;
     process::run(&mut sqlite_extension(profile, &sqlite)?)?;
     archive_of_sqlite(profile, &sqlite_archive)?;
-    Ok(vec![rocksdb, ycsb, sqlite, sqlite_archive])
+    Ok(vec![
+        rocksdb,
+        ycsb,
+        leveldb,
+        leveldb_bench,
+        sqlite,
+        sqlite_archive,
+    ])
 }
 
 /// The whole command. plugins/rocksdb/README.md states it for people without cargo.
@@ -81,6 +93,34 @@ fn rocksdb_benchmark(program: &Path) -> Outcome<Command> {
     command
         .args(sources("plugins/rocksdb/bench", "cc")?)
         .args(["-lrocksdb", "-lpthread", "-o"])
+        .arg(program);
+    Ok(command)
+}
+
+/// The whole command. plugins/leveldb/README.md states it for people without cargo.
+fn leveldb_plugin(profile: Profile, plugin: &Path) -> Outcome<Command> {
+    let mut command = compiler("g++", LEVELDB_STANDARD);
+    command
+        // LevelDB's own build has no RTTI, Debian's has: this loads into both.
+        .args(["-fno-rtti", "-shared"])
+        .args(sources("plugins/leveldb", "cc")?)
+        .arg(profile.folder().join("libadit.a"))
+        .args(exports("plugins/leveldb"))
+        .args(["-lleveldb", "-lpthread", "-ldl", "-lm"])
+        .arg("-o")
+        .arg(plugin);
+    Ok(command)
+}
+
+/// A program that links the plugin and finds it beside itself.
+fn leveldb_benchmark(profile: Profile, program: &Path) -> Outcome<Command> {
+    let mut command = compiler("g++", LEVELDB_STANDARD);
+    command
+        .args(sources("plugins/leveldb/bench", "cc")?)
+        .arg("-L")
+        .arg(profile.folder())
+        .args(["-ladit_leveldb", "-lleveldb", "-lpthread"])
+        .args(["-Wl,-rpath,$ORIGIN", "-o"])
         .arg(program);
     Ok(command)
 }
@@ -142,6 +182,8 @@ pub(crate) fn check_headers(headers: &Path) -> Outcome {
 
 /// RocksDB's headers want C++20 from 10 on; the older ones don't mind.
 const ROCKSDB_STANDARD: &str = "-std=c++20";
+
+const LEVELDB_STANDARD: &str = "-std=c++17";
 
 /// For RocksDB as it is installed, or as it was built in the folder that `ROCKSDB_ROOT` names.
 fn rocksdb_compiler() -> Command {

@@ -7,14 +7,15 @@ use std::process::Command;
 
 use crate::process::{self, Outcome};
 
-/// The packages of `cargo xtask test`: the plugins are C++ over RocksDB's headers and C over
-/// SQLite's, and their tests run RocksDB's own `db_bench` and SQLite's own shell. Tests of `adit
-/// compare` need mkfs. A mount without root needs fusermount3.
+/// The packages of `cargo xtask test`: the plugins are C++ over RocksDB's and LevelDB's headers and
+/// C over SQLite's, and their tests run RocksDB's own `db_bench` and SQLite's own shell. Tests of
+/// `adit compare` need mkfs. A mount without root needs fusermount3.
 pub(crate) const FOR_TESTS: &[&str] = &[
     "g++",
     "librocksdb-dev",
     "rocksdb-tools",
     "libgflags-dev",
+    "libleveldb-dev",
     "sqlite3",
     "libsqlite3-dev",
     "e2fsprogs",

@@ -489,3 +489,26 @@ refused! {
     nftw(visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int = -1;
     nftw64(visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int = -1;
 }
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fts_open(
+    paths: *const *const c_char,
+    options: c_int,
+    order: *const c_void,
+) -> *mut c_void {
+    let mut at = paths;
+    // SAFETY: a list of C strings that ends with NULL, says the program.
+    while !at.is_null() && !unsafe { *at }.is_null() {
+        // SAFETY: as above.
+        let place = unsafe { path::find(libc::AT_FDCWD, *at) };
+        if matches!(place, Place::Volume(_)) {
+            crate::message::say_once!("fts_open in a volume is not supported: ENOTSUP");
+            return pointer(Err(Errno::OPNOTSUPP));
+        }
+        // SAFETY: not the last one.
+        at = unsafe { at.add(1) };
+    }
+    real!(fts_open(
+        paths => *const *const c_char, options => c_int, order => *const c_void
+    ) -> *mut c_void)
+}

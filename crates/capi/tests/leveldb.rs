@@ -1,0 +1,433 @@
+//! LevelDB on Adit: the plugin's own test, our benchmark, and a LevelDB that is killed again and
+//! again.
+//!
+//! They need g++ and Debian's libleveldb-dev, as `cargo xtask setup` installs them. The plugin is
+//! built here from the same sources and with the same flags as by `cargo xtask plugin`, over the
+//! libadit.a that cargo built with this test.
+
+#[path = "../../client/tests/support/failing.rs"]
+mod failing;
+mod support;
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, SystemTime};
+use support::{exports, include, library, outcome, root, run, scratch, shown_by};
+
+/// No program takes this long, however busy the machine is.
+const HANGS_AFTER: Duration = Duration::from_secs(240);
+
+/// Kills of each kind. `ADIT_KILLS` makes it more.
+const KILLS: u32 = 3;
+
+fn sources(folder: &str) -> Vec<PathBuf> {
+    let mut sources: Vec<_> = std::fs::read_dir(root().join(folder))
+        .expect("the plugin is there")
+        .map(|entry| entry.expect("a folder can be read").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cc"))
+        .collect();
+    sources.sort();
+    sources
+}
+
+/// The plugin, its test programs and its benchmark, built once for all tests here.
+fn built() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let folder = scratch();
+        let gxx = || {
+            let mut command = Command::new("g++");
+            command.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"]);
+            command
+        };
+        run(gxx()
+            .args(["-fPIC", "-fno-rtti", "-shared", "-I"])
+            .arg(include())
+            .args(sources("plugins/leveldb"))
+            .arg(library("libadit.a"))
+            .args(exports("plugins/leveldb"))
+            .args(["-lleveldb", "-lpthread", "-ldl", "-lm", "-o"])
+            .arg(folder.path().join("libadit_leveldb.so")));
+        let program = |sources: &[PathBuf], name: &str| {
+            run(gxx()
+                .args(sources)
+                .arg("-L")
+                .arg(folder.path())
+                .args(["-ladit_leveldb", "-lleveldb", "-lpthread"])
+                .args(["-Wl,-rpath,$ORIGIN", "-o"])
+                .arg(folder.path().join(name)))
+        };
+        for source in sources("plugins/leveldb/tests") {
+            let name = source.file_stem().expect("a file has a name").to_owned();
+            program(&[source], name.to_str().expect("a plain name"));
+        }
+        program(&sources("plugins/leveldb/bench"), "adit-leveldb-bench");
+        folder
+    });
+    folder.path()
+}
+
+fn program(name: &str) -> Command {
+    Command::new(built().join(name))
+}
+
+fn mkfs(image: &Path, size_bytes: u64) {
+    adit::Volume::mkfs(text(image), adit::MkfsOptions::new().size_bytes(size_bytes))
+        .expect("a fresh image can be formatted");
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the target folder has a plain name")
+}
+
+/// What `adit check` does: opens, which recovers, and compares everything with everything.
+fn check(image: &Path, when: &str) {
+    let volume = adit::Volume::open(text(image)).expect("a killed volume can be opened");
+    let report = volume.check().expect("a volume can be checked");
+    assert!(report.problems.is_empty(), "{when}: {:?}", report.problems);
+    volume.close().expect("it is in use by nobody else");
+}
+
+/// Waits for a program, and ends the test if it hangs; its exit code, its output, and what it said.
+fn ends(command: &mut Command) -> (Option<i32>, Vec<u8>, String) {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let pid = child.id() as libc::pid_t;
+    let (ended, watched) = mpsc::channel::<()>();
+    let watcher = std::thread::spawn(move || {
+        let late = watched.recv_timeout(HANGS_AFTER) == Err(RecvTimeoutError::Timeout);
+        if late {
+            // SAFETY: plain system call on a child of ours that nobody has waited for to its end.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        late
+    });
+    let output = child.wait_with_output().expect("it ends");
+    drop(ended);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!watcher.join().expect("no panic"), "it hangs: {words}");
+    assert!(!words.contains("panicked"), "{words}");
+    (output.status.code(), output.stdout, words)
+}
+
+fn succeeds(command: &mut Command) -> String {
+    let (code, printed, words) = ends(command);
+    assert_eq!(code, Some(0), "{command:?}: {words}");
+    String::from_utf8_lossy(&printed).into_owned()
+}
+
+fn verify(image: &Path, count: u64) {
+    succeeds(program("kill_test").args(["verify", text(image), &count.to_string()]));
+}
+
+#[test]
+fn the_plugin_does_what_leveldb_expects_and_leaves_nothing_outside() {
+    let folder = scratch();
+    let image = folder.path().join("v.adit");
+    mkfs(&image, 256 << 20);
+    let output = succeeds(
+        program("plugin_test")
+            .current_dir(folder.path())
+            .arg(&image),
+    );
+    assert!(output.contains("claims hold"), "{output}");
+    check(&image, "after the plugin's test");
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .expect("it is ours")
+        .collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn the_plugin_shows_its_entry_point_and_nothing_else() {
+    let shown = shown_by(&built().join("libadit_leveldb.so"));
+    let [entry] = &shown[..] else {
+        panic!("{shown:?}");
+    };
+    assert!(entry.starts_with("adit::NewLevelDbEnv("), "{entry}");
+}
+
+/// LevelDB's headers are C++11, and so is ours.
+#[test]
+fn the_header_is_cpp_11_by_itself() {
+    let folder = scratch();
+    let source = folder.path().join("header.cc");
+    std::fs::write(&source, "#include \"adit_leveldb.h\"\n").expect("written");
+    run(Command::new("g++")
+        .args(["-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic"])
+        .args(["-fsyntax-only", "-I"])
+        .arg(root().join("plugins/leveldb"))
+        .arg(source));
+}
+
+/// The example that docs/leveldb.md says to follow to the letter.
+#[test]
+fn the_example_of_the_documentation_works() {
+    let page = std::fs::read_to_string(root().join("docs/leveldb.md")).expect("the page is there");
+    let (_, rest) = page.split_once("```cpp\n").expect("it has an example");
+    let (example, _) = rest.split_once("```").expect("the example has an end");
+    let folder = scratch();
+    let source = folder.path().join("example.cc");
+    std::fs::write(&source, example).expect("written");
+    run(Command::new("g++")
+        .args(["-std=c++11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(root().join("plugins/leveldb"))
+        .arg(&source)
+        .arg("-L")
+        .arg(built())
+        .args(["-ladit_leveldb", "-lleveldb", "-o"])
+        .arg(folder.path().join("example"))
+        .arg(format!("-Wl,-rpath,{}", built().display())));
+    let mut example = Command::new("./example");
+    example.current_dir(folder.path());
+    let (code, _, words) = ends(&mut example);
+    assert_eq!(code, Some(1));
+    assert!(words.contains("adit mkfs v.adit"), "{words}");
+    mkfs(&folder.path().join("v.adit"), 64 << 20);
+    for _ in 0..2 {
+        assert_eq!(succeeds(&mut example), "hello world\n");
+    }
+}
+
+const JOBS: [&str; 7] = [
+    "fillsync",
+    "fillrandom",
+    "overwrite",
+    "readrandom",
+    "readseq",
+    "readhot",
+    "fill100K",
+];
+
+#[test]
+fn the_benchmark_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
+    let folder = scratch();
+    let image = folder.path().join("v.adit");
+    mkfs(&image, 256 << 20);
+    let directory = folder.path().join("directory");
+    std::fs::create_dir(&directory).expect("made");
+    for place in [text(&directory), &format!("adit:{}", image.display())] {
+        let output =
+            succeeds(program("adit-leveldb-bench").args([place, "--keys=1000", "--instances=3"]));
+        let rows: Vec<Vec<&str>> = output
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), JOBS);
+        for row in &rows {
+            let operations = match row[0] {
+                "fillsync" | "fill100K" => "30",
+                "readseq" => row[5], // as many as there are
+                _ => "3000",
+            };
+            assert_eq!((row[5], row[6]), (operations, "ops"), "{row:?}");
+            assert!(
+                row[1].parse::<f64>().is_ok_and(|us| us > 0.0),
+                "{place}: {row:?}"
+            );
+        }
+    }
+    check(&image, "after the benchmark");
+    let volume = adit::Volume::open(text(&image)).expect("it was closed");
+    assert_eq!(volume.read_dir("/").expect("the root").count(), 0);
+    assert_eq!(directory.read_dir().expect("it is ours").count(), 0);
+}
+
+#[test]
+fn the_benchmark_says_what_it_cannot_do() {
+    let refused = |words: &[&str], status: i32, said: &str| {
+        let output = outcome(program("adit-leveldb-bench").args(words));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {errors}");
+        assert!(output.stdout.is_empty());
+        assert!(errors.contains(said), "{words:?}: {errors}");
+    };
+    refused(&[], 2, "Usage");
+    for wrong in [
+        "--jobs=",
+        "--jobs=fillsync,noise",
+        "--keys=0",
+        "--keys=1e6",
+        "--instances=11",
+        "--noise=1",
+        "second",
+    ] {
+        refused(&["mem:64M", wrong], 2, "Usage");
+    }
+    refused(&["/no/such/folder"], 1, "/no/such/folder");
+    refused(&["adit:/no/such/volume"], 1, "adit mkfs");
+    refused(&["adit:mem:64M", "--jobs=readrandom"], 1, "found nothing");
+
+    // What is there already is neither used nor removed.
+    let folder = scratch();
+    let database = folder.path().join("adit-leveldb-bench-0");
+    std::fs::create_dir(&database).expect("made");
+    refused(&[text(folder.path())], 1, "exists");
+    assert!(database.exists());
+}
+
+/// A few random milliseconds; the seed is in the message of a failure.
+fn moments(seed: u64) -> impl Iterator<Item = Duration> {
+    let mut state = seed | 1;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        Duration::from_millis(20 + state % 700)
+    })
+}
+
+/// Fills a DB in one image, kills the program at random moments, and looks for every acknowledged
+/// key.
+fn killed_fills_keep_every_acknowledged_key(mode: &str, survive: &str) {
+    let folder = scratch();
+    let image = folder.path().join("v.adit");
+    mkfs(&image, 1 << 30);
+    let kills = std::env::var("ADIT_KILLS").map_or(KILLS, |n| n.parse().expect("a number"));
+    let seed = SystemTime::UNIX_EPOCH
+        .elapsed()
+        .map_or(1, |now| now.as_nanos() as u64);
+    let mut acknowledged = 0_u64;
+    for (kill, moment) in moments(seed).take(kills as usize).enumerate() {
+        let when = format!("{mode}, survive {survive}, kill {kill}, seed {seed}");
+        let mut writer = program("kill_test")
+            .args(["write", text(&image), mode, &acknowledged.to_string()])
+            .env("ADIT_SURVIVE", survive)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program was built");
+        let mut pipe = writer.stdout.take().expect("it is piped");
+        let (begins, begun) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let mut numbers = vec![0; 8];
+            if pipe.read_exact(&mut numbers).is_err() {
+                return Vec::new();
+            }
+            let _ = begins.send(());
+            pipe.read_to_end(&mut numbers).expect("a pipe can be read");
+            numbers
+        });
+        // Some are killed while they open the volume, which takes its time on a busy machine.
+        let puts = kill % 3 == 2 || begun.recv_timeout(HANGS_AFTER).is_ok();
+        std::thread::sleep(moment);
+        writer.kill().expect("it is our child");
+        let status = writer.wait().expect("it is our child");
+        let numbers = reader.join().expect("the reader doesn't panic");
+        assert!(puts, "{when}: it puts no key");
+        assert_eq!(status.signal(), Some(9), "{when}: ended with {status}");
+        if let Some(last) = numbers.chunks_exact(8).last() {
+            acknowledged = u64::from_ne_bytes(last.try_into().expect("8 bytes")) + 1;
+        }
+        eprintln!("{when}, after {moment:?}: {acknowledged} keys acknowledged");
+        check(&image, &when);
+        verify(&image, acknowledged);
+    }
+    assert!(acknowledged > 0);
+}
+
+#[test]
+fn a_killed_fillsync_keeps_every_acknowledged_key() {
+    killed_fills_keep_every_acknowledged_key("sync", "require");
+}
+
+/// As after a power cut, all that was not synced is gone with the process.
+#[test]
+fn a_killed_fillsync_whose_memory_dies_with_it_keeps_every_acknowledged_key() {
+    killed_fills_keep_every_acknowledged_key("sync", "off");
+}
+
+#[test]
+fn a_killed_fill_without_sync_keeps_every_acknowledged_key_on_the_same_boot() {
+    killed_fills_keep_every_acknowledged_key("nosync", "require");
+}
+
+#[test]
+fn an_env_that_is_never_deleted_is_made_durable_at_exit() {
+    let folder = scratch();
+    let image = folder.path().join("v.adit");
+    mkfs(&image, 64 << 20);
+    let mut leaving = program("kill_test");
+    leaving
+        .args(["leave", text(&image), "1000"])
+        .env("ADIT_SURVIVE", "off");
+    succeeds(&mut leaving);
+    check(&image, "after the exit");
+    verify(&image, 1000);
+}
+
+#[test]
+fn leveldb_and_another_process_refuse_each_other_by_name() {
+    let folder = scratch();
+    let image = folder.path().join("v.adit");
+    mkfs(&image, 64 << 20);
+    let volume = adit::Volume::open(text(&image)).expect("nobody has it");
+    let (code, _, words) = ends(program("kill_test").args(["verify", text(&image), "0"]));
+    assert_eq!(code, Some(1), "{words}");
+    let own = format!("(pid {})", std::process::id());
+    for expected in [
+        "IO error: ",
+        text(&image),
+        "in use by",
+        &own,
+        "close it there",
+    ] {
+        assert!(words.contains(expected), "no {expected:?}: {words}");
+    }
+    volume.close().expect("closed");
+}
+
+#[test]
+fn a_volume_that_becomes_read_only_is_told_once_and_ends_every_put() {
+    if !failing::Filter::works() {
+        return adit_skip::skip(failing::NO_FILTERS);
+    }
+    let folder = scratch();
+    let image = folder.path().join("v.adit");
+    mkfs(&image, 64 << 20);
+    let journal = failing::Failing::Writes(failing::JOURNAL.start, failing::JOURNAL.end);
+    let filter = failing::Filter::new(journal, libc::EIO);
+    let mut command = program("kill_test");
+    command.args(["write", text(&image), "sync", "0"]);
+    // SAFETY: two system calls.
+    unsafe { command.pre_exec(move || filter.install()) };
+    let (code, _, words) = ends(&mut command);
+    assert_eq!(code, Some(1), "{words}");
+    let told = |line: &&str| {
+        line.starts_with("adit: error: ")
+            && line.contains("v.adit: the volume becomes read-only")
+            && line.contains("EIO")
+    };
+    assert_eq!(words.lines().filter(told).count(), 1, "{words}");
+    assert!(words.contains("open: IO error: /db/"), "{words}");
+}
+
+#[test]
+fn a_device_that_stops_writing_ends_leveldb_with_words_and_loses_no_key() {
+    if !failing::Filter::works() {
+        return adit_skip::skip(failing::NO_FILTERS);
+    }
+    let folder = scratch();
+    let image = folder.path().join("v.adit");
+    mkfs(&image, 64 << 20);
+    // The beginning of the volume is good: it opens and works, until tables get behind that.
+    let bad = failing::Failing::Writes(failing::GROUPS.start + (4 << 20), u32::MAX);
+    let filter = failing::Filter::new(bad, libc::EIO);
+    let mut command = program("kill_test");
+    command.args(["write", text(&image), "nosync", "0"]);
+    // SAFETY: two system calls.
+    unsafe { command.pre_exec(move || filter.install()) };
+    let (code, numbers, words) = ends(&mut command);
+    assert_eq!(code, Some(1), "{words}");
+    assert!(words.contains("put: IO error"), "{words}");
+    check(&image, "after the device failed");
+    let acknowledged = numbers.len() / 8;
+    assert!(acknowledged > 0);
+    verify(&image, acknowledged as u64);
+}

@@ -1,0 +1,80 @@
+// Open files of LevelDB on open files of Adit.
+//
+// Invariants:
+//
+//   1. What was appended is in the file, in the buffer, or lost by a failure that is kept: a Sync
+//      that returns OK has made durable all that was ever appended.
+//   2. The first failure of a writable file stays: LevelDB's log and manifest have lost their place
+//      behind a piece that is missing.
+//
+// A file belongs to its Env's volume, which outlives it. Not here: mapped files, and a limit of
+// open ones; reading costs no system call, and an open file is no descriptor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "adit.h"
+#include "leveldb/env.h"
+#include "leveldb/slice.h"
+
+namespace adit_leveldb {
+
+class SequentialFile final : public leveldb::SequentialFile {
+ public:
+  SequentialFile(adit_file* file, std::string path) : file_(file), path_(std::move(path)) {}
+  ~SequentialFile() override { adit_close(file_); }
+
+  leveldb::Status Read(size_t len, leveldb::Slice* result, char* scratch) override;
+  leveldb::Status Skip(uint64_t len) override;
+
+ private:
+  adit_file* const file_;
+  const std::string path_;
+  uint64_t offset_ = 0;
+};
+
+class RandomAccessFile final : public leveldb::RandomAccessFile {
+ public:
+  RandomAccessFile(adit_file* file, std::string path) : file_(file), path_(std::move(path)) {}
+  ~RandomAccessFile() override { adit_close(file_); }
+
+  leveldb::Status Read(uint64_t offset, size_t len, leveldb::Slice* result,
+                       char* scratch) const override;
+
+ private:
+  adit_file* const file_;
+  const std::string path_;
+};
+
+class WritableFile final : public leveldb::WritableFile {
+ public:
+  WritableFile(adit_file* file, std::string path) : file_(file), path_(std::move(path)) {}
+  ~WritableFile() override;
+
+  leveldb::Status Append(const leveldb::Slice& data) override;
+  leveldb::Status Flush() override;
+  // One fdatasync: it also makes the names durable that lead to the file, so a new MANIFEST needs
+  // no sync of its directory; nor do the tables that it names, which were synced before it.
+  leveldb::Status Sync() override;
+  leveldb::Status Close() override;
+
+ private:
+  // LevelDB appends a record in two pieces, a table's block in two, then flushes: smaller pieces
+  // wait here for the next one.
+  static constexpr size_t kBufferBytes = 64 << 10;
+  // A copy of this much costs more than a second call.
+  static constexpr size_t kCopiedBytesMax = 16 << 10;
+
+  // Writes the buffer, and the data behind it, at the end of the file.
+  leveldb::Status WriteOut(const leveldb::Slice& data);
+
+  adit_file* file_;  // null when closed
+  const std::string path_;
+  leveldb::Status failed_;  // the first failure
+  size_t buffered_bytes_ = 0;
+  char buffer_[kBufferBytes];
+};
+
+}  // namespace adit_leveldb

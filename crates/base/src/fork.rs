@@ -53,12 +53,17 @@ pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
 
 /// Is it a descriptor that [`close_in_child`] registered?
 pub fn is_registered(fd: RawFd) -> bool {
-    fd >= 0 && DESCRIPTORS.iter().any(|place| place.load(Ordering::Relaxed) == fd)
+    fd >= 0
+        && DESCRIPTORS
+            .iter()
+            .any(|place| place.load(Ordering::Relaxed) == fd)
 }
 
 /// All descriptors that [`close_in_child`] registered.
 pub fn registered() -> Vec<RawFd> {
-    let numbers = DESCRIPTORS.iter().map(|place| place.load(Ordering::Relaxed));
+    let numbers = DESCRIPTORS
+        .iter()
+        .map(|place| place.load(Ordering::Relaxed));
     numbers.filter(|fd| *fd >= 0).collect()
 }
 

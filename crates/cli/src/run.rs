@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const LIBRARY: &str = "libadit_preload.so";
+/// The smallest journal takes whole writes of four times as much.
+const ATOMIC_BYTES_MAX: u64 = 64 << 10;
 /// Scripts whose interpreter is a script, and so on.
 const INTERPRETERS_MAX: usize = 4;
 
@@ -37,6 +39,13 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
             "--prefix {}: it must be absolute, and not /",
             prefix.display()
         );
+        return Err(Error::with(Errno::INVAL, what));
+    }
+    if arguments
+        .atomic_writes
+        .is_some_and(|bytes| bytes > ATOMIC_BYTES_MAX)
+    {
+        let what = "--atomic-writes: at most 64K, which every volume's journal has room for";
         return Err(Error::with(Errno::INVAL, what));
     }
     let (name, rest) = arguments.program.split_first().expect("clap wants one");

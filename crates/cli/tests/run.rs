@@ -178,6 +178,55 @@ fn sqlite_keeps_a_database_on_a_volume() {
     assert_clean(&place);
 }
 
+#[test]
+fn the_list_of_calls_is_that_of_the_library() {
+    need_library!();
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/programs.md");
+    let text = std::fs::read_to_string(text).expect("the page");
+    let (_, list) = text.split_once("<!-- symbols:").expect("a list");
+    let (list, _) = list.split_once("| call |").expect("a table behind it");
+    let mut told: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    told.sort_unstable();
+    let symbols = Command::new("nm")
+        .args(["--dynamic", "--defined-only", "--format=posix"])
+        .arg(library().expect("there"))
+        .output()
+        .expect("nm, of the compiler's package");
+    let symbols = String::from_utf8(symbols.stdout).expect("text");
+    let functions = symbols.lines().filter_map(|line| line.split_once(" T "));
+    let mut functions: Vec<&str> = functions.map(|(name, _)| name).collect();
+    functions.sort_unstable();
+    assert!(functions.len() > 150, "{functions:?}");
+    assert_eq!(told, functions);
+}
+
+#[test]
+fn writes_can_be_whole_or_not_at_all() {
+    need_library!();
+    let place = Place::with_volume();
+    place.write("pages", noise(3, 16 << 14));
+    let copy = [
+        "dd",
+        "if=pages",
+        "of=/adit/pages",
+        "bs=16K",
+        "oflag=direct",
+        "conv=fsync",
+        "status=none",
+    ];
+    let whole = |size: &'static str| {
+        [&["run", "v.adit", "--atomic-writes", size, "--"], &copy[..]].concat()
+    };
+    place.ok(&whole("16K"));
+    run(&place, &["cmp", "pages", "/adit/pages"]);
+    let refused = place.fails(1, &whole("1M"));
+    assert!(
+        refused.contains("--atomic-writes: at most 64K"),
+        "{refused}"
+    );
+    assert_clean(&place);
+}
+
 /// What was written, the program that was killed said so, is there: without any sync.
 #[test]
 fn what_a_killed_program_wrote_is_there() {

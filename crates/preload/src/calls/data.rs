@@ -209,9 +209,6 @@ pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> A
         open.file.append(data).map_err(errno)?;
     } else if atomic || (crosses_pages(offset, data.len()) && is_promised_atomic(data.len())) {
         open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
-        if open.flags() & (libc::O_DSYNC | libc::O_DIRECT) == libc::O_DSYNC {
-            open.file.sync_data().map_err(errno)?;
-        }
     } else {
         open.file.write_at(data, offset).map_err(errno)?;
     }

@@ -29,6 +29,8 @@ pub(crate) struct Open {
     listing: Mutex<Listing>,
     /// The path by which it was opened, as the program sees it.
     pub(crate) shown: Vec<u8>,
+    /// Calls that change the file's content at this moment.
+    pub(crate) changes: AtomicUsize,
     /// May it hold locks of the process?
     pub(crate) is_locked: AtomicBool,
 }
@@ -65,6 +67,7 @@ impl Open {
             position: Mutex::new(0),
             listing: Mutex::default(),
             shown,
+            changes: AtomicUsize::new(0),
             is_locked: AtomicBool::new(false),
         }
     }

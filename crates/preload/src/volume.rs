@@ -7,7 +7,7 @@
 
 use crate::answer::{Answer, errno};
 use crate::message::{say, say_once};
-use crate::{descriptors, path};
+use crate::{calls, descriptors, path};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Survive, Volume, VolumeOptions};
 use arc_swap::{ArcSwapOption, Guard};
@@ -236,6 +236,7 @@ extern "C" fn at_exit() {
     }
     // SAFETY: writes what the program's streams hold.
     unsafe { libc::fflush(std::ptr::null_mut()) };
+    calls::flush_mappings();
     descriptors::close_all();
     path::leave();
     let Some(mut volume) = VOLUME.swap(None) else {

@@ -110,8 +110,34 @@ static void vectors(void) {
     FAILS(ftruncate(fd, 0), EINVAL);
     char *mapped = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
     CHECK(mapped != MAP_FAILED && mapped[0] == 0 && mapped[4095] == 0 && munmap(mapped, 4096) == 0);
-    CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+    CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EACCES);
     close(fd);
+}
+
+static void mappings(void) {
+    int fd = open("mapped", O_RDWR | O_CREAT, 0600), other = open("mapped", O_RDWR);
+    char back[8];
+    CHECK(write(fd, "0123456789", 10) == 10 && ftruncate(fd, 10000) == 0);
+    char *one = mmap(NULL, 10000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *two = mmap(NULL, 4096, PROT_READ, MAP_SHARED, other, 4096);
+    CHECK(one != MAP_FAILED && two != MAP_FAILED && memcmp(one, "0123456789", 11) == 0);
+    /* All mappings of a file, and calls, show the same bytes. */
+    memcpy(one + 4096, "map", 3);
+    CHECK(memcmp(two, "map", 4) == 0 && pread(other, back, 4, 4096) == 4 && memcmp(back, "map", 4) == 0);
+    CHECK(pwrite(other, "call", 4, 4094) == 4 && memcmp(one + 4094, "callp", 5) == 0 && two[0] == 'l');
+    struct iovec in[] = {{back, 2}, {back + 2, 3}};
+    CHECK(preadv(fd, in, 2, 4094) == 5 && memcmp(back, "callp", 5) == 0);
+    CHECK(ftruncate(fd, 4095) == 0 && ftruncate(fd, 10000) == 0 && one[4094] == 'c' && one[4095] == 0 && two[0] == 0);
+    CHECK(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0 && one[0] == 0);
+    memcpy(one + 9990, "end", 3);
+    CHECK(msync(one, 10000, MS_SYNC) == 0 && munmap(two, 4096) == 0 && close(fd) == 0);
+    one[0] = 'x';
+    CHECK(munmap(one, 10000) == 0 && pread(other, back, 4, 9990) == 4 && memcmp(back, "end", 4) == 0);
+    CHECK(pread(other, back, 1, 0) == 1 && back[0] == 'x');
+    /* What is mapped at the end of the process is in the file afterwards. */
+    one = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0);
+    CHECK(one != MAP_FAILED && memcpy(one, "mapped at the end", 17));
+    CHECK(ftruncate(other, 17) == 0 && close(other) == 0);
 }
 
 static int visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
@@ -305,6 +331,7 @@ int main(int count, char **arguments) {
     locks();
     children();
     threads();
+    mappings();
     /* What lies in a buffer at the end of the process is written. */
     FILE *left = fopen("left", "w");
     CHECK(left != NULL && fputs("in the buffer", left) >= 0);

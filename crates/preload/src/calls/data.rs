@@ -7,7 +7,7 @@ use adit::{AllocateFlags, Errno, FileKind};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use std::io::{IoSlice, IoSliceMut};
 
-use super::of_descriptor;
+use super::{maps, of_descriptor};
 
 /// A write within a page is atomic in any case.
 const PAGE_BYTES: u64 = 4096;
@@ -79,6 +79,7 @@ fn check_writable(open: &Open) -> Answer<()> {
 pub(crate) fn read_from(open: &Open, memory: &mut [u8], offset: u64) -> Answer {
     check_readable(open)?;
     let count = open.file.read_at(memory, offset).map_err(errno)?;
+    maps::overlay(open.id(), &mut memory[..count], offset)?;
     Ok(count as i64)
 }
 
@@ -156,6 +157,17 @@ unsafe fn read_vector(open: &Open, vector: *const iovec, count: c_int, offset: u
         unsafe { memory(piece.iov_base, piece.iov_len) }.map(IoSliceMut::new)
     };
     let mut slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
+    if maps::is_mapped(open.id()) {
+        let mut done = 0;
+        for slice in &mut slices {
+            let count = read_from(open, slice, offset + done as u64)?;
+            done += count;
+            if count < slice.len() as i64 {
+                break;
+            }
+        }
+        return Ok(done);
+    }
     let count = open
         .file
         .read_vectored_at(&mut slices, offset)
@@ -205,14 +217,17 @@ unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> An
 /// nothing survives a crash.
 pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> Answer {
     check_writable(open)?;
-    if open.flags() & libc::O_APPEND != 0 {
-        open.file.append(data).map_err(errno)?;
-    } else if atomic || (crosses_pages(offset, data.len()) && is_promised_atomic(data.len())) {
-        open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
-    } else {
-        open.file.write_at(data, offset).map_err(errno)?;
-    }
-    Ok(data.len() as i64)
+    maps::change(open, || {
+        let mut at = offset;
+        if open.flags() & libc::O_APPEND != 0 {
+            at = open.file.append(data).map_err(errno)?;
+        } else if atomic || (crosses_pages(offset, data.len()) && is_promised_atomic(data.len())) {
+            open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
+        } else {
+            open.file.write_at(data, offset).map_err(errno)?;
+        }
+        Ok((data.len() as i64, maps::Change::Write(data, at)))
+    })
 }
 
 fn crosses_pages(offset: u64, len: usize) -> bool {
@@ -268,7 +283,7 @@ unsafe fn write_vector(
     };
     let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
-    if flags & RWF_ATOMIC != 0 || is_promised_atomic(len) {
+    if flags & RWF_ATOMIC != 0 || is_promised_atomic(len) || maps::is_mapped(open.id()) {
         let whole: Vec<u8> = slices
             .iter()
             .flat_map(|slice| slice.iter().copied())
@@ -368,10 +383,12 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
 }
 
 unsafe fn sync_all(open: &Open) -> Answer<()> {
+    maps::flush(open.id())?;
     open.file.sync_all().map_err(errno)
 }
 
 unsafe fn sync_data(open: &Open) -> Answer<()> {
+    maps::flush(open.id())?;
     open.file.sync_data().map_err(errno)
 }
 
@@ -388,19 +405,27 @@ unsafe fn sync_volume(_open: &Open) -> Answer<()> {
     crate::volume::volume()?.sync().map_err(errno)
 }
 
-unsafe fn resize(open: &Open, size: off_t) -> Answer<()> {
+pub(crate) unsafe fn resize(open: &Open, size: off_t) -> Answer<()> {
     let size = offset(size)?;
     if !open.is_writable() {
         return Err(Errno::INVAL);
     }
-    open.file.set_len(size).map_err(errno)
+    maps::change(open, || {
+        open.file.set_len(size).map_err(errno)?;
+        Ok(((), maps::Change::Clear(size, u64::MAX - size)))
+    })
 }
 
 unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
     let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
     check_writable(open)?;
     let (at, len) = (offset(at)?, offset(len)?);
-    open.file.allocate(flags, at, len).map_err(errno)
+    let zeroes = AllocateFlags::PUNCH_HOLE | AllocateFlags::ZERO_RANGE;
+    let cleared = if flags.intersects(zeroes) { len } else { 0 };
+    maps::change(open, || {
+        open.file.allocate(flags, at, len).map_err(errno)?;
+        Ok(((), maps::Change::Clear(at, cleared)))
+    })
 }
 
 /// As `fallocate`, but returns its error instead of setting `errno`.

@@ -19,6 +19,8 @@ mod streams;
 mod working;
 mod xattrs;
 
+pub(crate) use maps::flush_all as flush_mappings;
+
 /// Functions whose first argument is a descriptor: `ours` gets the open file instead.
 macro_rules! of_descriptor {
     ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {

@@ -90,10 +90,9 @@ fn node(spot: &Spot, kind: FileKind, mode: mode_t, device: dev_t) -> Answer<()> 
 }
 
 unsafe fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
-    let size = u64::try_from(size).map_err(|_| Errno::INVAL)?;
-    volume()?
-        .run(|fs| fs.truncate(spot.at(), size))
-        .map_err(errno)
+    let open = super::open::open_at(spot.at(), &spot.shown, libc::O_WRONLY, 0)?;
+    // SAFETY: only numbers.
+    unsafe { super::data::resize(&open, size) }
 }
 
 pub(crate) fn target(at: At<'_>) -> Answer<Vec<u8>> {

@@ -432,6 +432,83 @@ static void a_thread_that_fetches_hears_of_a_submission()
     HOLDS(io_destroy(context) == 0);
 }
 
+/* ----------------------------------------------------------------------------------- coroutines */
+
+#if defined(__cpp_impl_coroutine)
+
+static adit::Task<void> await(const adit::File &file, int polls_left, int number,
+                              std::vector<int> &order)
+{
+    char byte = 0;
+    next_operation(polls_left, 1);
+    auto read = file.pread_async(&byte, 1, 0);
+    HOLDS((co_await read).value() == 1 && byte == 'x');
+    order.push_back(number);
+}
+
+static adit::Task<void> drop_others(const adit::File &file, std::vector<int> &order,
+                                    std::vector<adit::Task<void>> &others)
+{
+    co_await await(file, 2, 9, order);
+    others.clear();
+}
+
+static void tasks_go_on_in_the_order_of_their_results()
+{
+    const adit::File file = a_file();
+    std::vector<int> order;
+    const int waits = library.waits, releases = library.releases;
+    {
+        adit::Loop loop;
+        loop.spawn(await(file, 500, 1, order));
+        loop.spawn(await(file, 5, 2, order));
+        loop.spawn(await(file, 0, 3, order)); /* done at once: no wait */
+        HOLDS(order == std::vector<int>{3});
+        loop.run_all();
+        HOLDS(order == (std::vector<int>{3, 2, 1}));
+        loop.spawn(await(file, NEVER, 4, order));
+        loop.run(await(file, 5, 5, order));
+        HOLDS(order == (std::vector<int>{3, 2, 1, 5}) && library.waits == waits);
+    }
+    /* The loop's end dropped the task that waited. */
+    HOLDS(library.waits == waits + 1 && library.releases == releases + 5);
+    std::vector<adit::Task<void>> others;
+    adit::Loop loop(true);
+    loop.run(drop_others(file, order, others));
+    HOLDS(order.back() == 9);
+}
+
+static void a_wait_outside_of_a_loop_is_refused()
+{
+    const adit::File file = a_file();
+    std::vector<int> order;
+    struct Eager {
+        struct promise_type {
+            Eager get_return_object() { return {}; }
+            std::suspend_never initial_suspend() noexcept { return {}; }
+            std::suspend_never final_suspend() noexcept { return {}; }
+            void return_void() {}
+            void unhandled_exception() { HOLDS(false); }
+        };
+    };
+    int refused = 0, fulfilled = 0;
+    [](const adit::File &file, int &refused, int &fulfilled) -> Eager {
+        next_operation(NEVER, 0);
+        auto sync = file.fsync_async();
+        try {
+            (co_await sync).value();
+        } catch (const std::logic_error &) {
+            ++refused;
+        }
+        next_operation(0, 0);
+        (co_await file.fsync_async()).value(); /* done: there is nothing to wait for */
+        ++fulfilled;
+    }(file, refused, fulfilled);
+    HOLDS(refused == 1 && fulfilled == 1);
+}
+
+#endif
+
 int main()
 {
     limit_time();
@@ -447,6 +524,12 @@ int main()
     a_pool_is_bounded_and_takes_back();
     requests_in_flight_are_not_cancelled();
     a_thread_that_fetches_hears_of_a_submission();
+#if defined(__cpp_impl_coroutine)
+    tasks_go_on_in_the_order_of_their_results();
+    a_wait_outside_of_a_loop_is_refused();
+#elif __cplusplus >= 202002L
+#error "a compiler without coroutines"
+#endif
     for (const adit_op &op : library.ops)
         HOLDS(op.released);
     std::printf("%d claims hold\n", claims.load());

@@ -56,19 +56,20 @@ fn claims_hold_with(mut compile: Command, name: &str, flags: &[&str]) {
     }
 }
 
+/// Compiles and runs the test that brings its own stand-in for the library.
+fn futures_hold_with(mut compile: Command, flags: &[&str]) {
+    let folder = scratch();
+    let program = folder.path().join("future_test");
+    compile.arg(source("future_test.cc")).args(flags);
+    run(compile.arg("-o").arg(&program).arg("-pthread"));
+    let output = run(&mut Command::new(&program));
+    assert!(output.contains("claims hold"), "{output}");
+}
+
 /// All programs, with one compiler.
 fn everything_holds_with(compiler: &str) {
     for standard in STANDARDS {
-        let folder = scratch();
-        let program = folder.path().join("future_test");
-        // It brings its own stand-in for the library.
-        run(strict(compiler, standard)
-            .arg(source("future_test.cc"))
-            .arg("-o")
-            .arg(&program)
-            .arg("-pthread"));
-        let output = run(&mut Command::new(&program));
-        assert!(output.contains("claims hold"), "{output}");
+        futures_hold_with(strict(compiler, standard), &[]);
         claims_hold_with(strict(compiler, standard), "objects_test", &[]);
         claims_hold_with(strict(compiler, standard), "api_test", &[]);
     }
@@ -95,9 +96,16 @@ fn the_address_sanitizer_finds_nothing() {
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=undefined",
     ];
+    futures_hold_with(strict("g++", "c++20"), &flags);
     for name in ["objects_test", "api_test", "coroutine_test"] {
         claims_hold_with(strict("g++", "c++20"), name, &flags);
     }
+}
+
+/// Several threads take from a pool, and submit to and fetch from one io_context.
+#[test]
+fn the_thread_sanitizer_finds_nothing() {
+    futures_hold_with(strict("g++", "c++20"), &["-fsanitize=thread"]);
 }
 
 /// Each header may be included alone, twice, in two files of a program, without exceptions and
@@ -128,8 +136,8 @@ fn each_header_compiles_alone_and_links_twice() {
     }
 }
 
-/// The word `adit_…` that a function of C has, outside comments and before a parenthesis.
-fn functions_in(header: &str) -> BTreeSet<String> {
+/// The words `adit_…` of a header, outside comments.
+fn names_in(header: &str) -> BTreeSet<String> {
     let mut code = String::new();
     let mut rest = header;
     while let Some((before, comment)) = rest.split_once("/*") {
@@ -152,7 +160,7 @@ fn every_function_of_the_c_interface_is_reachable() {
         .arg(library("libadit.so")));
     let used: BTreeSet<String> = ["api", "file", "future", "result", "volume"]
         .iter()
-        .flat_map(|name| functions_in(&read(&format!("adit/{name}.hpp"))))
+        .flat_map(|name| names_in(&read(&format!("adit/{name}.hpp"))))
         .collect();
     let missing: Vec<&str> = symbols
         .lines()

@@ -9,8 +9,8 @@ use crate::process::{self, Outcome};
 
 /// The packages of `cargo xtask test`: the plugins are C++ over RocksDB's headers and C over
 /// SQLite's, and their tests run RocksDB's own `db_bench` and SQLite's own shell. Tests of `adit
-/// compare` need mkfs. A mount without root needs fusermount3. `adit.hpp` is
-/// compiled with clang, too.
+/// compare` need mkfs. A mount without root needs fusermount3. `adit.hpp` is compiled with clang,
+/// too.
 pub(crate) const FOR_TESTS: &[&str] = &[
     "g++",
     "clang",

@@ -109,8 +109,8 @@ private:
 
 /* A submitted operation, without the type of its result. Future<T> adds the type.
  *
- * `polling`, chosen at the submission, says how a wait is done: true spins, for the lowest latency
- * at the cost of a processor; false lets Adit wait, which spins briefly and then sleeps. */
+ * `polling`, chosen at the submission, says how a wait is done: true spins and never sleeps, at the
+ * cost of a processor; false lets Adit wait, which spins briefly and then sleeps. */
 class FutureBase {
 public:
     FutureBase() noexcept = default;

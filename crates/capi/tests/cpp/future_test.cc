@@ -414,7 +414,7 @@ static void a_thread_that_fetches_hears_of_a_submission()
     const timespec long_enough = milliseconds(60000);
     std::vector<std::thread> threads;
     for (int i = 0; i < 2; ++i) {
-        threads.emplace_back([&] {
+        threads.emplace_back([&, i] {
             io_event event{};
             HOLDS(io_getevents(context, 1, 1, &event, i == 0 ? nullptr : &long_enough) == 1);
         });

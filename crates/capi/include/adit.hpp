@@ -23,9 +23,9 @@
  * Lifetime   A file, directory, blob or running future keeps its volume open. So the order of
  *            destruction is free; the last of them closes the volume. Volume::close() with others
  *            alive is EBUSY and has no effect.
- * Memory     A future's destructor waits for its operation. So memory passed to an operation is safe
- *            if it lives longer than the future: declare it before the future. Nothing cancels an
- *            operation.
+ * Memory     A future's destructor waits for its operation. So memory passed to an operation is
+ *            safe if it lives longer than the future: declare it before the future. Nothing cancels
+ *            an operation.
  * Threads    A future belongs to one thread at a time; the other types are used as adit.h allows.
  *
  * BUILT HERE, not in the library

@@ -1,5 +1,5 @@
-//! `adit.hpp` with g++ and clang++, as C++17 and C++20: the programs of `tests/cpp`, and the lessons
-//! of `examples/cpp`.
+//! `adit.hpp` with g++ and clang++, as C++17 and C++20: the programs of `tests/cpp`, and the
+//! lessons of `examples/cpp`.
 
 mod support;
 
@@ -206,7 +206,11 @@ fn the_cplusplus_examples_run_as_they_say() {
             .env_remove("LD_LIBRARY_PATH"));
         assert!(output.contains("copied at depth 128"), "{output}");
         let strictly = folder.path().join("strict.o");
-        run(strict("g++", "c++17").arg("-c").arg(&source).arg("-o").arg(strictly));
+        run(strict("g++", "c++17")
+            .arg("-c")
+            .arg(&source)
+            .arg("-o")
+            .arg(strictly));
     }
 }
 

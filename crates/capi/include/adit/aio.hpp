@@ -4,7 +4,8 @@
  *
  * Differences from libaio and the kernel:
  *
- *   io_setup      takes the ApiBase whose descriptors the requests name. It must outlive the context.
+ *   io_setup      takes the ApiBase whose descriptors the requests name; it must outlive the
+ *                 context.
  *   io_submit     never blocks for room: -EAGAIN if the context's maximum is in flight. Events that
  *                 were not fetched yet count.
  *   io_cancel     cancels nothing: -EINPROGRESS for a request in flight, whose event comes from

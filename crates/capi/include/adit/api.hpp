@@ -6,16 +6,17 @@
  *   SyncApi    done by the calling thread     done before the call returns
  *   AsyncApi   the same                       in flight after the call
  *
- * `polling` chooses how a thread waits. false: Adit's blocking call, which takes shortcuts for cached
- * data and direct reads, and sleeps after a short spin. true: the operation is submitted and polled,
- * and the thread never sleeps; this costs a processor and the shortcuts (docs/cpp.md has numbers).
+ * `polling` chooses how a thread waits. false: Adit's blocking call, which takes shortcuts for
+ * cached data and direct reads, and sleeps after a short spin. true: the operation is submitted and
+ * polled, and the thread never sleeps; this costs a processor and the shortcuts (docs/cpp.md has
+ * numbers).
  *
  * Flags, modes and struct stat are those of the system's headers (O_RDWR, FALLOC_FL_KEEP_SIZE,
  * SEEK_DATA ...). A flag without a meaning in Adit is EINVAL; O_CLOEXEC, O_NOCTTY and O_NONBLOCK
  * have no effect. Descriptors begin at 3 and are not those of the kernel.
  *
- * Threads: any thread may call at any time, but a descriptor is closed only when no other call on it
- * is running; futures may be running. read, write and lseek of one descriptor take turns.
+ * Threads: any thread may call at any time, but a descriptor is closed only when no other call on
+ * it is running; futures may be running. read, write and lseek of one descriptor take turns.
  *
  * Invariant: slots_[i] is not null exactly while descriptor i + FIRST is open.
  */

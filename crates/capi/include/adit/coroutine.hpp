@@ -1,6 +1,6 @@
 /*
- * co_await on futures, in C++20: a Loop runs Tasks in the calling thread, and polls the futures that
- * they await. Without compiler support for coroutines this header is empty.
+ * co_await on futures, in C++20: a Loop runs Tasks in the calling thread, and polls the futures
+ * that they await. Without compiler support for coroutines this header is empty.
  *
  *   adit::Task<void> copy(adit::File &from, adit::File &to) {
  *       char page[4096];
@@ -16,9 +16,9 @@
  *
  * Threads: a loop, its tasks and their futures belong to the thread that runs the loop.
  *
- * Invariant: a suspended coroutine that awaits a future is in exactly one list of its loop: waiting_,
- * or while a round of polls hands out results, ready_. Its node lies in its frame, so awaiting
- * allocates nothing.
+ * Invariant: a suspended coroutine that awaits a future is in exactly one list of its loop:
+ * waiting_, or while a round of polls hands out results, ready_. Its node lies in its frame, so
+ * awaiting allocates nothing.
  */
 #ifndef ADIT_COROUTINE_HPP
 #define ADIT_COROUTINE_HPP

@@ -48,7 +48,7 @@ public:
 
     adit_dir *raw() const noexcept { return owned_.raw(); }
 
-    /* True and the next entry, or false at the end. The entry's name is valid until the next call. */
+    /* True and the next entry, or false at the end. Its name is valid until the next call. */
     Result<bool> next(adit_dirent &entry)
     {
         return detail::to_result<bool>(adit_readdir(raw(), &entry));

@@ -97,7 +97,8 @@ static void reads_and_writes_move_the_position(adit::ApiBase &api)
     FAILS(EINVAL, api.ftruncate(descriptor, -1));
     struct ::stat stat {};
     OK(api.fstat(descriptor, &stat));
-    HOLDS(stat.st_size == 8192 && S_ISREG(stat.st_mode) && stat.st_nlink == 1 && stat.st_blocks > 0);
+    HOLDS(stat.st_size == 8192 && S_ISREG(stat.st_mode) && stat.st_nlink == 1);
+    HOLDS(stat.st_blocks > 0);
     FAILS(EFAULT, api.fstat(descriptor, nullptr));
     const int other = api.open("/p", O_RDWR).value();
     OK(api.flock(descriptor, LOCK_EX));
@@ -276,7 +277,8 @@ static void aio_does_what_libaio_does(const adit::Volume &volume)
     HOLDS(io_submit(context, 1, &pointers[1]) == -EINVAL);
     HOLDS(io_submit(context, 1, &pointers[2]) == -EINVAL);
     HOLDS(io_submit(context, 0, nullptr) == 0 && io_submit(context, 1, nullptr) == -EINVAL);
-    HOLDS(io_submit(nullptr, 1, pointers) == -EINVAL && io_submit(context, -1, pointers) == -EINVAL);
+    HOLDS(io_submit(nullptr, 1, pointers) == -EINVAL);
+    HOLDS(io_submit(context, -1, pointers) == -EINVAL);
     iocb *mixed[3] = {pointers[3], pointers[0], pointers[3]};
     HOLDS(io_submit(context, 3, mixed) == 1);
     HOLDS(io_getevents(context, 1, 2, events, &minute) == 1 && events[0].res == 1);

@@ -1,6 +1,6 @@
 /*
- * What the C++ tests are made of: claims that are counted and end the program when they do not hold,
- * and a limit on the time of the whole program.
+ * What the C++ tests are made of: claims that are counted and end the program when they do not
+ * hold, and a limit on the time of the whole program.
  */
 #ifndef ADIT_TEST_CLAIMS_HPP
 #define ADIT_TEST_CLAIMS_HPP

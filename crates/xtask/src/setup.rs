@@ -9,9 +9,11 @@ use crate::process::{self, Outcome};
 
 /// The packages of `cargo xtask test`: the plugins are C++ over RocksDB's and LevelDB's headers and
 /// C over SQLite's, and their tests run RocksDB's own `db_bench` and SQLite's own shell. Tests of
-/// `adit compare` need mkfs. A mount without root needs fusermount3.
+/// `adit compare` need mkfs. A mount without root needs fusermount3. `adit.hpp` is compiled with
+/// clang, too. Tests of `adit run` start programs.
 pub(crate) const FOR_TESTS: &[&str] = &[
     "g++",
+    "clang",
     "librocksdb-dev",
     "rocksdb-tools",
     "libgflags-dev",
@@ -20,6 +22,8 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "libsqlite3-dev",
     "e2fsprogs",
     "fuse3",
+    "python3",
+    "binutils",
 ];
 
 /// Checks, installs what is missing as root, and otherwise names it and fails.

@@ -1,0 +1,238 @@
+//! `adit.hpp` with g++ and clang++, as C++17 and C++20: the programs of `tests/cpp`, and the
+//! lessons of `examples/cpp`.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{include, library, outcome, root, run, scratch};
+
+const STANDARDS: [&str; 2] = ["c++17", "c++20"];
+
+fn is_installed(compiler: &str) -> bool {
+    Command::new(compiler)
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// A compiler with every warning an error.
+fn strict(compiler: &str, standard: &str) -> Command {
+    let mut command = Command::new(compiler);
+    command
+        .arg(format!("-std={standard}"))
+        .args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-g"])
+        .arg("-I")
+        .arg(include());
+    command
+}
+
+/// Links with `libadit.so`.
+fn link(command: &mut Command) {
+    let shared = library("libadit.so");
+    let folder = shared.parent().expect("a library lies in a folder");
+    command
+        .arg(&shared)
+        .arg(format!("-Wl,-rpath,{}", folder.display()));
+}
+
+fn source(name: &str) -> PathBuf {
+    root().join("crates/capi/tests/cpp").join(name)
+}
+
+/// Compiles a program and runs it on a volume in memory and on an image.
+fn claims_hold_with(mut compile: Command, name: &str, flags: &[&str]) {
+    let folder = scratch();
+    let program = folder.path().join(name);
+    compile.arg(source(&format!("{name}.cc"))).args(flags);
+    compile.arg("-o").arg(&program).arg("-pthread");
+    link(&mut compile);
+    run(&mut compile);
+    let image = folder.path().join("volume.adit");
+    for address in [Path::new("mem:128M"), &image] {
+        let output = run(Command::new(&program).arg(address));
+        assert!(output.contains("claims hold"), "{name}: {output}");
+    }
+}
+
+/// Compiles and runs the test that brings its own stand-in for the library.
+fn futures_hold_with(mut compile: Command, flags: &[&str]) {
+    let folder = scratch();
+    let program = folder.path().join("future_test");
+    compile.arg(source("future_test.cc")).args(flags);
+    run(compile.arg("-o").arg(&program).arg("-pthread"));
+    let output = run(&mut Command::new(&program));
+    assert!(output.contains("claims hold"), "{output}");
+}
+
+/// All programs, with one compiler.
+fn everything_holds_with(compiler: &str) {
+    for standard in STANDARDS {
+        futures_hold_with(strict(compiler, standard), &[]);
+        claims_hold_with(strict(compiler, standard), "objects_test", &[]);
+        claims_hold_with(strict(compiler, standard), "api_test", &[]);
+    }
+    claims_hold_with(strict(compiler, "c++20"), "coroutine_test", &[]);
+}
+
+#[test]
+fn everything_holds_with_gcc() {
+    everything_holds_with("g++");
+}
+
+#[test]
+fn everything_holds_with_clang() {
+    if !is_installed("clang++") {
+        return adit_skip::skip("there is no clang++ (Debian's package clang)");
+    }
+    everything_holds_with("clang++");
+}
+
+/// An operation whose memory is gone would be seen here.
+#[test]
+fn the_address_sanitizer_finds_nothing() {
+    let flags = [
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=undefined",
+    ];
+    futures_hold_with(strict("g++", "c++20"), &flags);
+    for name in ["objects_test", "api_test", "coroutine_test"] {
+        claims_hold_with(strict("g++", "c++20"), name, &flags);
+    }
+}
+
+/// Several threads take from a pool, and submit to and fetch from one io_context.
+#[test]
+fn the_thread_sanitizer_finds_nothing() {
+    futures_hold_with(strict("g++", "c++20"), &["-fsanitize=thread"]);
+}
+
+/// Each header may be included alone, twice, in two files of a program, without exceptions and
+/// without run-time types.
+#[test]
+fn each_header_compiles_alone_and_links_twice() {
+    let folder = scratch();
+    let mut headers = vec!["adit.hpp".to_owned()];
+    for entry in std::fs::read_dir(include().join("adit")).expect("there are headers") {
+        let name = entry.expect("a folder can be read").file_name();
+        headers.push(format!("adit/{}", name.to_str().expect("text")));
+    }
+    assert!(headers.len() > 5, "{headers:?}");
+    let main = folder.path().join("main.cc");
+    std::fs::write(&main, "#include \"adit.hpp\"\nint main() {}\n").expect("written");
+    for header in headers {
+        let twice = format!("#include \"{header}\"\n#include \"{header}\"\n");
+        let file = folder.path().join("use.cc");
+        std::fs::write(&file, twice).expect("written");
+        for standard in STANDARDS {
+            let mut compile = strict("g++", standard);
+            compile.args(["-fno-exceptions", "-fno-rtti"]);
+            compile.arg(&file).arg(&main).arg("-o");
+            compile.arg(folder.path().join("use"));
+            link(&mut compile);
+            run(&mut compile);
+        }
+    }
+}
+
+/// The words `adit_…` of a header, outside comments.
+fn names_in(header: &str) -> BTreeSet<String> {
+    let mut code = String::new();
+    let mut rest = header;
+    while let Some((before, comment)) = rest.split_once("/*") {
+        code.push_str(before);
+        rest = comment.split_once("*/").map_or("", |(_, after)| after);
+    }
+    code.push_str(rest);
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    code.split(|c: char| !is_part(c))
+        .filter(|word| word.starts_with("adit_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_function_of_the_c_interface_is_reachable() {
+    let read = |name: &str| std::fs::read_to_string(include().join(name)).expect("a header");
+    let symbols = run(Command::new("nm")
+        .args(["-D", "--defined-only", "--format=just-symbols"])
+        .arg(library("libadit.so")));
+    let used: BTreeSet<String> = ["api", "file", "future", "result", "volume"]
+        .iter()
+        .flat_map(|name| names_in(&read(&format!("adit/{name}.hpp"))))
+        .collect();
+    let missing: Vec<&str> = symbols
+        .lines()
+        .filter(|name| name.starts_with("adit_") && !used.contains(*name))
+        .collect();
+    assert!(symbols.lines().count() > 50, "{symbols}");
+    assert!(missing.is_empty(), "adit.hpp doesn't use {missing:?}");
+}
+
+/// As their first comments say, and with every warning.
+#[test]
+fn the_cplusplus_examples_run_as_they_say() {
+    let mut sources: Vec<_> = std::fs::read_dir(root().join("examples/cpp"))
+        .expect("there are examples")
+        .map(|entry| entry.expect("a folder can be read").path())
+        .collect();
+    sources.sort();
+    assert!(!sources.is_empty());
+    let built = library("libadit.so");
+    let built = built.parent().expect("a library lies in a folder");
+    let root = root().canonicalize().expect("the repository");
+    for source in sources {
+        let folder = scratch();
+        let link_to = |from: &Path, to: &str| {
+            std::os::unix::fs::symlink(from, folder.path().join(to)).expect("linked");
+        };
+        link_to(&root.join("examples"), "examples");
+        link_to(&root.join("crates"), "crates");
+        std::fs::create_dir(folder.path().join("target")).expect("made");
+        link_to(built, "target/release");
+        let text = std::fs::read_to_string(&source).expect("a source");
+        let lines: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(" *   "))
+            .collect();
+        let [cargo, rest @ ..] = &lines[..] else {
+            panic!("{}: no command lines", source.display());
+        };
+        assert_eq!(*cargo, "cargo build --release --package libadit");
+        let output = run(Command::new("sh")
+            .args(["-e", "-c", &rest.join("\n")])
+            .current_dir(folder.path())
+            .env_remove("LD_LIBRARY_PATH"));
+        assert!(output.contains("copied at depth 128"), "{output}");
+        let strictly = folder.path().join("strict.o");
+        run(strict("g++", "c++17")
+            .arg("-c")
+            .arg(&source)
+            .arg("-o")
+            .arg(strictly));
+    }
+}
+
+/// The page's example, to the letter.
+#[test]
+fn the_example_of_the_documentation_runs() {
+    let page = std::fs::read_to_string(root().join("docs/cpp.md")).expect("the page");
+    for (number, block) in page.split("```cpp\n").skip(1).enumerate() {
+        let code = block.split("```").next().expect("it has an end");
+        let folder = scratch();
+        let file = folder.path().join("example.cc");
+        std::fs::write(&file, code).expect("written");
+        let program = folder.path().join("example");
+        let mut compile = strict("g++", "c++20");
+        compile.arg(&file).arg("-o").arg(&program);
+        link(&mut compile);
+        run(&mut compile);
+        let output = outcome(&mut Command::new(&program));
+        assert!(
+            output.status.success() && !output.stdout.is_empty(),
+            "example {number}: {output:?}"
+        );
+    }
+    assert_eq!(page.matches("```cpp\n").count(), 2);
+}

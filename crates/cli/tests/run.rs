@@ -159,7 +159,10 @@ fn sqlite_keeps_a_database_on_a_volume() {
     assert_eq!(done, "ok\n");
     let wal = "pragma journal_mode = wal; update t set b = 'new' where a < 100;
         select count(*) from t; pragma integrity_check;";
-    assert_eq!(run(&place, &["sqlite3", "/adit/app.db", wal]), "wal\n3334\nok\n");
+    assert_eq!(
+        run(&place, &["sqlite3", "/adit/app.db", wal]),
+        "wal\n3334\nok\n"
+    );
     let again = "select count(*) from t where b = 'new'";
     assert_eq!(run(&place, &["sqlite3", "/adit/app.db", again]), "66\n");
     assert_clean(&place);

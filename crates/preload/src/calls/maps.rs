@@ -12,12 +12,15 @@
 
 use crate::answer::{Answer, ToC, errno, pointer};
 use crate::descriptors::{self, Open};
+use crate::inside;
+use crate::own::Own;
 use crate::real::real;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
 use libc::{c_int, c_void, off_t, size_t};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::io::IoSlice;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +30,7 @@ const PAGE: u64 = 4096;
 
 /// The memory behind the shared mappings of a file.
 struct Scratch {
-    memory: File,
+    memory: Own,
     /// Pages that were copied into it.
     pages: BTreeSet<u64>,
     /// To read the file, and to write it if a mapping may.
@@ -72,7 +75,7 @@ impl Scratch {
             if fd < 0 {
                 return Err(Errno::last());
             }
-            File::from_raw_fd(fd)
+            Own::new(File::from_raw_fd(fd)).map_err(io)?
         };
         Ok(Scratch {
             memory,
@@ -172,6 +175,8 @@ impl Scratch {
 pub(crate) enum Change<'c> {
     /// These bytes, at this offset.
     Write(&'c [u8], u64),
+    /// The same in pieces.
+    Pieces(&'c [IoSlice<'c>], u64),
     /// Zeroes: offset and length.
     Clear(u64, u64),
 }
@@ -200,6 +205,12 @@ pub(crate) fn change<'c, T>(
     if let Some(scratch) = scratches.and_then(|scratches| scratches.get(&open.id())) {
         match change {
             Change::Write(data, offset) => scratch.write(data, offset)?,
+            Change::Pieces(pieces, mut offset) => {
+                for piece in pieces {
+                    scratch.write(piece, offset)?;
+                    offset += piece.len() as u64;
+                }
+            }
             Change::Clear(offset, len) => scratch.clear(offset, len)?,
         }
     }
@@ -278,7 +289,7 @@ macro_rules! mmap {
             offset: off_t,
         ) -> *mut c_void {
             if flags & libc::MAP_ANONYMOUS == 0 && let Some(open) = descriptors::get(fd) {
-                let mapped = map(&open, address, len, protection, flags, offset);
+                let mapped = inside::call(|| map(&open, address, len, protection, flags, offset));
                 let mapped = pointer(mapped);
                 return if mapped.is_null() { libc::MAP_FAILED } else { mapped };
             }
@@ -421,11 +432,17 @@ fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<BlobId> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
     let done = real!(msync(address => *mut c_void, len => size_t, flags => c_int) -> c_int);
-    if done != 0 || !are_there_any() {
+    if done != 0 || !are_there_any() || inside::is_inside() {
         return done;
     }
+    inside::call(|| sync_mapped(address as usize, len, flags)).to_c() as c_int
+}
+
+fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
     let maps = lock();
-    let Some(maps) = maps.as_ref() else { return 0 };
+    let Some(maps) = maps.as_ref() else {
+        return Ok(());
+    };
     let sync = |file: BlobId| {
         let scratch = maps.scratches.get(&file).ok_or(Errno::IO)?;
         scratch.flush()?;
@@ -434,17 +451,18 @@ unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c
             _ => scratch.open.file.sync_data().map_err(errno),
         }
     };
-    let files = files_in(maps, address as usize, len);
-    files.into_iter().try_for_each(sync).to_c() as c_int
+    files_in(maps, address, len).into_iter().try_for_each(sync)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
-    if are_there_any() {
-        let mut maps = lock();
-        if let Some(maps) = maps.as_mut()
-            && let Err(errno) = forget(maps, address as usize, len)
-        {
+    // In the middle of a call it is the allocator's memory.
+    if are_there_any() && !inside::is_inside() {
+        let forgotten = inside::call(|| match lock().as_mut() {
+            Some(maps) => forget(maps, address as usize, len),
+            None => Ok(()),
+        });
+        if let Err(errno) = forgotten {
             return Answer::<c_int>::Err(errno).to_c() as c_int;
         }
     }
@@ -500,7 +518,7 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    if are_there_any() {
+    if are_there_any() && !inside::is_inside() {
         let maps = lock();
         let files = maps
             .as_ref()

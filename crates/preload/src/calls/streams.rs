@@ -32,6 +32,9 @@ struct Functions {
 }
 
 unsafe extern "C" {
+    fn __fpending(stream: *mut FILE) -> size_t;
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
@@ -104,6 +107,27 @@ fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     Ok(stream)
 }
 
+/// At the end of the process: writes what the streams hold. One that another thread is in the middle
+/// of (it reads the terminal, say) is left alone: to wait for it may be to wait for ever.
+pub(crate) fn flush_all() {
+    let streams: Vec<usize> = {
+        let numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+        let streams = numbers.as_ref().map(|numbers| numbers.keys().copied());
+        streams.into_iter().flatten().collect()
+    };
+    for stream in streams {
+        let stream = stream as *mut FILE;
+        // SAFETY: in the table as long as it is open; whoever closes it now is another thread, which
+        // the end of the process allows as little as exit itself.
+        unsafe {
+            if __fpending(stream) > 0 && ftrylockfile(stream) == 0 {
+                libc::fflush(stream);
+                funlockfile(stream);
+            }
+        }
+    }
+}
+
 /// The flags of `open` for a mode of `fopen`.
 fn flags(mode: &[u8]) -> Answer<c_int> {
     let (first, rest) = mode.split_first().ok_or(Errno::INVAL)?;
@@ -132,9 +156,9 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
         Place::Host(host) => return Err(host),
     };
     let open = || {
-        let flags = flags(letters)?;
-        let open = super::open::open_at(spot.at(), &spot.shown, flags, 0o666)?;
-        let fd = descriptors::install(open, flags & libc::O_CLOEXEC != 0)?;
+        let flags = spot.flags(flags(letters)?);
+        let open = || super::open::open_at(spot.at(), &spot.shown, flags, 0o666);
+        let fd = crate::inside::call(|| descriptors::install(flags & libc::O_CLOEXEC != 0, open))?;
         opened(fd, mode).inspect_err(|_| {
             // SAFETY: made above.
             unsafe { libc::close(fd) };

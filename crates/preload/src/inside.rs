@@ -37,11 +37,35 @@ pub(crate) fn call<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     if INSIDE.replace(true) {
         return Err(interrupted());
     }
-    let mut before = 0;
-    // SAFETY: sets the variable.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
-    let _inside = Inside(before);
+    let _inside = Inside(Uncancelled::new());
     work()
+}
+
+/// Does what calls functions that end a cancelled thread, through frames that it can't be ended in.
+pub(crate) fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+    let _uncancelled = Uncancelled::new();
+    work()
+}
+
+/// The thread isn't cancelled while this lives. Holds the state before.
+struct Uncancelled(c_int);
+
+impl Uncancelled {
+    #[inline]
+    fn new() -> Uncancelled {
+        let mut before = 0;
+        // SAFETY: sets the variable.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the old state of this thread; nobody wants to know the one before.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
 }
 
 /// Ends the thread, if it was cancelled. Called where nothing is left to be dropped.
@@ -51,8 +75,8 @@ pub(crate) fn cancel_if_asked() {
     unsafe { pthread_testcancel() };
 }
 
-/// Restores what was before the call, also if it panics.
-struct Inside(c_int);
+/// Restores what was before the call, also if it panics: the panic goes no further.
+struct Inside(#[expect(dead_code, reason = "dropped after the messages")] Uncancelled);
 
 impl Drop for Inside {
     #[inline]
@@ -61,8 +85,6 @@ impl Drop for Inside {
             std::process::abort();
         }
         INSIDE.set(false);
-        // SAFETY: the old state of this thread; nobody wants to know the one before.
-        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
         message::say_deferred();
     }
 }

@@ -86,10 +86,9 @@ pub(crate) fn inherited() -> Option<Vec<u8>> {
     ) -> ssize_t);
     let text = text.get(..usize::try_from(count).ok()?)?;
     let text = text.strip_suffix(REMOVED)?;
-    let below = |place: &&str| {
-        text.strip_prefix(place.as_bytes())?
-            .strip_prefix(NAME.as_bytes())
-    };
-    let shown = PLACES.iter().find_map(|place| below(&place))?;
+    let shown = PLACES.iter().find_map(|place| {
+        let name = text.strip_prefix(place.as_bytes())?;
+        name.strip_prefix(NAME.as_bytes())
+    })?;
     shown.get(RANDOM.len()..).map(<[u8]>::to_vec)
 }

@@ -54,6 +54,33 @@ static MAPS: Mutex<Option<Maps>> = Mutex::new(None);
 /// Files with a scratch. While there are none, nobody takes the lock.
 static SCRATCHES: AtomicUsize = AtomicUsize::new(0);
 
+/// Begin and end of each mapping. Its lock is never held while memory is taken or the volume is used:
+/// the allocator of any thread may unmap memory, also while another thread has the other lock.
+static RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+fn publish(mappings: &[Mapping]) {
+    let ranges = mappings.iter();
+    let mut ranges: Vec<_> = ranges
+        .map(|map| (map.address, map.address + map.len))
+        .collect();
+    std::mem::swap(
+        &mut *RANGES.lock().unwrap_or_else(PoisonError::into_inner),
+        &mut ranges,
+    );
+}
+
+/// Does a mapping of ours lie in this range? No memory that is taken in the middle of a call is one.
+fn is_ours(address: *mut c_void, len: usize) -> bool {
+    if !are_there_any() || inside::is_inside() {
+        return false;
+    }
+    let (begin, end) = (address as usize, (address as usize).saturating_add(len));
+    let ranges = RANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    ranges
+        .iter()
+        .any(|(first, last)| *first < end && begin < *last)
+}
+
 fn lock() -> MutexGuard<'static, Option<Maps>> {
     MAPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -364,6 +391,7 @@ fn share(
             len: len.next_multiple_of(PAGE as usize),
             file,
         });
+        publish(&maps.mappings);
         Ok(mapped)
     })();
     let is_unused = maps
@@ -432,7 +460,7 @@ fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<BlobId> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
     let done = real!(msync(address => *mut c_void, len => size_t, flags => c_int) -> c_int);
-    if done != 0 || !are_there_any() || inside::is_inside() {
+    if done != 0 || !is_ours(address, len) {
         return done;
     }
     inside::call(|| sync_mapped(address as usize, len, flags)).to_c() as c_int
@@ -456,8 +484,7 @@ fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
-    // In the middle of a call it is the allocator's memory.
-    if are_there_any() && !inside::is_inside() {
+    if is_ours(address, len) {
         let forgotten = inside::call(|| match lock().as_mut() {
             Some(maps) => forget(maps, address as usize, len),
             None => Ok(()),
@@ -506,6 +533,7 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
         }
         false
     });
+    publish(mappings);
     Ok(())
 }
 
@@ -518,16 +546,10 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    if are_there_any() && !inside::is_inside() {
-        let maps = lock();
-        let files = maps
-            .as_ref()
-            .map(|maps| files_in(maps, address as usize, old_len));
-        if files.is_some_and(|files| !files.is_empty()) {
-            crate::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
-            crate::answer::set_errno(Errno::NOMEM);
-            return libc::MAP_FAILED;
-        }
+    if is_ours(address, old_len) {
+        crate::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
+        crate::answer::set_errno(Errno::NOMEM);
+        return libc::MAP_FAILED;
     }
     real!(mremap(
         address => *mut c_void, old_len => size_t, new_len => size_t, flags => c_int,

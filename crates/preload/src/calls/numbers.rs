@@ -141,7 +141,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
     let Some(before) = before.filter(|_| is_ours()) else {
         return duplicated(old, duplicate);
     };
-    let replaced = inside::call(|| {
+    let replaced = inside::call(move || {
         let after = descriptors::get(old).map(|open| open.clone());
         if let Some(after) = &after {
             descriptors::put(new, after.clone())?;

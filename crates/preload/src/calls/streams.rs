@@ -5,6 +5,7 @@
 
 use crate::answer::{Answer, pointer, set_errno};
 use crate::descriptors;
+use crate::inside;
 use crate::path::{self, HostPath, Place};
 use crate::real::{real, text};
 use adit::Errno;
@@ -42,14 +43,14 @@ unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, len: size_t)
     // SAFETY: made by `opened`, alive until `close`.
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's buffer.
-    unsafe { libc::read(fd, buffer.cast(), len) }
+    inside::uncancelled(|| unsafe { libc::read(fd, buffer.cast(), len) })
 }
 
 unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, len: size_t) -> ssize_t {
     // SAFETY: as for `read`.
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's buffer. It wants 0 for an error.
-    unsafe { libc::write(fd, buffer.cast(), len) }.max(0)
+    inside::uncancelled(|| unsafe { libc::write(fd, buffer.cast(), len) }.max(0))
 }
 
 unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_int) -> c_int {
@@ -57,7 +58,7 @@ unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_i
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's variable.
     unsafe {
-        let to = libc::lseek(fd, *offset, whence);
+        let to = inside::uncancelled(|| libc::lseek(fd, *offset, whence));
         if to < 0 {
             return -1;
         }
@@ -158,7 +159,7 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
     let open = || {
         let flags = spot.flags(flags(letters)?);
         let open = || super::open::open_at(spot.at(), &spot.shown, flags, 0o666);
-        let fd = crate::inside::call(|| descriptors::install(flags & libc::O_CLOEXEC != 0, open))?;
+        let fd = inside::call(|| descriptors::install(flags & libc::O_CLOEXEC != 0, open))?;
         opened(fd, mode).inspect_err(|_| {
             // SAFETY: made above.
             unsafe { libc::close(fd) };

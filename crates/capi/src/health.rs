@@ -96,7 +96,9 @@ impl Listener {
         let given = unsafe { options(given)? };
         check_flags(given.flags, 0)?;
         if given.bytes_per_second != 0 && !is_scrub {
-            return Err(invalid("bound the bytes a second of a check, which has no such bound"));
+            return Err(invalid(
+                "bound the bytes a second of a check, which has no such bound",
+            ));
         }
         Ok(Listener { given, findings: 0 })
     }
@@ -222,4 +224,3 @@ pub unsafe extern "C" fn adit_scrub(
         Ok(())
     })
 }
-

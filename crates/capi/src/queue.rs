@@ -72,7 +72,11 @@ unsafe fn begin(request: &AditRequest) -> Result<Pending<i64>> {
         OP_APPEND => file.append_number_async(unsafe { borrowed(data, len)? }),
         OP_FSYNC => file.sync_all_number_async(),
         OP_FDATASYNC => file.sync_data_number_async(),
-        _ => return Err(invalid("submit a request for an operation that there is not")),
+        _ => {
+            return Err(invalid(
+                "submit a request for an operation that there is not",
+            ));
+        }
     })
 }
 

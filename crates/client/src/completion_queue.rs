@@ -220,7 +220,10 @@ impl<T: Send + 'static, U: Send> Drop for CompletionQueue<T, U> {
     /// Waits for the operations: their memory may be the caller's.
     fn drop(&mut self) {
         let is_inherited = self.is_inherited();
-        let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let entries = self
+            .entries
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         for (operation, _) in std::mem::take(&mut entries.slots).into_iter().flatten() {
             if !is_inherited {
                 let _ = operation.wait();

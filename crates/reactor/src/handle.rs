@@ -194,7 +194,8 @@ pub fn wait_any<'a, T: Send + 'static>(
     if home.core().is_forked() {
         return Err(forked());
     }
-    let is_done = || (0..count).any(|at| running(at).is_none_or(|(_, operation)| operation.is_done()));
+    let is_done =
+        || (0..count).any(|at| running(at).is_none_or(|(_, operation)| operation.is_done()));
     if is_done() {
         return Ok(true);
     }
@@ -214,11 +215,17 @@ pub fn wait_any<'a, T: Send + 'static>(
     let inside = ReentryGuard::enter()?;
     if timeout == Some(Duration::ZERO) {
         let role = DriverRole::poller(&is_done, queue.is_none());
-        let notify = if queue.is_none() { Notify::Never } else { Notify::IfHeld };
+        let notify = if queue.is_none() {
+            Notify::Never
+        } else {
+            Notify::IfHeld
+        };
         home.core().try_drive(&role, notify);
         return Ok(is_done());
     }
-    let own = (0..count).filter_map(running).filter(|(host, _)| is_home(host));
+    let own = (0..count)
+        .filter_map(running)
+        .filter(|(host, _)| is_home(host));
     let is_done = &is_done;
     let waited = home.core().run(move || async move {
         // SAFETY: under the lock, as everything in this future.

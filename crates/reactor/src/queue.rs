@@ -31,8 +31,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use adit_base::sync::Mutex;
 use adit_base::Result;
+use adit_base::sync::Mutex;
 use smallvec::SmallVec;
 
 use crate::driver::{DriverRole, Notify, ReentryGuard, forked};
@@ -307,6 +307,11 @@ impl CompletionQueue {
         }
     }
 
+    #[cfg(all(test, loom))]
+    pub(crate) fn event_is_readable(&self) -> bool {
+        self.shared.event.get().is_some_and(EventFd::is_readable)
+    }
+
     fn has_ready(&self, count: usize) -> bool {
         lock(&self.shared.state).done.len() >= count
     }
@@ -340,8 +345,8 @@ impl CompletionQueue {
                 let sleep = deadline.as_mut().as_pin_mut();
                 let is_over = sleep.is_some_and(|sleep| sleep.poll(context).is_ready());
                 let mut state = lock(&self.shared.state);
-                let number = *waiting
-                    .get_or_insert_with(|| state.add_waiter(min, context.waker().clone()));
+                let number =
+                    *waiting.get_or_insert_with(|| state.add_waiter(min, context.waker().clone()));
                 let first = state.satisfied().map(|waiter| waiter.number);
                 if first != Some(number) && !is_over {
                     return Poll::Pending;

@@ -232,7 +232,8 @@ impl PooledOperation {
         match listener {
             Some(Listener::Task(waker)) => reactor.wake_after_release(waker),
             Some(Listener::Queue(queue, key)) => {
-                if queue.push_as_driver(key) {
+                let syncs_event = queue.push_as_driver(key);
+                if syncs_event {
                     reactor.sync_event_after_release(queue);
                 }
             }

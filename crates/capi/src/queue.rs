@@ -212,8 +212,14 @@ pub unsafe extern "C" fn adit_queue_eventfd(queue: *mut QueueHandle) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_queue_pending(queue: *mut QueueHandle) -> i64 {
-    // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { &handle(queue)?.queue }.len() as i64))
+    guard(|| {
+        // SAFETY: promised by adit.h.
+        let queue = unsafe { &handle(queue)?.queue };
+        match queue.is_inherited() {
+            true => Err(Error::new(Errno::BADF)),
+            false => Ok(queue.len() as i64),
+        }
+    })
 }
 
 #[unsafe(no_mangle)]

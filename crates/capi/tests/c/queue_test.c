@@ -475,6 +475,7 @@ static void a_child_can_only_let_go(void)
         IS(adit_queue_run(queue, 1, 1, -1), -EBADF);
         IS(adit_queue_post(queue, NULL, NULL, 0), -EBADF);
         IS(adit_queue_eventfd(queue), -EBADF);
+        IS(adit_queue_pending(queue), -EBADF);
         IS(adit_queue_destroy(queue), -EBADF);
         _exit(7);
     }

@@ -6,7 +6,11 @@ use std::time::Duration;
 
 fn volume_and_file() -> (Volume, File) {
     let volume = Volume::open("mem:64M").expect("opened");
-    let options = OpenOptions::new().read(true).write(true).create(true).clone();
+    let options = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .clone();
     let file = volume.open_file("/file", &options).expect("opened");
     (volume, file)
 }
@@ -98,7 +102,10 @@ fn threads_share_a_queue_and_each_completion_goes_to_one() {
         for _ in &takers {
             queue.post(Ok(0), None).expect("posted");
         }
-        takers.into_iter().map(|taker| taker.join().expect("no panic")).sum::<usize>()
+        takers
+            .into_iter()
+            .map(|taker| taker.join().expect("no panic"))
+            .sum::<usize>()
     });
     // The first thread to get an end may leave completions to nobody, but takes none along.
     let left = queue.wait(0, 4000, Some(Duration::ZERO)).expect("polled");
@@ -108,12 +115,23 @@ fn threads_share_a_queue_and_each_completion_goes_to_one() {
 #[test]
 fn any_of_several_operations_is_waited_for() {
     let (volume, file) = volume_and_file();
-    assert_eq!(Pending::<()>::wait_any(&mut [], None).expect("nothing"), None);
+    assert_eq!(
+        Pending::<()>::wait_any(&mut [], None).expect("nothing"),
+        None
+    );
     let mut syncs = [file.sync_all_async(), volume.sync_async()];
     let first = Pending::wait_any(&mut syncs, None).expect("waited");
-    assert!(syncs[first.expect("one")].poll_once().expect("done").is_ok());
+    assert!(
+        syncs[first.expect("one")]
+            .poll_once()
+            .expect("done")
+            .is_ok()
+    );
     let mut alone = file.sync_data_async();
-    while !alone.wait_timeout(Duration::from_millis(1)).expect("waited") {}
+    while !alone
+        .wait_timeout(Duration::from_millis(1))
+        .expect("waited")
+    {}
     alone.poll_once().expect("done").expect("synced");
 }
 
@@ -124,7 +142,11 @@ fn the_event_is_the_queues_and_goes_with_it() {
     let event = queue.event().expect("made").as_raw_fd();
     assert_eq!(queue.event().expect("the same").as_raw_fd(), event);
     let ready = || {
-        let mut poll = libc::pollfd { fd: event, events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: event,
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one structure, which is there.
         unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
     };

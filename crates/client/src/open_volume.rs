@@ -322,6 +322,14 @@ impl OpenVolume {
         Pending::running(self.engine().spawn(op))
     }
 
+    /// A queue whose waiting threads drive this volume.
+    pub(crate) fn completion_queue(&self) -> Result<adit_reactor::CompletionQueue> {
+        if self.is_inherited() {
+            return Err(Error::with(Errno::BADF, "make a queue in a forked process"));
+        }
+        Ok(self.engine().completion_queue())
+    }
+
     /// Closes a file that nothing uses any more; called by whichever thread dropped it.
     pub(crate) fn close_file(&self, open: Arc<OpenFile>) {
         if self.is_inherited() {

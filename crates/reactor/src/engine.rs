@@ -20,6 +20,7 @@ use adit_block::Device;
 
 use crate::driver::{Core, ReentryGuard, forked};
 use crate::handle::{Handle, Host};
+use crate::queue::CompletionQueue;
 use crate::reactor::Reactor;
 
 /// How an engine is set up.
@@ -171,6 +172,11 @@ impl<S: 'static> Engine<S> {
         // SAFETY: called under the lock; operations are done before the state is dropped.
         let start = move || operation(unsafe { state.get() });
         Handle::begin(self.clone(), start)
+    }
+
+    /// A queue of completions whose waiting threads drive this worker.
+    pub fn completion_queue(self: &Arc<Self>) -> CompletionQueue {
+        CompletionQueue::new(self.clone())
     }
 
     /// Whether an operation panicked. All operations fail with EIO then, and nothing is written.

@@ -47,7 +47,11 @@ Status Env::NewSequentialFile(const std::string& path, leveldb::SequentialFile**
 }
 
 Status Env::NewRandomAccessFile(const std::string& path, leveldb::RandomAccessFile** result) {
-  return New<RandomAccessFile>(path, ADIT_O_RDONLY, result);
+  *result = nullptr;
+  adit_file* file = nullptr;
+  const Status status = Open(path, ADIT_O_RDONLY, &file);
+  if (status.ok()) *result = new RandomAccessFile(file, path, copies_);
+  return status;
 }
 
 Status Env::NewWritableFile(const std::string& path, leveldb::WritableFile** result) {
@@ -147,7 +151,7 @@ leveldb::Status NewLevelDbEnv(const std::string& volume, const LevelDbEnvOptions
   *env = nullptr;
   std::unique_ptr<adit_leveldb::Volume> opened;
   leveldb::Status status = adit_leveldb::Volume::Open(volume, options, &opened);
-  if (status.ok()) *env = new adit_leveldb::Env(std::move(opened));
+  if (status.ok()) *env = new adit_leveldb::Env(std::move(opened), options.table_copies_bytes);
   return status;
 }
 

@@ -7,12 +7,16 @@
 //   2. The first failure of a writable file stays: LevelDB's log and manifest have lost their place
 //      behind a piece that is missing.
 //
+//   3. A table is written once and then only read, so a copy of it in memory stays equal to it.
+//
 // A file belongs to its Env's volume, which outlives it. Not here: mapped files, and a limit of
 // open ones; reading costs no system call, and an open file is no descriptor.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "adit.h"
@@ -35,17 +39,39 @@ class SequentialFile final : public leveldb::SequentialFile {
   uint64_t offset_ = 0;
 };
 
+// Memory that the tables of an Env may still take for their copies.
+class CopyBudget {
+ public:
+  explicit CopyBudget(uint64_t bytes) : left_bytes_(bytes) {}
+  bool Take(uint64_t bytes);
+  void Return(uint64_t bytes) { left_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> left_bytes_;
+};
+
+// Reads pages of the volume's cache, and a table that is read often from a copy in memory of its own:
+// LevelDB takes blocks from there by pointer, as from a mapped file. The copy is made when twice the
+// size of the table has been read: the copy costs less than that, and a compaction, which reads a
+// table once, makes none.
 class RandomAccessFile final : public leveldb::RandomAccessFile {
  public:
-  RandomAccessFile(adit_file* file, std::string path) : file_(file), path_(std::move(path)) {}
-  ~RandomAccessFile() override { adit_close(file_); }
+  RandomAccessFile(adit_file* file, std::string path, std::shared_ptr<CopyBudget> budget);
+  ~RandomAccessFile() override;
 
   leveldb::Status Read(uint64_t offset, size_t len, leveldb::Slice* result,
                        char* scratch) const override;
 
  private:
+  // Counts what was read; makes the copy if it is time and there is memory.
+  void Count(uint64_t read_bytes) const;
+
   adit_file* const file_;
   const std::string path_;
+  const std::shared_ptr<CopyBudget> budget_;
+  const uint64_t size_bytes_;  // 0: no table, so it gets no copy
+  mutable std::atomic<uint64_t> read_bytes_{0};
+  mutable std::atomic<char*> copy_{nullptr};
 };
 
 class WritableFile final : public leveldb::WritableFile {

@@ -119,6 +119,12 @@ pub fn compare(
         notes,
     };
     let mut systems = vec![System::Adit];
+    if groups
+        .iter()
+        .any(|group| group.concerns(&System::AditRun, 0))
+    {
+        systems.push(System::AditRun);
+    }
     systems.extend(options.with.iter().cloned());
     if groups.iter().any(|group| group.place == Place::Image) {
         systems.push(System::Host);
@@ -333,7 +339,7 @@ impl Run<'_> {
                 let device = self.images.loop_over_image()?;
                 self.on_device(&device.device()?, system, measure)
             }
-            (Place::Image, System::Adit) => {
+            (Place::Image, System::Adit | System::AditRun) => {
                 let image = self.images.image()?;
                 system.make(&image)?;
                 measure(self, systems::utf8(&image)?)

@@ -85,12 +85,14 @@ Status RandomAccessFile::Read(uint64_t offset, size_t len, Slice* result, char* 
     return Status::OK();
   }
   const Status status = ReadAt(file_, path_, offset, len, result, scratch);
-  if (size_bytes_ > 0) Count(result->size());
+  if (size_bytes_ > 0) Count(offset, result->size());
   return status;
 }
 
-void RandomAccessFile::Count(uint64_t read_bytes) const {
-  const uint64_t enough_bytes = 2 * size_bytes_;
+void RandomAccessFile::Count(uint64_t offset, uint64_t read_bytes) const {
+  const uint64_t next = next_offset_.exchange(offset + read_bytes, std::memory_order_relaxed);
+  if (offset == next) return;
+  const uint64_t enough_bytes = size_bytes_ / 2;
   const uint64_t before = read_bytes_.fetch_add(read_bytes, std::memory_order_relaxed);
   // One thread alone crosses the mark.
   if (before >= enough_bytes || before + read_bytes < enough_bytes) return;

@@ -51,9 +51,9 @@ class CopyBudget {
 };
 
 // Reads pages of the volume's cache, and a table that is read often from a copy in memory of its own:
-// LevelDB takes blocks from there by pointer, as from a mapped file. The copy is made when twice the
-// size of the table has been read: the copy costs less than that, and a compaction, which reads a
-// table once, makes none.
+// LevelDB takes blocks from there by pointer, as from a mapped file. The copy is made when half of
+// the table's size has been read at random, which costs about as much. Reads that follow each other
+// (a compaction, a scan) don't count.
 class RandomAccessFile final : public leveldb::RandomAccessFile {
  public:
   RandomAccessFile(adit_file* file, std::string path, std::shared_ptr<CopyBudget> budget);
@@ -64,13 +64,14 @@ class RandomAccessFile final : public leveldb::RandomAccessFile {
 
  private:
   // Counts what was read; makes the copy if it is time and there is memory.
-  void Count(uint64_t read_bytes) const;
+  void Count(uint64_t offset, uint64_t read_bytes) const;
 
   adit_file* const file_;
   const std::string path_;
   const std::shared_ptr<CopyBudget> budget_;
   const uint64_t size_bytes_;  // 0: no table, so it gets no copy
-  mutable std::atomic<uint64_t> read_bytes_{0};
+  mutable std::atomic<uint64_t> next_offset_{0};  // where the last read ended
+  mutable std::atomic<uint64_t> read_bytes_{0};   // at random
   mutable std::atomic<char*> copy_{nullptr};
 };
 

@@ -584,8 +584,8 @@ fn leveldb(amounts: &Amounts) -> Vec<Group> {
             format!("--value_size={value_size}"),
         ]
     };
-    let small = ycsb(100, amounts.records * 3);
-    let large = ycsb(1000, amounts.records);
+    let small = ycsb(100, amounts.records * 10);
+    let large = ycsb(1000, amounts.records * 3);
     vec![
         group("leveldb-one", "LevelDB, one database", Place::Device, &one),
         group("leveldb-ten", "LevelDB, ten databases", Place::Device, &ten),

@@ -55,7 +55,9 @@ Status Env::NewRandomAccessFile(const std::string& path, leveldb::RandomAccessFi
 }
 
 Status Env::NewWritableFile(const std::string& path, leveldb::WritableFile** result) {
-  return New<WritableFile>(path, ADIT_O_WRONLY | ADIT_O_CREAT | ADIT_O_TRUNC, result);
+  const Status status = New<WritableFile>(path, ADIT_O_WRONLY | ADIT_O_CREAT | ADIT_O_TRUNC, result);
+  if (status.ok() && IsTable(path)) copies_->Written(path);
+  return status;
 }
 
 Status Env::NewAppendableFile(const std::string& path, leveldb::WritableFile** result) {
@@ -90,6 +92,7 @@ Status Env::GetChildren(const std::string& path, std::vector<std::string>* resul
 }
 
 Status Env::RemoveFile(const std::string& path) {
+  copies_->Forget(path);
   return ToStatus(adit_unlink(volume_->handle(), path.c_str()), path);
 }
 
@@ -109,6 +112,7 @@ Status Env::GetFileSize(const std::string& path, uint64_t* size_bytes) {
 }
 
 Status Env::RenameFile(const std::string& from, const std::string& to) {
+  copies_->Forget(from);
   return ToStatus(adit_rename(volume_->handle(), from.c_str(), to.c_str(), 0), from);
 }
 

@@ -20,7 +20,7 @@ class Env final : public leveldb::EnvWrapper {
   Env(std::unique_ptr<Volume> volume, uint64_t table_copies_bytes)
       : EnvWrapper(leveldb::Env::Default()),
         volume_(std::move(volume)),
-        copies_(std::make_shared<CopyBudget>(table_copies_bytes)) {}
+        copies_(std::make_shared<TableCopies>(table_copies_bytes)) {}
 
   using Status = leveldb::Status;
 
@@ -53,7 +53,7 @@ class Env final : public leveldb::EnvWrapper {
   Status New(const std::string& path, unsigned flags, Result** result);
 
   const std::unique_ptr<Volume> volume_;
-  const std::shared_ptr<CopyBudget> copies_;  // files may outlive the Env
+  const std::shared_ptr<TableCopies> copies_;  // files may outlive the Env
 };
 
 }  // namespace adit_leveldb

@@ -31,7 +31,7 @@ bool EndsWith(const std::string& text, const char* end) {
 
 // The size of a table; of any other file 0: LevelDB may still write it.
 uint64_t TableBytes(adit_file* file, const std::string& path) {
-  if (!EndsWith(path, ".ldb") && !EndsWith(path, ".sst")) return 0;
+  if (!IsTable(path)) return 0;
   return static_cast<uint64_t>(std::max<int64_t>(adit_file_size(file), 0));
 }
 
@@ -54,7 +54,7 @@ Status SequentialFile::Skip(uint64_t len) {
   return Status::OK();
 }
 
-bool CopyBudget::Take(uint64_t bytes) {
+bool TableCopies::Take(uint64_t bytes) {
   uint64_t left = left_bytes_.load(std::memory_order_relaxed);
   while (left >= bytes) {
     if (left_bytes_.compare_exchange_weak(left, left - bytes, std::memory_order_relaxed)) return true;
@@ -62,19 +62,33 @@ bool CopyBudget::Take(uint64_t bytes) {
   return false;
 }
 
+void TableCopies::Written(const std::string& path) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  written_.insert(path);
+}
+
+bool TableCopies::Forget(const std::string& path) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return written_.erase(path) > 0;
+}
+
+bool IsTable(const std::string& path) { return EndsWith(path, ".ldb") || EndsWith(path, ".sst"); }
+
 RandomAccessFile::RandomAccessFile(adit_file* file, std::string path,
-                                   std::shared_ptr<CopyBudget> budget)
+                                   std::shared_ptr<TableCopies> copies)
     : file_(file),
       path_(std::move(path)),
-      budget_(std::move(budget)),
-      size_bytes_(TableBytes(file_, path_)) {}
+      copies_(std::move(copies)),
+      size_bytes_(TableBytes(file_, path_)) {
+  if (size_bytes_ > 0 && copies_->Forget(path_)) Copy();
+}
 
 RandomAccessFile::~RandomAccessFile() {
   adit_close(file_);
   char* const copy = copy_.load(std::memory_order_relaxed);
   if (copy == nullptr) return;
   delete[] copy;
-  budget_->Return(size_bytes_);
+  copies_->Return(size_bytes_);
 }
 
 Status RandomAccessFile::Read(uint64_t offset, size_t len, Slice* result, char* scratch) const {
@@ -96,17 +110,20 @@ void RandomAccessFile::Count(uint64_t offset, uint64_t read_bytes) const {
   const uint64_t before = read_bytes_.fetch_add(read_bytes, std::memory_order_relaxed);
   // One thread alone crosses the mark.
   if (before >= enough_bytes || before + read_bytes < enough_bytes) return;
-  if (budget_->Take(size_bytes_)) {
-    char* const copy = new (std::nothrow) char[size_bytes_];
-    const int64_t got = copy != nullptr ? adit_pread(file_, copy, size_bytes_, 0) : -1;
-    if (got == static_cast<int64_t>(size_bytes_)) {
-      copy_.store(copy, std::memory_order_release);
-      return;
-    }
-    delete[] copy;
-    budget_->Return(size_bytes_);
+  if (!Copy()) read_bytes_.store(0, std::memory_order_relaxed);  // another time
+}
+
+bool RandomAccessFile::Copy() const {
+  if (!copies_->Take(size_bytes_)) return false;
+  char* const copy = new (std::nothrow) char[size_bytes_];
+  const int64_t got = copy != nullptr ? adit_pread(file_, copy, size_bytes_, 0) : -1;
+  if (got == static_cast<int64_t>(size_bytes_)) {
+    copy_.store(copy, std::memory_order_release);
+    return true;
   }
-  read_bytes_.store(0, std::memory_order_relaxed);  // another time
+  delete[] copy;
+  copies_->Return(size_bytes_);
+  return false;
 }
 
 // ----------------------------------------------------------------------------------------- writing

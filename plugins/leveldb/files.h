@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "adit.h"
@@ -39,36 +41,47 @@ class SequentialFile final : public leveldb::SequentialFile {
   uint64_t offset_ = 0;
 };
 
-// Memory that the tables of an Env may still take for their copies.
-class CopyBudget {
+// Which tables of an Env are copied in memory, within a bound.
+class TableCopies {
  public:
-  explicit CopyBudget(uint64_t bytes) : left_bytes_(bytes) {}
+  explicit TableCopies(uint64_t bytes) : left_bytes_(bytes) {}
   bool Take(uint64_t bytes);
   void Return(uint64_t bytes) { left_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
 
+  // Somebody writes this table; he alone opens it next, to see whether it is whole.
+  void Written(const std::string& path);
+  // Forgets that. Was it so?
+  bool Forget(const std::string& path);
+
  private:
   std::atomic<uint64_t> left_bytes_;
+  std::mutex mutex_;
+  std::set<std::string> written_;
 };
 
-// Reads pages of the volume's cache, and a table that is read often from a copy in memory of its own:
-// LevelDB takes blocks from there by pointer, as from a mapped file. The copy is made when half of
-// the table's size has been read at random, which costs about as much. Reads that follow each other
-// (a compaction, a scan) don't count.
+bool IsTable(const std::string& path);
+
+// Reads pages of the volume's cache, and a table from a copy in memory of its own: LevelDB takes blocks
+// from there by pointer, as from a mapped file. A table is copied when LevelDB's background thread
+// opens what it wrote; an older one when half of its size has been read at random, which costs about as
+// much. Reads that follow each other (a compaction, a scan) don't count.
 class RandomAccessFile final : public leveldb::RandomAccessFile {
  public:
-  RandomAccessFile(adit_file* file, std::string path, std::shared_ptr<CopyBudget> budget);
+  RandomAccessFile(adit_file* file, std::string path, std::shared_ptr<TableCopies> copies);
   ~RandomAccessFile() override;
 
   leveldb::Status Read(uint64_t offset, size_t len, leveldb::Slice* result,
                        char* scratch) const override;
 
  private:
-  // Counts what was read; makes the copy if it is time and there is memory.
+  // Copies the table, if there is memory.
+  bool Copy() const;
+  // Counts what was read; makes the copy if it is time.
   void Count(uint64_t offset, uint64_t read_bytes) const;
 
   adit_file* const file_;
   const std::string path_;
-  const std::shared_ptr<CopyBudget> budget_;
+  const std::shared_ptr<TableCopies> copies_;
   const uint64_t size_bytes_;  // 0: no table, so it gets no copy
   mutable std::atomic<uint64_t> next_offset_{0};  // where the last read ended
   mutable std::atomic<uint64_t> read_bytes_{0};   // at random

@@ -155,7 +155,7 @@ fn python_keeps_a_database_and_an_archive() {
     need!("python3");
     let place = Place::with_volume();
     let script = "
-import pathlib, shutil, sqlite3, tempfile, zipfile
+import os, pathlib, shutil, sqlite3, tempfile, zipfile
 for mode in 'wal', 'delete':
     base = sqlite3.connect(f'/adit/{mode}.db')
     assert base.execute(f'pragma journal_mode={mode}').fetchone() == (mode,)
@@ -172,6 +172,14 @@ shutil.copytree(tree, '/adit/copy'); shutil.rmtree(tree)
 with zipfile.ZipFile('/adit/a.zip', 'w') as archive: archive.write('/adit/copy/a')
 assert zipfile.ZipFile('/adit/a.zip').testzip() is None
 with tempfile.TemporaryDirectory(dir='/adit') as folder: pathlib.Path(folder, 'f').write_text('x')
+# As rsync names what is in a directory that it has open.
+fd = os.open('/adit/copy', os.O_RDONLY | os.O_DIRECTORY)
+assert os.listdir(f'/proc/self/fd/{fd}') == ['a'] == os.listdir(f'/dev/fd/{fd}/.')
+with open(f'/proc/self/fd/{fd}/a') as file:
+    assert open(f'/proc/self/fd/{file.fileno()}').read() == file.read() == 'text'
+os.chdir(f'/proc/self/fd/{fd}/.')
+assert os.getcwd() == '/adit/copy'
+os.close(fd)
 print(sorted(path.name for path in pathlib.Path('/adit').iterdir()))
 ";
     let told = run(&place, &["python3", "-c", script]);

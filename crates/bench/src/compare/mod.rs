@@ -236,7 +236,9 @@ fn chosen(options: &Options, device: &TestDevice) -> io::Result<Vec<Group>> {
         let what = format!("there is no group `{unknown}`, but {}", ids.join(", "));
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    if !options.only.is_empty() {
+    if options.only.is_empty() {
+        groups.retain(|group| !group.is_by_request());
+    } else {
         groups.retain(|group| options.only.iter().any(|name| means(name, group.id)));
     }
     Ok(groups)

@@ -68,6 +68,11 @@ pub(crate) enum Work {
 }
 
 impl Group {
+    /// Whether it is measured only when it is asked for by name.
+    pub(crate) fn is_by_request(&self) -> bool {
+        matches!(self.work, Work::LevelDb(_))
+    }
+
     /// Whether it is measured on that system in that repetition.
     pub(crate) fn concerns(&self, system: &System, repetition: u32) -> bool {
         match (self.place, system) {
@@ -210,7 +215,7 @@ impl Suite {
         groups.push(db_bench(&amounts));
         groups.push(ycsb(&amounts));
         groups.push(ycsb_synced(&amounts));
-        groups.extend(leveldb(&amounts));
+        groups.extend(leveldb());
         groups.push(sqlite(&amounts));
         groups
     }
@@ -558,8 +563,13 @@ fn ycsb_arguments(workloads: &str, records: u64, operations: u64) -> Vec<String>
     ]
 }
 
-/// One database and ten, and YCSB, on the device and on the local disk.
-fn leveldb(amounts: &Amounts) -> Vec<Group> {
+/// One database and ten, and YCSB, on the device and on the local disk. The same in each suite: ten
+/// minutes for three repetitions, and space for the image file.
+fn leveldb() -> Vec<Group> {
+    const KEYS: u64 = 200_000;
+    const KEYS_OF_TEN: u64 = 30_000;
+    const SMALL_RECORDS: u64 = 300_000;
+    const LARGE_RECORDS: u64 = 90_000;
     const CACHE_BYTES: u64 = 512 * MIB;
     const TERMS: &str = "LevelDB's default options (a write buffer of 4 MiB, a block cache of 8 MiB, snappy), keys of 16 bytes, values that halve \
                          when compressed. adit: through the plugin's Env; adit run and the others: LevelDB's own Env, which maps tables.";
@@ -571,11 +581,8 @@ fn leveldb(amounts: &Amounts) -> Vec<Group> {
         place,
         work: Work::LevelDb([arguments, &["--json=1".to_owned()]].concat()),
     };
-    let one = [format!("--keys={}", amounts.keys * 20)];
-    let ten = [
-        format!("--keys={}", amounts.keys * 3),
-        "--instances=10".to_owned(),
-    ];
+    let one = [format!("--keys={KEYS}")];
+    let ten = [format!("--keys={KEYS_OF_TEN}"), "--instances=10".to_owned()];
     let ycsb = |value_size: u64, records: u64| {
         let jobs = "--jobs=ycsb-load,ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f";
         [
@@ -584,8 +591,8 @@ fn leveldb(amounts: &Amounts) -> Vec<Group> {
             format!("--value_size={value_size}"),
         ]
     };
-    let small = ycsb(100, amounts.records * 10);
-    let large = ycsb(1000, amounts.records * 3);
+    let small = ycsb(100, SMALL_RECORDS);
+    let large = ycsb(1000, LARGE_RECORDS);
     vec![
         group("leveldb-one", "LevelDB, one database", Place::Device, &one),
         group("leveldb-ten", "LevelDB, ten databases", Place::Device, &ten),

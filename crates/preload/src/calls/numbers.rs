@@ -114,6 +114,9 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
     // SAFETY: no preconditions.
     let is_open = unsafe { libc::fcntl(old, libc::F_GETFD) } >= 0;
     if is_open && is_ours() {
+        if descriptors::get(old).is_some() {
+            super::streams::redirect_standard(new);
+        }
         drop(descriptors::take(new));
     }
     duplicated(old, duplicate)

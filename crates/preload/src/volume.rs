@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     cache_bytes: u64,
     survive: Survive,
     survive_in: Option<PathBuf>,
-    /// Writes of at most so many bytes are atomic; 0: no promise.
+    /// Aligned writes of at most so many bytes are atomic; 0: no promise.
     pub(crate) atomic_bytes: usize,
 }
 

@@ -378,10 +378,10 @@ pub(crate) struct Run {
     /// The directory as which the program sees the volume; it need not exist
     #[arg(long, value_name = "DIR", default_value = "/adit")]
     pub(crate) prefix: PathBuf,
-    /// Writes of at most this size survive a crash whole or not at all, like 16K
+    /// Writes of pages up to this size survive a crash whole or not at all, like 16K
     ///
-    /// So InnoDB needs no doublewrite buffer. Without it, that holds for writes within a page of 4
-    /// KiB.
+    /// A page is a power of two of bytes, at a multiple of its size. So InnoDB needs no doublewrite
+    /// buffer. Without it, that holds for a sector of the device.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) atomic_writes: Option<u64>,
     /// The volume is inside the program (there is no other way yet)

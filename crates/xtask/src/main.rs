@@ -1,5 +1,5 @@
 //! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads |
-//! programs | sim | threads | power-cut | fuzz | compare | flames`.
+//! programs | sim | threads | power-cut | fuzz | compare | mariadb | flames`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
@@ -15,6 +15,7 @@ mod fuzz;
 mod hanging;
 #[cfg(test)]
 mod layers;
+mod mariadb;
 mod models;
 mod plugin;
 mod posix;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
                 power_cut::HELP,
                 fuzz::HELP,
                 compare::HELP,
+                mariadb::HELP,
                 flames::HELP
             );
             Ok(())
@@ -93,6 +95,9 @@ fn main() -> ExitCode {
             fuzz::Options::parse(options).and_then(|options| fuzz::run(&options))
         }
         ["compare", words @ ..] => compare::run(words),
+        ["mariadb", options @ ..] => {
+            mariadb::Options::parse(options).and_then(|options| mariadb::run(&options))
+        }
         ["flames", names @ ..] => flames::run(names),
         _ => Err(format!("do not understand `{}`\n\n{HELP}", words.join(" "))),
     };

@@ -26,6 +26,8 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "fuse3",
     "python3",
     "binutils",
+    "mariadb-server-core",
+    "mariadb-client-core",
 ];
 
 /// Checks, installs what is missing as root, and otherwise names it and fails.

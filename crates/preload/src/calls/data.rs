@@ -9,8 +9,8 @@ use std::io::{IoSlice, IoSliceMut};
 
 use super::{maps, of_descriptor};
 
-/// A write within a page is atomic in any case.
-const PAGE_BYTES: u64 = 4096;
+/// What every device writes as a whole.
+const SECTOR_BYTES: usize = 512;
 
 of_descriptor! {
     read | __read: (buffer: *mut c_void, len: size_t) -> ssize_t = read_next;
@@ -221,7 +221,7 @@ pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> A
         let mut at = offset;
         if open.flags() & libc::O_APPEND != 0 {
             at = open.file.append(data).map_err(errno)?;
-        } else if atomic || (crosses_pages(offset, data.len()) && is_promised_atomic(data.len())) {
+        } else if atomic || is_promised_atomic(offset, data.len()) {
             open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
         } else {
             open.file.write_at(data, offset).map_err(errno)?;
@@ -230,14 +230,15 @@ pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> A
     })
 }
 
-fn crosses_pages(offset: u64, len: usize) -> bool {
-    let last = offset.saturating_add(len as u64).saturating_sub(1);
-    len > 0 && offset / PAGE_BYTES != last / PAGE_BYTES
-}
-
-/// Did `adit run --atomic-writes` promise it for writes of this size?
-fn is_promised_atomic(len: usize) -> bool {
-    settings().is_some_and(|settings| len <= settings.atomic_bytes)
+/// Did `adit run --atomic-writes` promise it for this write? The pages of databases have a power of
+/// two of bytes, and begin at a multiple of it: so the kernel's RWF_ATOMIC wants it, too. Other
+/// writes (of a redo log, say) stay cheap. A sector is whole in any case.
+fn is_promised_atomic(offset: u64, len: usize) -> bool {
+    let Some(settings) = settings().filter(|settings| settings.atomic_bytes > 0) else {
+        return false;
+    };
+    let is_page = len.is_power_of_two() && offset.is_multiple_of(len as u64);
+    is_page && (SECTOR_BYTES + 1..=settings.atomic_bytes).contains(&len)
 }
 
 /// Writes at the position and moves it; `write` gets the position and returns the count.
@@ -283,7 +284,7 @@ unsafe fn write_vector(
     };
     let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
-    if flags & RWF_ATOMIC != 0 || is_promised_atomic(len) || maps::is_mapped(open.id()) {
+    if flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len) || maps::is_mapped(open.id()) {
         let whole: Vec<u8> = slices
             .iter()
             .flat_map(|slice| slice.iter().copied())

@@ -6,6 +6,7 @@
 //! (of old programs).
 
 mod attributes;
+mod children;
 mod copies;
 mod data;
 mod directories;

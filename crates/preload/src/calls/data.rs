@@ -284,29 +284,28 @@ unsafe fn write_vector(
     };
     let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
-    if flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len) || maps::is_mapped(open.id()) {
+    let appends = open.flags() & libc::O_APPEND != 0 || flags & libc::RWF_APPEND != 0;
+    let is_atomic = flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len);
+    if !appends && is_atomic {
         let whole: Vec<u8> = slices
             .iter()
             .flat_map(|slice| slice.iter().copied())
             .collect();
         return write_to(open, &whole, offset, flags & RWF_ATOMIC != 0);
     }
-    if (open.flags()
-        | if flags & libc::RWF_APPEND != 0 {
-            libc::O_APPEND
-        } else {
-            0
-        })
-        & libc::O_APPEND
-        != 0
-    {
-        open.file.append_vectored(&slices).map_err(errno)?;
-    } else {
-        open.file
-            .write_vectored_at(&slices, offset)
-            .map_err(errno)?;
-    }
-    Ok(len as i64)
+    maps::change(open, || {
+        let mut at = offset;
+        match appends {
+            true => at = open.file.append_vectored(&slices).map_err(errno)?,
+            false => {
+                _ = open
+                    .file
+                    .write_vectored_at(&slices, offset)
+                    .map_err(errno)?
+            }
+        }
+        Ok((len as i64, maps::Change::Pieces(&slices, at)))
+    })
 }
 
 /// All of it or nothing survives a crash.
@@ -338,7 +337,13 @@ unsafe fn write_pieces_flagged(
     // SAFETY: as for this function.
     let write = |offset| unsafe { write_vector(open, vector, count, offset, flags) };
     let count = match at {
-        -1 => at_position(open, write)?,
+        -1 => {
+            let count = at_position(open, write)?;
+            if flags & libc::RWF_APPEND != 0 {
+                *open.position() = open.file.len().map_err(errno)?;
+            }
+            count
+        }
         at => write(offset(at)?)?,
     };
     match flags & durable {
@@ -437,7 +442,7 @@ macro_rules! returning_errors {
             match crate::descriptors::get(fd) {
                 Some(open) => {
                     // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer: Answer<()> = unsafe { $ours(&open $(, $argument)*) };
+                    let answer: Answer<()> = crate::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
                     answer.map_or_else(Errno::raw, |()| 0)
                 }
                 None => crate::real::real!($name(fd => c_int $(, $argument => $type)*) -> c_int),

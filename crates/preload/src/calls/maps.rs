@@ -12,12 +12,15 @@
 
 use crate::answer::{Answer, ToC, errno, pointer};
 use crate::descriptors::{self, Open};
+use crate::inside;
+use crate::own::Own;
 use crate::real::real;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
 use libc::{c_int, c_void, off_t, size_t};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::io::IoSlice;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -29,7 +32,7 @@ const FILL_PAGES: u64 = 64;
 
 /// The memory behind the shared mappings of a file.
 struct Scratch {
-    memory: File,
+    memory: Own,
     /// Pages that were copied into it.
     pages: BTreeSet<u64>,
     /// To read the file, and to write it if a mapping may.
@@ -74,6 +77,33 @@ fn withdraw(file: BlobId) {
     SCRATCHES.fetch_sub(1, Ordering::AcqRel);
 }
 
+/// Begin and end of each mapping. Its lock is never held while memory is taken or the volume is used:
+/// the allocator of any thread may unmap memory, also while another thread has the other lock.
+static RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+fn publish(mappings: &[Mapping]) {
+    let ranges = mappings.iter();
+    let mut ranges: Vec<_> = ranges
+        .map(|map| (map.address, map.address + map.len))
+        .collect();
+    std::mem::swap(
+        &mut *RANGES.lock().unwrap_or_else(PoisonError::into_inner),
+        &mut ranges,
+    );
+}
+
+/// Does a mapping of ours lie in this range? No memory that is taken in the middle of a call is one.
+fn is_ours(address: *mut c_void, len: usize) -> bool {
+    if !are_there_any() || inside::is_inside() {
+        return false;
+    }
+    let (begin, end) = (address as usize, (address as usize).saturating_add(len));
+    let ranges = RANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    ranges
+        .iter()
+        .any(|(first, last)| *first < end && begin < *last)
+}
+
 fn lock() -> MutexGuard<'static, Option<Maps>> {
     MAPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -101,7 +131,7 @@ impl Scratch {
             if fd < 0 {
                 return Err(Errno::last());
             }
-            File::from_raw_fd(fd)
+            Own::new(File::from_raw_fd(fd)).map_err(io)?
         };
         Ok(Scratch {
             memory,
@@ -212,6 +242,8 @@ impl Scratch {
 pub(crate) enum Change<'c> {
     /// These bytes, at this offset.
     Write(&'c [u8], u64),
+    /// The same in pieces.
+    Pieces(&'c [IoSlice<'c>], u64),
     /// Zeroes: offset and length.
     Clear(u64, u64),
 }
@@ -240,6 +272,12 @@ pub(crate) fn change<'c, T>(
     if let Some(scratch) = scratches.and_then(|scratches| scratches.get(&open.id())) {
         match change {
             Change::Write(data, offset) => scratch.write(data, offset)?,
+            Change::Pieces(pieces, mut offset) => {
+                for piece in pieces {
+                    scratch.write(piece, offset)?;
+                    offset += piece.len() as u64;
+                }
+            }
             Change::Clear(offset, len) => scratch.clear(offset, len)?,
         }
     }
@@ -318,7 +356,7 @@ macro_rules! mmap {
             offset: off_t,
         ) -> *mut c_void {
             if flags & libc::MAP_ANONYMOUS == 0 && let Some(open) = descriptors::get(fd) {
-                let mapped = map(&open, address, len, protection, flags, offset);
+                let mapped = inside::call(|| map(&open, address, len, protection, flags, offset));
                 let mapped = pointer(mapped);
                 return if mapped.is_null() { libc::MAP_FAILED } else { mapped };
             }
@@ -393,6 +431,7 @@ fn share(
             len: len.next_multiple_of(PAGE as usize),
             file,
         });
+        publish(&maps.mappings);
         Ok(mapped)
     })();
     let is_unused = maps
@@ -461,11 +500,17 @@ fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<BlobId> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
     let done = real!(msync(address => *mut c_void, len => size_t, flags => c_int) -> c_int);
-    if done != 0 || !are_there_any() {
+    if done != 0 || !is_ours(address, len) {
         return done;
     }
+    inside::call(|| sync_mapped(address as usize, len, flags)).to_c() as c_int
+}
+
+fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
     let maps = lock();
-    let Some(maps) = maps.as_ref() else { return 0 };
+    let Some(maps) = maps.as_ref() else {
+        return Ok(());
+    };
     let sync = |file: BlobId| {
         let scratch = maps.scratches.get(&file).ok_or(Errno::IO)?;
         scratch.flush()?;
@@ -474,17 +519,17 @@ unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c
             _ => scratch.open.file.sync_data().map_err(errno),
         }
     };
-    let files = files_in(maps, address as usize, len);
-    files.into_iter().try_for_each(sync).to_c() as c_int
+    files_in(maps, address, len).into_iter().try_for_each(sync)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
-    if are_there_any() {
-        let mut maps = lock();
-        if let Some(maps) = maps.as_mut()
-            && let Err(errno) = forget(maps, address as usize, len)
-        {
+    if is_ours(address, len) {
+        let forgotten = inside::call(|| match lock().as_mut() {
+            Some(maps) => forget(maps, address as usize, len),
+            None => Ok(()),
+        });
+        if let Err(errno) = forgotten {
             return Answer::<c_int>::Err(errno).to_c() as c_int;
         }
     }
@@ -528,6 +573,7 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
         }
         false
     });
+    publish(mappings);
     Ok(())
 }
 
@@ -540,16 +586,10 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    if are_there_any() {
-        let maps = lock();
-        let files = maps
-            .as_ref()
-            .map(|maps| files_in(maps, address as usize, old_len));
-        if files.is_some_and(|files| !files.is_empty()) {
-            crate::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
-            crate::answer::set_errno(Errno::NOMEM);
-            return libc::MAP_FAILED;
-        }
+    if is_ours(address, old_len) {
+        crate::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
+        crate::answer::set_errno(Errno::NOMEM);
+        return libc::MAP_FAILED;
     }
     real!(mremap(
         address => *mut c_void, old_len => size_t, new_len => size_t, flags => c_int,

@@ -9,6 +9,7 @@
 
 use crate::answer::{Answer, pointer, set_errno};
 use crate::descriptors;
+use crate::inside;
 use crate::path::{self, HostPath, Place};
 use crate::real::{real, text};
 use adit::Errno;
@@ -39,6 +40,9 @@ unsafe extern "C" {
     static mut stdin: *mut FILE;
     static mut stdout: *mut FILE;
     static mut stderr: *mut FILE;
+    fn __fpending(stream: *mut FILE) -> size_t;
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
@@ -46,14 +50,14 @@ unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, len: size_t)
     // SAFETY: made by `opened`, alive until `close`.
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's buffer.
-    unsafe { libc::read(fd, buffer.cast(), len) }
+    inside::uncancelled(|| unsafe { libc::read(fd, buffer.cast(), len) })
 }
 
 unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, len: size_t) -> ssize_t {
     // SAFETY: as for `read`.
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's buffer. It wants 0 for an error.
-    unsafe { libc::write(fd, buffer.cast(), len) }.max(0)
+    inside::uncancelled(|| unsafe { libc::write(fd, buffer.cast(), len) }.max(0))
 }
 
 unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_int) -> c_int {
@@ -61,7 +65,7 @@ unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_i
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's variable.
     unsafe {
-        let to = libc::lseek(fd, *offset, whence);
+        let to = inside::uncancelled(|| libc::lseek(fd, *offset, whence));
         if to < 0 {
             return -1;
         }
@@ -149,6 +153,27 @@ pub(crate) fn redirect_standard(fd: c_int) {
     }
 }
 
+/// At the end of the process: writes what the streams hold. One that another thread is in the middle
+/// of (it reads the terminal, say) is left alone: to wait for it may be to wait for ever.
+pub(crate) fn flush_all() {
+    let streams: Vec<usize> = {
+        let numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+        let streams = numbers.as_ref().map(|numbers| numbers.keys().copied());
+        streams.into_iter().flatten().collect()
+    };
+    for stream in streams {
+        let stream = stream as *mut FILE;
+        // SAFETY: in the table as long as it is open; whoever closes it now is another thread, which
+        // the end of the process allows as little as exit itself.
+        unsafe {
+            if __fpending(stream) > 0 && ftrylockfile(stream) == 0 {
+                libc::fflush(stream);
+                funlockfile(stream);
+            }
+        }
+    }
+}
+
 /// The flags of `open` for a mode of `fopen`.
 fn flags(mode: &[u8]) -> Answer<c_int> {
     let (first, rest) = mode.split_first().ok_or(Errno::INVAL)?;
@@ -177,9 +202,9 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
         Place::Host(host) => return Err(host),
     };
     let open = || {
-        let flags = flags(letters)?;
-        let open = super::open::open_at(spot.at(), &spot.shown, flags, 0o666)?;
-        let fd = descriptors::install(open, flags & libc::O_CLOEXEC != 0)?;
+        let flags = spot.flags(flags(letters)?);
+        let open = || super::open::open_at(spot.at(), &spot.shown, flags, 0o666);
+        let fd = inside::call(|| descriptors::install(flags & libc::O_CLOEXEC != 0, open))?;
         opened(fd, mode).inspect_err(|_| {
             // SAFETY: made above.
             unsafe { libc::close(fd) };

@@ -71,6 +71,9 @@
 
 mod attributes;
 mod blob;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub mod collected;
 mod cursor;
 mod directory;
 mod file;

@@ -13,11 +13,13 @@
 //! - [`path`]: which paths are the volume's; the working directory
 //! - [`descriptors`]: numbers of the kernel with our open files behind them
 //! - `calls`: the functions, by subject
+//! - [`aio`]: libaio, POSIX aio, io_uring
 //!
 //! Adit's own system calls mostly don't pass through here; those that do (Rust's standard library
 //! calls `open` and `read`, too) name no path and no descriptor of the volume, and pass on.
 //! docs/programs.md lists what programs can do.
 
+mod aio;
 mod answer;
 mod calls;
 mod descriptors;

@@ -236,6 +236,7 @@ extern "C" fn at_exit() {
     }
     // SAFETY: writes what the program's streams hold.
     unsafe { libc::fflush(std::ptr::null_mut()) };
+    crate::aio::finish();
     calls::flush_mappings();
     descriptors::close_all();
     path::leave();

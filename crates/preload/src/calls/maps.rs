@@ -44,6 +44,8 @@ struct Mapping {
 #[derive(Default)]
 struct Maps {
     scratches: HashMap<BlobId, Scratch>,
+    /// Files that get a scratch.
+    announced: Vec<BlobId>,
     mappings: Vec<Mapping>,
 }
 
@@ -213,18 +215,18 @@ fn await_changes(file: BlobId) {
             continue;
         };
         while open.id() == file && open.changes.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
+            crate::aio::progress();
         }
     }
 }
 
-/// Is some of it mapped, shared with the file?
+/// Is some of it mapped, shared with the file, or about to be?
 #[inline]
 pub(crate) fn is_mapped(file: BlobId) -> bool {
     are_there_any()
-        && lock()
-            .as_ref()
-            .is_some_and(|maps| maps.scratches.contains_key(&file))
+        && lock().as_ref().is_some_and(|maps| {
+            maps.scratches.contains_key(&file) || maps.announced.contains(&file)
+        })
 }
 
 /// After a read of the file: what mappings have is newer.
@@ -325,10 +327,18 @@ fn share(
     offset: u64,
 ) -> Answer<*mut c_void> {
     SCRATCHES.fetch_add(1, Ordering::SeqCst);
-    await_changes(open.id());
+    let file = open.id();
+    lock().get_or_insert_default().announced.push(file);
+    await_changes(file);
     let mut maps = lock();
     let maps = maps.get_or_insert_default();
-    let file = open.id();
+    if let Some(at) = maps
+        .announced
+        .iter()
+        .position(|announced| *announced == file)
+    {
+        maps.announced.swap_remove(at);
+    }
     let is_new = !maps.scratches.contains_key(&file);
     let mapped = (|| {
         if is_new {
@@ -472,6 +482,7 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
     let Maps {
         mappings,
         scratches,
+        ..
     } = maps;
     mappings.retain(|mapping| {
         if mapping.len > 0 {

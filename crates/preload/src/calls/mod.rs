@@ -7,7 +7,7 @@
 
 mod attributes;
 mod copies;
-mod data;
+pub(crate) mod data;
 mod directories;
 mod locks;
 mod maps;
@@ -16,10 +16,11 @@ mod numbers;
 mod open;
 mod space;
 mod streams;
+mod trees;
 mod working;
 mod xattrs;
 
-pub(crate) use maps::flush_all as flush_mappings;
+pub(crate) use maps::{flush_all as flush_mappings, is_mapped};
 
 /// Functions whose first argument is a descriptor: `ours` gets the open file instead.
 macro_rules! of_descriptor {

@@ -47,11 +47,11 @@ pub(crate) struct Context {
 
 /// Wakes those who wait in the kernel: an eventfd, and a request that polls it.
 struct Bell {
+    /// Goes before the descriptor is closed.
+    _guard: ChildGuard,
     eventfd: OwnedFd,
     iocb: Box<Iocb>,
     is_armed: bool,
-    /// Before the descriptor is closed.
-    _guard: ChildGuard,
 }
 
 static CONTEXTS: RwLock<Option<HashMap<usize, Arc<Context>>>> = RwLock::new(None);

@@ -211,14 +211,7 @@ unsafe fn begin(
     }
     cb.error.store(libc::EINPROGRESS, Ordering::Relaxed);
     cb.result = 0;
-    let notice = match &list {
-        // A list of NOWAIT has both.
-        _ if cb.notice.kind != libc::SIGEV_NONE => cb.notice,
-        _ => Notice {
-            kind: libc::SIGEV_NONE,
-            ..cb.notice
-        },
-    };
+    let notice = cb.notice;
     let address = Address(request);
     let file = open.id();
     if kind != Kind::Read && kind != Kind::Write {

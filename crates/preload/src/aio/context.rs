@@ -21,6 +21,7 @@ use adit::collected::Collection;
 use adit_base::fork::{self, ChildGuard};
 use libc::{c_int, c_long, timespec};
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     /// Requests that the kernel has.
     in_kernel: AtomicUsize,
     is_destroyed: AtomicBool,
+    /// Calls that use it: the kernel's ring goes after them.
+    calls: AtomicUsize,
     /// Counts what may end a wait.
     changes: AtomicI32,
     sleepers: AtomicUsize,
@@ -56,15 +59,41 @@ struct Bell {
 
 static CONTEXTS: RwLock<Option<HashMap<usize, Arc<Context>>>> = RwLock::new(None);
 
+/// A context for the time of a call.
+pub(crate) struct InCall(Arc<Context>);
+
+impl InCall {
+    /// None: it is being destroyed.
+    fn begin(context: &Arc<Context>) -> Option<InCall> {
+        context.calls.fetch_add(1, Ordering::SeqCst);
+        let call = InCall(context.clone());
+        (!context.is_destroyed.load(Ordering::SeqCst)).then_some(call)
+    }
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Deref for InCall {
+    type Target = Arc<Context>;
+
+    fn deref(&self) -> &Arc<Context> {
+        &self.0
+    }
+}
+
 /// What stands beside a context; None: nothing, the kernel says what it is.
-pub(crate) fn find(id: usize) -> Option<Arc<Context>> {
+pub(crate) fn find(id: usize) -> Option<InCall> {
     let contexts = CONTEXTS.read().unwrap_or_else(PoisonError::into_inner);
     let context = contexts.as_ref()?.get(&id)?;
     if context.generation != fork::generation() {
         say_once!("a forked process can't use its parent's aio contexts: EINVAL");
         return None;
     }
-    Some(context.clone())
+    InCall::begin(context)
 }
 
 /// # Safety
@@ -83,6 +112,7 @@ pub(crate) unsafe fn setup(events: c_int, id: *mut usize) -> c_long {
             uncollected: AtomicUsize::new(0),
             in_kernel: AtomicUsize::new(0),
             is_destroyed: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
             changes: AtomicI32::new(0),
             sleepers: AtomicUsize::new(0),
             kernel_sleepers: AtomicUsize::new(0),
@@ -94,18 +124,25 @@ pub(crate) unsafe fn setup(events: c_int, id: *mut usize) -> c_long {
     result
 }
 
-/// Waits for its requests, as the kernel does.
+/// Waits for its requests, as the kernel does, and sends away who waits for events.
 pub(crate) fn destroy(id: usize) -> c_long {
-    let known = find(id);
-    if let Some(context) = &known {
+    if let Some(call) = find(id) {
+        let context = (*call).clone();
         let mut contexts = CONTEXTS.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(contexts) = contexts.as_mut() {
             contexts.remove(&id);
         }
         drop(contexts);
-        context.is_destroyed.store(true, Ordering::SeqCst);
-        context.note();
+        let again = context.is_destroyed.swap(true, Ordering::SeqCst);
+        drop(call);
+        if again {
+            return -c_long::from(libc::EINVAL);
+        }
         context.finish();
+        while context.calls.load(Ordering::SeqCst) > 0 {
+            context.note();
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
     kernel::destroy(id)
 }

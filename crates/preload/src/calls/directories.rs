@@ -2,7 +2,7 @@
 //!
 //! A `DIR` of ours is a box of our own; a table tells it from the C library's.
 
-use crate::answer::{Answer, pointer, set_errno};
+use crate::answer::{Answer, pointer};
 use crate::descriptors::{self, Listing, Open};
 use crate::path::{self, Place};
 use crate::real::real;

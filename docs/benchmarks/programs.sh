@@ -2,23 +2,23 @@
 # fio on ext4, and unmodified on Adit (`adit run`), in turn on the same device: µs a request, the
 # medians of RUNS. As root, with fio 3.33 and the release build; destroys what is on the device.
 #
-#     programs.sh DEVICE|IMAGE ADIT [ROWS]      IMAGE: a file of 2 GiB, beside it one for ext4's file system
+#     programs.sh DEVICE|IMAGE ADIT [ROWS]      IMAGE: a path in the file system to compare with
 #
 # A device is formatted for each side; beside an image lies a directory of the same file system.
 set -eu
-target=$1 adit=$2 rows=${3:-.} runs=${RUNS:-3} seconds=${SECONDS_EACH:-1} size=${SIZE:-512m}
+target=$1 adit=$2 rows=${3:-.} runs=${RUNS:-3} seconds=${SECONDS_EACH:-1} size=${SIZE:-256m}
 work=$(mktemp -d) mounted=
 trap 'cd /; [ -z "$mounted" ] || umount "$work/ext4"; rm -rf "$work" "$target.ext4"' EXIT
 
 # Name, and fio's arguments.
 table() {
     cat <<'ROWS'
-psync-randread --ioengine=psync --rw=randread
-psync-randwrite --ioengine=psync --rw=randwrite
-psync-randwrite-fdatasync --ioengine=psync --rw=randwrite --fdatasync=1
+psync-randread --ioengine=psync --rw=randread --pre_read=1
+psync-randwrite --ioengine=psync --rw=randwrite --pre_read=1
+psync-randwrite-fdatasync --ioengine=psync --rw=randwrite --fdatasync=1 --pre_read=1
 psync-direct-randread --ioengine=psync --rw=randread --direct=1
 psync-direct-randwrite --ioengine=psync --rw=randwrite --direct=1
-mmap-randread --ioengine=mmap --rw=randread
+mmap-randread --ioengine=mmap --rw=randread --pre_read=1
 ROWS
     for rw in randread randwrite; do
         for depth in 1 4 16 64 128; do

@@ -32,9 +32,9 @@ pub struct File {
 
 /// The state that a file and its asynchronous operations share. Dropping the last reference closes
 /// the file.
-struct FileState {
-    volume: Arc<OpenVolume>,
-    open: Arc<OpenFile>,
+pub(crate) struct FileState {
+    pub(crate) volume: Arc<OpenVolume>,
+    pub(crate) open: Arc<OpenFile>,
     /// Of the process that volume it: in a forked child the memory of the volume is not there.
     generation: u32,
 }
@@ -540,7 +540,12 @@ impl File {
         self.state.generation != fork::generation()
     }
 
-    fn alive(&self) -> Result<&FileState> {
+    #[cfg(feature = "internal")]
+    pub(crate) fn state(&self) -> &Arc<FileState> {
+        &self.state
+    }
+
+    pub(crate) fn alive(&self) -> Result<&FileState> {
         if self.is_inherited() {
             return Err(Error::new(Errno::BADF));
         }

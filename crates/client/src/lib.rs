@@ -72,6 +72,9 @@
 
 mod attributes;
 mod blob;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub mod collected;
 mod completion_queue;
 mod cursor;
 mod directory;

@@ -313,6 +313,7 @@ extern "C" fn at_exit(_: *mut c_void) {
     calls::flush_streams();
     crate::message::say_deferred();
     let closed = inside::call(|| {
+        crate::aio::finish();
         calls::flush_mappings();
         descriptors::close_all();
         path::leave();

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
             print!(
-                "{HELP}{}{}{}{}{}{}{}{}{}{}{}",
+                "{HELP}{}{}{}{}{}{}{}{}{}{}{}{}",
                 models::HELP,
                 sanitize::HELP,
                 posix::HELP,

@@ -36,9 +36,9 @@ of_descriptor! {
 }
 
 /// As the kernel: no call moves more.
-const LEN_MAX: usize = 0x7fff_f000;
+pub(crate) const LEN_MAX: usize = 0x7fff_f000;
 
-unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
+pub(crate) unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
     }
@@ -125,7 +125,7 @@ unsafe fn read_at_checked(
     unsafe { read_at(open, buffer, len, at) }
 }
 
-unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
+pub(crate) unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
     const PIECES_MAX: usize = 1024;
     let count = usize::try_from(count)
         .ok()
@@ -183,7 +183,12 @@ unsafe fn read_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer
     Ok(read)
 }
 
-unsafe fn read_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: off_t) -> Answer {
+pub(crate) unsafe fn read_pieces_at(
+    open: &Open,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+) -> Answer {
     // SAFETY: as for this function.
     unsafe { read_vector(open, vector, count, offset(at)?) }
 }
@@ -221,7 +226,7 @@ pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> A
         let mut at = offset;
         if open.flags() & libc::O_APPEND != 0 {
             at = open.file.append(data).map_err(errno)?;
-        } else if atomic || is_promised_atomic(offset, data.len()) {
+        } else if atomic || is_whole_by_promise(offset, data.len()) {
             open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
         } else {
             open.file.write_at(data, offset).map_err(errno)?;
@@ -239,6 +244,11 @@ fn is_promised_atomic(offset: u64, len: usize) -> bool {
     };
     let is_page = len.is_power_of_two() && offset.is_multiple_of(len as u64);
     is_page && (SECTOR_BYTES + 1..=settings.atomic_bytes).contains(&len)
+}
+
+/// Was it promised that this write is whole or not at all, and isn't it by itself?
+pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
+    is_promised_atomic(offset, len)
 }
 
 /// Writes at the position and moves it; `write` gets the position and returns the count.
@@ -309,7 +319,7 @@ unsafe fn write_vector(
 }
 
 /// All of it or nothing survives a crash.
-const RWF_ATOMIC: c_int = 0x40;
+pub(crate) const RWF_ATOMIC: c_int = 0x40;
 
 unsafe fn write_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer {
     // SAFETY: as for this function.
@@ -323,7 +333,7 @@ unsafe fn write_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: o
     unsafe { write_vector(open, vector, count, offset(at)?, 0) }
 }
 
-unsafe fn write_pieces_flagged(
+pub(crate) unsafe fn write_pieces_flagged(
     open: &Open,
     vector: *const iovec,
     count: c_int,
@@ -388,12 +398,12 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
     Ok(to)
 }
 
-unsafe fn sync_all(open: &Open) -> Answer<()> {
+pub(crate) unsafe fn sync_all(open: &Open) -> Answer<()> {
     maps::flush(open.id())?;
     open.file.sync_all().map_err(errno)
 }
 
-unsafe fn sync_data(open: &Open) -> Answer<()> {
+pub(crate) unsafe fn sync_data(open: &Open) -> Answer<()> {
     maps::flush(open.id())?;
     open.file.sync_data().map_err(errno)
 }

@@ -291,18 +291,15 @@ fn await_changes(file: BlobId) {
             continue;
         };
         while open.id() == file && open.changes.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
+            crate::aio::progress();
         }
     }
 }
 
-/// Is some of it mapped, shared with the file?
+/// Is some of it mapped, shared with the file, or about to be?
 #[inline]
 pub(crate) fn is_mapped(file: BlobId) -> bool {
     may_have(file)
-        && lock()
-            .as_ref()
-            .is_some_and(|maps| maps.scratches.contains_key(&file))
 }
 
 /// After a read of the file: what mappings have is newer.
@@ -557,6 +554,7 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
     let Maps {
         mappings,
         scratches,
+        ..
     } = maps;
     mappings.retain(|mapping| {
         if mapping.len > 0 {

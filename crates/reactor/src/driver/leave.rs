@@ -29,7 +29,7 @@ impl Turn<'_> {
             debug_assert!(
                 arms_keeper
                     || self.reactor.has_successor()
-                    || !(self.reactor.has_work() && self.role.leaves_work_to_keeper()),
+                    || !(self.reactor.has_work() && self.role.leaves_work_to_keeper(self.reactor)),
                 "work that is left has a successor"
             );
             self.hand_over_timers(&mut step);
@@ -69,7 +69,7 @@ impl Turn<'_> {
             reactor.inline_request_count() >= BACKLOG_MIN && !matches!(role, DriverRole::Keeper);
         // While this thread executes, other operations may wait for completions of the device.
         let unattended = step.is_final() || unawaited && matches!(step, NextStep::Execute(..));
-        is_backlogged || unattended && role.leaves_work_to_keeper()
+        is_backlogged || unattended && role.leaves_work_to_keeper(reactor)
     }
 
     /// Finds a watcher for the next timer: this thread, the keeper, or another caller.

@@ -8,6 +8,7 @@ use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_block::{Device, Doorbell, Request};
 
+use super::drive::BATCH_POLLS_MAX;
 use super::{Core, IO_WAIT_NS, OWN_IO_WAIT_NS};
 use crate::node::{BUSY, Node};
 use crate::reactor::Reactor;
@@ -28,6 +29,14 @@ pub(crate) enum DriverRole<'n> {
     },
     /// Polls at most `BATCH_POLLS_MAX` ready tasks, then leaves.
     OneBatch,
+    /// As `OneBatch`, after operations whose thread comes back to wait for them (a blocking call):
+    /// what the device's queue does may be left to that call, without the keeper.
+    Submitter {
+        /// False from the first notification on, as for `Poller`.
+        comes_back: Cell<bool>,
+        /// Polls of its batch.
+        polls_max: u32,
+    },
     /// The keeper: drives until no work is left.
     Keeper,
 }
@@ -88,7 +97,15 @@ impl<'n> DriverRole<'n> {
         match self {
             DriverRole::Caller(node) => node.is_done(),
             DriverRole::Poller { is_done, .. } => is_done(),
-            DriverRole::OneBatch | DriverRole::Keeper => false,
+            DriverRole::OneBatch | DriverRole::Submitter { .. } | DriverRole::Keeper => false,
+        }
+    }
+
+    /// Ready tasks that it polls before it leaves.
+    pub(super) fn batch_polls_max(&self) -> u32 {
+        match self {
+            DriverRole::Submitter { polls_max, .. } => *polls_max,
+            _ => BATCH_POLLS_MAX,
         }
     }
 
@@ -96,23 +113,34 @@ impl<'n> DriverRole<'n> {
     pub(super) fn drives_until_idle(&self, core: &Core) -> bool {
         match self {
             DriverRole::Caller(_) | DriverRole::Poller { .. } => true,
-            DriverRole::OneBatch => false,
+            DriverRole::OneBatch | DriverRole::Submitter { .. } => false,
             DriverRole::Keeper => !core.keeper.is_stopping(),
         }
     }
 
     /// Another thread notified this driver and relies on it from now on.
     pub(super) fn on_notified(&self) {
-        if let DriverRole::Poller { polls_again, .. } = self {
-            polls_again.set(false);
+        match self {
+            DriverRole::Poller { polls_again, .. } => polls_again.set(false),
+            DriverRole::Submitter { comes_back, .. } => comes_back.set(false),
+            _ => {}
         }
     }
 
     /// Whether the keeper is to do the work that this driver leaves. Not if the driver's next poll
-    /// will do it; after the operation is done there is no next poll.
-    pub(super) fn leaves_work_to_keeper(&self) -> bool {
-        !matches!(self, DriverRole::Poller { is_done, polls_again }
-            if polls_again.get() && !is_done())
+    /// will do it (after the operation is done there is no next poll), or the call that a submitter
+    /// comes back with, as long as the device's queue does it.
+    pub(super) fn leaves_work_to_keeper(&self, reactor: &Reactor) -> bool {
+        match self {
+            DriverRole::Poller {
+                is_done,
+                polls_again,
+            } => !polls_again.get() || is_done(),
+            DriverRole::Submitter { comes_back, .. } => {
+                !comes_back.get() || reactor.has_inline_requests()
+            }
+            _ => true,
+        }
     }
 
     /// Whether it may block, for the device or for other drivers.
@@ -157,7 +185,9 @@ impl<'n> DriverRole<'n> {
     pub(super) fn step_when_idle(&self) -> NextStep {
         match self {
             DriverRole::Caller(_) | DriverRole::Keeper => NextStep::Park(None),
-            DriverRole::Poller { .. } | DriverRole::OneBatch => NextStep::Return,
+            DriverRole::Poller { .. } | DriverRole::OneBatch | DriverRole::Submitter { .. } => {
+                NextStep::Return
+            }
         }
     }
 }

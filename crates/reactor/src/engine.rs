@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use crate::driver::{Core, ReentryGuard, forked};
 use crate::handle::{Handle, Host};
 use crate::pooled::PooledOperation;
+use crate::queue::CompletionQueue;
 use crate::reactor::Reactor;
 use crate::task::TaskKind;
 
@@ -175,6 +176,11 @@ impl<S: 'static> Engine<S> {
         // SAFETY: called under the lock; operations are done before the state is dropped.
         let start = move || operation(unsafe { state.get() });
         Handle::begin(self.clone(), start)
+    }
+
+    /// A queue of completions whose waiting threads drive this worker.
+    pub fn completion_queue(self: &Arc<Self>) -> CompletionQueue {
+        CompletionQueue::new(self.clone())
     }
 
     /// Begins operations without handles: they put their results where their callers find them. What

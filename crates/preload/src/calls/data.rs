@@ -9,8 +9,8 @@ use std::io::{IoSlice, IoSliceMut};
 
 use super::{maps, of_descriptor};
 
-/// A write within a page is atomic in any case.
-const PAGE_BYTES: u64 = 4096;
+/// What every device writes as a whole.
+const SECTOR_BYTES: usize = 512;
 
 of_descriptor! {
     read | __read: (buffer: *mut c_void, len: size_t) -> ssize_t = read_next;
@@ -235,19 +235,20 @@ pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> A
     })
 }
 
-fn crosses_pages(offset: u64, len: usize) -> bool {
-    let last = offset.saturating_add(len as u64).saturating_sub(1);
-    len > 0 && offset / PAGE_BYTES != last / PAGE_BYTES
-}
-
-/// Did `adit run --atomic-writes` promise it for writes of this size?
-fn is_promised_atomic(len: usize) -> bool {
-    settings().is_some_and(|settings| len <= settings.atomic_bytes)
+/// Did `adit run --atomic-writes` promise it for this write? The pages of databases have a power of
+/// two of bytes, and begin at a multiple of it: so the kernel's RWF_ATOMIC wants it, too. Other
+/// writes (of a redo log, say) stay cheap. A sector is whole in any case.
+fn is_promised_atomic(offset: u64, len: usize) -> bool {
+    let Some(settings) = settings().filter(|settings| settings.atomic_bytes > 0) else {
+        return false;
+    };
+    let is_page = len.is_power_of_two() && offset.is_multiple_of(len as u64);
+    is_page && (SECTOR_BYTES + 1..=settings.atomic_bytes).contains(&len)
 }
 
 /// Was it promised that this write is whole or not at all, and isn't it by itself?
 pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
-    is_promised_atomic(len) && crosses_pages(offset, len)
+    is_promised_atomic(offset, len)
 }
 
 /// Writes at the position and moves it; `write` gets the position and returns the count.
@@ -293,29 +294,28 @@ unsafe fn write_vector(
     };
     let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
-    if flags & RWF_ATOMIC != 0 || is_promised_atomic(len) || maps::is_mapped(open.id()) {
+    let appends = open.flags() & libc::O_APPEND != 0 || flags & libc::RWF_APPEND != 0;
+    let is_atomic = flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len);
+    if !appends && is_atomic {
         let whole: Vec<u8> = slices
             .iter()
             .flat_map(|slice| slice.iter().copied())
             .collect();
         return write_to(open, &whole, offset, flags & RWF_ATOMIC != 0);
     }
-    if (open.flags()
-        | if flags & libc::RWF_APPEND != 0 {
-            libc::O_APPEND
-        } else {
-            0
-        })
-        & libc::O_APPEND
-        != 0
-    {
-        open.file.append_vectored(&slices).map_err(errno)?;
-    } else {
-        open.file
-            .write_vectored_at(&slices, offset)
-            .map_err(errno)?;
-    }
-    Ok(len as i64)
+    maps::change(open, || {
+        let mut at = offset;
+        match appends {
+            true => at = open.file.append_vectored(&slices).map_err(errno)?,
+            false => {
+                _ = open
+                    .file
+                    .write_vectored_at(&slices, offset)
+                    .map_err(errno)?
+            }
+        }
+        Ok((len as i64, maps::Change::Pieces(&slices, at)))
+    })
 }
 
 /// All of it or nothing survives a crash.
@@ -347,7 +347,13 @@ pub(crate) unsafe fn write_pieces_flagged(
     // SAFETY: as for this function.
     let write = |offset| unsafe { write_vector(open, vector, count, offset, flags) };
     let count = match at {
-        -1 => at_position(open, write)?,
+        -1 => {
+            let count = at_position(open, write)?;
+            if flags & libc::RWF_APPEND != 0 {
+                *open.position() = open.file.len().map_err(errno)?;
+            }
+            count
+        }
         at => write(offset(at)?)?,
     };
     match flags & durable {
@@ -446,7 +452,7 @@ macro_rules! returning_errors {
             match crate::descriptors::get(fd) {
                 Some(open) => {
                     // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer: Answer<()> = unsafe { $ours(&open $(, $argument)*) };
+                    let answer: Answer<()> = crate::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
                     answer.map_or_else(Errno::raw, |()| 0)
                 }
                 None => crate::real::real!($name(fd => c_int $(, $argument => $type)*) -> c_int),

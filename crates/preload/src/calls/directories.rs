@@ -64,9 +64,13 @@ pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         Place::Volume(spot) => {
             let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
-            let made = super::open::open_at(spot.at(), &spot.shown, flags, 0)
-                .and_then(|open| Ok((descriptors::install(open.clone(), true)?, open)));
-            pointer(made.map(|(fd, open)| opened(fd, open)))
+            let mut directory = None;
+            let open = || {
+                let open = super::open::open_at(spot.at(), &spot.shown, flags, 0)?;
+                Ok(directory.insert(open).clone())
+            };
+            let fd = crate::inside::call(|| descriptors::install(true, open));
+            pointer(fd.and_then(|fd| Ok(opened(fd, directory.ok_or(Errno::IO)?))))
         }
         Place::Host(host) => {
             real!(opendir(host.pointer(name) => *const c_char) -> *mut DIR)
@@ -185,7 +189,13 @@ macro_rules! readdir {
                 return real!($name(stream => *mut DIR) -> *mut dirent64);
             };
             // SAFETY: as above.
-            let entry = unsafe { read_entry(known) };
+            let entry = unsafe {
+                // The end is told from a failure by an errno that didn't change.
+                let before = *libc::__errno_location();
+                let entry = crate::inside::call(|| read_entry(known));
+                *libc::__errno_location() = before;
+                entry
+            };
             pointer(entry.map(|entry| entry.unwrap_or(std::ptr::null_mut())))
         }
 
@@ -199,7 +209,7 @@ macro_rules! readdir {
                     stream => *mut DIR, room => *mut dirent64, result => *mut *mut dirent64
                 ) -> c_int);
             };
-            match next(&known.open) {
+            match crate::inside::call(|| next(&known.open)) {
                 Ok(entry) => {
                     let found = entry.is_some();
                     // SAFETY: as above.

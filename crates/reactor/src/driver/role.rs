@@ -11,17 +11,17 @@ use adit_block::{Device, Doorbell, Request};
 use super::drive::BATCH_POLLS_MAX;
 use super::{Core, IO_WAIT_NS, OWN_IO_WAIT_NS};
 use crate::node::{BUSY, Node};
-use crate::pooled::PooledOperation;
 use crate::reactor::Reactor;
 
 /// Which thread drives, and for how long.
 pub(crate) enum DriverRole<'n> {
     /// A blocking call: drives, executes and waits until its operation is done.
     Caller(&'n Node),
-    /// A poll of a handle, by an executor or in a loop of the application: drives while there is
-    /// work, and never blocks.
+    /// A poll of a handle or of a queue, by an executor or in a loop of the application: drives
+    /// while there is work, and never blocks.
     Poller {
-        operation: &'n PooledOperation,
+        /// Whether what is polled for is done.
+        is_done: &'n dyn Fn() -> bool,
         /// The application polls again until the operation is done, so work may be left to that
         /// poll, without the keeper. False from the first notification on: the notifier relies on
         /// this driver.
@@ -72,7 +72,15 @@ impl NextStep {
     }
 }
 
-impl DriverRole<'_> {
+impl<'n> DriverRole<'n> {
+    /// A poll until `is_done`. `polls_again`: the thread polls in a loop until then.
+    pub(crate) fn poller(is_done: &'n dyn Fn() -> bool, polls_again: bool) -> DriverRole<'n> {
+        DriverRole::Poller {
+            is_done,
+            polls_again: Cell::new(polls_again),
+        }
+    }
+
     /// The thread has the lock (again): its earlier duties are void.
     pub(super) fn begin(&self, core: &Core, reactor: &Reactor) {
         match self {
@@ -88,7 +96,7 @@ impl DriverRole<'_> {
     pub(super) fn is_done(&self) -> bool {
         match self {
             DriverRole::Caller(node) => node.is_done(),
-            DriverRole::Poller { operation, .. } => operation.is_done(),
+            DriverRole::Poller { is_done, .. } => is_done(),
             DriverRole::OneBatch | DriverRole::Submitter { .. } | DriverRole::Keeper => false,
         }
     }
@@ -125,9 +133,9 @@ impl DriverRole<'_> {
     pub(super) fn leaves_work_to_keeper(&self, reactor: &Reactor) -> bool {
         match self {
             DriverRole::Poller {
-                operation,
+                is_done,
                 polls_again,
-            } => !polls_again.get() || operation.is_done(),
+            } => !polls_again.get() || is_done(),
             DriverRole::Submitter { comes_back, .. } => {
                 !comes_back.get() || reactor.has_inline_requests()
             }

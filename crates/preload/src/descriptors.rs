@@ -1,7 +1,9 @@
 //! Descriptors of the volume's files: real ones of the kernel, and what stands behind each.
 //!
-//! The kernel's side is an `O_PATH` descriptor of `/dev/null`. So numbers, limits, dup, close-on-exec
-//! and passing work as ever, and a system call that goes past us reads and writes nothing: EBADF.
+//! The kernel's side is an `O_PATH` descriptor of a symbolic link. So numbers, limits, dup,
+//! close-on-exec and passing work as ever, and a system call that goes past us reads and writes
+//! nothing: EBADF. Whoever opens it again by its name in /proc gets ELOOP. (With `/dev/null` behind
+//! the number, bytes would vanish there.)
 //! Our side is a table from number to open file.
 //!
 //! Invariants: an entry is made after its number and goes before it, so no number that the kernel
@@ -9,12 +11,14 @@
 //! Looking one up takes no lock.
 
 use crate::answer::{Answer, errno};
+use crate::own::Own;
 use crate::real::real;
 use adit::{Errno, File, FileKind};
 use adit_fs::{BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::c_int;
 use std::ops::Deref;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -30,7 +34,7 @@ pub(crate) struct Open {
     /// The path by which it was opened, as the program sees it.
     pub(crate) shown: Vec<u8>,
     /// Calls that change the file's content at this moment.
-    pub(crate) changes: AtomicUsize,
+    pub(crate) changes: Arc<AtomicUsize>,
     /// May it hold locks of the process?
     pub(crate) is_locked: AtomicBool,
 }
@@ -67,7 +71,7 @@ impl Open {
             position: Mutex::new(0),
             listing: Mutex::default(),
             shown,
-            changes: AtomicUsize::new(0),
+            changes: Arc::default(),
             is_locked: AtomicBool::new(false),
         }
     }
@@ -152,6 +156,11 @@ pub(crate) fn get(fd: c_int) -> Option<Held> {
 
 /// Puts it behind a number that the caller got from the kernel.
 pub(crate) fn put(fd: c_int, open: Arc<Open>) -> Answer<()> {
+    replace(fd, open).map(drop)
+}
+
+/// The same. Returns what stood there before.
+pub(crate) fn replace(fd: c_int, open: Arc<Open>) -> Answer<Option<Arc<Open>>> {
     let chunk = usize::try_from(fd)
         .ok()
         .and_then(|fd| TABLE.get(fd / CHUNK));
@@ -159,10 +168,18 @@ pub(crate) fn put(fd: c_int, open: Arc<Open>) -> Answer<()> {
     let empty = || (0..CHUNK).map(|_| Entry::empty()).collect();
     let entry = &chunk.get_or_init(empty)[fd as usize % CHUNK];
     TAKEN.fetch_add(1, Ordering::Relaxed);
-    if entry.swap(Some(open)).is_some() {
+    let before = entry.swap(Some(open));
+    if let Some(before) = &before {
         TAKEN.fetch_sub(1, Ordering::Relaxed);
+        release_locks(before);
     }
-    Ok(())
+    Ok(before)
+}
+
+/// Does any number have something behind it?
+#[inline]
+pub(crate) fn are_there_any() -> bool {
+    TAKEN.load(Ordering::Relaxed) > 0
 }
 
 /// Takes away what stands behind a number. The caller closes the number afterwards.
@@ -170,27 +187,86 @@ pub(crate) fn take(fd: c_int) -> Option<Arc<Open>> {
     get(fd)?;
     let open = entry(fd)?.swap(None)?;
     TAKEN.fetch_sub(1, Ordering::Relaxed);
-    if open.is_locked.load(Ordering::Relaxed) {
-        // Closing any descriptor of a file releases the process's locks on it, says POSIX.
-        let _ = open.file.release_locks(u64::from(std::process::id()));
-    }
+    release_locks(&open);
     Some(open)
 }
 
-/// Gets a number from the kernel and puts the open file behind it.
-pub(crate) fn install(open: Arc<Open>, close_on_exec: bool) -> Answer<c_int> {
-    let flags = libc::O_PATH | if close_on_exec { libc::O_CLOEXEC } else { 0 };
-    let name = c"/dev/null".as_ptr();
-    let fd = real!(open(name => *const libc::c_char, flags => c_int, 0 => libc::mode_t) -> c_int);
-    if fd < 0 {
-        return Err(Errno::last());
+/// Closing any descriptor of a file releases the process's locks on it, says POSIX.
+fn release_locks(open: &Open) {
+    if open.is_locked.load(Ordering::Relaxed) {
+        let _ = open.file.release_locks(u64::from(std::process::id()));
     }
-    match put(fd, open) {
-        Ok(()) => Ok(fd),
-        Err(error) => {
-            real!(close(fd => c_int) -> c_int);
-            Err(error)
+}
+
+/// What all numbers are duplicates of.
+fn pattern() -> Option<&'static Own> {
+    static PATTERN: OnceLock<Option<Own>> = OnceLock::new();
+    let make = || {
+        let (name, flags) = (
+            c"/proc/self/exe".as_ptr(),
+            libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC,
+        );
+        let fd =
+            real!(open(name => *const libc::c_char, flags => c_int, 0 => libc::mode_t) -> c_int);
+        // SAFETY: just opened, and nobody else has it.
+        (fd >= 0).then(|| unsafe { std::fs::File::from_raw_fd(fd) })
+    };
+    let pattern = PATTERN.get_or_init(|| Own::new(make()?).ok());
+    pattern.as_ref()
+}
+
+/// A free number from the kernel.
+fn number(close_on_exec: bool) -> Answer<c_int> {
+    let fd = match pattern() {
+        Some(pattern) => {
+            let command = match close_on_exec {
+                true => libc::F_DUPFD_CLOEXEC,
+                false => libc::F_DUPFD,
+            };
+            let pattern = pattern.as_raw_fd();
+            real!(fcntl(pattern => c_int, command => c_int, 0 => libc::c_long) -> c_int)
         }
+        // No /proc, or no number left for the pattern.
+        None => {
+            let flags = libc::O_PATH | if close_on_exec { libc::O_CLOEXEC } else { 0 };
+            let name = c"/dev/null".as_ptr();
+            real!(open(name => *const libc::c_char, flags => c_int, 0 => libc::mode_t) -> c_int)
+        }
+    };
+    match fd {
+        0.. => Ok(fd),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// Gets a number from the kernel, opens the file and puts it behind the number. In this order: if
+/// there is no number left, nothing is made, and nothing truncated.
+pub(crate) fn install(
+    close_on_exec: bool,
+    open: impl FnOnce() -> Answer<Arc<Open>>,
+) -> Answer<c_int> {
+    let fd = number(close_on_exec)?;
+    let installed = match usize::try_from(fd) {
+        Ok(number) if number < CHUNK * CHUNKS => open().and_then(|open| put(fd, open)),
+        _ => Err(Errno::MFILE),
+    };
+    if let Err(error) = installed {
+        real!(close(fd => c_int) -> c_int);
+        return Err(error);
+    }
+    Ok(fd)
+}
+
+/// Takes away what stands behind a number, if it is this.
+pub(crate) fn take_this(fd: c_int, this: &Arc<Open>) {
+    let Some(entry) = entry(fd) else { return };
+    let before = entry.compare_and_swap(this, None);
+    if before
+        .as_ref()
+        .is_some_and(|before| Arc::ptr_eq(before, this))
+    {
+        TAKEN.fetch_sub(1, Ordering::Relaxed);
+        release_locks(this);
     }
 }
 

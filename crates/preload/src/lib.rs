@@ -12,16 +12,24 @@
 //! - [`volume`]: which one, opened when first needed
 //! - [`path`]: which paths are the volume's; the working directory
 //! - [`descriptors`]: numbers of the kernel with our open files behind them
+//! - [`own`]: numbers that the library itself needs
+//! - [`nowhere`]: the kernel's working directory, while ours is in the volume
+//! - [`inside`]: what a thread in a call must not do: be cancelled, or begin another
 //! - `calls`: the functions, by subject
+//! - [`aio`]: libaio, POSIX aio, io_uring
 //!
 //! Adit's own system calls mostly don't pass through here; those that do (Rust's standard library
 //! calls `open` and `read`, too) name no path and no descriptor of the volume, and pass on.
 //! docs/programs.md lists what programs can do.
 
+mod aio;
 mod answer;
 mod calls;
 mod descriptors;
+mod inside;
 mod message;
+mod nowhere;
+mod own;
 mod path;
 mod real;
 mod volume;

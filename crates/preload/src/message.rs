@@ -2,12 +2,40 @@
 
 use std::fmt;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Messages that wait for the end of a call: stderr is a file of the volume, and whoever has
+/// something to say may hold a lock that writing to it needs.
+static DEFERRED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static ARE_THERE_ANY: AtomicBool = AtomicBool::new(false);
+/// More are not kept.
+const DEFERRED_MAX: usize = 100;
 
 /// One line on stderr, in one write.
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     let line = format!("adit: {what}\n");
+    if crate::descriptors::get(2).is_some() {
+        let mut deferred = DEFERRED.lock().unwrap_or_else(PoisonError::into_inner);
+        if deferred.len() < DEFERRED_MAX {
+            deferred.push(line);
+        }
+        ARE_THERE_ANY.store(true, Ordering::Release);
+        return;
+    }
     // A program without a stderr hears nothing.
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Says what was deferred. The caller is in no call.
+#[inline]
+pub(crate) fn say_deferred() {
+    if ARE_THERE_ANY.load(Ordering::Relaxed) && ARE_THERE_ANY.swap(false, Ordering::AcqRel) {
+        let mut deferred = DEFERRED.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = std::mem::take(&mut *deferred).concat();
+        drop(deferred);
+        let _ = std::io::stderr().write_all(lines.as_bytes());
+    }
 }
 
 /// Says it once in the life of the process.

@@ -8,9 +8,10 @@
 
 use crate::answer::Answer;
 use crate::descriptors::{self, Open};
+use crate::nowhere;
 use crate::real::{real, text};
 use crate::volume::{credentials, settings};
-use adit::Errno;
+use adit::{Errno, FileKind};
 use adit_fs::{At, BlobId};
 use libc::{c_char, c_int};
 use std::ffi::CString;
@@ -48,6 +49,9 @@ pub(crate) struct Spot {
     /// The directory in which it begins; None: the root.
     start: Option<BlobId>,
     path: Vec<u8>,
+    /// The file or directory `start` itself, of which the program named a descriptor
+    /// (`/proc/self/fd/3`, `/dev/stdout`).
+    pub(crate) is_descriptor: bool,
     /// As the program sees it: absolute, normalized by its text.
     pub(crate) shown: Vec<u8>,
 }
@@ -56,16 +60,26 @@ impl Spot {
     /// For the file system.
     pub(crate) fn at(&self) -> At<'_> {
         let at = match self.start {
+            Some(file) if self.is_descriptor => At::inode(credentials(), file),
             Some(directory) => At::inside(credentials(), directory, &self.path),
             None => At::root(credentials(), &self.path),
         };
         at.links_below(prefix())
     }
+
+    /// The flags of `open`: what a descriptor names is there already.
+    pub(crate) fn flags(&self, flags: c_int) -> c_int {
+        match self.is_descriptor && flags & libc::O_EXCL == 0 {
+            true => flags & !libc::O_CREAT,
+            false => flags,
+        }
+    }
 }
 
 /// The working directory, if it is in the volume.
 struct WorkingDirectory {
-    directory: Arc<Open>,
+    /// None: this process has not looked at it yet, but was started there.
+    directory: Option<Arc<Open>>,
     shown: Vec<u8>,
 }
 
@@ -112,8 +126,31 @@ fn is_long_way(path: &[u8]) -> bool {
     path.windows(2).any(|two| two == b"//" || two == b"/.")
 }
 
+/// Where does a path lead that begins with a descriptor (`/proc/self/fd/7/name`; rsync has such)?
+/// None: with none of the volume's.
+fn through_number(path: &[u8]) -> Option<Place> {
+    let rest = [&b"/proc/self/fd/"[..], b"/dev/fd/"]
+        .iter()
+        .find_map(|start| path.strip_prefix(*start))?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, behind) = rest.split_at(digits);
+    let open = descriptors::get(std::str::from_utf8(number).ok()?.parse().ok()?)?;
+    match (behind, open.kind) {
+        ([], FileKind::Directory) => Some(relative(&open, &open.shown, b".")),
+        ([], _) => Some(absolute(&open.shown)),
+        ([b'/', name @ ..], _) => {
+            let name = if name.is_empty() { b"." } else { name };
+            Some(relative(&open, &open.shown, name))
+        }
+        _ => None,
+    }
+}
+
 /// Where does an absolute path lead?
 fn absolute(path: &[u8]) -> Place {
+    if let Some(place) = through_number(path) {
+        return place;
+    }
     let prefix = prefix();
     let host = || Place::Host(HostPath::Given);
     if !is_long_way(path) {
@@ -136,7 +173,12 @@ fn spot(start: Option<BlobId>, mut path: Vec<u8>, shown: Vec<u8>) -> Place {
     if start.is_none() && path.is_empty() {
         path.push(b'/');
     }
-    Place::Volume(Spot { start, path, shown })
+    Place::Volume(Spot {
+        start,
+        path,
+        is_descriptor: false,
+        shown,
+    })
 }
 
 fn out(shown: Vec<u8>) -> Place {
@@ -167,7 +209,7 @@ pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
     // SAFETY: promised by the caller.
     let path = unsafe { text(path) };
     if path.first() == Some(&b'/') {
-        return absolute(path);
+        return by_descriptor(path).unwrap_or_else(|| absolute(path));
     }
     if directory == libc::AT_FDCWD {
         return from_working_directory(path);
@@ -178,6 +220,59 @@ pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
     }
 }
 
+/// Where do the names of descriptors and of the working directory in /proc and /dev lead? The kernel
+/// would look at what it has there, which is nothing.
+fn by_descriptor(path: &[u8]) -> Option<Place> {
+    if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
+        return None;
+    }
+    let is_inside = IS_INSIDE.load(Ordering::Acquire);
+    if !is_inside && !descriptors::are_there_any() {
+        return None;
+    }
+    let path = normalized(path);
+    let mut words = path.split(|byte| *byte == b'/').skip(1);
+    let number = match (words.next()?, words.next()?) {
+        (b"dev", b"stdin") => 0,
+        (b"dev", b"stdout") => 1,
+        (b"dev", b"stderr") => 2,
+        (b"dev", b"fd") => decimal(words.next()?)?,
+        (b"proc", process) => {
+            // SAFETY: no preconditions.
+            let own = unsafe { libc::getpid() };
+            let is_own = matches!(process, b"self" | b"thread-self");
+            if !is_own && decimal(process) != Some(own) {
+                return None;
+            }
+            match words.next()? {
+                b"fd" => decimal(words.next()?)?,
+                b"cwd" if is_inside => {
+                    let shown = working_directory()?;
+                    let rest = words.collect::<Vec<_>>().join(&b'/');
+                    return Some(absolute(&[&shown[..], b"/", &rest].concat()));
+                }
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    let open = descriptors::get(number)?;
+    let rest = words.collect::<Vec<_>>().join(&b'/');
+    if !rest.is_empty() {
+        return Some(relative(&open, &open.shown, &rest));
+    }
+    Some(Place::Volume(Spot {
+        start: Some(open.id()),
+        path: Vec::new(),
+        is_descriptor: true,
+        shown: open.shown.clone(),
+    }))
+}
+
+fn decimal(text: &[u8]) -> Option<c_int> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
 fn from_working_directory(path: &[u8]) -> Place {
     if IS_INSIDE.load(Ordering::Acquire) {
         let working = WORKING_DIRECTORY.read();
@@ -186,7 +281,10 @@ fn from_working_directory(path: &[u8]) -> Place {
             return match path.is_empty() {
                 // ENOENT, from whoever is asked.
                 true => Place::Host(HostPath::Given),
-                false => relative(directory, shown, path),
+                false => match directory {
+                    Some(directory) => relative(directory, shown, path),
+                    None => absolute(&[&shown[..], b"/", path].concat()),
+                },
             };
         }
     }
@@ -220,10 +318,22 @@ pub(crate) fn enter(directory: Arc<Open>, shown: Vec<u8>) -> Answer<()> {
     if directory.kind != adit::FileKind::Directory {
         return Err(Errno::NOTDIR);
     }
+    nowhere::go(&shown);
+    set(Some(directory), shown);
+    Ok(())
+}
+
+fn set(directory: Option<Arc<Open>>, shown: Vec<u8>) {
     let working = WORKING_DIRECTORY.write();
     *working.unwrap_or_else(PoisonError::into_inner) = Some(WorkingDirectory { directory, shown });
     IS_INSIDE.store(true, Ordering::Release);
-    Ok(())
+}
+
+/// At the start: the program that started this one may have been in the volume.
+pub(crate) fn inherit() {
+    if let Some(shown) = nowhere::inherited().filter(|shown| behind(shown, prefix()).is_some()) {
+        set(None, shown);
+    }
 }
 
 /// The working directory is the host's again.

@@ -7,10 +7,11 @@
 
 use crate::answer::{Answer, errno};
 use crate::message::{say, say_once};
-use crate::{calls, descriptors, path};
+use crate::{calls, descriptors, inside, path};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Survive, Volume, VolumeOptions};
 use arc_swap::{ArcSwapOption, Guard};
+use libc::{c_int, c_void};
 use std::fs::File;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -110,10 +111,27 @@ pub(crate) fn settings() -> Option<&'static Settings> {
     unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }
 }
 
+unsafe extern "C" {
+    fn __cxa_atexit(
+        function: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+        library: *mut c_void,
+    ) -> c_int;
+}
+
 extern "C" fn at_start() {
     in_child();
     if let Some(settings) = Settings::read() {
         SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
+        calls::at_start();
+        path::inherit();
+        // What the loader registers later runs earlier: the destructors of all libraries, which may
+        // write to the volume.
+        // SAFETY: a function of this library, which stays; it takes no argument.
+        let failed = unsafe { __cxa_atexit(at_exit, std::ptr::null_mut(), std::ptr::null_mut()) };
+        if failed != 0 {
+            say(format_args!("no memory to close the volume at the end"));
+        }
     }
 }
 
@@ -225,25 +243,34 @@ struct LowNumbers(Vec<OwnedFd>);
 
 /// The volume's numbers are higher, if the process may have so many.
 const LOW_NUMBERS: i32 = 256;
+/// Of stdin, stdout and stderr.
+const STANDARD_NUMBERS: i32 = 3;
 
 impl LowNumbers {
     fn take() -> LowNumbers {
         let mut taken = Vec::new();
-        if let Ok(first) = File::open("/dev/null") {
-            let mut last = OwnedFd::from(first);
+        // A duplicate's number is at least 3, so those of the standard streams are opened.
+        while let Ok(next) = File::open("/dev/null") {
+            let mut last = OwnedFd::from(next);
+            if last.as_raw_fd() < STANDARD_NUMBERS {
+                taken.push(last);
+                continue;
+            }
             while last.as_raw_fd() < LOW_NUMBERS
                 && let Ok(next) = last.try_clone()
             {
                 taken.push(std::mem::replace(&mut last, next));
             }
             taken.push(last);
+            break;
         }
-        // Should the process not have more, the volume needs some of them.
+        // Should the process not have more, the volume needs some of them. It never gets those of
+        // the standard streams: what the program prints would be written over the volume.
         if taken
             .last()
             .is_none_or(|last| last.as_raw_fd() < LOW_NUMBERS)
         {
-            taken.clear();
+            taken.retain(|taken| taken.as_raw_fd() < STANDARD_NUMBERS);
         }
         LowNumbers(taken)
     }
@@ -275,18 +302,24 @@ pub(crate) fn credentials() -> &'static Credentials {
     CREDENTIALS.get_or_init(Credentials::process)
 }
 
-/// Runs after the program's own `atexit` functions: writes what C's streams hold, closes all files
-/// and the volume. If a thread is in the middle of a call, the volume stays as after a kill, which
-/// loses nothing: the next open recovers it.
-extern "C" fn at_exit() {
-    if opened().is_none_or(|volume| volume.is_inherited()) {
+/// Runs after the program's own `atexit` functions and the libraries' destructors: writes what C's
+/// streams hold, closes all files and the volume. If a thread is in the middle of a call, the volume
+/// stays as after a kill, which loses nothing: the next open recovers it. So it does if this thread
+/// is, because a signal handler ends the process.
+extern "C" fn at_exit(_: *mut c_void) {
+    if inside::is_inside() || opened().is_none_or(|volume| volume.is_inherited()) {
         return;
     }
-    // SAFETY: writes what the program's streams hold.
-    unsafe { libc::fflush(std::ptr::null_mut()) };
-    calls::flush_mappings();
-    descriptors::close_all();
-    path::leave();
+    calls::flush_streams();
+    crate::message::say_deferred();
+    let closed = inside::call(|| {
+        crate::aio::finish();
+        calls::flush_mappings();
+        descriptors::close_all();
+        path::leave();
+        Ok(())
+    });
+    debug_assert!(closed.is_ok(), "this thread was in no call");
     let Some(mut volume) = VOLUME.swap(None) else {
         return;
     };
@@ -309,7 +342,3 @@ extern "C" fn at_exit() {
         std::thread::sleep(Duration::from_micros(200));
     }
 }
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = at_exit;

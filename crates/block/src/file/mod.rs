@@ -19,7 +19,7 @@ mod transfer;
 mod uring;
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -85,6 +85,16 @@ struct Opened {
     generation: u32,
 }
 
+/// In a program that has closed its standard streams, a file may get the number of one of them. What
+/// the program prints would be written over the device.
+fn above_standard_streams(file: File) -> std::io::Result<File> {
+    match file.as_raw_fd() {
+        // A duplicate's number is at least 3.
+        0..=2 => file.try_clone(),
+        _ => Ok(file),
+    }
+}
+
 impl FileDevice {
     /// Opens an existing image or block device. EBUSY names the process that uses it.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Arc<FileDevice>> {
@@ -114,7 +124,7 @@ impl FileDevice {
             let mut how = OpenOptions::new();
             how.read(true).write(!options.read_only);
             how.custom_flags(exclusive | direct);
-            lock::claim(path, || how.open(path))
+            lock::claim(path, || how.open(path).and_then(above_standard_streams))
         };
         let (file, direct) = match open(options.direct) {
             Ok(file) if options.direct && kind.is_file() && !host::takes_direct_pages(&file) => {

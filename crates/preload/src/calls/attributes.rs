@@ -2,6 +2,7 @@
 
 use crate::answer::{Answer, errno};
 use crate::descriptors::{self, Open};
+use crate::inside;
 use crate::path::{self, Place, Spot};
 use crate::real::{real, text};
 use crate::volume::volume;
@@ -80,7 +81,7 @@ fn fill(stat: &Stat, buffer: *mut StatC) {
 }
 
 fn attributes(at: At<'_>, follow: Follow) -> Answer<Stat> {
-    volume()?.run(|fs| fs.stat(at, follow)).map_err(errno)
+    volume()?.stat_at(at, follow).map_err(errno)
 }
 
 fn attributes_open(open: &Open) -> Answer<Stat> {
@@ -118,13 +119,13 @@ unsafe fn attributes_at(
     // SAFETY: promised by the caller.
     if flags & libc::AT_EMPTY_PATH != 0 && unsafe { text(path) }.is_empty() {
         return match descriptors::get(directory) {
-            Some(open) => Ok(attributes_open(&open)),
+            Some(open) => Ok(inside::call(|| attributes_open(&open))),
             None => Err(path::HostPath::Given),
         };
     }
     // SAFETY: as above.
     match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => Ok(attributes(spot.at(), follow(flags))),
+        Place::Volume(spot) => Ok(inside::call(|| attributes(spot.at(), follow(flags)))),
         Place::Host(host) => Err(host),
     }
 }
@@ -279,11 +280,14 @@ unsafe extern "C" fn fchownat(
         && let Some(open) = descriptors::get(directory)
     {
         // SAFETY: as above.
-        return unsafe { change_owner_open(&open, uid, gid) }.to_c() as c_int;
+        return inside::call(|| unsafe { change_owner_open(&open, uid, gid) }).to_c() as c_int;
     }
     // SAFETY: as above.
     match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => set_owner(&spot, follow(flags), uid, gid).to_c() as c_int,
+        Place::Volume(spot) => {
+            let set = inside::call(|| set_owner(&spot, follow(flags), uid, gid));
+            set.to_c() as c_int
+        }
         Place::Host(host) => real!(fchownat(
             directory => c_int, host.pointer(path) => *const c_char, uid => uid_t, gid => gid_t,
             flags => c_int
@@ -294,9 +298,7 @@ unsafe extern "C" fn fchownat(
 fn rights(spot: &Spot, mode: c_int, follow: Follow) -> Answer<()> {
     let wanted = Access::from_bits(mode as u32).ok_or(Errno::INVAL)?;
     let volume = volume()?;
-    volume
-        .run(|fs| fs.access(spot.at(), follow, wanted))
-        .map_err(errno)
+    volume.access_at(spot.at(), follow, wanted).map_err(errno)
 }
 
 unsafe fn may(spot: &Spot, mode: c_int) -> Answer<()> {
@@ -408,7 +410,7 @@ unsafe extern "C" fn utimensat(
     let by_number = path.is_null() || flags & libc::AT_EMPTY_PATH != 0 && is_empty;
     if by_number && let Some(open) = descriptors::get(directory) {
         // SAFETY: as above.
-        return unsafe { set_times_open(&open, given) }.to_c() as c_int;
+        return inside::call(|| unsafe { set_times_open(&open, given) }).to_c() as c_int;
     }
     if path.is_null() {
         return real!(utimensat(
@@ -421,7 +423,7 @@ unsafe extern "C" fn utimensat(
             // SAFETY: as above.
             let times = unsafe { times(given) };
             times
-                .and_then(|times| set(&spot, follow(flags), times))
+                .and_then(|times| inside::call(|| set(&spot, follow(flags), times)))
                 .to_c() as c_int
         }
         Place::Host(host) => real!(utimensat(

@@ -3,6 +3,7 @@
 use super::maps;
 use crate::answer::{Answer, ToC, errno, set_errno};
 use crate::descriptors::{self, Held};
+use crate::inside;
 use crate::real::real;
 use adit::{Errno, FileKind};
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
@@ -115,7 +116,7 @@ fn copy_inside(from: &End, to: &End, len: usize) -> Option<Answer> {
         }
         Ok(done as i64)
     };
-    Some(copy())
+    Some(inside::call(copy))
 }
 
 #[unsafe(no_mangle)]
@@ -136,7 +137,9 @@ unsafe extern "C" fn copy_file_range(
         _ if flags != 0 => Answer::<i64>::Err(Errno::INVAL).to_c() as ssize_t,
         _ => {
             let inside = copy_inside(&ends.0, &ends.1, len);
-            inside.unwrap_or_else(|| copy(&ends.0, &ends.1, len)).to_c() as ssize_t
+            inside
+                .unwrap_or_else(|| inside::uncancelled(|| copy(&ends.0, &ends.1, len)))
+                .to_c() as ssize_t
         }
     }
 }
@@ -152,7 +155,7 @@ macro_rules! sendfile {
                 (None, None) => real!($name(
                     to => c_int, from => c_int, offset => *mut off_t, len => size_t
                 ) -> ssize_t),
-                _ => copy(&ends.0, &ends.1, len).to_c() as ssize_t,
+                _ => inside::uncancelled(|| copy(&ends.0, &ends.1, len)).to_c() as ssize_t,
             }
         }
     )*};

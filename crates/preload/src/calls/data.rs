@@ -36,9 +36,9 @@ of_descriptor! {
 }
 
 /// As the kernel: no call moves more.
-const LEN_MAX: usize = 0x7fff_f000;
+pub(crate) const LEN_MAX: usize = 0x7fff_f000;
 
-unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
+pub(crate) unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
     }
@@ -125,7 +125,7 @@ unsafe fn read_at_checked(
     unsafe { read_at(open, buffer, len, at) }
 }
 
-unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
+pub(crate) unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
     const PIECES_MAX: usize = 1024;
     let count = usize::try_from(count)
         .ok()
@@ -183,7 +183,12 @@ unsafe fn read_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer
     Ok(read)
 }
 
-unsafe fn read_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: off_t) -> Answer {
+pub(crate) unsafe fn read_pieces_at(
+    open: &Open,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+) -> Answer {
     // SAFETY: as for this function.
     unsafe { read_vector(open, vector, count, offset(at)?) }
 }
@@ -221,7 +226,7 @@ pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> A
         let mut at = offset;
         if open.flags() & libc::O_APPEND != 0 {
             at = open.file.append(data).map_err(errno)?;
-        } else if atomic || is_promised_atomic(offset, data.len()) {
+        } else if atomic || is_whole_by_promise(offset, data.len()) {
             open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
         } else {
             open.file.write_at(data, offset).map_err(errno)?;
@@ -239,6 +244,11 @@ fn is_promised_atomic(offset: u64, len: usize) -> bool {
     };
     let is_page = len.is_power_of_two() && offset.is_multiple_of(len as u64);
     is_page && (SECTOR_BYTES + 1..=settings.atomic_bytes).contains(&len)
+}
+
+/// Was it promised that this write is whole or not at all, and isn't it by itself?
+pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
+    is_promised_atomic(offset, len)
 }
 
 /// Writes at the position and moves it; `write` gets the position and returns the count.
@@ -284,33 +294,32 @@ unsafe fn write_vector(
     };
     let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
-    if flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len) || maps::is_mapped(open.id()) {
+    let appends = open.flags() & libc::O_APPEND != 0 || flags & libc::RWF_APPEND != 0;
+    let is_atomic = flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len);
+    if !appends && is_atomic {
         let whole: Vec<u8> = slices
             .iter()
             .flat_map(|slice| slice.iter().copied())
             .collect();
         return write_to(open, &whole, offset, flags & RWF_ATOMIC != 0);
     }
-    if (open.flags()
-        | if flags & libc::RWF_APPEND != 0 {
-            libc::O_APPEND
-        } else {
-            0
-        })
-        & libc::O_APPEND
-        != 0
-    {
-        open.file.append_vectored(&slices).map_err(errno)?;
-    } else {
-        open.file
-            .write_vectored_at(&slices, offset)
-            .map_err(errno)?;
-    }
-    Ok(len as i64)
+    maps::change(open, || {
+        let mut at = offset;
+        match appends {
+            true => at = open.file.append_vectored(&slices).map_err(errno)?,
+            false => {
+                _ = open
+                    .file
+                    .write_vectored_at(&slices, offset)
+                    .map_err(errno)?
+            }
+        }
+        Ok((len as i64, maps::Change::Pieces(&slices, at)))
+    })
 }
 
 /// All of it or nothing survives a crash.
-const RWF_ATOMIC: c_int = 0x40;
+pub(crate) const RWF_ATOMIC: c_int = 0x40;
 
 unsafe fn write_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer {
     // SAFETY: as for this function.
@@ -324,7 +333,7 @@ unsafe fn write_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: o
     unsafe { write_vector(open, vector, count, offset(at)?, 0) }
 }
 
-unsafe fn write_pieces_flagged(
+pub(crate) unsafe fn write_pieces_flagged(
     open: &Open,
     vector: *const iovec,
     count: c_int,
@@ -338,7 +347,13 @@ unsafe fn write_pieces_flagged(
     // SAFETY: as for this function.
     let write = |offset| unsafe { write_vector(open, vector, count, offset, flags) };
     let count = match at {
-        -1 => at_position(open, write)?,
+        -1 => {
+            let count = at_position(open, write)?;
+            if flags & libc::RWF_APPEND != 0 {
+                *open.position() = open.file.len().map_err(errno)?;
+            }
+            count
+        }
         at => write(offset(at)?)?,
     };
     match flags & durable {
@@ -383,12 +398,12 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
     Ok(to)
 }
 
-unsafe fn sync_all(open: &Open) -> Answer<()> {
+pub(crate) unsafe fn sync_all(open: &Open) -> Answer<()> {
     maps::flush(open.id())?;
     open.file.sync_all().map_err(errno)
 }
 
-unsafe fn sync_data(open: &Open) -> Answer<()> {
+pub(crate) unsafe fn sync_data(open: &Open) -> Answer<()> {
     maps::flush(open.id())?;
     open.file.sync_data().map_err(errno)
 }
@@ -437,7 +452,7 @@ macro_rules! returning_errors {
             match crate::descriptors::get(fd) {
                 Some(open) => {
                     // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer: Answer<()> = unsafe { $ours(&open $(, $argument)*) };
+                    let answer: Answer<()> = crate::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
                     answer.map_or_else(Errno::raw, |()| 0)
                 }
                 None => crate::real::real!($name(fd => c_int $(, $argument => $type)*) -> c_int),

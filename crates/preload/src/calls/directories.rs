@@ -1,8 +1,8 @@
-//! Directory streams, scandir, getdents64; and the functions that walk over trees (glob, ftw).
+//! Directory streams, scandir, getdents64; glob, fts.
 //!
 //! A `DIR` of ours is a box of our own; a table tells it from the C library's.
 
-use crate::answer::{Answer, pointer, set_errno};
+use crate::answer::{Answer, pointer};
 use crate::descriptors::{self, Listing, Open};
 use crate::path::{self, Place};
 use crate::real::real;
@@ -59,14 +59,18 @@ fn opened(fd: c_int, open: Arc<Open>) -> *mut DIR {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
+pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         Place::Volume(spot) => {
             let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
-            let made = super::open::open_at(spot.at(), &spot.shown, flags, 0)
-                .and_then(|open| Ok((descriptors::install(open.clone(), true)?, open)));
-            pointer(made.map(|(fd, open)| opened(fd, open)))
+            let mut directory = None;
+            let open = || {
+                let open = super::open::open_at(spot.at(), &spot.shown, flags, 0)?;
+                Ok(directory.insert(open).clone())
+            };
+            let fd = crate::inside::call(|| descriptors::install(true, open));
+            pointer(fd.and_then(|fd| Ok(opened(fd, directory.ok_or(Errno::IO)?))))
         }
         Place::Host(host) => {
             real!(opendir(host.pointer(name) => *const c_char) -> *mut DIR)
@@ -84,7 +88,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
+pub(crate) unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let Some(known) = (unsafe { ours(stream) }) else {
         return real!(closedir(stream => *mut DIR) -> c_int);
@@ -179,13 +183,19 @@ unsafe fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
 macro_rules! readdir {
     ($($name:ident $with_room:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(stream: *mut DIR) -> *mut dirent64 {
+        pub(crate) unsafe extern "C" fn $name(stream: *mut DIR) -> *mut dirent64 {
             // SAFETY: the program vouches for its arguments, as to the C library.
             let Some(known) = (unsafe { ours(stream) }) else {
                 return real!($name(stream => *mut DIR) -> *mut dirent64);
             };
             // SAFETY: as above.
-            let entry = unsafe { read_entry(known) };
+            let entry = unsafe {
+                // The end is told from a failure by an errno that didn't change.
+                let before = *libc::__errno_location();
+                let entry = crate::inside::call(|| read_entry(known));
+                *libc::__errno_location() = before;
+                entry
+            };
             pointer(entry.map(|entry| entry.unwrap_or(std::ptr::null_mut())))
         }
 
@@ -199,7 +209,7 @@ macro_rules! readdir {
                     stream => *mut DIR, room => *mut dirent64, result => *mut *mut dirent64
                 ) -> c_int);
             };
-            match next(&known.open) {
+            match crate::inside::call(|| next(&known.open)) {
                 Ok(entry) => {
                     let found = entry.is_some();
                     // SAFETY: as above.
@@ -460,36 +470,9 @@ macro_rules! glob {
 }
 glob!(glob glob64);
 
-// ------------------------------------------------------------------------ ftw
+// ------------------------------------------------------------------------ fts
 
-/// Functions that walk over a tree inside the C library, where nothing comes here.
-macro_rules! refused {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $failed:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(path: *const c_char $(, $argument: $type)*) -> $result {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { path::find(libc::AT_FDCWD, path) } {
-                Place::Volume(_) => {
-                    crate::message::say_once!(
-                        "{} in a volume is not supported: ENOTSUP", stringify!($name)
-                    );
-                    set_errno(Errno::OPNOTSUPP);
-                    $failed
-                }
-                Place::Host(host) => real!($name(
-                    host.pointer(path) => *const c_char $(, $argument => $type)*
-                ) -> $result),
-            }
-        }
-    )*};
-}
-refused! {
-    ftw(visit: *const c_void, descriptors: c_int) -> c_int = -1;
-    ftw64(visit: *const c_void, descriptors: c_int) -> c_int = -1;
-    nftw(visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int = -1;
-    nftw64(visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int = -1;
-}
-
+/// It walks over a tree inside the C library, where nothing comes here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fts_open(
     paths: *const *const c_char,

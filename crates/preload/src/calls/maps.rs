@@ -12,22 +12,27 @@
 
 use crate::answer::{Answer, ToC, errno, pointer};
 use crate::descriptors::{self, Open};
+use crate::inside;
+use crate::own::Own;
 use crate::real::real;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
 use libc::{c_int, c_void, off_t, size_t};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::io::IoSlice;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: u64 = 4096;
+/// Pages that are copied at once when a file is mapped.
+const FILL_PAGES: u64 = 64;
 
 /// The memory behind the shared mappings of a file.
 struct Scratch {
-    memory: File,
+    memory: Own,
     /// Pages that were copied into it.
     pages: BTreeSet<u64>,
     /// To read the file, and to write it if a mapping may.
@@ -48,8 +53,56 @@ struct Maps {
 }
 
 static MAPS: Mutex<Option<Maps>> = Mutex::new(None);
-/// Files with a scratch. While there are none, nobody takes the lock.
+/// Files with a scratch.
 static SCRATCHES: AtomicUsize = AtomicUsize::new(0);
+
+const SHELVES: usize = 4096;
+/// The same files, by their number: whoever uses a file on an empty shelf takes no lock. (LevelDB
+/// maps up to 1000 tables, and writes its log meanwhile.)
+static SHELF: [AtomicU32; SHELVES] = [const { AtomicU32::new(0) }; SHELVES];
+
+fn shelf(file: BlobId) -> &'static AtomicU32 {
+    let hash = file.slot.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    &SHELF[(hash >> 52) as usize]
+}
+
+/// Says that there is a scratch of the file, or will be.
+fn announce(file: BlobId) {
+    shelf(file).fetch_add(1, Ordering::SeqCst);
+    SCRATCHES.fetch_add(1, Ordering::SeqCst);
+}
+
+fn withdraw(file: BlobId) {
+    shelf(file).fetch_sub(1, Ordering::AcqRel);
+    SCRATCHES.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// Begin and end of each mapping. Its lock is never held while memory is taken or the volume is used:
+/// the allocator of any thread may unmap memory, also while another thread has the other lock.
+static RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+fn publish(mappings: &[Mapping]) {
+    let ranges = mappings.iter();
+    let mut ranges: Vec<_> = ranges
+        .map(|map| (map.address, map.address + map.len))
+        .collect();
+    std::mem::swap(
+        &mut *RANGES.lock().unwrap_or_else(PoisonError::into_inner),
+        &mut ranges,
+    );
+}
+
+/// Does a mapping of ours lie in this range? No memory that is taken in the middle of a call is one.
+fn is_ours(address: *mut c_void, len: usize) -> bool {
+    if !are_there_any() || inside::is_inside() {
+        return false;
+    }
+    let (begin, end) = (address as usize, (address as usize).saturating_add(len));
+    let ranges = RANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    ranges
+        .iter()
+        .any(|(first, last)| *first < end && begin < *last)
+}
 
 fn lock() -> MutexGuard<'static, Option<Maps>> {
     MAPS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,6 +111,12 @@ fn lock() -> MutexGuard<'static, Option<Maps>> {
 #[inline]
 fn are_there_any() -> bool {
     SCRATCHES.load(Ordering::Acquire) > 0
+}
+
+/// May the file have a scratch?
+#[inline]
+fn may_have(file: BlobId) -> bool {
+    shelf(file).load(Ordering::SeqCst) > 0
 }
 
 fn io(error: std::io::Error) -> Errno {
@@ -72,7 +131,7 @@ impl Scratch {
             if fd < 0 {
                 return Err(Errno::last());
             }
-            File::from_raw_fd(fd)
+            Own::new(File::from_raw_fd(fd)).map_err(io)?
         };
         Ok(Scratch {
             memory,
@@ -88,35 +147,46 @@ impl Scratch {
         if self.memory.metadata().map_err(io)?.len() < end {
             self.memory.set_len(end).map_err(io)?;
         }
-        for page in offset / PAGE..end / PAGE {
+        let mut buffer = Vec::new();
+        let mut page = offset / PAGE;
+        while page < end / PAGE {
             if self.pages.contains(&page) {
+                page += 1;
                 continue;
             }
-            let content = self.of_file(page)?;
+            let limit = (page + FILL_PAGES).min(end / PAGE);
+            let next = self.pages.range(page..limit).next();
+            let limit = next.copied().unwrap_or(limit);
+            buffer.resize(((limit - page) * PAGE) as usize, 0);
+            let count = self.read_file(&mut buffer, page * PAGE)?;
+            // Memory that was not written reads as zeroes, as the file does behind its end.
             self.memory
-                .write_all_at(&content, page * PAGE)
+                .write_all_at(&buffer[..count], page * PAGE)
                 .map_err(io)?;
-            self.pages.insert(page);
+            self.pages.extend(page..limit);
+            page = limit;
         }
         Ok(())
+    }
+
+    /// Reads the file until the buffer is full, or the file ends.
+    fn read_file(&self, buffer: &mut [u8], offset: u64) -> Answer<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            match self.open.file.read_at(&mut buffer[done..], at) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) => return Err(errno(error)),
+            }
+        }
+        Ok(done)
     }
 
     /// A page of the file; zeroes behind its end.
     fn of_file(&self, page: u64) -> Answer<[u8; PAGE as usize]> {
         let mut content = [0; PAGE as usize];
-        let mut done = 0;
-        while done < content.len() {
-            let at = page * PAGE + done as u64;
-            match self
-                .open
-                .file
-                .read_at(&mut content[done..], at)
-                .map_err(errno)?
-            {
-                0 => break,
-                count => done += count,
-            }
-        }
+        self.read_file(&mut content, page * PAGE)?;
         Ok(content)
     }
 
@@ -172,6 +242,8 @@ impl Scratch {
 pub(crate) enum Change<'c> {
     /// These bytes, at this offset.
     Write(&'c [u8], u64),
+    /// The same in pieces.
+    Pieces(&'c [IoSlice<'c>], u64),
     /// Zeroes: offset and length.
     Clear(u64, u64),
 }
@@ -179,16 +251,16 @@ pub(crate) enum Change<'c> {
 /// Changes the content of a file, and of its mappings likewise. `make` changes the file, and says
 /// what became of it.
 ///
-/// Without a scratch there is no lock, only a count: [`share`] says that there will be a scratch,
-/// and waits until whoever didn't see that is done. (Both sides write their word before they read
-/// the other's, so one of them sees the other.)
+/// On an empty shelf there is no lock, only a count: [`share`] announces the scratch, and waits until
+/// all that didn't see it are done. (Both sides write their word before they read the other's, so one
+/// of them sees the other.)
 #[inline]
 pub(crate) fn change<'c, T>(
     open: &Open,
     make: impl FnOnce() -> Answer<(T, Change<'c>)>,
 ) -> Answer<T> {
     open.changes.fetch_add(1, Ordering::SeqCst);
-    if SCRATCHES.load(Ordering::SeqCst) == 0 {
+    if !may_have(open.id()) {
         let made = make();
         open.changes.fetch_sub(1, Ordering::Release);
         return made.map(|(result, _)| result);
@@ -200,6 +272,12 @@ pub(crate) fn change<'c, T>(
     if let Some(scratch) = scratches.and_then(|scratches| scratches.get(&open.id())) {
         match change {
             Change::Write(data, offset) => scratch.write(data, offset)?,
+            Change::Pieces(pieces, mut offset) => {
+                for piece in pieces {
+                    scratch.write(piece, offset)?;
+                    offset += piece.len() as u64;
+                }
+            }
             Change::Clear(offset, len) => scratch.clear(offset, len)?,
         }
     }
@@ -213,24 +291,21 @@ fn await_changes(file: BlobId) {
             continue;
         };
         while open.id() == file && open.changes.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
+            crate::aio::progress();
         }
     }
 }
 
-/// Is some of it mapped, shared with the file?
+/// Is some of it mapped, shared with the file, or about to be?
 #[inline]
 pub(crate) fn is_mapped(file: BlobId) -> bool {
-    are_there_any()
-        && lock()
-            .as_ref()
-            .is_some_and(|maps| maps.scratches.contains_key(&file))
+    may_have(file)
 }
 
 /// After a read of the file: what mappings have is newer.
 #[inline]
 pub(crate) fn overlay(file: BlobId, memory: &mut [u8], offset: u64) -> Answer<()> {
-    if !are_there_any() {
+    if !may_have(file) {
         return Ok(());
     }
     let maps = lock();
@@ -246,7 +321,7 @@ pub(crate) fn overlay(file: BlobId, memory: &mut [u8], offset: u64) -> Answer<()
 
 /// Before a sync of the file: what was written through mappings belongs to it.
 pub(crate) fn flush(file: BlobId) -> Answer<()> {
-    if !are_there_any() {
+    if !may_have(file) {
         return Ok(());
     }
     let maps = lock();
@@ -265,7 +340,7 @@ pub(crate) fn flush_all() {
             ));
         }
     }
-    SCRATCHES.store(0, Ordering::Release);
+    maps.scratches.keys().copied().for_each(withdraw);
 }
 
 // ------------------------------------------------------------------------ the calls
@@ -278,7 +353,7 @@ macro_rules! mmap {
             offset: off_t,
         ) -> *mut c_void {
             if flags & libc::MAP_ANONYMOUS == 0 && let Some(open) = descriptors::get(fd) {
-                let mapped = map(&open, address, len, protection, flags, offset);
+                let mapped = inside::call(|| map(&open, address, len, protection, flags, offset));
                 let mapped = pointer(mapped);
                 return if mapped.is_null() { libc::MAP_FAILED } else { mapped };
             }
@@ -324,11 +399,11 @@ fn share(
     flags: c_int,
     offset: u64,
 ) -> Answer<*mut c_void> {
-    SCRATCHES.fetch_add(1, Ordering::SeqCst);
-    await_changes(open.id());
+    let file = open.id();
+    announce(file);
+    await_changes(file);
     let mut maps = lock();
     let maps = maps.get_or_insert_default();
-    let file = open.id();
     let is_new = !maps.scratches.contains_key(&file);
     let mapped = (|| {
         if is_new {
@@ -353,6 +428,7 @@ fn share(
             len: len.next_multiple_of(PAGE as usize),
             file,
         });
+        publish(&maps.mappings);
         Ok(mapped)
     })();
     let is_unused = maps
@@ -363,7 +439,7 @@ fn share(
         maps.scratches.remove(&file);
     }
     if !is_new || mapped.is_err() {
-        SCRATCHES.fetch_sub(1, Ordering::AcqRel);
+        withdraw(file);
     }
     mapped
 }
@@ -421,11 +497,17 @@ fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<BlobId> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
     let done = real!(msync(address => *mut c_void, len => size_t, flags => c_int) -> c_int);
-    if done != 0 || !are_there_any() {
+    if done != 0 || !is_ours(address, len) {
         return done;
     }
+    inside::call(|| sync_mapped(address as usize, len, flags)).to_c() as c_int
+}
+
+fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
     let maps = lock();
-    let Some(maps) = maps.as_ref() else { return 0 };
+    let Some(maps) = maps.as_ref() else {
+        return Ok(());
+    };
     let sync = |file: BlobId| {
         let scratch = maps.scratches.get(&file).ok_or(Errno::IO)?;
         scratch.flush()?;
@@ -434,17 +516,17 @@ unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c
             _ => scratch.open.file.sync_data().map_err(errno),
         }
     };
-    let files = files_in(maps, address as usize, len);
-    files.into_iter().try_for_each(sync).to_c() as c_int
+    files_in(maps, address, len).into_iter().try_for_each(sync)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
-    if are_there_any() {
-        let mut maps = lock();
-        if let Some(maps) = maps.as_mut()
-            && let Err(errno) = forget(maps, address as usize, len)
-        {
+    if is_ours(address, len) {
+        let forgotten = inside::call(|| match lock().as_mut() {
+            Some(maps) => forget(maps, address as usize, len),
+            None => Ok(()),
+        });
+        if let Err(errno) = forgotten {
             return Answer::<c_int>::Err(errno).to_c() as c_int;
         }
     }
@@ -472,6 +554,7 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
     let Maps {
         mappings,
         scratches,
+        ..
     } = maps;
     mappings.retain(|mapping| {
         if mapping.len > 0 {
@@ -484,10 +567,11 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
         });
         if left == Some(0) {
             scratches.remove(&mapping.file);
-            SCRATCHES.fetch_sub(1, Ordering::AcqRel);
+            withdraw(mapping.file);
         }
         false
     });
+    publish(mappings);
     Ok(())
 }
 
@@ -500,16 +584,10 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    if are_there_any() {
-        let maps = lock();
-        let files = maps
-            .as_ref()
-            .map(|maps| files_in(maps, address as usize, old_len));
-        if files.is_some_and(|files| !files.is_empty()) {
-            crate::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
-            crate::answer::set_errno(Errno::NOMEM);
-            return libc::MAP_FAILED;
-        }
+    if is_ours(address, old_len) {
+        crate::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
+        crate::answer::set_errno(Errno::NOMEM);
+        return libc::MAP_FAILED;
     }
     real!(mremap(
         address => *mut c_void, old_len => size_t, new_len => size_t, flags => c_int,

@@ -8,7 +8,7 @@
 mod attributes;
 mod children;
 mod copies;
-mod data;
+pub(crate) mod data;
 mod directories;
 mod locks;
 mod maps;
@@ -17,10 +17,13 @@ mod numbers;
 mod open;
 mod space;
 mod streams;
+mod trees;
 mod working;
 mod xattrs;
 
-pub(crate) use maps::flush_all as flush_mappings;
+pub(crate) use maps::{flush_all as flush_mappings, is_mapped};
+pub(crate) use numbers::at_start;
+pub(crate) use streams::flush_all as flush_streams;
 
 /// Functions whose first argument is a descriptor: `ours` gets the open file instead.
 macro_rules! of_descriptor {
@@ -29,10 +32,15 @@ macro_rules! of_descriptor {
     };
     (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
         #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $name(fd: libc::c_int $(, $argument: $type)*) -> $result {
+        pub(crate) unsafe extern "C-unwind" fn $name(fd: libc::c_int $(, $argument: $type)*) -> $result {
             match $crate::descriptors::get(fd) {
-                // SAFETY: the program vouches for its arguments, as to the C library.
-                Some(open) => $crate::answer::ToC::to_c(unsafe { $ours(&open $(, $argument)*) }) as $result,
+                Some(open) => {
+                    // SAFETY: the program vouches for its arguments, as to the C library.
+                    let answer = $crate::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
+                    drop(open);
+                    $crate::inside::cancel_if_asked();
+                    $crate::answer::ToC::to_c(answer) as $result
+                }
                 None => $crate::real::real!($name(fd => libc::c_int $(, $argument => $type)*) -> $result),
             }
         }
@@ -52,7 +60,8 @@ macro_rules! of_path {
             match unsafe { $crate::path::find(libc::AT_FDCWD, path) } {
                 $crate::path::Place::Volume(spot) => {
                     // SAFETY: as above.
-                    $crate::answer::ToC::to_c(unsafe { $ours(&spot $(, $argument)*) }) as $result
+                    let answer = $crate::inside::call(|| unsafe { $ours(&spot $(, $argument)*) });
+                    $crate::answer::ToC::to_c(answer) as $result
                 }
                 $crate::path::Place::Host(host) => {
                     let path = host.pointer(path);
@@ -78,7 +87,8 @@ macro_rules! of_path_at {
             match unsafe { $crate::path::find(directory, path) } {
                 $crate::path::Place::Volume(spot) => {
                     // SAFETY: as above.
-                    $crate::answer::ToC::to_c(unsafe { $ours(&spot $(, $argument)*) }) as $result
+                    let answer = $crate::inside::call(|| unsafe { $ours(&spot $(, $argument)*) });
+                    $crate::answer::ToC::to_c(answer) as $result
                 }
                 $crate::path::Place::Host(host) => {
                     let path = host.pointer(path);

@@ -103,7 +103,10 @@ unsafe fn read_link(spot: &Spot, buffer: *mut c_char, room: size_t) -> Answer {
     if room == 0 {
         return Err(Errno::INVAL);
     }
-    let target = target(spot.at())?;
+    let target = match spot.is_descriptor {
+        true => spot.shown.clone(),
+        false => target(spot.at())?,
+    };
     let count = target.len().min(room);
     // SAFETY: the program's buffer has that room, it says.
     unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), buffer.cast(), count) };
@@ -140,7 +143,9 @@ unsafe fn of_two(
         )
     };
     match places {
-        (Place::Volume(from), Place::Volume(to)) => ours(&from, &to).to_c() as c_int,
+        (Place::Volume(from), Place::Volume(to)) => {
+            crate::inside::call(|| ours(&from, &to)).to_c() as c_int
+        }
         (Place::Host(from_host), Place::Host(to_host)) => {
             host(from_host.pointer(from), to_host.pointer(to))
         }
@@ -242,7 +247,8 @@ unsafe extern "C" fn linkat(
             return -1;
         };
         let existing = At::inode(crate::volume::credentials(), open.id());
-        return add_name(existing, &spot, Follow::No).to_c() as c_int;
+        let added = crate::inside::call(|| add_name(existing, &spot, Follow::No));
+        return added.to_c() as c_int;
     }
     let host = |from, to| {
         real!(linkat(
@@ -270,8 +276,11 @@ fn make_link(target: &[u8], spot: &Spot) -> Answer<()> {
 unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(HERE, path) } {
-        // SAFETY: as above.
-        Place::Volume(spot) => make_link(unsafe { text(target) }, &spot).to_c() as c_int,
+        Place::Volume(spot) => {
+            // SAFETY: as above.
+            let target = unsafe { text(target) };
+            crate::inside::call(|| make_link(target, &spot)).to_c() as c_int
+        }
         Place::Host(host) => {
             real!(symlink(target => *const c_char, host.pointer(path) => *const c_char) -> c_int)
         }
@@ -286,8 +295,11 @@ unsafe extern "C" fn symlinkat(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(directory, path) } {
-        // SAFETY: as above.
-        Place::Volume(spot) => make_link(unsafe { text(target) }, &spot).to_c() as c_int,
+        Place::Volume(spot) => {
+            // SAFETY: as above.
+            let target = unsafe { text(target) };
+            crate::inside::call(|| make_link(target, &spot)).to_c() as c_int
+        }
         Place::Host(host) => real!(symlinkat(
             target => *const c_char, directory => c_int, host.pointer(path) => *const c_char
         ) -> c_int),

@@ -6,38 +6,55 @@ use crate::answer::{Answer, ToC, errno, set_errno};
 use crate::descriptors::{self, Open};
 use crate::message::say_once;
 use crate::real::real;
-use crate::volume;
+use crate::{inside, own, volume};
 use adit::{Errno, FileKind};
 use adit_base::fork;
 use libc::{c_int, c_long, c_uint, c_ulong};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The process whose memory this is.
+static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// Is it the process that the table belongs to? Not after vfork, in the child.
-fn is_ours() -> bool {
-    static OWNER: AtomicI32 = AtomicI32::new(0);
-    static FORKS: AtomicU32 = AtomicU32::new(0);
+pub(crate) fn is_ours() -> bool {
     // SAFETY: no preconditions.
-    let process = unsafe { libc::getpid() };
-    // A child of fork has a table of its own.
-    let forks = fork::generation();
-    if FORKS.swap(forks, Ordering::Relaxed) != forks || OWNER.load(Ordering::Relaxed) == 0 {
-        OWNER.store(process, Ordering::Relaxed);
+    OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+}
+
+/// Called in a child of `fork`, which has a table of its own.
+extern "C" fn in_child() {
+    // SAFETY: no preconditions.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
+/// Called once, before the program begins: not in a child of vfork.
+pub(crate) fn at_start() {
+    in_child();
+    // SAFETY: a function of this library, which stays.
+    if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
+        crate::message::say(format_args!("no memory to watch fork"));
     }
-    OWNER.load(Ordering::Relaxed) == process
 }
 
 /// Does the open volume itself need this number? A forked child has no volume.
 fn is_the_volumes(fd: c_int) -> bool {
-    fork::is_registered(fd)
-        && is_ours()
-        && volume::opened().is_some_and(|volume| !volume.is_inherited())
+    own::is_own(fd) && is_ours()
+        || fork::is_registered(fd)
+            && is_ours()
+            && volume::opened().is_some_and(|volume| !volume.is_inherited())
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if descriptors::get(fd).is_some() {
         if is_ours() {
-            drop(descriptors::take(fd));
+            let closed = inside::call(|| {
+                drop(descriptors::take(fd));
+                Ok(())
+            });
+            if closed.is_err() {
+                return closed.to_c() as c_int;
+            }
         }
     } else if is_the_volumes(fd) {
         // The volume's own: a program that closes all numbers closes what it knows.
@@ -54,13 +71,21 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         return close(first, last);
     }
     let bound = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
-    for fd in descriptors::in_range(bound(first), bound(last)) {
-        drop(descriptors::take(fd));
+    let closed = inside::call(|| {
+        for fd in descriptors::in_range(bound(first), bound(last)) {
+            drop(descriptors::take(fd));
+        }
+        Ok(())
+    });
+    if closed.is_err() {
+        return closed.to_c() as c_int;
     }
     let mut from = first;
     let mut kept = fork::registered();
+    kept.extend(own::all());
     kept.retain(|fd| is_the_volumes(*fd));
     kept.sort_unstable();
+    kept.dedup();
     for fd in kept.into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
         if (from..=last).contains(&fd) {
             if fd > from && close(from, fd - 1) != 0 {
@@ -101,7 +126,8 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
     duplicated(fd, || real!(dup(fd => c_int) -> c_int))
 }
 
-/// What stood behind the new number goes first.
+/// The new number changes at one moment, as the kernel's does: a write of another thread (to a log
+/// that is replaced) goes to the old file or to the new one.
 fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if old == new {
         return duplicate();
@@ -113,10 +139,30 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
     }
     // SAFETY: no preconditions.
     let is_open = unsafe { libc::fcntl(old, libc::F_GETFD) } >= 0;
-    if is_open && is_ours() {
-        drop(descriptors::take(new));
+    if is_open && is_ours() && descriptors::get(old).is_some() {
+        super::streams::redirect_standard(new);
     }
-    duplicated(old, duplicate)
+    let before = descriptors::get(new).map(|open| open.clone());
+    let Some(before) = before.filter(|_| is_ours()) else {
+        return duplicated(old, duplicate);
+    };
+    let replaced = inside::call(move || {
+        let after = descriptors::get(old).map(|open| open.clone());
+        if let Some(after) = &after {
+            descriptors::put(new, after.clone())?;
+        }
+        let done = duplicate();
+        match after {
+            // The number keeps what it had.
+            Some(_) if done < 0 => descriptors::put(new, before)?,
+            Some(_) => {}
+            None if done < 0 => {}
+            None => descriptors::take_this(new, &before),
+        }
+        Ok(done)
+    });
+    // The errno of a failed dup is set.
+    replaced.to_c() as c_int
 }
 
 #[unsafe(no_mangle)]

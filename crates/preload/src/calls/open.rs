@@ -100,11 +100,13 @@ fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
 }
 
 unsafe fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<c_int> {
-    let open = match flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        true => unnamed(spot, flags, mode)?,
-        false => open_at(spot.at(), &spot.shown, flags, mode)?,
-    };
-    descriptors::install(open, flags & libc::O_CLOEXEC != 0)
+    let flags = spot.flags(flags);
+    descriptors::install(flags & libc::O_CLOEXEC != 0, || {
+        match flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            true => unnamed(spot, flags, mode),
+            false => open_at(spot.at(), &spot.shown, flags, mode),
+        }
+    })
 }
 
 unsafe fn open_plain(spot: &Spot, flags: c_int) -> Answer<c_int> {
@@ -157,7 +159,7 @@ unsafe fn with_names<T>(
         let crate::path::Place::Volume(spot) = place else {
             return Some(Err(Errno::INVAL));
         };
-        match make(&spot) {
+        match crate::inside::call(|| make(&spot)) {
             Err(Errno::EXIST) => {}
             made => return Some(made),
         }

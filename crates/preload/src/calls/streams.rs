@@ -2,15 +2,20 @@
 //!
 //! The C library makes the stream (`fopencookie`) and keeps its buffer; its reads and writes come
 //! here. A table knows which number a stream has, since the C library's own `fileno` doesn't.
+//!
+//! `stdin`, `stdout` and `stderr` are the C library's own until a file of the volume gets number 0, 1
+//! or 2 (`echo text > /adit/file` in bash; `sort -o`). From then on the variable names a stream of
+//! ours, over whatever has that number.
 
 use crate::answer::{Answer, pointer, set_errno};
 use crate::descriptors;
+use crate::inside;
 use crate::path::{self, HostPath, Place};
 use crate::real::{real, text};
 use adit::Errno;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 /// Behind a stream.
@@ -32,6 +37,12 @@ struct Functions {
 }
 
 unsafe extern "C" {
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
+    fn __fpending(stream: *mut FILE) -> size_t;
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
@@ -39,14 +50,14 @@ unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, len: size_t)
     // SAFETY: made by `opened`, alive until `close`.
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's buffer.
-    unsafe { libc::read(fd, buffer.cast(), len) }
+    inside::uncancelled(|| unsafe { libc::read(fd, buffer.cast(), len) })
 }
 
 unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, len: size_t) -> ssize_t {
     // SAFETY: as for `read`.
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's buffer. It wants 0 for an error.
-    unsafe { libc::write(fd, buffer.cast(), len) }.max(0)
+    inside::uncancelled(|| unsafe { libc::write(fd, buffer.cast(), len) }.max(0))
 }
 
 unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_int) -> c_int {
@@ -54,7 +65,7 @@ unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_i
     let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
     // SAFETY: the C library's variable.
     unsafe {
-        let to = libc::lseek(fd, *offset, whence);
+        let to = inside::uncancelled(|| libc::lseek(fd, *offset, whence));
         if to < 0 {
             return -1;
         }
@@ -104,6 +115,65 @@ fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     Ok(stream)
 }
 
+/// The number gets a file of the volume: is it that of a standard stream, the stream reads or writes
+/// that file from now on. What the stream holds goes where it would have gone.
+pub(crate) fn redirect_standard(fd: c_int) {
+    static IS_OURS: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+    let number = usize::try_from(fd).ok();
+    let Some(is_ours) = number.and_then(|number| IS_OURS.get(number)) else {
+        return;
+    };
+    // SAFETY: the C library's variables; a program that redirects a stream doesn't use it meanwhile.
+    unsafe {
+        let (variable, mode) = match fd {
+            0 => (&raw mut stdin, c"r"),
+            1 => (&raw mut stdout, c"w"),
+            _ => (&raw mut stderr, c"w"),
+        };
+        if fd > 0 {
+            libc::fflush(*variable);
+        }
+        if is_ours.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match opened(fd, mode.as_ptr()) {
+            Ok(stream) => {
+                // It may come back to the terminal that it had.
+                let buffer = match fd {
+                    1 if libc::isatty(1) == 0 => libc::_IOFBF,
+                    1 => libc::_IOLBF,
+                    2 => libc::_IONBF,
+                    _ => libc::_IOFBF,
+                };
+                libc::setvbuf(stream, std::ptr::null_mut(), buffer, libc::BUFSIZ as usize);
+                *variable = stream;
+            }
+            Err(errno) => crate::message::say(format_args!("standard stream {fd}: {errno:?}")),
+        }
+    }
+}
+
+/// At the end of the process: writes what the streams hold. One that another thread is in the middle
+/// of (it reads the terminal, say) is left alone: to wait for it may be to wait for ever.
+pub(crate) fn flush_all() {
+    let streams: Vec<usize> = {
+        let numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+        let streams = numbers.as_ref().map(|numbers| numbers.keys().copied());
+        streams.into_iter().flatten().collect()
+    };
+    for stream in streams {
+        let stream = stream as *mut FILE;
+        // SAFETY: in the table as long as it is open; whoever closes it now is another thread, which
+        // the end of the process allows as little as exit itself.
+        unsafe {
+            if __fpending(stream) > 0 && ftrylockfile(stream) == 0 {
+                libc::fflush(stream);
+                funlockfile(stream);
+            }
+        }
+    }
+}
+
 /// The flags of `open` for a mode of `fopen`.
 fn flags(mode: &[u8]) -> Answer<c_int> {
     let (first, rest) = mode.split_first().ok_or(Errno::INVAL)?;
@@ -132,9 +202,9 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
         Place::Host(host) => return Err(host),
     };
     let open = || {
-        let flags = flags(letters)?;
-        let open = super::open::open_at(spot.at(), &spot.shown, flags, 0o666)?;
-        let fd = descriptors::install(open, flags & libc::O_CLOEXEC != 0)?;
+        let flags = spot.flags(flags(letters)?);
+        let open = || super::open::open_at(spot.at(), &spot.shown, flags, 0o666);
+        let fd = inside::call(|| descriptors::install(flags & libc::O_CLOEXEC != 0, open))?;
         opened(fd, mode).inspect_err(|_| {
             // SAFETY: made above.
             unsafe { libc::close(fd) };

@@ -17,10 +17,15 @@ const LINKS_MAX: usize = 40;
 unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
-        Place::Volume(spot) => go_to(&spot).to_c() as c_int,
+        // A child of vfork has its parent's memory, but a working directory of its own.
+        Place::Volume(spot) if !super::numbers::is_ours() => {
+            crate::nowhere::go(&path::normalized(&spot.shown));
+            0
+        }
+        Place::Volume(spot) => crate::inside::call(|| go_to(&spot)).to_c() as c_int,
         Place::Host(host) => {
             let done = real!(chdir(host.pointer(name) => *const c_char) -> c_int);
-            if done == 0 {
+            if done == 0 && super::numbers::is_ours() {
                 path::leave();
             }
             done
@@ -37,13 +42,19 @@ fn go_to(spot: &Spot) -> Answer<()> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
     match descriptors::get(fd) {
+        Some(open) if !super::numbers::is_ours() => {
+            crate::nowhere::go(&open.shown);
+            0
+        }
         Some(open) => {
-            let entered = canonical(&open.shown).and_then(|shown| path::enter(open.clone(), shown));
+            let entered = crate::inside::call(|| {
+                canonical(&open.shown).and_then(|shown| path::enter(open.clone(), shown))
+            });
             entered.to_c() as c_int
         }
         None => {
             let done = real!(fchdir(fd => c_int) -> c_int);
-            if done == 0 {
+            if done == 0 && super::numbers::is_ours() {
                 path::leave();
             }
             done
@@ -136,9 +147,7 @@ fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
             let Place::Volume(spot) = (unsafe { path::find(libc::AT_FDCWD, name.as_ptr()) }) else {
                 return Err(Errno::XDEV);
             };
-            let found = volume()?
-                .run(|fs| fs.stat(spot.at(), Follow::No))
-                .map_err(errno)?;
+            let found = volume()?.stat_at(spot.at(), Follow::No).map_err(errno)?;
             if found.kind != FileKind::Symlink {
                 if found.kind != FileKind::Directory && at + 1 < components.len() {
                     return Err(Errno::NOTDIR);
@@ -173,7 +182,7 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         Place::Volume(spot) => {
             // By its text, `..` is gone already; that matters only behind symbolic links.
-            let found = canonical(&spot.shown);
+            let found = crate::inside::call(|| canonical(&spot.shown));
             let room = match buffer.is_null() {
                 true => 0,
                 false => libc::PATH_MAX as usize,

@@ -1,0 +1,276 @@
+/* Does to a volume at argv[1] what programs shouldn't, or seldom do; argv[2] says what. The first thing
+ * that is not as on Linux ends it with exit code 1 and a line that says what. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            dprintf(complaints, "%s:%d: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno, strerror(errno)); \
+            _exit(1); \
+        } \
+    } while (0)
+
+static int complaints = 2;
+static int file;
+
+static int make(const char *name, int flags) {
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC | flags, 0666);
+    CHECK(fd >= 0);
+    return fd;
+}
+
+static off_t size_of(const char *name) {
+    struct stat stat_;
+    CHECK(stat(name, &stat_) == 0);
+    return stat_.st_size;
+}
+
+/* A daemon has closed its standard streams before it opens the volume, and prints. */
+static void closed_streams(const char *root) {
+    complaints = fcntl(2, F_DUPFD, 20);
+    for (int fd = 0; fd < 3; fd++) close(fd);
+    CHECK(chdir(root) == 0);
+    char text[] = "printed by a program that has no stdout\n";
+    for (int fd = 0; fd < 3; fd++) CHECK(write(fd, text, sizeof text) == -1 && errno == EBADF);
+    for (int fd = 0; fd < 3; fd++) CHECK(make("standard", 0) == fd);
+    CHECK(write(1, "inside", 6) == 6 && size_of("standard") == 6);
+}
+
+/* A program that is started from a directory of the volume is not in one of the host. */
+static void directory_of_children(const char *root) {
+    CHECK(chdir(root) == 0 && mkdir("below", 0777) == 0 && chdir("below") == 0);
+    CHECK(system("LD_PRELOAD= /bin/sh -c 'echo text > wrong' 2> /dev/null") != 0);
+    CHECK(system("LD_PRELOAD= /bin/rm -f precious") == 0);
+    char *outside = getenv("OUTSIDE");
+    char command[4096];
+    snprintf(command, sizeof command, "pwd > %s/where", outside);
+    CHECK(system(command) == 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        /* This is the parent's memory. */
+        int failed = chdir("/");
+        _exit(failed);
+    }
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    close(make("right", 0));
+    CHECK(chdir(outside) == 0 && size_of("precious") == 8);
+    CHECK(access("wrong", F_OK) == -1 && access("right", F_OK) == -1);
+    char path[4096];
+    snprintf(path, sizeof path, "%s/below/right", root);
+    CHECK(access(path, F_OK) == 0);
+}
+
+/* A program that closes all numbers doesn't get those of mappings. */
+static void numbers_of_mappings(const char *root) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s/mapped", root);
+    file = make(name, 0);
+    CHECK(ftruncate(file, 8192) == 0);
+    char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(memory != MAP_FAILED);
+    strcpy(memory, "mapped");
+    for (int fd = 3; fd < 1024; fd++)
+        if (fd != file) close(fd);
+    for (int i = 0; i < 300; i++) CHECK(make("host", 0) >= 0);
+    CHECK(pwrite(file, "bytes", 5, 100) == 5 && memcmp(memory + 100, "bytes", 5) == 0);
+    CHECK(msync(memory, 8192, MS_SYNC) == 0 && size_of("host") == 0);
+    char text[8];
+    CHECK(pread(file, text, 7, 0) == 7 && strcmp(text, "mapped") == 0);
+}
+
+/* open that has no number left changes nothing. */
+static void no_numbers_left(const char *root) {
+    CHECK(chdir(root) == 0);
+    file = make("kept", 0);
+    CHECK(write(file, "data", 4) == 4 && close(file) == 0);
+    struct rlimit limit = {64, 64};
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    while (dup(2) >= 0) {}
+    CHECK(open("kept", O_WRONLY | O_TRUNC) == -1 && errno == EMFILE);
+    CHECK(!fopen("kept", "w") && errno == EMFILE);
+    CHECK(open("new", O_WRONLY | O_CREAT | O_EXCL, 0666) == -1 && errno == EMFILE);
+    CHECK(size_of("kept") == 4 && access("new", F_OK) == -1 && errno == ENOENT);
+}
+
+/* Descriptors have names, too. */
+static void names_of_descriptors(const char *root) {
+    CHECK(chdir(root) == 0);
+    file = make("named", 0);
+    char name[64], target[4096] = "", expected[4096];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    int again = open(name, O_WRONLY);
+    CHECK(again >= 0 && write(again, "some", 4) == 4 && size_of("named") == 4);
+    snprintf(expected, sizeof expected, "%s/named", root);
+    CHECK(readlink(name, target, sizeof target - 1) > 0 && strcmp(target, expected) == 0);
+    snprintf(name, sizeof name, "/dev/fd/%d", file);
+    CHECK(size_of(name) == 4);
+    complaints = dup(2);
+    CHECK(dup2(file, 1) == 1);
+    FILE *stream = fopen("/dev/stdout", "a");
+    CHECK(stream && fputs(" more", stream) >= 0 && fclose(stream) == 0 && size_of("named") == 9);
+    CHECK(unlink("named") == 0);
+    int unnamed = open(".", O_RDWR | O_TMPFILE, 0666);
+    CHECK(unnamed >= 0 && write(unnamed, "linked", 6) == 6);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", unnamed);
+    CHECK(linkat(AT_FDCWD, name, AT_FDCWD, "linked", AT_SYMLINK_FOLLOW) == 0 && size_of("linked") == 6);
+}
+
+static void *wait_for_stdin(void *argument) {
+    char line[8];
+    (void)argument;
+    return fgets(line, sizeof line, stdin);
+}
+
+/* Another thread waits for input for ever. */
+static void exit_with_a_reader(const char *root) {
+    int ends[2];
+    pthread_t thread;
+    CHECK(chdir(root) == 0 && pipe(ends) == 0 && dup2(ends[0], 0) == 0);
+    FILE *stream = fopen("written", "w");
+    CHECK(stream && fputs("at exit", stream) >= 0);
+    CHECK(pthread_create(&thread, NULL, wait_for_stdin, NULL) == 0);
+    while (ftrylockfile(stdin) == 0) {
+        funlockfile(stdin);
+        usleep(1000);
+    }
+}
+
+/* RWF_APPEND writes at the end, wherever the offset is. */
+static void flagged_appends(const char *root) {
+    CHECK(chdir(root) == 0);
+    file = make("appended", 0);
+    CHECK(write(file, "0123456789", 10) == 10);
+    char *memory = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0), text[16] = "";
+    CHECK(memory != MAP_FAILED);
+    struct iovec piece = {"AB", 2};
+    CHECK(pwritev2(file, &piece, 1, 0, RWF_APPEND) == 2);
+    CHECK(pread(file, text, 15, 0) == 12 && strcmp(text, "0123456789AB") == 0);
+    CHECK(writev(file, &piece, 1) == 2 && memcmp(memory, "0123456789AB", 12) == 0);
+}
+
+static void *write_and_sync(void *argument) {
+    char page[4096] = {1};
+    (void)argument;
+    for (unsigned i = 0;; i++) {
+        CHECK(pwrite(file, page, sizeof page, (off_t)(i % 64) * 4096) == sizeof page);
+        CHECK(i % 8 > 0 || fdatasync(file) == 0);
+    }
+}
+
+/* A cancelled thread keeps no lock of the volume. */
+static void cancelled_threads(const char *root) {
+    CHECK(chdir(root) == 0);
+    file = make("cancelled", 0);
+    for (int i = 0; i < 40; i++) {
+        pthread_t thread;
+        void *result;
+        CHECK(pthread_create(&thread, NULL, write_and_sync, NULL) == 0);
+        usleep(500 + 100 * i);
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    }
+    CHECK(write(file, "x", 1) == 1 && fsync(file) == 0);
+}
+
+static volatile sig_atomic_t wrote, refused;
+
+static void write_in_handler(int number) {
+    int before = errno;
+    (void)number;
+    if (write(file, "h", 1) == 1)
+        wrote = 1;
+    else if (errno == EDEADLK)
+        refused = 1;
+    else
+        _exit(3);
+    errno = before;
+}
+
+/* A handler that writes to the volume while its thread does is refused, and waits for nobody. */
+static void handlers(const char *root) {
+    CHECK(chdir(root) == 0);
+    file = make("handled", O_APPEND);
+    signal(SIGALRM, write_in_handler);
+    struct { struct timeval again, first; } every = {{0, 200}, {0, 200}};
+    extern int setitimer(int, const void *, void *);
+    CHECK(setitimer(0, &every, NULL) == 0);
+    char text[100] = "";
+    for (long i = 0; i < 50000 || (!refused && i < 5000000); i++) CHECK(write(file, text, 100) == 100);
+    CHECK(refused);
+}
+
+static void *write_numbered(void *argument) {
+    (void)argument;
+    for (;;) CHECK(write(file, "x", 1) == 1);
+}
+
+/* A log that is replaced is a file at any moment. */
+static void replaced_log(const char *root) {
+    CHECK(chdir(root) == 0);
+    int one = make("one", O_APPEND), two = make("two", O_APPEND);
+    file = dup(one);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, write_numbered, NULL) == 0);
+    for (int i = 0; i < 20000; i++) CHECK(dup2(i % 2 ? one : two, file) == file);
+    pthread_cancel(thread);
+    pthread_join(thread, NULL);
+}
+
+/* A warning goes to stderr, which is a file of the volume. */
+static void stderr_inside(const char *root) {
+    CHECK(chdir(root) == 0);
+    complaints = dup(2);
+    file = make("mapped", 0);
+    CHECK(ftruncate(file, 4096) == 0 && dup2(make("errors", O_APPEND), 2) == 2);
+    char *memory = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
+    CHECK(memory != MAP_FAILED && mremap(memory, 4096, 8192, MREMAP_MAYMOVE) == MAP_FAILED);
+    CHECK(write(file, "x", 1) == 1 && size_of("errors") > 0);
+}
+
+/* A child of vfork closes a file of its parent's; the parent's table is not the child's. */
+static void closed_in_vfork(const char *root) {
+    CHECK(chdir(root) == 0);
+    file = make("parents", 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        int failed = close(file);
+        _exit(failed);
+    }
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    CHECK(write(file, "mine", 4) == 4 && close(file) == 0);
+    int ends[2];
+    CHECK(pipe(ends) == 0 && (ends[0] == file || ends[1] == file));
+    CHECK(write(ends[1], "pipe", 4) == 4 && size_of("parents") == 4);
+}
+
+int main(int count, char **arguments) {
+    CHECK(count == 3);
+    static const struct { const char *name; void (*attack)(const char *); } attacks[] = {
+        {"closed-streams", closed_streams}, {"directory-of-children", directory_of_children},
+        {"numbers-of-mappings", numbers_of_mappings}, {"no-numbers-left", no_numbers_left},
+        {"names-of-descriptors", names_of_descriptors}, {"exit-with-a-reader", exit_with_a_reader},
+        {"flagged-appends", flagged_appends}, {"cancelled-threads", cancelled_threads},
+        {"handlers", handlers}, {"replaced-log", replaced_log}, {"stderr-inside", stderr_inside},
+        {"closed-in-vfork", closed_in_vfork},
+    };
+    for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
+        if (strcmp(attacks[i].name, arguments[2]) == 0) {
+            attacks[i].attack(arguments[1]);
+            return 0;
+        }
+    CHECK(!"an attack of that name");
+}

@@ -1,0 +1,73 @@
+//! `adit run` with programs that do what they shouldn't, or what few do: nothing is lost, nothing is
+//! written elsewhere, and nothing hangs.
+
+mod support;
+
+use adit_skip::skip;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::Place;
+
+/// `cargo build --workspace` puts it beside the command.
+fn library() -> Option<PathBuf> {
+    let command = Path::new(env!("CARGO_BIN_EXE_adit"));
+    let library = command.parent()?.join("libadit_preload.so");
+    library.is_file().then_some(library)
+}
+
+/// Compiles and runs the C program.
+fn attack(place: &Place, name: &str) {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/attacks.c");
+    let program = place.path("attacks");
+    let compiled = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-pthread", "-o"])
+        .args([program.as_os_str(), source.as_ref()])
+        .output()
+        .expect("a C compiler");
+    let errors = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{errors}");
+    let program = program.to_str().expect("text");
+    let mut command = place.command(&["run", "v.adit", "--", program, "/adit", name]);
+    command.env("OUTSIDE", place.path(""));
+    let output = place.end(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    place.ok(&["check", "v.adit"]);
+}
+
+macro_rules! attacks {
+    ($($test:ident: $name:literal $(, $check:expr)?;)*) => {$(
+        #[test]
+        fn $test() {
+            if library().is_none() {
+                return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
+            }
+            let place = Place::with_volume();
+            place.write("precious", "precious");
+            attack(&place, $name);
+            $( let check: fn(&Place) = $check; check(&place); )?
+        }
+    )*};
+}
+
+attacks! {
+    the_volume_has_no_standard_stream: "closed-streams";
+    programs_started_from_a_directory_of_the_volume_are_in_none_of_the_host:
+        "directory-of-children", |place| {
+            let told = std::fs::read_to_string(place.path("where")).expect("written");
+            assert_eq!(told, "/adit/below\n");
+            assert!(!place.path("wrong").exists());
+        };
+    a_program_that_closes_all_numbers_keeps_its_mappings: "numbers-of-mappings";
+    an_open_without_a_number_truncates_nothing: "no-numbers-left";
+    names_of_descriptors_lead_to_their_files: "names-of-descriptors";
+    the_end_waits_for_no_stream: "exit-with-a-reader", |place| {
+        assert_eq!(place.ok(&["cat", "v.adit", "/written"]), "at exit");
+    };
+    a_flagged_append_goes_to_the_end: "flagged-appends";
+    a_cancelled_thread_keeps_no_lock: "cancelled-threads";
+    a_signal_handler_does_not_wait_for_its_own_thread: "handlers";
+    a_replaced_log_is_a_file_at_any_moment: "replaced-log";
+    a_warning_goes_to_a_file_of_the_volume: "stderr-inside";
+    a_child_of_vfork_closes_its_own_numbers: "closed-in-vfork";
+}

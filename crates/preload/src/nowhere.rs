@@ -1,0 +1,94 @@
+//! Where the kernel thinks that the process is, while its working directory is in the volume: in a
+//! directory that was removed.
+//!
+//! A program that is started from there (`system("rm *")`, `make`) is in that directory, too. Were it
+//! any other one, what the program does would happen to files of the host. In a removed directory
+//! there are no files, and none can be made: ENOENT. Its name was the path in the volume, so a
+//! program that this library is in goes on there.
+//!
+//! ```text
+//! chdir("/adit/data")  ─►  mkdir /tmp/adit-cwd-Xk3f9a/adit/data, chdir, rmdir
+//! next program         ◄─  /proc/self/cwd -> /tmp/adit-cwd-Xk3f9a/adit/data (deleted)
+//! ```
+
+use crate::real::real;
+use libc::{c_char, c_int, mode_t, size_t, ssize_t};
+use std::ffi::CString;
+
+const PLACES: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
+const NAME: &str = "/adit-cwd-";
+/// Behind the name.
+const RANDOM: &str = "XXXXXX";
+const REMOVED: &[u8] = b" (deleted)";
+
+/// Goes to a removed directory that had this path. Should there be no place for it, to one where
+/// nothing can be made, which the next program doesn't recognize.
+pub(crate) fn go(shown: &[u8]) {
+    if PLACES.iter().any(|place| go_below(place, shown)) {
+        return;
+    }
+    let directory = c"/proc/self/fdinfo".as_ptr();
+    if real!(chdir(directory => *const c_char) -> c_int) != 0 {
+        crate::message::say(format_args!(
+            "programs started from {} will be in the host's working directory",
+            String::from_utf8_lossy(shown)
+        ));
+    }
+}
+
+fn open(directory: c_int, name: *const c_char) -> c_int {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    real!(openat(directory => c_int, name => *const c_char, flags => c_int, 0 => mode_t) -> c_int)
+}
+
+fn go_below(place: &str, shown: &[u8]) -> bool {
+    let template = CString::new([place, NAME, RANDOM].concat()).expect("no zeroes");
+    let template = template.into_raw();
+    let made = real!(mkdtemp(template => *mut c_char) -> *mut c_char);
+    // SAFETY: from `into_raw`, and as long as before.
+    let top = unsafe { CString::from_raw(template) };
+    if made.is_null() {
+        return false;
+    }
+    // What was made, each with its directory.
+    let mut directories = vec![open(libc::AT_FDCWD, top.as_ptr())];
+    let mut names = Vec::new();
+    let components = shown.split(|byte| *byte == b'/');
+    for name in components.filter(|name| !name.is_empty()) {
+        let (Some(&directory), Ok(name)) = (directories.last(), CString::new(name)) else {
+            break;
+        };
+        let text = name.as_ptr();
+        let mode: mode_t = 0o700;
+        real!(mkdirat(directory => c_int, text => *const c_char, mode => mode_t) -> c_int);
+        directories.push(open(directory, text));
+        names.push(name);
+    }
+    let last = *directories.last().expect("the top is there");
+    let done = last >= 0 && real!(fchdir(last => c_int) -> c_int) == 0;
+    for (name, directory) in names.iter().zip(&directories).rev() {
+        let (name, remove) = (name.as_ptr(), libc::AT_REMOVEDIR);
+        real!(unlinkat(*directory => c_int, name => *const c_char, remove => c_int) -> c_int);
+    }
+    real!(rmdir(top.as_ptr() => *const c_char) -> c_int);
+    for fd in directories.into_iter().filter(|fd| *fd >= 0) {
+        real!(close(fd => c_int) -> c_int);
+    }
+    done
+}
+
+/// The path of the working directory in the volume, if this program was started in one.
+pub(crate) fn inherited() -> Option<Vec<u8>> {
+    let mut text = [0u8; libc::PATH_MAX as usize];
+    let (link, room) = (c"/proc/self/cwd".as_ptr(), text.len());
+    let count = real!(readlink(
+        link => *const c_char, text.as_mut_ptr().cast() => *mut c_char, room => size_t
+    ) -> ssize_t);
+    let text = text.get(..usize::try_from(count).ok()?)?;
+    let text = text.strip_suffix(REMOVED)?;
+    let shown = PLACES.iter().find_map(|place| {
+        let name = text.strip_prefix(place.as_bytes())?;
+        name.strip_prefix(NAME.as_bytes())
+    })?;
+    shown.get(RANDOM.len()..).map(<[u8]>::to_vec)
+}

@@ -26,6 +26,9 @@ struct LevelDbEnvOptions {
   // Bound of the volume's page cache, in bytes: 8 MiB to the memory of the machine. 0: what
   // ADIT_CACHE says, else 256 MiB.
   uint64_t cache_bytes = 0;
+  // Bound of the copies in memory of tables that are read often, in bytes, beside the page cache: a
+  // block is taken from such a copy without being copied. 0: no copies.
+  uint64_t table_copies_bytes = 64 << 20;
   // Every change is an IO error; several such Envs may have the volume open. LevelDB opens no
   // database then: it changes files to open one.
   bool read_only = false;

@@ -47,11 +47,17 @@ Status Env::NewSequentialFile(const std::string& path, leveldb::SequentialFile**
 }
 
 Status Env::NewRandomAccessFile(const std::string& path, leveldb::RandomAccessFile** result) {
-  return New<RandomAccessFile>(path, ADIT_O_RDONLY, result);
+  *result = nullptr;
+  adit_file* file = nullptr;
+  const Status status = Open(path, ADIT_O_RDONLY, &file);
+  if (status.ok()) *result = new RandomAccessFile(file, path, copies_);
+  return status;
 }
 
 Status Env::NewWritableFile(const std::string& path, leveldb::WritableFile** result) {
-  return New<WritableFile>(path, ADIT_O_WRONLY | ADIT_O_CREAT | ADIT_O_TRUNC, result);
+  const Status status = New<WritableFile>(path, ADIT_O_WRONLY | ADIT_O_CREAT | ADIT_O_TRUNC, result);
+  if (status.ok() && IsTable(path)) copies_->Written(path);
+  return status;
 }
 
 Status Env::NewAppendableFile(const std::string& path, leveldb::WritableFile** result) {
@@ -86,6 +92,7 @@ Status Env::GetChildren(const std::string& path, std::vector<std::string>* resul
 }
 
 Status Env::RemoveFile(const std::string& path) {
+  copies_->Forget(path);
   return ToStatus(adit_unlink(volume_->handle(), path.c_str()), path);
 }
 
@@ -105,6 +112,7 @@ Status Env::GetFileSize(const std::string& path, uint64_t* size_bytes) {
 }
 
 Status Env::RenameFile(const std::string& from, const std::string& to) {
+  copies_->Forget(from);
   return ToStatus(adit_rename(volume_->handle(), from.c_str(), to.c_str(), 0), from);
 }
 
@@ -147,7 +155,7 @@ leveldb::Status NewLevelDbEnv(const std::string& volume, const LevelDbEnvOptions
   *env = nullptr;
   std::unique_ptr<adit_leveldb::Volume> opened;
   leveldb::Status status = adit_leveldb::Volume::Open(volume, options, &opened);
-  if (status.ok()) *env = new adit_leveldb::Env(std::move(opened));
+  if (status.ok()) *env = new adit_leveldb::Env(std::move(opened), options.table_copies_bytes);
   return status;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "files.h"
 #include "leveldb/env.h"
 #include "volume.h"
 
@@ -16,8 +17,10 @@ namespace adit_leveldb {
 
 class Env final : public leveldb::EnvWrapper {
  public:
-  explicit Env(std::unique_ptr<Volume> volume)
-      : EnvWrapper(leveldb::Env::Default()), volume_(std::move(volume)) {}
+  Env(std::unique_ptr<Volume> volume, uint64_t table_copies_bytes)
+      : EnvWrapper(leveldb::Env::Default()),
+        volume_(std::move(volume)),
+        copies_(std::make_shared<TableCopies>(table_copies_bytes)) {}
 
   using Status = leveldb::Status;
 
@@ -50,6 +53,7 @@ class Env final : public leveldb::EnvWrapper {
   Status New(const std::string& path, unsigned flags, Result** result);
 
   const std::unique_ptr<Volume> volume_;
+  const std::shared_ptr<TableCopies> copies_;  // files may outlive the Env
 };
 
 }  // namespace adit_leveldb

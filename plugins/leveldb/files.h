@@ -7,12 +7,18 @@
 //   2. The first failure of a writable file stays: LevelDB's log and manifest have lost their place
 //      behind a piece that is missing.
 //
+//   3. A table is written once and then only read, so a copy of it in memory stays equal to it.
+//
 // A file belongs to its Env's volume, which outlives it. Not here: mapped files, and a limit of
 // open ones; reading costs no system call, and an open file is no descriptor.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "adit.h"
@@ -35,17 +41,51 @@ class SequentialFile final : public leveldb::SequentialFile {
   uint64_t offset_ = 0;
 };
 
+// Which tables of an Env are copied in memory, within a bound.
+class TableCopies {
+ public:
+  explicit TableCopies(uint64_t bytes) : left_bytes_(bytes) {}
+  bool Take(uint64_t bytes);
+  void Return(uint64_t bytes) { left_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+
+  // Somebody writes this table; he alone opens it next, to see whether it is whole.
+  void Written(const std::string& path);
+  // Forgets that. Was it so?
+  bool Forget(const std::string& path);
+
+ private:
+  std::atomic<uint64_t> left_bytes_;
+  std::mutex mutex_;
+  std::set<std::string> written_;
+};
+
+bool IsTable(const std::string& path);
+
+// Reads pages of the volume's cache, and a table from a copy in memory of its own: LevelDB takes blocks
+// from there by pointer, as from a mapped file. A table is copied when LevelDB's background thread
+// opens what it wrote; an older one when half of its size has been read at random, which costs about as
+// much. Reads that follow each other (a compaction, a scan) don't count.
 class RandomAccessFile final : public leveldb::RandomAccessFile {
  public:
-  RandomAccessFile(adit_file* file, std::string path) : file_(file), path_(std::move(path)) {}
-  ~RandomAccessFile() override { adit_close(file_); }
+  RandomAccessFile(adit_file* file, std::string path, std::shared_ptr<TableCopies> copies);
+  ~RandomAccessFile() override;
 
   leveldb::Status Read(uint64_t offset, size_t len, leveldb::Slice* result,
                        char* scratch) const override;
 
  private:
+  // Copies the table, if there is memory.
+  bool Copy() const;
+  // Counts what was read; makes the copy if it is time.
+  void Count(uint64_t offset, uint64_t read_bytes) const;
+
   adit_file* const file_;
   const std::string path_;
+  const std::shared_ptr<TableCopies> copies_;
+  const uint64_t size_bytes_;  // 0: no table, so it gets no copy
+  mutable std::atomic<uint64_t> next_offset_{0};  // where the last read ended
+  mutable std::atomic<uint64_t> read_bytes_{0};   // at random
+  mutable std::atomic<char*> copy_{nullptr};
 };
 
 class WritableFile final : public leveldb::WritableFile {

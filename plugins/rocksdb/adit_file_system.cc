@@ -348,7 +348,7 @@ FileOptions AditFileSystem::OptimizeForManifestWrite(const FileOptions& options)
 
 std::unique_ptr<rocksdb::FileSystem> NewAditFileSystem(const std::string& address,
                                                        std::string* error) {
-  std::shared_ptr<Volume> volume = OpenVolume(address, error);
+  std::shared_ptr<Volume> volume = OpenVolume(address, nullptr, error);
   if (volume == nullptr) return nullptr;
   return std::make_unique<AditFileSystem>(std::move(volume));
 }

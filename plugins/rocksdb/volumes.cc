@@ -27,7 +27,8 @@ struct Entry {
 // on the way.
 class Registry {
  public:
-  std::shared_ptr<Volume> Open(const std::string& address, std::string* error);
+  std::shared_ptr<Volume> Open(const std::string& address, const adit_open_options* given,
+                               std::string* error);
   int Close(const Volume* owner);
   void SyncAll();
 
@@ -55,11 +56,12 @@ std::string Canonical(const std::string& address) {
   return realpath(address.c_str(), resolved) != nullptr ? std::string(resolved) : address;
 }
 
-std::shared_ptr<Volume> Registry::Open(const std::string& address, std::string* error) {
+std::shared_ptr<Volume> Registry::Open(const std::string& address, const adit_open_options* given,
+                                       std::string* error) {
   const std::string canonical = Canonical(address);
   messages.Begin();
   adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
-  if (adit_options_from_environment(&options) < 0) {
+  if (given == nullptr && adit_options_from_environment(&options) < 0) {
     *error = adit_error_message();
     return nullptr;
   }
@@ -71,7 +73,8 @@ std::shared_ptr<Volume> Registry::Open(const std::string& address, std::string* 
     // Its owner is going, and will find that it needn't close it; or is gone, and couldn't.
     entry = found->second;
   } else {
-    const int result = adit_open_volume(canonical.c_str(), &options, &entry.handle);
+    const adit_open_options* chosen = given != nullptr ? given : &options;
+    const int result = adit_open_volume(canonical.c_str(), chosen, &entry.handle);
     if (result < 0) {
       *error = adit_error_message();
       return nullptr;
@@ -125,8 +128,9 @@ Volume::~Volume() {
   }
 }
 
-std::shared_ptr<Volume> OpenVolume(const std::string& address, std::string* error) {
-  return registry.Open(address, error);
+std::shared_ptr<Volume> OpenVolume(const std::string& address, const adit_open_options* options,
+                                   std::string* error) {
+  return registry.Open(address, options, error);
 }
 
 }  // namespace adit_rocksdb

@@ -33,7 +33,8 @@ class Volume {
 };
 
 // The volume at `address`, opened if it isn't. Null on failure, with the reason in *error.
-// The environment decides how it is opened: see adit_options_from_environment.
-std::shared_ptr<Volume> OpenVolume(const std::string& address, std::string* error);
+// `options` decide how it is opened; null: the environment, see adit_options_from_environment.
+std::shared_ptr<Volume> OpenVolume(const std::string& address, const adit_open_options* options,
+                                   std::string* error);
 
 }  // namespace adit_rocksdb

@@ -52,6 +52,7 @@ labels! {
         ForgedName = "a name that anybody can give keeps the owner out",
         LookTakesOver = "a look deletes the mapping that it saw",
         UnboundedJournalData = "data goes through the journal however much it is",
+        UncountedAhead = "other threads don't hear that a blob is ahead of its slot",
         UnaskedGranule = "a transaction changes a granule that it didn't ask for",
     }
 }

@@ -7,7 +7,8 @@
  *            of errno after a call is unspecified. Byte counts are int64_t; all other results are
  *            int, and 0 means success. adit_error_message() describes the last failed call of this
  *            thread; a failed operation reported by adit_op_wait or adit_op_poll, and a failed
- *            request of adit_pread_many, count as one. A failed call leaves its out-parameters
+ *            request of adit_pread_many, count as one. A failed result in an adit_completion does
+ *            not: it is the errno only. A failed call leaves its out-parameters
  *            unchanged.
  * Units      Every length, size and offset is in bytes. Positions are explicit: a file has no
  *            current offset, and there is no lseek; adit_append() writes at the end.
@@ -15,8 +16,8 @@
  *            optional. A name has at most 255 bytes. '.' and '..' are as in POSIX.
  * Handles    Opaque pointers. A caller that receives one through an out-parameter owns it and
  *            passes it exactly once to the matching close or release; later use is undefined. A
- *            NULL handle is -EINVAL; releasing NULL has no effect. Files, blobs, buffers and
- *            directories must be closed before their volume.
+ *            NULL handle is -EINVAL; releasing NULL has no effect. Files, blobs, buffers, queues
+ *            and directories must be closed before their volume.
  * Threads    Any function may be called from any thread at the same time, also on the same handle,
  *            with these exceptions: an adit_dir and an adit_op belong to one thread at a time, and
  *            a handle is closed only when no other call on it is running. A call blocks until it
@@ -85,6 +86,7 @@ typedef struct adit_volume adit_volume; /* an open volume */
 typedef struct adit_file adit_file;     /* an open file, or a directory opened for fsync or locks */
 typedef struct adit_dir adit_dir;       /* a directory being read */
 typedef struct adit_op adit_op;         /* a submitted operation */
+typedef struct adit_queue adit_queue;   /* a queue of completions */
 typedef struct adit_blob adit_blob;     /* an open blob */
 
 typedef struct adit_time {
@@ -199,9 +201,9 @@ int adit_open_volume(const char *address, const adit_open_options *options, adit
 /* 1 if unsynced data survives the death of this process, else 0. */
 int adit_volume_survives(adit_volume *volume);
 
-/* Makes everything durable and closes. -EBUSY, without any effect, while files, directories, blobs
- * or operations of the volume are open (the message has their number). After any other error the
- * volume is closed nevertheless, and the next open recovers it. */
+/* Makes everything durable and closes. -EBUSY, without any effect, while files, directories, blobs,
+ * queues or operations of the volume are open (the message has their number). After any other error
+ * the volume is closed nevertheless, and the next open recovers it. */
 int adit_close_volume(adit_volume *volume);
 
 typedef struct adit_statfs {
@@ -230,6 +232,109 @@ int adit_on_behalf_of(adit_volume *volume, uint32_t uid, uint32_t gid, const uin
 
 /* Makes everything on the volume durable. */
 int adit_syncfs(adit_volume *volume);
+
+#define ADIT_INFO_DATA_CHECKSUMS 0x1u /* every page of data has a checksum */
+#define ADIT_INFO_SURVIVES 0x2u       /* unsynced data survives the death of this process */
+#define ADIT_INFO_FAILED 0x4u         /* it takes no more changes: ADIT_TEXT_FAILURE */
+#define ADIT_INFO_UNSAVED 0x8u        /* read-only: data of a killed process is shown */
+
+typedef struct adit_info {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t flags;        /* ADIT_INFO_... */
+    uint64_t volume_id[2]; /* the volume's random id, low half first */
+    uint64_t volume_bytes;
+    uint64_t free_bytes;         /* after what is reserved for cached writes */
+    uint64_t usable_bytes;       /* that a new file can take */
+    uint64_t journal_bytes;      /* of the journal's ring */
+    uint64_t journal_live_bytes; /* of it, that a recovery would read */
+    uint64_t cluster_bytes;      /* preferred unit of allocation */
+    uint64_t blobs;              /* files, directories and blobs */
+    uint64_t epoch;              /* number of this opening */
+    int64_t created_seconds;     /* since 1970 */
+    uint64_t cache_bytes;        /* bound of the page cache */
+    uint64_t cache_huge_bytes;   /* of its memory, on huge pages that Adit asked for */
+    uint64_t dirty_bytes;        /* in the cache, not yet written to their place */
+} adit_info;
+
+#define ADIT_INFO_INIT \
+    { sizeof(adit_info), 0, { 0, 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Figures of an open volume. */
+int adit_volume_info(adit_volume *volume, adit_info *result);
+
+#define ADIT_TEXT_ADDRESS 1 /* that it was opened with */
+#define ADIT_TEXT_LABEL 2
+#define ADIT_TEXT_MAPPING 3 /* the file of the memory that survives this process */
+#define ADIT_TEXT_FAILURE 4 /* why it takes no more changes */
+#define ADIT_TEXT_UNSAVED 5 /* read-only: which data of a killed process is shown */
+
+/* A text about the volume, without a zero at its end; empty if there is none. Returns the length
+ * needed, and copies if it fits (-ERANGE if not); len 0 only asks. */
+int64_t adit_volume_text(adit_volume *volume, int which, char *text, size_t len);
+
+/* Makes the volume, and an image file, larger while it is in use. -EINVAL: size_bytes is smaller
+ * than the volume; -ENOSPC: the device is smaller than size_bytes. */
+int adit_grow(adit_volume *volume, uint64_t size_bytes);
+
+#define ADIT_FINDING_METADATA 1u /* a problem of the structure; only what is set */
+#define ADIT_FINDING_DATA 2u     /* lost data of a file */
+
+/* A problem that was found. Later versions may add fields at the end, and kinds. */
+typedef struct adit_finding {
+    uint32_t struct_bytes; /* that the library has set */
+    uint32_t kind;         /* ADIT_FINDING_... */
+    const char *what;      /* a sentence, valid during the callback */
+    const char *path;      /* of a file, if it has one and the finding is about data; else NULL */
+    uint64_t ino;
+    uint64_t offset;        /* of the lost range in the file */
+    uint64_t len;           /* its bytes */
+    uint64_t device_offset; /* where it is on the device */
+} adit_finding;
+
+typedef struct adit_health_options {
+    uint32_t struct_bytes;
+    uint32_t flags;            /* 0 */
+    uint64_t bytes_per_second; /* of a scrub, on the average; default: as fast as it goes */
+    /* Called for each problem, at the end and by the calling thread. It may call any function. */
+    void (*finding)(void *user_data, const adit_finding *finding);
+    /* Called now and then, with steps (of a scrub: bytes) done and their approximate total, by any
+     * thread, one at a time. It must be quick and not call any function of this header. */
+    void (*progress)(void *user_data, uint64_t done, uint64_t total);
+    void *user_data;
+} adit_health_options;
+
+#define ADIT_HEALTH_OPTIONS_INIT { sizeof(adit_health_options), 0, 0, NULL, NULL, NULL }
+
+typedef struct adit_check_result {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t reserved;
+    uint64_t findings; /* 0: the volume is consistent */
+    uint64_t directories;
+    uint64_t files;   /* other inodes with a name */
+    uint64_t orphans; /* without a name, but open */
+    uint64_t blobs;   /* that are not files */
+} adit_check_result;
+
+#define ADIT_CHECK_RESULT_INIT { sizeof(adit_check_result), 0, 0, 0, 0, 0, 0 }
+
+/* Checks all metadata of an open volume, and repairs nothing (`adit check --repair` does, with the
+ * volume closed). Concurrent changes may cause false findings. options and result may be NULL. 0
+ * with findings, too. */
+int adit_check(adit_volume *volume, const adit_health_options *options, adit_check_result *result);
+
+typedef struct adit_scrub_result {
+    uint32_t struct_bytes; /* set by the caller */
+    uint32_t reserved;
+    uint64_t findings;        /* 0: nothing is lost */
+    uint64_t bytes;           /* of data that were read */
+    uint64_t unchecked_bytes; /* of them without a checksum, on a volume with checksums */
+} adit_scrub_result;
+
+#define ADIT_SCRUB_RESULT_INIT { sizeof(adit_scrub_result), 0, 0, 0, 0 }
+
+/* Checks all metadata, and reads all data from the device, while the volume is in use. Lost data
+ * stays lost, and reading it is -EIO: write it again, or remove the file. 0 with findings, too. */
+int adit_scrub(adit_volume *volume, const adit_health_options *options, adit_scrub_result *result);
 
 /* ------------------------------------------------------------------------------------- files */
 
@@ -454,8 +559,107 @@ int adit_op_poll(adit_op *op, int64_t *result);
 /* Waits for the result and returns it; may be called again. */
 int64_t adit_op_wait(adit_op *op);
 
+/* Waits until at least one of the operations is done, at most timeout_ns nanoseconds (below 0: no
+ * limit; 0: makes all progress that is possible without waiting). Returns how many are done, 0
+ * after the timeout. done (may be NULL) gets 1 or 0 for each; adit_op_wait then returns the result
+ * of one that is done without waiting. NULLs in ops are passed over; -EINVAL if there is nothing
+ * else. The time that a call takes grows with count: use a queue for hundreds of operations. */
+int64_t adit_op_wait_any(adit_op *const *ops, size_t count, uint8_t *done, int64_t timeout_ns);
+
 /* Releases the handle; the operation goes on. */
 void adit_op_release(adit_op *op);
+
+/* ----------------------------------------------------------------------------------- queues
+ *
+ * A completion queue: many operations are submitted to it, and any thread waits for any of them. It
+ * belongs to a volume. A thread in adit_queue_wait or adit_queue_run drives that volume itself: it
+ * reaps its own completions, and no other thread is woken for them. There is no thread of the
+ * queue's.
+ *
+ * Nothing is cancelled: an operation that was submitted runs to its end, and its memory must stay
+ * until its completion was taken, or adit_queue_destroy has returned.
+ *
+ * Fork: in a child every call is -EBADF. The child inherits the descriptor of adit_queue_eventfd
+ * and must not read it. */
+
+typedef struct adit_queue_options {
+    uint32_t struct_bytes;
+    uint32_t flags;       /* 0 */
+    uint32_t entries_max; /* operations, and completions not taken; default: 65536 */
+    uint32_t reserved;
+} adit_queue_options;
+
+#define ADIT_QUEUE_OPTIONS_INIT { sizeof(adit_queue_options), 0, 0, 0 }
+
+/* options may be NULL. A queue keeps its volume open: adit_close_volume is -EBUSY before
+ * adit_queue_destroy. */
+int adit_queue_create(adit_volume *volume, const adit_queue_options *options, adit_queue **queue);
+
+#define ADIT_OP_READ 1u
+#define ADIT_OP_WRITE 2u
+#define ADIT_OP_APPEND 3u /* the result is the offset of the data */
+#define ADIT_OP_FSYNC 4u
+#define ADIT_OP_FDATASYNC 5u
+
+/* A request is read during adit_queue_submit only; zero what is not used. */
+typedef struct adit_request {
+    uint32_t operation; /* ADIT_OP_... */
+    uint32_t flags;     /* 0 */
+    adit_file *file;    /* also of another volume: its own thread then drives the operation. It may
+                         * be closed at once; the operation keeps it open. */
+    void *data;         /* read from, or written to, until the completion was taken */
+    size_t len;
+    uint64_t offset;
+    adit_done done;     /* for adit_queue_run; or NULL */
+    void *user_data;
+    uint64_t reserved;
+} adit_request;
+
+/* Submits in order. Returns how many, or the error of the first one: -EAGAIN if entries_max is
+ * reached, -EINVAL for an impossible request. Errors of an operation itself are in its completion,
+ * which comes exactly once. */
+int64_t adit_queue_submit(adit_queue *queue, const adit_request *requests, size_t count);
+
+typedef struct adit_completion {
+    void *user_data;
+    int64_t result; /* of the blocking twin of the operation */
+    adit_done done;
+    uint64_t reserved;
+} adit_completion;
+
+/* Takes min to max completions, in the order in which the operations ended, and returns their
+ * number. Waits for the first min of them, at most timeout_ns nanoseconds (below 0: no limit); after
+ * that it takes what there is, even none. With a min or timeout_ns of 0 it makes all progress that
+ * is possible without waiting. Calls no callback. A call that waits for more than was submitted
+ * waits until others submit or post.
+ * Several threads may wait: each completion goes to one of them, the first in line whose min is
+ * reached, and only that one is woken. */
+int64_t adit_queue_wait(adit_queue *queue, adit_completion *completions, size_t min, size_t max,
+                        int64_t timeout_ns);
+
+/* The same, and calls done(user_data, result) of each completion that has one, in this thread, one
+ * after the other. No lock of Adit's is held: a callback may call any function except
+ * adit_queue_destroy, also submit to the queue. What it submits never completes inside it, but in
+ * a later turn of this call or of the next one, so that chains don't nest. Callbacks run nowhere
+ * else, hence never after the queue's end. */
+int64_t adit_queue_run(adit_queue *queue, size_t min, size_t max, int64_t timeout_ns);
+
+/* Adds a completion of no operation, to wake a thread that waits, or to have it run done. */
+int adit_queue_post(adit_queue *queue, adit_done done, void *user_data, int64_t result);
+
+/* Operations in flight, and completions not taken. */
+int64_t adit_queue_pending(adit_queue *queue);
+
+/* A descriptor for poll and epoll; the same one each time, closed by adit_queue_destroy. It is
+ * readable while there are completions. Level-triggered, it stays readable until all are taken.
+ * Edge-triggered, it reports whenever the queue stops being empty: take completions until there are
+ * none. What a thread in adit_queue_wait takes doesn't make it readable. Don't read or write it.
+ * While the program sleeps in epoll_wait, Adit's background thread of the volume drives. */
+int adit_queue_eventfd(adit_queue *queue);
+
+/* Waits for the operations in flight, drops their completions, and calls no callback. No other call
+ * on the queue may be running. */
+int adit_queue_destroy(adit_queue *queue);
 
 /* ------------------------------------------------------------------------------------- names */
 

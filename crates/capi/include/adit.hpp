@@ -5,6 +5,7 @@
  *   adit/result.hpp     Result<T>, errors as std::error_code and as exceptions
  *   adit/future.hpp     FutureBase, Future<T>, wait_any, FuturePool
  *   adit/file.hpp       File, Buffer: a file, blocking and asynchronous
+ *   adit/queue.hpp      Queue: any of many operations, eventfd, callbacks
  *   adit/volume.hpp     Volume, Directory, Blob
  *   adit/api.hpp        ApiBase, SyncApi, AsyncApi: POSIX-like calls on descriptors
  *   adit/aio.hpp        adit::aio: calls like libaio's
@@ -28,11 +29,9 @@
  *            an operation.
  * Threads    A future belongs to one thread at a time; the other types are used as adit.h allows.
  *
- * BUILT HERE, not in the library
- *
- * adit.h waits for one operation, without a time limit. A wait with a timeout, for any of several
- * operations, or in a Loop polls: Backoff says how often (up to about 0.1 ms late). Each poll also
- * lets the volume make progress, so no thread of Adit's is needed.
+ * Waiting    Waits with a timeout, for any of several operations, and in a Loop are the library's:
+ *            the thread drives the volume, or sleeps until it is woken. Only what was submitted with
+ *            `polling` spins.
  *
  * C++17 or later, g++ or clang++; works with -fno-exceptions and -fno-rtti.
  */
@@ -44,6 +43,7 @@
 #include "adit/coroutine.hpp"
 #include "adit/file.hpp"
 #include "adit/future.hpp"
+#include "adit/queue.hpp"
 #include "adit/result.hpp"
 #include "adit/volume.hpp"
 

@@ -8,6 +8,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Most pieces of a vector, as `IOV_MAX` of Linux.
 const VECTOR_PIECES_MAX: c_int = 1024;
@@ -17,6 +18,11 @@ const STRUCT_BYTES_MAX: usize = 4096;
 #[cold]
 pub(crate) fn invalid(what: &'static str) -> Error {
     Error::with(Errno::INVAL, what)
+}
+
+/// A time limit in nanoseconds; below zero there is none.
+pub(crate) fn timeout(nanoseconds: i64) -> Option<Duration> {
+    u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
 }
 
 /// The object behind a handle.
@@ -59,6 +65,13 @@ impl<T> Out<T> {
     pub(crate) fn put(self, value: T) {
         // SAFETY: `out` checked that it isn't NULL; the caller says that it may be written.
         unsafe { self.0.write(value) }
+    }
+}
+
+impl<T> Out<T> {
+    /// The first place of an array.
+    pub(crate) fn pointer(self) -> *mut T {
+        self.0
     }
 }
 

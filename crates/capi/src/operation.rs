@@ -1,6 +1,6 @@
 //! Submitted operations: a callback, or a handle to poll and wait for.
 
-use crate::arguments::{Out, bytes, bytes_mut, handle, handle_mut, invalid, out};
+use crate::arguments::{Out, bytes, bytes_mut, handle, handle_mut, invalid, items, out, timeout};
 use crate::file::FileHandle;
 use crate::result::{failed, guard, guard_int, guard_unit, negative};
 use adit::{Buffer, Pending, Result};
@@ -9,64 +9,15 @@ use std::ffi::{c_int, c_void};
 /// `adit_done`.
 pub type Done = Option<unsafe extern "C" fn(context: *mut c_void, result: i64)>;
 
-/// What is under way, by what it answers.
-enum Running {
-    /// A number of bytes.
-    Read(Pending<usize>),
-    /// An offset.
-    Append(Pending<u64>),
-    /// Nothing; this is the result that C expects.
-    Plain(Pending<()>, i64),
-}
-
-impl Running {
-    fn poll(&mut self) -> Option<Result<i64>> {
-        Some(match self {
-            Running::Read(operation) => operation.poll_once()?.map(|len| len as i64),
-            Running::Append(operation) => operation.poll_once()?.map(|at| at as i64),
-            Running::Plain(operation, success) => operation.poll_once()?.map(|()| *success),
-        })
-    }
-
-    fn wait(self) -> Result<i64> {
-        match self {
-            Running::Read(operation) => operation.wait().map(|len| len as i64),
-            Running::Append(operation) => operation.wait().map(|at| at as i64),
-            Running::Plain(operation, success) => operation.wait().map(|()| success),
-        }
-    }
-
-    fn on_complete(self, done: impl FnOnce(i64) + Send + 'static) {
-        match self {
-            Running::Read(operation) => {
-                operation.on_complete(|result| done(to_number(result, |len| len as i64)));
-            }
-            Running::Append(operation) => {
-                operation.on_complete(|result| done(to_number(result, |at| at as i64)));
-            }
-            Running::Plain(operation, success) => {
-                operation.on_complete(move |result| done(to_number(result, |()| success)));
-            }
-        }
-    }
-}
-
-fn to_number<T>(result: Result<T>, success: impl FnOnce(T) -> i64) -> i64 {
-    match result {
-        Ok(value) => success(value),
-        Err(error) => negative(&error),
-    }
-}
-
 /// Behind `adit_op *`.
 pub struct OperationHandle {
     /// None when `result` is there.
-    running: Option<Running>,
+    running: Option<Pending<i64>>,
     result: Result<i64>,
 }
 
 /// The context of a callback, on its way to whichever thread completes.
-struct Context(*mut c_void);
+pub(crate) struct Context(pub(crate) *mut c_void);
 
 // SAFETY: adit.h says that the callback, and so its context, is used by any thread.
 unsafe impl Send for Context {}
@@ -88,10 +39,11 @@ impl Telling {
         }
     }
 
-    fn tell(self, running: Running) {
+    fn tell(self, running: Pending<i64>) {
         match self {
             Telling::Callback(done, context) => running.on_complete(move |result| {
                 let context: Context = context;
+                let result = result.unwrap_or_else(|error| negative(&error));
                 // SAFETY: adit.h makes the callback callable from any thread, once.
                 unsafe { done(context.0, result) };
             }),
@@ -104,7 +56,7 @@ impl Telling {
 }
 
 /// Memory of the caller's as a buffer to write from.
-unsafe fn borrowed(data: *const c_void, len: usize) -> Result<Buffer> {
+pub(crate) unsafe fn borrowed(data: *const c_void, len: usize) -> Result<Buffer> {
     if u32::try_from(len).is_err() {
         return Err(invalid("submit 4 GiB or more at once"));
     }
@@ -119,7 +71,7 @@ fn submit(
     done: Done,
     context: *mut c_void,
     op: *mut *mut OperationHandle,
-    start: impl FnOnce() -> Result<Running>,
+    start: impl FnOnce() -> Result<Pending<i64>>,
 ) -> c_int {
     guard_unit(|| {
         let telling = Telling::of(done, context, op)?;
@@ -142,8 +94,7 @@ pub unsafe extern "C" fn adit_pread_submit(
         // SAFETY: promised by adit.h.
         let (file, memory) = unsafe { (&handle(file)?.file, bytes_mut(data, len)?) };
         // SAFETY: adit.h: the memory is ours until the operation is done.
-        let operation = unsafe { file.read_into_async(memory.as_mut_ptr(), len, offset) };
-        Ok(Running::Read(operation))
+        Ok(unsafe { file.read_number_async(memory.as_mut_ptr(), len, offset) })
     })
 }
 
@@ -160,8 +111,7 @@ pub unsafe extern "C" fn adit_pwrite_submit(
     submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let (file, buffer) = unsafe { (&handle(file)?.file, borrowed(data, len)?) };
-        let operation = file.write_at_async(buffer, offset);
-        Ok(Running::Plain(operation, len as i64))
+        Ok(file.write_number_async(buffer, offset))
     })
 }
 
@@ -177,7 +127,7 @@ pub unsafe extern "C" fn adit_append_submit(
     submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let (file, buffer) = unsafe { (&handle(file)?.file, borrowed(data, len)?) };
-        Ok(Running::Append(file.append_async(buffer)))
+        Ok(file.append_number_async(buffer))
     })
 }
 
@@ -191,7 +141,7 @@ pub unsafe extern "C" fn adit_fsync_submit(
     submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let file = unsafe { &handle(file)?.file };
-        Ok(Running::Plain(file.sync_all_async(), 0))
+        Ok(file.sync_all_number_async())
     })
 }
 
@@ -205,7 +155,7 @@ pub unsafe extern "C" fn adit_fdatasync_submit(
     submit(done, context, op, || {
         // SAFETY: promised by adit.h.
         let file = unsafe { &handle(file)?.file };
-        Ok(Running::Plain(file.sync_data_async(), 0))
+        Ok(file.sync_data_number_async())
     })
 }
 
@@ -216,7 +166,7 @@ pub unsafe extern "C" fn adit_op_poll(op: *mut OperationHandle, result: *mut i64
         // SAFETY: promised by adit.h.
         let op = unsafe { handle_mut(op)? };
         if let Some(running) = &mut op.running {
-            match running.poll() {
+            match running.poll_once() {
                 None => return Ok(0),
                 Some(result) => op.result = result,
             }
@@ -237,6 +187,40 @@ pub unsafe extern "C" fn adit_op_wait(op: *mut OperationHandle) -> i64 {
             op.result = running.wait();
         }
         op.result.clone()
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_op_wait_any(
+    ops: *const *mut OperationHandle,
+    count: usize,
+    done: *mut u8,
+    timeout_ns: i64,
+) -> i64 {
+    guard(|| {
+        // SAFETY: promised by adit.h.
+        let ops = unsafe { items(ops, count)? };
+        // SAFETY: promised by adit.h.
+        let op = |at: usize| ops.get(at).and_then(|op: &*mut _| unsafe { op.as_ref() });
+        let is_done = |op: &OperationHandle| op.running.as_ref().is_none_or(Pending::is_done);
+        let any = (0..count).any(|at| op(at).is_some_and(&is_done));
+        if !any {
+            let running = |at| op(at).and_then(|op: &OperationHandle| op.running.as_ref());
+            if !(0..count).any(|at| op(at).is_some()) {
+                return Err(invalid("wait for any of no operations"));
+            }
+            Pending::wait_any_of(count, running, timeout(timeout_ns))?;
+        }
+        let mut sum = 0;
+        for at in 0..count {
+            let is_done = op(at).is_some_and(&is_done);
+            sum += i64::from(is_done);
+            if !done.is_null() {
+                // SAFETY: adit.h: there is room for `count` bytes.
+                unsafe { done.add(at).write(is_done.into()) };
+            }
+        }
+        Ok(sum)
     })
 }
 

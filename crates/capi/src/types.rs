@@ -207,6 +207,125 @@ pub struct AditBlobId {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct QueueOptions {
+    pub struct_bytes: u32,
+    pub flags: u32,
+    pub entries_max: u32,
+    pub reserved: u32,
+}
+
+pub const OP_READ: u32 = 1;
+pub const OP_WRITE: u32 = 2;
+pub const OP_APPEND: u32 = 3;
+pub const OP_FSYNC: u32 = 4;
+pub const OP_FDATASYNC: u32 = 5;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AditRequest {
+    pub operation: u32,
+    pub flags: u32,
+    pub file: *mut crate::file::FileHandle,
+    pub data: *mut c_void,
+    pub len: usize,
+    pub offset: u64,
+    pub done: crate::operation::Done,
+    pub user_data: *mut c_void,
+    pub reserved: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AditCompletion {
+    pub user_data: *mut c_void,
+    pub result: i64,
+    pub done: crate::operation::Done,
+    pub reserved: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct AditInfo {
+    pub struct_bytes: u32,
+    pub flags: u32,
+    pub volume_id: [u64; 2],
+    pub volume_bytes: u64,
+    pub free_bytes: u64,
+    pub usable_bytes: u64,
+    pub journal_bytes: u64,
+    pub journal_live_bytes: u64,
+    pub cluster_bytes: u64,
+    pub blobs: u64,
+    pub epoch: u64,
+    pub created_seconds: i64,
+    pub cache_bytes: u64,
+    pub cache_huge_bytes: u64,
+    pub dirty_bytes: u64,
+}
+
+pub const INFO_DATA_CHECKSUMS: u32 = 0x1;
+pub const INFO_SURVIVES: u32 = 0x2;
+pub const INFO_FAILED: u32 = 0x4;
+pub const INFO_UNSAVED: u32 = 0x8;
+
+pub const TEXT_ADDRESS: u32 = 1;
+pub const TEXT_LABEL: u32 = 2;
+pub const TEXT_MAPPING: u32 = 3;
+pub const TEXT_FAILURE: u32 = 4;
+pub const TEXT_UNSAVED: u32 = 5;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct HealthOptions {
+    pub struct_bytes: u32,
+    pub flags: u32,
+    pub bytes_per_second: u64,
+    pub finding: Option<unsafe extern "C" fn(*mut c_void, *const AditFinding)>,
+    pub progress: Option<unsafe extern "C" fn(*mut c_void, u64, u64)>,
+    /// A `void *`.
+    pub user_data: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AditFinding {
+    pub struct_bytes: u32,
+    pub kind: u32,
+    pub what: *const c_char,
+    pub path: *const c_char,
+    pub ino: u64,
+    pub offset: u64,
+    pub len: u64,
+    pub device_offset: u64,
+}
+
+pub const FINDING_METADATA: u32 = 1;
+pub const FINDING_DATA: u32 = 2;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct CheckResult {
+    pub struct_bytes: u32,
+    pub reserved: u32,
+    pub findings: u64,
+    pub directories: u64,
+    pub files: u64,
+    pub orphans: u64,
+    pub blobs: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ScrubResult {
+    pub struct_bytes: u32,
+    pub reserved: u32,
+    pub findings: u64,
+    pub bytes: u64,
+    pub unchecked_bytes: u64,
+}
+
+#[repr(C)]
 #[derive(Debug)]
 pub struct AditBuffer {
     pub data: *mut c_void,
@@ -282,6 +401,30 @@ mod tests {
         structure!(AditDirent, "adit_dirent", ino "ino", cookie "cookie", name "name",
             name_len "name_len", kind "type");
         structure!(AditBlobId, "adit_blob_id", slot "slot", generation "generation");
+        structure!(QueueOptions, "adit_queue_options", struct_bytes "struct_bytes", flags "flags",
+            entries_max "entries_max", reserved "reserved");
+        structure!(AditRequest, "adit_request", operation "operation", flags "flags", file "file",
+            data "data", len "len", offset "offset", done "done", user_data "user_data",
+            reserved "reserved");
+        structure!(AditCompletion, "adit_completion", user_data "user_data", result "result",
+            done "done", reserved "reserved");
+        structure!(AditInfo, "adit_info", struct_bytes "struct_bytes", flags "flags",
+            volume_id "volume_id", volume_bytes "volume_bytes", free_bytes "free_bytes",
+            usable_bytes "usable_bytes", journal_bytes "journal_bytes",
+            journal_live_bytes "journal_live_bytes", cluster_bytes "cluster_bytes", blobs "blobs",
+            epoch "epoch", created_seconds "created_seconds", cache_bytes "cache_bytes",
+            cache_huge_bytes "cache_huge_bytes", dirty_bytes "dirty_bytes");
+        structure!(HealthOptions, "adit_health_options", struct_bytes "struct_bytes", flags "flags",
+            bytes_per_second "bytes_per_second", finding "finding", progress "progress",
+            user_data "user_data");
+        structure!(AditFinding, "adit_finding", struct_bytes "struct_bytes", kind "kind",
+            what "what", path "path", ino "ino", offset "offset", len "len",
+            device_offset "device_offset");
+        structure!(CheckResult, "adit_check_result", struct_bytes "struct_bytes",
+            findings "findings", directories "directories", files "files", orphans "orphans",
+            blobs "blobs");
+        structure!(ScrubResult, "adit_scrub_result", struct_bytes "struct_bytes",
+            findings "findings", bytes "bytes", unchecked_bytes "unchecked_bytes");
         structure!(AditBuffer, "adit_buffer", data "data", len "len", opaque "opaque");
         macro_rules! numbers {
             ($($name:ident),*) => {
@@ -329,6 +472,21 @@ mod tests {
             LOCK_POSIX
         );
         numbers!(RENAME_NOREPLACE, RENAME_EXCHANGE);
+        numbers!(OP_READ, OP_WRITE, OP_APPEND, OP_FSYNC, OP_FDATASYNC);
+        numbers!(
+            INFO_DATA_CHECKSUMS,
+            INFO_SURVIVES,
+            INFO_FAILED,
+            INFO_UNSAVED
+        );
+        numbers!(
+            TEXT_ADDRESS,
+            TEXT_LABEL,
+            TEXT_MAPPING,
+            TEXT_FAILURE,
+            TEXT_UNSAVED
+        );
+        numbers!(FINDING_METADATA, FINDING_DATA);
         numbers!(LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG);
         for (kind, name) in [
             (FileKind::File, "FILE"),

@@ -9,13 +9,47 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{build_c, include, library, outcome, root, run, scratch};
+use support::{build_c, build_c_with, include, library, outcome, root, run, scratch};
 
 #[test]
 fn every_function_does_from_c_what_the_header_says() {
     let folder = scratch();
     let program = folder.path().join("api_test");
     let source = root().join("crates/capi/tests/c/api_test.c");
+    build_c(&source, &program);
+    let output = run(Command::new(&program).arg(folder.path().join("volume.adit")));
+    assert!(output.contains("claims hold"), "{output}");
+}
+
+/// The program on a volume in memory and on an image.
+fn queues_hold(flags: &[&str], more: &[&str]) {
+    let folder = scratch();
+    let program = folder.path().join("queue_test");
+    let source = root().join("crates/capi/tests/c/queue_test.c");
+    build_c_with(&source, &program, flags);
+    let image = folder.path().join("volume.adit");
+    for address in [Path::new("mem:64M"), &image] {
+        let output = run(Command::new(&program).arg(address).args(more));
+        assert!(output.contains("claims hold"), "{output}");
+    }
+}
+
+#[test]
+fn completion_queues_do_from_c_what_the_header_says() {
+    queues_hold(&[], &[]);
+}
+
+/// Memory of an operation that goes on after its queue is gone would be seen here.
+#[test]
+fn the_address_sanitizer_finds_nothing_in_programs_with_queues() {
+    queues_hold(&["-fsanitize=address,undefined"], &[]);
+}
+
+#[test]
+fn info_grow_check_and_scrub_do_from_c_what_the_header_says() {
+    let folder = scratch();
+    let program = folder.path().join("health_test");
+    let source = root().join("crates/capi/tests/c/health_test.c");
     build_c(&source, &program);
     let output = run(Command::new(&program).arg(folder.path().join("volume.adit")));
     assert!(output.contains("claims hold"), "{output}");

@@ -14,7 +14,12 @@ fn compile_header(cplusplus: bool) {
         &source,
         "#include \"adit.h\"\n#include \"adit.h\"\n\
          adit_mkfs_options format = ADIT_MKFS_OPTIONS_INIT;\n\
-         adit_open_options open_options = ADIT_OPEN_OPTIONS_INIT;\n",
+         adit_open_options open_options = ADIT_OPEN_OPTIONS_INIT;\n\
+         adit_queue_options queue_options = ADIT_QUEUE_OPTIONS_INIT;\n\
+         adit_health_options health_options = ADIT_HEALTH_OPTIONS_INIT;\n\
+         adit_info info = ADIT_INFO_INIT;\n\
+         adit_check_result check = ADIT_CHECK_RESULT_INIT;\n\
+         adit_scrub_result scrub = ADIT_SCRUB_RESULT_INIT;\n",
     )
     .expect("a scratch folder can be written");
     run(compiler(cplusplus)

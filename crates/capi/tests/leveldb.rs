@@ -241,6 +241,30 @@ fn the_benchmark_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
 }
 
 #[test]
+fn the_benchmark_runs_ycsb_and_prints_rows_for_programs() {
+    let folder = scratch();
+    let image = folder.path().join("v.adit");
+    mkfs(&image, 256 << 20);
+    let jobs = ["load", "a", "b", "c", "d", "e", "f"].map(|name| format!("ycsb-{name}"));
+    let output = succeeds(program("adit-leveldb-bench").args([
+        &format!("adit:{}", image.display()),
+        &format!("--jobs={}", jobs.join(",")),
+        "--keys=500",
+        "--value_size=1000",
+        "--instances=2",
+        "--json=1",
+    ]));
+    assert!(output.starts_with("{\"rows\":[{"), "{output}");
+    let rows: Vec<&str> = output.split("\"id\":\"leveldb-").skip(1).collect();
+    assert_eq!(rows.len(), jobs.len(), "{output}");
+    for (row, job) in rows.iter().zip(&jobs) {
+        assert!(row.starts_with(&format!("{job}\"")), "{row}");
+        assert!(row.contains("\"operations\":1000,"), "{row}");
+    }
+    check(&image, "after YCSB");
+}
+
+#[test]
 fn the_benchmark_says_what_it_cannot_do() {
     let refused = |words: &[&str], status: i32, said: &str| {
         let output = outcome(program("adit-leveldb-bench").args(words));
@@ -256,6 +280,8 @@ fn the_benchmark_says_what_it_cannot_do() {
         "--keys=0",
         "--keys=1e6",
         "--instances=11",
+        "--value_size=7",
+        "--json=2",
         "--noise=1",
         "second",
     ] {
@@ -264,6 +290,7 @@ fn the_benchmark_says_what_it_cannot_do() {
     refused(&["/no/such/folder"], 1, "/no/such/folder");
     refused(&["adit:/no/such/volume"], 1, "adit mkfs");
     refused(&["adit:mem:64M", "--jobs=readrandom"], 1, "found nothing");
+    refused(&["adit:mem:64M", "--jobs=ycsb-a"], 1, "ycsb-load");
 
     // What is there already is neither used nor removed.
     let folder = scratch();

@@ -99,14 +99,41 @@ fn the_plugin_does_what_rocksdb_expects() {
     assert!(output.contains("claims hold"), "{output}");
 }
 
+/// The plugin could be reached from C++ only, and by preloading it: not by the bindings of other
+/// languages.
+#[test]
+fn rocksdbs_c_interface_gets_an_env_on_a_volume() {
+    let folder = scratch();
+    let image = folder.path().join("r.adit");
+    mkfs(&image, 256 << 20);
+    let program = folder.path().join("c_test");
+    run(Command::new("gcc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-O1", "-g", "-I"])
+        .arg(include())
+        .arg("-I")
+        .arg(root().join("plugins/rocksdb"))
+        .arg(root().join("plugins/rocksdb/tests/c_test.c"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(built())
+        .args(["-ladit_rocksdb", "-lrocksdb"])
+        .arg(format!("-Wl,-rpath,{}", built().display())));
+    let output = run(Command::new(&program).arg(&image));
+    assert!(output.contains("claims hold"), "{output}");
+    let volume = adit::Volume::open(text(&image)).expect("the last Env closed it");
+    assert!(volume.read_dir("/db").expect("there").count() > 3);
+}
+
 /// The plugin showed its classes, and copies of what the standard library and RocksDB have in their
 /// headers, to every program that preloads it.
 #[test]
-fn the_plugin_shows_its_entry_point_and_nothing_else() {
+fn the_plugin_shows_its_entry_points_and_nothing_else() {
     let shown = shown_by(&built().join("libadit_rocksdb.so"));
-    let [entry] = &shown[..] else {
+    let [entry, c_entry] = &shown[..] else {
         panic!("{shown:?}");
     };
+    assert_eq!(c_entry, "adit_rocksdb_create_env");
     assert!(
         entry.starts_with("adit_rocksdb::NewAditFileSystem"),
         "{entry}"

@@ -301,6 +301,7 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     #[command(
         after_help = "All that is on the device is lost. It needs root, and mkfs of what is compared (Debian: e2fsprogs, xfsprogs); RocksDB's
 rows need db_bench (rocksdb-tools) and what `cargo xtask plugin --release` builds, SQLite's rows adit-sqlite-bench.
+LevelDB's rows (ten minutes) are measured with --only leveldb; they need libleveldb1d and adit-preload, too.
 Nothing else should run on the machine meanwhile.
 
 Examples:
@@ -377,10 +378,10 @@ pub(crate) struct Run {
     /// The directory as which the program sees the volume; it need not exist
     #[arg(long, value_name = "DIR", default_value = "/adit")]
     pub(crate) prefix: PathBuf,
-    /// Writes of at most this size survive a crash whole or not at all, like 16K
+    /// Writes of pages up to this size survive a crash whole or not at all, like 16K
     ///
-    /// So InnoDB needs no doublewrite buffer. Without it, that holds for writes within a page of 4
-    /// KiB.
+    /// A page is a power of two of bytes, at a multiple of its size. So InnoDB needs no doublewrite
+    /// buffer. Without it, that holds for a sector of the device.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) atomic_writes: Option<u64>,
     /// The volume is inside the program (there is no other way yet)

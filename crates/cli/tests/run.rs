@@ -217,6 +217,100 @@ fn writes_can_be_whole_or_not_at_all() {
     assert_clean(&place);
 }
 
+/// Overwrites pages, syncs and dies. Argument: open flags, the size of a write.
+const OVERWRITE: &str = r#"
+import mmap, os, signal, sys
+fd = os.open("/adit/pages", os.O_RDWR | int(sys.argv[1]))
+new = open("new", "rb").read()
+size = int(sys.argv[2])
+buffer = mmap.mmap(-1, size)
+for at in range(0, len(new), size):
+    buffer[:] = new[at:at + size]
+    assert os.pwrite(fd, buffer, at) == size
+os.fsync(fd)
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+/// Pages of a file are at home with their old content until the transactions are that the journal
+/// has: so no cut tears them (adit-fs has these cuts, in `pages`). Plain writes go home at once.
+#[test]
+fn aligned_writes_of_pages_become_transactions() {
+    need_library!();
+    if !has("python3") {
+        return skip("python3 is not installed");
+    }
+    let page_bytes = 4096;
+    let (old, new) = (noise(1, 64 * page_bytes), noise(2, 64 * page_bytes));
+    let direct = libc::O_DIRECT.to_string();
+    for (flags, write_bytes, limit, is_atomic) in [
+        (&direct[..], 16 << 10, Some("16K"), true),
+        ("0", 16 << 10, Some("16K"), true),
+        (&direct, 4 << 10, Some("16K"), true),
+        ("0", 64 << 10, Some("64K"), true),
+        (&direct, 64 << 10, Some("64K"), true),
+        (&direct, 16 << 10, None, false),
+        (&direct, 32 << 10, Some("16K"), false),
+    ] {
+        let place = Place::with_volume();
+        place.write("pages", &old);
+        place.write("new", &new);
+        place.ok(&["put", "v.adit", "pages", "/pages"]);
+        let size = write_bytes.to_string();
+        let program = ["python3", "-c", OVERWRITE, flags, &size];
+        let limit = limit.map_or(vec![], |limit| vec!["--atomic-writes", limit]);
+        let run = [&["run", "v.adit"], &limit[..], &["--"], &program].concat();
+        assert_eq!(place.run(&run).status.code(), None, "killed");
+        let image = std::fs::read(place.path("v.adit")).expect("read");
+        let count = |content: &[u8]| {
+            let pages: std::collections::HashSet<&[u8]> = content.chunks(page_bytes).collect();
+            let found = image.chunks(page_bytes).filter(|page| pages.contains(page));
+            found.count()
+        };
+        let expected = if is_atomic { (64, 0) } else { (0, 64) };
+        assert_eq!((count(&old), count(&new)), expected, "{run:?}");
+        // The journal has them.
+        assert_pages(&place, &new);
+        assert_clean(&place);
+    }
+}
+
+/// The file `/pages` has this content.
+fn assert_pages(place: &Place, expected: &[u8]) {
+    place.ok(&["get", "v.adit", "/pages", "got"]);
+    assert!(std::fs::read(place.path("got")).expect("copied") == expected);
+}
+
+/// A shell looks at the volume, and starts programs that use it: `fork`, `vfork`, `posix_spawn`.
+#[test]
+fn a_program_of_which_nothing_is_open_leaves_the_volume_to_its_children() {
+    need_library!();
+    if !has("python3") {
+        return skip("python3 is not installed");
+    }
+    let place = Place::with_volume();
+    let script = "test -d /adit/a || mkdir /adit/a
+        for i in 1 2 3; do test -e /adit/a/$i || echo $i > /adit/a/$i && cp /adit/a/$i /adit/a/c$i; done
+        (cd /adit/a && echo four > 4)
+        echo $(cat /adit/a/c2) $(ls /adit/a)";
+    assert_eq!(run(&place, &["sh", "-c", script]), "2 1 2 3 4 c1 c2 c3\n");
+    // bash forks where dash calls vfork.
+    let script = "test -d /adit/a && cp /adit/a/1 /adit/one; test -e /adit/one && cat /adit/one";
+    assert_eq!(run(&place, &["bash", "-c", script]), "1\n");
+    run(&place, &["rm", "-r", "/adit/a"]);
+    let script = r#"
+import os, subprocess
+open("/adit/a", "w").write("a")
+print(subprocess.run(["cat", "/adit/a"], capture_output=True).stdout)
+print(subprocess.run(["cat", "/adit/a"], capture_output=True, preexec_fn=os.getpid).stdout)
+print(os.popen("cat /adit/a").read(), os.system("cat /adit/a >/dev/null"))
+os.waitpid(os.posix_spawnp("cp", ["cp", "/adit/a", "/adit/b"], os.environ), 0)
+print(open("/adit/b").read())
+"#;
+    let said = run(&place, &["python3", "-c", script]);
+    assert_eq!(said, "b'a'\nb'a'\na 0\na\n");
+    assert_clean(&place);
+}
+
 /// What was written, the program that was killed said so, is there: without any sync.
 #[test]
 fn what_a_killed_program_wrote_is_there() {

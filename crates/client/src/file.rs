@@ -32,9 +32,9 @@ pub struct File {
 
 /// The state that a file and its asynchronous operations share. Dropping the last reference closes
 /// the file.
-struct FileState {
-    volume: Arc<OpenVolume>,
-    open: Arc<OpenFile>,
+pub(crate) struct FileState {
+    pub(crate) volume: Arc<OpenVolume>,
+    pub(crate) open: Arc<OpenFile>,
     /// Of the process that volume it: in a forked child the memory of the volume is not there.
     generation: u32,
 }
@@ -177,12 +177,84 @@ impl File {
         offset: u64,
     ) -> Pending<usize> {
         let memory = RawMemory { start, len_bytes };
+        // SAFETY: promised by the caller.
+        if let Some(got) = unsafe { self.read_cached(&memory, offset) } {
+            return Pending::ready(Ok(got));
+        }
         self.spawn(move |fs, open| async move {
             let RawMemory { start, len_bytes } = { memory };
             // SAFETY: promised by the caller; `start` may dangle only when there are no bytes.
             let memory = unsafe { std::slice::from_raw_parts_mut(start, len_bytes) };
             fs.read(&open, offset, memory).await
         })
+    }
+}
+
+/// The asynchronous operations with the results of `adit.h`: bytes, an offset, or 0.
+#[doc(hidden)]
+impl File {
+    /// As [`read_into_async`](Self::read_into_async).
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn read_number_async(
+        &self,
+        start: *mut u8,
+        len_bytes: usize,
+        offset: u64,
+    ) -> Pending<i64> {
+        let memory = RawMemory { start, len_bytes };
+        // SAFETY: promised by the caller.
+        if let Some(got) = unsafe { self.read_cached(&memory, offset) } {
+            return Pending::ready(Ok(got as i64));
+        }
+        self.spawn(move |fs, open| async move {
+            let RawMemory { start, len_bytes } = { memory };
+            // SAFETY: promised by the caller; `start` may dangle only when there are no bytes.
+            let memory = unsafe { std::slice::from_raw_parts_mut(start, len_bytes) };
+            Ok(fs.read(&open, offset, memory).await? as i64)
+        })
+    }
+
+    /// As [`write_at_async`](Self::write_at_async).
+    pub fn write_number_async(&self, data: Buffer, offset: u64) -> Pending<i64> {
+        self.spawn(move |fs, open| async move {
+            fs.write(&open, offset, data.as_slice()).await?;
+            Ok(data.len() as i64)
+        })
+    }
+
+    /// As [`append_async`](Self::append_async).
+    pub fn append_number_async(&self, data: Buffer) -> Pending<i64> {
+        self.spawn(
+            move |fs, open| async move { Ok(fs.append(&open, data.as_slice()).await? as i64) },
+        )
+    }
+
+    /// As [`sync_all_async`](Self::sync_all_async).
+    pub fn sync_all_number_async(&self) -> Pending<i64> {
+        self.spawn(move |fs, open| async move { fs.fsync(&open).await.map(|()| 0) })
+    }
+
+    /// As [`sync_data_async`](Self::sync_data_async).
+    pub fn sync_data_number_async(&self) -> Pending<i64> {
+        self.spawn(move |fs, open| async move { fs.fdatasync(&open).await.map(|()| 0) })
+    }
+}
+
+impl File {
+    /// What is in the cache, without the worker. A direct read would wait for the device here.
+    ///
+    /// # Safety
+    /// As for [`read_into_async`](Self::read_into_async).
+    unsafe fn read_cached(&self, memory: &RawMemory, offset: u64) -> Option<usize> {
+        let open = &self.alive().ok()?.open;
+        if memory.len_bytes == 0 || open.flags().contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        // SAFETY: promised by the caller; there are bytes.
+        let memory = unsafe { std::slice::from_raw_parts_mut(memory.start, memory.len_bytes) };
+        open.try_read(offset, memory)
     }
 }
 
@@ -468,7 +540,12 @@ impl File {
         self.state.generation != fork::generation()
     }
 
-    fn alive(&self) -> Result<&FileState> {
+    #[cfg(feature = "internal")]
+    pub(crate) fn state(&self) -> &Arc<FileState> {
+        &self.state
+    }
+
+    pub(crate) fn alive(&self) -> Result<&FileState> {
         if self.is_inherited() {
             return Err(Error::new(Errno::BADF));
         }

@@ -63,7 +63,8 @@
 //!
 //! Everything here is `Send + Sync`. A call blocks until it is done; reads of cached data take no
 //! lock. The `…_async` twins return a [`Pending`]: a future for any executor that can also be
-//! polled by hand ([`Pending::poll_once`]) or waited for. The operation itself runs to its end
+//! polled by hand ([`Pending::poll_once`]) or waited for, alone, with others
+//! ([`Pending::wait_any`]) or in a [`CompletionQueue`]. The operation itself runs to its end
 //! even if the `Pending` is dropped.
 //!
 //! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic
@@ -71,6 +72,10 @@
 
 mod attributes;
 mod blob;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub mod collected;
+mod completion_queue;
 mod cursor;
 mod directory;
 mod file;
@@ -103,6 +108,7 @@ pub use adit_store::{
     remove_mapping,
 };
 pub use blob::Blobs;
+pub use completion_queue::CompletionQueue;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::{File, ReadRequest};

@@ -57,8 +57,9 @@ impl Volume {
     }
 
     fn stat(&self, path: &Path, follow: Follow) -> Result<Metadata> {
+        let stat = self.opened.stat(self.at(path), follow);
         Ok(Metadata::new(
-            self.on("stat", path, |fs, at| fs.stat(at, follow))?,
+            stat.map_err(|error| naming(error, "stat", path))?,
         ))
     }
 }
@@ -388,9 +389,9 @@ impl Volume {
     /// Checks the rights of the user of this handle: `EACCES`, or `EROFS` for writing to a
     /// read-only volume.
     pub fn access(&self, path: impl AsRef<Path>, wanted: Access) -> Result<()> {
-        self.on("access", path.as_ref(), |fs, at| {
-            fs.access(at, Follow::Yes, wanted)
-        })
+        let path = path.as_ref();
+        (self.opened.access(self.at(path), Follow::Yes, wanted))
+            .map_err(|error| naming(error, "access", path))
     }
 
     /// Sets owner and group of the named inode, of a symbolic link itself; `None` leaves one

@@ -16,7 +16,7 @@ use adit_block::{
     Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions, OverlayDevice,
     POOLED_BYTES_MAX, PoolConfig, Request, open_device,
 };
-use adit_fs::{Fs, OpenFile};
+use adit_fs::{Access, At, Follow, Fs, OpenFile, SharedNames, Stat};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, StoreOptions, Survive, foreign_signature};
@@ -30,6 +30,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct OpenVolume {
     /// Always there, except while `drop` or `close` takes it away.
     engine: Option<Arc<Engine<Fs>>>,
+    /// What any thread may read without the worker.
+    names: SharedNames,
     /// Answers those who only look.
     server: Option<Server>,
     address: String,
@@ -229,8 +231,10 @@ impl OpenVolume {
                 .ok(),
             false => None,
         };
+        let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
         Ok(OpenVolume {
             engine: Some(engine),
+            names,
             server,
             address: address.to_owned(),
             pool: OnceLock::new(),
@@ -288,6 +292,26 @@ impl OpenVolume {
         self.engine().run_without_owner(call, then)
     }
 
+    /// Attributes of an inode: without the worker, where that is possible.
+    pub(crate) fn stat<'a>(&'a self, at: At<'a>, follow: Follow) -> Result<Stat> {
+        match self.look(|names| names.stat(at, follow))? {
+            Some(answer) => answer,
+            None => self.run(|fs| fs.stat(at, follow)),
+        }
+    }
+
+    /// May they? Without the worker, where that is possible.
+    pub(crate) fn access<'a>(&'a self, at: At<'a>, follow: Follow, wanted: Access) -> Result<()> {
+        match self.look(|names| names.access(at, follow, wanted))? {
+            Some(answer) => answer,
+            None => self.run(|fs| fs.access(at, follow, wanted)),
+        }
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&SharedNames) -> T) -> Result<T> {
+        self.run_without_owner(|| (look(&self.names), false), |_| async { Ok(()) })
+    }
+
     /// Starts an operation.
     pub(crate) fn spawn<T, F, Fut>(&self, op: F) -> Pending<T>
     where
@@ -296,6 +320,14 @@ impl OpenVolume {
         Fut: Future<Output = Result<T>> + 'static,
     {
         Pending::running(self.engine().spawn(op))
+    }
+
+    /// A queue whose waiting threads drive this volume.
+    pub(crate) fn completion_queue(&self) -> Result<adit_reactor::CompletionQueue> {
+        if self.is_inherited() {
+            return Err(Error::with(Errno::BADF, "make a queue in a forked process"));
+        }
+        Ok(self.engine().completion_queue())
     }
 
     /// Closes a file that nothing uses any more; called by whichever thread dropped it.

@@ -3,10 +3,11 @@
 //! It is only a handle: the operation runs to its end independently of it.
 
 use adit_base::{Errno, Error, Result};
-use adit_reactor::{Handle, call_when_done};
+use adit_reactor::{CompletionQueue, Handle, call_when_done};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// The future result of an operation, for any executor; it can also be polled by hand or waited
 /// for. Polling also drives the volume if no other thread does. Dropping it cancels nothing.
@@ -54,6 +55,68 @@ impl<T: Send + 'static> Pending<T> {
         match &mut self.state {
             State::Running(handle) => handle.poll_once(),
             State::Ready(result) => Some(taken(result)),
+        }
+    }
+
+    /// Whether the result is there. It only looks.
+    pub fn is_done(&self) -> bool {
+        match &self.state {
+            State::Running(handle) => handle.is_done(),
+            State::Ready(_) => true,
+        }
+    }
+
+    /// Waits at most so long; says whether the result is there. `EBADF` in a forked child.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
+        Self::wait_any_of(1, |_| Some(&*self), Some(timeout))
+    }
+
+    /// Waits until at least one of the operations is done, or until the timeout (`None`: never).
+    /// Returns the number of the first one that is. With a timeout of zero it makes all progress
+    /// that is possible without waiting. `None` at once without any operation. A
+    /// [`CompletionQueue`](crate::CompletionQueue) is better for hundreds of operations, and for
+    /// several threads.
+    ///
+    /// ```
+    /// # fn main() -> adit::Result<()> {
+    /// # let volume = adit::Volume::open("mem:64M")?;
+    /// # let file = volume.open_file("/a", adit::OpenOptions::new().write(true).create(true))?;
+    /// let mut syncs = [file.sync_data_async(), file.sync_all_async()];
+    /// let first = adit::Pending::wait_any(&mut syncs, None)?.expect("there is one");
+    /// syncs[first].poll_once().expect("it is done")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn wait_any(
+        operations: &mut [Pending<T>],
+        timeout: Option<Duration>,
+    ) -> Result<Option<usize>> {
+        Self::wait_any_of(operations.len(), |at| operations.get(at), timeout)?;
+        Ok(operations.iter().position(Pending::is_done))
+    }
+
+    /// The same for operations that lie anywhere; None is passed over. For the C interface.
+    #[doc(hidden)]
+    pub fn wait_any_of<'a>(
+        count: usize,
+        operation: impl Fn(usize) -> Option<&'a Pending<T>>,
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
+        let is_ready = |at| matches!(operation(at).map(|of| &of.state), Some(State::Ready(_)));
+        if (0..count).any(is_ready) {
+            return Ok(true);
+        }
+        let handle = |at| match operation(at).map(|of| &of.state) {
+            Some(State::Running(handle)) => Some(handle),
+            _ => None,
+        };
+        adit_reactor::wait_any(count, handle, timeout)
+    }
+
+    /// Has its end reported to a queue as `key`; true if it is done already, and is not reported.
+    pub(crate) fn report_to(&self, queue: &CompletionQueue, key: u64) -> bool {
+        match &self.state {
+            State::Running(handle) => handle.report_to(queue, key),
+            State::Ready(_) => true,
         }
     }
 

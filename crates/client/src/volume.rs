@@ -151,6 +151,27 @@ impl Volume {
         self.opened.run(operation)
     }
 
+    /// Attributes of an inode, by what the file system takes for a path.
+    #[cfg(feature = "internal")]
+    pub fn stat_at<'a>(
+        &'a self,
+        at: adit_fs::At<'a>,
+        follow: adit_fs::Follow,
+    ) -> Result<adit_fs::Stat> {
+        self.opened.stat(at, follow)
+    }
+
+    /// May they? By what the file system takes for a path.
+    #[cfg(feature = "internal")]
+    pub fn access_at<'a>(
+        &'a self,
+        at: adit_fs::At<'a>,
+        follow: adit_fs::Follow,
+        wanted: adit_fs::Access,
+    ) -> Result<()> {
+        self.opened.access(at, follow, wanted)
+    }
+
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
         self.opened.run(|fs| fs.syncfs())

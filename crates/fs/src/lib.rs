@@ -24,6 +24,7 @@ mod types;
 mod volume;
 
 pub use adit_store::{BlobId, Finding, FindingKind, Findings, Store, XattrMode};
+pub use attributes::SharedNames;
 pub use check::CheckReport;
 pub use inspect::{ListedEntry, OpenDescriptor};
 pub use open::file::OpenFile;

@@ -34,7 +34,7 @@ pub(crate) struct Open {
     /// The path by which it was opened, as the program sees it.
     pub(crate) shown: Vec<u8>,
     /// Calls that change the file's content at this moment.
-    pub(crate) changes: AtomicUsize,
+    pub(crate) changes: Arc<AtomicUsize>,
     /// May it hold locks of the process?
     pub(crate) is_locked: AtomicBool,
 }
@@ -71,7 +71,7 @@ impl Open {
             position: Mutex::new(0),
             listing: Mutex::default(),
             shown,
-            changes: AtomicUsize::new(0),
+            changes: Arc::default(),
             is_locked: AtomicBool::new(false),
         }
     }

@@ -16,11 +16,13 @@
 //! - [`nowhere`]: the kernel's working directory, while ours is in the volume
 //! - [`inside`]: what a thread in a call must not do: be cancelled, or begin another
 //! - `calls`: the functions, by subject
+//! - [`aio`]: libaio, POSIX aio, io_uring
 //!
 //! Adit's own system calls mostly don't pass through here; those that do (Rust's standard library
 //! calls `open` and `read`, too) name no path and no descriptor of the volume, and pass on.
 //! docs/programs.md lists what programs can do.
 
+mod aio;
 mod answer;
 mod calls;
 mod descriptors;

@@ -11,7 +11,7 @@ use crate::descriptors::{self, Open};
 use crate::nowhere;
 use crate::real::{real, text};
 use crate::volume::{credentials, settings};
-use adit::Errno;
+use adit::{Errno, FileKind};
 use adit_fs::{At, BlobId};
 use libc::{c_char, c_int};
 use std::ffi::CString;
@@ -126,8 +126,31 @@ fn is_long_way(path: &[u8]) -> bool {
     path.windows(2).any(|two| two == b"//" || two == b"/.")
 }
 
+/// Where does a path lead that begins with a descriptor (`/proc/self/fd/7/name`; rsync has such)?
+/// None: with none of the volume's.
+fn through_number(path: &[u8]) -> Option<Place> {
+    let rest = [&b"/proc/self/fd/"[..], b"/dev/fd/"]
+        .iter()
+        .find_map(|start| path.strip_prefix(*start))?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, behind) = rest.split_at(digits);
+    let open = descriptors::get(std::str::from_utf8(number).ok()?.parse().ok()?)?;
+    match (behind, open.kind) {
+        ([], FileKind::Directory) => Some(relative(&open, &open.shown, b".")),
+        ([], _) => Some(absolute(&open.shown)),
+        ([b'/', name @ ..], _) => {
+            let name = if name.is_empty() { b"." } else { name };
+            Some(relative(&open, &open.shown, name))
+        }
+        _ => None,
+    }
+}
+
 /// Where does an absolute path lead?
 fn absolute(path: &[u8]) -> Place {
+    if let Some(place) = through_number(path) {
+        return place;
+    }
     let prefix = prefix();
     let host = || Place::Host(HostPath::Given);
     if !is_long_way(path) {

@@ -17,7 +17,7 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub(crate) struct Settings {
     cache_bytes: u64,
     survive: Survive,
     survive_in: Option<PathBuf>,
-    /// Writes of at most so many bytes are atomic; 0: no promise.
+    /// Aligned writes of at most so many bytes are atomic; 0: no promise.
     pub(crate) atomic_bytes: usize,
 }
 
@@ -120,6 +120,7 @@ unsafe extern "C" {
 }
 
 extern "C" fn at_start() {
+    in_child();
     if let Some(settings) = Settings::read() {
         SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
         calls::at_start();
@@ -162,6 +163,10 @@ fn open() -> Answer<Opened> {
         return Ok(Opened(volume));
     }
     let settings = settings().ok_or(Errno::NXIO)?;
+    if is_in_vfork() {
+        say_once!("a child of vfork can't open the volume before it has started its program");
+        return Err(Errno::BUSY);
+    }
     say_messages();
     let mut options = VolumeOptions::new();
     options
@@ -187,6 +192,49 @@ fn open() -> Answer<Opened> {
     drop(low);
     VOLUME.store(Some(Arc::new(volume)));
     Ok(Opened(VOLUME.load()))
+}
+
+/// Closes the volume if nothing of it is in use, so that another process can have it. The next call
+/// that needs it opens it again.
+pub(crate) fn give_back() {
+    if VOLUME.load().is_none() || is_in_vfork() {
+        return;
+    }
+    // Whoever needs the volume meanwhile waits in `open`.
+    let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(volume) = VOLUME.swap(None) else {
+        return;
+    };
+    if volume.is_inherited() {
+        // A child of fork: what it opened itself is not its parent's, and the rest is gone.
+        VOLUME.store(Some(volume));
+        return;
+    }
+    match Arc::try_unwrap(volume) {
+        // Open files, mappings and the working directory are handles, too.
+        Ok(volume) if volume.handles() == 1 => {
+            if let Err(error) = volume.close() {
+                say(format_args!("{error}"));
+            }
+        }
+        Ok(volume) => VOLUME.store(Some(Arc::new(volume))),
+        Err(shared) => VOLUME.store(Some(shared)),
+    }
+}
+
+/// The process whose memory this is.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Called in a child of `fork`: the memory is its own.
+pub(crate) extern "C" fn in_child() {
+    // SAFETY: no preconditions.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
+/// Is this a child of `vfork`? Its memory is its parent's, its descriptors are not.
+fn is_in_vfork() -> bool {
+    // SAFETY: no preconditions.
+    PROCESS.load(Ordering::Relaxed) != unsafe { libc::getpid() }
 }
 
 /// The free low numbers, taken while the volume is opened: it gets high ones, since programs have
@@ -265,6 +313,7 @@ extern "C" fn at_exit(_: *mut c_void) {
     calls::flush_streams();
     crate::message::say_deferred();
     let closed = inside::call(|| {
+        crate::aio::finish();
         calls::flush_mappings();
         descriptors::close_all();
         path::leave();

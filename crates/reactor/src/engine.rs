@@ -11,16 +11,21 @@
 use std::cell::UnsafeCell;
 use std::future::Future;
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::Device;
+use smallvec::SmallVec;
 
 use crate::driver::{Core, ReentryGuard, forked};
 use crate::handle::{Handle, Host};
+use crate::pooled::PooledOperation;
+use crate::queue::CompletionQueue;
 use crate::reactor::Reactor;
+use crate::task::TaskKind;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -171,6 +176,43 @@ impl<S: 'static> Engine<S> {
         // SAFETY: called under the lock; operations are done before the state is dropped.
         let start = move || operation(unsafe { state.get() });
         Handle::begin(self.clone(), start)
+    }
+
+    /// A queue of completions whose waiting threads drive this worker.
+    pub fn completion_queue(self: &Arc<Self>) -> CompletionQueue {
+        CompletionQueue::new(self.clone())
+    }
+
+    /// Begins operations without handles: they put their results where their callers find them. What
+    /// an operation owns is dropped if it fails with the worker, so the caller learns of that, too.
+    ///
+    /// If the lock is free, they are polled now, and handed to the device together. With
+    /// `comes_back` a thread waits for all of them in a blocking call ([`Engine::run`]) before long:
+    /// then the keeper isn't woken for what the device's queue does.
+    pub fn start_together<F, Fut>(
+        self: &Arc<Self>,
+        operations: impl IntoIterator<Item = F>,
+        comes_back: bool,
+    ) -> Result<()>
+    where
+        F: FnOnce(&'static S) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>> + 'static,
+    {
+        let _inside = ReentryGuard::enter()?;
+        self.core.check()?;
+        let mut filled: SmallVec<[NonNull<PooledOperation>; 16]> = SmallVec::new();
+        for operation in operations {
+            let state = self.pointer();
+            // SAFETY: called under the lock; operations are done before the state is dropped.
+            let start = move || operation(unsafe { state.get() });
+            let operation = self.core.pool.fill(TaskKind::Spawned, start);
+            // SAFETY: the reference of a handle that there is not.
+            unsafe { PooledOperation::release(operation, &self.core.pool) };
+            filled.push(operation);
+        }
+        // SAFETY: new, with the worker's reference each.
+        unsafe { self.core.submit_together(&filled, comes_back) };
+        Ok(())
     }
 
     /// Whether an operation panicked. All operations fail with EIO then, and nothing is written.

@@ -5,6 +5,7 @@
 //! | [`Engine`] | a worker's state, and the calls that run operations on it |
 //! | [`Reactor`] | tasks, requests and timers; operations use it |
 //! | [`Handle`] | an operation that runs on its own, as a future for any executor |
+//! | [`CompletionQueue`], [`wait_any`] | waiting for any of several operations |
 //! | [`call_when_done`] | calls a function when a future is done |
 //! | [`sync`] | a read/write lock and an event for operations |
 //! | `driver`, `lock`, `node`, `keeper` | the thread that drives: a caller, or the keeper |
@@ -17,6 +18,8 @@
 mod callback;
 mod driver;
 mod engine;
+#[cfg_attr(loom, path = "event_model.rs")]
+mod event;
 #[cfg_attr(loom, path = "futex_model.rs")]
 mod futex;
 mod handle;
@@ -27,6 +30,7 @@ mod lock;
 mod models;
 mod node;
 mod pooled;
+mod queue;
 mod reactor;
 pub mod sync;
 mod task;
@@ -34,7 +38,8 @@ mod timer;
 
 pub use callback::call_when_done;
 pub use engine::{Engine, EngineOptions};
-pub use handle::Handle;
+pub use handle::{Handle, wait_any};
 pub use io::Submit;
+pub use queue::{CompletionQueue, Keys};
 pub use reactor::Reactor;
 pub use timer::Sleep;

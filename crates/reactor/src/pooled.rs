@@ -13,6 +13,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::future::Future;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use adit_base::sync::atomic::{AtomicU32, Ordering};
@@ -21,6 +22,7 @@ use adit_base::{Error, Result};
 
 use crate::lock::{Message, MessageKind, lock};
 use crate::node::Stage;
+use crate::queue::QueueShared;
 use crate::reactor::Reactor;
 use crate::task::{Polled, Task, TaskId, TaskKind, TaskVtable};
 
@@ -38,8 +40,8 @@ pub(crate) struct PooledOperation {
     pub(crate) message: Message,
     references: AtomicU32,
     state: AtomicU32,
-    /// The waker of the executor's task that polls the handle.
-    waker: Mutex<Option<Waker>>,
+    /// Where its end is reported.
+    listener: Mutex<Option<Listener>>,
     /// An operation of this worker that waits for this one. Under the lock.
     local_waiter: Cell<Option<Waker>>,
     vtable: Cell<&'static PooledVtable>,
@@ -50,6 +52,14 @@ pub(crate) struct PooledOperation {
     inline: UnsafeCell<[MaybeUninit<u8>; INLINE_BYTES]>,
     /// Accesses to the stage.
     accesses: RaceCheck,
+}
+
+/// Who is told of an operation's end, after which it is nobody.
+enum Listener {
+    /// The executor's task that polls the handle.
+    Task(Waker),
+    /// A queue of this worker, which gets the key.
+    Queue(Arc<QueueShared>, u64),
 }
 
 struct PooledVtable {
@@ -158,10 +168,28 @@ impl PooledOperation {
     /// Registers the waker to call when it is done. Looking at `is_done` *afterwards* misses no
     /// end.
     pub(crate) fn set_waker(&self, waker: &Waker) {
-        let mut slot = lock(&self.waker);
+        let mut slot = lock(&self.listener);
         match &mut *slot {
-            Some(present) => present.clone_from(waker),
-            None => *slot = Some(waker.clone()),
+            Some(Listener::Task(present)) => present.clone_from(waker),
+            _ => *slot = Some(Listener::Task(waker.clone())),
+        }
+    }
+
+    /// The same for a queue of this worker.
+    pub(crate) fn set_queue(&self, queue: &Arc<QueueShared>, key: u64) {
+        *lock(&self.listener) = Some(Listener::Queue(queue.clone(), key));
+    }
+
+    /// Tells nobody of the operation's end. False if somebody was told, or is being told.
+    pub(crate) fn clear_listener(&self) -> bool {
+        lock(&self.listener).take().is_some()
+    }
+
+    /// Whether it reports to a queue at which that operation of this worker waits.
+    pub(crate) fn reports_to_queue_of(&self, waiter: TaskId) -> bool {
+        match &*lock(&self.listener) {
+            Some(Listener::Queue(queue, _)) => queue.is_awaited_by(waiter),
+            _ => false,
         }
     }
 
@@ -200,9 +228,16 @@ impl PooledOperation {
             waiter.wake();
         }
         self.state.store(DONE, Ordering::Release);
-        let waker = lock(&self.waker).take();
-        if let Some(waker) = waker {
-            reactor.wake_after_release(waker);
+        let listener = lock(&self.listener).take();
+        match listener {
+            Some(Listener::Task(waker)) => reactor.wake_after_release(waker),
+            Some(Listener::Queue(queue, key)) => {
+                let syncs_event = queue.push_as_driver(key);
+                if syncs_event {
+                    reactor.sync_event_after_release(queue);
+                }
+            }
+            None => {}
         }
         // SAFETY: the worker's reference, released once; the object isn't touched afterwards.
         unsafe { PooledOperation::release(self.home.get(), &reactor.pool) };
@@ -287,7 +322,7 @@ impl OperationPool {
                 message: Message::new(MessageKind::Pooled),
                 references: AtomicU32::new(0),
                 state: AtomicU32::new(PENDING),
-                waker: Mutex::new(None),
+                listener: Mutex::new(None),
                 local_waiter: Cell::new(None),
                 vtable: Cell::new(vtable),
                 home: Cell::new(NonNull::dangling()),
@@ -305,8 +340,8 @@ impl OperationPool {
     /// Takes back an object whose stage was dropped.
     fn put(&self, operation: NonNull<PooledOperation>) {
         // SAFETY: the last reference is gone, so it is ours alone.
-        let waker = lock(&unsafe { operation.as_ref() }.waker).take();
-        drop(waker);
+        let listener = lock(&unsafe { operation.as_ref() }.listener).take();
+        drop(listener);
         let mut idle = lock(&self.idle);
         if idle.len() < POOLED_MAX {
             idle.push(operation);

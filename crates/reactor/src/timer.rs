@@ -1,10 +1,10 @@
-//! Timers of a worker: a heap by deadline, and the future that sleeps.
+//! Timers of a worker, by deadline, and the future that sleeps.
 //!
-//! The keeper fires them, and drivers that have nothing else to do. A timer whose future is gone
-//! still fires, and wakes no task.
+//! The keeper fires them, and drivers that have nothing else to do. A future that is dropped under
+//! the lock takes its timer along; one that is forgotten after a panic leaves it, which wakes no
+//! task.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -13,61 +13,36 @@ use adit_base::clock::monotonic_ns;
 
 use crate::reactor::Reactor;
 
-struct Timer {
-    deadline_ns: u64,
-    /// Keeps timers of the same deadline in the order in which they were added.
-    number: u64,
-    waker: Waker,
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        (self.deadline_ns, self.number) == (other.deadline_ns, other.number)
-    }
-}
-impl Eq for Timer {}
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.deadline_ns, self.number).cmp(&(other.deadline_ns, other.number))
-    }
-}
-
 /// All timers of a worker.
 #[derive(Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<Timer>>,
+    /// By deadline; those with the same one in the order in which they were added.
+    by_deadline: BTreeMap<(u64, u64), Waker>,
     next_number: u64,
 }
 
 impl Timers {
-    pub(crate) fn add(&mut self, deadline_ns: u64, waker: Waker) {
+    /// Adds a timer; returns its number.
+    fn add(&mut self, deadline_ns: u64, waker: Waker) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
-        self.heap.push(Reverse(Timer {
-            deadline_ns,
-            number,
-            waker,
-        }));
+        self.by_deadline.insert((deadline_ns, number), waker);
+        number
     }
 
     /// The earliest deadline; `u64::MAX` without timers.
     pub(crate) fn next_ns(&self) -> u64 {
-        self.heap
-            .peek()
-            .map_or(u64::MAX, |Reverse(first)| first.deadline_ns)
+        let first = self.by_deadline.first_key_value();
+        first.map_or(u64::MAX, |((deadline_ns, _), _)| *deadline_ns)
     }
 
     /// Removes the timers that are due; says whether there were any.
     pub(crate) fn take_due(&mut self, now_ns: u64, mut fire: impl FnMut(Waker)) -> bool {
         let mut any = false;
-        while self.next_ns() <= now_ns {
-            let Reverse(timer) = self.heap.pop().expect("one is due");
-            fire(timer.waker);
+        while let Some(first) = self.by_deadline.first_entry()
+            && first.key().0 <= now_ns
+        {
+            fire(first.remove());
             any = true;
         }
         any
@@ -79,7 +54,8 @@ impl Timers {
 pub struct Sleep<'a> {
     pub(crate) reactor: &'a Reactor,
     pub(crate) deadline_ns: u64,
-    pub(crate) armed: bool,
+    /// The number of its timer.
+    pub(crate) timer: Option<u64>,
 }
 
 impl Future for Sleep<'_> {
@@ -89,12 +65,22 @@ impl Future for Sleep<'_> {
         if monotonic_ns() >= self.deadline_ns {
             return Poll::Ready(());
         }
-        if !self.armed {
+        if self.timer.is_none() {
             let mut timers = self.reactor.timers.borrow_mut();
-            timers.add(self.deadline_ns, context.waker().clone());
+            let timer = timers.add(self.deadline_ns, context.waker().clone());
             drop(timers);
-            self.armed = true;
+            self.timer = Some(timer);
         }
         Poll::Pending
+    }
+}
+
+impl Drop for Sleep<'_> {
+    /// Waits with a long timeout that end soon would fill the memory with their timers.
+    fn drop(&mut self) {
+        if let Some(number) = self.timer {
+            let mut timers = self.reactor.timers.borrow_mut();
+            timers.by_deadline.remove(&(self.deadline_ns, number));
+        }
     }
 }

@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::model::Answer;
 use crate::op::{Numbered, Op, SLOTS, stamped};
 use adit_base::{Errno, Result};
-use adit_fs::{At, Credentials, Follow, Fs, OpenFile, OpenFlags};
+use adit_fs::{At, Credentials, Follow, Fs, OpenFile, OpenFlags, Stat};
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
 use std::sync::Arc;
@@ -44,11 +44,27 @@ pub(crate) fn begin(
             Ok((answer, file)) => (answer, file),
             Err(error) => (Answer::Failed(error.errno()), None),
         };
+        for file in files.iter().flatten() {
+            compare_views(fs, file).await;
+        }
         Ok(Outcome {
             answer,
             opened: opened_slot.map(|slot| (slot, file)),
         })
     })
+}
+
+/// What other threads read of a file without the worker is what the worker says.
+async fn compare_views(fs: &Fs, file: &OpenFile) {
+    let who = Credentials::process();
+    let at = At::inode(&who, file.blob_id());
+    let Some(shared) = fs.shared_names().stat(at, Follow::No) else {
+        return;
+    };
+    // Every page is there: it doesn't wait.
+    let own = fs.stat(at, Follow::No).await;
+    let plain = |stat: Result<Stat>| stat.map_err(|error| error.errno());
+    assert_eq!(plain(shared), plain(own), "read without the worker");
 }
 
 async fn carry_out(

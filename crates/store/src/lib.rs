@@ -36,7 +36,7 @@ mod volume;
 
 pub use blob::{Blob, BlobShared, GrantedWrite};
 pub use cache::{Mapping, Survive, Unsaved, mappings, remove_mapping};
-pub use commit::{Transaction, View};
+pub use commit::{SharedMetadata, SharedView, Transaction, View};
 pub use data::{AllocateMode, AtomicRange, Sought, SyncKind};
 pub use data::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
 pub use format::{BLOB_BYTES_MAX, BlobId, foreign_signature};

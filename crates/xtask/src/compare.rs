@@ -14,6 +14,7 @@ const PACKAGES: &[&str] = &[
     "e2fsprogs",
     "rocksdb-tools",
     "librocksdb-dev",
+    "libleveldb-dev",
     "g++",
 ];
 
@@ -30,7 +31,7 @@ pub(crate) const HELP: &str = "\
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let zram = Zram::claim()?;
     setup::run(PACKAGES)?;
-    process::build_release(&["adit-cli", "adit-sqlite-bench"])?;
+    process::build_release(&["adit-cli", "adit-preload", "adit-sqlite-bench"])?;
     plugin::build(Profile::Release)?;
     zram.set_up(DEVICE_SIZE)?;
     let mut compare = Command::new(Profile::Release.program("adit"));

@@ -1,5 +1,5 @@
 //! Development tasks: `cargo xtask setup | test | plugin | models | sanitize | posix | workloads |
-//! sim | threads | power-cut | fuzz | compare | flames`.
+//! programs | sim | threads | power-cut | fuzz | compare | mariadb | flames`.
 //!
 //! Each task is one module. A task prints what it runs, reads no standard input, and fails with a
 //! sentence that says what to do. This crate depends on no layer of Adit: it starts their tests and
@@ -15,11 +15,13 @@ mod fuzz;
 mod hanging;
 #[cfg(test)]
 mod layers;
+mod mariadb;
 mod models;
 mod plugin;
 mod posix;
 mod power_cut;
 mod process;
+mod programs;
 #[cfg(test)]
 mod rooms;
 mod sanitize;
@@ -51,16 +53,18 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         [] | ["help" | "--help" | "-h"] => {
             print!(
-                "{HELP}{}{}{}{}{}{}{}{}{}{}",
+                "{HELP}{}{}{}{}{}{}{}{}{}{}{}{}",
                 models::HELP,
                 sanitize::HELP,
                 posix::HELP,
                 workloads::HELP,
+                programs::HELP,
                 sim::HELP,
                 threads::HELP,
                 power_cut::HELP,
                 fuzz::HELP,
                 compare::HELP,
+                mariadb::HELP,
                 flames::HELP
             );
             Ok(())
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         ["models", names @ ..] => models::run(names),
         ["sanitize", words @ ..] => sanitize::run(words),
         ["workloads", names @ ..] => workloads::run(names),
+        ["programs", words @ ..] => programs::run(words),
         ["sim", words @ ..] => sim::run(words),
         ["threads", options @ ..] => {
             threads::Options::parse(options).and_then(|options| threads::run(&options))
@@ -90,6 +95,9 @@ fn main() -> ExitCode {
             fuzz::Options::parse(options).and_then(|options| fuzz::run(&options))
         }
         ["compare", words @ ..] => compare::run(words),
+        ["mariadb", options @ ..] => {
+            mariadb::Options::parse(options).and_then(|options| mariadb::run(&options))
+        }
         ["flames", names @ ..] => flames::run(names),
         _ => Err(format!("do not understand `{}`\n\n{HELP}", words.join(" "))),
     };

@@ -3,6 +3,8 @@
 //! The Rust crates need none of them. Installed packages are left alone; the package lists are
 //! fetched only when an installation fails without them.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use crate::process::{self, Outcome};
@@ -24,6 +26,9 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "fuse3",
     "python3",
     "binutils",
+    "fio",
+    "mariadb-server-core",
+    "mariadb-client-core",
 ];
 
 /// Checks, installs what is missing as root, and otherwise names it and fails.
@@ -56,6 +61,22 @@ pub(crate) fn run(packages: &[&str]) -> Outcome {
     println!("setup: trying again with fresh package lists");
     process::run(apt_get().arg("update"))?;
     process::run(&mut install(&missing))
+}
+
+/// As [`run`], for packages of servers: none is started. (Debian asks the program `policy-rc.d`
+/// before it starts a service; one that is there already decides.)
+pub(crate) fn run_without_services(packages: &[&str]) -> Outcome {
+    let policy = Path::new("/usr/sbin/policy-rc.d");
+    if !process::is_root() || policy.exists() {
+        return run(packages);
+    }
+    let complaint = |error| format!("could not write {}: {error}", policy.display());
+    std::fs::write(policy, "#!/bin/sh\nexit 101\n").map_err(complaint)?;
+    let executable = std::fs::Permissions::from_mode(0o755);
+    let outcome = std::fs::set_permissions(policy, executable).map_err(complaint);
+    let outcome = outcome.and_then(|()| run(packages));
+    std::fs::remove_file(policy).map_err(complaint)?;
+    outcome
 }
 
 fn is_package_installed(package: &str) -> bool {

@@ -19,7 +19,7 @@ impl Zram {
     /// Refuses without root, without the device, and if the device has a size: it is in use then.
     pub(crate) fn claim() -> Outcome<Zram> {
         if !process::is_root() {
-            return Err("compare needs root: it formats and mounts /dev/zram0".to_owned());
+            return Err("this needs root: it formats and mounts /dev/zram0".to_owned());
         }
         if !Path::new(CONTROL).exists() {
             return Err(format!("there is no {DEVICE} (try: modprobe zram)"));

@@ -8,6 +8,9 @@
 //     not in the next job's.
 //
 // A job that wrote is read back, outside of the time: a key that it wrote last must have its value.
+//
+// The jobs ycsb-... are YCSB's core workloads, drawn as by adit-ycsb (plugins/rocksdb/bench), but each
+// instance has records of its own, and values halve when compressed, as in the other jobs.
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -17,6 +20,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -24,6 +28,7 @@
 
 #include "../../rocksdb/bench/histogram.h"
 #include "../../rocksdb/bench/random.h"
+#include "../../rocksdb/bench/resources.h"
 #include "../adit_leveldb.h"
 #include "leveldb/db.h"
 #include "leveldb/iterator.h"
@@ -39,8 +44,10 @@ constexpr char kUsage[] =
     "PLACE is adit:VOLUME, or a directory that exists.\n"
     "\n"
     "  --jobs=fillsync,fillrandom,overwrite,readrandom,readseq,readhot,fill100K\n"
-    "  --keys=100000   of each instance\n"
-    "  --instances=1   1 to 10: databases, each with a thread of its own\n"
+    "  --keys=100000      of each instance\n"
+    "  --value_size=100   8 to 1000000, except in fill100K\n"
+    "  --instances=1      1 to 10: databases, each with a thread of its own\n"
+    "  --json=0           1: for programs\n"
     "\n"
     "  fillsync     a new database; a hundredth of the keys, at random, each Put is durable\n"
     "  fillrandom   a new database; as many Puts as keys, at random\n"
@@ -50,14 +57,27 @@ constexpr char kUsage[] =
     "  readhot      as many Gets as keys, of the first hundredth of them\n"
     "  fill100K     a new database; a hundredth of the keys, at random, 100,000 bytes each\n"
     "\n"
+    "and, as many operations as keys, on records by their popularity (zipfian):\n"
+    "\n"
+    "  ycsb-load    a new database; as many records as keys\n"
+    "  ycsb-a       half reads, half updates      ycsb-d  95 % reads of late records, 5 % inserts\n"
+    "  ycsb-b       95 % reads, 5 % updates       ycsb-e  95 % scans of up to 100, 5 % inserts\n"
+    "  ycsb-c       reads                         ycsb-f  half reads, half read-modify-writes\n"
+    "\n"
     "The databases, adit-leveldb-bench-0 and so on, must not exist, and are removed in the end.\n";
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kValueBytes = 100;
 constexpr size_t kLargeValueBytes = 100000;
+constexpr uint64_t kScanMax = 100;
 
-enum class Kind { kWrite, kRead, kScan };
+enum class Kind { kWrite, kRead, kScan, kLoad, kMix };
+
+// Percentages of the operations; the rest: read, modify and write.
+struct Mix {
+  unsigned read, update, insert, scan;
+  bool latest;  // which records are popular
+};
 
 struct Job {
   const char* name;
@@ -66,24 +86,37 @@ struct Job {
   bool sync;
   uint64_t share;     // operations: the keys divided by this
   uint64_t hot;       // keys: the first of so many parts
-  size_t value_bytes;
+  size_t value_bytes; // 0: as the settings say
+  Mix mix;
 };
 
+constexpr Mix kNoMix = {0, 0, 0, 0, false};
+
 constexpr Job kJobs[] = {
-    {"fillsync", Kind::kWrite, true, true, 100, 1, kValueBytes},
-    {"fillrandom", Kind::kWrite, true, false, 1, 1, kValueBytes},
-    {"overwrite", Kind::kWrite, false, false, 1, 1, kValueBytes},
-    {"readrandom", Kind::kRead, false, false, 1, 1, kValueBytes},
-    {"readseq", Kind::kScan, false, false, 1, 1, kValueBytes},
-    {"readhot", Kind::kRead, false, false, 1, 100, kValueBytes},
-    {"fill100K", Kind::kWrite, true, false, 100, 1, kLargeValueBytes},
+    {"fillsync", Kind::kWrite, true, true, 100, 1, 0, kNoMix},
+    {"fillrandom", Kind::kWrite, true, false, 1, 1, 0, kNoMix},
+    {"overwrite", Kind::kWrite, false, false, 1, 1, 0, kNoMix},
+    {"readrandom", Kind::kRead, false, false, 1, 1, 0, kNoMix},
+    {"readseq", Kind::kScan, false, false, 1, 1, 0, kNoMix},
+    {"readhot", Kind::kRead, false, false, 1, 100, 0, kNoMix},
+    {"fill100K", Kind::kWrite, true, false, 100, 1, kLargeValueBytes, kNoMix},
+    {"ycsb-load", Kind::kLoad, true, false, 1, 1, 0, {0, 0, 100, 0, false}},
+    {"ycsb-a", Kind::kMix, false, false, 1, 1, 0, {50, 50, 0, 0, false}},
+    {"ycsb-b", Kind::kMix, false, false, 1, 1, 0, {95, 5, 0, 0, false}},
+    {"ycsb-c", Kind::kMix, false, false, 1, 1, 0, {100, 0, 0, 0, false}},
+    {"ycsb-d", Kind::kMix, false, false, 1, 1, 0, {95, 0, 5, 0, true}},
+    {"ycsb-e", Kind::kMix, false, false, 1, 1, 0, {0, 0, 5, 95, false}},
+    {"ycsb-f", Kind::kMix, false, false, 1, 1, 0, {50, 0, 0, 0, false}},
 };
+constexpr size_t kJobsByDefault = 7;
 
 struct Settings {
   std::string place;
   std::vector<const Job*> jobs;
   uint64_t keys = 100000;
+  uint64_t value_size = 100;
   uint64_t instances = 1;
+  uint64_t json = 0;
 };
 
 void Check(const Status& status, const std::string& what) {
@@ -96,6 +129,9 @@ std::string Key(uint64_t number) {
   return key;
 }
 
+// The key of a record of YCSB's.
+std::string RecordKey(uint64_t record) { return "user" + std::to_string(Hash(record)); }
+
 // Bytes of which a half compresses away: 50 random ones, then the same again.
 class Values {
  public:
@@ -103,7 +139,7 @@ class Values {
     Random random(301);
     while (bytes_.size() < kBytes) {
       std::string piece;
-      for (size_t i = 0; i < kValueBytes / 2; ++i) piece += static_cast<char>(' ' + random.Below(95));
+      for (size_t i = 0; i < kRandomBytes; ++i) piece += static_cast<char>(' ' + random.Below(95));
       bytes_ += piece + piece;
     }
   }
@@ -115,6 +151,7 @@ class Values {
 
  private:
   static constexpr size_t kBytes = 1 << 20;
+  static constexpr size_t kRandomBytes = 50;
   std::string bytes_;
   size_t position_ = 0;
 };
@@ -138,8 +175,12 @@ class Meeting {
 // One database. Its thread alone calls Run.
 class Instance {
  public:
-  Instance(Env* env, std::string path, uint64_t number, uint64_t keys)
-      : env_(env), path_(std::move(path)), keys_(keys), random_(number + 1) {
+  Instance(Env* env, std::string path, uint64_t number, const Settings& settings)
+      : env_(env),
+        path_(std::move(path)),
+        keys_(settings.keys),
+        value_bytes_(settings.value_size),
+        random_(number + 1) {
     if (env_->FileExists(path_)) throw std::runtime_error(path_ + " exists; remove it, or choose another place");
   }
   ~Instance() {
@@ -171,12 +212,18 @@ class Instance {
         return Read(job);
       case Kind::kScan:
         return Scan();
+      case Kind::kLoad:
+        records_ = 0;
+        for (uint64_t i = 0; i < keys_; ++i) Insert();
+        return;
+      case Kind::kMix:
+        return Do(job.mix);
     }
   }
 
   // Outside of the time.
   void Settle(const Job& job) {
-    if (job.kind != Kind::kWrite) return;
+    if (job.kind == Kind::kRead || job.kind == Kind::kScan || last_key_.empty()) return;
     std::string value;
     Check(db_->Get(ReadOptions(), last_key_, &value), "read back " + last_key_);
     if (value != last_value_) throw std::runtime_error("read back " + last_key_ + ": another value");
@@ -212,7 +259,7 @@ class Instance {
     Slice value;
     while (operations < count) {
       last_key_ = Key(random_.Below(keys_));
-      value = values_.Next(job.value_bytes);
+      value = values_.Next(job.value_bytes != 0 ? job.value_bytes : value_bytes_);
       Check(db_->Put(options, last_key_, value), "put");
       Count();
     }
@@ -241,21 +288,124 @@ class Instance {
     Check(all->status(), "scan");
   }
 
+  void Do(const Mix& mix) {
+    if (records_ == 0) throw std::runtime_error("found nothing; ycsb-load must come before it");
+    // As in YCSB: the popular records stay the same ones while others are inserted.
+    const uint64_t keys = records_ + keys_ * mix.insert / 100 * 2;
+    Zipfian popular = mix.latest ? Zipfian(records_) : Zipfian(10000000000000000ull, 26.46902820178302);
+    const auto existing = [&] {
+      if (mix.latest) {
+        popular.GrowTo(records_);
+        return records_ - 1 - std::min(popular.Draw(&random_), records_ - 1);
+      }
+      for (;;) {
+        const uint64_t record = Hash(popular.Draw(&random_)) % keys;
+        if (record < records_) return record;
+      }
+    };
+    while (operations < keys_) {
+      const uint64_t choice = random_.Below(100);
+      if (choice < mix.read) {
+        ReadRecord(existing());
+      } else if (choice < mix.read + mix.update) {
+        WriteRecord(existing());
+      } else if (choice < mix.read + mix.update + mix.insert) {
+        Insert();
+        continue;
+      } else if (choice < mix.read + mix.update + mix.insert + mix.scan) {
+        ScanFrom(existing(), 1 + random_.Below(kScanMax));
+      } else {
+        const uint64_t record = existing();
+        ReadRecord(record);
+        WriteRecord(record);
+      }
+      Count();
+    }
+  }
+
+  void Insert() {
+    WriteRecord(records_);
+    ++records_;
+    Count();
+  }
+
+  // A value begins with the number of its record.
+  void WriteRecord(uint64_t record) {
+    last_key_ = RecordKey(record);
+    last_value_.assign(values_.Next(value_bytes_).data(), value_bytes_);
+    memcpy(&last_value_[0], &record, sizeof(record));
+    Check(db_->Put(WriteOptions(), last_key_, last_value_), "put");
+  }
+
+  void ReadRecord(uint64_t record) {
+    Check(db_->Get(ReadOptions(), RecordKey(record), &read_), "get " + std::to_string(record));
+    CheckRecord(record, read_);
+    ++found;
+  }
+
+  void ScanFrom(uint64_t record, uint64_t count) {
+    const std::unique_ptr<Iterator> at(db_->NewIterator(ReadOptions()));
+    at->Seek(RecordKey(record));
+    Check(at->status(), "scan");
+    if (!at->Valid()) throw std::runtime_error("scan: a record is missing");
+    CheckRecord(record, at->value());
+    for (; count > 0 && at->Valid(); --count, at->Next()) {
+      if (at->value().size() != value_bytes_) throw std::runtime_error("scan: a value of another size");
+      ++found;
+    }
+    Check(at->status(), "scan");
+  }
+
+  void CheckRecord(uint64_t record, const Slice& value) const {
+    uint64_t number = ~record;
+    if (value.size() == value_bytes_) memcpy(&number, value.data(), sizeof(number));
+    if (number != record) throw std::runtime_error("get " + RecordKey(record) + ": another value than was put");
+  }
+
   Env* const env_;
   const std::string path_;
   const uint64_t keys_;
+  const size_t value_bytes_;
   Random random_;
   Values values_;
+  uint64_t records_ = 0;  // of YCSB's jobs
+  std::string read_;
   std::unique_ptr<DB> db_;
   bool opened_ = false;
   std::string last_key_, last_value_;
 };
 
-void Measure(const Job& job, const std::vector<std::unique_ptr<Instance>>& instances) {
+// What the jobs cost, as crates/bench reads it: the members of its Measurement.
+std::string Json(const Job& job, const Settings& settings, const Histogram& latencies, uint64_t operations,
+                 double seconds, std::optional<double> cpu_seconds) {
+  const auto number = [](std::optional<double> number) {
+    char text[40] = "null";
+    if (number) snprintf(text, sizeof(text), "%.6g", *number);
+    return std::string(text);
+  };
+  const auto us = [&](double fraction) {
+    const auto ns = latencies.Percentile(fraction);
+    return number(ns ? std::optional<double>(*ns / 1000) : std::nullopt);
+  };
+  const auto memory = MemoryBytes();
+  std::string title = std::string("LevelDB ") + job.name;
+  if (settings.instances > 1) title += ", " + std::to_string(settings.instances) + " databases";
+  return std::string("{\"id\":\"leveldb-") + job.name + "\",\"title\":\"" + title +
+         "\",\"threads\":" + std::to_string(settings.instances) +
+         ",\"at\":null,\"operation_bytes\":0,\"operations\":" + std::to_string(operations) +
+         ",\"seconds\":" + number(seconds) + ",\"cpu_seconds\":" + number(cpu_seconds) +
+         ",\"p50_us\":" + us(0.5) + ",\"p99_us\":" + us(0.99) + ",\"p999_us\":" + us(0.999) +
+         ",\"device_read_bytes\":null,\"memory_bytes\":" + (memory ? std::to_string(*memory) : "null") + "}";
+}
+
+// Runs a job in all instances; returns its row.
+std::string Measure(const Job& job, const Settings& settings,
+                    const std::vector<std::unique_ptr<Instance>>& instances) {
   Meeting meeting(instances.size());
   std::vector<std::string> failures(instances.size());
   std::vector<std::thread> threads;
   for (const auto& instance : instances) instance->Prepare(job.is_new);
+  const auto busy_before = BusySeconds();
   for (size_t i = 0; i < instances.size(); ++i) {
     threads.emplace_back([&, i] {
       meeting.Wait();
@@ -267,6 +417,7 @@ void Measure(const Job& job, const std::vector<std::unique_ptr<Instance>>& insta
     });
   }
   for (std::thread& thread : threads) thread.join();
+  const auto busy = BusySeconds();
   for (const std::string& failure : failures)
     if (!failure.empty()) throw std::runtime_error(std::string(job.name) + ": " + failure);
 
@@ -280,19 +431,24 @@ void Measure(const Job& job, const std::vector<std::unique_ptr<Instance>>& insta
     operations += instance->operations;
     found += instance->found;
   }
-  if (job.kind != Kind::kWrite && found == 0)
+  if ((job.kind == Kind::kRead || job.kind == Kind::kScan) && found == 0)
     throw std::runtime_error(std::string(job.name) + ": found nothing; a fill job must come before it");
   const std::chrono::duration<double> seconds = last - first;
+  std::optional<double> cpu_seconds;
+  if (busy && busy_before) cpu_seconds = *busy - *busy_before;
+  const std::string row = Json(job, settings, latencies, operations, seconds.count(), cpu_seconds);
   const double count = static_cast<double>(operations);
   const double mean_us = seconds.count() * 1e6 * static_cast<double>(instances.size()) / count;
-  printf("%-11s %10.2f us/op %12.0f op/s %10" PRIu64 " ops", job.name, mean_us, count / seconds.count(), operations);
+  FILE* const out = settings.json ? stderr : stdout;
+  fprintf(out, "%-11s %10.2f us/op %12.0f op/s %10" PRIu64 " ops", job.name, mean_us, count / seconds.count(), operations);
   for (const double fraction : {0.5, 0.99}) {
     const auto ns = latencies.Percentile(fraction);
-    if (ns) printf("   p%.0f %.2f us", fraction * 100, *ns / 1000);
+    if (ns) fprintf(out, "   p%.0f %.2f us", fraction * 100, *ns / 1000);
   }
-  printf(job.kind == Kind::kRead ? "   %" PRIu64 " found\n" : "\n", found);
-  fflush(stdout);
+  fprintf(out, job.kind == Kind::kRead ? "   %" PRIu64 " found\n" : "\n", found);
+  fflush(out);
   for (const auto& instance : instances) instance->Settle(job);
+  return row;
 }
 
 void Run(const Settings& settings) {
@@ -309,9 +465,11 @@ void Run(const Settings& settings) {
   }
   std::vector<std::unique_ptr<Instance>> instances;
   for (uint64_t i = 0; i < settings.instances; ++i) {
-    instances.push_back(std::make_unique<Instance>(env, root + "adit-leveldb-bench-" + std::to_string(i), i, settings.keys));
+    instances.push_back(std::make_unique<Instance>(env, root + "adit-leveldb-bench-" + std::to_string(i), i, settings));
   }
-  for (const Job* job : settings.jobs) Measure(*job, instances);
+  std::string rows;
+  for (const Job* job : settings.jobs) rows += (rows.empty() ? "" : ",") + Measure(*job, settings, instances);
+  if (settings.json) printf("{\"rows\":[%s]}\n", rows.c_str());
 }
 
 bool ParseJobs(const std::string& names, std::vector<const Job*>* jobs) {
@@ -327,15 +485,15 @@ bool ParseJobs(const std::string& names, std::vector<const Job*>* jobs) {
   return true;
 }
 
-bool ParseNumber(const std::string& text, uint64_t max, uint64_t* number) {
+bool ParseNumber(const std::string& text, uint64_t min, uint64_t max, uint64_t* number) {
   if (text.empty() || text.size() > 12 || text.find_first_not_of("0123456789") != std::string::npos) return false;
   *number = strtoull(text.c_str(), nullptr, 10);
-  return *number >= 1 && *number <= max;
+  return *number >= min && *number <= max;
 }
 
 // False for what isn't understood.
 bool Parse(int count, char** words, Settings* settings) {
-  for (const Job& job : kJobs) settings->jobs.push_back(&job);
+  for (size_t i = 0; i < kJobsByDefault; ++i) settings->jobs.push_back(&kJobs[i]);
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
     const size_t equals = word.find('=');
@@ -345,9 +503,13 @@ bool Parse(int count, char** words, Settings* settings) {
     } else if (key == "--jobs") {
       if (!ParseJobs(value, &settings->jobs)) return false;
     } else if (key == "--keys") {
-      if (!ParseNumber(value, 1000000000, &settings->keys)) return false;
+      if (!ParseNumber(value, 1, 1000000000, &settings->keys)) return false;
+    } else if (key == "--value_size") {
+      if (!ParseNumber(value, 8, 1000000, &settings->value_size)) return false;
+    } else if (key == "--json") {
+      if (!ParseNumber(value, 0, 1, &settings->json)) return false;
     } else if (key == "--instances") {
-      if (!ParseNumber(value, 10, &settings->instances)) return false;
+      if (!ParseNumber(value, 1, 10, &settings->instances)) return false;
     } else {
       return false;
     }

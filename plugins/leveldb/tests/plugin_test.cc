@@ -8,6 +8,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <string>
@@ -360,6 +361,77 @@ void NamesBehave(Env* env) {
   OK(env->RemoveDir(path));
 }
 
+// Is a block of the file taken by pointer, once all of it was read backwards?
+bool IsCopied(RandomAccessFile* file, const std::string& content) {
+  constexpr size_t kBlockBytes = 4000;
+  std::string scratch(kBlockBytes, '\0');
+  Slice block;
+  const auto read = [&](size_t at) {
+    OK(file->Read(at, kBlockBytes, &block, &scratch[0]));
+    HOLDS(block == content.substr(at, kBlockBytes));
+    return block.data() != scratch.data();
+  };
+  for (int turn = 0; turn < 2; ++turn)
+    for (size_t at = 0; at < content.size(); at += kBlockBytes) HOLDS(!read(at) || turn > 0);
+  for (size_t at = content.size(); at > 0; at -= kBlockBytes) read(at - kBlockBytes);
+  OK(file->Read(content.size() - 3, 10, &block, &scratch[0]));
+  HOLDS(block == content.substr(content.size() - 3));
+  OK(file->Read(content.size() + 3, 10, &block, &scratch[0]));
+  HOLDS(block.empty());
+  return read(40);
+}
+
+void TablesThatAreReadOftenAreReadFromACopyWithinABound() {
+  adit::LevelDbEnvOptions options;
+  options.table_copies_bytes = 100000;
+  const auto env = Open("mem:16M", options);
+  const std::string content = Bytes(60000, 5);
+  const auto table = [&](const char* name) {
+    RandomAccessFile* file = nullptr;
+    OK(WriteStringToFile(env.get(), content, "/written"));
+    OK(env->RenameFile("/written", name));
+    OK(env->NewRandomAccessFile(name, &file));
+    return std::unique_ptr<RandomAccessFile>(file);
+  };
+  auto one = table("/1.ldb");
+  auto two = table("/2.sst");
+  HOLDS(IsCopied(one.get(), content));
+  HOLDS(!IsCopied(two.get(), content));  // no memory is left
+  one.reset();
+  HOLDS(IsCopied(two.get(), content));  // it is now
+  auto log = table("/3.log");
+  two.reset();
+  HOLDS(!IsCopied(log.get(), content));
+  // A table that was written a moment ago is copied at once, for him who opens it first.
+  for (const bool is_first : {true, false}) {
+    if (is_first) OK(WriteStringToFile(env.get(), content, "/4.ldb"));
+    RandomAccessFile* fresh = nullptr;
+    OK(env->NewRandomAccessFile("/4.ldb", &fresh));
+    char scratch[10];
+    Slice block;
+    OK(fresh->Read(7, 10, &block, scratch));
+    HOLDS(block == content.substr(7, 10) && (block.data() != scratch) == is_first);
+    delete fresh;
+  }
+  // Threads that read while the copy is made see the same bytes.
+  one = table("/1.ldb");
+  std::atomic<bool> differs{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      std::string scratch(1000, '\0');
+      for (size_t turn = 0; turn < 1000; ++turn) {
+        Slice block;
+        const size_t at = turn * 59 % 59000;
+        const Status status = one->Read(at, scratch.size(), &block, &scratch[0]);
+        if (!status.ok() || memcmp(block.data(), content.data() + at, scratch.size()) != 0) differs = true;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  HOLDS(!differs);
+}
+
 void ErrorsAreWhatLevelDBTellsApart(Env* env) {
   SequentialFile* sequential = nullptr;
   RandomAccessFile* random = nullptr;
@@ -619,6 +691,7 @@ int main(int argc, char** argv) {
     ALoggerWritesWholeLinesIntoTheVolume(env.get());
     ThreadsAndTheClockAreThere(env.get());
   }
+  TablesThatAreReadOftenAreReadFromACopyWithinABound();
   AFailedAppendIsNeverForgotten();
   AFullVolumeLosesNothingThatWasAcknowledged();
   DatabasesReopenCompactAndAreRepaired(volume);

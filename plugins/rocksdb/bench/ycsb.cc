@@ -42,6 +42,7 @@
 #include "histogram.h"
 #include "open_db.h"
 #include "random.h"
+#include "resources.h"
 #include "rocksdb/cache.h"
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
@@ -260,39 +261,6 @@ class Worker {
   const ReadOptions read_options_;
   std::string value_;
 };
-
-std::string FileText(const char* path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// The number behind a word at the beginning of a line.
-std::optional<uint64_t> NumberOf(const char* path, const std::string& word) {
-  const std::string text = "\n" + FileText(path);
-  const size_t at = text.find("\n" + word);
-  if (at == std::string::npos) return std::nullopt;
-  return strtoull(text.c_str() + at + 1 + word.size(), nullptr, 10);
-}
-
-// What the machine's processors did so far, in seconds.
-std::optional<double> BusySeconds() {
-  uint64_t user, nice, system, idle, wait, irq, softirq;
-  const std::string text = FileText("/proc/stat");
-  const char* format = "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64;
-  if (sscanf(text.c_str(), format, &user, &nice, &system, &idle, &wait, &irq, &softirq) != 7)
-    return std::nullopt;
-  return static_cast<double>(user + nice + system + irq + softirq) /
-         static_cast<double>(sysconf(_SC_CLK_TCK));
-}
-
-// Of the control group, if the environment names its file, else of this process.
-std::optional<uint64_t> MemoryBytes() {
-  if (const char* path = getenv("ADIT_BENCH_MEMORY")) return NumberOf(path, "");
-  const std::optional<uint64_t> kib = NumberOf("/proc/self/status", "VmRSS:");
-  return kib ? std::optional<uint64_t>(*kib << 10) : std::nullopt;
-}
 
 // What a row is made of.
 struct Row {

@@ -1,5 +1,5 @@
 //! Programs of database engines, and ours over their libraries: RocksDB's `db_bench`, `adit-ycsb`,
-//! `adit-sqlite-bench`.
+//! `adit-leveldb-bench`, `adit-sqlite-bench`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,11 @@ pub(crate) struct Engines {
     db_bench: Option<PathBuf>,
     ycsb: Option<PathBuf>,
     sqlite: Option<PathBuf>,
+    leveldb: Option<PathBuf>,
     /// Lets RocksDB find a volume.
     plugin: Option<PathBuf>,
+    /// This program, with the library that `adit run` needs beside it.
+    runner: Option<PathBuf>,
 }
 
 /// One run of one program.
@@ -31,6 +34,7 @@ enum Kind {
     DbBench,
     Ycsb,
     Sqlite,
+    LevelDb,
 }
 
 /// Bounds the cache of the plugin's volume.
@@ -49,7 +53,9 @@ impl Engines {
             db_bench: find_program("db_bench"),
             ycsb: beside("adit-ycsb").or_else(|| find_program("adit-ycsb")),
             sqlite: beside("adit-sqlite-bench").or_else(|| find_program("adit-sqlite-bench")),
+            leveldb: beside("adit-leveldb-bench").or_else(|| find_program("adit-leveldb-bench")),
             plugin: beside("libadit_rocksdb.so"),
+            runner: beside("libadit_preload.so").and(own.clone()),
         }
     }
 
@@ -81,6 +87,13 @@ impl Engines {
                 plugin()?;
                 Ok(vec![command(program, arguments, Kind::Ycsb)])
             }
+            Work::LevelDb(arguments) => {
+                let missing = "there is no adit-leveldb-bench beside this program (`cargo xtask plugin --release` builds it)";
+                let program = self.leveldb.as_ref().ok_or(missing)?;
+                let missing = "there is no libadit_preload.so beside this program (`cargo build --release -p adit-preload` builds it)";
+                self.runner.as_ref().ok_or(missing)?;
+                Ok(vec![command(program, arguments, Kind::LevelDb)])
+            }
             Work::Sqlite(arguments) => {
                 let missing = "there is no adit-sqlite-bench beside this program (`cargo build --release -p adit-sqlite-bench` builds it)";
                 let program = self.sqlite.as_ref().ok_or(missing)?;
@@ -100,6 +113,13 @@ impl Engines {
         folder: &Path,
     ) -> Command {
         let mut process = Command::new(&command.program);
+        if let (System::AditRun, Some(runner)) = (system, &self.runner) {
+            process = Command::new(runner);
+            let cache = format!("--cache-size={cache_bytes}");
+            process
+                .args(["run", place, &cache, "--"])
+                .arg(&command.program);
+        }
         process.current_dir(folder);
         let on_adit = *system == System::Adit;
         let cache_mib = cache_bytes >> 20;
@@ -111,7 +131,14 @@ impl Engines {
                     .arg(format!("cache-mib={cache_mib}"));
                 return process;
             }
-            (Kind::Sqlite, false) => {
+            (Kind::LevelDb, true) => {
+                process.env(CACHE_VARIABLE, format!("{cache_mib}M"));
+                process.arg(format!("adit:{place}"));
+            }
+            (Kind::LevelDb, false) if *system == System::AditRun => {
+                process.arg("/adit");
+            }
+            (Kind::Sqlite | Kind::LevelDb, false) => {
                 process.arg(place);
             }
             (_, true) => {
@@ -224,7 +251,9 @@ mod tests {
             db_bench: None,
             ycsb: None,
             sqlite: None,
+            leveldb: None,
             plugin: None,
+            runner: None,
         };
         for group in Suite::Quick.groups(4096) {
             match (&group.work, none.commands(&group.work)) {

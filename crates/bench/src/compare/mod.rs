@@ -119,6 +119,12 @@ pub fn compare(
         notes,
     };
     let mut systems = vec![System::Adit];
+    if groups
+        .iter()
+        .any(|group| group.concerns(&System::AditRun, 0))
+    {
+        systems.push(System::AditRun);
+    }
     systems.extend(options.with.iter().cloned());
     if groups.iter().any(|group| group.place == Place::Image) {
         systems.push(System::Host);
@@ -230,7 +236,9 @@ fn chosen(options: &Options, device: &TestDevice) -> io::Result<Vec<Group>> {
         let what = format!("there is no group `{unknown}`, but {}", ids.join(", "));
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    if !options.only.is_empty() {
+    if options.only.is_empty() {
+        groups.retain(|group| !group.is_by_request());
+    } else {
         groups.retain(|group| options.only.iter().any(|name| means(name, group.id)));
     }
     Ok(groups)
@@ -333,7 +341,7 @@ impl Run<'_> {
                 let device = self.images.loop_over_image()?;
                 self.on_device(&device.device()?, system, measure)
             }
-            (Place::Image, System::Adit) => {
+            (Place::Image, System::Adit | System::AditRun) => {
                 let image = self.images.image()?;
                 system.make(&image)?;
                 measure(self, systems::utf8(&image)?)

@@ -61,11 +61,18 @@ pub(crate) enum Work {
     DbBench(Vec<Vec<String>>),
     /// YCSB's core workloads on RocksDB: arguments of `adit-ycsb`.
     Ycsb(Vec<String>),
+    /// LevelDB: arguments of `adit-leveldb-bench`.
+    LevelDb(Vec<String>),
     /// Arguments of `adit-sqlite-bench`.
     Sqlite(Vec<String>),
 }
 
 impl Group {
+    /// Whether it is measured only when it is asked for by name.
+    pub(crate) fn is_by_request(&self) -> bool {
+        matches!(self.work, Work::LevelDb(_))
+    }
+
     /// Whether it is measured on that system in that repetition.
     pub(crate) fn concerns(&self, system: &System, repetition: u32) -> bool {
         match (self.place, system) {
@@ -73,11 +80,21 @@ impl Group {
             (place, System::Host) if place != Place::Image => return false,
             _ => {}
         }
+        if let Work::LevelDb(_) = self.work {
+            // On the local disk its own file system is enough.
+            let is_looped = self.place == Place::Image && matches!(system, System::Kernel(_));
+            return *system != System::Raw && !is_looped;
+        }
+        if *system == System::AditRun {
+            return false;
+        }
         match self.work {
             Work::Jobs(..) => true,
             Work::Apart(..) => *system != System::Raw,
             Work::Layers(..) => *system == System::Adit && repetition == 0,
-            Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => *system != System::Raw,
+            Work::DbBench(_) | Work::Ycsb(_) | Work::LevelDb(_) | Work::Sqlite(_) => {
+                *system != System::Raw
+            }
         }
     }
 
@@ -85,14 +102,14 @@ impl Group {
     pub(super) fn memory_bytes(&self, system: &System) -> u64 {
         let beside_bytes = match system {
             System::Kernel(_) | System::Host => BESIDE_CACHE_BYTES,
-            System::Adit | System::Raw => BESIDE_OWN_CACHE_BYTES,
+            System::Adit | System::AditRun | System::Raw => BESIDE_OWN_CACHE_BYTES,
         };
         let more_bytes = match self.work {
             Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => match self.place {
                 Place::Ssd(_) => SSD_BYTES,
                 Place::Device | Place::Loop | Place::Image => 0,
             },
-            Work::DbBench(_) | Work::Ycsb(_) | Work::Sqlite(_) => ENGINE_BYTES,
+            Work::DbBench(_) | Work::Ycsb(_) | Work::LevelDb(_) | Work::Sqlite(_) => ENGINE_BYTES,
         };
         self.cache_bytes + beside_bytes + more_bytes
     }
@@ -198,6 +215,7 @@ impl Suite {
         groups.push(db_bench(&amounts));
         groups.push(ycsb(&amounts));
         groups.push(ycsb_synced(&amounts));
+        groups.extend(leveldb());
         groups.push(sqlite(&amounts));
         groups
     }
@@ -542,6 +560,78 @@ fn ycsb_arguments(workloads: &str, records: u64, operations: u64) -> Vec<String>
         format!("--operations={operations}"),
         "--threads=2".to_owned(),
         "--cache_size=8388608".to_owned(),
+    ]
+}
+
+/// One database and ten, and YCSB, on the device and on the local disk. The same in each suite: ten
+/// minutes for three repetitions, and space for the image file.
+fn leveldb() -> Vec<Group> {
+    const KEYS: u64 = 200_000;
+    const KEYS_OF_TEN: u64 = 30_000;
+    const SMALL_RECORDS: u64 = 300_000;
+    const LARGE_RECORDS: u64 = 90_000;
+    const CACHE_BYTES: u64 = 512 * MIB;
+    const TERMS: &str = "LevelDB's default options (a write buffer of 4 MiB, a block cache of 8 MiB, snappy), keys of 16 bytes, values that halve \
+                         when compressed. adit: through the plugin's Env; adit run and the others: LevelDB's own Env, which maps tables.";
+    let group = |id, title, place, arguments: &[String]| Group {
+        id,
+        title,
+        terms: TERMS,
+        cache_bytes: CACHE_BYTES,
+        place,
+        work: Work::LevelDb([arguments, &["--json=1".to_owned()]].concat()),
+    };
+    let one = [format!("--keys={KEYS}")];
+    let ten = [format!("--keys={KEYS_OF_TEN}"), "--instances=10".to_owned()];
+    let ycsb = |value_size: u64, records: u64| {
+        let jobs = "--jobs=ycsb-load,ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f";
+        [
+            jobs.to_owned(),
+            format!("--keys={records}"),
+            format!("--value_size={value_size}"),
+        ]
+    };
+    let small = ycsb(100, SMALL_RECORDS);
+    let large = ycsb(1000, LARGE_RECORDS);
+    vec![
+        group("leveldb-one", "LevelDB, one database", Place::Device, &one),
+        group("leveldb-ten", "LevelDB, ten databases", Place::Device, &ten),
+        group(
+            "leveldb-ycsb",
+            "LevelDB, YCSB, values of 100 bytes",
+            Place::Device,
+            &small,
+        ),
+        group(
+            "leveldb-ycsb1k",
+            "LevelDB, YCSB, values of 1000 bytes",
+            Place::Device,
+            &large,
+        ),
+        group(
+            "leveldb-disk-one",
+            "LevelDB, one database, on the local disk",
+            Place::Image,
+            &one,
+        ),
+        group(
+            "leveldb-disk-ten",
+            "LevelDB, ten databases, on the local disk",
+            Place::Image,
+            &ten,
+        ),
+        group(
+            "leveldb-disk-ycsb",
+            "LevelDB, YCSB, values of 100 bytes, on the local disk",
+            Place::Image,
+            &small,
+        ),
+        group(
+            "leveldb-disk-ycsb1k",
+            "LevelDB, YCSB, values of 1000 bytes, on the local disk",
+            Place::Image,
+            &large,
+        ),
     ]
 }
 

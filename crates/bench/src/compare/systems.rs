@@ -8,6 +8,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::measurement::errors::while_doing;
+use crate::measurement::medians::{ADIT, ADIT_RUN, RAW};
 use crate::target::adit::io_error;
 
 /// Who gets the device.
@@ -16,6 +17,8 @@ use crate::target::adit::io_error;
 pub enum System {
     /// A volume of Adit on the device, in the process.
     Adit,
+    /// The same with the program as it is, under `adit run`.
+    AditRun,
     /// A file system of the kernel, by the name that `mkfs.NAME` and `mount -t NAME` know.
     Kernel(String),
     /// Files in a folder of the local disk, beside the image of the others.
@@ -64,17 +67,18 @@ impl System {
     /// Its name in tables.
     pub fn name(&self) -> &str {
         match self {
-            System::Adit => "adit",
+            System::Adit => ADIT,
+            System::AditRun => ADIT_RUN,
             System::Kernel(name) => name,
             System::Host => "host",
-            System::Raw => "raw",
+            System::Raw => RAW,
         }
     }
 
     /// Makes it on an empty device.
     pub(crate) fn make(&self, device: &Path) -> io::Result<()> {
         match self {
-            System::Adit => {
+            System::Adit | System::AditRun => {
                 let address = utf8(device)?;
                 adit::Volume::mkfs(address, adit::MkfsOptions::new().force(true)).map_err(io_error)
             }
@@ -88,6 +92,10 @@ impl System {
         let device_name = device.display();
         match self {
             System::Adit => vec![format!("adit mkfs {device_name} --force")],
+            System::AditRun => vec![
+                format!("adit mkfs {device_name} --force"),
+                format!("adit run {device_name} -- PROGRAM"),
+            ],
             System::Kernel(name) => {
                 vec![
                     shell_words(&mkfs(name, device)),
@@ -109,7 +117,7 @@ impl System {
                 .map(str::to_owned)
         };
         match self {
-            System::Adit => env!("CARGO_PKG_VERSION").to_owned(),
+            System::Adit | System::AditRun => env!("CARGO_PKG_VERSION").to_owned(),
             System::Kernel(name) => said(&format!("mkfs.{name}")).unwrap_or_default(),
             System::Host | System::Raw => String::new(),
         }

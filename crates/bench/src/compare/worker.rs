@@ -54,7 +54,7 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
         job.check().map_err(wrong)?;
     }
     match assignment.system {
-        System::Kernel(_) | System::Host | System::Raw if assignment.layers => {
+        System::AditRun | System::Kernel(_) | System::Host | System::Raw if assignment.layers => {
             let what = "only of Adit is it known in which layer its time goes";
             Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
@@ -72,6 +72,7 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
             closed?;
             Ok(rows)
         }
+        System::AditRun => Err(io::Error::other("`adit run` measures programs only")),
         System::Kernel(_) | System::Host => {
             run_all(&KernelTarget::new(assignment.place.as_ref())?, assignment)
         }

@@ -9,9 +9,11 @@ use serde::Serialize;
 
 use super::row::{Measurement, threads_in_title};
 
-/// The label of the floor and of Adit; every other label is a kernel's file system.
+/// The labels of the floor, of Adit, and of programs under `adit run`; every other label is a
+/// kernel's file system.
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ADIT: &str = "adit";
+pub(crate) const ADIT_RUN: &str = "adit run";
 
 /// One kind of operation.
 #[derive(Clone, Debug, Serialize)]
@@ -74,7 +76,8 @@ impl Row {
 
     /// Adit's rate by that of the fastest of the kernel's file systems.
     pub fn to_kernel(&self) -> Option<f64> {
-        let kernels = self.adit_to.iter().filter(|(system, _)| *system != RAW);
+        let kernels = self.adit_to.iter();
+        let kernels = kernels.filter(|(system, _)| *system != RAW && *system != ADIT_RUN);
         kernels.map(|(_, &ratio)| ratio).min_by(f64::total_cmp)
     }
 
@@ -248,12 +251,14 @@ mod tests {
 
     #[test]
     fn ratios_are_of_rates_and_the_better_kernel_counts() {
-        let mut rows = Rows::new(["ext4", "xfs", "adit", "raw"].map(str::to_owned));
+        let systems = ["ext4", "xfs", "adit", "raw", "adit run"];
+        let mut rows = Rows::new(systems.map(str::to_owned));
         for (system, rates) in [
             [100, 300, 200],
             [50, 50, 50],
             [1000, 1200, 1000],
             [2000, 2000, 2000],
+            [900, 900, 900],
         ]
         .iter()
         .enumerate()

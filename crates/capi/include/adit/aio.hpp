@@ -11,23 +11,24 @@
  *   io_cancel     cancels nothing: -EINPROGRESS for a request in flight, whose event comes from
  *                 io_getevents as ever; -EINVAL for any other.
  *   io_destroy    waits for the requests in flight; their events are lost.
- *   io_getevents  polls (adit.hpp says how), which also lets the volume make progress. It sleeps
- *                 without polling while nothing is in flight.
+ *   io_getevents  drives the volume itself while it waits.
  *
  * Threads: any number may submit and fetch at the same time; io_destroy only when no other call on
  * the context is running. An iocb may be reused or freed as soon as io_submit has returned; events
  * give its address back. The data's memory is the operation's until its event was fetched.
  *
- * Invariant: each request is in exactly one place: running_ (its future may be done), or an event
- * that a caller has. Everything in io_context is under mutex_.
+ * Invariant: a request has a place from its submission until its event was fetched; the place is
+ * the user data of its completion in queue_. places_ and free_ are under mutex_.
  */
 #ifndef ADIT_AIO_HPP
 #define ADIT_AIO_HPP
 
 #include "api.hpp"
+#include "queue.hpp"
 
-#include <condition_variable>
+#include <algorithm>
 #include <ctime>
+#include <memory>
 #include <new>
 
 namespace adit {
@@ -44,7 +45,6 @@ enum io_iocb_cmd : short {
 struct iocb {
     void *data = nullptr; /* the caller's; comes back in the event */
     short aio_lio_opcode = IO_CMD_PREAD;
-    bool polling = false; /* as in ApiBase; for the waits of io_destroy */
     int aio_fildes = -1;  /* a descriptor of the context's ApiBase */
     void *buf = nullptr;
     std::size_t nbytes = 0;
@@ -60,9 +60,22 @@ struct io_event {
 
 class io_context {
 public:
-    io_context(ApiBase &api, std::size_t events_max) : api_(api), events_max_(events_max)
+    io_context(ApiBase &api, std::size_t events_max) : api_(api), places_(events_max)
     {
-        running_.reserve(events_max);
+        free_.reserve(events_max);
+        for (Place &place : places_)
+            free_.push_back(&place);
+    }
+
+    int begin()
+    {
+        adit_queue_options options = ADIT_QUEUE_OPTIONS_INIT;
+        options.entries_max = static_cast<std::uint32_t>(places_.size());
+        Result<Queue> queue = api_.volume().queue(options);
+        if (!queue)
+            return -queue.error_number();
+        queue_ = std::move(queue).value();
+        return 0;
     }
 
     int submit(iocb &request)
@@ -70,116 +83,115 @@ public:
         const File *file = api_.file(request.aio_fildes);
         if (file == nullptr)
             return -EBADF;
-        const bool has_offset =
-            request.aio_lio_opcode == IO_CMD_PREAD || request.aio_lio_opcode == IO_CMD_PWRITE;
-        if (has_offset && request.offset < 0)
-            return -EINVAL;
-        const auto offset = static_cast<std::uint64_t>(request.offset);
-        const std::lock_guard<std::mutex> guard(mutex_);
-        if (running_.size() == events_max_)
-            return -EAGAIN;
-        FutureBase future;
+        adit_request submitted{};
         switch (request.aio_lio_opcode) {
-        case IO_CMD_PREAD:
-            future = file->pread_async(request.buf, request.nbytes, offset, request.polling);
-            break;
-        case IO_CMD_PWRITE:
-            future = file->pwrite_async(request.buf, request.nbytes, offset, request.polling);
-            break;
-        case IO_CMD_FSYNC: future = file->fsync_async(request.polling); break;
-        case IO_CMD_FDSYNC: future = file->fdatasync_async(request.polling); break;
+        case IO_CMD_PREAD: submitted.operation = ADIT_OP_READ; break;
+        case IO_CMD_PWRITE: submitted.operation = ADIT_OP_WRITE; break;
+        case IO_CMD_FSYNC: submitted.operation = ADIT_OP_FSYNC; break;
+        case IO_CMD_FDSYNC: submitted.operation = ADIT_OP_FDATASYNC; break;
         default: return -EINVAL;
         }
-        running_.push_back(Running{&request, request.data, std::move(future)});
-        submitted_.notify_all(); /* each that sleeps may miss a request otherwise */
-        return 0;
+        if (submitted.operation == ADIT_OP_READ || submitted.operation == ADIT_OP_WRITE) {
+            if (request.offset < 0)
+                return -EINVAL;
+            submitted.data = request.buf;
+            submitted.len = request.nbytes;
+            submitted.offset = static_cast<std::uint64_t>(request.offset);
+        }
+        submitted.file = file->raw();
+        Place *place = nullptr;
+        {
+            const std::lock_guard<std::mutex> guard(mutex_);
+            if (free_.empty())
+                return -EAGAIN;
+            place = free_.back();
+            free_.pop_back();
+            *place = Place{&request, request.data};
+        }
+        submitted.user_data = place;
+        const Result<void> done = queue_.submit(submitted);
+        if (!done)
+            give_back(place);
+        return -done.error_number();
     }
 
     /* Fetches `min` to `max` events; fewer after the deadline. */
     long fetch(long min, long max, io_event *events, const detail::Deadline &deadline)
     {
-        std::unique_lock<std::mutex> lock(mutex_);
+        constexpr long BATCH = 64;
+        adit_completion completions[BATCH];
         long fetched = 0;
-        for (detail::Backoff backoff(false);;) {
-            const long before = fetched;
-            fetched += fetch_done(max - fetched, events + fetched);
-            if (fetched >= min || deadline.has_passed())
-                return fetched;
-            if (fetched > before)
-                backoff.reset();
-            if (running_.empty()) {
-                deadline.wait(submitted_, lock);
-            } else if (backoff.is_sleepy()) {
-                submitted_.wait_for(lock, detail::Backoff::SLEEP);
-            } else {
-                lock.unlock();
-                backoff.pause();
-                lock.lock();
+        while (fetched < max) {
+            const long room = std::min(BATCH, max - fetched);
+            const long wanted = std::min(room, std::max(0L, min - fetched));
+            const std::int64_t got =
+                adit_queue_wait(queue_.raw(), completions, static_cast<std::size_t>(wanted),
+                                static_cast<std::size_t>(room), deadline.left_ns());
+            if (got < 0)
+                return fetched > 0 ? fetched : static_cast<long>(got);
+            for (long at = 0; at < got; ++at) {
+                auto *place = static_cast<Place *>(completions[at].user_data);
+                events[fetched++] = io_event{place->data, place->request,
+                                             static_cast<long>(completions[at].result), 0};
+                give_back(place);
             }
+            if (got < room)
+                break;
         }
+        return fetched;
     }
 
     bool is_in_flight(const iocb *request)
     {
         const std::lock_guard<std::mutex> guard(mutex_);
-        for (const Running &running : running_) {
-            if (running.request == request)
+        for (const Place &place : places_) {
+            if (place.request == request)
                 return true;
         }
         return false;
     }
 
 private:
-    struct Running {
-        iocb *request;
-        void *data;
-        FutureBase future;
+    struct Place {
+        iocb *request = nullptr;
+        void *data = nullptr;
     };
 
-    /* The events of requests that are done, oldest first; the others keep their order. */
-    long fetch_done(long max, io_event *events)
+    void give_back(Place *place)
     {
-        long fetched = 0;
-        std::size_t kept = 0;
-        for (std::size_t at = 0; at < running_.size(); ++at) {
-            Running &running = running_[at];
-            std::int64_t result = 0;
-            if (fetched < max && running.future.poll()) {
-                running.future.sink(&result);
-                events[fetched++] =
-                    io_event{running.data, running.request, static_cast<long>(result), 0};
-            } else if (kept++ != at) {
-                running_[kept - 1] = std::move(running);
-            }
-        }
-        running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(kept), running_.end());
-        return fetched;
+        const std::lock_guard<std::mutex> guard(mutex_);
+        *place = Place();
+        free_.push_back(place);
     }
 
     ApiBase &api_;
-    std::size_t events_max_;
     std::mutex mutex_;
-    std::condition_variable submitted_;
-    std::vector<Running> running_; /* oldest first; never grows beyond events_max_ */
+    std::vector<Place> places_;
+    std::vector<Place *> free_; /* never grows: it has room for all */
+    Queue queue_;               /* first to go: its operations use the places */
 };
 
 using io_context_t = io_context *;
 
-/* -EINVAL unless *context is NULL and maxevents above zero; -ENOMEM. */
+/* -EINVAL unless *context is NULL and maxevents above zero; -ENOMEM; -EBADF in a forked child. */
 inline int io_setup(ApiBase &api, int maxevents, io_context_t *context)
 {
     if (context == nullptr || *context != nullptr || maxevents <= 0)
         return -EINVAL;
+    std::unique_ptr<io_context> made;
 #ifdef __cpp_exceptions
     try {
-        *context = new io_context(api, static_cast<std::size_t>(maxevents));
+        made = std::make_unique<io_context>(api, static_cast<std::size_t>(maxevents));
     } catch (const std::exception &) {
         return -ENOMEM;
     }
 #else
-    *context = new io_context(api, static_cast<std::size_t>(maxevents));
+    made = std::make_unique<io_context>(api, static_cast<std::size_t>(maxevents));
 #endif
-    return 0;
+    const int begun = made->begin();
+    if (begun == 0)
+        *context = made.release();
+    return begun;
 }
 
 inline int io_destroy(io_context_t context)

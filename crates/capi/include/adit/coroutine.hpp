@@ -1,6 +1,6 @@
 /*
- * co_await on futures, in C++20: a Loop runs Tasks in the calling thread, and polls the futures
- * that they await. Without compiler support for coroutines this header is empty.
+ * co_await on futures, in C++20: a Loop runs Tasks in the calling thread, and waits for any of the
+ * futures that they await. Without compiler support for coroutines this header is empty.
  *
  *   adit::Task<void> copy(adit::File &from, adit::File &to) {
  *       char page[4096];
@@ -17,8 +17,8 @@
  * Threads: a loop, its tasks and their futures belong to the thread that runs the loop.
  *
  * Invariant: a suspended coroutine that awaits a future is in exactly one list of its loop:
- * waiting_, or while a round of polls hands out results, ready_. Its node lies in its frame, so
- * awaiting allocates nothing.
+ * waiting_, or while a round hands out results, ready_. Its node lies in its frame, so awaiting
+ * allocates nothing.
  */
 #ifndef ADIT_COROUTINE_HPP
 #define ADIT_COROUTINE_HPP
@@ -194,10 +194,10 @@ private:
     Handle handle_;
 };
 
-/* Runs tasks and polls the futures that they await. */
+/* Runs tasks and waits for the futures that they await. */
 class Loop {
 public:
-    /* polling: spin while nothing is ready, rather than yield and then sleep. */
+    /* polling: spin while nothing is ready, rather than sleep. */
     explicit Loop(bool polling = false) noexcept : polling_(polling) {}
 
     Loop(const Loop &) = delete;
@@ -264,23 +264,30 @@ private:
     void until(Condition holds)
     {
         const Entered entered(*this);
-        for (detail::Backoff backoff(polling_); !holds();) {
-            if (round())
-                backoff.reset();
-            else
-                backoff.pause();
+        for (detail::Spin spin; !holds();) {
+            if (!round())
+                spin.pause();
         }
     }
 
-    /* Polls all, then resumes those whose futures are done. */
+    /* Waits, or with polling_ polls, then resumes those whose futures are done. */
     bool round()
     {
         detail::require(waiting_.after != &waiting_,
                         "a task of this loop awaits something that is not a future of Adit");
-        for (detail::Node *at = waiting_.after; at != &waiting_;) {
+        ops_.clear();
+        for (detail::Node *at = waiting_.after; at != &waiting_; at = at->after)
+            ops_.push_back(static_cast<detail::Waiting *>(at)->future->raw());
+        done_.assign(ops_.size(), 0);
+        const std::int64_t count =
+            adit_op_wait_any(ops_.data(), ops_.size(), done_.data(), polling_ ? 0 : -1);
+        std::size_t number = 0;
+        for (detail::Node *at = waiting_.after; at != &waiting_; ++number) {
             auto *waiting = static_cast<detail::Waiting *>(at);
             at = at->after;
-            if (waiting->future->poll())
+            /* One without an operation is done. After an error of the wait, each gets its own. */
+            const bool looks = count < 0 || done_[number] != 0 || ops_[number] == nullptr;
+            if (looks && waiting->future->poll())
                 waiting->move_to_end_of(ready_);
         }
         const bool any = ready_.after != &ready_;
@@ -296,6 +303,8 @@ private:
     bool polling_;
     detail::Node waiting_;
     detail::Node ready_;
+    std::vector<adit_op *> ops_; /* of a round, and which of them are done */
+    std::vector<std::uint8_t> done_;
     std::vector<Task<void>> tasks_; /* last: their frames hold nodes of the lists */
 };
 

@@ -36,36 +36,19 @@ inline void relax() noexcept
 #endif
 }
 
-/* The pause between two polls that found nothing. With `polling` the thread spins, and offers its
- * processor to others every 256 polls. Else it spins 64 times, yields 256 times, and then sleeps
- * 50 µs each time. */
-class Backoff {
+/* The pause between two polls of a thread that spins. Every 256 polls it offers its processor to
+ * others. */
+class Spin {
 public:
-    explicit Backoff(bool polling) noexcept : polling_(polling) {}
-
-    void reset() noexcept { rounds_ = 0; }
-
-    /* Whether the thread is to sleep now, by sleep() or in its own way. */
-    bool is_sleepy() const noexcept { return !polling_ && rounds_ >= SPINS + YIELDS; }
-
     void pause() noexcept
     {
-        if (is_sleepy()) {
-            std::this_thread::sleep_for(SLEEP);
-        } else if (polling_ ? ++rounds_ % 256 == 0 : ++rounds_ > SPINS) {
+        if (++rounds_ % 256 == 0)
             std::this_thread::yield();
-        } else {
+        else
             relax();
-        }
     }
 
-    static constexpr std::chrono::microseconds SLEEP{50};
-
 private:
-    static constexpr unsigned SPINS = 64;
-    static constexpr unsigned YIELDS = 256;
-
-    bool polling_;
     unsigned rounds_ = 0;
 };
 
@@ -89,14 +72,13 @@ public:
 
     static Deadline never() { return Deadline(std::chrono::duration<double>::max()); }
 
-    /* Waits for a notification, or until then. */
-    template <class Condition, class Lock>
-    void wait(Condition &condition, Lock &lock) const
+    /* The time limit of adit.h from now on: nanoseconds, or -1 for none. */
+    std::int64_t left_ns() const
     {
         if (at_ == Clock::time_point::max())
-            condition.wait(lock);
-        else
-            condition.wait_until(lock, at_);
+            return -1;
+        const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(at_ - Clock::now());
+        return left.count() > 0 ? left.count() : 0;
     }
 
     bool has_passed() const { return at_ != Clock::time_point::max() && Clock::now() >= at_; }
@@ -151,9 +133,9 @@ public:
     void wait() noexcept
     {
         if (polling_) {
-            detail::Backoff backoff(true);
+            detail::Spin spin;
             while (!poll())
-                backoff.pause();
+                spin.pause();
         } else if (!done()) {
             complete(adit_op_wait(op_));
         }
@@ -164,14 +146,20 @@ public:
     bool wait_for(std::chrono::duration<Rep, Period> timeout)
     {
         const detail::Deadline deadline(timeout);
-        detail::Backoff backoff(polling_);
+        detail::Spin spin;
         while (!poll()) {
             if (deadline.has_passed())
                 return false;
-            backoff.pause();
+            if (polling_)
+                spin.pause();
+            else
+                adit_op_wait_any(&op_, 1, nullptr, deadline.left_ns());
         }
         return true;
     }
+
+    /* For adit_op_wait_any; NULL unless the operation is running. */
+    adit_op *raw() const noexcept { return done() ? nullptr : op_; }
 
     /* Waits for the result: bytes, the offset of an append, or 0. May be called again. */
     Result<std::uint64_t> get()
@@ -320,17 +308,29 @@ auto future_at(const Pointer &pointer) noexcept -> decltype(&*pointer)
 template <class Iterator>
 Iterator wait_any_until(Iterator first, Iterator last, const Deadline &deadline)
 {
-    for (Backoff backoff(false);; backoff.pause()) {
-        bool any = false;
-        for (Iterator at = first; at != last; ++at) {
-            FutureBase *future = future_at(*at);
-            if (future == nullptr || !future->valid())
-                continue;
-            any = true;
-            if (future->poll())
-                return at;
+    std::vector<adit_op *> ops;
+    std::vector<Iterator> places;
+    for (Iterator at = first; at != last; ++at) {
+        FutureBase *future = future_at(*at);
+        if (future == nullptr || !future->valid())
+            continue;
+        if (future->done())
+            return at;
+        ops.push_back(future->raw());
+        places.push_back(at);
+    }
+    if (ops.empty())
+        return last;
+    std::vector<std::uint8_t> done(ops.size());
+    for (;;) {
+        const std::int64_t count =
+            adit_op_wait_any(ops.data(), ops.size(), done.data(), deadline.left_ns());
+        for (std::size_t at = 0; at < ops.size(); ++at) {
+            /* After an error of the wait itself, each future gets its own. */
+            if ((count < 0 || done[at] != 0) && future_at(*places[at])->poll())
+                return places[at];
         }
-        if (!any || deadline.has_passed())
+        if (deadline.has_passed())
             return last;
     }
 }

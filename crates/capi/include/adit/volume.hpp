@@ -6,7 +6,11 @@
 #define ADIT_VOLUME_HPP
 
 #include "file.hpp"
+#include "queue.hpp"
 #include "result.hpp"
+
+#include <exception>
+#include <functional>
 
 #include <string>
 #include <vector>
@@ -188,6 +192,55 @@ public:
 
     Result<void> syncfs() const { return nothing(adit_syncfs(raw())); }
 
+    /* Figures of the volume; text() has what isn't a number. */
+    Result<adit_info> info() const
+    {
+        adit_info info = ADIT_INFO_INIT;
+        const int done = adit_volume_info(raw(), &info);
+        if (done < 0)
+            return Fault::of(done);
+        return info;
+    }
+
+    /* which: ADIT_TEXT_... */
+    Result<std::string> text(int which) const
+    {
+        return detail::whole([&](char *text, std::size_t len) {
+            return adit_volume_text(raw(), which, text, len);
+        });
+    }
+
+    Result<void> grow(std::uint64_t size_bytes) const
+    {
+        return nothing(adit_grow(raw(), size_bytes));
+    }
+
+    /* Checks all metadata; with a callback for each finding, if wanted. */
+    Result<adit_check_result> check(const std::function<void(const adit_finding &)> &finding = {},
+                                    adit_health_options options = ADIT_HEALTH_OPTIONS_INIT) const
+    {
+        adit_check_result result = ADIT_CHECK_RESULT_INIT;
+        return examined(adit_check, finding, options, result);
+    }
+
+    /* The same, and reads all data. */
+    Result<adit_scrub_result> scrub(const std::function<void(const adit_finding &)> &finding = {},
+                                    adit_health_options options = ADIT_HEALTH_OPTIONS_INIT) const
+    {
+        adit_scrub_result result = ADIT_SCRUB_RESULT_INIT;
+        return examined(adit_scrub, finding, options, result);
+    }
+
+    /* A queue of completions; keeps the volume open. */
+    Result<Queue> queue(const adit_queue_options &options = ADIT_QUEUE_OPTIONS_INIT) const
+    {
+        adit_queue *queue = nullptr;
+        const int done = adit_queue_create(raw(), &options, &queue);
+        if (done < 0)
+            return Fault::of(done);
+        return Queue(queue, core_);
+    }
+
     /* Memory that is aligned and fit for DMA. */
     Result<Buffer> allocate(std::size_t len) const
     {
@@ -358,6 +411,52 @@ public:
 
 private:
     explicit Volume(detail::CoreReference core) noexcept : core_(std::move(core)) {}
+
+    /* What a callback's finding leaves: an exception must not pass through the library. */
+    struct Told {
+        const std::function<void(const adit_finding &)> *finding;
+#ifdef __cpp_exceptions
+        std::exception_ptr thrown;
+#endif
+
+        static void tell(void *user_data, const adit_finding *finding)
+        {
+            auto *told = static_cast<Told *>(user_data);
+#ifdef __cpp_exceptions
+            try {
+                if (!told->thrown)
+                    (*told->finding)(*finding);
+            } catch (...) {
+                told->thrown = std::current_exception();
+            }
+#else
+            (*told->finding)(*finding);
+#endif
+        }
+    };
+
+    /* With a std::function, the options' own callbacks and user_data are not used. */
+    template <class Examine, class Outcome>
+    Result<Outcome> examined(Examine examine,
+                             const std::function<void(const adit_finding &)> &finding,
+                             adit_health_options options, Outcome result) const
+    {
+        Told told{};
+        told.finding = &finding;
+        if (finding) {
+            options.finding = Told::tell;
+            options.progress = nullptr;
+            options.user_data = &told;
+        }
+        const int done = examine(raw(), &options, &result);
+#ifdef __cpp_exceptions
+        if (told.thrown)
+            std::rethrow_exception(told.thrown);
+#endif
+        if (done < 0)
+            return Fault::of(done);
+        return result;
+    }
 
     static Result<void> nothing(int result) { return detail::to_result<void>(result); }
 

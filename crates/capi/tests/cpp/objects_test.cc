@@ -410,6 +410,54 @@ static void a_forked_child_has_dead_objects(const adit::Volume &volume)
     OK(volume.unlink("/fork"));
 }
 
+static void count_up(void *user_data, std::int64_t result)
+{
+    HOLDS(result >= 0);
+    ++*static_cast<int *>(user_data);
+}
+
+static void a_queue_takes_completions_of_any(const adit::Volume &volume)
+{
+    const adit::File file = volume.open_file("/queued", ADIT_O_RDWR | ADIT_O_CREAT).value();
+    const adit::Queue queue = volume.queue().value();
+    char data[4096] = "queued", back[4096];
+    int called = 0;
+    adit_completion completions[4];
+    OK(queue.submit(adit::Queue::write(file, data, sizeof(data), 0, &called, count_up)));
+    OK(queue.submit(adit::Queue::append(file, data, 6, &called, count_up)));
+    OK(queue.submit(adit::Queue::fsync(file, &called, count_up)));
+    OK(queue.submit(adit::Queue::fdatasync(file, &called, count_up)));
+    HOLDS(queue.run(4, 4).value() == 4 && called == 4);
+    HOLDS(queue.run(1, 4, std::chrono::milliseconds(1)).value() == 0);
+    OK(queue.submit(adit::Queue::read(file, back, sizeof(back), 0, back)));
+    HOLDS(queue.wait(completions, 1, 4).value() == 1);
+    HOLDS(completions[0].user_data == back && completions[0].result == sizeof(back));
+    HOLDS(back[0] == 'q' && queue.pending().value() == 0);
+    OK(queue.post(data, 5));
+    HOLDS(queue.wait(completions, 1, 4, std::chrono::hours(1)).value() == 1);
+    HOLDS(completions[0].user_data == data && completions[0].result == 5);
+    HOLDS(queue.eventfd().value() >= 0);
+    FAILS(EINVAL, adit::Queue().submit(adit::Queue::fsync(file, nullptr)));
+    FAILS(EINVAL, queue.submit(adit::Queue::fsync(adit::File(), nullptr)));
+    OK(volume.unlink("/queued"));
+}
+
+static void a_volume_tells_of_itself(const adit::Volume &volume)
+{
+    const adit_info info = volume.info().value();
+    HOLDS(info.volume_bytes >= info.free_bytes && info.cache_bytes > 0 && info.blobs >= 1);
+    HOLDS(volume.text(ADIT_TEXT_LABEL).value().empty());
+    HOLDS(!volume.text(ADIT_TEXT_ADDRESS).value().empty());
+    FAILS(EINVAL, volume.text(99));
+    FAILS(EINVAL, volume.grow(4096));
+    int told = 0;
+    const auto count = [&](const adit_finding &) { ++told; };
+    HOLDS(volume.check(count).value().findings == 0 && told == 0);
+    const adit_scrub_result scrubbed = volume.scrub(count).value();
+    HOLDS(scrubbed.findings == 0 && told == 0);
+    HOLDS(volume.check().value().directories >= 1);
+}
+
 int main(int argc, char **argv)
 {
     limit_time();
@@ -424,6 +472,8 @@ int main(int argc, char **argv)
         attributes_change(volume);
         locks_exclude(volume);
         blobs_keep_pages(volume);
+        a_queue_takes_completions_of_any(volume);
+        a_volume_tells_of_itself(volume);
         a_forked_child_has_dead_objects(volume);
     }
     if (address.rfind("mem:", 0) != 0) {

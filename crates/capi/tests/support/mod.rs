@@ -74,9 +74,15 @@ pub(crate) fn compiler(cplusplus: bool) -> Command {
 
 /// Compiles one C file to a program on `libadit.so`.
 pub(crate) fn build_c(source: &Path, program: &Path) {
+    build_c_with(source, program, &[]);
+}
+
+/// The same with more options.
+pub(crate) fn build_c_with(source: &Path, program: &Path, options: &[&str]) {
     let shared = library("libadit.so");
     let folder = shared.parent().expect("a library lies in a folder");
     run(compiler(false)
+        .args(options)
         .arg(source)
         .arg("-o")
         .arg(program)

@@ -142,9 +142,46 @@ static void mappings(void) {
 
 static int visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
+static int visited[7], depth_sum, stop_after;
 static int visit(const char *path, const struct stat *stat, int kind, struct FTW *at) {
-    (void)path, (void)stat, (void)kind, (void)at;
+    CHECK(kind >= 0 && kind < 7 && (kind == FTW_SLN || S_ISDIR(stat->st_mode) == (kind == FTW_D || kind == FTW_DP)));
+    CHECK(strchr(path + at->base, '/') == NULL && (at->base == 0 || path[at->base - 1] == '/'));
+    visited[kind]++, depth_sum += at->level;
+    return stop_after && --stop_after == 0 ? 17 : 0;
+}
+static int visit_plainly(const char *path, const struct stat *stat, int kind) {
+    struct FTW at = {strrchr(path, '/') ? strrchr(path, '/') + 1 - path : 0, 0};
+    return visit(path, stat, kind, &at);
+}
+/* In the directory there is what its name says. */
+static int visit_from_within(const char *path, const struct stat *expected, int kind, struct FTW *at) {
+    struct stat stat;
+    CHECK(lstat(path + at->base, &stat) == 0 && stat.st_ino == expected->st_ino && kind != FTW_NS);
     return 0;
+}
+
+static void trees(void) {
+    char before[512], after[512];
+    CHECK(mkdir("walk", 0755) == 0 && mkdir("walk/below", 0755) == 0 && mkdir("walk/below/deep", 0755) == 0);
+    for (int i = 0; i < 5; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "walk/below/%d", i);
+        CHECK(close(open(name, O_CREAT | O_WRONLY, 0600)) == 0);
+    }
+    CHECK(symlink("below", "walk/link") == 0 && symlink("nothing", "walk/dangling") == 0);
+    CHECK(nftw("walk", visit, 4, FTW_PHYS) == 0);
+    CHECK(visited[FTW_D] == 3 && visited[FTW_F] == 5 && visited[FTW_SL] == 2 && depth_sum == 15);
+    memset(visited, 0, sizeof visited);
+    CHECK(nftw("walk", visit, 4, FTW_PHYS | FTW_DEPTH) == 0 && visited[FTW_DP] == 3 && visited[FTW_D] == 0);
+    memset(visited, 0, sizeof visited);
+    CHECK(nftw("walk/", visit, 4, 0) == 0 && visited[FTW_SLN] == 1 && visited[FTW_F] == 5 && visited[FTW_D] == 3);
+    memset(visited, 0, sizeof visited);
+    CHECK(ftw("walk", visit_plainly, 4) == 0 && visited[FTW_NS] == 1 && visited[FTW_F] == 5 && visited[FTW_D] == 3);
+    stop_after = 3;
+    CHECK(nftw("walk", visit, 4, FTW_PHYS) == 17);
+    CHECK(getcwd(before, sizeof before) && nftw("walk", visit_from_within, 4, FTW_PHYS | FTW_CHDIR) == 0);
+    CHECK(getcwd(after, sizeof after) && strcmp(before, after) == 0);
+    FAILS(nftw("missing", visit, 4, 0), ENOENT);
 }
 
 static void directories(const char *root) {
@@ -193,7 +230,6 @@ static void directories(const char *root) {
     FAILS(read(fd, buffer, 1), EISDIR);
     FAILS(unlink("many"), EISDIR);
     FAILS(rmdir("many"), ENOTEMPTY);
-    FAILS(nftw("many", visit, 4, 0), EOPNOTSUPP);
     /* The working directory goes along when its directory is renamed. */
     CHECK(fchdir(fd) == 0 && getcwd(path, sizeof path) != NULL);
     snprintf(buffer, sizeof buffer, "%s/many", root);
@@ -327,6 +363,7 @@ int main(int count, char **arguments) {
     numbers();
     vectors();
     directories(root);
+    trees();
     names();
     locks();
     children();

@@ -1,5 +1,6 @@
 //! Reading and setting the attributes of inodes.
 
+mod shared;
 mod xattrs;
 
 use crate::inode::resolve;
@@ -11,6 +12,8 @@ use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_store::format::Slot;
 use adit_store::{Blob, BlobId};
+
+pub use shared::SharedNames;
 
 /// A change of attributes.
 #[derive(Clone, Copy, Debug)]
@@ -125,11 +128,7 @@ impl Fs {
         self.store
             .view(|view| {
                 let (id, kind) = resolve::existing(view, &self.base, at, follow)?;
-                let kept = matches!(
-                    kind,
-                    FileKind::File | FileKind::Directory | FileKind::Symlink
-                );
-                if wanted.contains(Access::WRITE) && read_only && kept {
+                if wanted.contains(Access::WRITE) && read_only && shared::is_kept(kind) {
                     return Err(Errno::ROFS.into());
                 }
                 Ok(at.caller.check_access(view.slot_ref(id)?, wanted)?)

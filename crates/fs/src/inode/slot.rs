@@ -5,10 +5,10 @@ use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_store::format::Slot;
 use adit_store::pages::{PagesRead, Stop};
-use adit_store::{BlobId, Transaction, View};
+use adit_store::{BlobId, SharedView, Transaction, View};
 use zerocopy::FromZeros;
 
-/// Pages and slots, as both views and transactions give them.
+/// Pages and slots, as views and transactions give them.
 pub(crate) trait Slots: PagesRead {
     /// The slot of an inode; ESTALE when it is gone.
     fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop>;
@@ -17,6 +17,15 @@ pub(crate) trait Slots: PagesRead {
 }
 
 impl Slots for View<'_> {
+    fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop> {
+        self.slot_ref(id)
+    }
+    fn inode_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
+        self.slot_at(address)
+    }
+}
+
+impl Slots for SharedView<'_> {
     fn slot_of(&self, id: BlobId) -> Result<&Slot, Stop> {
         self.slot_ref(id)
     }

@@ -17,6 +17,7 @@ mod lost_superblock;
 mod million;
 mod names;
 mod overlap;
+mod pages;
 mod posix_attributes;
 mod posix_limits;
 mod posix_permissions;

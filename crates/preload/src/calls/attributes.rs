@@ -81,7 +81,7 @@ fn fill(stat: &Stat, buffer: *mut StatC) {
 }
 
 fn attributes(at: At<'_>, follow: Follow) -> Answer<Stat> {
-    volume()?.run(|fs| fs.stat(at, follow)).map_err(errno)
+    volume()?.stat_at(at, follow).map_err(errno)
 }
 
 fn attributes_open(open: &Open) -> Answer<Stat> {
@@ -298,9 +298,7 @@ unsafe extern "C" fn fchownat(
 fn rights(spot: &Spot, mode: c_int, follow: Follow) -> Answer<()> {
     let wanted = Access::from_bits(mode as u32).ok_or(Errno::INVAL)?;
     let volume = volume()?;
-    volume
-        .run(|fs| fs.access(spot.at(), follow, wanted))
-        .map_err(errno)
+    volume.access_at(spot.at(), follow, wanted).map_err(errno)
 }
 
 unsafe fn may(spot: &Spot, mode: c_int) -> Answer<()> {

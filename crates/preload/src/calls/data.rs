@@ -9,8 +9,8 @@ use std::io::{IoSlice, IoSliceMut};
 
 use super::{maps, of_descriptor};
 
-/// A write within a page is atomic in any case.
-const PAGE_BYTES: u64 = 4096;
+/// What every device writes as a whole.
+const SECTOR_BYTES: usize = 512;
 
 of_descriptor! {
     read | __read: (buffer: *mut c_void, len: size_t) -> ssize_t = read_next;
@@ -36,9 +36,9 @@ of_descriptor! {
 }
 
 /// As the kernel: no call moves more.
-const LEN_MAX: usize = 0x7fff_f000;
+pub(crate) const LEN_MAX: usize = 0x7fff_f000;
 
-unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
+pub(crate) unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
     }
@@ -125,7 +125,7 @@ unsafe fn read_at_checked(
     unsafe { read_at(open, buffer, len, at) }
 }
 
-unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
+pub(crate) unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
     const PIECES_MAX: usize = 1024;
     let count = usize::try_from(count)
         .ok()
@@ -183,7 +183,12 @@ unsafe fn read_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer
     Ok(read)
 }
 
-unsafe fn read_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: off_t) -> Answer {
+pub(crate) unsafe fn read_pieces_at(
+    open: &Open,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+) -> Answer {
     // SAFETY: as for this function.
     unsafe { read_vector(open, vector, count, offset(at)?) }
 }
@@ -221,7 +226,7 @@ pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> A
         let mut at = offset;
         if open.flags() & libc::O_APPEND != 0 {
             at = open.file.append(data).map_err(errno)?;
-        } else if atomic || (crosses_pages(offset, data.len()) && is_promised_atomic(data.len())) {
+        } else if atomic || is_whole_by_promise(offset, data.len()) {
             open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
         } else {
             open.file.write_at(data, offset).map_err(errno)?;
@@ -230,14 +235,20 @@ pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> A
     })
 }
 
-fn crosses_pages(offset: u64, len: usize) -> bool {
-    let last = offset.saturating_add(len as u64).saturating_sub(1);
-    len > 0 && offset / PAGE_BYTES != last / PAGE_BYTES
+/// Did `adit run --atomic-writes` promise it for this write? The pages of databases have a power of
+/// two of bytes, and begin at a multiple of it: so the kernel's RWF_ATOMIC wants it, too. Other
+/// writes (of a redo log, say) stay cheap. A sector is whole in any case.
+fn is_promised_atomic(offset: u64, len: usize) -> bool {
+    let Some(settings) = settings().filter(|settings| settings.atomic_bytes > 0) else {
+        return false;
+    };
+    let is_page = len.is_power_of_two() && offset.is_multiple_of(len as u64);
+    is_page && (SECTOR_BYTES + 1..=settings.atomic_bytes).contains(&len)
 }
 
-/// Did `adit run --atomic-writes` promise it for writes of this size?
-fn is_promised_atomic(len: usize) -> bool {
-    settings().is_some_and(|settings| len <= settings.atomic_bytes)
+/// Was it promised that this write is whole or not at all, and isn't it by itself?
+pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
+    is_promised_atomic(offset, len)
 }
 
 /// Writes at the position and moves it; `write` gets the position and returns the count.
@@ -284,7 +295,8 @@ unsafe fn write_vector(
     let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
     let appends = open.flags() & libc::O_APPEND != 0 || flags & libc::RWF_APPEND != 0;
-    if !appends && (flags & RWF_ATOMIC != 0 || is_promised_atomic(len)) {
+    let is_atomic = flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len);
+    if !appends && is_atomic {
         let whole: Vec<u8> = slices
             .iter()
             .flat_map(|slice| slice.iter().copied())
@@ -295,19 +307,14 @@ unsafe fn write_vector(
         let mut at = offset;
         match appends {
             true => at = open.file.append_vectored(&slices).map_err(errno)?,
-            false => {
-                _ = open
-                    .file
-                    .write_vectored_at(&slices, offset)
-                    .map_err(errno)?
-            }
+            false => (open.file.write_vectored_at(&slices, offset)).map_err(errno)?,
         }
         Ok((len as i64, maps::Change::Pieces(&slices, at)))
     })
 }
 
 /// All of it or nothing survives a crash.
-const RWF_ATOMIC: c_int = 0x40;
+pub(crate) const RWF_ATOMIC: c_int = 0x40;
 
 unsafe fn write_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer {
     // SAFETY: as for this function.
@@ -321,7 +328,7 @@ unsafe fn write_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: o
     unsafe { write_vector(open, vector, count, offset(at)?, 0) }
 }
 
-unsafe fn write_pieces_flagged(
+pub(crate) unsafe fn write_pieces_flagged(
     open: &Open,
     vector: *const iovec,
     count: c_int,
@@ -386,12 +393,12 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
     Ok(to)
 }
 
-unsafe fn sync_all(open: &Open) -> Answer<()> {
+pub(crate) unsafe fn sync_all(open: &Open) -> Answer<()> {
     maps::flush(open.id())?;
     open.file.sync_all().map_err(errno)
 }
 
-unsafe fn sync_data(open: &Open) -> Answer<()> {
+pub(crate) unsafe fn sync_data(open: &Open) -> Answer<()> {
     maps::flush(open.id())?;
     open.file.sync_data().map_err(errno)
 }

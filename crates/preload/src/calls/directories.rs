@@ -1,8 +1,8 @@
-//! Directory streams, scandir, getdents64; and the functions that walk over trees (glob, ftw).
+//! Directory streams, scandir, getdents64; glob, fts.
 //!
 //! A `DIR` of ours is a box of our own; a table tells it from the C library's.
 
-use crate::answer::{Answer, pointer, set_errno};
+use crate::answer::{Answer, pointer};
 use crate::descriptors::{self, Listing, Open};
 use crate::path::{self, Place};
 use crate::real::real;
@@ -59,7 +59,7 @@ fn opened(fd: c_int, open: Arc<Open>) -> *mut DIR {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
+pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         Place::Volume(spot) => {
@@ -88,7 +88,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
+pub(crate) unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let Some(known) = (unsafe { ours(stream) }) else {
         return real!(closedir(stream => *mut DIR) -> c_int);
@@ -183,7 +183,7 @@ unsafe fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
 macro_rules! readdir {
     ($($name:ident $with_room:ident)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(stream: *mut DIR) -> *mut dirent64 {
+        pub(crate) unsafe extern "C" fn $name(stream: *mut DIR) -> *mut dirent64 {
             // SAFETY: the program vouches for its arguments, as to the C library.
             let Some(known) = (unsafe { ours(stream) }) else {
                 return real!($name(stream => *mut DIR) -> *mut dirent64);
@@ -470,36 +470,9 @@ macro_rules! glob {
 }
 glob!(glob glob64);
 
-// ------------------------------------------------------------------------ ftw
+// ------------------------------------------------------------------------ fts
 
-/// Functions that walk over a tree inside the C library, where nothing comes here.
-macro_rules! refused {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $failed:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(path: *const c_char $(, $argument: $type)*) -> $result {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { path::find(libc::AT_FDCWD, path) } {
-                Place::Volume(_) => {
-                    crate::message::say_once!(
-                        "{} in a volume is not supported: ENOTSUP", stringify!($name)
-                    );
-                    set_errno(Errno::OPNOTSUPP);
-                    $failed
-                }
-                Place::Host(host) => real!($name(
-                    host.pointer(path) => *const c_char $(, $argument => $type)*
-                ) -> $result),
-            }
-        }
-    )*};
-}
-refused! {
-    ftw(visit: *const c_void, descriptors: c_int) -> c_int = -1;
-    ftw64(visit: *const c_void, descriptors: c_int) -> c_int = -1;
-    nftw(visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int = -1;
-    nftw64(visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int = -1;
-}
-
+/// It walks over a tree inside the C library, where nothing comes here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fts_open(
     paths: *const *const c_char,

@@ -23,10 +23,12 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: u64 = 4096;
+/// Pages that are copied at once when a file is mapped.
+const FILL_PAGES: u64 = 64;
 
 /// The memory behind the shared mappings of a file.
 struct Scratch {
@@ -51,8 +53,29 @@ struct Maps {
 }
 
 static MAPS: Mutex<Option<Maps>> = Mutex::new(None);
-/// Files with a scratch. While there are none, nobody takes the lock.
+/// Files with a scratch.
 static SCRATCHES: AtomicUsize = AtomicUsize::new(0);
+
+const SHELVES: usize = 4096;
+/// The same files, by their number: whoever uses a file on an empty shelf takes no lock. (LevelDB
+/// maps up to 1000 tables, and writes its log meanwhile.)
+static SHELF: [AtomicU32; SHELVES] = [const { AtomicU32::new(0) }; SHELVES];
+
+fn shelf(file: BlobId) -> &'static AtomicU32 {
+    let hash = file.slot.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    &SHELF[(hash >> 52) as usize]
+}
+
+/// Says that there is a scratch of the file, or will be.
+fn announce(file: BlobId) {
+    shelf(file).fetch_add(1, Ordering::SeqCst);
+    SCRATCHES.fetch_add(1, Ordering::SeqCst);
+}
+
+fn withdraw(file: BlobId) {
+    shelf(file).fetch_sub(1, Ordering::AcqRel);
+    SCRATCHES.fetch_sub(1, Ordering::AcqRel);
+}
 
 /// Begin and end of each mapping. Its lock is never held while memory is taken or the volume is used:
 /// the allocator of any thread may unmap memory, also while another thread has the other lock.
@@ -90,6 +113,12 @@ fn are_there_any() -> bool {
     SCRATCHES.load(Ordering::Acquire) > 0
 }
 
+/// May the file have a scratch?
+#[inline]
+fn may_have(file: BlobId) -> bool {
+    shelf(file).load(Ordering::SeqCst) > 0
+}
+
 fn io(error: std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
@@ -118,35 +147,46 @@ impl Scratch {
         if self.memory.metadata().map_err(io)?.len() < end {
             self.memory.set_len(end).map_err(io)?;
         }
-        for page in offset / PAGE..end / PAGE {
+        let mut buffer = Vec::new();
+        let mut page = offset / PAGE;
+        while page < end / PAGE {
             if self.pages.contains(&page) {
+                page += 1;
                 continue;
             }
-            let content = self.of_file(page)?;
+            let limit = (page + FILL_PAGES).min(end / PAGE);
+            let next = self.pages.range(page..limit).next();
+            let limit = next.copied().unwrap_or(limit);
+            buffer.resize(((limit - page) * PAGE) as usize, 0);
+            let count = self.read_file(&mut buffer, page * PAGE)?;
+            // Memory that was not written reads as zeroes, as the file does behind its end.
             self.memory
-                .write_all_at(&content, page * PAGE)
+                .write_all_at(&buffer[..count], page * PAGE)
                 .map_err(io)?;
-            self.pages.insert(page);
+            self.pages.extend(page..limit);
+            page = limit;
         }
         Ok(())
+    }
+
+    /// Reads the file until the buffer is full, or the file ends.
+    fn read_file(&self, buffer: &mut [u8], offset: u64) -> Answer<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            match self.open.file.read_at(&mut buffer[done..], at) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) => return Err(errno(error)),
+            }
+        }
+        Ok(done)
     }
 
     /// A page of the file; zeroes behind its end.
     fn of_file(&self, page: u64) -> Answer<[u8; PAGE as usize]> {
         let mut content = [0; PAGE as usize];
-        let mut done = 0;
-        while done < content.len() {
-            let at = page * PAGE + done as u64;
-            match self
-                .open
-                .file
-                .read_at(&mut content[done..], at)
-                .map_err(errno)?
-            {
-                0 => break,
-                count => done += count,
-            }
-        }
+        self.read_file(&mut content, page * PAGE)?;
         Ok(content)
     }
 
@@ -211,16 +251,16 @@ pub(crate) enum Change<'c> {
 /// Changes the content of a file, and of its mappings likewise. `make` changes the file, and says
 /// what became of it.
 ///
-/// Without a scratch there is no lock, only a count: [`share`] says that there will be a scratch,
-/// and waits until whoever didn't see that is done. (Both sides write their word before they read
-/// the other's, so one of them sees the other.)
+/// On an empty shelf there is no lock, only a count: [`share`] announces the scratch, and waits until
+/// all that didn't see it are done. (Both sides write their word before they read the other's, so one
+/// of them sees the other.)
 #[inline]
 pub(crate) fn change<'c, T>(
     open: &Open,
     make: impl FnOnce() -> Answer<(T, Change<'c>)>,
 ) -> Answer<T> {
     open.changes.fetch_add(1, Ordering::SeqCst);
-    if SCRATCHES.load(Ordering::SeqCst) == 0 {
+    if !may_have(open.id()) {
         let made = make();
         open.changes.fetch_sub(1, Ordering::Release);
         return made.map(|(result, _)| result);
@@ -251,24 +291,21 @@ fn await_changes(file: BlobId) {
             continue;
         };
         while open.id() == file && open.changes.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
+            crate::aio::progress();
         }
     }
 }
 
-/// Is some of it mapped, shared with the file?
+/// Is some of it mapped, shared with the file, or about to be?
 #[inline]
 pub(crate) fn is_mapped(file: BlobId) -> bool {
-    are_there_any()
-        && lock()
-            .as_ref()
-            .is_some_and(|maps| maps.scratches.contains_key(&file))
+    may_have(file)
 }
 
 /// After a read of the file: what mappings have is newer.
 #[inline]
 pub(crate) fn overlay(file: BlobId, memory: &mut [u8], offset: u64) -> Answer<()> {
-    if !are_there_any() {
+    if !may_have(file) {
         return Ok(());
     }
     let maps = lock();
@@ -284,7 +321,7 @@ pub(crate) fn overlay(file: BlobId, memory: &mut [u8], offset: u64) -> Answer<()
 
 /// Before a sync of the file: what was written through mappings belongs to it.
 pub(crate) fn flush(file: BlobId) -> Answer<()> {
-    if !are_there_any() {
+    if !may_have(file) {
         return Ok(());
     }
     let maps = lock();
@@ -303,7 +340,7 @@ pub(crate) fn flush_all() {
             ));
         }
     }
-    SCRATCHES.store(0, Ordering::Release);
+    maps.scratches.keys().copied().for_each(withdraw);
 }
 
 // ------------------------------------------------------------------------ the calls
@@ -362,11 +399,11 @@ fn share(
     flags: c_int,
     offset: u64,
 ) -> Answer<*mut c_void> {
-    SCRATCHES.fetch_add(1, Ordering::SeqCst);
-    await_changes(open.id());
+    let file = open.id();
+    announce(file);
+    await_changes(file);
     let mut maps = lock();
     let maps = maps.get_or_insert_default();
-    let file = open.id();
     let is_new = !maps.scratches.contains_key(&file);
     let mapped = (|| {
         if is_new {
@@ -402,7 +439,7 @@ fn share(
         maps.scratches.remove(&file);
     }
     if !is_new || mapped.is_err() {
-        SCRATCHES.fetch_sub(1, Ordering::AcqRel);
+        withdraw(file);
     }
     mapped
 }
@@ -517,6 +554,7 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
     let Maps {
         mappings,
         scratches,
+        ..
     } = maps;
     mappings.retain(|mapping| {
         if mapping.len > 0 {
@@ -529,7 +567,7 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
         });
         if left == Some(0) {
             scratches.remove(&mapping.file);
-            SCRATCHES.fetch_sub(1, Ordering::AcqRel);
+            withdraw(mapping.file);
         }
         false
     });

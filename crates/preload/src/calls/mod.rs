@@ -6,8 +6,9 @@
 //! (of old programs).
 
 mod attributes;
+mod children;
 mod copies;
-mod data;
+pub(crate) mod data;
 mod directories;
 mod locks;
 mod maps;
@@ -16,10 +17,11 @@ mod numbers;
 mod open;
 mod space;
 mod streams;
+mod trees;
 mod working;
 mod xattrs;
 
-pub(crate) use maps::flush_all as flush_mappings;
+pub(crate) use maps::{flush_all as flush_mappings, is_mapped};
 pub(crate) use numbers::at_start;
 pub(crate) use streams::flush_all as flush_streams;
 

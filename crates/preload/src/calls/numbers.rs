@@ -137,6 +137,11 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         set_errno(Errno::BUSY);
         return -1;
     }
+    // SAFETY: no preconditions.
+    let is_open = unsafe { libc::fcntl(old, libc::F_GETFD) } >= 0;
+    if is_open && is_ours() && descriptors::get(old).is_some() {
+        super::streams::redirect_standard(new);
+    }
     let before = descriptors::get(new).map(|open| open.clone());
     let Some(before) = before.filter(|_| is_ours()) else {
         return duplicated(old, duplicate);

@@ -63,7 +63,7 @@ fn fill_posix(space: &StatFs, buffer: *mut StatVfsC) {
 /// The place must exist.
 fn check(spot: &Spot) -> Answer<()> {
     let volume = volume()?;
-    let found = volume.run(|fs| fs.stat(spot.at(), adit_fs::Follow::Yes));
+    let found = volume.stat_at(spot.at(), adit_fs::Follow::Yes);
     found.map(drop).map_err(errno)
 }
 

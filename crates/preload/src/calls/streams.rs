@@ -2,6 +2,10 @@
 //!
 //! The C library makes the stream (`fopencookie`) and keeps its buffer; its reads and writes come
 //! here. A table knows which number a stream has, since the C library's own `fileno` doesn't.
+//!
+//! `stdin`, `stdout` and `stderr` are the C library's own until a file of the volume gets number 0, 1
+//! or 2 (`echo text > /adit/file` in bash; `sort -o`). From then on the variable names a stream of
+//! ours, over whatever has that number.
 
 use crate::answer::{Answer, pointer, set_errno};
 use crate::descriptors;
@@ -11,7 +15,7 @@ use crate::real::{real, text};
 use adit::Errno;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 /// Behind a stream.
@@ -33,6 +37,9 @@ struct Functions {
 }
 
 unsafe extern "C" {
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
     fn __fpending(stream: *mut FILE) -> size_t;
     fn ftrylockfile(stream: *mut FILE) -> c_int;
     fn funlockfile(stream: *mut FILE);
@@ -106,6 +113,44 @@ fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     numbers.get_or_insert_default().insert(stream as usize, fd);
     COUNT.fetch_add(1, Ordering::Release);
     Ok(stream)
+}
+
+/// The number gets a file of the volume: is it that of a standard stream, the stream reads or writes
+/// that file from now on. What the stream holds goes where it would have gone.
+pub(crate) fn redirect_standard(fd: c_int) {
+    static IS_OURS: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+    let number = usize::try_from(fd).ok();
+    let Some(is_ours) = number.and_then(|number| IS_OURS.get(number)) else {
+        return;
+    };
+    // SAFETY: the C library's variables; a program that redirects a stream doesn't use it meanwhile.
+    unsafe {
+        let (variable, mode) = match fd {
+            0 => (&raw mut stdin, c"r"),
+            1 => (&raw mut stdout, c"w"),
+            _ => (&raw mut stderr, c"w"),
+        };
+        if fd > 0 {
+            libc::fflush(*variable);
+        }
+        if is_ours.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match opened(fd, mode.as_ptr()) {
+            Ok(stream) => {
+                // It may come back to the terminal that it had.
+                let buffer = match fd {
+                    1 if libc::isatty(1) == 0 => libc::_IOFBF,
+                    1 => libc::_IOLBF,
+                    2 => libc::_IONBF,
+                    _ => libc::_IOFBF,
+                };
+                libc::setvbuf(stream, std::ptr::null_mut(), buffer, libc::BUFSIZ as usize);
+                *variable = stream;
+            }
+            Err(errno) => crate::message::say(format_args!("standard stream {fd}: {errno:?}")),
+        }
+    }
 }
 
 /// At the end of the process: writes what the streams hold. One that another thread is in the middle

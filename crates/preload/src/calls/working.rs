@@ -147,9 +147,7 @@ fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
             let Place::Volume(spot) = (unsafe { path::find(libc::AT_FDCWD, name.as_ptr()) }) else {
                 return Err(Errno::XDEV);
             };
-            let found = volume()?
-                .run(|fs| fs.stat(spot.at(), Follow::No))
-                .map_err(errno)?;
+            let found = volume()?.stat_at(spot.at(), Follow::No).map_err(errno)?;
             if found.kind != FileKind::Symlink {
                 if found.kind != FileKind::Directory && at + 1 < components.len() {
                     return Err(Errno::NOTDIR);

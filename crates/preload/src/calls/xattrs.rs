@@ -1,9 +1,12 @@
 //! Extended attributes.
+//!
+//! Access control lists are refused as by a file system without them: a volume would only store them,
+//! and a program that has set one (`cp -a`, `sed -i`) believes that the mode is set, too.
 
 use crate::answer::{Answer, errno};
 use crate::descriptors::Open;
 use crate::path::Spot;
-use crate::real::text;
+use crate::real;
 use crate::volume::volume;
 use adit::{Errno, XattrMode};
 use adit_fs::Follow;
@@ -49,6 +52,16 @@ unsafe fn value<'a>(value: *const c_void, len: size_t) -> Answer<&'a [u8]> {
     }
 }
 
+/// The name of an attribute that volumes have.
+unsafe fn text<'a>(name: *const c_char) -> Answer<&'a [u8]> {
+    // SAFETY: as for this function.
+    let name = unsafe { real::text(name) };
+    match name.starts_with(b"system.posix_acl_") {
+        true => Err(Errno::OPNOTSUPP),
+        false => Ok(name),
+    }
+}
+
 fn mode(flags: c_int) -> Answer<XattrMode> {
     match flags {
         0 => Ok(XattrMode::Any),
@@ -69,7 +82,7 @@ macro_rules! on_path {
     ($follow:expr, $get:ident $set:ident $list:ident $remove:ident) => {
         unsafe fn $get(spot: &Spot, name: *const c_char, to: *mut c_void, room: size_t) -> Answer {
             // SAFETY: as for this function.
-            let name = unsafe { text(name) };
+            let name = unsafe { text(name)? };
             let volume = volume()?;
             let value = volume.run(|fs| fs.xattr_get(spot.at(), $follow, name));
             // SAFETY: as for this function.
@@ -84,7 +97,7 @@ macro_rules! on_path {
             flags: c_int,
         ) -> Answer<()> {
             // SAFETY: as for this function.
-            let (name, value) = unsafe { (text(name), value(from, len)?) };
+            let (name, value) = unsafe { (text(name)?, value(from, len)?) };
             let (volume, mode) = (volume()?, mode(flags)?);
             let set = volume.run(|fs| fs.xattr_set(spot.at(), $follow, name, value, mode));
             set.map_err(errno)
@@ -101,7 +114,7 @@ macro_rules! on_path {
 
         unsafe fn $remove(spot: &Spot, name: *const c_char) -> Answer<()> {
             // SAFETY: as for this function.
-            let name = unsafe { text(name) };
+            let name = unsafe { text(name)? };
             let volume = volume()?;
             volume
                 .run(|fs| fs.xattr_remove(spot.at(), $follow, name))
@@ -114,7 +127,7 @@ on_path!(Follow::No, get_itself set_itself list_itself remove_itself);
 
 unsafe fn get_open(open: &Open, name: *const c_char, to: *mut c_void, room: size_t) -> Answer {
     // SAFETY: as for this function.
-    let value = open.file.xattr(unsafe { text(name) }).map_err(errno)?;
+    let value = open.file.xattr(unsafe { text(name)? }).map_err(errno)?;
     // SAFETY: as for this function.
     unsafe { give(&value, to, room) }
 }
@@ -127,7 +140,7 @@ unsafe fn set_open(
     flags: c_int,
 ) -> Answer<()> {
     // SAFETY: as for this function.
-    let (name, value) = unsafe { (text(name), value(from, len)?) };
+    let (name, value) = unsafe { (text(name)?, value(from, len)?) };
     let (volume, mode, file) = (volume()?, mode(flags)?, open.file.descriptor());
     volume
         .run(|fs| fs.fxattr_set(file, name, value, mode))
@@ -142,5 +155,7 @@ unsafe fn list_open(open: &Open, to: *mut c_char, room: size_t) -> Answer {
 
 unsafe fn remove_open(open: &Open, name: *const c_char) -> Answer<()> {
     // SAFETY: as for this function.
-    open.file.remove_xattr(unsafe { text(name) }).map_err(errno)
+    open.file
+        .remove_xattr(unsafe { text(name)? })
+        .map_err(errno)
 }

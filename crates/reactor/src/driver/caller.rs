@@ -1,6 +1,7 @@
 //! An operation's way in: the fast path, the inbox, and the steps that its thread takes without the
 //! lock until the operation is done.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +11,7 @@ use adit_base::Result;
 use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::Ordering;
 
-use super::drive::deliver_executed;
+use super::drive::{BATCH_POLLS_MAX, deliver_executed};
 use super::reentry::AbortOnUnwind;
 use super::{Core, DriverRole, Executed, NextStep, Notify};
 use crate::lock::{Message, lock};
@@ -127,6 +128,47 @@ impl Core {
         // SAFETY: valid until the worker gives up its reference, by the caller's word.
         unsafe { self.inbox.push(operation.as_ptr().cast::<Message>()) };
         self.try_drive(&DriverRole::OneBatch, Notify::Always);
+    }
+
+    /// Submits operations without handles together, and polls them if the lock is free. `comes_back`:
+    /// the thread, or another one, waits for all of them in a blocking call before long.
+    ///
+    /// # Safety
+    /// The operations are new and carry the worker's reference.
+    pub(crate) unsafe fn submit_together(
+        &self,
+        operations: &[NonNull<PooledOperation>],
+        comes_back: bool,
+    ) {
+        let _in = breakdown::enter(Layer::Worker);
+        let holding = self.lock.try_acquire();
+        if holding {
+            // SAFETY: we hold the lock.
+            let reactor = unsafe { self.reactor() };
+            let _driving = Driving::enter(reactor);
+            for operation in operations {
+                // SAFETY: valid until the worker gives up its reference, by the caller's word.
+                reactor.add_ready(unsafe { operation.as_ref() }.task());
+            }
+        } else {
+            for operation in operations {
+                // SAFETY: as above.
+                unsafe { self.inbox.push(operation.as_ptr().cast::<Message>()) };
+            }
+        }
+        if holding || self.lock.acquire_or_notify() {
+            let role = DriverRole::Submitter {
+                comes_back: Cell::new(comes_back),
+                polls_max: BATCH_POLLS_MAX.max(operations.len() as u32),
+            };
+            let mut holding = true;
+            while holding {
+                match self.drive(&role) {
+                    NextStep::Return | NextStep::Park(_) => return,
+                    step => holding = self.perform_unlocked(step, None),
+                }
+            }
+        }
     }
 
     /// Takes a step that isn't final. Says whether the thread has the lock again; if not, the

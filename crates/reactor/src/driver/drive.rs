@@ -15,7 +15,7 @@ use crate::task::Driving;
 
 /// Polls in a batch: a driver leaves after so many when its own operation is done, and delivers
 /// deferred wake-ups after so many when it is not.
-const BATCH_POLLS_MAX: u32 = 32;
+pub(super) const BATCH_POLLS_MAX: u32 = 32;
 /// Polls after which yielded tasks run again, even if other tasks are still ready.
 const YIELDED_TURN_POLLS: u32 = 128;
 
@@ -116,7 +116,7 @@ impl Turn<'_> {
             let done = role.is_done();
             reactor.is_driver_done.set(done);
             let eager = !done && role.drives_until_idle(core);
-            let batch_is_full = polls >= BATCH_POLLS_MAX;
+            let batch_is_full = polls >= role.batch_polls_max();
             let step = if usable && eager && batch_is_full && reactor.has_deferred_wakeups() {
                 Some(NextStep::Yield)
             } else {

@@ -15,6 +15,7 @@ use super::drive::Turn;
 use super::{Core, DriverRole, NextStep, ReentryGuard};
 use crate::futex;
 use crate::node::WAITING;
+use crate::queue::QueueShared;
 
 /// With so many inline requests it pays to wake the keeper to execute some of them.
 const BACKLOG_MIN: usize = 32;
@@ -28,7 +29,7 @@ impl Turn<'_> {
             debug_assert!(
                 arms_keeper
                     || self.reactor.has_successor()
-                    || !(self.reactor.has_work() && self.role.leaves_work_to_keeper()),
+                    || !(self.reactor.has_work() && self.role.leaves_work_to_keeper(self.reactor)),
                 "work that is left has a successor"
             );
             self.hand_over_timers(&mut step);
@@ -68,7 +69,7 @@ impl Turn<'_> {
             reactor.inline_request_count() >= BACKLOG_MIN && !matches!(role, DriverRole::Keeper);
         // While this thread executes, other operations may wait for completions of the device.
         let unattended = step.is_final() || unawaited && matches!(step, NextStep::Execute(..));
-        is_backlogged || unattended && role.leaves_work_to_keeper()
+        is_backlogged || unattended && role.leaves_work_to_keeper(reactor)
     }
 
     /// Finds a watcher for the next timer: this thread, the keeper, or another caller.
@@ -113,6 +114,8 @@ pub(crate) struct DeferredWakeups {
     pub(crate) sleepers: SmallVec<[*const AtomicU32; 8]>,
     /// Tasks of other executors.
     pub(crate) wakers: SmallVec<[Waker; 8]>,
+    /// Queues of completions whose events are to be synced.
+    pub(crate) events: SmallVec<[Arc<QueueShared>; 4]>,
     /// The device's queue has new submissions.
     pub(crate) doorbell: Option<Arc<dyn Doorbell>>,
     /// The keeper was armed while it slept.
@@ -124,6 +127,7 @@ impl DeferredWakeups {
     pub(crate) fn is_empty(&self) -> bool {
         self.sleepers.is_empty()
             && self.wakers.is_empty()
+            && self.events.is_empty()
             && self.doorbell.is_none()
             && !self.wake_keeper
     }
@@ -146,6 +150,9 @@ impl Core {
         }
         if deferred.wake_keeper {
             self.keeper.wake();
+        }
+        for queue in &deferred.events {
+            queue.sync_event();
         }
         drop(waking);
         if !deferred.wakers.is_empty() {

@@ -8,19 +8,20 @@ use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_block::{Device, Doorbell, Request};
 
+use super::drive::BATCH_POLLS_MAX;
 use super::{Core, IO_WAIT_NS, OWN_IO_WAIT_NS};
 use crate::node::{BUSY, Node};
-use crate::pooled::PooledOperation;
 use crate::reactor::Reactor;
 
 /// Which thread drives, and for how long.
 pub(crate) enum DriverRole<'n> {
     /// A blocking call: drives, executes and waits until its operation is done.
     Caller(&'n Node),
-    /// A poll of a handle, by an executor or in a loop of the application: drives while there is
-    /// work, and never blocks.
+    /// A poll of a handle or of a queue, by an executor or in a loop of the application: drives
+    /// while there is work, and never blocks.
     Poller {
-        operation: &'n PooledOperation,
+        /// Whether what is polled for is done.
+        is_done: &'n dyn Fn() -> bool,
         /// The application polls again until the operation is done, so work may be left to that
         /// poll, without the keeper. False from the first notification on: the notifier relies on
         /// this driver.
@@ -28,6 +29,14 @@ pub(crate) enum DriverRole<'n> {
     },
     /// Polls at most `BATCH_POLLS_MAX` ready tasks, then leaves.
     OneBatch,
+    /// As `OneBatch`, after operations whose thread comes back to wait for them (a blocking call):
+    /// what the device's queue does may be left to that call, without the keeper.
+    Submitter {
+        /// False from the first notification on, as for `Poller`.
+        comes_back: Cell<bool>,
+        /// Polls of its batch.
+        polls_max: u32,
+    },
     /// The keeper: drives until no work is left.
     Keeper,
 }
@@ -63,7 +72,15 @@ impl NextStep {
     }
 }
 
-impl DriverRole<'_> {
+impl<'n> DriverRole<'n> {
+    /// A poll until `is_done`. `polls_again`: the thread polls in a loop until then.
+    pub(crate) fn poller(is_done: &'n dyn Fn() -> bool, polls_again: bool) -> DriverRole<'n> {
+        DriverRole::Poller {
+            is_done,
+            polls_again: Cell::new(polls_again),
+        }
+    }
+
     /// The thread has the lock (again): its earlier duties are void.
     pub(super) fn begin(&self, core: &Core, reactor: &Reactor) {
         match self {
@@ -79,8 +96,16 @@ impl DriverRole<'_> {
     pub(super) fn is_done(&self) -> bool {
         match self {
             DriverRole::Caller(node) => node.is_done(),
-            DriverRole::Poller { operation, .. } => operation.is_done(),
-            DriverRole::OneBatch | DriverRole::Keeper => false,
+            DriverRole::Poller { is_done, .. } => is_done(),
+            DriverRole::OneBatch | DriverRole::Submitter { .. } | DriverRole::Keeper => false,
+        }
+    }
+
+    /// Ready tasks that it polls before it leaves.
+    pub(super) fn batch_polls_max(&self) -> u32 {
+        match self {
+            DriverRole::Submitter { polls_max, .. } => *polls_max,
+            _ => BATCH_POLLS_MAX,
         }
     }
 
@@ -88,23 +113,34 @@ impl DriverRole<'_> {
     pub(super) fn drives_until_idle(&self, core: &Core) -> bool {
         match self {
             DriverRole::Caller(_) | DriverRole::Poller { .. } => true,
-            DriverRole::OneBatch => false,
+            DriverRole::OneBatch | DriverRole::Submitter { .. } => false,
             DriverRole::Keeper => !core.keeper.is_stopping(),
         }
     }
 
     /// Another thread notified this driver and relies on it from now on.
     pub(super) fn on_notified(&self) {
-        if let DriverRole::Poller { polls_again, .. } = self {
-            polls_again.set(false);
+        match self {
+            DriverRole::Poller { polls_again, .. } => polls_again.set(false),
+            DriverRole::Submitter { comes_back, .. } => comes_back.set(false),
+            _ => {}
         }
     }
 
     /// Whether the keeper is to do the work that this driver leaves. Not if the driver's next poll
-    /// will do it; after the operation is done there is no next poll.
-    pub(super) fn leaves_work_to_keeper(&self) -> bool {
-        !matches!(self, DriverRole::Poller { operation, polls_again }
-            if polls_again.get() && !operation.is_done())
+    /// will do it (after the operation is done there is no next poll), or the call that a submitter
+    /// comes back with, as long as the device's queue does it.
+    pub(super) fn leaves_work_to_keeper(&self, reactor: &Reactor) -> bool {
+        match self {
+            DriverRole::Poller {
+                is_done,
+                polls_again,
+            } => !polls_again.get() || is_done(),
+            DriverRole::Submitter { comes_back, .. } => {
+                !comes_back.get() || reactor.has_inline_requests()
+            }
+            _ => true,
+        }
     }
 
     /// Whether it may block, for the device or for other drivers.
@@ -149,7 +185,9 @@ impl DriverRole<'_> {
     pub(super) fn step_when_idle(&self) -> NextStep {
         match self {
             DriverRole::Caller(_) | DriverRole::Keeper => NextStep::Park(None),
-            DriverRole::Poller { .. } | DriverRole::OneBatch => NextStep::Return,
+            DriverRole::Poller { .. } | DriverRole::OneBatch | DriverRole::Submitter { .. } => {
+                NextStep::Return
+            }
         }
     }
 }

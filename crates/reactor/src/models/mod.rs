@@ -4,3 +4,4 @@ mod callback;
 mod callers;
 mod handles;
 mod lock;
+mod queue;

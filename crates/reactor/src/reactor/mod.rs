@@ -35,6 +35,7 @@ use crate::io::SlotTable;
 use crate::lock::DriverLock;
 use crate::node::Node;
 use crate::pooled::OperationPool;
+use crate::queue::QueueShared;
 use crate::task::{self, Driving, Polled, Task, TaskId, TaskKind, TaskTable};
 use crate::timer::{Sleep, Timers};
 
@@ -163,7 +164,7 @@ impl Reactor {
             reactor: self,
             // One below the mark for "no deadline" at most.
             deadline_ns: monotonic_ns().saturating_add(duration_ns).min(u64::MAX - 1),
-            armed: false,
+            timer: None,
         }
     }
 
@@ -214,6 +215,11 @@ impl Reactor {
 
     pub(crate) fn wake_after_release(&self, waker: Waker) {
         self.deferred.borrow_mut().wakers.push(waker);
+    }
+
+    /// Has the queue's event synced after the driver has released the lock.
+    pub(crate) fn sync_event_after_release(&self, queue: Arc<QueueShared>) {
+        self.deferred.borrow_mut().events.push(queue);
     }
 
     /// Polls the next ready task; false when there is none.

@@ -181,23 +181,25 @@ impl Reactor {
         any
     }
 
-    /// Whether the queue has a request of this thread's operation, or of the one that it waits for
-    /// in `Handle::wait`.
+    /// Whether the queue has a request of this thread's operation, or of one that it waits for in
+    /// `Handle::wait`, `wait_any` or `CompletionQueue::wait`.
     pub(crate) fn awaits_own_request(&self, own: &Node) -> bool {
         let data = own.task().data;
         let mut tasks = self.tasks.borrow_mut();
         let Some((own, _)) = tasks.find(|task| task.data == data) else {
             return false;
         };
-        let mut local_waiter_of = |id: TaskId| {
+        let mut is_awaited = |id: TaskId| {
             let spawned = |task: &Task| task.vtable.kind == TaskKind::Spawned;
-            let task = tasks.get(id).filter(spawned)?;
-            // SAFETY: a spawned task's data is its operation, valid while it is in the table.
-            unsafe { &*task.data.cast::<PooledOperation>() }.local_waiter()
+            tasks.get(id).filter(spawned).is_some_and(|task| {
+                // SAFETY: a spawned task's data is its operation, valid while it is in the table.
+                let operation = unsafe { &*task.data.cast::<PooledOperation>() };
+                operation.local_waiter() == Some(own) || operation.reports_to_queue_of(own)
+            })
         };
         self.slots
             .borrow()
-            .any_queued(|id| id == own || local_waiter_of(id) == Some(own))
+            .any_queued(|id| id == own || is_awaited(id))
     }
 
     /// Submits requests that found the queue full, as far as there is room now.

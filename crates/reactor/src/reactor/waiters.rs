@@ -133,7 +133,7 @@ impl Reactor {
     /// Whether callers or other executors' tasks are to be woken after the release.
     pub(crate) fn has_deferred_wakeups(&self) -> bool {
         let deferred = self.deferred.borrow();
-        !deferred.sleepers.is_empty() || !deferred.wakers.is_empty()
+        !(deferred.sleepers.is_empty() && deferred.wakers.is_empty() && deferred.events.is_empty())
     }
 
     /// Whether other executors' tasks are to be woken after the release.
@@ -147,6 +147,7 @@ impl Reactor {
         if !deferred.is_empty() {
             into.sleepers.append(&mut deferred.sleepers);
             into.wakers.append(&mut deferred.wakers);
+            into.events.append(&mut deferred.events);
         }
         if self.doorbell_pending.replace(false) {
             into.doorbell = self.doorbell();

@@ -3,12 +3,14 @@
 //! | module | what |
 //! |---|---|
 //! | `resident` | a blob that the worker has in memory |
+//! | `ahead` | which blobs may be ahead of their slots, for any thread |
 //! | `table` | all of them; those that are ahead of their slots |
 //! | `shared` | the part that any thread reads |
 //! | `published` | extents that any thread may read from the device |
 //! | `write_grant` | extents and dirty pages that any thread may overwrite |
 //! | `streams` | its sequential readers |
 
+mod ahead;
 mod published;
 mod resident;
 mod shared;
@@ -16,6 +18,7 @@ mod streams;
 mod table;
 mod write_grant;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use published::*;
 pub use resident::Blob;
 pub(crate) use shared::*;

@@ -1,11 +1,13 @@
 //! The blobs in memory, and those of them that are ahead of their slots.
 
-use super::Blob;
+use super::{Ahead, Blob};
 use crate::format::BlobId;
 use adit_base::hash::BuildNumberHasher;
+use adit_base::simulation::{Bug, planted};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Blobs in memory, by slot address.
 #[derive(Default)]
@@ -63,6 +65,8 @@ pub(crate) struct DirtyBlobs {
     /// Their slot addresses. Mostly few, so that asking for one that isn't among them waits for no
     /// memory.
     slots: RefCell<HashSet<u64, BuildNumberHasher>>,
+    /// What other threads know of it.
+    ahead: Arc<Ahead>,
 }
 
 impl DirtyBlobs {
@@ -70,6 +74,9 @@ impl DirtyBlobs {
         if !blob.in_dirty_list.replace(true) {
             self.blobs.borrow_mut().push(blob.clone());
             self.slots.borrow_mut().insert(blob.id.slot);
+            if !planted(Bug::UncountedAhead) {
+                self.ahead.add(blob.id.slot);
+            }
         }
     }
 
@@ -80,6 +87,11 @@ impl DirtyBlobs {
     /// Is one with this slot address among them?
     pub(crate) fn contains(&self, slot: u64) -> bool {
         self.slots.borrow().contains(&slot)
+    }
+
+    /// What other threads may ask.
+    pub(crate) fn ahead(&self) -> &Arc<Ahead> {
+        &self.ahead
     }
 
     pub(crate) fn all(&self) -> Vec<Rc<Blob>> {
@@ -95,6 +107,8 @@ impl DirtyBlobs {
             blob.in_dirty_list.set(keep);
             if keep {
                 slots.insert(blob.id.slot);
+            } else if !planted(Bug::UncountedAhead) {
+                self.ahead.remove(blob.id.slot);
             }
             keep
         });

@@ -122,11 +122,13 @@ impl Cache {
         }
         let header = self.frames.mapping().header();
         header.applying.store(apply, Ordering::Release);
+        self.frames.begin_change();
         compiler_fence(Ordering::SeqCst);
         for &(target, shadow) in edits {
             report(self.apply_one(target, shadow));
         }
         compiler_fence(Ordering::SeqCst);
+        self.frames.end_change();
         let header = self.frames.mapping().header();
         header.applying.store(0, Ordering::Release);
         for &(_, shadow) in edits {

@@ -91,7 +91,15 @@ pub struct Frames {
     returned: AtomicU32,
     /// Of each frame: granules with data newer than at home and in the journal.
     dirty_granules: Box<[AtomicU64]>,
+    /// See `held.rs`.
+    versions: Versions,
 }
+
+/// How often a transaction began and ended to become visible. In a line of its own: every look at
+/// metadata reads it.
+#[derive(Default)]
+#[repr(align(64))]
+struct Versions(AtomicU64);
 
 impl Frames {
     pub(super) fn new(mapping: Arc<Mapping>, index: Index) -> Frames {
@@ -100,11 +108,16 @@ impl Frames {
             mapping,
             index,
             returned: AtomicU32::new(0),
+            versions: Versions::default(),
         }
     }
 
     pub(super) fn mapping(&self) -> &Mapping {
         &self.mapping
+    }
+
+    pub(super) fn versions(&self) -> &AtomicU64 {
+        &self.versions.0
     }
 
     /// The first page of the mapping: numbers for whoever salvages it.
@@ -289,7 +302,7 @@ impl Frames {
 
     /// Finds and pins a valid frame; begins to fetch its bytes at `fetch`.
     #[inline]
-    fn acquire(&self, key: FrameKey, fetch: Option<usize>) -> Option<u32> {
+    pub(super) fn acquire(&self, key: FrameKey, fetch: Option<usize>) -> Option<u32> {
         let mut spins = 0;
         let mut retries = 0;
         let head = self.index.head(key);

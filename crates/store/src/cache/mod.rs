@@ -1,6 +1,7 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
-//! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `index.rs` how a page
+//! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `held.rs`
+//! how one sees several pages of one moment, `index.rs` how a page
 //! is found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from,
 //! `free.rs`: which are free, `writing.rs`: how it changes pages), `apply.rs` how a transaction
 //! becomes visible, `lists.rs` the owner's lists of frames, `salvage.rs` what is left of a process
@@ -28,6 +29,7 @@ mod apply;
 mod claim;
 mod frames;
 mod free;
+mod held;
 mod huge_pages;
 mod index;
 mod leftover;
@@ -52,6 +54,7 @@ mod writing;
 pub use apply::Applied;
 pub use claim::Claim;
 pub use frames::{Frames, PinnedFrame};
+pub(crate) use held::{HeldPage, HeldPages};
 pub use leftover::{Content, Dead, Leftover, Purpose};
 pub use lists::{FrameList, Lane};
 pub(crate) use mapping::{ADDRESS_BYTES_MAX, impossible};

@@ -197,6 +197,37 @@ fn a_transaction_shows_its_page_as_it_was_or_as_it_is() {
 }
 
 #[test]
+fn pages_that_are_held_while_the_version_stands_are_of_one_moment() {
+    check(3, || {
+        let (mut cache, first) = cache(5);
+        let second = bring_in(&mut cache, B, 1).expect("a frame");
+        let frames = cache.frames().clone();
+        let reader = spawn(move || {
+            let version = frames.version()?;
+            let pages = HeldPages::new(&frames);
+            let seen = [A, B].map(|key| pages.page(key, 0).map(|held| held.bytes[1]));
+            frames.is_at(version).then_some(seen)
+        });
+        let edits = [(first, A), (second, B)].map(|(frame, key)| {
+            let shadow = cache.shadow(frame).expect("a frame");
+            cache.fill_shadow(shadow, 1);
+            stamp(cache.raw_mut(shadow), key, 2);
+            (frame, shadow)
+        });
+        let mut now = Vec::new();
+        cache.apply(&edits, |applied| now.push(applied.frame));
+        if let Some([Some(first), Some(second)]) = reader.join().expect("a thread") {
+            assert_eq!(first, second, "pages of two moments");
+        }
+        for frame in now {
+            cache.set_pending(frame, 0);
+            cache.clear_flags(frame, FrameFlags::JOURNALED);
+        }
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
 fn nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loaded() {
     check(3, || {
         let (mut cache, _) = cache(2);
@@ -257,6 +288,9 @@ const REUSED: &str = "cache::models::a_frame_is_reused_only_after_its_last_pin_a
 const AGAIN: &str = "cache::models::a_frame_that_gets_its_old_page_again_shows_its_new_content";
 const TWO: &str = "cache::models::of_two_readers_of_a_removed_frame_exactly_one_gives_it_back";
 const HELD: &str = "cache::models::a_removed_frame_is_reused_after_all_that_its_two_holders_did";
+const MOMENT: &str =
+    "cache::models::pages_that_are_held_while_the_version_stands_are_of_one_moment";
+const HELD_FILE: &str = "store/src/cache/held.rs";
 const LOADED: &str =
     "cache::models::nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loaded";
 
@@ -273,6 +307,16 @@ fn planted_an_overwrite_that_is_not_ordered_after_reads_is_found() {
 #[test]
 fn planted_an_overwrite_that_is_not_published_is_found() {
     Bug::planted(Relaxed, FRAMES, "fn overwrite", "fetch_and").found_by(OVERWRITTEN);
+}
+
+#[test]
+fn planted_a_transaction_that_begins_unannounced_is_found() {
+    Bug::planted(Skipped, HELD_FILE, "fn begin_change", "store").found_by(MOMENT);
+}
+
+#[test]
+fn planted_a_look_that_does_not_ask_again_is_found() {
+    Bug::planted(Answers(0), HELD_FILE, "fn is_at", "load").found_by(MOMENT);
 }
 
 #[test]

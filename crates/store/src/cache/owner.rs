@@ -23,7 +23,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const KIND_SHIFT: u32 = 16;
+pub(super) const KIND_SHIFT: u32 = 16;
 pub(super) const FLAGS_MASK: u32 = (1 << KIND_SHIFT) - 1;
 
 /// The frame can't be changed in place: somebody reads it.

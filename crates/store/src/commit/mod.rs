@@ -3,9 +3,11 @@
 mod checkpoint;
 mod group;
 mod load;
+mod shared_view;
 mod transact;
 mod transaction;
 mod view;
 
+pub use shared_view::{SharedMetadata, SharedView};
 pub use transaction::Transaction;
 pub use view::View;

@@ -1,0 +1,57 @@
+//! Attributes as any thread reads them, without the worker.
+
+use crate::inode::resolve::{self, Base};
+use crate::inode::slot::stat_of;
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::{Errno, Result};
+use adit_store::SharedMetadata;
+
+/// What any thread may ask of an open volume, without the worker. Each answer is what the worker
+/// would have said at some moment during the call; none: ask the worker.
+#[derive(Clone, Debug)]
+pub struct SharedNames {
+    metadata: SharedMetadata,
+    base: Base,
+    read_only: bool,
+}
+
+impl Fs {
+    /// For other threads.
+    pub fn shared_names(&self) -> SharedNames {
+        SharedNames {
+            metadata: self.store.shared_metadata(),
+            base: self.base,
+            read_only: self.store.is_read_only(),
+        }
+    }
+}
+
+impl SharedNames {
+    /// As [`Fs::stat`].
+    pub fn stat(&self, at: At<'_>, follow: Follow) -> Option<Result<Stat>> {
+        self.metadata.look(|view| {
+            let (id, _) = resolve::existing(view, &self.base, at, follow)?;
+            Ok(stat_of(id, view.current_slot(id)?)?)
+        })
+    }
+
+    /// As [`Fs::access`].
+    pub fn access(&self, at: At<'_>, follow: Follow, wanted: Access) -> Option<Result<()>> {
+        self.metadata.look(|view| {
+            let (id, kind) = resolve::existing(view, &self.base, at, follow)?;
+            if wanted.contains(Access::WRITE) && self.read_only && is_kept(kind) {
+                return Err(Errno::ROFS.into());
+            }
+            Ok(at.caller.check_access(view.slot_ref(id)?, wanted)?)
+        })
+    }
+}
+
+/// Would writing change the volume, and no pipe or device?
+pub(super) fn is_kept(kind: FileKind) -> bool {
+    matches!(
+        kind,
+        FileKind::File | FileKind::Directory | FileKind::Symlink
+    )
+}

@@ -1,0 +1,239 @@
+//! The kernel's asynchronous IO: its structures (linux/aio_abi.h) and system calls, as libaio makes
+//! them: without `errno`, a failure is the negative error number.
+
+use adit::Errno;
+use libc::{c_int, c_long, timespec};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// `struct iocb`
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Iocb {
+    pub(crate) data: u64,
+    #[cfg(target_endian = "little")]
+    pub(crate) key: u32,
+    pub(crate) rw_flags: c_int,
+    #[cfg(target_endian = "big")]
+    pub(crate) key: u32,
+    pub(crate) opcode: u16,
+    pub(crate) priority: i16,
+    pub(crate) fd: c_int,
+    pub(crate) buffer: u64,
+    pub(crate) len: u64,
+    pub(crate) offset: i64,
+    pub(crate) reserved: u64,
+    pub(crate) flags: u32,
+    pub(crate) eventfd: c_int,
+}
+
+const _: () = assert!(size_of::<Iocb>() == 64);
+
+/// `struct io_event`
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Event {
+    pub(crate) data: u64,
+    pub(crate) iocb: u64,
+    pub(crate) result: i64,
+    pub(crate) result2: i64,
+}
+
+/// The beginning of what a context points to: the kernel's ring of events.
+#[repr(C)]
+struct Ring {
+    id: u32,
+    /// Its length.
+    events: u32,
+    head: AtomicU32,
+    tail: AtomicU32,
+    magic: u32,
+}
+
+const RING_MAGIC: u32 = 0xa10a_10a1;
+
+pub(crate) mod opcode {
+    pub(crate) const READ: u16 = 0;
+    pub(crate) const WRITE: u16 = 1;
+    pub(crate) const SYNC: u16 = 2;
+    pub(crate) const SYNC_DATA: u16 = 3;
+    pub(crate) const POLL: u16 = 5;
+    pub(crate) const READ_PIECES: u16 = 7;
+    pub(crate) const WRITE_PIECES: u16 = 8;
+}
+
+/// The result is to be told to an eventfd.
+pub(crate) const FLAG_EVENTFD: u32 = 1;
+
+/// `struct __aio_sigset`
+#[repr(C)]
+pub(crate) struct SignalMask {
+    pub(crate) mask: *const libc::sigset_t,
+    pub(crate) bytes: usize,
+}
+
+/// Missing in the crate `libc`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const SYS_IO_PGETEVENTS: c_long = 333;
+#[cfg(target_arch = "aarch64")]
+pub(crate) const SYS_IO_PGETEVENTS: c_long = 292;
+
+/// A system call that doesn't come through `syscall`, which is one of our functions.
+///
+/// # Safety
+/// As for the system call.
+pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> c_long {
+    let [a, b, c, d, e, f] = arguments;
+    let result: c_long;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: promised by the caller; the kernel changes these registers only.
+    unsafe {
+        std::arch::asm!(
+            "syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c,
+            in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "svc 0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c,
+            in("x3") d, in("x4") e, in("x5") f, options(nostack)
+        );
+    }
+    result
+}
+
+/// Waits while the number is there, `timeout` at most. EINTR if a signal was handled meanwhile.
+pub(crate) fn futex_wait(word: &AtomicI32, number: i32, timeout: Option<Duration>) -> Errno {
+    // Without a timeout the kernel would go on after a signal.
+    let timeout = as_timespec(timeout.unwrap_or(Duration::from_secs(1 << 31)));
+    let arguments = [
+        word.as_ptr() as usize,
+        (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize,
+        number as usize,
+        &raw const timeout as usize,
+        0,
+        0,
+    ];
+    // SAFETY: addresses of things that outlive the call.
+    let result = unsafe { call(libc::SYS_futex, arguments) };
+    Errno::from_raw(-result as i32)
+}
+
+/// Wakes all who wait.
+pub(crate) fn futex_wake(word: &AtomicI32) {
+    let wake = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: it only compares the address.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [word.as_ptr() as usize, wake, i32::MAX as usize, 0, 0, 0],
+        )
+    };
+}
+
+pub(crate) fn as_timespec(duration: Duration) -> timespec {
+    timespec {
+        tv_sec: duration.as_secs() as libc::time_t,
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+/// # Safety
+/// As for the system call.
+pub(crate) unsafe fn setup(events: c_int, context: *mut usize) -> c_long {
+    // SAFETY: promised by the caller.
+    unsafe {
+        call(
+            libc::SYS_io_setup,
+            [events as usize, context as usize, 0, 0, 0, 0],
+        )
+    }
+}
+
+pub(crate) fn destroy(context: usize) -> c_long {
+    // SAFETY: the kernel knows its contexts.
+    unsafe { call(libc::SYS_io_destroy, [context, 0, 0, 0, 0, 0]) }
+}
+
+/// # Safety
+/// As for the system call.
+pub(crate) unsafe fn submit(context: usize, count: c_long, list: *const *mut Iocb) -> c_long {
+    // SAFETY: promised by the caller.
+    unsafe {
+        call(
+            libc::SYS_io_submit,
+            [context, count as usize, list as usize, 0, 0, 0],
+        )
+    }
+}
+
+/// # Safety
+/// As for the system call.
+pub(crate) unsafe fn cancel(context: usize, iocb: *mut Iocb, event: *mut Event) -> c_long {
+    // SAFETY: promised by the caller.
+    unsafe {
+        call(
+            libc::SYS_io_cancel,
+            [context, iocb as usize, event as usize, 0, 0, 0],
+        )
+    }
+}
+
+/// # Safety
+/// As for the system call `io_pgetevents`; without a mask `io_getevents`.
+pub(crate) unsafe fn events(
+    context: usize,
+    min: c_long,
+    max: c_long,
+    events: *mut Event,
+    timeout: *const timespec,
+    mask: *const SignalMask,
+) -> c_long {
+    let number = match mask.is_null() {
+        true => libc::SYS_io_getevents,
+        false => SYS_IO_PGETEVENTS,
+    };
+    let (events, timeout) = (events as usize, timeout as usize);
+    let arguments = [
+        context,
+        min as usize,
+        max as usize,
+        events,
+        timeout,
+        mask as usize,
+    ];
+    // SAFETY: promised by the caller.
+    unsafe { call(number, arguments) }
+}
+
+/// The kernel's ring behind a context.
+///
+/// # Safety
+/// A context of the kernel that lives.
+unsafe fn ring<'c>(context: usize) -> Option<&'c Ring> {
+    // SAFETY: promised by the caller; the kernel maps its ring there.
+    let ring = unsafe { &*(context as *const Ring) };
+    (ring.magic == RING_MAGIC).then_some(ring)
+}
+
+/// Events that a context has room for.
+///
+/// # Safety
+/// A context of the kernel that lives.
+pub(crate) unsafe fn room(context: usize) -> usize {
+    // SAFETY: promised by the caller.
+    unsafe { ring(context) }.map_or(128, |ring| ring.events as usize)
+}
+
+/// Has the kernel no event for us? Looks without a system call.
+///
+/// # Safety
+/// A context of the kernel that lives.
+pub(crate) unsafe fn is_empty(context: usize) -> bool {
+    // SAFETY: promised by the caller.
+    unsafe { ring(context) }
+        .is_some_and(|ring| ring.head.load(Ordering::Relaxed) == ring.tail.load(Ordering::Acquire))
+}

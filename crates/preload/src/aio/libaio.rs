@@ -1,0 +1,353 @@
+//! The functions of libaio 0.3.113, and two ways past them: `syscall` with the numbers of these calls
+//! (MariaDB waits for its events so), and `dlopen` of libaio.
+//!
+//! They need no libaio: they are system calls. As libaio's they return negative error numbers.
+
+use super::context;
+use super::kernel::{self, Event, Iocb, SignalMask};
+use crate::inside;
+use crate::volume::settings;
+use libc::{c_char, c_int, c_long, c_void, timespec};
+use std::ffi::CStr;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_setup(events: c_int, context: *mut usize) -> c_int {
+    // SAFETY: the program vouches for its arguments.
+    unsafe { context::setup(events, context) as c_int }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_destroy(context: usize) -> c_int {
+    inside::uncancelled(|| context::destroy(context) as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_submit(context: usize, count: c_long, list: *mut *mut Iocb) -> c_int {
+    // SAFETY: the program vouches for its arguments.
+    inside::uncancelled(|| unsafe {
+        match context::find(context) {
+            Some(context) => super::submission::submit(&context, count, list) as c_int,
+            None => kernel::submit(context, count, list) as c_int,
+        }
+    })
+}
+
+/// As for any file on Linux: what was submitted can't be cancelled (EINVAL).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_cancel(context: usize, iocb: *mut Iocb, event: *mut Event) -> c_int {
+    // SAFETY: the program vouches for its arguments.
+    unsafe { kernel::cancel(context, iocb, event) as c_int }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_getevents(
+    context: usize,
+    min: c_long,
+    max: c_long,
+    events: *mut Event,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments.
+    unsafe { get_events(context, min, max, events, timeout, std::ptr::null()) as c_int }
+}
+
+unsafe fn get_events(
+    context: usize,
+    min: c_long,
+    max: c_long,
+    events: *mut Event,
+    timeout: *const timespec,
+    mask: *const SignalMask,
+) -> c_long {
+    // SAFETY: the program vouches for its arguments.
+    inside::uncancelled(|| unsafe {
+        match context::find(context) {
+            Some(context) => context.events(min, max, events, timeout, mask),
+            None => kernel::events(context, min, max, events, timeout, mask),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_pgetevents(
+    context: usize,
+    min: c_long,
+    max: c_long,
+    events: *mut Event,
+    timeout: *mut timespec,
+    mask: *mut libc::sigset_t,
+) -> c_int {
+    /// Bytes of a mask in the kernel.
+    const MASK_BYTES: usize = 8;
+    let signals = SignalMask {
+        mask,
+        bytes: MASK_BYTES,
+    };
+    let signals = if mask.is_null() {
+        std::ptr::null()
+    } else {
+        &raw const signals
+    };
+    // SAFETY: the program vouches for its arguments.
+    unsafe { get_events(context, min, max, events, timeout, signals) as c_int }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_queue_init(events: c_int, context: *mut usize) -> c_int {
+    if events <= 0 {
+        return -libc::EINVAL;
+    }
+    // SAFETY: the program vouches for its arguments.
+    unsafe {
+        *context = 0;
+        io_setup(events, context)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_queue_release(context: usize) -> c_int {
+    inside::uncancelled(|| context::destroy(context) as c_int)
+}
+
+/// Calls the function that is in each request's data.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_queue_run(context: usize) -> c_int {
+    type Callback = unsafe extern "C" fn(usize, *mut Iocb, c_long, c_long);
+    let now = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    loop {
+        let mut event = Event::default();
+        // SAFETY: room for one event.
+        let count = unsafe { get_events(context, 0, 1, &mut event, &now, std::ptr::null()) };
+        if count != 1 {
+            return count as c_int;
+        }
+        // SAFETY: the program put a function there (`io_set_callback`).
+        unsafe {
+            let callback: Callback = std::mem::transmute(event.data as usize);
+            callback(
+                context,
+                event.iocb as *mut Iocb,
+                event.result,
+                event.result2,
+            );
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_queue_wait(context: usize, timeout: *mut timespec) -> c_int {
+    // SAFETY: no room for events, and none is taken.
+    let events = std::ptr::null_mut();
+    // SAFETY: as above.
+    unsafe { get_events(context, 0, 0, events, timeout, std::ptr::null()) as c_int }
+}
+
+// ------------------------------------------------------------------------ syscall
+
+/// The system calls above, by number.
+unsafe extern "C" fn by_number(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: the program vouches for its arguments.
+    let result = unsafe {
+        match number {
+            libc::SYS_io_setup => context::setup(a as c_int, b as *mut usize),
+            libc::SYS_io_destroy => context::destroy(a),
+            libc::SYS_io_submit => io_submit(a, b as c_long, c as *mut *mut Iocb).into(),
+            libc::SYS_io_cancel => kernel::cancel(a, b as *mut Iocb, c as *mut Event),
+            _ => {
+                let mask = if number == kernel::SYS_IO_PGETEVENTS {
+                    f
+                } else {
+                    0
+                };
+                let (min, max) = (b as c_long, c as c_long);
+                get_events(
+                    a,
+                    min,
+                    max,
+                    d as *mut Event,
+                    e as *const timespec,
+                    mask as *const SignalMask,
+                )
+            }
+        }
+    };
+    if (-4095..0).contains(&result) {
+        crate::answer::set_errno(adit::Errno::from_raw(-result as i32));
+        return -1;
+    }
+    result
+}
+
+/// All other numbers go to the kernel as the C library hands them over: without a frame, which a
+/// call that returns twice, or on another stack, would find changed.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn syscall(_number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "lea rax, [rdi - {first}]",
+        "cmp rax, {last} - {first}",
+        "jbe 2f",
+        "cmp rdi, {pgetevents}",
+        "je 2f",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 3f",
+        "ret",
+        "2: jmp {by_number}",
+        "3: neg eax",
+        "push rax",
+        "call {errno}@PLT",
+        "pop rcx",
+        "mov [rax], ecx",
+        "mov rax, -1",
+        "ret",
+        first = const libc::SYS_io_setup,
+        last = const libc::SYS_io_cancel,
+        pgetevents = const kernel::SYS_IO_PGETEVENTS,
+        by_number = sym by_number,
+        errno = sym libc::__errno_location,
+    )
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn syscall(_number: c_long) -> c_long {
+    std::arch::naked_asm!(
+        "cmp x0, {last}",
+        "b.ls 2f",
+        "cmp x0, {pgetevents}",
+        "b.eq 2f",
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc 0",
+        "cmn x0, 4095",
+        "b.cs 3f",
+        "ret",
+        "2: b {by_number}",
+        "3: stp x29, x30, [sp, -32]!",
+        "neg x0, x0",
+        "str x0, [sp, 16]",
+        "bl {errno}",
+        "ldr x1, [sp, 16]",
+        "str w1, [x0]",
+        "mov x0, -1",
+        "ldp x29, x30, [sp], 32",
+        "ret",
+        last = const libc::SYS_io_getevents,
+        pgetevents = const kernel::SYS_IO_PGETEVENTS,
+        by_number = sym by_number,
+        errno = sym libc::__errno_location,
+    )
+}
+
+// ------------------------------------------------------------------------ dlopen
+
+/// A handle of this library for who opens libaio by name; NULL for everything else.
+unsafe extern "C" fn instead_of_libaio(name: *const c_char) -> *mut c_void {
+    // SAFETY: NULL or a C string, says the program.
+    let text = unsafe { crate::real::text(name) };
+    let file = text.rsplit(|byte| *byte == b'/').next();
+    if !matches!(file, Some(b"libaio.so" | b"libaio.so.1")) || settings().is_none() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: all zeroes are a value; the call fills it for an address in this library.
+    let own = unsafe {
+        let mut own: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(io_setup as *const c_void, &mut own);
+        own.dli_fname
+    };
+    if own.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the loader's own name of this library, which is there.
+    unsafe { open_again(CStr::from_ptr(own)) }
+}
+
+unsafe fn open_again(own: &CStr) -> *mut c_void {
+    let (name, flags) = (own.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+    crate::real::real!(dlopen(name => *const c_char, flags => c_int) -> *mut c_void)
+}
+
+/// The C library's `dlopen`.
+unsafe extern "C" fn real_dlopen() -> *mut c_void {
+    static FOUND: std::sync::atomic::AtomicPtr<c_void> =
+        std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+    let found = crate::real::find(&FOUND, c"dlopen");
+    if found.is_null() {
+        crate::real::missing(c"dlopen");
+    }
+    found
+}
+
+/// The loader looks at who calls `dlopen` (for its search path), so the call is handed on without a
+/// frame.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlopen(_name: *const c_char, _flags: c_int) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {instead}",
+        "test rax, rax",
+        "jnz 2f",
+        "call {real}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        "2: add rsp, 24",
+        "ret",
+        instead = sym instead_of_libaio,
+        real = sym real_dlopen,
+    )
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlopen(_name: *const c_char, _flags: c_int) -> *mut c_void {
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, -32]!",
+        "stp x0, x1, [sp, 16]",
+        "bl {instead}",
+        "cbnz x0, 2f",
+        "bl {real}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, 16]",
+        "ldp x29, x30, [sp], 32",
+        "br x16",
+        "2: ldp x29, x30, [sp], 32",
+        "ret",
+        instead = sym instead_of_libaio,
+        real = sym real_dlopen,
+    )
+}

@@ -1,0 +1,95 @@
+//! Asynchronous IO: libaio, POSIX aio, and what becomes of io_uring.
+//!
+//! | module | |
+//! |---|---|
+//! | [`kernel`] | the kernel's structures and system calls |
+//! | [`context`] | what stands beside a context of the kernel; waiting for its events |
+//! | [`submission`] | requests of libaio on the volume's files |
+//! | `libaio` | the functions of libaio, and `syscall`, `dlopen` as ways past them |
+//! | `posix` | the functions of POSIX aio |
+//! | `uring` | liburing's, which are refused: a ring goes past this library |
+//!
+//! A request is done at once where that is cheapest: on devices that answer at once (the caller
+//! would execute it anyway), in the cache, and on files with shared mappings, whose changes need
+//! their lock. All others wait in the device's queue.
+
+pub(crate) mod context;
+pub(crate) mod kernel;
+mod libaio;
+mod posix;
+mod submission;
+mod uring;
+
+use crate::answer::Answer;
+use crate::descriptors::Open;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
+
+/// Counts a write under way to a file, which a new shared mapping waits for.
+pub(crate) struct Change(Arc<AtomicUsize>);
+
+impl Change {
+    /// None: the file has shared mappings, or gets one; its changes need their lock.
+    pub(crate) fn begin(open: &Open) -> Option<Change> {
+        open.changes.fetch_add(1, Ordering::SeqCst);
+        let change = Change(open.changes.clone());
+        (!crate::calls::is_mapped(open.id())).then_some(change)
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Do requests wait in the device's queue? If not, the caller does them.
+pub(crate) fn is_queued() -> Answer<bool> {
+    /// 0: not asked yet.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if KNOWN.load(Ordering::Relaxed) == 0 {
+        let volume = crate::volume::volume()?;
+        let queued = volume.is_queued().map_err(crate::answer::errno)?;
+        KNOWN.store(1 + u8::from(queued), Ordering::Relaxed);
+    }
+    Ok(KNOWN.load(Ordering::Relaxed) == 2)
+}
+
+/// Requests of all kinds that are under way and that nobody collects.
+static UNCOLLECTED: AtomicI32 = AtomicI32::new(0);
+
+/// A request that ends with a call of a function, in whichever thread: nobody collects it.
+pub(crate) struct Uncollected;
+
+impl Uncollected {
+    pub(crate) fn begin() -> Uncollected {
+        UNCOLLECTED.fetch_add(1, Ordering::SeqCst);
+        Uncollected
+    }
+}
+
+impl Drop for Uncollected {
+    fn drop(&mut self) {
+        if UNCOLLECTED.fetch_sub(1, Ordering::SeqCst) == 1 {
+            kernel::futex_wake(&UNCOLLECTED);
+        }
+    }
+}
+
+/// Lets requests under way make progress for a moment.
+pub(crate) fn progress() {
+    context::progress();
+    std::thread::yield_now();
+}
+
+/// Waits for all requests, at the end of the process.
+pub(crate) fn finish() {
+    context::finish();
+    loop {
+        let left = UNCOLLECTED.load(Ordering::SeqCst);
+        if left <= 0 {
+            return;
+        }
+        kernel::futex_wait(&UNCOLLECTED, left, None);
+    }
+}

@@ -1,0 +1,99 @@
+//! Before another process begins: the volume is given back, if nothing of it is open.
+//!
+//! One process at a time has the volume. A shell that has only looked at it (`test -d /adit/data`)
+//! doesn't need it any more when it starts a program that does: it is closed before `fork`, `vfork`,
+//! `posix_spawn`, `system` and `popen`, and opened again by the next call. While a file, a mapping
+//! or the working directory is the volume's, it stays, and the child gets EBUSY.
+
+use crate::real::{self, real};
+use crate::volume;
+use libc::{FILE, c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use std::sync::atomic::AtomicPtr;
+
+/// Called by the C library in `fork`, in the parent.
+extern "C" fn before_fork() {
+    volume::give_back();
+}
+
+extern "C" fn at_start() {
+    // SAFETY: a function that is there as long as the process, since the library is.
+    let failed = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(volume::in_child)) };
+    if failed != 0 {
+        crate::message::say(format_args!("no memory to watch fork"));
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;
+
+/// Gives the volume back, and answers the C library's `vfork`.
+extern "C" fn before_vfork() -> *mut c_void {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    volume::give_back();
+    let address = real::find(&FOUND, c"vfork");
+    if address.is_null() {
+        real::missing(c"vfork");
+    }
+    address
+}
+
+// The real one returns twice, so it must find the caller's own stack: it is jumped to, not called.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> pid_t {
+    std::arch::naked_asm!(
+        "sub rsp, 8", // a call wants 16-byte alignment
+        "call {before}",
+        "add rsp, 8",
+        "jmp rax",
+        before = sym before_vfork,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> pid_t {
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, -16]!",
+        "bl {before}",
+        "ldp x29, x30, [sp], 16",
+        "mov x16, x0",
+        "br x16",
+        before = sym before_vfork,
+    )
+}
+
+macro_rules! spawn {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            child: *mut pid_t, program: *const c_char,
+            actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
+            arguments: *const *mut c_char, environment: *const *mut c_char,
+        ) -> c_int {
+            volume::give_back();
+            real!($name(
+                child => *mut pid_t, program => *const c_char,
+                actions => *const posix_spawn_file_actions_t,
+                attributes => *const posix_spawnattr_t,
+                arguments => *const *mut c_char, environment => *const *mut c_char,
+            ) -> c_int)
+        }
+    )*};
+}
+spawn!(posix_spawn posix_spawnp);
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    volume::give_back();
+    real!(system(command => *const c_char) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
+    volume::give_back();
+    real!(popen(command => *const c_char, kind => *const c_char) -> *mut FILE)
+}

@@ -1,0 +1,433 @@
+//! A queue of completions: a thread waits for any of many operations.
+//!
+//! An operation that reports to a queue (`Handle::report_to`) puts its key there when it is done;
+//! [`CompletionQueue::wait`] takes keys out in that order. The queue belongs to one worker, its
+//! *home*, which a waiting thread drives as a blocking call does. So a thread that waits completes
+//! its operations itself, and no other thread is woken for it. Operations of other workers are
+//! driven by their own keepers.
+//!
+//! ```text
+//!  driver of home: push_as_driver ──┐           ┌── poll of the wait's operation, by the driver
+//!                                   ├──► done ──┤
+//!  any other thread: post ──────────┘           └── take_ready, without the worker
+//! ```
+//! Invariants:
+//! 1. A key is in `done` from its push to its take, and is taken once. Everything is under `state`,
+//!    a mutex that no thread holds across a system call or another lock.
+//! 2. If `done` has as many keys as some waiter wants, a waiter is woken, or about to be: by the
+//!    driver that pushed, by the operation that `post` submits to the home worker, or by the waiter
+//!    that took and left some.
+//! 3. The event is readable while `done` has keys that no waiter is about to take, apart from the
+//!    moment until the thread that changed this has called `sync_event`. Only one thread at a time
+//!    writes and reads it. That thread looks again before it stops, so no change is lost.
+//! 4. When `done` was empty, the push signals the event even if it is still readable: a program that
+//!    waits edge-triggered and takes all keys misses none.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::os::fd::RawFd;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use adit_base::Result;
+use adit_base::sync::Mutex;
+use smallvec::SmallVec;
+
+use crate::driver::{DriverRole, Notify, ReentryGuard, forked};
+use crate::event::EventFd;
+use crate::handle::{Handle, Host};
+use crate::lock::lock;
+use crate::task::TaskId;
+
+/// Keys that a wait has taken.
+pub type Keys = SmallVec<[u64; 32]>;
+
+/// A queue of completions, with a worker as its home.
+pub struct CompletionQueue {
+    host: Arc<dyn Host>,
+    shared: Arc<QueueShared>,
+}
+
+/// The part that operations under way refer to.
+pub(crate) struct QueueShared {
+    state: Mutex<QueueState>,
+    event: OnceLock<EventFd>,
+}
+
+#[derive(Default)]
+struct QueueState {
+    /// Keys of operations that are done, in that order.
+    done: VecDeque<u64>,
+    /// Threads that wait, in the order in which they came.
+    waiters: Vec<Waiter>,
+    next_waiter: u64,
+    /// There is an event.
+    has_event: bool,
+    /// `done` was empty before the last push; the event was not signalled for that yet.
+    is_edge: bool,
+    /// The event is readable, or the thread that syncs makes it so.
+    is_readable: bool,
+    /// A thread is in `sync_event`.
+    is_syncing: bool,
+}
+
+struct Waiter {
+    number: u64,
+    keys_min: usize,
+    /// A task of the home worker.
+    waker: Waker,
+}
+
+/// The next thing to do with the event.
+enum EventStep {
+    Signal,
+    Clear,
+}
+
+impl QueueState {
+    fn push(&mut self, key: u64) {
+        self.is_edge |= self.done.is_empty();
+        self.done.push_back(key);
+    }
+
+    /// The first waiter for which there are enough keys.
+    fn satisfied(&self) -> Option<&Waiter> {
+        let count = self.done.len();
+        let is_satisfied = |waiter: &&Waiter| waiter.keys_min <= count;
+        self.waiters.iter().find(is_satisfied)
+    }
+
+    fn take(&mut self, max: usize, keys: &mut Keys) {
+        let count = self.done.len().min(max);
+        keys.extend(self.done.drain(..count));
+    }
+
+    fn add_waiter(&mut self, keys_min: usize, waker: Waker) -> u64 {
+        let number = self.next_waiter;
+        self.next_waiter += 1;
+        self.waiters.push(Waiter {
+            number,
+            keys_min,
+            waker,
+        });
+        number
+    }
+
+    fn remove_waiter(&mut self, number: u64) {
+        self.waiters.retain(|waiter| waiter.number != number);
+    }
+
+    fn event_step(&self) -> Option<EventStep> {
+        match self.done.is_empty() {
+            true => self.is_readable.then_some(EventStep::Clear),
+            false => (self.is_edge || !self.is_readable).then_some(EventStep::Signal),
+        }
+    }
+
+    /// Whether `sync_event` has something to do that no other thread is about to do.
+    fn needs_sync(&self) -> bool {
+        self.has_event
+            && !self.is_syncing
+            && self.satisfied().is_none()
+            && self.event_step().is_some()
+    }
+}
+
+impl QueueShared {
+    /// An operation of the home worker is done. For that worker's driver. True: `sync_event` is to
+    /// be called after the release.
+    pub(crate) fn push_as_driver(&self, key: u64) -> bool {
+        let mut state = lock(&self.state);
+        state.push(key);
+        if let Some(waiter) = state.satisfied() {
+            waiter.waker.wake_by_ref();
+        }
+        state.needs_sync()
+    }
+
+    /// Wakes a waiter for which there are enough keys. For the home worker's driver.
+    fn wake_waiter(&self) {
+        if let Some(waiter) = lock(&self.state).satisfied() {
+            waiter.waker.wake_by_ref();
+        }
+    }
+
+    /// Whether that task of the home worker waits here.
+    pub(crate) fn is_awaited_by(&self, task: TaskId) -> bool {
+        let state = lock(&self.state);
+        let is_it = |waiter: &Waiter| TaskId::of(&waiter.waker) == task;
+        state.waiters.iter().any(is_it)
+    }
+
+    /// Makes the event readable or not, as the queue is now. Without any worker's lock.
+    pub(crate) fn sync_event(&self) {
+        let Some(event) = self.event.get() else {
+            return;
+        };
+        let mut state = lock(&self.state);
+        if state.is_syncing {
+            return; // the other thread looks again
+        }
+        state.is_syncing = true;
+        while let Some(step) = state.event_step() {
+            state.is_edge = false;
+            state.is_readable = matches!(step, EventStep::Signal);
+            drop(state);
+            match step {
+                EventStep::Signal => event.signal(),
+                EventStep::Clear => event.clear(),
+            }
+            state = lock(&self.state);
+        }
+        state.is_syncing = false;
+    }
+
+    fn sync_event_if_needed(&self) {
+        if self.event.get().is_some() && lock(&self.state).needs_sync() {
+            self.sync_event();
+        }
+    }
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(host: Arc<dyn Host>) -> CompletionQueue {
+        CompletionQueue {
+            host,
+            shared: Arc::new(QueueShared {
+                state: Mutex::default(),
+                event: OnceLock::new(),
+            }),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<QueueShared> {
+        &self.shared
+    }
+
+    pub(crate) fn host(&self) -> &Arc<dyn Host> {
+        &self.host
+    }
+
+    /// True in a forked child.
+    pub fn is_forked(&self) -> bool {
+        self.host.core().is_forked()
+    }
+
+    /// Puts a key into the queue, as an operation that ends does.
+    ///
+    /// EBADF in a forked child, EDEADLK from a signal handler that interrupted a call.
+    pub fn post(&self, key: u64) -> Result<()> {
+        if self.is_forked() {
+            return Err(forked());
+        }
+        drop(ReentryGuard::enter()?);
+        self.post_unchecked(key);
+        Ok(())
+    }
+
+    fn post_unchecked(&self, key: u64) {
+        let (wakes, syncs) = {
+            let mut state = lock(&self.shared.state);
+            state.push(key);
+            (state.satisfied().is_some(), state.needs_sync())
+        };
+        // After a panic or the end all waits fail, and look at the queue again.
+        if wakes
+            && self.host.core().check().is_ok()
+            && let Ok(_inside) = ReentryGuard::enter()
+        {
+            let shared = self.shared.clone();
+            let wake = || async move {
+                shared.wake_waiter();
+                Ok(())
+            };
+            drop(Handle::<()>::begin(self.host.clone(), wake));
+        }
+        if syncs {
+            self.shared.sync_event();
+        }
+    }
+
+    /// A descriptor that is readable while the queue has keys, for `poll` and `epoll`. The queue
+    /// reads and writes it, and closes it at its end.
+    pub fn event(&self) -> Result<RawFd> {
+        if self.is_forked() {
+            return Err(forked());
+        }
+        if self.shared.event.get().is_none() {
+            // Of two threads that come here at once, one drops its own.
+            let _ = self.shared.event.set(EventFd::new()?);
+        }
+        lock(&self.shared.state).has_event = true;
+        self.shared.sync_event();
+        Ok(self.shared.event.get().map_or(-1, EventFd::descriptor))
+    }
+
+    /// Takes `min` to `max` keys, in the order in which the operations ended; fewer after the
+    /// timeout (`None`: never). Several threads may wait at once: the first of those for which there
+    /// are enough keys gets them. With a timeout of zero it takes the keys that are there; if they
+    /// are too few, after all progress that is possible without waiting.
+    ///
+    /// EIO after a panic if there are no keys, EBADF in a forked child, EDEADLK from a signal
+    /// handler that interrupted a call.
+    pub fn wait(
+        &self,
+        min: usize,
+        max: usize,
+        timeout: Option<Duration>,
+        keys: &mut Keys,
+    ) -> Result<()> {
+        if self.is_forked() {
+            return Err(forked());
+        }
+        let inside = ReentryGuard::enter()?;
+        let min = min.min(max);
+        let result = if self.take_ready(min.max(1), max, keys) {
+            Ok(())
+        } else if min == 0 || timeout == Some(Duration::ZERO) {
+            let is_done = || self.has_ready(min.max(1));
+            let role = DriverRole::poller(&is_done, false);
+            self.host.core().try_drive(&role, Notify::IfHeld);
+            lock(&self.shared.state).take(max, keys);
+            Ok(())
+        } else {
+            self.wait_as_caller(min, max, timeout, keys)
+        };
+        drop(inside);
+        self.shared.sync_event_if_needed();
+        match result {
+            // What operations that failed have left.
+            Err(error) => {
+                lock(&self.shared.state).take(max, keys);
+                if keys.is_empty() { Err(error) } else { Ok(()) }
+            }
+            done => done,
+        }
+    }
+
+    #[cfg(all(test, loom))]
+    pub(crate) fn event_is_readable(&self) -> bool {
+        self.shared.event.get().is_some_and(EventFd::is_readable)
+    }
+
+    fn has_ready(&self, count: usize) -> bool {
+        lock(&self.shared.state).done.len() >= count
+    }
+
+    /// Takes keys if there are enough, and no thread waits that came before.
+    fn take_ready(&self, min: usize, max: usize, keys: &mut Keys) -> bool {
+        let mut state = lock(&self.shared.state);
+        let takes = state.done.len() >= min && state.satisfied().is_none();
+        if takes {
+            state.take(max, keys);
+        }
+        takes
+    }
+
+    /// Waits as a blocking call does: this thread drives the home worker, or waits for its driver.
+    fn wait_as_caller(
+        &self,
+        min: usize,
+        max: usize,
+        timeout: Option<Duration>,
+        keys: &mut Keys,
+    ) -> Result<()> {
+        let core = self.host.core();
+        let mut number = None;
+        let waiting = &mut number;
+        let waited = core.run(move || async move {
+            // SAFETY: under the lock, as everything in this future.
+            let reactor = unsafe { core.reactor() }.clone();
+            let mut deadline = pin!(timeout.map(|timeout| reactor.sleep(timeout)));
+            std::future::poll_fn(|context| {
+                let sleep = deadline.as_mut().as_pin_mut();
+                let is_over = sleep.is_some_and(|sleep| sleep.poll(context).is_ready());
+                let mut state = lock(&self.shared.state);
+                let number =
+                    *waiting.get_or_insert_with(|| state.add_waiter(min, context.waker().clone()));
+                let first = state.satisfied().map(|waiter| waiter.number);
+                if first != Some(number) && !is_over {
+                    return Poll::Pending;
+                }
+                state.take(max, keys);
+                state.remove_waiter(number);
+                if let Some(next) = state.satisfied() {
+                    next.waker.wake_by_ref();
+                }
+                Poll::Ready(Ok(()))
+            })
+            .await
+        });
+        // A wait that failed is still in the list.
+        if let (Err(_), Some(number)) = (&waited, number) {
+            lock(&self.shared.state).remove_waiter(number);
+        }
+        waited
+    }
+}
+
+/// An operation of the home worker that waits for any key, and takes none.
+pub(crate) struct Watch<'q> {
+    queue: &'q CompletionQueue,
+    number: Option<u64>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn watch(&self) -> Watch<'_> {
+        Watch {
+            queue: self,
+            number: None,
+        }
+    }
+}
+
+impl Watch<'_> {
+    /// Whether there is a key; if not, the task is woken for the first one. For the home worker's
+    /// driver.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> bool {
+        let mut state = lock(&self.queue.shared.state);
+        if self.number.is_none() {
+            let number = state.add_waiter(1, context.waker().clone());
+            self.number = Some(number);
+        }
+        !state.done.is_empty()
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            lock(&self.queue.shared.state).remove_waiter(number);
+        }
+    }
+}
+
+impl std::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompletionQueue").finish_non_exhaustive()
+    }
+}
+
+/// The end of an operation of another worker, on its way to the queue.
+pub(crate) struct Report {
+    queue: CompletionQueue,
+    key: u64,
+}
+
+impl Report {
+    pub(crate) fn waker(queue: &CompletionQueue, key: u64) -> Waker {
+        let queue = CompletionQueue {
+            host: queue.host.clone(),
+            shared: queue.shared.clone(),
+        };
+        Waker::from(Arc::new(Report { queue, key }))
+    }
+}
+
+impl Wake for Report {
+    fn wake(self: Arc<Self>) {
+        self.queue.post_unchecked(self.key);
+    }
+}

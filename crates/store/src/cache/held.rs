@@ -1,0 +1,105 @@
+//! Pages that any thread holds at the same time, to look at them as they are together.
+//!
+//! A pinned page stays as it is, but a transaction changes several. So the cache counts the times
+//! that a transaction became visible ([`Frames::version`]): pages that were pinned while the count
+//! stood still belong together. A sequence lock with one writer, the owner.
+
+use super::frames::Frames;
+use super::owner::KIND_SHIFT;
+use super::{FrameKey, PageBytes};
+use adit_base::sync::atomic::Ordering;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Pages held at the same time at most: of a path of some twenty components.
+const PAGES_MAX: usize = 64;
+/// Of a short path.
+const PAGES_FEW: usize = 12;
+
+/// Which state of the cached metadata somebody looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Version(u64);
+
+impl Frames {
+    /// The present state; none while a transaction becomes visible.
+    pub(crate) fn version(&self) -> Option<Version> {
+        let version = self.versions().load(Ordering::Acquire);
+        version.is_multiple_of(2).then_some(Version(version))
+    }
+
+    /// Is it still this state? What was pinned before is part of it then.
+    pub(crate) fn is_at(&self, version: Version) -> bool {
+        // What a pin saw of a transaction came after the count had become odd: that order is the
+        // pin's.
+        self.versions().load(Ordering::Acquire) == version.0
+    }
+
+    /// A transaction begins to become visible. The owner only.
+    pub(super) fn begin_change(&self) {
+        let version = self.versions().load(Ordering::Relaxed);
+        assert!(version.is_multiple_of(2), "a transaction within another");
+        self.versions().store(version + 1, Ordering::Relaxed);
+    }
+
+    /// It is visible.
+    pub(super) fn end_change(&self) {
+        let version = self.versions().load(Ordering::Relaxed);
+        self.versions().store(version + 1, Ordering::Release);
+    }
+}
+
+/// Pages that stay as they are while this lives.
+pub(crate) struct HeldPages<'f> {
+    frames: &'f Arc<Frames>,
+    held: RefCell<SmallVec<[(FrameKey, u32); PAGES_FEW]>>,
+}
+
+/// One of them.
+pub(crate) struct HeldPage<'a> {
+    pub(crate) bytes: &'a PageBytes,
+    /// Its kind, as the owner has it.
+    pub(crate) kind: u8,
+    /// See [`OwnedCache::verified_slots`](super::OwnedCache::verified_slots).
+    pub(crate) verified_slots: u32,
+}
+
+impl<'f> HeldPages<'f> {
+    pub(crate) fn new(frames: &'f Arc<Frames>) -> HeldPages<'f> {
+        HeldPages {
+            frames,
+            held: RefCell::default(),
+        }
+    }
+
+    /// The page, held from now on; `fetch`: where in it the caller will look. None: not there, or
+    /// there are too many, ask the owner.
+    pub(crate) fn page(&self, key: FrameKey, fetch: usize) -> Option<HeldPage<'_>> {
+        let mut held = self.held.borrow_mut();
+        let known = held.iter().find(|(other, _)| *other == key);
+        let frame = match known {
+            Some((_, frame)) => *frame,
+            None if held.len() == PAGES_MAX => return None,
+            None => {
+                let frame = self.frames.acquire(key, Some(fetch))?;
+                held.push((key, frame));
+                frame
+            }
+        };
+        let meta = self.frames.meta(frame);
+        Some(HeldPage {
+            // SAFETY: pinned until `self` is dropped, and no thread overwrites a pinned page.
+            bytes: unsafe { self.frames.bytes(frame) },
+            kind: (meta.flags.load(Ordering::Relaxed) >> KIND_SHIFT) as u8,
+            verified_slots: meta.end.load(Ordering::Relaxed),
+        })
+    }
+}
+
+impl Drop for HeldPages<'_> {
+    fn drop(&mut self) {
+        for (_, frame) in self.held.get_mut() {
+            self.frames.unpin(*frame);
+        }
+    }
+}

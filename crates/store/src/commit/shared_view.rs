@@ -1,0 +1,142 @@
+//! Reading metadata on any thread, without the worker (decision 0024).
+//!
+//! The same algorithms run against a [`SharedView`] as against a [`View`](super::View): it pins the
+//! pages that they ask for. Afterwards the thread asks whether a transaction became visible
+//! meanwhile. If not, what it saw is the metadata as it was at one moment; if so, or if something
+//! is missing, the worker does it all again.
+
+use super::view::{id_of, place};
+use crate::blob::Ahead;
+use crate::cache::{FrameKey, Frames, HeldPage, HeldPages};
+use crate::format::{BlobId, Page, PageKind, SLOTS_PER_PAGE, Slot};
+use crate::metadata::pages::{PagesRead, Stop};
+use crate::state::Store;
+use adit_base::{Errno, Result, SECTOR_BYTES};
+use std::ops::Range;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// What any thread needs to read an open volume's metadata.
+#[derive(Clone)]
+pub struct SharedMetadata {
+    frames: Arc<Frames>,
+    ahead: Arc<Ahead>,
+}
+
+impl std::fmt::Debug for SharedMetadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedMetadata").finish_non_exhaustive()
+    }
+}
+
+impl SharedMetadata {
+    /// Runs a closure against the metadata as it is at one moment during the call. None: ask the
+    /// worker, which also judges everything that looks damaged. The closure has no effect but its
+    /// answer, which may be thrown away.
+    #[inline]
+    pub fn look<T>(
+        &self,
+        closure: impl FnOnce(&SharedView<'_>) -> Result<T, Stop>,
+    ) -> Option<Result<T>> {
+        let version = self.frames.version()?;
+        let view = SharedView {
+            pages: HeldPages::new(&self.frames),
+            ahead: &self.ahead,
+        };
+        let answer = match closure(&view) {
+            Ok(answer) => Ok(answer),
+            Err(Stop::Fail(error)) if is_plain(error.errno()) => Err(error),
+            Err(_) => return None,
+        };
+        self.frames.is_at(version).then_some(answer)
+    }
+}
+
+/// Is that an answer, and no damage or lack?
+fn is_plain(errno: Errno) -> bool {
+    !matches!(
+        errno,
+        Errno::UCLEAN | Errno::STALE | Errno::IO | Errno::NOMEM
+    )
+}
+
+impl Store {
+    /// For other threads.
+    pub fn shared_metadata(&self) -> SharedMetadata {
+        SharedMetadata {
+            frames: self.frames.clone(),
+            ahead: self.write_back.dirty.ahead().clone(),
+        }
+    }
+}
+
+/// Metadata as any thread reads it; see the head of the file. What isn't in the cache, and a slot
+/// that the worker has not verified yet, is [`Stop::Miss`].
+pub struct SharedView<'f> {
+    pages: HeldPages<'f>,
+    ahead: &'f Ahead,
+}
+
+impl std::fmt::Debug for SharedView<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedView").finish_non_exhaustive()
+    }
+}
+
+impl SharedView<'_> {
+    fn held(&self, page: u64, kind: PageKind, fetch: usize) -> Result<HeldPage<'_>, Stop> {
+        self.pages
+            .page(FrameKey::meta(page), fetch)
+            .filter(|held| held.kind == kind as u8)
+            .ok_or(Stop::Miss(page, kind))
+    }
+
+    /// As [`View::slot_ref`](super::View::slot_ref).
+    pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
+        let slot = self.slot_in_place(id.slot)?;
+        match slot.generation == id.generation {
+            true => Ok(slot),
+            false => Err(Errno::STALE.into()),
+        }
+    }
+
+    /// As [`View::slot_at`](super::View::slot_at).
+    pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
+        let slot = self.slot_in_place(address)?;
+        Ok((id_of(address, slot), *slot))
+    }
+
+    fn slot_in_place(&self, address: u64) -> Result<&Slot, Stop> {
+        let (page, offset) = place(address);
+        let held = self.held(page, PageKind::Slots, offset)?;
+        if held.verified_slots & 1 << (address % SLOTS_PER_PAGE) == 0 {
+            return Err(Stop::Miss(page, PageKind::Slots));
+        }
+        let bytes = &held.bytes[offset..offset + SECTOR_BYTES];
+        let slot = Slot::ref_from_bytes(bytes).map_err(|_| Errno::UCLEAN)?;
+        match slot.kind {
+            0 => Err(Errno::STALE.into()),
+            _ => Ok(slot),
+        }
+    }
+
+    /// The slot, if it has the blob's size and times as cached reads and writes left them, else
+    /// [`Stop::Miss`].
+    pub fn current_slot(&self, id: BlobId) -> Result<&Slot, Stop> {
+        let slot = self.slot_ref(id)?;
+        match self.ahead.may_contain(id.slot) {
+            true => Err(Stop::Miss(place(id.slot).0, PageKind::Slots)),
+            false => Ok(slot),
+        }
+    }
+}
+
+impl PagesRead for SharedView<'_> {
+    fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+        Page::ref_from_bytes(self.held(page, kind, 0)?.bytes).map_err(|_| Errno::UCLEAN.into())
+    }
+
+    fn bytes(&self, page: u64, kind: PageKind, bytes: Range<usize>) -> Result<&[u8], Stop> {
+        Ok(&self.held(page, kind, bytes.start)?.bytes[bytes])
+    }
+}

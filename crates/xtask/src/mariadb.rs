@@ -2,8 +2,8 @@
 //!
 //! Each cell of the table begins with a device that was just formatted, an installation and fresh
 //! tables; then each number of threads and each test runs on them, in the same order everywhere. The
-//! durability is equal (`innodb_flush_log_at_trx_commit=1`, no binary log), and so are all options
-//! but one: Adit has no native AIO. The memory is not: ext4 and XFS have all of the machine's for
+//! durability is equal (`innodb_flush_log_at_trx_commit=1`, no binary log), and so are all options;
+//! where ext4 and XFS have an io_uring, Adit has libaio. The memory is not equal: ext4 and XFS have all of the machine's for
 //! their page cache, Adit what `--cache` says.
 //!
 //! Without `--directory` the device is /dev/zram0; with it, ext4 stands for the file system of that
@@ -192,9 +192,6 @@ impl Ground<'_> {
         command.arg(format!("--innodb-flush-method={flush}"));
         command.arg(format!("--innodb-buffer-pool-size={pool}"));
         command.arg("--innodb-flush-log-at-trx-commit=1");
-        if self.is_adit() {
-            command.arg("--innodb-use-native-aio=0");
-        }
         if self.system == "adit-whole" {
             command.arg("--innodb-doublewrite=0");
         }

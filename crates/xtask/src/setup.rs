@@ -26,6 +26,7 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "fuse3",
     "python3",
     "binutils",
+    "fio",
     "mariadb-server-core",
     "mariadb-client-core",
 ];

@@ -107,9 +107,12 @@ fn threads_share_a_queue_and_each_completion_goes_to_one() {
             .map(|taker| taker.join().expect("no panic"))
             .sum::<usize>()
     });
-    // The first thread to get an end may leave completions to nobody, but takes none along.
-    let left = queue.wait(0, 4000, Some(Duration::ZERO)).expect("polled");
-    assert_eq!(taken + left.len(), 2000);
+    // The ends may have overtaken operations under way.
+    let mut left = 0;
+    while !queue.is_empty() {
+        left += queue.wait(1, 4000, None).expect("waited").len();
+    }
+    assert_eq!(taken + left, 2000);
 }
 
 #[test]
@@ -156,5 +159,8 @@ fn the_event_is_the_queues_and_goes_with_it() {
         std::thread::yield_now();
     }
     assert_eq!(queue.wait(1, 1, None).expect("waited").len(), 1);
-    assert!(!ready());
+    // The thread that ended the operation may be about to find that nothing is left.
+    while ready() {
+        std::thread::yield_now();
+    }
 }

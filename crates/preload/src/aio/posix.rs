@@ -516,19 +516,19 @@ unsafe fn begin_list(
         Ok(count) if count > 0 => unsafe { std::slice::from_raw_parts(list, count) },
         _ => return real(list, count, notice),
     };
-    // SAFETY: the program's requests.
     let is_ours = |request: &&*mut Aiocb| {
-        !request.is_null() && descriptors::get(unsafe { (***request).fd }).is_some()
+        // SAFETY: NULL, or the program's request.
+        let request = unsafe { request.as_ref() };
+        request.is_some_and(|request| descriptors::get(request.fd).is_some())
     };
     let waits = mode == libc::LIO_WAIT;
     if !all.iter().any(|request| is_ours(&request)) || !(waits || mode == libc::LIO_NOWAIT) {
         return real(list, count, notice);
     }
-    // SAFETY: the program's notice.
-    let wanted = if waits {
-        None
-    } else {
-        unsafe { notice.as_ref() }.copied()
+    let wanted = match waits {
+        true => None,
+        // SAFETY: NULL, or the program's notice.
+        false => unsafe { notice.as_ref() }.copied(),
     };
     let shared = Arc::new(List {
         notice: wanted,

@@ -308,10 +308,8 @@ unsafe fn write_vector(
         match appends {
             true => at = open.file.append_vectored(&slices).map_err(errno)?,
             false => {
-                _ = open
-                    .file
-                    .write_vectored_at(&slices, offset)
-                    .map_err(errno)?
+                let written = open.file.write_vectored_at(&slices, offset);
+                written.map_err(errno)?;
             }
         }
         Ok((len as i64, maps::Change::Pieces(&slices, at)))

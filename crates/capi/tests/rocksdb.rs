@@ -130,7 +130,7 @@ fn rocksdbs_c_interface_gets_an_env_on_a_volume() {
 #[test]
 fn the_plugin_shows_its_entry_points_and_nothing_else() {
     let shown = shown_by(&built().join("libadit_rocksdb.so"));
-    let [c_entry, entry] = &shown[..] else {
+    let [entry, c_entry] = &shown[..] else {
         panic!("{shown:?}");
     };
     assert_eq!(c_entry, "adit_rocksdb_create_env");

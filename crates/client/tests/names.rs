@@ -53,7 +53,7 @@ fn a_stat_sees_each_acknowledged_append_sync_and_truncation() {
                 size >= before,
                 "{size} bytes, but {before} were acknowledged"
             );
-            assert!(size % 10 == 0, "half an append");
+            assert!(size.is_multiple_of(10), "half an append");
         },
     );
     file.set_len(3).expect("a truncation");

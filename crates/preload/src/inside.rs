@@ -37,7 +37,9 @@ pub(crate) fn call<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     if INSIDE.replace(true) {
         return Err(interrupted());
     }
-    let _inside = Inside(Uncancelled::new());
+    let _inside = Inside {
+        _uncancelled: Uncancelled::new(),
+    };
     work()
 }
 
@@ -76,7 +78,10 @@ pub(crate) fn cancel_if_asked() {
 }
 
 /// Restores what was before the call, also if it panics: the panic goes no further.
-struct Inside(#[expect(dead_code, reason = "dropped after the messages")] Uncancelled);
+struct Inside {
+    /// Dropped after the messages.
+    _uncancelled: Uncancelled,
+}
 
 impl Drop for Inside {
     #[inline]

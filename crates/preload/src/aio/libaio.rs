@@ -5,6 +5,7 @@
 
 use super::context;
 use super::kernel::{self, Event, Iocb, SignalMask};
+use crate::inside;
 use crate::volume::settings;
 use libc::{c_char, c_int, c_long, c_void, timespec};
 use std::ffi::CStr;
@@ -17,18 +18,18 @@ unsafe extern "C" fn io_setup(events: c_int, context: *mut usize) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn io_destroy(context: usize) -> c_int {
-    context::destroy(context) as c_int
+    inside::uncancelled(|| context::destroy(context) as c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn io_submit(context: usize, count: c_long, list: *mut *mut Iocb) -> c_int {
     // SAFETY: the program vouches for its arguments.
-    unsafe {
+    inside::uncancelled(|| unsafe {
         match context::find(context) {
             Some(context) => super::submission::submit(&context, count, list) as c_int,
             None => kernel::submit(context, count, list) as c_int,
         }
-    }
+    })
 }
 
 /// As for any file on Linux: what was submitted can't be cancelled (EINVAL).
@@ -59,12 +60,12 @@ unsafe fn get_events(
     mask: *const SignalMask,
 ) -> c_long {
     // SAFETY: the program vouches for its arguments.
-    unsafe {
+    inside::uncancelled(|| unsafe {
         match context::find(context) {
             Some(context) => context.events(min, max, events, timeout, mask),
             None => kernel::events(context, min, max, events, timeout, mask),
         }
-    }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -105,7 +106,7 @@ unsafe extern "C" fn io_queue_init(events: c_int, context: *mut usize) -> c_int 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn io_queue_release(context: usize) -> c_int {
-    context::destroy(context) as c_int
+    inside::uncancelled(|| context::destroy(context) as c_int)
 }
 
 /// Calls the function that is in each request's data.

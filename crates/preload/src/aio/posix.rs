@@ -13,6 +13,7 @@ use super::{Change, Uncollected, submission};
 use crate::answer::{Answer, ToC, set_errno};
 use crate::calls::data;
 use crate::descriptors::{self, Open};
+use crate::inside;
 use crate::real::real;
 use adit::Errno;
 use adit::collected::{Durable, Memory, Request, Work};
@@ -324,8 +325,11 @@ macro_rules! transfers {
         unsafe extern "C" fn $name(request: *mut Aiocb) -> c_int {
             // SAFETY: the program's request.
             match descriptors::get(unsafe { (*request).fd }) {
-                // SAFETY: as above.
-                Some(open) => unsafe { begin(request, &open, $kind, None) }.to_c() as c_int,
+                Some(open) => {
+                    // SAFETY: as above.
+                    let begun = inside::uncancelled(|| unsafe { begin(request, &open, $kind, None) });
+                    begun.to_c() as c_int
+                }
                 None => real!($name(request => *mut Aiocb) -> c_int),
             }
         }
@@ -352,7 +356,7 @@ macro_rules! calls {
                 _ => return Answer::<()>::Err(Errno::INVAL).to_c() as c_int,
             };
             // SAFETY: as above.
-            unsafe { begin(request, &open, Kind::Sync(durable), None) }.to_c() as c_int
+            inside::uncancelled(|| unsafe { begin(request, &open, Kind::Sync(durable), None) }).to_c() as c_int
         }
 
         #[unsafe(no_mangle)]
@@ -374,7 +378,7 @@ macro_rules! calls {
                 ) -> c_int)
             };
             // SAFETY: the program's list.
-            unsafe { suspend(list, count, timeout, real) }
+            inside::uncancelled(|| unsafe { suspend(list, count, timeout, real) })
         }
 
         #[unsafe(no_mangle)]
@@ -387,7 +391,7 @@ macro_rules! calls {
                 ) -> c_int)
             };
             // SAFETY: the program's list.
-            unsafe { begin_list(mode, list, count, notice, real) }
+            inside::uncancelled(|| unsafe { begin_list(mode, list, count, notice, real) })
         }
     )*};
 }
@@ -517,18 +521,18 @@ unsafe fn begin_list(
         _ => return real(list, count, notice),
     };
     let is_ours = |request: &&*mut Aiocb| {
-        // SAFETY: NULL, or the program's request.
-        let request = unsafe { request.as_ref() };
-        request.is_some_and(|request| descriptors::get(request.fd).is_some())
+        // SAFETY: the program's request.
+        !request.is_null() && descriptors::get(unsafe { (***request).fd }).is_some()
     };
     let waits = mode == libc::LIO_WAIT;
     if !all.iter().any(|request| is_ours(&request)) || !(waits || mode == libc::LIO_NOWAIT) {
         return real(list, count, notice);
     }
-    let wanted = match waits {
-        true => None,
-        // SAFETY: NULL, or the program's notice.
-        false => unsafe { notice.as_ref() }.copied(),
+    let wanted = if waits {
+        None
+    } else {
+        // SAFETY: the program's notice.
+        unsafe { notice.as_ref() }.copied()
     };
     let shared = Arc::new(List {
         notice: wanted,

@@ -307,10 +307,7 @@ unsafe fn write_vector(
         let mut at = offset;
         match appends {
             true => at = open.file.append_vectored(&slices).map_err(errno)?,
-            false => {
-                let written = open.file.write_vectored_at(&slices, offset);
-                written.map_err(errno)?;
-            }
+            false => (open.file.write_vectored_at(&slices, offset)).map_err(errno)?,
         }
         Ok((len as i64, maps::Change::Pieces(&slices, at)))
     })

@@ -145,7 +145,7 @@ fn fio(place: &Place, arguments: &[&str]) {
         "--",
         "fio",
         "--name=job",
-        "--filename=/adit/fio",
+        "--directory=/adit",
         "--thread",
         "--verify=crc32c",
         "--verify_fatal=1",
@@ -194,11 +194,7 @@ fn fio_verifies_all_that_it_does() {
                 let (engine, depth) =
                     (format!("--ioengine={engine}"), format!("--iodepth={depth}"));
                 for rw in ["--rw=randrw", "--rw=write"] {
-                    let fixed = [
-                        "--size=24m",
-                        "--numjobs=2",
-                        "--filename_format=/adit/fio.$jobnum",
-                    ];
+                    let fixed = ["--size=24m", "--numjobs=2"];
                     let job = [
                         rw,
                         direct,

@@ -4,7 +4,7 @@
  *
  *   queue_test ADDRESS     formats a volume there (unless mem:...); prints "N claims hold"
  *
- * Compiled as C11 by tests/c_api.rs, also with ThreadSanitizer and AddressSanitizer.
+ * Compiled as C11 by tests/c_api.rs, also with AddressSanitizer.
  */
 #define _GNU_SOURCE
 #include "adit.h"

@@ -13,13 +13,13 @@
 use crate::file::{File, FileState};
 use crate::pending::Pending;
 use crate::volume::Volume;
+use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_fs::Fs;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -173,7 +173,7 @@ async unsafe fn run(fs: &Fs, file: &FileState, work: Work) -> Result<usize> {
 pub struct Collection<E> {
     state: Mutex<State<E>>,
     /// Started together, and not done.
-    under_way: AtomicUsize,
+    under_way: AtomicU64,
 }
 
 struct State<E> {
@@ -189,7 +189,7 @@ impl<E> Default for Collection<E> {
                 done: VecDeque::new(),
                 waiters: Vec::new(),
             }),
-            under_way: AtomicUsize::new(0),
+            under_way: AtomicU64::new(0),
         }
     }
 }
@@ -218,7 +218,7 @@ impl<E> Collection<E> {
 
     /// Requests that were started together and are not done.
     pub fn under_way(&self) -> usize {
-        self.under_way.load(Ordering::SeqCst)
+        self.under_way.load(Ordering::SeqCst) as usize
     }
 }
 
@@ -277,7 +277,7 @@ impl Volume {
         E: Send + 'static,
         F: FnOnce(Result<usize>) -> E + Send + 'static,
     {
-        (collection.under_way).fetch_add(requests.len(), Ordering::SeqCst);
+        (collection.under_way).fetch_add(requests.len() as u64, Ordering::SeqCst);
         let operations = requests.into_iter().map(|(request, to_event)| {
             let mut ticket = Ticket {
                 collection: collection.clone(),

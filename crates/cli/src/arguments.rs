@@ -1,4 +1,5 @@
-//! The command line, as types. What each command does is in the modules named after them.
+//! The command line, as types. What each command does is in the modules named after them. The file
+//! is long because it holds the arguments of all commands: `adit help` reads in one file.
 
 use adit::{Inspector, IoEngine, RepairReport, Repaired, Survive, Takeover, Volume, VolumeOptions};
 use clap::{Args, Parser, Subcommand, ValueEnum};

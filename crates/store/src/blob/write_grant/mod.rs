@@ -17,8 +17,10 @@
 //! 1. While a grant is out, no frame holds a page of the granted extents and the map doesn't change.
 //!    `load_data`, which has no exclusive lock, enters its frame into the index, recalls, and waits
 //!    for the end of the grant before it reads the device.
-//! 2. While a grant is out, the worker neither looks at the bytes of the blob's dirty frames nor
-//!    changes their flags. Reads through the worker, which have no exclusive lock, recall first.
+//! 2. While a grant is out, the worker neither looks at the bytes of the blob's dirty frames without
+//!    live bytes nor changes their flags. Reads through the worker, which have no exclusive lock,
+//!    recall first. (Commits and checkpoints do both to a frame with live bytes: nobody overwrites
+//!    it.)
 //! 3. A writer counts itself on entering, and takes its count back after it has written and noted
 //!    the write. The worker waits for each writer that found OPEN on entering. The last writer to
 //!    leave a RECALLED grant tells the worker.

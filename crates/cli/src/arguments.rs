@@ -326,6 +326,20 @@ Examples:
                                       what the way through the kernel costs"
     )]
     Mount(Mount),
+    /// Serve volumes to other processes, by shared memory
+    ///
+    /// Each of them opens a volume as unix:SOCKET (Rust, C, the plugins, every command), or as
+    /// unix:SOCKET,NAME if there are several. Permission bits bind all but root and the server's own
+    /// user. SIGTERM ends it after what is under way; killed, it loses nothing that was written.
+    #[command(
+        after_help = "A volume's name is the last component of its address, or what stands before a =.
+
+Examples:
+  adit serve db.adit --socket /run/adit/db.sock
+  adit serve orders=/dev/nvme0n1 logs=/dev/nvme1n1 --socket /run/adit.sock --mode 0666 --pollers 2 --cpus 2,3
+  adit ls unix:/run/adit.sock,orders /"
+    )]
+    Serve(Serve),
     /// Start a program that sees a volume as a directory, without a mount
     ///
     /// The volume is inside the program (its file calls go to a library that the loader puts before
@@ -373,8 +387,44 @@ pub(crate) struct Mount {
 }
 
 #[derive(Args)]
+pub(crate) struct Serve {
+    /// Image files or block devices, each as ADDRESS or NAME=ADDRESS
+    #[arg(required = true)]
+    pub(crate) volumes: Vec<String>,
+    /// The socket that sessions connect to
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: PathBuf,
+    /// Permission bits of the socket: the users who can connect
+    #[arg(long, value_name = "BITS", default_value = "0600", value_parser = permission_bits)]
+    pub(crate) mode: u32,
+    /// Threads that poll sessions
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) pollers: usize,
+    /// Cores of the pollers, one each (else they run anywhere)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) cpus: Vec<usize>,
+    /// A poller without work spins so many microseconds before it sleeps
+    #[arg(long, value_name = "U", default_value_t = 50)]
+    pub(crate) spin_us: u64,
+    /// Most sessions at a time
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(crate) sessions_max: usize,
+    /// Append messages to this file (else: stderr)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+}
+
+/// Permission bits, in octal.
+fn permission_bits(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(bits) if bits <= 0o777 => Ok(bits),
+        _ => Err("permission bits are octal, up to 777".to_owned()),
+    }
+}
+
+#[derive(Args)]
 pub(crate) struct Run {
-    /// Image file or block device
+    /// Image file or block device, or unix:SOCKET of a server
     pub(crate) volume: String,
     /// The directory as which the program sees the volume; it need not exist
     #[arg(long, value_name = "DIR", default_value = "/adit")]
@@ -385,7 +435,7 @@ pub(crate) struct Run {
     /// buffer. Without it, that holds for a sector of the device.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) atomic_writes: Option<u64>,
-    /// The volume is inside the program (there is no other way yet)
+    /// The volume is inside the program: refuses the address of a server
     #[arg(long)]
     pub(crate) embedded: bool,
     /// libadit_preload.so, if it is not beside this program

@@ -16,6 +16,7 @@ mod progress;
 mod read;
 mod run;
 mod scrub;
+mod serve;
 mod transfer;
 mod volumes;
 
@@ -86,6 +87,7 @@ fn run(
         Command::Compare(arguments) => return compare::compare(arguments),
         Command::Measure => compare::measure()?,
         Command::Run(arguments) => match run::run(&arguments, options)? {},
+        Command::Serve(arguments) => serve::serve(&arguments, options, filter)?,
         Command::Mount(arguments) => mount::mount(&arguments, options, filter)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -27,11 +27,7 @@ const INTERPRETERS_MAX: usize = 4;
 
 /// Becomes the program. Returns only if that fails.
 pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallible> {
-    let volume = std::path::absolute(&arguments.volume)?;
-    if !arguments.volume.starts_with("mem:") {
-        std::fs::metadata(&volume)
-            .map_err(|error| Error::from(error).context(format_args!("{}", volume.display())))?;
-    }
+    let volume = absolute(&arguments.volume, arguments.embedded)?;
     let prefix = arguments.prefix.as_os_str();
     let is_usable = arguments.prefix.is_absolute() && prefix.as_bytes().iter().any(|b| *b != b'/');
     if !is_usable {
@@ -62,13 +58,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
         .arg0(name)
         .args(rest)
         .env("LD_PRELOAD", preload)
-        .env(
-            "ADIT_RUN_VOLUME",
-            match arguments.volume.starts_with("mem:") {
-                true => OsString::from(&arguments.volume),
-                false => volume.into_os_string(),
-            },
-        )
+        .env("ADIT_RUN_VOLUME", volume)
         .env("ADIT_RUN_PREFIX", prefix)
         .env("ADIT_RUN_CACHE", options.cache_size.to_string())
         .env(
@@ -86,6 +76,29 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
         );
     let error = Error::from(command.exec());
     Err(error.context(format_args!("start {}", program.display())))
+}
+
+/// The address of the volume for a program in whichever directory.
+fn absolute(address: &str, embedded: bool) -> Result<OsString> {
+    if address.starts_with("mem:") {
+        return Ok(address.into());
+    }
+    let (scheme, path) = match address.strip_prefix("unix:") {
+        Some(_) if embedded => {
+            let what = format!("run a program with {address} inside: it is in a server");
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        Some(path) => ("unix:", path),
+        None => ("", address),
+    };
+    let absolute = std::path::absolute(path)?;
+    if scheme.is_empty() {
+        std::fs::metadata(&absolute)
+            .map_err(|error| Error::from(error).context(format_args!("{}", absolute.display())))?;
+    }
+    let mut address = OsString::from(scheme);
+    address.push(absolute);
+    Ok(address)
 }
 
 /// The program's file: as a shell looks for it.

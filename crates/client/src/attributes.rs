@@ -3,10 +3,16 @@
 //! have the usual cases.
 
 use crate::file::File;
+use crate::names::{naming, place};
+use crate::open_volume::OpenedFile;
 use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Follow, SetTime};
 use adit_store::XattrMode;
+use adit_wire::calls::{
+    CopyRange, GetXattr, ListXattrs, NextData, NextHole, RemoveXattr, SetFileTimes, SetFileXattr,
+    SetMode, SetOwner, SetTimes, SetXattr,
+};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,9 +20,14 @@ use std::sync::Arc;
 impl Volume {
     /// Sets the permission bits. `EOPNOTSUPP` for a symbolic link.
     pub fn set_mode_of(&self, path: impl AsRef<Path>, follow: Follow, mode: u32) -> Result<()> {
-        self.on("change the mode of", path.as_ref(), |fs, at| {
-            fs.set_mode(at, follow, mode)
-        })
+        let path = path.as_ref();
+        let place = place(path);
+        let call = SetMode {
+            place,
+            follow,
+            mode,
+        };
+        self.on("change the mode of", path, call)
     }
 
     /// Sets owner and group; `None` leaves one unchanged.
@@ -27,9 +38,14 @@ impl Volume {
         uid: Option<u32>,
         gid: Option<u32>,
     ) -> Result<()> {
-        self.on("change the owner of", path.as_ref(), |fs, at| {
-            fs.set_owner(at, follow, uid, gid)
-        })
+        let path = path.as_ref();
+        let call = SetOwner {
+            place: place(path),
+            follow,
+            uid,
+            gid,
+        };
+        self.on("change the owner of", path, call)
     }
 
     /// Sets the times of last access and last change.
@@ -40,9 +56,14 @@ impl Volume {
         accessed: SetTime,
         modified: SetTime,
     ) -> Result<()> {
-        self.on("change the times of", path.as_ref(), |fs, at| {
-            fs.set_times(at, follow, accessed, modified)
-        })
+        let path = path.as_ref();
+        let call = SetTimes {
+            place: place(path),
+            follow,
+            accessed,
+            modified,
+        };
+        self.on("change the times of", path, call)
     }
 
     /// The value of an extended attribute; `ENODATA` if it doesn't exist.
@@ -52,10 +73,15 @@ impl Volume {
         follow: Follow,
         name: impl AsRef<[u8]>,
     ) -> Result<Vec<u8>> {
-        let name = name.as_ref();
-        self.on("read an extended attribute of", path.as_ref(), |fs, at| {
-            fs.xattr_get(at, follow, name)
-        })
+        let path = path.as_ref();
+        let call = GetXattr {
+            place: place(path),
+            follow,
+            name: name.as_ref(),
+        };
+        self.opened
+            .call(&self.who, call)
+            .map_err(|error| naming(error, "read an extended attribute of", path))
     }
 
     /// Sets an extended attribute, which may, must or must not exist.
@@ -67,10 +93,17 @@ impl Volume {
         value: impl AsRef<[u8]>,
         mode: XattrMode,
     ) -> Result<()> {
-        let (name, value) = (name.as_ref(), value.as_ref());
-        self.on("set an extended attribute of", path.as_ref(), |fs, at| {
-            fs.xattr_set(at, follow, name, value, mode)
-        })
+        let path = path.as_ref();
+        let call = SetXattr {
+            place: place(path),
+            follow,
+            name: name.as_ref(),
+            value: value.as_ref(),
+            mode,
+        };
+        self.opened
+            .call(&self.who, call)
+            .map_err(|error| naming(error, "set an extended attribute of", path))
     }
 
     /// Removes an extended attribute; `ENODATA` if it doesn't exist.
@@ -80,20 +113,25 @@ impl Volume {
         follow: Follow,
         name: impl AsRef<[u8]>,
     ) -> Result<()> {
-        let name = name.as_ref();
-        self.on(
-            "remove an extended attribute of",
-            path.as_ref(),
-            |fs, at| fs.xattr_remove(at, follow, name),
-        )
+        let path = path.as_ref();
+        let call = RemoveXattr {
+            place: place(path),
+            follow,
+            name: name.as_ref(),
+        };
+        self.opened
+            .call(&self.who, call)
+            .map_err(|error| naming(error, "remove an extended attribute of", path))
     }
 
     /// Names of the extended attributes.
     pub fn xattr_names_of(&self, path: impl AsRef<Path>, follow: Follow) -> Result<Vec<Vec<u8>>> {
+        let path = path.as_ref();
+        let place = place(path);
         self.on(
             "list the extended attributes of",
-            path.as_ref(),
-            |fs, at| fs.xattr_list(at, follow),
+            path,
+            ListXattrs { place, follow },
         )
     }
 }
@@ -101,7 +139,7 @@ impl Volume {
 impl File {
     /// As [`set_times`](Self::set_times), also to the time of the call.
     pub fn set_times_to(&self, accessed: SetTime, modified: SetTime) -> Result<()> {
-        self.run(|fs, open| fs.fset_times(open, accessed, modified))
+        self.call(SetFileTimes { accessed, modified })
     }
 
     /// As [`set_xattr`](Self::set_xattr), for one that may, must or must not exist.
@@ -112,19 +150,19 @@ impl File {
         mode: XattrMode,
     ) -> Result<()> {
         let (name, value) = (name.as_ref(), value.as_ref());
-        self.run(|fs, open| fs.fxattr_set(open, name, value, mode))
+        self.call(SetFileXattr { name, value, mode })
     }
 
     /// Position of the next data from `offset` on: `offset` itself, or the beginning of a page.
     /// `ENXIO` if none follows. Preallocated space is a hole.
     pub fn next_data(&self, offset: u64) -> Result<u64> {
-        self.run(|fs, open| fs.next_data(open, offset))
+        self.call(NextData { offset })
     }
 
     /// Position of the next hole from `offset` on; the end of the file is one. `ENXIO` at and
     /// behind the end.
     pub fn next_hole(&self, offset: u64) -> Result<u64> {
-        self.run(|fs, open| fs.next_hole(open, offset))
+        self.call(NextHole { offset })
     }
 
     /// Copies up to `len_bytes` from `offset` on to another file of the volume, or within this one
@@ -143,7 +181,20 @@ impl File {
             let what = "copy to a file of another volume";
             return Err(Error::with(Errno::XDEV, what));
         }
-        let target = to.open();
-        self.run(|fs, open| fs.copy_range(open, offset, target, to_offset, len_bytes))
+        match (self.open(), to.open()) {
+            (OpenedFile::Embedded(_), OpenedFile::Embedded(target)) => {
+                self.run(|fs, open| fs.copy_range(open, offset, target, to_offset, len_bytes))
+            }
+            (OpenedFile::Connected(from), OpenedFile::Connected(target)) => {
+                let call = CopyRange {
+                    offset,
+                    to: target.number,
+                    to_offset,
+                    len_bytes,
+                };
+                self.remote()?.file_call(from.number, &call)
+            }
+            _ => unreachable!("both are open on one volume"),
+        }
     }
 }

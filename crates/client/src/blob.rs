@@ -3,29 +3,29 @@
 use crate::file::File;
 use crate::open_options::OpenOptions;
 use crate::volume::Volume;
-use adit_base::{Errno, Error, Result};
-use adit_fs::{BlobId, FileKind};
-use adit_store::format::Slot;
+use adit_base::Result;
+use adit_fs::BlobId;
+use adit_wire::calls::{CreateBlob, DeleteBlob};
 
 /// Blobs.
 impl Volume {
     /// Creates an empty blob. Like all changes, it survives a power cut after [`File::sync_all`] of
     /// it or [`Volume::sync`].
     pub fn create_blob(&self) -> Result<BlobId> {
-        self.opened.run(|fs| fs.create_blob())
+        self.opened.call(&self.who, CreateBlob {})
     }
 
     /// Opens a blob, with the options `read`, `write`, `append`, `direct`, `sync`, `dsync` and
     /// `truncate`; the others have no effect. `ENOENT` if no blob has this id (any more).
     pub fn open_blob(&self, id: BlobId, options: &OpenOptions) -> Result<File> {
         let flags = options.flags();
-        let open = self.opened.run(|fs| fs.open_blob(id, flags))?;
+        let open = self.opened.open_blob(&self.who, id, flags)?;
         Ok(File::new(self.opened.clone(), open))
     }
 
     /// Deletes a blob and frees its space. `EBUSY` while it is open.
     pub fn delete_blob(&self, id: BlobId) -> Result<()> {
-        self.opened.run(|fs| fs.delete_blob(id))
+        self.opened.call(&self.who, DeleteBlob { id })
     }
 
     /// Iterates over all blobs that are not files or directories, in the order of their slots.
@@ -68,30 +68,15 @@ impl Blobs {
     }
 
     fn fetch(&mut self) -> Result<Vec<BlobId>> {
-        let (from, len) = (self.next_slot, self.batch_len);
-        let mut batch = Vec::with_capacity(len);
-        self.volume.opened.run(|fs| {
-            let batch = &mut batch;
-            async move {
-                let mut visit = |id, slot: &Slot| {
-                    if slot.kind == FileKind::Blob as u8 {
-                        batch.push(id);
-                    }
-                    match batch.len() < len {
-                        true => Ok(()),
-                        false => Err(Error::new(Errno::CANCELED)),
-                    }
-                };
-                match fs.store().for_each_blob_from(from, &mut visit).await {
-                    Err(error) if error.errno() == Errno::CANCELED => Ok(()), // the batch is full
-                    visited => visited,
-                }
-            }
-        })?;
+        let call = adit_wire::calls::Blobs {
+            from_slot: self.next_slot,
+            max: self.batch_len as u32,
+        };
+        let batch = self.volume.opened.call(&self.volume.who, call)?;
         if let Some(last) = batch.last() {
             self.next_slot = last.slot.saturating_add(1);
         }
-        self.batch_len = (2 * len).min(BATCH_MAX);
+        self.batch_len = (2 * self.batch_len).min(BATCH_MAX);
         Ok(batch)
     }
 }

@@ -11,6 +11,7 @@
 //! worker fails; a waker of the worker's tasks is only called by a thread that drives it.
 
 use crate::file::{File, FileState};
+use crate::open_volume::OpenedFile;
 use crate::pending::Pending;
 use crate::volume::Volume;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +98,10 @@ impl File {
 
     /// A read that needs neither the device nor the worker; None: it does.
     pub fn try_read_at(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
-        self.alive().ok()?.open.try_read(offset, buffer)
+        match &self.alive().ok()?.open {
+            OpenedFile::Embedded(open) => open.try_read(offset, buffer),
+            OpenedFile::Connected(_) => None,
+        }
     }
 }
 
@@ -114,7 +118,7 @@ impl Request {
         let result = unsafe { run(fs, &file, work) }.await;
         if let Some(last) = Arc::into_inner(file) {
             // The file was dropped meanwhile. Its close doesn't change the result.
-            let _ = fs.close(&last.open).await;
+            let _ = fs.close(last.open.embedded()).await;
         }
         result
     }
@@ -123,7 +127,7 @@ impl Request {
 /// # Safety
 /// As for [`File::request`].
 async unsafe fn run(fs: &Fs, file: &FileState, work: Work) -> Result<usize> {
-    let open = &*file.open;
+    let open = &**file.open.embedded();
     let durable = match work {
         Work::Read(Memory::One(start, len), offset) => {
             // SAFETY: promised by the caller.
@@ -295,7 +299,9 @@ impl Volume {
         });
         let operations: Vec<_> = operations.collect();
         // Refused: the tickets say so.
-        let _ = (self.opened.engine()).start_together(operations, comes_back);
+        if let Ok(engine) = self.opened.engine() {
+            let _ = engine.start_together(operations, comes_back);
+        }
     }
 
     /// Waits until there are so many results, or no request is under way, or the time is over.

@@ -7,9 +7,10 @@
 use crate::file::File;
 use adit_base::{Errno, Error, Result};
 use adit_fs::DirEntry;
+use adit_wire::calls::ReadDirectory;
 
 /// Names fetched at once, in bytes as `Fs::read_directory` counts them.
-const BATCH_BYTES: usize = 32 * 1024;
+const BATCH_BYTES: u32 = 32 * 1024;
 
 /// Iterates over the entries of a directory; made by [`Volume::read_dir`](crate::Volume::read_dir).
 /// It ends after an error.
@@ -43,15 +44,25 @@ impl ReadDir {
     }
 
     fn fetch(&mut self) -> Result<Vec<DirEntry>> {
-        let mut entries = Vec::new();
-        let (open, cookie) = (self.directory.open(), self.cookie);
-        self.directory
-            .volume()
-            .run(|fs| fs.read_directory(open, cookie, BATCH_BYTES, &mut entries))?;
+        let entries = self.directory.call(ReadDirectory {
+            cookie: self.cookie,
+            names_bytes: BATCH_BYTES,
+        })?;
         if let Some(last) = entries.last() {
             self.cookie = last.cookie;
         }
         Ok(entries)
+    }
+}
+
+impl File {
+    /// Entries of this open directory behind a cookie, `.` and `..` among them.
+    #[cfg(feature = "internal")]
+    pub fn entries(&self, cookie: u64) -> Result<Vec<DirEntry>> {
+        self.call(ReadDirectory {
+            cookie,
+            names_bytes: BATCH_BYTES,
+        })
     }
 }
 

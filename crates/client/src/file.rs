@@ -5,17 +5,26 @@
 //! closed after the last of them. Nothing here has a position; [`FileCursor`](crate::FileCursor)
 //! has.
 
+use crate::connection::{Connection, wait_for_lock};
 use crate::metadata::Metadata;
 use crate::names::set_time;
-use crate::open_volume::OpenVolume;
+use crate::open_volume::{OpenVolume, OpenedFile};
 use crate::pending::Pending;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::Buffer;
 use adit_fs::{
-    AllocateFlags, BlobId, FlockOperation, Fs, LockOwner, OpenFile, OpenFlags, RangeLock,
+    AllocateFlags, BlobId, Credentials, FlockOperation, Fs, LockOwner, OpenFile, OpenFlags,
+    RangeLock,
 };
 use adit_reactor::sync::join_all;
+use adit_server::perform::PerformFile;
 use adit_store::XattrMode;
+use adit_wire::calls::{
+    Allocate, AtomicBytesMax, FileStat, Flock, GetFileXattr, ListFileXattrs, LockRange,
+    ReleaseLocks, RemoveFileXattr, SetFileMode, SetFileOwner, SetFileTimes, SetFileXattr, SetSize,
+    StartWriteBack, TestLock, UnlockRange, WriteAtomic,
+};
+use adit_wire::message::WriteFlags;
 use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
@@ -34,7 +43,7 @@ pub struct File {
 /// the file.
 pub(crate) struct FileState {
     pub(crate) volume: Arc<OpenVolume>,
-    pub(crate) open: Arc<OpenFile>,
+    pub(crate) open: OpenedFile,
     /// Of the process that volume it: in a forked child the memory of the volume is not there.
     generation: u32,
 }
@@ -76,10 +85,18 @@ impl<'a> ReadRequest<'a> {
 impl File {
     /// Reads at most `buffer.len()` bytes; fewer only at the end of the file, 0 beyond it.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        if let Some(got) = self.alive()?.open.try_read(offset, buffer) {
-            return Ok(got);
+        match &self.alive()?.open {
+            OpenedFile::Embedded(open) => {
+                if let Some(got) = open.try_read(offset, buffer) {
+                    return Ok(got);
+                }
+                self.run(|fs, open| fs.read(open, offset, buffer))
+            }
+            OpenedFile::Connected(file) => {
+                self.remote()?
+                    .read(file, offset, &mut [IoSliceMut::new(buffer)])
+            }
         }
-        self.run(|fs, open| fs.read(open, offset, buffer))
     }
 
     /// Reads exactly `buffer.len()` bytes. `ENODATA` if the file ends before
@@ -97,7 +114,10 @@ impl File {
     /// Reads into several pieces of memory, one after the other, as one read: no concurrent write
     /// falls between two of them.
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        self.run(|fs, open| fs.read_vectored(open, offset, buffers))
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| fs.read_vectored(open, offset, buffers)),
+            OpenedFile::Connected(file) => self.remote()?.read(file, offset, buffers),
+        }
     }
 
     /// Reads without a copy: returns a reference to the cache's own memory, which keeps its content
@@ -105,19 +125,37 @@ impl File {
     /// empty only at the end of the file. Many buffers occupy much of the cache.
     pub fn read_borrowed(&self, len_bytes: usize, offset: u64) -> Result<Buffer> {
         let len_bytes = len_bytes.min(PAGE_BYTES);
-        if let Some(buffer) = self.alive()?.open.try_borrow(offset, len_bytes) {
-            return Ok(buffer);
+        match &self.alive()?.open {
+            OpenedFile::Embedded(open) => {
+                if let Some(buffer) = open.try_borrow(offset, len_bytes) {
+                    return Ok(buffer);
+                }
+                self.run(|fs, open| fs.read_borrowed(open, offset, len_bytes))
+            }
+            OpenedFile::Connected(_) => {
+                // A copy, of the rest of the page as well.
+                let rest = PAGE_BYTES - (offset % PAGE_BYTES as u64) as usize;
+                let mut buffer = self.state.volume.buffer(len_bytes.min(rest))?;
+                let memory = buffer.try_mut().expect("a new buffer is not shared");
+                let got = self.read_at(memory, offset)?;
+                Ok(buffer.slice(0..got))
+            }
         }
-        self.run(|fs, open| fs.read_borrowed(open, offset, len_bytes))
     }
 
     /// Does several reads, which overlap in time where they need the device. `Ok` when every
     /// request has its own result.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
         let state = self.alive()?;
+        let OpenedFile::Embedded(open) = &state.open else {
+            for request in requests {
+                request.result = self.read_at(request.buffer, request.offset);
+            }
+            return Ok(());
+        };
         let mut missing = 0;
         for request in requests.iter_mut() {
-            request.result = match state.open.try_read(request.offset, request.buffer) {
+            request.result = match open.try_read(request.offset, request.buffer) {
                 Some(got) => Ok(got),
                 None => {
                     missing += 1;
@@ -133,7 +171,7 @@ impl File {
                 .iter_mut()
                 .filter(|request| request.result.is_err());
             join_all(missing.map(|request| async move {
-                request.result = fs.read(&state.open, request.offset, request.buffer).await;
+                request.result = fs.read(open, request.offset, request.buffer).await;
             }))
             .await;
             Ok(())
@@ -143,6 +181,17 @@ impl File {
     /// As [`read_at`](Self::read_at), without blocking; returns the buffer with the data.
     /// [`Volume::buffer`](crate::Volume::buffer) provides memory for it.
     pub fn read_at_async(&self, buffer: Buffer, offset: u64) -> Pending<Buffer> {
+        if self.is_connected() {
+            let mut buffer = buffer;
+            let got = match buffer.try_mut() {
+                Some(memory) => self.read_at(memory, offset),
+                None => Err(Error::with(
+                    Errno::BUSY,
+                    "read into a buffer that is shared",
+                )),
+            };
+            return Pending::ready(got.map(|got| buffer.slice(0..got)));
+        }
         self.spawn(move |fs, open| async move {
             let mut buffer = buffer;
             let memory = buffer.try_mut().ok_or(Error::with(
@@ -178,8 +227,8 @@ impl File {
     ) -> Pending<usize> {
         let memory = RawMemory { start, len_bytes };
         // SAFETY: promised by the caller.
-        if let Some(got) = unsafe { self.read_cached(&memory, offset) } {
-            return Pending::ready(Ok(got));
+        if let Some(got) = unsafe { self.read_at_once(&memory, offset) } {
+            return Pending::ready(got);
         }
         self.spawn(move |fs, open| async move {
             let RawMemory { start, len_bytes } = { memory };
@@ -205,8 +254,8 @@ impl File {
     ) -> Pending<i64> {
         let memory = RawMemory { start, len_bytes };
         // SAFETY: promised by the caller.
-        if let Some(got) = unsafe { self.read_cached(&memory, offset) } {
-            return Pending::ready(Ok(got as i64));
+        if let Some(got) = unsafe { self.read_at_once(&memory, offset) } {
+            return Pending::ready(got.map(|got| got as i64));
         }
         self.spawn(move |fs, open| async move {
             let RawMemory { start, len_bytes } = { memory };
@@ -218,6 +267,10 @@ impl File {
 
     /// As [`write_at_async`](Self::write_at_async).
     pub fn write_number_async(&self, data: Buffer, offset: u64) -> Pending<i64> {
+        if self.is_connected() {
+            let written = self.write_at(data.as_slice(), offset);
+            return Pending::ready(written.map(|()| data.len() as i64));
+        }
         self.spawn(move |fs, open| async move {
             fs.write(&open, offset, data.as_slice()).await?;
             Ok(data.len() as i64)
@@ -226,6 +279,9 @@ impl File {
 
     /// As [`append_async`](Self::append_async).
     pub fn append_number_async(&self, data: Buffer) -> Pending<i64> {
+        if self.is_connected() {
+            return Pending::ready(self.append(data.as_slice()).map(|at| at as i64));
+        }
         self.spawn(
             move |fs, open| async move { Ok(fs.append(&open, data.as_slice()).await? as i64) },
         )
@@ -233,28 +289,46 @@ impl File {
 
     /// As [`sync_all_async`](Self::sync_all_async).
     pub fn sync_all_number_async(&self) -> Pending<i64> {
+        if self.is_connected() {
+            return Pending::ready(self.sync_all().map(|()| 0));
+        }
         self.spawn(move |fs, open| async move { fs.fsync(&open).await.map(|()| 0) })
     }
 
     /// As [`sync_data_async`](Self::sync_data_async).
     pub fn sync_data_number_async(&self) -> Pending<i64> {
+        if self.is_connected() {
+            return Pending::ready(self.sync_data().map(|()| 0));
+        }
         self.spawn(move |fs, open| async move { fs.fdatasync(&open).await.map(|()| 0) })
     }
 }
 
 impl File {
-    /// What is in the cache, without the worker. A direct read would wait for the device here.
+    /// A read that is done at once: of what is in the cache, without the worker (a direct read would
+    /// wait for the device here), or through a server.
     ///
     /// # Safety
     /// As for [`read_into_async`](Self::read_into_async).
-    unsafe fn read_cached(&self, memory: &RawMemory, offset: u64) -> Option<usize> {
-        let open = &self.alive().ok()?.open;
+    unsafe fn read_at_once(&self, memory: &RawMemory, offset: u64) -> Option<Result<usize>> {
+        let open = match &self.alive().ok()?.open {
+            OpenedFile::Embedded(open) => open,
+            OpenedFile::Connected(_) if memory.len_bytes == 0 => {
+                return Some(self.read_at(&mut [], offset));
+            }
+            OpenedFile::Connected(_) => {
+                // SAFETY: promised by the caller; there are bytes.
+                let memory =
+                    unsafe { std::slice::from_raw_parts_mut(memory.start, memory.len_bytes) };
+                return Some(self.read_at(memory, offset));
+            }
+        };
         if memory.len_bytes == 0 || open.flags().contains(OpenFlags::DIRECT) {
             return None;
         }
         // SAFETY: promised by the caller; there are bytes.
         let memory = unsafe { std::slice::from_raw_parts_mut(memory.start, memory.len_bytes) };
-        open.try_read(offset, memory)
+        open.try_read(offset, memory).map(Ok)
     }
 }
 
@@ -262,13 +336,22 @@ impl File {
 impl File {
     /// Writes all of `data`, or fails: with ENOSPC before any of it is written; after EIO or
     /// ENOMEM, the bytes before the failure may be written. With
-    /// [`append`](crate::OpenOptions::append) the data goes to the end. In a file volume for direct
+    /// [`append`](crate::OpenOptions::append) the data goes to the end. In a file opened for direct
     /// or synchronous writes, EROFS may come for data that readers see but that is not on the
     /// device: the volume has become read-only meanwhile.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let state = self.alive()?;
-        if state.open.writes_past_worker() {
-            let open = &state.open;
+        let open = match &state.open {
+            OpenedFile::Embedded(open) => open,
+            OpenedFile::Connected(file) => {
+                let data = [IoSlice::new(data)];
+                let written = self
+                    .remote()?
+                    .write(file, offset, &data, WriteFlags::empty());
+                return written.map(drop);
+            }
+        };
+        if open.writes_past_worker() {
             let write = || {
                 let granted = open.try_write(offset, data);
                 (granted.written, granted.recalled)
@@ -283,18 +366,32 @@ impl File {
 
     /// As [`write_at`](Self::write_at), from several pieces of memory.
     pub fn write_vectored_at(&self, data: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        self.run(|fs, open| fs.write_vectored(open, offset, data))
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| fs.write_vectored(open, offset, data)),
+            OpenedFile::Connected(file) => {
+                let written = self
+                    .remote()?
+                    .write(file, offset, data, WriteFlags::empty());
+                written.map(drop)
+            }
+        }
     }
 
     /// Writes at the end, atomically with respect to other appends; returns the position of the
     /// data.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        self.run(|fs, open| fs.append(open, data))
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| fs.append(open, data)),
+            OpenedFile::Connected(_) => self.append_vectored(&[IoSlice::new(data)]),
+        }
     }
 
     /// As [`append`](Self::append), from several pieces of memory.
     pub fn append_vectored(&self, data: &[IoSlice<'_>]) -> Result<u64> {
-        self.run(|fs, open| fs.append_vectored(open, data))
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| fs.append_vectored(open, data)),
+            OpenedFile::Connected(file) => self.remote()?.write(file, 0, data, WriteFlags::APPEND),
+        }
     }
 
     /// Writes ranges (offset and data), later ones over earlier ones: all of them or none, across
@@ -303,72 +400,102 @@ impl File {
     ///
     /// `E2BIG` if the ranges are larger than [`atomic_write_max`](Self::atomic_write_max), or touch
     /// more than 16 separate holes or preallocated ranges before the end of the file; `EINVAL` for
-    /// a file volume to append. After an error nothing has changed.
+    /// a file opened to append. After an error nothing has changed.
     ///
     /// A concurrent reader sees each page of 4096 bytes before or after the write, but may see some
     /// pages before and others after it.
     pub fn write_atomic(&self, ranges: &[(u64, &[u8])]) -> Result<()> {
-        self.run(|fs, open| fs.write_atomic(open, ranges, false))
+        let ranges = ranges.to_vec();
+        self.call(WriteAtomic {
+            ranges,
+            sync: false,
+        })
     }
 
     /// As [`write_atomic`](Self::write_atomic) and [`sync_data`](Self::sync_data) in one. If only
     /// the sync fails, readers see the ranges, but a power cut may lose them, as a whole.
     pub fn write_atomic_and_sync(&self, ranges: &[(u64, &[u8])]) -> Result<()> {
-        self.run(|fs, open| fs.write_atomic(open, ranges, true))
+        let ranges = ranges.to_vec();
+        self.call(WriteAtomic { ranges, sync: true })
     }
 
     /// Most bytes that one [`write_atomic`](Self::write_atomic) may change; each page of 4096 bytes
     /// that it touches counts as a whole. It depends on the size of the journal: about 250 KiB to 1
     /// MiB.
     pub fn atomic_write_max(&self) -> Result<u64> {
-        self.run(|fs, _| async { Ok(fs.atomic_bytes_max()) })
+        let state = self.alive()?;
+        state
+            .volume
+            .call(&Credentials::process(), AtomicBytesMax {})
     }
 
     /// As [`write_at`](Self::write_at), without blocking. Clone the buffer to keep it.
     pub fn write_at_async(&self, data: Buffer, offset: u64) -> Pending<()> {
+        if self.is_connected() {
+            return Pending::ready(self.write_at(data.as_slice(), offset));
+        }
         self.spawn(move |fs, open| async move { fs.write(&open, offset, data.as_slice()).await })
     }
 
     /// As [`append`](Self::append), without blocking.
     pub fn append_async(&self, data: Buffer) -> Pending<u64> {
+        if self.is_connected() {
+            return Pending::ready(self.append(data.as_slice()));
+        }
         self.spawn(move |fs, open| async move { fs.append(&open, data.as_slice()).await })
     }
 
     /// Makes data, size, attributes and the names by which the file can be reached durable: they
     /// survive a power cut. Of a directory, all earlier operations on its names.
     pub fn sync_all(&self) -> Result<()> {
-        self.run(|fs, open| fs.fsync(open))
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| fs.fsync(open)),
+            OpenedFile::Connected(file) => self.remote()?.sync(file, true),
+        }
     }
 
     /// As [`sync_all`](Self::sync_all), without attributes that reading the data back doesn't need.
     pub fn sync_data(&self) -> Result<()> {
-        self.run(|fs, open| fs.fdatasync(open))
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| fs.fdatasync(open)),
+            OpenedFile::Connected(file) => self.remote()?.sync(file, false),
+        }
     }
 
     /// As [`sync_all`](Self::sync_all), without blocking.
     pub fn sync_all_async(&self) -> Pending<()> {
+        if self.is_connected() {
+            return Pending::ready(self.sync_all());
+        }
         self.spawn(move |fs, open| async move { fs.fsync(&open).await })
     }
 
     /// As [`sync_data`](Self::sync_data), without blocking.
     pub fn sync_data_async(&self) -> Pending<()> {
+        if self.is_connected() {
+            return Pending::ready(self.sync_data());
+        }
         self.spawn(move |fs, open| async move { fs.fdatasync(&open).await })
     }
 
     /// Starts to write the file's dirty data to the device, in the background. Promises nothing
     /// about durability; a later sync has less to write.
     pub fn start_write_back(&self) -> Result<()> {
-        self.run(|fs, open| fs.start_write_back(open))
+        self.call(StartWriteBack {})
     }
 
     /// Sets the size. A smaller size cuts off data; a larger one adds zeroes, which take no space.
     pub fn set_len(&self, size_bytes: u64) -> Result<()> {
-        self.run(|fs, open| fs.ftruncate(open, size_bytes))
+        self.call(SetSize { size_bytes })
     }
 
     /// fallocate(2): without flags, allocates the range and makes the file at least that long.
     pub fn allocate(&self, flags: AllocateFlags, offset: u64, len_bytes: u64) -> Result<()> {
-        self.run(|fs, open| fs.allocate(open, flags, offset, len_bytes))
+        self.call(Allocate {
+            flags,
+            offset,
+            len_bytes,
+        })
     }
 }
 
@@ -377,63 +504,82 @@ impl File {
     /// Current size in bytes; takes no lock. `EBADF` in a forked child.
     #[allow(clippy::len_without_is_empty)] // as in std::fs::Metadata
     pub fn len(&self) -> Result<u64> {
-        Ok(self.alive()?.open.size_bytes())
+        match &self.alive()?.open {
+            OpenedFile::Embedded(open) => Ok(open.size_bytes()),
+            OpenedFile::Connected(file) => self.remote()?.size(file),
+        }
     }
 
     /// Attributes.
     pub fn metadata(&self) -> Result<Metadata> {
-        Ok(Metadata::new(self.run(|fs, open| fs.fstat(open))?))
+        Ok(Metadata::new(self.call(FileStat {})?))
     }
 
     /// The id of the underlying blob: inode number and generation.
     pub fn id(&self) -> BlobId {
-        self.state.open.blob_id()
+        match &self.state.open {
+            OpenedFile::Embedded(open) => open.blob_id(),
+            OpenedFile::Connected(file) => file.id,
+        }
     }
 
     /// True if every write goes to the end.
     pub fn is_append(&self) -> bool {
-        self.state.open.flags().contains(OpenFlags::APPEND)
+        self.flags().contains(OpenFlags::APPEND)
     }
 
     /// flock(2): advisory, owned by this handle, released when it is closed. `EAGAIN` instead of
     /// waiting, if the operation says so.
     pub fn flock(&self, operation: FlockOperation) -> Result<()> {
-        self.run(|fs, open| fs.flock(open, operation))
+        let wait = matches!(
+            operation,
+            FlockOperation::Shared { wait: true } | FlockOperation::Exclusive { wait: true }
+        );
+        wait_for_lock(wait && self.is_connected(), || {
+            self.call(Flock { operation })
+        })
     }
 
     /// fcntl(2)'s lock of a range of bytes: advisory; replaces the owner's locks in the range. If
     /// another owner's lock conflicts: `EAGAIN`, or the call waits; `EDEADLK` if POSIX owners would
-    /// wait for each other in a circle. `EBADF` for a mode that the file wasn't volume for,
+    /// wait for each other in a circle. `EBADF` for a mode that the file wasn't opened for,
     /// `EINVAL` or `EOVERFLOW` for a range beyond 2^63 - 1, `ENOLCK` beyond 4096 locks of a file.
     pub fn lock_range(&self, lock: &RangeLock, wait: bool) -> Result<()> {
-        self.run(|fs, open| fs.lock_range(open, lock, wait))
+        let lock = *lock;
+        wait_for_lock(wait && self.is_connected(), || {
+            self.call(LockRange { lock, wait })
+        })
     }
 
     /// Releases the owner's locks in a range; a length of 0 means to the end. Closing this handle
     /// releases its own locks.
     pub fn unlock_range(&self, owner: LockOwner, offset: u64, len_bytes: u64) -> Result<()> {
-        self.run(|fs, open| fs.unlock_range(open, owner, offset, len_bytes))
+        self.call(UnlockRange {
+            owner,
+            offset,
+            len_bytes,
+        })
     }
 
     /// A lock that conflicts with this one; `None` if [`lock_range`](Self::lock_range) would not
     /// wait.
     pub fn test_lock(&self, lock: &RangeLock) -> Result<Option<RangeLock>> {
-        self.run(|fs, open| fs.test_lock(open, lock))
+        self.call(TestLock { lock: *lock })
     }
 
     /// Releases all locks of a POSIX owner on the file. Dropping a handle does not release them.
     pub fn release_locks(&self, owner_id: u64) -> Result<()> {
-        self.run(|fs, open| fs.release_locks(open, owner_id))
+        self.call(ReleaseLocks { owner_id })
     }
 
     /// Sets the permission bits.
     pub fn set_mode(&self, mode: u32) -> Result<()> {
-        self.run(|fs, open| fs.fset_mode(open, mode))
+        self.call(SetFileMode { mode })
     }
 
     /// Sets owner and group; `None` leaves one unchanged.
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.run(|fs, open| fs.fset_owner(open, uid, gid))
+        self.call(SetFileOwner { uid, gid })
     }
 
     /// Sets the times of last access and last change; `None` leaves one unchanged.
@@ -443,37 +589,38 @@ impl File {
         modified: Option<SystemTime>,
     ) -> Result<()> {
         let (accessed, modified) = (set_time(accessed), set_time(modified));
-        self.run(|fs, open| fs.fset_times(open, accessed, modified))
+        self.call(SetFileTimes { accessed, modified })
     }
 
     /// The value of an extended attribute; `ENODATA` if it doesn't exist.
     pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let name = name.as_ref();
-        self.run(|fs, open| fs.fxattr_get(open, name))
+        self.call(GetFileXattr { name })
     }
 
     /// Sets an extended attribute. Names have 1 to 255 bytes; all attributes of a file share a
     /// page: `ENOSPC` if they don't fit.
     pub fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (name, value) = (name.as_ref(), value.as_ref());
-        self.run(|fs, open| fs.fxattr_set(open, name, value, XattrMode::Any))
+        let mode = XattrMode::Any;
+        self.call(SetFileXattr { name, value, mode })
     }
 
     /// Removes an extended attribute; `ENODATA` if it doesn't exist.
     pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
         let name = name.as_ref();
-        self.run(|fs, open| fs.fxattr_remove(open, name))
+        self.call(RemoveFileXattr { name })
     }
 
     /// Names of the extended attributes.
     pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
-        self.run(|fs, open| fs.fxattr_list(open))
+        self.call(ListFileXattrs {})
     }
 }
 
 /// Plumbing.
 impl File {
-    pub(crate) fn new(volume: Arc<OpenVolume>, open: Arc<OpenFile>) -> Self {
+    pub(crate) fn new(volume: Arc<OpenVolume>, open: OpenedFile) -> Self {
         File {
             state: ManuallyDrop::new(Arc::new(FileState {
                 volume,
@@ -483,14 +630,16 @@ impl File {
         }
     }
 
-    pub(crate) fn open(&self) -> &OpenFile {
+    pub(crate) fn open(&self) -> &OpenedFile {
         &self.state.open
     }
 
-    /// The descriptor of the file system.
-    #[cfg(feature = "internal")]
-    pub fn descriptor(&self) -> &OpenFile {
-        &self.state.open
+    /// How it was opened.
+    pub(crate) fn flags(&self) -> OpenFlags {
+        match &self.state.open {
+            OpenedFile::Embedded(open) => open.flags(),
+            OpenedFile::Connected(file) => file.flags,
+        }
     }
 
     /// The volume that it is on.
@@ -498,7 +647,26 @@ impl File {
         &self.state.volume
     }
 
-    /// Runs an operation on the open file.
+    fn is_connected(&self) -> bool {
+        matches!(self.state.open, OpenedFile::Connected(_))
+    }
+
+    /// The connection to the server that has the file open.
+    pub(crate) fn remote(&self) -> Result<&Connection> {
+        let connection = self.alive()?.volume.connection();
+        Ok(connection.expect("the file is open where its volume is"))
+    }
+
+    /// Does a call about the open file.
+    pub(crate) fn call<'a, C>(&'a self, call: C) -> Result<C::Reply>
+    where
+        C: PerformFile<'a> + Send,
+    {
+        let state = self.alive()?;
+        state.volume.file_call(&state.open, call)
+    }
+
+    /// Runs an operation on the open file of an embedded volume.
     pub(crate) fn run<'a, T, F, Fut>(&'a self, op: F) -> Result<T>
     where
         T: Send,
@@ -506,10 +674,12 @@ impl File {
         Fut: Future<Output = Result<T>> + 'a,
     {
         let state = self.alive()?;
-        state.volume.run(|fs| op(fs, &state.open))
+        let open = state.open.embedded();
+        state.volume.run(move |fs| op(fs, open))
     }
 
-    /// Starts an operation on the open file, which stays open until it is done.
+    /// Starts an operation on the open file of an embedded volume, which stays open until it is
+    /// done.
     fn spawn<T, F, Fut>(&self, op: F) -> Pending<T>
     where
         T: Send + 'static,
@@ -521,12 +691,12 @@ impl File {
         }
         let state = Arc::clone(&self.state);
         self.state.volume.spawn(move |fs| {
-            let done = op(fs, state.open.clone());
+            let done = op(fs, state.open.embedded().clone());
             async move {
                 let result = done.await;
                 if let Some(last) = Arc::into_inner(state) {
                     // The file was dropped meanwhile. Its close doesn't change the result.
-                    let _ = fs.close(&last.open).await;
+                    let _ = fs.close(last.open.embedded()).await;
                 }
                 result
             }
@@ -534,7 +704,7 @@ impl File {
     }
 
     #[inline]
-    /// True in a forked child of the process that volume it: every operation answers `EBADF`, and
+    /// True in a forked child of the process that opened it: every operation answers `EBADF`, and
     /// dropping it only frees memory.
     pub fn is_inherited(&self) -> bool {
         self.state.generation != fork::generation()

@@ -74,8 +74,15 @@ mod attributes;
 mod blob;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
+pub use adit_server::perform::PerformVolume;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub use adit_wire::calls;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
 pub mod collected;
 mod completion_queue;
+mod connection;
 mod cursor;
 mod directory;
 mod file;
@@ -92,6 +99,7 @@ mod options;
 mod pending;
 mod repair;
 mod scrub;
+mod serve;
 mod volume;
 
 pub use adit_base::clock::Timestamp;
@@ -119,4 +127,5 @@ pub use options::{IoEngine, MkfsOptions, VolumeOptions};
 pub use pending::Pending;
 pub use repair::Repaired;
 pub use scrub::{Damaged, Scrubbed};
+pub use serve::{ServeOptions, Server, SessionInfo};
 pub use volume::Volume;

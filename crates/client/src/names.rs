@@ -6,11 +6,17 @@ use crate::directory::ReadDir;
 use crate::file::File;
 use crate::metadata::Metadata;
 use crate::open_options::OpenOptions;
+use crate::open_volume::OpenedFile;
 use crate::pending::Pending;
 use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
-use adit_fs::{Access, At, Credentials, FileKind, Follow, Fs, OpenFlags, RenameFlags, SetTime};
+use adit_fs::{Access, At, Credentials, FileKind, Follow, OpenFlags, RenameFlags, SetTime};
+use adit_server::perform::PerformVolume;
 use adit_store::XattrMode;
+use adit_wire::calls::{
+    Link, MakeDirectory, MakeNode, MakeSymlink, Place, ReadLink, RemoveDirectory, Rename, Truncate,
+    Unlink,
+};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -37,27 +43,19 @@ fn naming_two(error: Error, verb: &str, from: &Path, to: &Path) -> Error {
 }
 
 impl Volume {
-    /// A path from the root, on behalf of the user of this handle.
-    pub(crate) fn at<'p>(&'p self, path: &'p Path) -> At<'p> {
-        root(&self.who, path)
-    }
-
-    /// Runs an operation on what a path names. An error says what was to be done with which path.
+    /// Does a call about a path. An error says what was to be done with which path.
     #[inline]
-    pub(crate) fn on<'a, T, F, Fut>(&'a self, verb: &str, path: &'a Path, operation: F) -> Result<T>
+    pub(crate) fn on<'a, C>(&'a self, verb: &str, path: &Path, call: C) -> Result<C::Reply>
     where
-        T: Send,
-        F: FnOnce(&'a Fs, At<'a>) -> Fut + Send,
-        Fut: Future<Output = Result<T>> + 'a,
+        C: PerformVolume<'a> + Send,
     {
-        let at = self.at(path);
         self.opened
-            .run(|fs| operation(fs, at))
+            .call(&self.who, call)
             .map_err(|error| naming(error, verb, path))
     }
 
     fn stat(&self, path: &Path, follow: Follow) -> Result<Metadata> {
-        let stat = self.opened.stat(self.at(path), follow);
+        let stat = self.opened.stat(&self.who, place(path), follow);
         Ok(Metadata::new(
             stat.map_err(|error| naming(error, "stat", path))?,
         ))
@@ -65,6 +63,11 @@ impl Volume {
 }
 
 /// A path from the root.
+pub(crate) fn place(path: &Path) -> Place<'_> {
+    Place::root(bytes(path))
+}
+
+/// The same on behalf of a user.
 fn root<'p>(who: &'p Credentials, path: &'p Path) -> At<'p> {
     At::root(who, bytes(path))
 }
@@ -74,25 +77,33 @@ impl Volume {
     /// Opens a file, or a directory for reading.
     pub fn open_file(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let (flags, mode) = (options.flags(), options.create_mode());
-        let open = self.on("open", path.as_ref(), |fs, at| fs.open(at, flags, mode))?;
+        self.open_path("open", path.as_ref(), flags, mode)
+    }
+
+    fn open_path(&self, verb: &str, path: &Path, flags: OpenFlags, mode: u32) -> Result<File> {
+        let open = self.opened.open_file(&self.who, place(path), flags, mode);
+        let open = open.map_err(|error| naming(error, verb, path))?;
         Ok(File::new(self.opened.clone(), open))
     }
 
     /// Opens what a path of the file system names.
     #[cfg(feature = "internal")]
     pub fn open_at(&self, at: At<'_>, flags: OpenFlags, mode: u32) -> Result<File> {
-        let open = self.opened.run(|fs| fs.open(at, flags, mode))?;
+        let open = self.opened.open_file(at.caller(), at.into(), flags, mode)?;
         Ok(File::new(self.opened.clone(), open))
     }
 
     /// As [`open_file`](Self::open_file), without blocking.
     pub fn open_file_async(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Pending<File> {
+        if self.is_connected() {
+            return Pending::ready(self.open_file(path, options));
+        }
         let path = path.as_ref().to_owned();
         let (flags, mode) = (options.flags(), options.create_mode());
         let (opened, who) = (self.opened.clone(), self.who.clone());
         self.opened.spawn(move |fs| async move {
             match fs.open(root(&who, &path), flags, mode).await {
-                Ok(open) => Ok(File::new(opened, open)),
+                Ok(open) => Ok(File::new(opened, OpenedFile::Embedded(open))),
                 Err(error) => Err(naming(error, "open", &path)),
             }
         })
@@ -130,9 +141,9 @@ impl Volume {
 
     /// Sets the size of a file.
     pub fn truncate(&self, path: impl AsRef<Path>, size_bytes: u64) -> Result<()> {
-        self.on("truncate", path.as_ref(), |fs, at| {
-            fs.truncate(at, size_bytes)
-        })
+        let path = path.as_ref();
+        let place = place(path);
+        self.on("truncate", path, Truncate { place, size_bytes })
     }
 
     /// Attributes of the target of the path.
@@ -142,6 +153,9 @@ impl Volume {
 
     /// As [`metadata`](Self::metadata), without blocking.
     pub fn metadata_async(&self, path: impl AsRef<Path>) -> Pending<Metadata> {
+        if self.is_connected() {
+            return Pending::ready(self.metadata(path));
+        }
         let (path, who) = (path.as_ref().to_owned(), self.who.clone());
         self.opened.spawn(move |fs| async move {
             match fs.stat(root(&who, &path), Follow::Yes).await {
@@ -162,11 +176,16 @@ impl Volume {
 
     /// Removes a name of a file. A file without names exists until it is closed.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.on("remove", path.as_ref(), |fs, at| fs.unlink(at))
+        let path = path.as_ref();
+        let place = place(path);
+        self.on("remove", path, Unlink { place })
     }
 
     /// As [`remove_file`](Self::remove_file), without blocking.
     pub fn remove_file_async(&self, path: impl AsRef<Path>) -> Pending<()> {
+        if self.is_connected() {
+            return Pending::ready(self.remove_file(path));
+        }
         let (path, who) = (path.as_ref().to_owned(), self.who.clone());
         self.opened.spawn(move |fs| async move {
             let done = fs.unlink(root(&who, &path)).await;
@@ -187,13 +206,21 @@ impl Volume {
         flags: RenameFlags,
     ) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
+        let call = Rename {
+            from: place(from),
+            to: place(to),
+            flags,
+        };
         self.opened
-            .run(|fs| fs.rename(self.at(from), self.at(to), flags))
+            .call(&self.who, call)
             .map_err(|error| naming_two(error, "rename", from, to))
     }
 
     /// As [`rename`](Self::rename), without blocking.
     pub fn rename_async(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
+        if self.is_connected() {
+            return Pending::ready(self.rename(from, to));
+        }
         let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
         let who = self.who.clone();
         self.opened.spawn(move |fs| async move {
@@ -207,8 +234,13 @@ impl Volume {
     /// Gives a file another name.
     pub fn hard_link(&self, existing: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let (existing, path) = (existing.as_ref(), path.as_ref());
+        let call = Link {
+            existing: place(existing),
+            follow: Follow::No,
+            place: place(path),
+        };
         self.opened
-            .run(|fs| fs.link(self.at(existing), Follow::No, self.at(path)))
+            .call(&self.who, call)
             .map(drop)
             .map_err(|error| naming_two(error, "link", existing, path))
     }
@@ -223,7 +255,9 @@ impl Volume {
 
     /// Makes a directory with these permission bits.
     pub fn create_dir_with(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        self.on("make directory", path.as_ref(), |fs, at| fs.mkdir(at, mode))
+        let path = path.as_ref();
+        let place = place(path);
+        self.on("make directory", path, MakeDirectory { place, mode })
             .map(drop)
     }
 
@@ -259,7 +293,9 @@ impl Volume {
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.on("remove directory", path.as_ref(), |fs, at| fs.rmdir(at))
+        let path = path.as_ref();
+        let place = place(path);
+        self.on("remove directory", path, RemoveDirectory { place })
     }
 
     /// Removes a directory and everything in it, or a file, or a symbolic link itself. Not atomic.
@@ -312,10 +348,8 @@ impl Volume {
 
     /// As [`read_dir`](Self::read_dir), continuing after the entry with this cookie.
     pub fn read_dir_from(&self, path: impl AsRef<Path>, cookie: u64) -> Result<ReadDir> {
-        let open = self.on("read directory", path.as_ref(), |fs, at| {
-            fs.open(at, OpenFlags::DIRECTORY, 0)
-        })?;
-        Ok(ReadDir::new(File::new(self.opened.clone(), open), cookie))
+        let directory = self.open_path("read directory", path.as_ref(), OpenFlags::DIRECTORY, 0)?;
+        Ok(ReadDir::new(directory, cookie))
     }
 }
 
@@ -357,17 +391,17 @@ impl Volume {
     /// Makes a symbolic link at `path` to `target`.
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let target = bytes(target.as_ref());
-        self.on("make symbolic link", path.as_ref(), |fs, at| {
-            fs.symlink(target, at)
-        })
-        .map(drop)
+        let path = path.as_ref();
+        let place = place(path);
+        self.on("make symbolic link", path, MakeSymlink { target, place })
+            .map(drop)
     }
 
     /// The target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let target = self.on("read symbolic link", path.as_ref(), |fs, at| {
-            fs.read_link(at)
-        })?;
+        let path = path.as_ref();
+        let place = place(path);
+        let target = self.on("read symbolic link", path, ReadLink { place })?;
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
@@ -380,17 +414,22 @@ impl Volume {
         mode: u32,
         device: u64,
     ) -> Result<()> {
-        self.on("make node", path.as_ref(), |fs, at| {
-            fs.mknod(at, kind, mode, device)
-        })
-        .map(drop)
+        let path = path.as_ref();
+        let call = MakeNode {
+            place: place(path),
+            kind,
+            mode,
+            device,
+        };
+        self.on("make node", path, call).map(drop)
     }
 
     /// Checks the rights of the user of this handle: `EACCES`, or `EROFS` for writing to a
     /// read-only volume.
     pub fn access(&self, path: impl AsRef<Path>, wanted: Access) -> Result<()> {
         let path = path.as_ref();
-        (self.opened.access(self.at(path), Follow::Yes, wanted))
+        (self.opened)
+            .access(&self.who, place(path), Follow::Yes, wanted)
             .map_err(|error| naming(error, "access", path))
     }
 

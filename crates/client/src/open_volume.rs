@@ -1,13 +1,16 @@
-//! An open volume: the engine that runs its operations, how it begins and how it ends.
+//! An open volume: embedded in this process, or in a server that it is connected to; how it begins
+//! and how it ends.
 //!
 //! ```text
 //! mkfs:  [create the image] → device → refuse what is there → store::mkfs → Fs::format → close
 //! open:  device → Store::open (recovery) → Fs::open_volume      (mem: mkfs and format first)
+//!        unix: connect to the server
 //! end:   shutdown(close), by `Volume::close` or by whoever drops the last handle
 //! ```
-//! Invariants: the file system is reached only through [`OpenVolume::run`] and
+//! Invariants: an embedded file system is reached only through [`OpenVolume::run`] and
 //! [`OpenVolume::spawn`]. A forked child touches nothing of a volume, not even to free it.
 
+use crate::connection::{ADDRESS_PREFIX, Connection, RemoteFile, connect};
 use crate::inspect::Server;
 use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
@@ -16,10 +19,12 @@ use adit_block::{
     Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions, OverlayDevice,
     POOLED_BYTES_MAX, PoolConfig, Request, open_device,
 };
-use adit_fs::{Access, At, Follow, Fs, OpenFile, SharedNames, Stat};
+use adit_fs::{Access, BlobId, Credentials, Follow, Fs, OpenFile, OpenFlags, SharedNames, Stat};
 use adit_reactor::{Engine, EngineOptions};
+use adit_server::perform::{PerformFile, PerformVolume};
 use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, StoreOptions, Survive, foreign_signature};
+use adit_wire::calls::{CheckAccess, Close, Open, OpenBlob, Place, SyncAll};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 use std::future::Future;
@@ -28,17 +33,45 @@ use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.
 pub(crate) struct OpenVolume {
+    placement: Placement,
+    address: String,
+    /// Memory for asynchronous and direct IO; made when first asked for.
+    pool: OnceLock<Arc<BufferPool>>,
+    /// Of the process that opened it.
+    generation: u32,
+}
+
+/// Where the volume is.
+enum Placement {
+    /// In this process.
+    Embedded(Embedded),
+    /// In a server.
+    Connected(Connection),
+}
+
+struct Embedded {
     /// Always there, except while `drop` or `close` takes it away.
     engine: Option<Arc<Engine<Fs>>>,
     /// What any thread may read without the worker.
     names: SharedNames,
     /// Answers those who only look.
     server: Option<Server>,
-    address: String,
-    /// Memory for asynchronous and direct IO; made when first asked for.
-    pool: OnceLock<Arc<BufferPool>>,
-    /// Of the process that opened it.
-    generation: u32,
+}
+
+/// An open file, where its volume is.
+pub(crate) enum OpenedFile {
+    Embedded(Arc<OpenFile>),
+    Connected(RemoteFile),
+}
+
+impl OpenedFile {
+    /// The file of an embedded volume.
+    pub(crate) fn embedded(&self) -> &Arc<OpenFile> {
+        match self {
+            OpenedFile::Embedded(open) => open,
+            OpenedFile::Connected(_) => unreachable!("asked only of embedded volumes"),
+        }
+    }
 }
 
 /// Bytes at the beginning of a device that must be zero before mkfs writes there unasked.
@@ -52,6 +85,7 @@ pub(crate) fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
         let what = "format memory: a mem: volume is formatted when it is opened";
         return Err(Error::with(Errno::INVAL, what));
     }
+    refuse_served(address)?;
     let created = create_image(address, options)?;
     let done = format(address, options);
     if done.is_err() && created {
@@ -59,6 +93,20 @@ pub(crate) fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
         let _ = std::fs::remove_file(address);
     }
     done
+}
+
+/// What is done with a volume that no process has open can't be done through a server.
+pub(crate) fn refuse_served(address: &str) -> Result<()> {
+    match address.starts_with(ADDRESS_PREFIX) {
+        false => Ok(()),
+        true => Err(not_through_a_server()),
+    }
+}
+
+#[cold]
+fn not_through_a_server() -> Error {
+    let what = "do this through a server: only a process that opens the volume itself can";
+    Error::with(Errno::OPNOTSUPP, what)
 }
 
 /// Creates the image file if there is none and its size is known. Says whether it did.
@@ -203,6 +251,10 @@ pub(crate) fn device_options(options: &VolumeOptions, read_only: bool) -> Result
 impl OpenVolume {
     pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<OpenVolume> {
         fork::install(); // before there is a descriptor to close in children
+        if address.starts_with(ADDRESS_PREFIX) {
+            let connection = connect(address, options.read_only)?;
+            return Ok(OpenVolume::new(Placement::Connected(connection), address));
+        }
         let in_memory = address.starts_with("mem:");
         let device = open_device(address, &device_options(options, options.read_only)?)?;
         OpenVolume::on_device(device, address, options, in_memory)
@@ -232,18 +284,121 @@ impl OpenVolume {
             false => None,
         };
         let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
-        Ok(OpenVolume {
+        let embedded = Embedded {
             engine: Some(engine),
             names,
             server,
+        };
+        Ok(OpenVolume::new(Placement::Embedded(embedded), address))
+    }
+
+    fn new(placement: Placement, address: &str) -> OpenVolume {
+        OpenVolume {
+            placement,
             address: address.to_owned(),
             pool: OnceLock::new(),
             generation: fork::generation(),
-        })
+        }
     }
 
-    pub(crate) fn engine(&self) -> &Arc<Engine<Fs>> {
-        self.engine.as_ref().expect("taken only at the end")
+    /// The engine of an embedded volume. `EOPNOTSUPP` for one in a server.
+    #[inline]
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine<Fs>>> {
+        match &self.placement {
+            Placement::Embedded(embedded) => Ok(embedded.engine()),
+            Placement::Connected(_) => Err(not_through_a_server()),
+        }
+    }
+
+    /// The connection to the server that has the volume.
+    #[inline]
+    pub(crate) fn connection(&self) -> Option<&Connection> {
+        match &self.placement {
+            Placement::Embedded(_) => None,
+            Placement::Connected(connection) => Some(connection),
+        }
+    }
+
+    /// The connection, in the process that made it. `EBADF` in a forked child.
+    #[inline]
+    fn usable(&self, connection: &'_ Connection) -> Result<()> {
+        let _ = connection;
+        match self.is_inherited() {
+            false => Ok(()),
+            true => Err(Error::with(Errno::BADF, "use a volume in a forked process")),
+        }
+    }
+
+    /// Does a call about the volume on behalf of a user.
+    pub(crate) fn call<'a, C>(&'a self, who: &'a Credentials, call: C) -> Result<C::Reply>
+    where
+        C: PerformVolume<'a> + Send,
+    {
+        match &self.placement {
+            Placement::Embedded(embedded) => embedded.engine().run(move |fs| call.perform(fs, who)),
+            Placement::Connected(connection) => {
+                self.usable(connection)?;
+                connection.volume_call(who, &call)
+            }
+        }
+    }
+
+    /// Does a call about an open file.
+    pub(crate) fn file_call<'a, C>(&'a self, open: &'a OpenedFile, call: C) -> Result<C::Reply>
+    where
+        C: PerformFile<'a> + Send,
+    {
+        match (&self.placement, open) {
+            (Placement::Embedded(embedded), OpenedFile::Embedded(open)) => {
+                embedded.engine().run(move |fs| call.perform(fs, open))
+            }
+            (Placement::Connected(connection), OpenedFile::Connected(remote)) => {
+                self.usable(connection)?;
+                connection.file_call(remote.number, &call)
+            }
+            _ => unreachable!("a file is open where its volume is"),
+        }
+    }
+
+    /// Opens what a path names.
+    pub(crate) fn open_file(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<OpenedFile> {
+        match &self.placement {
+            Placement::Embedded(embedded) => {
+                let open = |fs| Fs::open(fs, place.at(who), flags, mode);
+                embedded.engine().run(open).map(OpenedFile::Embedded)
+            }
+            Placement::Connected(connection) => {
+                self.usable(connection)?;
+                let opened = connection.volume_call(who, &Open { place, flags, mode })?;
+                Ok(OpenedFile::Connected(opened.into()))
+            }
+        }
+    }
+
+    /// Opens a blob.
+    pub(crate) fn open_blob(
+        &self,
+        who: &Credentials,
+        id: BlobId,
+        flags: OpenFlags,
+    ) -> Result<OpenedFile> {
+        match &self.placement {
+            Placement::Embedded(embedded) => {
+                let open = embedded.engine().run(|fs| fs.open_blob(id, flags));
+                open.map(OpenedFile::Embedded)
+            }
+            Placement::Connected(connection) => {
+                self.usable(connection)?;
+                let opened = connection.volume_call(who, &OpenBlob { id, flags })?;
+                Ok(OpenedFile::Connected(opened.into()))
+            }
+        }
     }
 
     /// Is this the copy in a forked child?
@@ -253,8 +408,15 @@ impl OpenVolume {
 
     /// Makes everything durable and ends the engine.
     pub(crate) fn close(mut self) -> Result<()> {
-        match self.engine.take() {
-            Some(engine) => end(&engine, self.server.take()),
+        let Placement::Embedded(embedded) = &mut self.placement else {
+            // As elsewhere, closing makes everything durable.
+            return match self.is_inherited() {
+                true => Ok(()),
+                false => self.call(&Credentials::process(), SyncAll {}),
+            };
+        };
+        match embedded.engine.take() {
+            Some(engine) => end(&engine, embedded.server.take()),
             None => Ok(()),
         }
     }
@@ -264,7 +426,10 @@ impl OpenVolume {
     }
 
     pub(crate) fn poisoned(&self) -> bool {
-        self.engine().poisoned()
+        match &self.placement {
+            Placement::Embedded(embedded) => embedded.engine().poisoned(),
+            Placement::Connected(_) => false,
+        }
     }
 
     /// Runs an operation to its end; blocks.
@@ -275,7 +440,7 @@ impl OpenVolume {
         F: FnOnce(&'a Fs) -> Fut + Send,
         Fut: Future<Output = Result<T>> + 'a,
     {
-        self.engine().run(op)
+        self.engine()?.run(op)
     }
 
     /// As [`Engine::run_without_owner`].
@@ -289,27 +454,40 @@ impl OpenVolume {
         F: FnOnce(&'a Fs) -> Fut + Send,
         Fut: Future<Output = Result<()>> + 'a,
     {
-        self.engine().run_without_owner(call, then)
+        self.engine()?.run_without_owner(call, then)
     }
 
     /// Attributes of an inode: without the worker, where that is possible.
-    pub(crate) fn stat<'a>(&'a self, at: At<'a>, follow: Follow) -> Result<Stat> {
-        match self.look(|names| names.stat(at, follow))? {
-            Some(answer) => answer,
-            None => self.run(|fs| fs.stat(at, follow)),
+    pub(crate) fn stat(&self, who: &Credentials, place: Place<'_>, follow: Follow) -> Result<Stat> {
+        if let Placement::Embedded(embedded) = &self.placement {
+            let look = || (embedded.names.stat(place.at(who), follow), false);
+            if let Some(stat) = self.run_without_owner(look, |_| async { Ok(()) })? {
+                return stat;
+            }
         }
+        self.call(who, adit_wire::calls::Stat { place, follow })
     }
 
     /// May they? Without the worker, where that is possible.
-    pub(crate) fn access<'a>(&'a self, at: At<'a>, follow: Follow, wanted: Access) -> Result<()> {
-        match self.look(|names| names.access(at, follow, wanted))? {
-            Some(answer) => answer,
-            None => self.run(|fs| fs.access(at, follow, wanted)),
+    pub(crate) fn access(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        follow: Follow,
+        wanted: Access,
+    ) -> Result<()> {
+        if let Placement::Embedded(embedded) = &self.placement {
+            let look = || (embedded.names.access(place.at(who), follow, wanted), false);
+            if let Some(access) = self.run_without_owner(look, |_| async { Ok(()) })? {
+                return access;
+            }
         }
-    }
-
-    fn look<T>(&self, look: impl FnOnce(&SharedNames) -> T) -> Result<T> {
-        self.run_without_owner(|| (look(&self.names), false), |_| async { Ok(()) })
+        let call = CheckAccess {
+            place,
+            follow,
+            wanted,
+        };
+        self.call(who, call)
     }
 
     /// Starts an operation.
@@ -319,7 +497,10 @@ impl OpenVolume {
         F: FnOnce(&'static Fs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
-        Pending::running(self.engine().spawn(op))
+        match self.engine() {
+            Ok(engine) => Pending::running(engine.spawn(op)),
+            Err(error) => Pending::ready(Err(error)),
+        }
     }
 
     /// A queue whose waiting threads drive this volume.
@@ -327,19 +508,31 @@ impl OpenVolume {
         if self.is_inherited() {
             return Err(Error::with(Errno::BADF, "make a queue in a forked process"));
         }
-        Ok(self.engine().completion_queue())
+        Ok(match &self.placement {
+            Placement::Embedded(embedded) => embedded.engine().completion_queue(),
+            Placement::Connected(connection) => connection.queues()?.completion_queue(),
+        })
     }
 
     /// Closes a file that nothing uses any more; called by whichever thread dropped it.
-    pub(crate) fn close_file(&self, open: Arc<OpenFile>) {
+    pub(crate) fn close_file(&self, open: OpenedFile) {
         if self.is_inherited() {
             return;
         }
-        let closed = self.engine().run(|fs| fs.close(&open));
-        if closed.is_err_and(|error| error.errno() == Errno::DEADLK) {
-            // Dropped inside an operation, with the result of a handle that nobody kept.
-            let engine = self.engine().clone();
-            elsewhere(move || drop(engine.run(|fs| fs.close(&open))));
+        match (open, &self.placement) {
+            (OpenedFile::Embedded(open), Placement::Embedded(embedded)) => {
+                let closed = embedded.engine().run(|fs| fs.close(&open));
+                if closed.is_err_and(|error| error.errno() == Errno::DEADLK) {
+                    // Dropped inside an operation, with the result of a handle that nobody kept.
+                    let engine = embedded.engine().clone();
+                    elsewhere(move || drop(engine.run(|fs| fs.close(&open))));
+                }
+            }
+            (OpenedFile::Connected(remote), Placement::Connected(connection)) => {
+                // A server that has gone has closed it.
+                let _ = connection.file_call(remote.number, &Close {});
+            }
+            _ => unreachable!("a file is open where its volume is"),
         }
     }
 
@@ -364,12 +557,22 @@ impl OpenVolume {
     }
 }
 
+impl Embedded {
+    #[inline]
+    fn engine(&self) -> &Arc<Engine<Fs>> {
+        self.engine.as_ref().expect("taken only at the end")
+    }
+}
+
 impl Drop for OpenVolume {
     fn drop(&mut self) {
-        let Some(engine) = self.engine.take() else {
+        let Placement::Embedded(embedded) = &mut self.placement else {
+            return; // the end of the connection is the end of the session
+        };
+        let Some(engine) = embedded.engine.take() else {
             return;
         };
-        let server = self.server.take();
+        let server = embedded.server.take();
         if self.is_inherited() {
             std::mem::forget((engine, server));
             return;

@@ -3,7 +3,7 @@
 //! A check is a repair on a device in memory over the real one, so it can check a volume that can't
 //! be opened, and writes nothing. A repair checks first, asks, and repairs on the device.
 
-use crate::open_volume::{device_options, store_options};
+use crate::open_volume::{device_options, refuse_served, store_options};
 use crate::options::VolumeOptions;
 use crate::volume::{Volume, naming};
 use adit_base::{Result, fork};
@@ -49,6 +49,7 @@ impl Volume {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<RepairReport> {
         let examined = (|| {
+            refuse_served(address)?;
             let device = open_device(address, &device_options(options, true)?)?;
             run(OverlayDevice::new(device), options, true, &mut progress)
         })();
@@ -67,6 +68,7 @@ impl Volume {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Repaired> {
         let named = |error| naming(error, "open", address);
+        refuse_served(address).map_err(named)?;
         let device = device_options(options, false)
             .and_then(|device| open_device(address, &device))
             .map_err(named)?;

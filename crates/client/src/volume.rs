@@ -9,7 +9,9 @@ use crate::pending::Pending;
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{CheckReport, Credentials, StatFs};
+use adit_server::perform::check;
 use adit_store::VolumeInfo;
+use adit_wire::calls::{Check, Grow, Info, Space, SyncAll};
 use std::sync::Arc;
 
 /// Says which volume it was, unless the error does that already.
@@ -129,6 +131,12 @@ impl Volume {
         self.opened.is_inherited()
     }
 
+    /// Is the volume in a server (`unix:SOCKET`)? Then asynchronous operations are done when they
+    /// are started.
+    pub fn is_connected(&self) -> bool {
+        self.opened.connection().is_some()
+    }
+
     /// Number of handles that keep the volume open: clones, open files, unfinished asynchronous
     /// operations, and this one. [`close`](Self::close) succeeds at 1.
     pub fn handles(&self) -> usize {
@@ -151,6 +159,21 @@ impl Volume {
         self.opened.run(operation)
     }
 
+    /// Does a call about the volume on behalf of a user, wherever the volume is.
+    #[cfg(feature = "internal")]
+    pub fn call<'a, C>(&'a self, who: &'a Credentials, call: C) -> Result<C::Reply>
+    where
+        C: adit_server::perform::PerformVolume<'a> + Send,
+    {
+        self.opened.call(who, call)
+    }
+
+    /// The time of a message to the server and back, which asks for nothing.
+    #[cfg(feature = "internal")]
+    pub fn ask_nothing(&self) -> Result<()> {
+        self.opened.connection().map_or(Ok(()), |of| of.nothing())
+    }
+
     /// Attributes of an inode, by what the file system takes for a path.
     #[cfg(feature = "internal")]
     pub fn stat_at<'a>(
@@ -158,7 +181,7 @@ impl Volume {
         at: adit_fs::At<'a>,
         follow: adit_fs::Follow,
     ) -> Result<adit_fs::Stat> {
-        self.opened.stat(at, follow)
+        self.opened.stat(at.caller(), at.into(), follow)
     }
 
     /// May they? By what the file system takes for a path.
@@ -169,27 +192,30 @@ impl Volume {
         follow: adit_fs::Follow,
         wanted: adit_fs::Access,
     ) -> Result<()> {
-        self.opened.access(at, follow, wanted)
+        self.opened.access(at.caller(), at.into(), follow, wanted)
     }
 
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
-        self.opened.run(|fs| fs.syncfs())
+        self.opened.call(&self.who, SyncAll {})
     }
 
     /// As [`sync`](Self::sync), without blocking.
     pub fn sync_async(&self) -> Pending<()> {
-        self.opened.spawn(|fs| fs.syncfs())
+        match self.is_connected() {
+            true => Pending::ready(self.sync()),
+            false => self.opened.spawn(|fs| fs.syncfs()),
+        }
     }
 
     /// Space and identity.
     pub fn statfs(&self) -> Result<StatFs> {
-        self.opened.run(|fs| fs.statfs())
+        self.opened.call(&self.who, Space {})
     }
 
     /// Sizes, counters and parameters.
     pub fn info(&self) -> Result<VolumeInfo> {
-        self.opened.run(|fs| fs.store().info())
+        self.opened.call(&self.who, Info {})
     }
 
     /// Checks the consistency of all metadata: superblocks, space, maps, attributes, names. It
@@ -201,27 +227,17 @@ impl Volume {
     /// As [`check`](Self::check); `progress` gets the number of steps done and their total. It must
     /// be quick, and must not use the volume.
     pub fn check_with(&self, mut progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport> {
+        if self.is_connected() {
+            return self.opened.call(&self.who, Check {});
+        }
         let progress = &mut progress;
-        self.opened.run(|fs| async move {
-            let store = fs.store().check(progress).await?;
-            let mut report = fs.check_names().await?;
-            let mut problems: Vec<String> = store
-                .problems
-                .iter()
-                .map(|found| found.to_string())
-                .collect();
-            if store.problems_omitted > 0 {
-                problems.push(format!("and {} more of these", store.problems_omitted));
-            }
-            report.problems.splice(0..0, problems);
-            Ok(report)
-        })
+        self.opened.run(|fs| check(fs, progress))
     }
 
     /// Makes the volume (and an image file) larger, while it is in use.
     pub fn grow(&self, size_bytes: u64) -> Result<()> {
         self.opened
-            .run(move |fs| fs.store().grow(size_bytes))
+            .call(&self.who, Grow { size_bytes })
             .map_err(|error| naming(error, "grow", self.address()))
     }
 

@@ -175,6 +175,26 @@ impl<'p> At<'p> {
         }
     }
 
+    /// The credentials that follow the path.
+    pub fn caller(self) -> &'p Credentials {
+        self.caller
+    }
+
+    /// The directory in which a relative path begins, or, without a path, the inode itself.
+    pub fn start(self) -> Option<BlobId> {
+        self.start
+    }
+
+    /// The path; none for an inode by its id.
+    pub fn path(self) -> Option<&'p [u8]> {
+        self.path
+    }
+
+    /// As given to [`At::links_below`].
+    pub fn below(self) -> &'p [u8] {
+        self.links_below
+    }
+
     /// An inode by its id, with or without a name.
     pub fn inode(caller: &'p Credentials, id: BlobId) -> At<'p> {
         At {

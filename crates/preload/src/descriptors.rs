@@ -292,14 +292,7 @@ pub(crate) fn close_all() {
 
 /// Fetches entries of a directory, `.` and `..` among them, behind the last one given away.
 pub(crate) fn fetch(open: &Open, listing: &mut Listing) -> Answer<()> {
-    /// Names at once, in bytes.
-    const BATCH_BYTES: usize = 32 * 1024;
-    let mut entries = Vec::new();
-    let (volume, cookie) = (crate::volume::volume()?, listing.cookie);
-    let directory = open.file.descriptor();
-    volume
-        .run(|fs| fs.read_directory(directory, cookie, BATCH_BYTES, &mut entries))
-        .map_err(errno)?;
+    let entries = open.file.entries(listing.cookie).map_err(errno)?;
     listing.batch = entries.into();
     Ok(())
 }

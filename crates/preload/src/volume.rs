@@ -149,6 +149,16 @@ pub(crate) fn volume() -> Answer<Opened> {
     }
 }
 
+impl Opened {
+    /// Does a call for the user of this process.
+    pub(crate) fn call<'a, C>(&'a self, call: C) -> Answer<C::Reply>
+    where
+        C: adit::PerformVolume<'a> + Send,
+    {
+        Volume::call(self, credentials(), call).map_err(errno)
+    }
+}
+
 /// The volume, if a call has opened it.
 pub(crate) fn opened() -> Option<Opened> {
     let volume = VOLUME.load();

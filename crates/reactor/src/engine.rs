@@ -20,7 +20,7 @@ use adit_base::{Errno, Error, Result};
 use adit_block::Device;
 use smallvec::SmallVec;
 
-use crate::driver::{Core, ReentryGuard, forked};
+use crate::driver::{Core, DriverRole, Notify, ReentryGuard, forked};
 use crate::handle::{Handle, Host};
 use crate::pooled::PooledOperation;
 use crate::queue::CompletionQueue;
@@ -62,6 +62,30 @@ pub struct Engine<S> {
 unsafe impl<S> Send for Engine<S> {}
 // SAFETY: as above.
 unsafe impl<S> Sync for Engine<S> {}
+
+/// An operation of [`Engine::prepare`], to be begun by [`Engine::poll`] of the same engine.
+#[must_use = "it is begun by `Engine::poll`"]
+#[derive(Debug)]
+pub struct Prepared {
+    operation: NonNull<PooledOperation>,
+}
+
+// SAFETY: the closure in it is `Send`, and nothing has begun it.
+unsafe impl Send for Prepared {}
+
+impl Prepared {
+    fn into_operation(self) -> NonNull<PooledOperation> {
+        let operation = self.operation;
+        std::mem::forget(self);
+        operation
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        debug_assert!(std::thread::panicking(), "a prepared operation is begun");
+    }
+}
 
 /// A raw pointer to the state that may move to the thread that drives.
 struct StatePointer<S>(*const S);
@@ -213,6 +237,43 @@ impl<S: 'static> Engine<S> {
         // SAFETY: new, with the worker's reference each.
         unsafe { self.core.submit_together(&filled, comes_back) };
         Ok(())
+    }
+
+    /// An operation that [`Engine::poll`] begins. As with [`Engine::start_together`], it puts its
+    /// result where its caller finds it, and is dropped if it is refused or fails with the worker.
+    pub fn prepare<F, Fut>(self: &Arc<Self>, operation: F) -> Result<Prepared>
+    where
+        F: FnOnce(&'static S) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>> + 'static,
+    {
+        self.core.check()?;
+        let state = self.pointer();
+        // SAFETY: called under the lock; operations are done before the state is dropped.
+        let start = move || operation(unsafe { state.get() });
+        let operation = self.core.pool.fill(TaskKind::Spawned, start);
+        // SAFETY: the reference of a handle that there is not.
+        unsafe { PooledOperation::release(operation, &self.core.pool) };
+        Ok(Prepared { operation })
+    }
+
+    /// Begins operations, and drives while there is work and `is_done` is false, without waiting for
+    /// the device. For a thread that calls it again and again: what is left waits for its next call,
+    /// no other thread is woken for it.
+    pub fn poll(
+        &self,
+        begun: impl IntoIterator<Item = Prepared>,
+        is_done: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let _inside = ReentryGuard::enter()?;
+        let begun: SmallVec<[_; 16]> = begun.into_iter().map(Prepared::into_operation).collect();
+        // SAFETY: new, with the worker's reference each.
+        unsafe { self.core.submit_and_poll(&begun, is_done) };
+        Ok(())
+    }
+
+    /// The thread that polls stops for a while: the keeper takes the work that is left.
+    pub fn leave_to_keeper(&self) {
+        self.core.try_drive(&DriverRole::OneBatch, Notify::Always);
     }
 
     /// Whether an operation panicked. All operations fail with EIO then, and nothing is written.

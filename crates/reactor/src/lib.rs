@@ -37,7 +37,7 @@ mod task;
 mod timer;
 
 pub use callback::call_when_done;
-pub use engine::{Engine, EngineOptions};
+pub use engine::{Engine, EngineOptions, Prepared};
 pub use handle::{Handle, wait_any};
 pub use io::Submit;
 pub use queue::{CompletionQueue, Keys};

@@ -17,6 +17,19 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
         &["adit-base", "adit-block", "adit-reactor", "adit-store"],
     ),
     ("adit-operations", &["adit-base", "adit-reactor", "adit-fs"]),
+    // Its calls carry the plain types of `fs` and `store`.
+    ("adit-wire", &["adit-base", "adit-store", "adit-fs"]),
+    (
+        "adit-server",
+        &[
+            "adit-base",
+            "adit-block",
+            "adit-reactor",
+            "adit-store",
+            "adit-fs",
+            "adit-wire",
+        ],
+    ),
     (
         "adit",
         &[
@@ -25,6 +38,8 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
             "adit-reactor",
             "adit-store",
             "adit-fs",
+            "adit-wire",
+            "adit-server",
         ],
     ),
     ("adit-capi", &["adit"]),

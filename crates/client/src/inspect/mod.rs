@@ -148,7 +148,7 @@ impl Inspector {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..SESSIONS_MAX {
             match &mut *place {
-                Place::Ours(volume) => return answer::answer(volume.opened.engine(), request),
+                Place::Ours(volume) => return answer::answer(&*volume.opened, request),
                 Place::Theirs(session) => match session.ask(request) {
                     Ok(Answer::Failed(error)) => return Err(error),
                     Ok(answer) => return Ok(answer),
@@ -343,8 +343,9 @@ impl Iterator for InspectedDir<'_> {
 /// The bytes as each kind of message that they can be, encoded again.
 #[cfg(feature = "fuzzing")]
 pub fn decode_and_encode(bytes: &[u8]) -> [Option<Vec<u8>>; 3] {
-    use message::{Greeting, Message};
-    fn again<M: Message>(bytes: &[u8]) -> Option<Vec<u8>> {
+    use adit_wire::value::OwnedValue;
+    use message::Greeting;
+    fn again<M: OwnedValue>(bytes: &[u8]) -> Option<Vec<u8>> {
         M::decode(bytes).map(|message| message.encode())
     }
     [

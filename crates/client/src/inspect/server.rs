@@ -6,12 +6,13 @@
 
 use super::answer::answer;
 use super::message::{Answer, Greeting, Hello, REQUEST_BYTES_MAX, Request, VERSION};
-use super::socket::{Identity, Peer, own_uid, receive_message, send_message};
+use super::socket::Identity;
 use adit_base::fork::{self, ChildGuard};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Fs;
 use adit_reactor::Engine;
+use adit_wire::socket::{Peer, own_uid, receive_message, send_message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,12 +1,13 @@
 //! The onlooker's side: finding the process that has a volume open, and asking it.
 
-use super::message::Message;
 use super::message::{
     ANSWER_BYTES_MAX, Answer, Greeting, Hello, REQUEST_BYTES_MAX, Request, VERSION,
 };
-use super::socket::{Identity, Peer, connect_to, own_uid, receive_message, send_message};
+use super::socket::{Identity, connect_to};
 use adit_base::{Errno, Error, Result};
 use adit_block::lock_holder;
+use adit_wire::socket::{Peer, own_uid, receive_message, send_message};
+use adit_wire::value::{OwnedValue, Value};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -94,7 +95,7 @@ impl Session {
         }
     }
 
-    fn receive<T: Message>(&mut self) -> std::result::Result<T, Lost> {
+    fn receive<T: OwnedValue>(&mut self) -> std::result::Result<T, Lost> {
         receive_message(&self.socket, &mut self.buffer).map_err(lost)
     }
 }

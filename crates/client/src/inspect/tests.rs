@@ -8,6 +8,8 @@ use crate::{MkfsOptions, OpenOptions};
 use adit_base::clock::Timestamp;
 use adit_base::random::Prng;
 use adit_fs::{DirEntry, OpenFlags, Stat};
+use adit_wire::socket::*;
+use adit_wire::value::Value;
 use std::os::fd::OwnedFd;
 
 const SOON: Duration = Duration::from_secs(240);
@@ -377,8 +379,8 @@ fn everything() -> Vec<Vec<u8>> {
         Answer::ReadLink(b"b".to_vec()),
         Answer::Open(vec![open.clone(), open]),
     ];
-    let mut all: Vec<Vec<u8>> = requests.iter().map(Message::encode).collect();
-    all.extend(answers.iter().map(Message::encode));
+    let mut all: Vec<Vec<u8>> = requests.iter().map(Value::encode).collect();
+    all.extend(answers.iter().map(Value::encode));
     all
 }
 

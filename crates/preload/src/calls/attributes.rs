@@ -6,6 +6,7 @@ use crate::inside;
 use crate::path::{self, Place, Spot};
 use crate::real::{real, text};
 use crate::volume::volume;
+use adit::calls::{SetMode, SetOwner, SetTimes};
 use adit::{Errno, FileKind, SetTime, Timestamp};
 use adit_fs::{Access, At, Follow, Stat};
 use libc::{
@@ -231,9 +232,11 @@ unsafe fn change_mode_at(spot: &Spot, mode: mode_t, flags: c_int) -> Answer<()> 
 
 fn set_mode(spot: &Spot, follow: Follow, mode: mode_t) -> Answer<()> {
     let volume = volume()?;
-    volume
-        .run(|fs| fs.set_mode(spot.at(), follow, mode & 0o7777))
-        .map_err(errno)
+    volume.call(SetMode {
+        place: spot.at().into(),
+        follow,
+        mode: mode & 0o7777,
+    })
 }
 
 unsafe fn change_mode_open(open: &Open, mode: mode_t) -> Answer<()> {
@@ -247,9 +250,12 @@ fn id(id: u32) -> Option<u32> {
 
 fn set_owner(spot: &Spot, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> {
     let volume = volume()?;
-    volume
-        .run(|fs| fs.set_owner(spot.at(), follow, id(uid), id(gid)))
-        .map_err(errno)
+    volume.call(SetOwner {
+        place: spot.at().into(),
+        follow,
+        uid: id(uid),
+        gid: id(gid),
+    })
 }
 
 unsafe fn change_owner(spot: &Spot, uid: uid_t, gid: gid_t) -> Answer<()> {
@@ -347,17 +353,16 @@ unsafe fn microseconds(times: *const timeval) -> Answer<(SetTime, SetTime)> {
 
 fn set(spot: &Spot, follow: Follow, (accessed, modified): (SetTime, SetTime)) -> Answer<()> {
     let volume = volume()?;
-    volume
-        .run(|fs| fs.set_times(spot.at(), follow, accessed, modified))
-        .map_err(errno)
+    volume.call(SetTimes {
+        place: spot.at().into(),
+        follow,
+        accessed,
+        modified,
+    })
 }
 
 fn set_open(open: &Open, (accessed, modified): (SetTime, SetTime)) -> Answer<()> {
-    let volume = volume()?;
-    let file = open.file.descriptor();
-    volume
-        .run(|fs| fs.fset_times(file, accessed, modified))
-        .map_err(errno)
+    open.file.set_times_to(accessed, modified).map_err(errno)
 }
 
 unsafe fn set_seconds(spot: &Spot, given: *const libc::utimbuf) -> Answer<()> {

@@ -103,11 +103,9 @@ fn copy_inside(from: &End, to: &End, len: usize) -> Option<Answer> {
             Some(at) => at as u64,
             None => *target.position(),
         };
-        let (volume, len) = (crate::volume::volume()?, len as u64);
-        let (source_file, target_file) = (source.file.descriptor(), target.file.descriptor());
-        let done = volume
-            .run(|fs| fs.copy_range(source_file, source_at, target_file, target_at, len))
-            .map_err(errno)?;
+        let (file, len) = (&source.file, len as u64);
+        let done = file.copy_range(source_at, &target.file, target_at, len);
+        let done = done.map_err(errno)?;
         for (end, open) in [(from, source), (to, target)] {
             match end.offset.is_null() {
                 true => *open.position() += done,

@@ -379,11 +379,9 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
         libc::SEEK_END => from(open.file.len().map_err(errno)?)?,
         libc::SEEK_DATA | libc::SEEK_HOLE => {
             let start = u64::try_from(by).map_err(|_| Errno::NXIO)?;
-            let volume = crate::volume::volume()?;
-            let file = open.file.descriptor();
             let found = match whence {
-                libc::SEEK_DATA => volume.run(|fs| fs.next_data(file, start)),
-                _ => volume.run(|fs| fs.next_hole(file, start)),
+                libc::SEEK_DATA => open.file.next_data(start),
+                _ => open.file.next_hole(start),
             };
             found.map_err(errno)? as i64
         }

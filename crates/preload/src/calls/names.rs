@@ -1,11 +1,14 @@
 //! Names: rename, link, unlink, symbolic links, directories, nodes.
 
-use crate::answer::{Answer, ToC, errno, set_errno};
+use crate::answer::{Answer, ToC, set_errno};
 use crate::calls::open::masked;
 use crate::descriptors;
 use crate::path::{self, Place, Spot};
 use crate::real::{real, text};
 use crate::volume::volume;
+use adit::calls::{
+    Link, MakeDirectory, MakeNode, MakeSymlink, ReadLink, RemoveDirectory, Rename, Unlink,
+};
 use adit::{Errno, FileKind};
 use adit_fs::{At, Follow, RenameFlags};
 use libc::{c_char, c_int, c_uint, dev_t, mode_t, size_t, ssize_t};
@@ -33,11 +36,13 @@ of_path_at! {
 }
 
 unsafe fn remove_name(spot: &Spot) -> Answer<()> {
-    volume()?.run(|fs| fs.unlink(spot.at())).map_err(errno)
+    let place = spot.at().into();
+    volume()?.call(Unlink { place })
 }
 
 unsafe fn remove_directory(spot: &Spot) -> Answer<()> {
-    volume()?.run(|fs| fs.rmdir(spot.at())).map_err(errno)
+    let place = spot.at().into();
+    volume()?.call(RemoveDirectory { place })
 }
 
 unsafe fn remove_either(spot: &Spot) -> Answer<()> {
@@ -60,11 +65,11 @@ unsafe fn remove_at(spot: &Spot, flags: c_int) -> Answer<()> {
 }
 
 unsafe fn make_directory(spot: &Spot, mode: mode_t) -> Answer<()> {
-    let volume = volume()?;
-    volume
-        .run(|fs| fs.mkdir(spot.at(), masked(mode)))
-        .map(drop)
-        .map_err(errno)
+    let call = MakeDirectory {
+        place: spot.at().into(),
+        mode: masked(mode),
+    };
+    volume()?.call(call).map(drop)
 }
 
 unsafe fn make_pipe(spot: &Spot, mode: mode_t) -> Answer<()> {
@@ -84,9 +89,13 @@ unsafe fn make_node(spot: &Spot, mode: mode_t, device: dev_t) -> Answer<()> {
 }
 
 fn node(spot: &Spot, kind: FileKind, mode: mode_t, device: dev_t) -> Answer<()> {
-    let volume = volume()?;
-    let made = volume.run(|fs| fs.mknod(spot.at(), kind, masked(mode), device));
-    made.map(drop).map_err(errno)
+    let call = MakeNode {
+        place: spot.at().into(),
+        kind,
+        mode: masked(mode),
+        device,
+    };
+    volume()?.call(call).map(drop)
 }
 
 unsafe fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
@@ -96,7 +105,7 @@ unsafe fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
 }
 
 pub(crate) fn target(at: At<'_>) -> Answer<Vec<u8>> {
-    volume()?.run(|fs| fs.read_link(at)).map_err(errno)
+    volume()?.call(ReadLink { place: at.into() })
 }
 
 unsafe fn read_link(spot: &Spot, buffer: *mut c_char, room: size_t) -> Answer {
@@ -158,9 +167,11 @@ unsafe fn of_two(
 
 fn move_name(from: &Spot, to: &Spot, flags: c_uint) -> Answer<()> {
     let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-    volume()?
-        .run(|fs| fs.rename(from.at(), to.at(), flags))
-        .map_err(errno)
+    volume()?.call(Rename {
+        from: from.at().into(),
+        to: to.at().into(),
+        flags,
+    })
 }
 
 const HERE: c_int = libc::AT_FDCWD;
@@ -216,10 +227,12 @@ unsafe extern "C" fn renameat2(
 }
 
 fn add_name(existing: At<'_>, to: &Spot, follow: Follow) -> Answer<()> {
-    volume()?
-        .run(|fs| fs.link(existing, follow, to.at()))
-        .map(drop)
-        .map_err(errno)
+    let call = Link {
+        existing: existing.into(),
+        follow,
+        place: to.at().into(),
+    };
+    volume()?.call(call).map(drop)
 }
 
 #[unsafe(no_mangle)]
@@ -266,10 +279,8 @@ unsafe extern "C" fn linkat(
 }
 
 fn make_link(target: &[u8], spot: &Spot) -> Answer<()> {
-    volume()?
-        .run(|fs| fs.symlink(target, spot.at()))
-        .map(drop)
-        .map_err(errno)
+    let place = spot.at().into();
+    volume()?.call(MakeSymlink { target, place }).map(drop)
 }
 
 #[unsafe(no_mangle)]

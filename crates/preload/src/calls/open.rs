@@ -4,6 +4,7 @@ use crate::answer::{Answer, ToC, errno};
 use crate::descriptors::{self, Open};
 use crate::path::Spot;
 use crate::volume::volume;
+use adit::calls::{MakeDirectory, Unlink};
 use adit::{Errno, FileKind};
 use adit_fs::{At, BlobId, OpenFlags};
 use libc::{c_char, c_int, mode_t};
@@ -92,7 +93,7 @@ fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
             Err(Errno::EXIST) => continue,
             Err(error) => return Err(error),
             Ok(open) => {
-                volume.run(|fs| fs.unlink(at)).map_err(errno)?;
+                volume.call(Unlink { place: at.into() })?;
                 return Ok(open);
             }
         }
@@ -200,7 +201,8 @@ temporary! {
 unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     let make = |spot: &Spot| {
         let volume = volume()?;
-        volume.run(|fs| fs.mkdir(spot.at(), 0o700)).map_err(errno)
+        let place = spot.at().into();
+        volume.call(MakeDirectory { place, mode: 0o700 })
     };
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { with_names(template, 0, make) } {

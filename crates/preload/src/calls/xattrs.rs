@@ -8,6 +8,7 @@ use crate::descriptors::Open;
 use crate::path::Spot;
 use crate::real;
 use crate::volume::volume;
+use adit::calls::{GetXattr, ListXattrs, RemoveXattr, SetXattr};
 use adit::{Errno, XattrMode};
 use adit_fs::Follow;
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
@@ -84,9 +85,13 @@ macro_rules! on_path {
             // SAFETY: as for this function.
             let name = unsafe { text(name)? };
             let volume = volume()?;
-            let value = volume.run(|fs| fs.xattr_get(spot.at(), $follow, name));
+            let value = volume.call(GetXattr {
+                place: spot.at().into(),
+                follow: $follow,
+                name,
+            })?;
             // SAFETY: as for this function.
-            unsafe { give(&value.map_err(errno)?, to, room) }
+            unsafe { give(&value, to, room) }
         }
 
         unsafe fn $set(
@@ -99,15 +104,21 @@ macro_rules! on_path {
             // SAFETY: as for this function.
             let (name, value) = unsafe { (text(name)?, value(from, len)?) };
             let (volume, mode) = (volume()?, mode(flags)?);
-            let set = volume.run(|fs| fs.xattr_set(spot.at(), $follow, name, value, mode));
-            set.map_err(errno)
+            volume.call(SetXattr {
+                place: spot.at().into(),
+                follow: $follow,
+                name,
+                value,
+                mode,
+            })
         }
 
         unsafe fn $list(spot: &Spot, to: *mut c_char, room: size_t) -> Answer {
             let volume = volume()?;
-            let names = volume
-                .run(|fs| fs.xattr_list(spot.at(), $follow))
-                .map_err(errno)?;
+            let names = volume.call(ListXattrs {
+                place: spot.at().into(),
+                follow: $follow,
+            })?;
             // SAFETY: as for this function.
             unsafe { give(&joined(&names), to.cast(), room) }
         }
@@ -116,9 +127,11 @@ macro_rules! on_path {
             // SAFETY: as for this function.
             let name = unsafe { text(name)? };
             let volume = volume()?;
-            volume
-                .run(|fs| fs.xattr_remove(spot.at(), $follow, name))
-                .map_err(errno)
+            volume.call(RemoveXattr {
+                place: spot.at().into(),
+                follow: $follow,
+                name,
+            })
         }
     };
 }
@@ -141,10 +154,8 @@ unsafe fn set_open(
 ) -> Answer<()> {
     // SAFETY: as for this function.
     let (name, value) = unsafe { (text(name)?, value(from, len)?) };
-    let (volume, mode, file) = (volume()?, mode(flags)?, open.file.descriptor());
-    volume
-        .run(|fs| fs.fxattr_set(file, name, value, mode))
-        .map_err(errno)
+    let set = open.file.set_xattr_with(name, value, mode(flags)?);
+    set.map_err(errno)
 }
 
 unsafe fn list_open(open: &Open, to: *mut c_char, room: size_t) -> Answer {

@@ -140,8 +140,36 @@ impl Core {
         operations: &[NonNull<PooledOperation>],
         comes_back: bool,
     ) {
+        let role = DriverRole::Submitter {
+            comes_back: Cell::new(comes_back),
+            polls_max: BATCH_POLLS_MAX.max(operations.len() as u32),
+        };
+        // SAFETY: by the caller's word.
+        unsafe { self.submit_and_drive(operations, &role) };
+    }
+
+    /// Submits operations without handles, and drives as a thread that comes again until `is_done`.
+    ///
+    /// # Safety
+    /// As for `submit_together`.
+    pub(crate) unsafe fn submit_and_poll(
+        &self,
+        operations: &[NonNull<PooledOperation>],
+        is_done: &dyn Fn() -> bool,
+    ) {
+        // SAFETY: by the caller's word.
+        unsafe { self.submit_and_drive(operations, &DriverRole::poller(is_done, true)) };
+    }
+
+    /// # Safety
+    /// As for `submit_together`.
+    unsafe fn submit_and_drive(
+        &self,
+        operations: &[NonNull<PooledOperation>],
+        role: &DriverRole<'_>,
+    ) {
         let _in = breakdown::enter(Layer::Worker);
-        let holding = self.lock.try_acquire();
+        let mut holding = self.lock.try_acquire();
         if holding {
             // SAFETY: we hold the lock.
             let reactor = unsafe { self.reactor() };
@@ -155,18 +183,13 @@ impl Core {
                 // SAFETY: as above.
                 unsafe { self.inbox.push(operation.as_ptr().cast::<Message>()) };
             }
+            // Without new operations the holder has nothing to be told.
+            holding = !operations.is_empty() && self.lock.acquire_or_notify();
         }
-        if holding || self.lock.acquire_or_notify() {
-            let role = DriverRole::Submitter {
-                comes_back: Cell::new(comes_back),
-                polls_max: BATCH_POLLS_MAX.max(operations.len() as u32),
-            };
-            let mut holding = true;
-            while holding {
-                match self.drive(&role) {
-                    NextStep::Return | NextStep::Park(_) => return,
-                    step => holding = self.perform_unlocked(step, None),
-                }
+        while holding {
+            match self.drive(role) {
+                NextStep::Return | NextStep::Park(_) => return,
+                step => holding = self.perform_unlocked(step, None),
             }
         }
     }

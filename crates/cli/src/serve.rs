@@ -1,0 +1,137 @@
+//! `adit serve`: volumes at a socket, for other processes.
+//!
+//! SIGTERM and SIGINT end the sessions after what they have under way, close the volumes, and the
+//! exit code is 0. SIGHUP opens the file of `--log` again. A service manager that waits for it is
+//! told when sessions can begin (sd_notify(3)).
+
+use crate::arguments::{Serve, VolumeArguments};
+use crate::{log, output};
+use adit::log::Filter;
+use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::time::Duration;
+
+/// Serves until a signal says to end.
+pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter) -> Result<()> {
+    if let Some(path) = &arguments.log {
+        log::to_file(filter.clone(), log::open_file(path)?)?;
+    }
+    // Before there is another thread: all of them leave these signals to this one.
+    let signals = Signals::block()?;
+    let mut volumes: Vec<(String, Volume)> = Vec::new();
+    for address in &arguments.volumes {
+        let (name, address) = named(address);
+        if volumes.iter().any(|(other, _)| *other == name) {
+            let what =
+                format!("serve two volumes as {name}: give one another name, NAME={address}");
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        volumes.push((name, options.open(address)?));
+    }
+    let served: Vec<(&str, &Volume)> = volumes
+        .iter()
+        .map(|(name, volume)| (name.as_str(), volume))
+        .collect();
+    let mut serve = ServeOptions::new();
+    serve
+        .pollers(arguments.pollers)
+        .cpus(&arguments.cpus)
+        .spin(Duration::from_micros(arguments.spin_us))
+        .mode(arguments.mode)
+        .sessions_max(arguments.sessions_max);
+    let server = Server::start(&served, &arguments.socket, &serve)?;
+    let names: Vec<&str> = volumes.iter().map(|(name, _)| name.as_str()).collect();
+    let mut out = output::stdout();
+    writeln!(
+        out,
+        "serving {} at {}",
+        names.join(", "),
+        arguments.socket.display()
+    )?;
+    out.flush()?;
+    drop(out);
+    notify("READY=1");
+    loop {
+        match signals.wait() {
+            libc::SIGHUP => {
+                if let Some(path) = &arguments.log {
+                    let opened =
+                        log::open_file(path).and_then(|file| log::to_file(filter.clone(), file));
+                    if let Err(error) = opened {
+                        tracing::error!(%error, "messages go to the old log file");
+                    }
+                }
+            }
+            _ => break,
+        }
+    }
+    notify("STOPPING=1");
+    server.stop();
+    let mut result = Ok(());
+    for (_, volume) in volumes {
+        let closed = volume.close();
+        result = result.and(closed);
+    }
+    result
+}
+
+/// `NAME=ADDRESS`, or an address, whose last component is the name.
+fn named(given: &str) -> (String, &str) {
+    match given.split_once('=') {
+        Some((name, address)) if !name.contains('/') => (name.to_owned(), address),
+        _ => {
+            let name = Path::new(given).file_name().unwrap_or(OsStr::new(given));
+            (name.to_string_lossy().into_owned(), given)
+        }
+    }
+}
+
+/// The signals that the server waits for, blocked for all of its threads.
+struct Signals(libc::sigset_t);
+
+impl Signals {
+    fn block() -> Result<Signals> {
+        // SAFETY: plain calls on a signal set of our own.
+        let (set, failed) = unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            let failed = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            (set, failed)
+        };
+        match failed {
+            0 => Ok(Signals(set)),
+            raw => Err(Errno::from_raw(raw).into()),
+        }
+    }
+
+    fn wait(&self) -> i32 {
+        let mut signal = 0;
+        // SAFETY: the set is initialised, the number lives here.
+        while unsafe { libc::sigwait(&self.0, &mut signal) } != 0 {}
+        signal
+    }
+}
+
+/// Tells the service manager, if there is one (sd_notify(3)).
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&path),
+    };
+    let sent = address
+        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = sent {
+        tracing::warn!(%error, "the service manager can't be told {state}");
+    }
+}

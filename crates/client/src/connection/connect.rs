@@ -1,0 +1,93 @@
+//! Beginning a session: the address, the connection, the handshake.
+
+use super::Connection;
+use adit_base::fork;
+use adit_base::sync::atomic::{AtomicBool, AtomicU64};
+use adit_base::{Errno, Error, Result, from_rustix};
+use adit_fs::Credentials;
+use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
+use adit_wire::memory::SessionMemory;
+use adit_wire::socket::{receive_message, receive_message_with, send_message, unconnected};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SocketAddrUnix, SocketFlags, connect as connect_socket};
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// How the address of a served volume begins.
+pub(crate) const ADDRESS_PREFIX: &str = "unix:";
+/// A server that doesn't answer for so long won't.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Connects to the server at `unix:SOCKET`, for its only volume, or at `unix:SOCKET,VOLUME`.
+pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
+    fork::install();
+    let place = address.strip_prefix(ADDRESS_PREFIX).unwrap_or(address);
+    let (path, volume) = match place.rsplit_once(',') {
+        Some((path, volume)) if !std::path::Path::new(place).exists() => (path, volume),
+        _ => (place, ""),
+    };
+    if path.is_empty() {
+        let what = "connect to a server: the address is unix:SOCKET or unix:SOCKET,VOLUME";
+        return Err(Error::with(Errno::INVAL, what));
+    }
+    let socket = unconnected(SocketFlags::empty()).map_err(from_rustix)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_MAX)).map_err(from_rustix)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX)).map_err(from_rustix)?;
+    let name = SocketAddrUnix::new(path).map_err(from_rustix)?;
+    rustix::io::retry_on_intr(|| connect_socket(&socket, &name)).map_err(|error| {
+        let what = match error {
+            rustix::io::Errno::CONNREFUSED => "no server answers there",
+            rustix::io::Errno::NOENT => "there is no socket",
+            rustix::io::Errno::PROTOTYPE => "it is no socket of Adit's",
+            _ => "connect",
+        };
+        Error::with(from_rustix(error), what)
+    })?;
+    let mut buffer = [0; BYTES_MAX];
+    match receive_message(&socket, &mut buffer).map_err(unanswered)? {
+        Greeting::Refused(error) => return Err(error),
+        Greeting::Hello(hello) if !hello.is_adit() => return Err(Errno::PROTO.into()),
+        Greeting::Hello(hello) if hello.version != VERSION => {
+            let what = format!(
+                "the server speaks version {}, this program {VERSION}",
+                hello.version
+            );
+            return Err(Error::with(Errno::PROTO, what));
+        }
+        Greeting::Hello(_) => {}
+    }
+    let request = Request {
+        hello: Hello::ours(),
+        volume: volume.to_owned(),
+        read_only,
+    };
+    send_message(&socket, &request)?;
+    let (answer, memory) = receive_message_with(&socket, &mut buffer).map_err(unanswered)?;
+    match answer {
+        Answer::Refused(error) => return Err(error),
+        Answer::Begun(_) => {}
+    }
+    let memory = memory.ok_or(Error::with(Errno::PROTO, "the server sends no memory"))?;
+    Ok(Connection {
+        memory: SessionMemory::map(memory.as_fd())?,
+        _guard: fork::close_in_child(socket.as_fd()),
+        socket,
+        address: address.to_owned(),
+        free: AtomicU64::new(u64::MAX),
+        is_lost: AtomicBool::new(false),
+        own: Credentials::process(),
+        queues: OnceLock::new(),
+    })
+}
+
+fn unanswered(error: Error) -> Error {
+    match error.errno() {
+        Errno::AGAIN => {
+            let what = format!("it doesn't answer for {} seconds", ANSWER_MAX.as_secs());
+            Error::with(Errno::TIMEDOUT, what)
+        }
+        Errno::PIPE => Error::with(Errno::PIPE, "it ended the connection"),
+        _ => error,
+    }
+}

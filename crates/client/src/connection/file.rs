@@ -1,0 +1,180 @@
+//! An open file of a session: reading, writing and syncing it, and locks that wait.
+//!
+//! A read or write of more than a message holds goes in several, so other writers may fall between
+//! them; an append doesn't.
+
+use super::{Connection, Taken};
+use adit_base::{Errno, Error, Result};
+use adit_fs::{BlobId, OpenFlags};
+use adit_wire::calls::Opened;
+use adit_wire::memory::DATA_BYTES_MAX;
+use adit_wire::message::{Message, WriteFlags};
+use std::io::{IoSlice, IoSliceMut};
+use std::time::Duration;
+
+/// An open file, as its session knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemoteFile {
+    pub(crate) number: u64,
+    pub(crate) id: BlobId,
+    pub(crate) flags: OpenFlags,
+}
+
+impl From<Opened> for RemoteFile {
+    fn from(opened: Opened) -> Self {
+        let Opened {
+            file, id, flags, ..
+        } = opened;
+        RemoteFile {
+            number: file,
+            id,
+            flags,
+        }
+    }
+}
+
+impl Connection {
+    /// Reads into pieces of memory, one behind the other; short at the end of the file.
+    pub(crate) fn read(
+        &self,
+        file: &RemoteFile,
+        offset: u64,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Result<usize> {
+        let mut pieces = buffers
+            .iter_mut()
+            .flat_map(|of| of.chunks_mut(DATA_BYTES_MAX));
+        let mut piece = pieces.next();
+        let wanted_is_nothing = piece.is_none();
+        let mut done = 0;
+        let mut taken = self.take_slot()?;
+        loop {
+            // As many pieces as one message holds.
+            let mut batch: Vec<&mut [u8]> = Vec::new();
+            let mut len = 0;
+            while let Some(next) = piece.take_if(|next| len + next.len() <= DATA_BYTES_MAX) {
+                len += next.len();
+                batch.push(next);
+                piece = pieces.next();
+            }
+            if len == 0 && !(wanted_is_nothing && done == 0) {
+                return Ok(done);
+            }
+            let message = Message::Read {
+                file: file.number,
+                len: len as u32,
+                offset: offset.saturating_add(done as u64),
+            };
+            let got = match taken.send(message) {
+                Ok(reply) => reply.value as usize,
+                // What was read before the failure is there.
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            };
+            if got > len {
+                return Err(super::foreign());
+            }
+            let mut from = taken.area(got);
+            for memory in batch {
+                let count = memory.len().min(from.len());
+                memory[..count].copy_from_slice(&from[..count]);
+                from = &from[count..];
+            }
+            done += got;
+            if got < len || wanted_is_nothing {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Writes pieces of memory, one behind the other; returns the offset of an append.
+    pub(crate) fn write(
+        &self,
+        file: &RemoteFile,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        flags: WriteFlags,
+    ) -> Result<u64> {
+        let len: usize = data.iter().map(|piece| piece.len()).sum();
+        let appends = flags.contains(WriteFlags::APPEND) || file.flags.contains(OpenFlags::APPEND);
+        if appends && len > DATA_BYTES_MAX {
+            let what = format!("append {len} bytes at once through a server: 1 MiB is the most");
+            return Err(Error::with(Errno::TOOBIG, what));
+        }
+        let mut taken = self.take_slot()?;
+        let mut pieces = data.iter().flat_map(|of| of.chunks(DATA_BYTES_MAX));
+        let mut piece = pieces.next();
+        let mut done = 0;
+        loop {
+            let mut filled = 0;
+            while let Some(next) = piece.take_if(|next| filled + next.len() <= DATA_BYTES_MAX) {
+                taken.put(filled, next);
+                filled += next.len();
+                piece = pieces.next();
+            }
+            let is_last = piece.is_none();
+            let message = Message::Write {
+                file: file.number,
+                len: filled as u32,
+                offset: offset.saturating_add(done as u64),
+                // The sync comes behind all of it.
+                flags: match is_last {
+                    true => flags,
+                    false => WriteFlags::empty(),
+                },
+            };
+            let reply = taken.send(message)?;
+            done += filled;
+            if is_last {
+                return Ok(reply.value);
+            }
+        }
+    }
+
+    /// As fdatasync, or as fsync.
+    pub(crate) fn sync(&self, file: &RemoteFile, all: bool) -> Result<()> {
+        let file = file.number;
+        self.take_slot()?
+            .send(Message::Sync { file, all })
+            .map(drop)
+    }
+
+    /// Size of a file in bytes.
+    pub(crate) fn size(&self, file: &RemoteFile) -> Result<u64> {
+        let file = file.number;
+        Ok(self.take_slot()?.send(Message::Size { file })?.value)
+    }
+
+    /// Asks for nothing.
+    #[cfg(feature = "internal")]
+    pub(crate) fn nothing(&self) -> Result<()> {
+        self.take_slot()?.send(Message::Nothing).map(drop)
+    }
+}
+
+/// Repeats a lock that can't be had (`EAGAIN`), as long as the caller wants to wait.
+pub(crate) fn wait_for_lock<T>(wait: bool, mut lock: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut pause = Duration::from_micros(20);
+    loop {
+        match lock() {
+            Err(error) if wait && error.errno() == Errno::AGAIN => {
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(Duration::from_millis(5));
+            }
+            done => return done,
+        }
+    }
+}
+
+impl Taken<'_> {
+    /// Puts data into the area, at an offset.
+    fn put(&mut self, at: usize, data: &[u8]) {
+        assert!(
+            at + data.len() <= DATA_BYTES_MAX,
+            "data fits into a message"
+        );
+        let start = self.connection.memory.area(self.slot);
+        // SAFETY: within the area, which belongs to this thread between two messages.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), start.as_ptr().add(at), data.len()) };
+    }
+}

@@ -1,0 +1,98 @@
+//! Serving open volumes to other processes, at a socket.
+
+use crate::volume::Volume;
+use adit_base::Result;
+use std::path::Path;
+use std::time::Duration;
+
+pub use adit_server::SessionInfo;
+
+/// Options of [`Server::start`].
+///
+/// ```no_run
+/// # fn main() -> adit::Result<()> {
+/// use adit::{ServeOptions, Server, Volume};
+/// let volume = Volume::open("r.adit")?;
+/// let server = Server::start(&[("r", &volume)], "/run/adit.sock", &ServeOptions::new())?;
+/// // In another process:
+/// let same = Volume::open("unix:/run/adit.sock")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ServeOptions {
+    options: adit_server::ServeOptions,
+}
+
+impl ServeOptions {
+    /// The defaults: one poller, a socket for the own user and root.
+    pub fn new() -> ServeOptions {
+        ServeOptions::default()
+    }
+
+    /// Threads that poll sessions, 1 to 256.
+    pub fn pollers(&mut self, pollers: usize) -> &mut Self {
+        self.options.pollers = pollers;
+        self
+    }
+
+    /// Cores for the pollers, one each; pollers beyond them run anywhere.
+    pub fn cpus(&mut self, cpus: &[usize]) -> &mut Self {
+        self.options.cpus = cpus.to_vec();
+        self
+    }
+
+    /// A poller without work spins for so long before it sleeps. The default is 50 µs.
+    pub fn spin(&mut self, spin: Duration) -> &mut Self {
+        self.options.spin = spin;
+        self
+    }
+
+    /// Permission bits of the socket: the users who can connect. The default is 0600.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.options.mode = mode;
+        self
+    }
+
+    /// Most sessions at a time. The default is 256.
+    pub fn sessions_max(&mut self, sessions: usize) -> &mut Self {
+        self.options.sessions_max = sessions;
+        self
+    }
+}
+
+/// Open volumes at a socket: other processes open them as `unix:SOCKET`. Dropping it ends the
+/// sessions; the volumes stay open.
+#[derive(Debug)]
+pub struct Server {
+    server: adit_server::Server,
+}
+
+impl Server {
+    /// Serves volumes, each under a name; a session on `unix:SOCKET` has the only one, on
+    /// `unix:SOCKET,NAME` the named one.
+    ///
+    /// `EADDRINUSE` if another server answers at the socket, `EEXIST` if something else is there,
+    /// `EINVAL` for options that can't be, `EOPNOTSUPP` for a volume that is in a server itself.
+    pub fn start(
+        volumes: &[(&str, &Volume)],
+        socket: impl AsRef<Path>,
+        options: &ServeOptions,
+    ) -> Result<Server> {
+        let engines: Result<Vec<_>> = volumes
+            .iter()
+            .map(|(name, volume)| Ok(((*name).to_owned(), volume.opened.engine()?.clone())))
+            .collect();
+        let server = adit_server::Server::start(engines?, socket.as_ref(), &options.options)?;
+        Ok(Server { server })
+    }
+
+    /// The sessions that there are.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.server.sessions()
+    }
+
+    /// Ends all sessions after what they have under way, and takes no new ones.
+    pub fn stop(mut self) {
+        self.server.stop();
+    }
+}

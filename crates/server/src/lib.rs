@@ -1,0 +1,29 @@
+//! Serving volumes to other processes: sessions over shared memory.
+//!
+//! ```text
+//! connection ─► listener: handshake ─► Session ─► a poller's turn ─► serve: message → operation
+//!                                                                     └► perform (of Fs) ─► reply
+//! ```
+//!
+//! | module | content |
+//! |---|---|
+//! | [`Server`] | volumes, a socket, pollers: how they begin and end |
+//! | `listener` | connections and handshakes |
+//! | `session`, `files` | a connected process: its rights, its memory, its open files |
+//! | `poller` | the thread that takes messages and drives the volumes |
+//! | `serve` | from a message to its operation |
+//! | [`perform`] | calls on a file system, for this and for an embedded volume |
+//! | `volume` | a volume, and what is under way on it |
+//!
+//! docs/decisions/0026 has the reasons, docs/format/wire.md the protocol.
+
+mod files;
+mod listener;
+pub mod perform;
+mod poller;
+mod serve;
+mod server;
+mod session;
+mod volume;
+
+pub use server::{ServeOptions, Server, SessionInfo};

@@ -1,0 +1,70 @@
+//! Calls about an open file.
+
+use adit_base::Result;
+use adit_fs::{Fs, OpenFile};
+use adit_wire::calls::*;
+use std::future::Future;
+
+/// Performs a call about an open file.
+pub trait PerformFile<'a>: FileCall<'a> {
+    /// Performs it.
+    fn perform(
+        self,
+        fs: &'a Fs,
+        open: &'a OpenFile,
+    ) -> impl Future<Output = Result<Self::Reply>> + 'a;
+}
+
+/// `Call => |call, fs, open| expression`, which may await.
+macro_rules! perform {
+    ($($call:ty => |$this:ident, $fs:ident, $open:ident| $body:expr;)*) => { $(
+        impl<'a> PerformFile<'a> for $call {
+            #[inline]
+            #[allow(unused_variables)]
+            fn perform(
+                self,
+                $fs: &'a Fs,
+                $open: &'a OpenFile,
+            ) -> impl Future<Output = Result<Self::Reply>> + 'a {
+                let $this = self;
+                async move { $body }
+            }
+        }
+    )* };
+}
+
+perform! {
+    FileStat => |call, fs, open| fs.fstat(open).await;
+    SetSize => |call, fs, open| fs.ftruncate(open, call.size_bytes).await;
+    Allocate => |call, fs, open| fs.allocate(open, call.flags, call.offset, call.len_bytes).await;
+    Flock => |call, fs, open| fs.flock(open, call.operation).await;
+    LockRange => |call, fs, open| fs.lock_range(open, &call.lock, call.wait).await;
+    UnlockRange => |call, fs, open| {
+        fs.unlock_range(open, call.owner, call.offset, call.len_bytes).await
+    };
+    TestLock => |call, fs, open| fs.test_lock(open, &call.lock).await;
+    ReleaseLocks => |call, fs, open| fs.release_locks(open, call.owner_id).await;
+    SetFileMode => |call, fs, open| fs.fset_mode(open, call.mode).await;
+    SetFileOwner => |call, fs, open| fs.fset_owner(open, call.uid, call.gid).await;
+    SetFileTimes => |call, fs, open| fs.fset_times(open, call.accessed, call.modified).await;
+    GetFileXattr<'a> => |call, fs, open| fs.fxattr_get(open, call.name).await;
+    SetFileXattr<'a> => |call, fs, open| {
+        fs.fxattr_set(open, call.name, call.value, call.mode).await
+    };
+    RemoveFileXattr<'a> => |call, fs, open| fs.fxattr_remove(open, call.name).await;
+    ListFileXattrs => |call, fs, open| fs.fxattr_list(open).await;
+    NextData => |call, fs, open| fs.next_data(open, call.offset).await;
+    NextHole => |call, fs, open| fs.next_hole(open, call.offset).await;
+    StartWriteBack => |call, fs, open| fs.start_write_back(open).await;
+    ReadDirectory => |call, fs, open| {
+        let mut entries = Vec::new();
+        let names_bytes = call.names_bytes.min(NAMES_BYTES_MAX) as usize;
+        fs.read_directory(open, call.cookie, names_bytes, &mut entries).await?;
+        Ok(entries)
+    };
+    WriteAtomic<'a> => |call, fs, open| fs.write_atomic(open, &call.ranges, call.sync).await;
+}
+
+/// Most bytes of names of a reply, so that it fits into a session's area: an entry has at least one
+/// byte of name, and 21 of numbers.
+const NAMES_BYTES_MAX: u32 = 32 * 1024;

@@ -1,0 +1,123 @@
+//! Calls about the volume, or about what paths name.
+
+use adit_base::{Errno, Error, Result};
+use adit_fs::{CheckReport, Credentials, FileKind, Fs};
+use adit_store::format::Slot;
+use adit_wire::calls::*;
+use std::future::Future;
+
+/// Performs a call about the volume on behalf of a user.
+pub trait PerformVolume<'a>: VolumeCall<'a> {
+    /// Performs it.
+    fn perform(
+        self,
+        fs: &'a Fs,
+        who: &'a Credentials,
+    ) -> impl Future<Output = Result<Self::Reply>> + 'a;
+}
+
+/// `Call => |call, fs, who| expression`, which may await.
+macro_rules! perform {
+    ($($call:ty => |$this:ident, $fs:ident, $who:ident| $body:expr;)*) => { $(
+        impl<'a> PerformVolume<'a> for $call {
+            #[inline]
+            #[allow(unused_variables)]
+            fn perform(
+                self,
+                $fs: &'a Fs,
+                $who: &'a Credentials,
+            ) -> impl Future<Output = Result<Self::Reply>> + 'a {
+                let $this = self;
+                async move { $body }
+            }
+        }
+    )* };
+}
+
+perform! {
+    Stat<'a> => |call, fs, who| fs.stat(call.place.at(who), call.follow).await;
+    CheckAccess<'a> => |call, fs, who| {
+        fs.access(call.place.at(who), call.follow, call.wanted).await
+    };
+    Truncate<'a> => |call, fs, who| fs.truncate(call.place.at(who), call.size_bytes).await;
+    Unlink<'a> => |call, fs, who| fs.unlink(call.place.at(who)).await;
+    RemoveDirectory<'a> => |call, fs, who| fs.rmdir(call.place.at(who)).await;
+    Rename<'a> => |call, fs, who| fs.rename(call.from.at(who), call.to.at(who), call.flags).await;
+    Link<'a> => |call, fs, who| {
+        fs.link(call.existing.at(who), call.follow, call.place.at(who)).await
+    };
+    MakeDirectory<'a> => |call, fs, who| fs.mkdir(call.place.at(who), call.mode).await;
+    MakeNode<'a> => |call, fs, who| {
+        fs.mknod(call.place.at(who), call.kind, call.mode, call.device).await
+    };
+    MakeSymlink<'a> => |call, fs, who| fs.symlink(call.target, call.place.at(who)).await;
+    ReadLink<'a> => |call, fs, who| fs.read_link(call.place.at(who)).await;
+    SetMode<'a> => |call, fs, who| fs.set_mode(call.place.at(who), call.follow, call.mode).await;
+    SetOwner<'a> => |call, fs, who| {
+        fs.set_owner(call.place.at(who), call.follow, call.uid, call.gid).await
+    };
+    SetTimes<'a> => |call, fs, who| {
+        fs.set_times(call.place.at(who), call.follow, call.accessed, call.modified).await
+    };
+    GetXattr<'a> => |call, fs, who| {
+        fs.xattr_get(call.place.at(who), call.follow, call.name).await
+    };
+    SetXattr<'a> => |call, fs, who| {
+        fs.xattr_set(call.place.at(who), call.follow, call.name, call.value, call.mode).await
+    };
+    RemoveXattr<'a> => |call, fs, who| {
+        fs.xattr_remove(call.place.at(who), call.follow, call.name).await
+    };
+    ListXattrs<'a> => |call, fs, who| fs.xattr_list(call.place.at(who), call.follow).await;
+    List<'a> => |call, fs, who| {
+        let entries_max = call.entries_max.min(LISTED_MAX) as usize;
+        fs.list(call.place.at(who), call.cookie, entries_max, call.attributes).await
+    };
+    Info => |call, fs, who| fs.store().info().await;
+    Space => |call, fs, who| fs.statfs().await;
+    SyncAll => |call, fs, who| fs.syncfs().await;
+    OpenDescriptors => |call, fs, who| {
+        Ok(fs.open_descriptors(call.cookie, call.max.min(LISTED_MAX) as usize))
+    };
+    CreateBlob => |call, fs, who| fs.create_blob().await;
+    DeleteBlob => |call, fs, who| fs.delete_blob(call.id).await;
+    Blobs => |call, fs, who| blobs(fs, call.from_slot, call.max.min(LISTED_MAX) as usize).await;
+    Grow => |call, fs, who| fs.store().grow(call.size_bytes).await;
+    AtomicBytesMax => |call, fs, who| Ok(fs.atomic_bytes_max());
+    Check => |call, fs, who| check(fs, &mut |_, _| {}).await;
+}
+
+/// Most items of a reply: so many entries of a directory fill half of a session's area.
+const LISTED_MAX: u32 = 1024;
+
+/// Blobs without names, from a slot on.
+async fn blobs(fs: &Fs, from_slot: u64, max: usize) -> Result<Vec<adit_fs::BlobId>> {
+    let mut found = Vec::with_capacity(max);
+    let mut visit = |id, slot: &Slot| {
+        if slot.kind == FileKind::Blob as u8 && found.len() < max {
+            found.push(id);
+        }
+        match found.len() < max {
+            true => Ok(()),
+            false => Err(Error::new(Errno::CANCELED)),
+        }
+    };
+    match fs.store().for_each_blob_from(from_slot, &mut visit).await {
+        Err(error) if error.errno() == Errno::CANCELED => {} // enough
+        visited => visited?,
+    }
+    Ok(found)
+}
+
+/// Checks all metadata; `progress` gets the number of steps done and their total.
+pub async fn check(fs: &Fs, progress: &mut (dyn FnMut(u64, u64) + Send)) -> Result<CheckReport> {
+    let store = fs.store().check(progress).await?;
+    let mut report = fs.check_names().await?;
+    let found = store.problems.iter().map(|found| found.to_string());
+    let mut problems: Vec<String> = found.collect();
+    if store.problems_omitted > 0 {
+        problems.push(format!("and {} more of these", store.problems_omitted));
+    }
+    report.problems.splice(0..0, problems);
+    Ok(report)
+}

@@ -1,0 +1,591 @@
+//! From a message to its operation: checks the message, begins the operation, sees to the reply.
+//!
+//! Invariants: words and arguments are copied out of shared memory before anything of them is
+//! looked at; data is only copied, as a whole. A message that can't be one ends the session; one
+//! that asks for something impossible gets an errno. Nothing here waits.
+
+use crate::perform::{PerformFile, PerformVolume};
+use crate::session::Session;
+use crate::volume::UnderWay;
+use adit_base::{Errno, Error, Result};
+use adit_fs::{Credentials, FlockOperation, Fs, LockOwner, OpenFile, OpenFlags, RangeLock};
+use adit_reactor::Prepared;
+use adit_wire::calls::*;
+use adit_wire::message::{Message, WriteFlags};
+use adit_wire::value::Value;
+use std::future::Future;
+use std::sync::Arc;
+
+/// Operations of a volume that the poller begins together.
+pub(crate) type Begun = Vec<Prepared>;
+
+/// The duty to reply to a message.
+struct Ticket {
+    session: Arc<Session>,
+    slot: usize,
+    replied: bool,
+    _under_way: UnderWay,
+}
+
+impl Ticket {
+    fn finish_with(mut self, result: Result<u64>) {
+        self.replied = true;
+        self.session.finish_with(self.slot, result);
+    }
+
+    fn finish_with_value<'v>(mut self, result: Result<impl Value<'v>>) {
+        self.replied = true;
+        match result {
+            Ok(value) => self.session.finish_with_value(self.slot, &value),
+            Err(error) => self.session.finish_with_error(self.slot, &error),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    /// The operation failed with the worker, or was refused by it.
+    fn drop(&mut self) {
+        if !self.replied {
+            let what = "do an operation of a session: the volume has failed, or is being closed";
+            self.session
+                .finish_with_error(self.slot, &Error::with(Errno::IO, what));
+        }
+    }
+}
+
+/// Begins the operation of a slot's message. An error: the session has broken the protocol.
+pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> Result<()> {
+    if !session.begin(slot) {
+        let what = format!("slot {slot} was submitted while its message was under way");
+        return Err(Error::with(Errno::PROTO, what));
+    }
+    let message = Message::from_words(session.memory.slot(slot).words());
+    let ticket = Ticket {
+        session: session.clone(),
+        slot,
+        replied: false,
+        _under_way: UnderWay::begin(&session.volume),
+    };
+    let Some(message) = message else {
+        ticket.finish_with(Err(Errno::PROTO.into()));
+        let what = format!("the words in slot {slot} are no message");
+        return Err(Error::with(Errno::PROTO, what));
+    };
+    match message {
+        Message::Nothing => ticket.finish_with(Ok(0)),
+        Message::Read { file, len, offset } => match session.file(file) {
+            Ok(open) => read(ticket, open, offset, len, begun),
+            Err(error) => ticket.finish_with(Err(error)),
+        },
+        Message::Write {
+            file,
+            len,
+            offset,
+            flags,
+        } => match session.file(file) {
+            Ok(open) => write(ticket, open, offset, len, flags, begun),
+            Err(error) => ticket.finish_with(Err(error)),
+        },
+        Message::Sync { file, all } => match session.file(file) {
+            Ok(open) => start(ticket, begun, move |fs, _, _| async move {
+                match all {
+                    true => fs.fsync(&open).await?,
+                    false => fs.fdatasync(&open).await?,
+                }
+                Ok(0)
+            }),
+            Err(error) => ticket.finish_with(Err(error)),
+        },
+        Message::Size { file } => {
+            let size = session.file(file).map(|open| open.size_bytes());
+            ticket.finish_with(size);
+        }
+        Message::VolumeCall { number, len } => {
+            let Some(bytes) = session.memory.copy_of_area(slot, len as usize) else {
+                return Err(Error::with(Errno::PROTO, "a call is longer than its area"));
+            };
+            return volume_call(ticket, number, bytes, begun);
+        }
+        Message::FileCall { number, file, len } => {
+            let Some(bytes) = session.memory.copy_of_area(slot, len as usize) else {
+                return Err(Error::with(Errno::PROTO, "a call is longer than its area"));
+            };
+            match session.file(file) {
+                Ok(open) => return file_call(ticket, number, file, open, bytes, begun),
+                Err(error) => ticket.finish_with(Err(error)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Begins an operation whose result is a number.
+fn start<F, Fut>(ticket: Ticket, begun: &mut Begun, operation: F)
+where
+    F: FnOnce(&'static Fs, Arc<Session>, usize) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<u64>> + 'static,
+{
+    let engine = ticket.session.volume.engine.clone();
+    let prepared = engine.prepare(move |fs| async move {
+        let result = operation(fs, ticket.session.clone(), ticket.slot).await;
+        ticket.finish_with(result);
+        Ok(())
+    });
+    // Refused: the ticket has said so.
+    begun.extend(prepared);
+}
+
+fn read(ticket: Ticket, open: Arc<OpenFile>, offset: u64, len: u32, begun: &mut Begun) {
+    let waits = open.flags().contains(OpenFlags::DIRECT) && ticket.session.volume.is_queued;
+    if !waits {
+        // SAFETY: only copied to; the slot's one message is this.
+        let got = match unsafe { ticket.session.data_mut(ticket.slot, len) } {
+            Ok(data) => open.try_read(offset, data),
+            Err(error) => return ticket.finish_with(Err(error)),
+        };
+        if let Some(got) = got {
+            return ticket.finish_with(Ok(got as u64));
+        }
+    }
+    start(ticket, begun, move |fs, session, slot| async move {
+        // SAFETY: as above.
+        let data = unsafe { session.data_mut(slot, len) }?;
+        Ok(fs.read(&open, offset, data).await? as u64)
+    });
+}
+
+fn write(
+    ticket: Ticket,
+    open: Arc<OpenFile>,
+    offset: u64,
+    len: u32,
+    flags: WriteFlags,
+    begun: &mut Begun,
+) {
+    // A file that was opened to append does so whatever the message says.
+    let appends = flags.contains(WriteFlags::APPEND) || open.flags().contains(OpenFlags::APPEND);
+    let waits = open.flags().contains(OpenFlags::DIRECT) && ticket.session.volume.is_queued;
+    if flags.is_empty() && !appends && !waits && open.writes_past_worker() {
+        // SAFETY: only copied from.
+        let data = match unsafe { ticket.session.data(ticket.slot, len) } {
+            Ok(data) => data,
+            Err(error) => return ticket.finish_with(Err(error)),
+        };
+        let write = || {
+            let granted = open.try_write(offset, data);
+            (granted.written, granted.recalled)
+        };
+        let engine = &ticket.session.volume.engine;
+        match engine.run_without_owner(write, |fs| fs.end_granted_writes(&open)) {
+            Ok(true) => return ticket.finish_with(Ok(0)),
+            Ok(false) => {}
+            Err(error) => return ticket.finish_with(Err(error)),
+        }
+    }
+    start(ticket, begun, move |fs, session, slot| async move {
+        // SAFETY: only copied from.
+        let data = unsafe { session.data(slot, len) }?;
+        let at = match appends {
+            true => fs.append(&open, data).await?,
+            false => fs.write(&open, offset, data).await.map(|()| 0)?,
+        };
+        if flags.contains(WriteFlags::SYNC_ALL) {
+            fs.fsync(&open).await?;
+        } else if flags.contains(WriteFlags::SYNC_DATA) {
+            fs.fdatasync(&open).await?;
+        }
+        Ok(at)
+    });
+}
+
+/// The user that a call acts for, and the call.
+type Decoded<C> = (Option<Credentials>, C);
+
+/// May the session do this call?
+fn check_rights<'a, C: VolumeCall<'a>>(session: &Session, decoded: &Decoded<C>) -> Result<()> {
+    if session.privileged {
+        return Ok(());
+    }
+    if decoded.0.is_some() {
+        let what = "act for another user: only root and the server's own user may";
+        return Err(Error::with(Errno::PERM, what));
+    }
+    let administrative = [
+        OpenDescriptors::NUMBER,
+        CreateBlob::NUMBER,
+        DeleteBlob::NUMBER,
+        Blobs::NUMBER,
+        OpenBlob::NUMBER,
+        Grow::NUMBER,
+        Check::NUMBER,
+    ];
+    if administrative.contains(&C::NUMBER) {
+        let what =
+            "use blobs, or look after a served volume: only root and the server's own user may";
+        return Err(Error::with(Errno::ACCESS, what));
+    }
+    for place in decoded.1.places().into_iter().flatten() {
+        if place.start.is_some_and(|id| !session.files().has_open(id)) {
+            let what = "begin at an inode that the session doesn't have open";
+            return Err(Error::with(Errno::ACCESS, what));
+        }
+    }
+    Ok(())
+}
+
+/// The arguments are none of this call.
+fn garbled(number: u16) -> Error {
+    let what = format!("the arguments of call {number} are none");
+    Error::with(Errno::PROTO, what)
+}
+
+fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+    /// Decodes, checks rights, then performs and replies.
+    macro_rules! dispatch {
+        ($ticket:ident: $($call:ident)*) => {{
+            let ticket = $ticket;
+            match number {
+                $(<$call as VolumeCall>::NUMBER => {
+                    let decoded = Decoded::<$call>::decode(&bytes).ok_or_else(|| garbled(number))?;
+                    if let Err(error) = check_rights(&ticket.session, &decoded) {
+                        ticket.finish_with(Err(error));
+                        return Ok(());
+                    }
+                    drop(decoded);
+                    let engine = ticket.session.volume.engine.clone();
+                    begun.extend(engine.prepare(move |fs| async move {
+                        let result = match Decoded::<$call>::decode(&bytes) {
+                            Some((who, call)) => {
+                                let who = who.as_ref().unwrap_or(&ticket.session.who);
+                                call.perform(fs, who).await
+                            }
+                            None => Err(garbled(number)),
+                        };
+                        ticket.finish_with_value(result);
+                        Ok(())
+                    }));
+                })*
+                Open::NUMBER => return open(ticket, bytes, begun),
+                OpenBlob::NUMBER => return open_blob(ticket, bytes, begun),
+                _ => {
+                    let what = format!("do call {number}, which this server doesn't know");
+                    ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));
+                }
+            }
+        }};
+    }
+    if number == Stat::NUMBER || number == CheckAccess::NUMBER {
+        let Some(ticket) = look(ticket, number, &bytes)? else {
+            return Ok(());
+        };
+        dispatch!(ticket: Stat CheckAccess);
+        return Ok(());
+    }
+    if number == Info::NUMBER && !ticket.session.privileged {
+        let engine = ticket.session.volume.engine.clone();
+        begun.extend(engine.prepare(move |fs| async move {
+            let mut info = fs.store().info().await;
+            if let Ok(info) = &mut info {
+                (info.mapping, info.unsaved) = (None, None);
+            }
+            ticket.finish_with_value(info);
+            Ok(())
+        }));
+        return Ok(());
+    }
+    dispatch!(ticket:
+        Truncate Unlink RemoveDirectory Rename Link MakeDirectory MakeNode MakeSymlink ReadLink
+        SetMode SetOwner SetTimes GetXattr SetXattr RemoveXattr ListXattrs List Info Space SyncAll
+        OpenDescriptors CreateBlob DeleteBlob Blobs Grow AtomicBytesMax Check
+    );
+    Ok(())
+}
+
+/// Answers a look at attributes without the worker, where that is possible. None: it is answered.
+fn look(ticket: Ticket, number: u16, bytes: &[u8]) -> Result<Option<Ticket>> {
+    let session = ticket.session.clone();
+    let names = &session.volume.names;
+    if number == Stat::NUMBER {
+        let decoded = Decoded::<Stat>::decode(bytes).ok_or_else(|| garbled(number))?;
+        if check_rights(&session, &decoded).is_ok() {
+            let who = decoded.0.as_ref().unwrap_or(&session.who);
+            if let Some(stat) = names.stat(decoded.1.place.at(who), decoded.1.follow) {
+                ticket.finish_with_value(stat);
+                return Ok(None);
+            }
+        }
+    } else {
+        let decoded = Decoded::<CheckAccess>::decode(bytes).ok_or_else(|| garbled(number))?;
+        if check_rights(&session, &decoded).is_ok() {
+            let who = decoded.0.as_ref().unwrap_or(&session.who);
+            let CheckAccess {
+                place,
+                follow,
+                wanted,
+            } = decoded.1;
+            if let Some(access) = names.access(place.at(who), follow, wanted) {
+                ticket.finish_with_value(access);
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(ticket))
+}
+
+fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+    let decoded = Decoded::<Open>::decode(&bytes).ok_or_else(|| garbled(Open::NUMBER))?;
+    if let Err(error) = check_rights(&ticket.session, &decoded) {
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
+    drop(decoded);
+    let engine = ticket.session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let opened = match Decoded::<Open>::decode(&bytes) {
+            Some((who, call)) => {
+                let who = who.as_ref().unwrap_or(&ticket.session.who);
+                fs.open(call.place.at(who), call.flags, call.mode).await
+            }
+            None => Err(garbled(Open::NUMBER)),
+        };
+        let added = match opened {
+            Ok(open) => add(fs, &ticket.session, open).await,
+            Err(error) => Err(error),
+        };
+        ticket.finish_with_value(added);
+        Ok(())
+    }));
+    Ok(())
+}
+
+fn open_blob(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+    let number = OpenBlob::NUMBER;
+    let decoded = Decoded::<OpenBlob>::decode(&bytes).ok_or_else(|| garbled(number))?;
+    if let Err(error) = check_rights(&ticket.session, &decoded) {
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
+    let OpenBlob { id, flags } = decoded.1;
+    let engine = ticket.session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let added = match fs.open_blob(id, flags).await {
+            Ok(open) => add(fs, &ticket.session, open).await,
+            Err(error) => Err(error),
+        };
+        ticket.finish_with_value(added);
+        Ok(())
+    }));
+    Ok(())
+}
+
+/// Puts an opened file into the session's table.
+async fn add(fs: &Fs, session: &Session, open: Arc<OpenFile>) -> Result<Opened> {
+    let (id, flags, kind) = (open.blob_id(), open.flags(), open.kind());
+    let added = session.files().add(open);
+    match added {
+        Ok(file) => Ok(Opened {
+            file,
+            id,
+            flags,
+            kind,
+        }),
+        Err(open) => {
+            // Its close doesn't change the result.
+            let _ = fs.close(&open).await;
+            let what = "open more than 4096 files in one session";
+            Err(Error::with(Errno::MFILE, what))
+        }
+    }
+}
+
+fn file_call(
+    ticket: Ticket,
+    number: u16,
+    file: u64,
+    open: Arc<OpenFile>,
+    bytes: Vec<u8>,
+    begun: &mut Begun,
+) -> Result<()> {
+    macro_rules! dispatch {
+        ($($call:ident)*) => {
+            match number {
+                $(<$call as FileCall>::NUMBER => {
+                    $call::decode(&bytes).ok_or_else(|| garbled(number))?;
+                    let engine = ticket.session.volume.engine.clone();
+                    begun.extend(engine.prepare(move |fs| async move {
+                        let result = match $call::decode(&bytes) {
+                            Some(call) => call.perform(fs, &open).await,
+                            None => Err(garbled(number)),
+                        };
+                        ticket.finish_with_value(result);
+                        Ok(())
+                    }));
+                })*
+                Flock::NUMBER | LockRange::NUMBER | UnlockRange::NUMBER | TestLock::NUMBER
+                | ReleaseLocks::NUMBER => return lock_call(ticket, number, file, open, bytes, begun),
+                CopyRange::NUMBER => {
+                    let call = CopyRange::decode(&bytes).ok_or_else(|| garbled(number))?;
+                    match ticket.session.file(call.to) {
+                        Ok(to) => copy_range(ticket, open, to, call, begun),
+                        Err(error) => ticket.finish_with(Err(error)),
+                    }
+                }
+                Close::NUMBER => {
+                    Close::decode(&bytes).ok_or_else(|| garbled(number))?;
+                    drop(open);
+                    close(ticket, file, begun);
+                }
+                _ => {
+                    let what = format!("do call {number}, which this server doesn't know");
+                    ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));
+                }
+            }
+        };
+    }
+    dispatch!(
+        FileStat SetSize Allocate SetFileMode SetFileOwner SetFileTimes GetFileXattr SetFileXattr
+        RemoveFileXattr ListFileXattrs NextData NextHole StartWriteBack ReadDirectory WriteAtomic
+    );
+    Ok(())
+}
+
+fn copy_range(
+    ticket: Ticket,
+    from: Arc<OpenFile>,
+    to: Arc<OpenFile>,
+    call: CopyRange,
+    begun: &mut Begun,
+) {
+    let engine = ticket.session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let copied = fs.copy_range(&from, call.offset, &to, call.to_offset, call.len_bytes);
+        let copied = copied.await;
+        ticket.finish_with_value(copied);
+        Ok(())
+    }));
+}
+
+fn close(ticket: Ticket, file: u64, begun: &mut Begun) {
+    let Some(closed) = ticket.session.files().remove(file) else {
+        return ticket.finish_with(Err(Errno::BADF.into()));
+    };
+    let engine = ticket.session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let result = fs.close(&closed.open).await;
+        ticket.finish_with_value(result);
+        Ok(())
+    }));
+}
+
+/// Locks that wait don't: the session asks again, so nobody waits for a session that is gone. The
+/// owners of one session are none of another.
+fn lock_call(
+    ticket: Ticket,
+    number: u16,
+    file: u64,
+    open: Arc<OpenFile>,
+    bytes: Vec<u8>,
+    begun: &mut Begun,
+) -> Result<()> {
+    enum Asked {
+        Flock(FlockOperation),
+        Lock(RangeLock),
+        Unlock(UnlockRange),
+        Test(RangeLock),
+        Release(u64),
+    }
+    let session = ticket.session.clone();
+    let owner = |owner| match owner {
+        LockOwner::Posix { id, pid } => LockOwner::Posix {
+            id: session.lock_owner(id),
+            pid,
+        },
+        other => other,
+    };
+    let garbled = || garbled(number);
+    let asked = match number {
+        Flock::NUMBER => {
+            let call = Flock::decode(&bytes).ok_or_else(garbled)?;
+            Asked::Flock(match call.operation {
+                FlockOperation::Shared { .. } => FlockOperation::Shared { wait: false },
+                FlockOperation::Exclusive { .. } => FlockOperation::Exclusive { wait: false },
+                other => other,
+            })
+        }
+        LockRange::NUMBER => {
+            let mut lock = LockRange::decode(&bytes).ok_or_else(garbled)?.lock;
+            lock.owner = owner(lock.owner);
+            if let LockOwner::Posix { id, .. } = lock.owner
+                && !session.files().note_lock_owner(file, id)
+            {
+                let what = "lock a file for more than 64 owners of one session";
+                ticket.finish_with(Err(Error::with(Errno::NOLCK, what)));
+                return Ok(());
+            }
+            Asked::Lock(lock)
+        }
+        UnlockRange::NUMBER => {
+            let mut call = UnlockRange::decode(&bytes).ok_or_else(garbled)?;
+            call.owner = owner(call.owner);
+            Asked::Unlock(call)
+        }
+        TestLock::NUMBER => {
+            let mut lock = TestLock::decode(&bytes).ok_or_else(garbled)?.lock;
+            lock.owner = owner(lock.owner);
+            Asked::Test(lock)
+        }
+        _ => {
+            let call = ReleaseLocks::decode(&bytes).ok_or_else(garbled)?;
+            let id = session.lock_owner(call.owner_id);
+            session.files().forget_lock_owner(file, id);
+            Asked::Release(id)
+        }
+    };
+    let engine = session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        match asked {
+            Asked::Flock(operation) => ticket.finish_with_value(fs.flock(&open, operation).await),
+            Asked::Lock(lock) => ticket.finish_with_value(fs.lock_range(&open, &lock, false).await),
+            Asked::Unlock(call) => {
+                let unlocked = fs.unlock_range(&open, call.owner, call.offset, call.len_bytes);
+                let unlocked = unlocked.await;
+                ticket.finish_with_value(unlocked);
+            }
+            Asked::Test(lock) => {
+                let found = fs.test_lock(&open, &lock).await.map(|found| {
+                    found.map(|mut found| {
+                        // Whose it is says its process; the number is the session's secret.
+                        if let LockOwner::Posix { pid, .. } = found.owner {
+                            found.owner = LockOwner::Posix { id: 0, pid };
+                        }
+                        found
+                    })
+                });
+                ticket.finish_with_value(found);
+            }
+            Asked::Release(id) => ticket.finish_with_value(fs.release_locks(&open, id).await),
+        }
+        Ok(())
+    }));
+    Ok(())
+}
+
+/// Begins to close what an ended session had open.
+pub(crate) fn close_all(session: &Arc<Session>, begun: &mut Begun) {
+    let Some(files) = session.end() else {
+        return;
+    };
+    let under_way = UnderWay::begin(&session.volume);
+    let prepared = session.volume.engine.prepare(move |fs| async move {
+        let _under_way = under_way;
+        for file in files {
+            // Nobody is left to be told; the next fsync of another descriptor is.
+            for owner in file.lock_owners {
+                let _ = fs.release_locks(&file.open, owner).await;
+            }
+            let _ = fs.close(&file.open).await;
+        }
+        Ok(())
+    });
+    begun.extend(prepared);
+}

@@ -1,0 +1,149 @@
+//! A server: volumes at a socket, served by pollers.
+
+use crate::listener::{Hall, Listener};
+use crate::poller::{Poller, check_cpus};
+use crate::volume::ServedVolume;
+use adit_base::thread::spawn_without_signals;
+use adit_base::{Errno, Error, Result};
+use adit_fs::Fs;
+use adit_reactor::Engine;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How volumes are served.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServeOptions {
+    /// Threads that poll sessions.
+    pub pollers: usize,
+    /// Cores for them, one each; fewer or none: the others run anywhere.
+    pub cpus: Vec<usize>,
+    /// A poller without work spins for so long before it sleeps.
+    pub spin: Duration,
+    /// Permission bits of the socket: the users who can connect.
+    pub mode: u32,
+    /// Most sessions at a time.
+    pub sessions_max: usize,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            pollers: 1,
+            cpus: Vec::new(),
+            spin: Duration::from_micros(50),
+            mode: 0o600,
+            sessions_max: 256,
+        }
+    }
+}
+
+/// A session, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// Process at the other end, if it has a number here.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+    /// Name of the volume.
+    pub volume: String,
+    /// Files that it has open.
+    pub files: usize,
+    /// Messages that it had done.
+    pub served: u64,
+}
+
+/// Volumes at a socket. Dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    hall: Arc<Hall>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves volumes, each under a name, at the socket `path`.
+    ///
+    /// `EADDRINUSE` if a server answers there, `EEXIST` if it is something else, `EINVAL` for
+    /// options that can't be.
+    pub fn start(
+        volumes: Vec<(String, Arc<Engine<Fs>>)>,
+        path: &Path,
+        options: &ServeOptions,
+    ) -> Result<Server> {
+        if options.pollers == 0 || options.pollers > 256 || volumes.is_empty() {
+            let what = format!(
+                "serve {} volumes with {} pollers: at least one of each, at most 256",
+                volumes.len(),
+                options.pollers
+            );
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        check_cpus(&options.cpus)?;
+        let mut served: Vec<Arc<ServedVolume>> = Vec::new();
+        for (name, engine) in volumes {
+            if served.iter().any(|other| other.name == name) {
+                let what = format!("serve two volumes with the name {name}");
+                return Err(Error::with(Errno::INVAL, what));
+            }
+            served.push(Arc::new(ServedVolume::new(name, engine)?));
+        }
+        let listener = Listener::bind(path, options.mode)?;
+        let pollers: Result<Vec<Poller>> = (0..options.pollers)
+            .map(|number| {
+                let cpu = options.cpus.get(number).copied();
+                Poller::start(number, served.clone(), options.spin, cpu)
+            })
+            .collect();
+        let hall = Arc::new(Hall {
+            listener,
+            volumes: served,
+            pollers: Mutex::new(match pollers {
+                Ok(pollers) => pollers,
+                Err(error) => return Err(error),
+            }),
+            sessions_max: options.sessions_max,
+        });
+        let serving = hall.clone();
+        let thread = spawn_without_signals("adit-server", move || serving.serve())?;
+        Ok(Server {
+            hall,
+            thread: Some(thread),
+        })
+    }
+
+    /// The sessions that there are.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        let pollers = self.hall.pollers.lock().expect("no panic while it is held");
+        let sessions = pollers.iter().flat_map(Poller::sessions);
+        sessions
+            .map(|session| SessionInfo {
+                pid: session.peer.pid,
+                uid: session.peer.uid,
+                volume: session.volume.name.clone(),
+                files: session.files().len(),
+                served: session.served.load(Ordering::Relaxed),
+            })
+            .collect()
+    }
+
+    /// Ends all sessions after what they have under way, and takes no new ones.
+    pub fn stop(&mut self) {
+        self.hall.listener.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let mut pollers = self.hall.pollers.lock().expect("no panic while it is held");
+        pollers.iter_mut().for_each(Poller::stop);
+        pollers.clear();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,200 @@
+//! A session: a connected process, as the server knows it.
+//!
+//! ```text
+//! begun ── messages ──► ended (its connection is gone, it broke the protocol, or the server stops)
+//!                         └─ its last operation is done ──► its files are closed, its memory goes
+//! ```
+//! Invariants: each message that was taken gets exactly one reply ([`Slot`](adit_wire::slot::Slot)),
+//! also if its operation fails with the worker. After the end no message is taken and no file
+//! opened. A session never waits for another one's memory, and shares none with it.
+
+use crate::files::{Files, SessionFile};
+use crate::volume::ServedVolume;
+use adit_base::fork::{self, ChildGuard};
+use adit_base::random::os_random_u64;
+use adit_base::{Errno, Error, Result};
+use adit_fs::{Credentials, OpenFile};
+use adit_wire::memory::{DATA_BYTES_MAX, SessionMemory};
+use adit_wire::slot::Reply;
+use adit_wire::socket::{Peer, own_uid};
+use adit_wire::value::Value;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A connected process.
+pub(crate) struct Session {
+    pub(crate) memory: SessionMemory,
+    /// Forked children of the server's process don't keep the connection.
+    _guard: ChildGuard,
+    pub(crate) socket: OwnedFd,
+    pub(crate) volume: Arc<ServedVolume>,
+    pub(crate) peer: Peer,
+    /// The user that it acts for, unless a privileged one says another.
+    pub(crate) who: Arc<Credentials>,
+    /// It is root's, or the server's own user's.
+    pub(crate) privileged: bool,
+    files: Mutex<Files>,
+    /// The slots whose messages are under way.
+    busy: AtomicU64,
+    /// Messages that it had done.
+    pub(crate) served: AtomicU64,
+    ended: AtomicBool,
+    /// Makes its POSIX owners of locks other ones than those of other sessions.
+    lock_key: u64,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({:?} on {})", self.peer, self.volume.name)
+    }
+}
+
+impl Session {
+    /// Begins a session for the process at the other end of a socket.
+    pub(crate) fn new(
+        socket: OwnedFd,
+        peer: Peer,
+        memory: SessionMemory,
+        volume: Arc<ServedVolume>,
+    ) -> Result<Session> {
+        let privileged = [0, own_uid()].contains(&peer.uid);
+        let groups = Peer::groups(socket.as_fd())?;
+        let mut who = Credentials::user(peer.uid, peer.gid, &groups);
+        who.privileged = privileged;
+        Ok(Session {
+            memory,
+            _guard: fork::close_in_child(socket.as_fd()),
+            socket,
+            volume,
+            peer,
+            who: Arc::new(who),
+            privileged,
+            files: Mutex::default(),
+            busy: AtomicU64::new(0),
+            served: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            lock_key: os_random_u64(),
+        })
+    }
+
+    pub(crate) fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An open file by its number.
+    pub(crate) fn file(&self, number: u64) -> Result<Arc<OpenFile>> {
+        let open = self.files().get(number).cloned();
+        open.ok_or_else(|| Errno::BADF.into())
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// A slot's message is under way now. False: one is already.
+    pub(crate) fn begin(&self, slot: usize) -> bool {
+        let bit = 1 << slot;
+        self.busy.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    /// Replies to a slot's message.
+    pub(crate) fn finish(&self, slot: usize, reply: Reply) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        let bit = 1 << slot;
+        // Before the reply: the session may use the slot again at once.
+        let before = self.busy.fetch_and(!bit, Ordering::Release);
+        debug_assert!(before & bit != 0, "a message has one reply");
+        self.memory.slot(slot).finish(reply);
+    }
+
+    /// Replies with a number, or with an error and its words.
+    pub(crate) fn finish_with(&self, slot: usize, result: Result<u64>) {
+        match result {
+            Ok(value) => self.finish(
+                slot,
+                Reply {
+                    value,
+                    ..Reply::default()
+                },
+            ),
+            Err(error) => self.finish_with_error(slot, &error),
+        }
+    }
+
+    pub(crate) fn finish_with_error(&self, slot: usize, error: &Error) {
+        let words = error.encode();
+        let len = match error.what().is_empty() {
+            false if self.memory.fill_area(slot, &words) => words.len() as u32,
+            _ => 0,
+        };
+        let reply = Reply {
+            errno: error.errno().raw().unsigned_abs(),
+            value: 0,
+            len,
+        };
+        self.finish(slot, reply);
+    }
+
+    /// Replies with a value in the area.
+    pub(crate) fn finish_with_value<'v>(&self, slot: usize, value: &impl Value<'v>) {
+        let bytes = value.encode();
+        if !self.memory.fill_area(slot, &bytes) {
+            let what = "send a reply that is too large for a session";
+            return self.finish_with_error(slot, &Error::with(Errno::MSGSIZE, what));
+        }
+        let reply = Reply {
+            errno: 0,
+            value: 0,
+            len: bytes.len() as u32,
+        };
+        self.finish(slot, reply);
+    }
+
+    /// The first bytes of a slot's area, for a write. EINVAL if a message may have fewer.
+    ///
+    /// # Safety
+    /// Only to be copied from, as a whole: the session may change them at any time.
+    pub(crate) unsafe fn data(&self, slot: usize, len: u32) -> Result<&[u8]> {
+        let len = checked(len)?;
+        // SAFETY: mapped as long as `self`, and so many bytes. That the other side changes them
+        // while they are copied gives other bytes of its own file, by the caller's word.
+        Ok(unsafe { std::slice::from_raw_parts(self.memory.area(slot).as_ptr(), len) })
+    }
+
+    /// The same for a read.
+    ///
+    /// # Safety
+    /// Only to be copied to. One at a time for a slot, which `begin` sees to.
+    #[allow(clippy::mut_from_ref)] // the area is no part of `self`
+    pub(crate) unsafe fn data_mut(&self, slot: usize, len: u32) -> Result<&mut [u8]> {
+        let len = checked(len)?;
+        // SAFETY: as in `data`.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.area(slot).as_ptr(), len) })
+    }
+
+    /// An owner of locks, as the file system knows it: no session can name another one's.
+    pub(crate) fn lock_owner(&self, id: u64) -> u64 {
+        id ^ self.lock_key
+    }
+
+    /// The session takes no more messages. Returns the files that are to be closed, once.
+    pub(crate) fn end(&self) -> Option<Vec<SessionFile>> {
+        if self.ended.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        // The other side learns of it, and so does `poll` of whoever watches this end.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        Some(self.files().end())
+    }
+}
+
+fn checked(len: u32) -> Result<usize> {
+    match len as usize {
+        len if len <= DATA_BYTES_MAX => Ok(len),
+        len => {
+            let what = format!("move {len} bytes with one message, which has at most 1 MiB");
+            Err(Error::with(Errno::INVAL, what))
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! A volume as the server has it.
+
+use adit_base::{Errno, Error, Result};
+use adit_fs::{Fs, SharedNames};
+use adit_reactor::Engine;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A volume, and what is under way on it for sessions.
+pub(crate) struct ServedVolume {
+    /// Its name for sessions that choose.
+    pub(crate) name: String,
+    pub(crate) engine: Arc<Engine<Fs>>,
+    pub(crate) names: SharedNames,
+    /// A direct read waits for the device's queue: not in the poller.
+    pub(crate) is_queued: bool,
+    /// Operations of sessions that have begun and not ended.
+    under_way: AtomicUsize,
+}
+
+impl std::fmt::Debug for ServedVolume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ServedVolume({})", self.name)
+    }
+}
+
+impl ServedVolume {
+    pub(crate) fn new(name: String, engine: Arc<Engine<Fs>>) -> Result<ServedVolume> {
+        let (names, is_queued) = engine.run(|fs| async {
+            let capabilities = fs.store().reactor().device().capabilities();
+            Ok((fs.shared_names(), capabilities.queued))
+        })?;
+        Ok(ServedVolume {
+            name,
+            engine,
+            names,
+            is_queued,
+            under_way: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Acquire)
+    }
+}
+
+/// Counts an operation of a volume as under way, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct UnderWay(Arc<ServedVolume>);
+
+impl UnderWay {
+    pub(crate) fn begin(volume: &Arc<ServedVolume>) -> UnderWay {
+        volume.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(volume.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The volume that a session asks for.
+pub(crate) fn find(volumes: &[Arc<ServedVolume>], name: &str) -> Result<Arc<ServedVolume>> {
+    let found = match (volumes, name) {
+        ([only], "") => Some(only),
+        _ => volumes.iter().find(|volume| volume.name == name),
+    };
+    found.cloned().ok_or_else(|| {
+        let names: Vec<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
+        let what = format!(
+            "choose the volume {name:?}: the server has {}",
+            names.join(", ")
+        );
+        Error::with(Errno::NODEV, what)
+    })
+}

@@ -1,0 +1,88 @@
+//! The messages that begin a session, over the server's socket.
+//!
+//! ```text
+//! server  ── Greeting: its version, or why not ──►  session
+//!         ◄── Request: our version, which volume ──
+//!         ── Answer: the session and its memory, or why not ──►
+//! ```
+//! The server speaks first, so that a refusal is heard. After that nothing but single bytes goes
+//! over the socket, each to wake the server; its end is the end of the session.
+
+use crate::value::{structs, variants};
+use adit_base::Error;
+
+/// Changes with every change of messages, calls or memory.
+pub const VERSION: u32 = 1;
+/// Bound of a message of the handshake.
+pub const BYTES_MAX: usize = 4096;
+const MAGIC: [u8; 8] = *b"aditwire";
+
+/// The server's first message.
+#[derive(Debug)]
+pub enum Greeting {
+    /// There is no session.
+    Refused(Error),
+    /// What it is.
+    Hello(Hello),
+}
+
+/// What speaks, and in which version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hello {
+    magic: [u8; 8],
+    /// Of the protocol.
+    pub version: u32,
+}
+
+/// The session's only message.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Request {
+    /// What speaks.
+    pub hello: Hello,
+    /// Name of the volume; empty: the only one.
+    pub volume: String,
+    /// The session will change nothing.
+    pub read_only: bool,
+}
+
+/// The server's second message.
+#[derive(Debug)]
+pub enum Answer {
+    /// There is no session.
+    Refused(Error),
+    /// The session; its memory comes with the message.
+    Begun(Begun),
+}
+
+/// What a session knows of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Begun {
+    /// Permission bits don't bind it, and it may act for other users: it is root's, or the server's
+    /// own user's.
+    pub privileged: bool,
+    /// Name of the volume.
+    pub volume: String,
+}
+
+impl Hello {
+    /// Of this version.
+    pub fn ours() -> Hello {
+        Hello {
+            magic: MAGIC,
+            version: VERSION,
+        }
+    }
+
+    /// Is it one at all, of whatever version?
+    pub fn is_adit(&self) -> bool {
+        self.magic == MAGIC
+    }
+}
+
+structs! {
+    Hello { magic, version }
+    Request { hello, volume, read_only }
+    Begun { privileged, volume }
+}
+variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
+variants!(Answer { 0 = Refused(error), 1 = Begun(begun) });

@@ -1,0 +1,176 @@
+//! The layout of a session's shared memory, and mapping it.
+//!
+//! | offset | content |
+//! |---|---|
+//! | 0 | magic, version, slots, bytes of an area: written by the server before anybody else has it |
+//! | 4096 | [`Doorbell`] |
+//! | 8192 | [`SLOTS`] slots of 128 bytes |
+//! | 65536 | [`SLOTS`] areas of [`AREA_BYTES`] |
+//!
+//! The server makes it as a memfd and seals it against every change of its size: neither side can
+//! take memory away from the other (SIGBUS). Pages are allocated when they are touched, and the
+//! lowest free slot is used first, so a session with few threads has little memory.
+//!
+//! Invariant: what is in an area may change at any time. No reference to its bytes is made on the
+//! server's side but for copying whole ranges from or to it.
+
+use crate::slot::{Doorbell, SLOTS, Slot};
+use adit_base::{Errno, Error, Result, from_rustix};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
+};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// Most bytes that one message reads or writes.
+pub const DATA_BYTES_MAX: usize = 1 << 20;
+/// Bytes of an area: those, and the arguments of a call around them.
+pub const AREA_BYTES: usize = DATA_BYTES_MAX + (64 << 10);
+/// Bytes of a session's memory.
+pub const MEMORY_BYTES: usize = AREAS_OFFSET + SLOTS * AREA_BYTES;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"aditsess");
+/// Changes with every change of this layout.
+const LAYOUT: u32 = 1;
+const DOORBELL_OFFSET: usize = 4096;
+const SLOTS_OFFSET: usize = 8192;
+const AREAS_OFFSET: usize = 65536;
+
+const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= AREAS_OFFSET);
+const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= SLOTS_OFFSET);
+
+/// A session's memory, mapped.
+#[derive(Debug)]
+pub struct SessionMemory {
+    start: NonNull<u8>,
+}
+
+// SAFETY: what both sides change are atomics and, in areas, bytes that are only copied.
+unsafe impl Send for SessionMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SessionMemory {}
+
+impl SessionMemory {
+    /// The server makes it; the descriptor is for the session.
+    pub fn create() -> Result<(SessionMemory, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("adit-session", flags).map_err(from_rustix)?;
+        ftruncate(&fd, MEMORY_BYTES as u64).map_err(from_rustix)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&fd, seals).map_err(from_rustix)?;
+        let memory = SessionMemory::map_checked(fd.as_fd())?;
+        let header = [
+            MAGIC,
+            u64::from(LAYOUT) | (SLOTS as u64) << 32,
+            AREA_BYTES as u64,
+        ];
+        // SAFETY: the first page is mapped, aligned, and nobody else has it yet.
+        unsafe { memory.start.cast::<[u64; 3]>().write(header) };
+        Ok((memory, fd))
+    }
+
+    /// The session maps what the server has sent. `EPROTO` if it is anything else.
+    pub fn map(fd: BorrowedFd<'_>) -> Result<SessionMemory> {
+        let foreign = || Error::with(Errno::PROTO, "the server's shared memory is none of Adit's");
+        let seals = fcntl_get_seals(fd).map_err(|_| foreign())?;
+        let size = rustix::fs::fstat(fd).map_err(from_rustix)?.st_size;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) || size != MEMORY_BYTES as i64 {
+            return Err(foreign());
+        }
+        let memory = SessionMemory::map_checked(fd)?;
+        // SAFETY: the first page is mapped and aligned; the server changes it no more.
+        let header = unsafe { memory.start.cast::<[u64; 3]>().read_volatile() };
+        let expected = [
+            MAGIC,
+            u64::from(LAYOUT) | (SLOTS as u64) << 32,
+            AREA_BYTES as u64,
+        ];
+        match header == expected {
+            true => Ok(memory),
+            false => Err(foreign()),
+        }
+    }
+
+    fn map_checked(fd: BorrowedFd<'_>) -> Result<SessionMemory> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, of a file of this size, wherever the kernel likes.
+        let start = unsafe {
+            let nowhere = std::ptr::null_mut();
+            mmap(nowhere, MEMORY_BYTES, protection, MapFlags::SHARED, fd, 0).map_err(from_rustix)?
+        };
+        // A forked child has no session, and could only disturb its parent's.
+        // SAFETY: the range is that of the mapping just made.
+        let kept = unsafe { madvise(start, MEMORY_BYTES, Advice::LinuxDontFork) };
+        let memory = SessionMemory {
+            start: NonNull::new(start.cast()).expect("the kernel maps nothing at 0"),
+        };
+        kept.map_err(from_rustix)?;
+        Ok(memory)
+    }
+
+    /// The doorbell.
+    #[inline]
+    pub fn doorbell(&self) -> &Doorbell {
+        // SAFETY: mapped for the lifetime of `self`, aligned; all bits are valid for its atomics.
+        unsafe { self.start.add(DOORBELL_OFFSET).cast().as_ref() }
+    }
+
+    /// A slot.
+    #[inline]
+    pub fn slot(&self, number: usize) -> &Slot {
+        assert!(number < SLOTS, "there is a slot {number}");
+        // SAFETY: as for the doorbell; `number` is in range.
+        unsafe {
+            self.start
+                .add(SLOTS_OFFSET)
+                .cast::<Slot>()
+                .add(number)
+                .as_ref()
+        }
+    }
+
+    /// The area of a slot, [`AREA_BYTES`] long.
+    #[inline]
+    pub fn area(&self, number: usize) -> NonNull<u8> {
+        assert!(number < SLOTS, "there is an area {number}");
+        // SAFETY: within the mapping.
+        unsafe { self.start.add(AREAS_OFFSET + number * AREA_BYTES) }
+    }
+
+    /// A copy of the first bytes of an area. None: it has fewer.
+    pub fn copy_of_area(&self, number: usize, len: usize) -> Option<Vec<u8>> {
+        if len > AREA_BYTES {
+            return None;
+        }
+        let mut copy = Vec::with_capacity(len);
+        // SAFETY: the area is mapped and has so many bytes, the copy has room for them. The other
+        // side may change them meanwhile; whatever was copied is bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.area(number).as_ptr(), copy.as_mut_ptr(), len);
+            copy.set_len(len);
+        }
+        Some(copy)
+    }
+
+    /// Puts bytes at the beginning of an area; false: they are more than it has.
+    pub fn fill_area(&self, number: usize, bytes: &[u8]) -> bool {
+        if bytes.len() > AREA_BYTES {
+            return false;
+        }
+        // SAFETY: the area is mapped and has so many bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.area(number).as_ptr(), bytes.len());
+        }
+        true
+    }
+}
+
+impl Drop for SessionMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map_checked`, and no reference outlives `self`.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), MEMORY_BYTES) };
+        debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");
+    }
+}

@@ -1,0 +1,185 @@
+//! Submission and completion of messages through shared memory, and sleeping on both sides.
+//!
+//! A *slot* carries one message at a time: its words, its reply, and an area for data. The session
+//! has a bit for each slot in its *doorbell*; the server takes all bits at once. There is no ring,
+//! so there are no positions that could lie.
+//!
+//! ```text
+//!  session                                              server
+//!  free ── submit: words, WAITED, doorbell |= bit ──►   take: bits = doorbell, doorbell = 0
+//!    ▲                                                  copies the words, performs
+//!    └── wait: DONE ◄── reply's words, DONE ─────────── finish (wakes, if it was SLEEPING)
+//! ```
+//!
+//! Invariants:
+//! 1. A slot's words and area belong to the session until its bit is rung, then to the server until
+//!    DONE. (A session that breaks this harms its own data only: the server has copied the words.)
+//! 2. The server sleeps only after it has said so and has seen an empty doorbell after that; a
+//!    session rings before it looks whether the server sleeps. So one of them sees the other.
+//! 3. A session sleeps only where it has put SLEEPING in the place of WAITED, so `finish` sees it.
+
+use crate::futex;
+use crate::message::{Message, WORDS};
+use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Slots of a session: messages that it has under way at most.
+pub const SLOTS: usize = 64;
+
+/// The session waits, and looks at the word.
+const WAITED: u32 = 1;
+/// The session sleeps on the word.
+const SLEEPING: u32 = 2;
+/// The reply is there.
+const DONE: u32 = 3;
+
+/// The session's call for the server.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Doorbell {
+    /// A bit for each slot with a new message.
+    bits: AtomicU64,
+    _apart: [u64; 7],
+    /// Not 0: the server has to be woken through the socket.
+    asleep: AtomicU32,
+}
+
+/// A slot, without its area.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Slot {
+    words: [AtomicU64; WORDS],
+    state: AtomicU32,
+    /// 0, or what failed.
+    errno: AtomicU32,
+    /// The number that the message asks for.
+    value: AtomicU64,
+    /// Bytes of the reply in the area: of a call's result, or of an error's words.
+    len: AtomicU32,
+}
+
+/// A reply, without what is in the area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reply {
+    /// 0, or what failed.
+    pub errno: u32,
+    /// The number that the message asks for.
+    pub value: u64,
+    /// Bytes in the area.
+    pub len: u32,
+}
+
+impl Doorbell {
+    /// The session: slot `slot` has a message. True: the server sleeps, and has to be woken.
+    #[inline]
+    pub fn ring(&self, slot: usize) -> bool {
+        debug_assert!(slot < SLOTS, "slot {slot} has a bit");
+        self.bits.fetch_or(1 << slot, Ordering::SeqCst);
+        self.asleep.load(Ordering::SeqCst) != 0
+    }
+
+    /// The server: the slots with new messages.
+    #[inline]
+    pub fn take(&self) -> u64 {
+        match self.bits.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.bits.swap(0, Ordering::SeqCst),
+        }
+    }
+
+    /// The server is about to sleep. False: there are messages; it must not.
+    pub fn fall_asleep(&self) -> bool {
+        self.asleep.store(1, Ordering::SeqCst);
+        self.bits.load(Ordering::SeqCst) == 0
+    }
+
+    /// The server is awake again.
+    pub fn wake_up(&self) {
+        self.asleep.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Slot {
+    /// The session puts a message there; the doorbell has to be rung.
+    #[inline]
+    pub fn submit(&self, message: Message) {
+        for (word, value) in self.words.iter().zip(message.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.state.store(WAITED, Ordering::Relaxed);
+    }
+
+    /// The server's copy of the words.
+    #[inline]
+    pub fn words(&self) -> [u64; WORDS] {
+        std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))
+    }
+
+    /// The server: the reply is there, and so is what it has in the area.
+    #[inline]
+    pub fn finish(&self, reply: Reply) {
+        self.errno.store(reply.errno, Ordering::Relaxed);
+        self.value.store(reply.value, Ordering::Relaxed);
+        self.len.store(reply.len, Ordering::Relaxed);
+        if self.state.swap(DONE, Ordering::AcqRel) == SLEEPING {
+            futex::wake(&self.state);
+        }
+    }
+
+    /// The session: the reply, if it is there.
+    #[inline]
+    pub fn reply(&self) -> Option<Reply> {
+        (self.state.load(Ordering::Acquire) == DONE).then(|| Reply {
+            errno: self.errno.load(Ordering::Relaxed),
+            value: self.value.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+        })
+    }
+
+    /// The session sleeps until the reply is there, or until the timeout, or for no reason.
+    pub fn sleep(&self, timeout: Duration) {
+        let exchanged =
+            self.state
+                .compare_exchange(WAITED, SLEEPING, Ordering::AcqRel, Ordering::Acquire);
+        if matches!(exchanged, Ok(_) | Err(SLEEPING)) {
+            futex::wait(&self.state, SLEEPING, timeout);
+        }
+    }
+}
+
+#[cfg(any(test, loom))]
+impl Doorbell {
+    #[allow(clippy::new_without_default)]
+    pub(crate) fn new() -> Doorbell {
+        Doorbell {
+            bits: AtomicU64::new(0),
+            _apart: [0; 7],
+            asleep: AtomicU32::new(0),
+        }
+    }
+}
+
+#[cfg(any(test, loom))]
+impl Slot {
+    #[allow(clippy::new_without_default)]
+    pub(crate) fn new() -> Slot {
+        Slot {
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+            state: AtomicU32::new(0),
+            errno: AtomicU32::new(0),
+            value: AtomicU64::new(0),
+            len: AtomicU32::new(0),
+        }
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Doorbell>() == 128);
+    assert!(std::mem::offset_of!(Doorbell, asleep) == 64);
+    assert!(size_of::<Slot>() == 128);
+    assert!(std::mem::offset_of!(Slot, state) == 64);
+    assert!(std::mem::offset_of!(Slot, errno) == 68);
+    assert!(std::mem::offset_of!(Slot, value) == 72);
+    assert!(std::mem::offset_of!(Slot, len) == 80);
+};

@@ -1,0 +1,161 @@
+//! Sockets of sessions: the process at the other end, and whole messages, with a descriptor or
+//! without.
+
+use crate::value::OwnedValue;
+use adit_base::{Errno, Error, Result, from_rustix};
+use rustix::io::retry_on_intr;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
+    socket_with,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// A socket that isn't connected: messages stay whole, and the end of the other side is seen.
+pub fn unconnected(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// The process at the other end, as the kernel knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// None: it has no number here.
+    pub pid: Option<u32>,
+    /// Its effective user when it connected.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+impl Peer {
+    /// Of a connected socket.
+    pub fn of(socket: BorrowedFd<'_>) -> Result<Peer> {
+        let mut found = libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // Not by rustix: its type has no place for the number 0 of a process outside our pid
+        // namespace. SAFETY: both pointers are to values that live here, of the length given.
+        let failed = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut found).cast(),
+                &raw mut len,
+            )
+        };
+        if failed != 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        Ok(Peer {
+            pid: u32::try_from(found.pid).ok().filter(|&pid| pid != 0),
+            uid: found.uid,
+            gid: found.gid,
+        })
+    }
+
+    /// The supplementary groups of the process at the other end, when it connected.
+    pub fn groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
+        // Linux has no more than 65,536 of them.
+        let mut groups = vec![0u32; 65_536];
+        let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: the pointer is to so many bytes.
+        let failed = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        if failed != 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        groups.truncate(len as usize / size_of::<u32>());
+        Ok(groups)
+    }
+}
+
+/// The user this process acts for.
+pub fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Sends a message, whole or not at all.
+pub fn send_message(socket: impl AsFd, message: &impl OwnedValue) -> Result<()> {
+    let bytes = message.encode();
+    let sent = retry_on_intr(|| send(&socket, &bytes, SendFlags::NOSIGNAL)).map_err(from_rustix)?;
+    match sent == bytes.len() {
+        true => Ok(()),
+        false => Err(Errno::MSGSIZE.into()),
+    }
+}
+
+/// Receives a message into `buffer`, its bound. `EPROTO` when it is none, `EPIPE` when the other
+/// end is closed.
+pub fn receive_message<T: OwnedValue>(socket: impl AsFd, buffer: &mut [u8]) -> Result<T> {
+    let (_, len) =
+        retry_on_intr(|| recv(&socket, &mut *buffer, RecvFlags::TRUNC)).map_err(from_rustix)?;
+    let received = buffer.get(..len).ok_or(Error::new(Errno::PROTO))?;
+    if received.is_empty() {
+        return Err(Errno::PIPE.into());
+    }
+    T::decode(received).ok_or(Errno::PROTO.into())
+}
+
+/// As [`send_message`], with a descriptor.
+pub fn send_message_with(
+    socket: impl AsFd,
+    message: &impl OwnedValue,
+    descriptor: BorrowedFd<'_>,
+) -> Result<()> {
+    let bytes = message.encode();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    let fits = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    debug_assert!(fits, "there is space for one descriptor");
+    let pieces = [IoSlice::new(&bytes)];
+    sendmsg(&socket, &pieces, &mut ancillary, SendFlags::NOSIGNAL).map_err(from_rustix)?;
+    Ok(())
+}
+
+/// As [`receive_message`], with the descriptor that came with it, if one did.
+pub fn receive_message_with<T: OwnedValue>(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+) -> Result<(T, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        let mut pieces = [IoSliceMut::new(buffer)];
+        recvmsg(
+            &socket,
+            &mut pieces,
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })
+    .map_err(from_rustix)?;
+    let mut descriptor = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            descriptor = descriptors.last();
+        }
+    }
+    let bytes = &buffer[..received.bytes];
+    if bytes.is_empty() {
+        return Err(Errno::PIPE.into());
+    }
+    Ok((
+        T::decode(bytes).ok_or(Error::new(Errno::PROTO))?,
+        descriptor,
+    ))
+}

@@ -678,6 +678,10 @@ pub(crate) struct Bench {
     /// What Adit's operations spend their time on, layer by layer; nothing else is measured
     #[arg(long)]
     pub(crate) breakdown: bool,
+    /// What it costs to have the volume in a server: the same operations embedded, served, and on the
+    /// file system of --against; needs --volume
+    #[arg(long, requires = "volume", conflicts_with = "breakdown")]
+    pub(crate) served: bool,
     /// An existing volume, instead of a temporary image; what is in it stays
     #[arg(long, value_name = "VOLUME")]
     pub(crate) volume: Option<String>,

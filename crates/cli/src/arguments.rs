@@ -157,6 +157,13 @@ impl VolumeArguments {
         patiently(|| Volume::open_with(address, &self.options()))
     }
 
+    /// Opens a volume for sessions, which may read its cache themselves.
+    pub(crate) fn open_to_serve(&self, address: &str) -> adit::Result<Volume> {
+        let mut options = self.options();
+        options.published(true);
+        patiently(|| Volume::open_with(address, &options))
+    }
+
     /// A volume to be looked at, through the process that has it open if there is one.
     pub(crate) fn inspect(&self, address: &str) -> adit::Result<Inspector> {
         patiently(|| Inspector::open(address, &self.options()))

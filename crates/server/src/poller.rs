@@ -18,6 +18,7 @@ use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, recv};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -78,7 +79,10 @@ impl Poller {
             if let Some(cpu) = cpu {
                 pin(cpu);
             }
-            Turns::new(&polling).run();
+            let turns = AssertUnwindSafe(|| Turns::new(&polling).run());
+            if catch_unwind(turns).is_err() {
+                polling.give_up();
+            }
         };
         let thread = spawn_without_signals(&format!("adit-poller-{number}"), run)?;
         Ok(Poller {
@@ -89,6 +93,10 @@ impl Poller {
 
     /// Gives it a session.
     pub(crate) fn add(&self, session: Arc<Session>) {
+        if self.shared.stopping.load(Ordering::SeqCst) {
+            drop(session.end());
+            return;
+        }
         lock(&self.shared.arrivals).push(session);
         self.shared.call();
     }
@@ -117,6 +125,16 @@ impl Drop for Poller {
 }
 
 impl Shared {
+    /// The thread has panicked: its sessions learn that nobody serves them.
+    fn give_up(&self) {
+        tracing::error!("a poller has panicked inside Adit: its sessions end");
+        self.stopping.store(true, Ordering::SeqCst);
+        let arrivals = lock(&self.arrivals).clone();
+        for session in lock(&self.sessions).iter().chain(&arrivals) {
+            drop(session.end());
+        }
+    }
+
     fn call(&self) {
         self.called.store(true, Ordering::SeqCst);
         // It can only fail for a counter that is full: then the bell rings already.

@@ -9,6 +9,7 @@ use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
 use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
 use adit_wire::memory::SessionMemory;
+use adit_wire::slot::SLOTS;
 use adit_wire::socket::{receive_message, receive_message_with, send_message, unconnected};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags, connect as connect_socket};
@@ -85,7 +86,7 @@ pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
         _guard: fork::close_in_child(socket.as_fd()),
         socket,
         address: address.to_owned(),
-        free: AtomicU64::new(u64::MAX),
+        free: AtomicU64::new((1 << SLOTS) - 1),
         is_lost: AtomicBool::new(false),
         own: Credentials::process(),
         queues: OnceLock::new(),

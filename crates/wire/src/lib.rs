@@ -15,6 +15,8 @@
 //! out of shared memory, then decoded. docs/format/wire.md has each field.
 
 pub mod calls;
+#[cfg(test)]
+mod document;
 mod futex;
 pub mod handshake;
 pub mod memory;

@@ -27,11 +27,11 @@ use std::time::Duration;
 pub const SLOTS: usize = 64;
 
 /// The session waits, and looks at the word.
-const WAITED: u32 = 1;
+pub(crate) const WAITED: u32 = 1;
 /// The session sleeps on the word.
-const SLEEPING: u32 = 2;
+pub(crate) const SLEEPING: u32 = 2;
 /// The reply is there.
-const DONE: u32 = 3;
+pub(crate) const DONE: u32 = 3;
 
 /// The session's call for the server.
 #[repr(C, align(64))]
@@ -145,6 +145,27 @@ impl Slot {
             futex::wait(&self.state, SLEEPING, timeout);
         }
     }
+}
+
+#[cfg(test)]
+impl Doorbell {
+    /// Offset, size and name of each field.
+    pub(crate) const FIELDS: [(usize, usize, &str); 2] = [
+        (std::mem::offset_of!(Doorbell, bits), 8, "bits"),
+        (std::mem::offset_of!(Doorbell, asleep), 4, "asleep"),
+    ];
+}
+
+#[cfg(test)]
+impl Slot {
+    /// Offset, size and name of each field.
+    pub(crate) const FIELDS: [(usize, usize, &str); 5] = [
+        (std::mem::offset_of!(Slot, words), 8 * WORDS, "words"),
+        (std::mem::offset_of!(Slot, state), 4, "state"),
+        (std::mem::offset_of!(Slot, errno), 4, "errno"),
+        (std::mem::offset_of!(Slot, value), 8, "value"),
+        (std::mem::offset_of!(Slot, len), 4, "len"),
+    ];
 }
 
 #[cfg(any(test, loom))]

@@ -72,14 +72,28 @@ fn calls(forms: &[Form]) -> Rows {
     forms.iter().map(shown).collect()
 }
 
-/// The operations whose words are a message, with the name of each.
+/// The operations whose words are a message: the number, the name, the fields that may be other
+/// than 0.
 fn operations() -> Rows {
+    let fields = [
+        (0, 1 << 8, "`flags`"),
+        (0, 1 << 16, "`number`"),
+        (0, 1 << 32, "`len`"),
+        (1, 1, "`file`"),
+        (2, 1, "`offset`"),
+    ];
     let all = (0..=u8::MAX).filter_map(|operation| {
         let mut words = [0; WORDS];
         words[0] = u64::from(operation);
         let shown = format!("{:?}", Message::from_words(words)?);
         let name = shown.split([' ', '{']).next().unwrap_or(&shown);
-        Some(row(&[&operation, &format!("`{name}`")]))
+        let used = fields.iter().filter(|(word, bit, _)| {
+            let mut words = words;
+            words[*word] |= bit;
+            Message::from_words(words).is_some()
+        });
+        let used: Vec<&str> = used.map(|(_, _, name)| *name).collect();
+        Some(row(&[&operation, &format!("`{name}`"), &used.join(", ")]))
     });
     all.collect()
 }
@@ -257,7 +271,10 @@ fn from_document(code: &BTreeMap<&'static str, Rows>) -> BTreeMap<&'static str, 
             heading = title.trim_start_matches('#').trim();
             continue;
         }
-        let Some(cells) = line.strip_prefix('|').and_then(|rest| rest.strip_suffix('|')) else {
+        let Some(cells) = line
+            .strip_prefix('|')
+            .and_then(|rest| rest.strip_suffix('|'))
+        else {
             continue;
         };
         let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
@@ -287,15 +304,5 @@ fn the_document_says_what_the_code_has() {
             assert_eq!(Some(row.join(" | ")), said, "{heading}");
         }
         assert_eq!(said.len(), rows.len(), "{heading}");
-    }
-}
-
-#[test]
-fn temporary_print() {
-    for (heading, rows) in &from_code() {
-        println!("## {heading}");
-        for row in rows {
-            println!("| {} |", row.join(" | "));
-        }
     }
 }

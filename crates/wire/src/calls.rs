@@ -94,7 +94,7 @@ pub trait FileCall<'a>: Value<'a> {
 }
 
 /// A call, for the test that compares docs/format/wire.md with the code.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) struct Form {
     pub(crate) number: u16,
     pub(crate) name: &'static str,
@@ -138,7 +138,7 @@ macro_rules! calls {
             }
         )*
 
-        #[cfg(test)]
+        #[cfg(all(test, not(loom)))]
         pub(crate) const $forms: &[Form] = &[$(Form {
             number: $number,
             name: stringify!($name),

@@ -15,7 +15,7 @@
 //! out of shared memory, then decoded. docs/format/wire.md has each field.
 
 pub mod calls;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod document;
 mod futex;
 pub mod handshake;

@@ -147,7 +147,7 @@ impl Slot {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl Doorbell {
     /// Offset, size and name of each field.
     pub(crate) const FIELDS: [(usize, usize, &str); 2] = [
@@ -156,7 +156,7 @@ impl Doorbell {
     ];
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl Slot {
     /// Offset, size and name of each field.
     pub(crate) const FIELDS: [(usize, usize, &str); 5] = [

@@ -93,8 +93,18 @@ pub trait FileCall<'a>: Value<'a> {
     type Reply: OwnedValue + Send + 'static;
 }
 
+/// A call, for the test that compares docs/format/wire.md with the code.
+#[cfg(all(test, not(loom)))]
+pub(crate) struct Form {
+    pub(crate) number: u16,
+    pub(crate) name: &'static str,
+    /// Names and types of the arguments.
+    pub(crate) arguments: &'static [(&'static str, &'static str)],
+    pub(crate) reply: &'static str,
+}
+
 macro_rules! calls {
-    ($kind:ident: $(
+    ($kind:ident $forms:ident: $(
         $(#[$doc:meta])*
         $number:literal = $name:ident $(<$life:lifetime>)? {
             $($field:ident: $type:ty),* $(,)?
@@ -128,6 +138,14 @@ macro_rules! calls {
             }
         )*
 
+        #[cfg(all(test, not(loom)))]
+        pub(crate) const $forms: &[Form] = &[$(Form {
+            number: $number,
+            name: stringify!($name),
+            arguments: &[$((stringify!($field), stringify!($type))),*],
+            reply: stringify!($reply),
+        }),*];
+
         #[cfg(test)]
         const _: () = {
             // Numbers ascend, so none is used twice.
@@ -153,7 +171,7 @@ macro_rules! calls {
     };
 }
 
-calls! { VolumeCall:
+calls! { VolumeCall VOLUME_CALLS:
     /// Attributes.
     1 = Stat<'a> { place: Place<'a>, follow: Follow } at place => adit_fs::Stat;
     /// Checks rights.
@@ -218,7 +236,7 @@ calls! { VolumeCall:
     31 = OpenBlob { id: BlobId, flags: OpenFlags } => Opened;
 }
 
-calls! { FileCall:
+calls! { FileCall FILE_CALLS:
     /// Attributes.
     101 = FileStat {} => adit_fs::Stat;
     /// Sets the size.

@@ -15,6 +15,8 @@
 //! out of shared memory, then decoded. docs/format/wire.md has each field.
 
 pub mod calls;
+#[cfg(all(test, not(loom)))]
+mod document;
 #[cfg_attr(loom, path = "futex_model.rs")]
 mod futex;
 pub mod handshake;

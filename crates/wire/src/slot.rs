@@ -30,11 +30,11 @@ pub const SLOTS: usize = 63;
 const ASLEEP: u64 = 1 << SLOTS;
 
 /// The session waits, and looks at the word.
-const WAITED: u32 = 1;
+pub(crate) const WAITED: u32 = 1;
 /// The session sleeps on the word.
-const SLEEPING: u32 = 2;
+pub(crate) const SLEEPING: u32 = 2;
 /// The reply is there.
-const DONE: u32 = 3;
+pub(crate) const DONE: u32 = 3;
 
 /// The session's call for the server.
 #[repr(C, align(64))]
@@ -151,6 +151,26 @@ impl Slot {
             futex::wait(&self.state, SLEEPING, timeout);
         }
     }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Doorbell {
+    /// Offset, size and name of each field.
+    pub(crate) const FIELDS: [(usize, usize, &str); 1] =
+        [(std::mem::offset_of!(Doorbell, bits), 8, "bits")];
+}
+
+#[cfg(all(test, not(loom)))]
+impl Slot {
+    /// Offset, size and name of each field.
+    pub(crate) const FIELDS: [(usize, usize, &str); 6] = [
+        (std::mem::offset_of!(Slot, words), 8 * WORDS, "words"),
+        (std::mem::offset_of!(Slot, state), 4, "state"),
+        (std::mem::offset_of!(Slot, errno), 4, "errno"),
+        (std::mem::offset_of!(Slot, value), 8, "value"),
+        (std::mem::offset_of!(Slot, len), 4, "len"),
+        (std::mem::offset_of!(Slot, hint), 8, "hint"),
+    ];
 }
 
 #[cfg(loom)]

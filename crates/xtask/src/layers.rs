@@ -16,6 +16,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
         "adit-fs",
         &["adit-base", "adit-block", "adit-reactor", "adit-store"],
     ),
+    ("adit-load", &[]),
     ("adit-operations", &["adit-base", "adit-reactor", "adit-fs"]),
     (
         "adit",

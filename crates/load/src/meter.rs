@@ -122,6 +122,8 @@ pub(crate) struct Metered {
     /// A running poller, or none.
     pub(crate) poller: Option<u32>,
     pub(crate) demand: Demand,
+    /// Messages that wait for the poller, a mean over time.
+    pub(crate) waiting: f64,
 }
 
 /// The smoothed shares of the sessions of the latest window, in the order of ids.
@@ -161,6 +163,7 @@ impl Meter {
                 session: load.session,
                 poller: load.poller.filter(|poller| *poller < running),
                 demand,
+                waiting: share.waiting,
             });
         }
         assert!(metered.is_sorted_by(|a, b| a.session < b.session));

@@ -6,8 +6,8 @@
 //! finds the mean queue, less its own session's share of one client. So the prediction knows that
 //! a saturated owner gains nothing from more pollers, and that a client alone never waits.
 //!
-//! It takes the cost of messages for exponentially distributed; more even costs wait less than
-//! predicted. It is used to compare placements, so the error largely cancels.
+//! It takes the costs of messages for exponentially distributed. More even ones wait less, bursts
+//! wait longer: `policy.rs` compares predicted and measured waiting, and scales.
 //!
 //! 1. The result is finite, and at most `pollers` of the pollers' work and 1 of the owner's.
 
@@ -24,6 +24,8 @@ const PRECISION: f64 = 5e-4;
 pub(crate) struct Prediction {
     /// Seconds of work done in a second, by pollers and owner together.
     pub(crate) work: f64,
+    /// Messages that wait for pollers, a mean over time.
+    pub(crate) waiting: f64,
     /// The load that each session puts on its poller, 0 to 1.
     pub(crate) loads: Vec<f64>,
 }
@@ -35,18 +37,20 @@ struct Queues {
     owner: f64,
 }
 
-/// `placed[i]` is the poller of `demands[i]`, below `pollers`.
+/// `placed[i]` is the poller of `demands[i]`, below `pollers`. Messages wait for pollers `wait_scale`
+/// times as long as exponentially distributed costs make them.
 pub(crate) fn predict(
     demands: &[Demand],
     placed: &[u32],
     pollers: usize,
+    wait_scale: f64,
     steps: &mut u64,
 ) -> Prediction {
     assert_eq!(demands.len(), placed.len());
     let mut queues: Vec<Queues> = demands.iter().map(unqueued).collect();
     let mut loads = vec![0.0; demands.len()];
     let mut backlog = vec![0.0; pollers];
-    let mut work = 0.0;
+    let (mut work, mut waits) = (0.0, 0.0);
     for _ in 0..ROUNDS_MAX {
         *steps += demands.len() as u64 + pollers as u64;
         // The time that a message would wait for all that is queued.
@@ -57,7 +61,7 @@ pub(crate) fn predict(
             owner_backlog += queue.owner * demand.owner_ns;
         }
         let before = work;
-        work = 0.0;
+        (work, waits) = (0.0, 0.0);
         for (i, demand) in demands.iter().enumerate() {
             if demand.clients <= 0.0 {
                 continue;
@@ -66,7 +70,8 @@ pub(crate) fn predict(
             let own = (1.0 / demand.clients).min(1.0);
             let queue = &mut queues[i];
             let waiting = backlog[placed[i] as usize] - own * queue.poller * demand.poller_ns;
-            let at_poller = demand.poller_ns + waiting.max(0.0);
+            let waiting = waiting.max(0.0) * wait_scale;
+            let at_poller = demand.poller_ns + waiting;
             let mut at_owner = 0.0;
             if demand.owner_ns > 0.0 {
                 let waiting = owner_backlog - own * queue.owner * demand.owner_ns;
@@ -78,6 +83,7 @@ pub(crate) fn predict(
                 poller: rate * at_poller,
                 owner: rate * at_owner,
             };
+            waits += rate * waiting;
             loads[i] = (rate * demand.poller_ns).min(1.0);
             work += rate * (demand.poller_ns + demand.owner_ns);
         }
@@ -88,7 +94,11 @@ pub(crate) fn predict(
     // The approximation may exceed the capacity by the precision.
     let work = work.min(pollers as f64 + 1.0);
     assert!(work.is_finite() && work >= 0.0);
-    Prediction { work, loads }
+    Prediction {
+        work,
+        waiting: waits,
+        loads,
+    }
 }
 
 /// The queues if nothing ever waited.
@@ -116,7 +126,7 @@ mod tests {
     }
 
     fn work(demands: &[Demand], placed: &[u32], pollers: usize) -> f64 {
-        predict(demands, placed, pollers, &mut 0).work
+        predict(demands, placed, pollers, 1.0, &mut 0).work
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::window::{Limits, Move, POLLERS_MAX, Plan, Window};
 pub const KEEP_LOW: f64 = 0.95;
 
 /// As many pollers are run as keep this share of the work.
-pub const KEEP_HIGH: f64 = 0.97;
+pub const KEEP_HIGH: f64 = 0.96;
 
 /// Windows in a row that must ask for more pollers.
 pub const GROW_AFTER: u32 = 2;
@@ -42,7 +42,16 @@ pub const GROW_AFTER: u32 = 2;
 pub const RETIRE_AFTER: u32 = 8;
 
 /// Windows in a row that must ask for moves between pollers that remain.
-const MOVE_AFTER: u32 = 2;
+const MOVE_AFTER: u32 = 4;
+
+/// Windows without a move or a new goal after which the smoothed waiting is that of the placement.
+const SETTLED_AFTER: u32 = 8;
+
+/// Bounds of the correction of predicted waiting: even costs halve it, bursts may double it.
+const WAIT_SCALE: std::ops::RangeInclusive<f64> = 0.25..=2.0;
+
+/// The correction heeds a prediction only if this many messages wait for each poller: less is noise.
+const WAIT_LEAST: f64 = 0.02;
 
 /// Pollers had their cores if they ran for this share of the window.
 const CORES_OWN: f64 = 0.9;
@@ -69,6 +78,10 @@ pub struct Policy {
     goal: Option<u32>,
     streak: Streak,
     uneven_windows: u32,
+    /// Windows without a move or a new goal.
+    settled_windows: u32,
+    /// Measured waiting ÷ waiting predicted for exponentially distributed costs.
+    wait_scale: f64,
     known: Vec<Known>,
 }
 
@@ -86,6 +99,8 @@ impl Policy {
             goal: None,
             streak: Streak::None,
             uneven_windows: 0,
+            settled_windows: 0,
+            wait_scale: 1.0,
             known: Vec::new(),
         }
     }
@@ -96,7 +111,8 @@ impl Policy {
         let mut steps = 0;
         let sessions = self.meter.read(window);
         let demands: Vec<Demand> = sessions.iter().map(|metered| metered.demand).collect();
-        let mut emulation = Emulation::new(&demands, limits, &mut steps);
+        self.correct(&sessions, &demands, &mut steps);
+        let mut emulation = Emulation::new(&demands, limits, self.wait_scale, &mut steps);
         let before = self.present_goal(window, limits);
         let goal = self.next_goal(before, window, limits, &mut emulation);
         let loads = emulation.alone.loads;
@@ -123,6 +139,8 @@ impl Policy {
             steps,
         };
         check(&plan, &sessions, goal);
+        let settled = plan.moves.is_empty() && goal == before;
+        self.settled_windows = if settled { self.settled_windows + 1 } else { 0 };
         plan
     }
 
@@ -161,6 +179,23 @@ impl Policy {
         let running = window.pollers.len().min(POLLERS_MAX as usize) as u32;
         let goal = self.goal.map_or(running, |goal| goal.min(running));
         goal.clamp(limits.pollers_min, limits.pollers_max)
+    }
+
+    /// Learns how long messages wait, compared with what the model says of the present placement.
+    fn correct(&mut self, sessions: &[Metered], demands: &[Demand], steps: &mut u64) {
+        let placed: Option<Vec<u32>> = sessions.iter().map(|metered| metered.poller).collect();
+        let Some(placed) = placed.filter(|_| self.settled_windows >= SETTLED_AFTER) else {
+            return;
+        };
+        let pollers = placed.iter().max().map_or(1, |poller| *poller as usize + 1);
+        let predicted = predict(demands, &placed, pollers, self.wait_scale, steps).waiting;
+        let measured: f64 = sessions.iter().map(|metered| metered.waiting).sum();
+        if predicted >= WAIT_LEAST * pollers as f64 {
+            // The square root damps: waiting also changes the queues that it is computed from.
+            let scale = self.wait_scale * (measured / predicted).clamp(0.25, 4.0).sqrt();
+            let mixed = self.wait_scale + (scale - self.wait_scale) / 4.0;
+            self.wait_scale = mixed.clamp(*WAIT_SCALE.start(), *WAIT_SCALE.end());
+        }
     }
 
     fn next_goal(
@@ -228,19 +263,21 @@ struct Emulation<'a> {
     alone: Prediction,
     /// The work that the largest number of pollers does.
     best: f64,
+    wait_scale: f64,
     steps: &'a mut u64,
 }
 
 impl<'a> Emulation<'a> {
-    fn new(demands: &'a [Demand], limits: Limits, steps: &'a mut u64) -> Self {
+    fn new(demands: &'a [Demand], limits: Limits, wait_scale: f64, steps: &'a mut u64) -> Self {
         let own: Vec<u32> = (0..demands.len() as u32).collect();
-        let alone = predict(demands, &own, demands.len(), steps);
+        let alone = predict(demands, &own, demands.len(), wait_scale, steps);
         let order = by_load(&alone.loads);
         let mut emulation = Emulation {
             demands,
             order,
             alone,
             best: 0.0,
+            wait_scale,
             steps,
         };
         emulation.best = emulation.work(limits.pollers_max);
@@ -254,7 +291,7 @@ impl<'a> Emulation<'a> {
         }
         let pollers = pollers as usize;
         let placed = packed(&self.alone.loads, &self.order, pollers, self.steps);
-        predict(self.demands, &placed, pollers, self.steps).work
+        predict(self.demands, &placed, pollers, self.wait_scale, self.steps).work
     }
 
     /// The share of the best work that `pollers` do.

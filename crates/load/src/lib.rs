@@ -26,7 +26,7 @@
 //! 3. A poller gives at most [`MOVES_MAX`] sessions in a window and takes as many. Sessions that no
 //!    running poller polls are placed at once and don't count.
 //! 4. Two pollers are balanced only if that lowers the load of the fuller one by a twentieth or
-//!    more, and only if two windows in a row ask for it.
+//!    more; at once if by a quarter or more, otherwise if four windows in a row ask for it.
 //! 5. Statistics are clamped before use: no number in a window makes `decide` panic or overflow.
 //!
 //! Not here: counting, moving a session safely, starting threads, choosing a core for a poller.

@@ -54,8 +54,20 @@ struct Share {
 
 impl Share {
     /// Invariant 2 is made here, in the order of trust: pollers measure their own time best.
-    fn of(load: &SessionLoad, length_ns: f64) -> Share {
+    ///
+    /// A session can wait for a whole window if its poller is overloaded. It is taken to ask for
+    /// one message of `mean_ns` for each slot, so that it isn't taken for idle and can be moved.
+    fn of(load: &SessionLoad, length_ns: f64, mean_ns: f64) -> Share {
         let fraction = |ns: u64| ns as f64 / length_ns;
+        if load.messages == 0 && load.busy_ns == 0 && load.waiting_ns > 0 {
+            let slots = f64::from(load.slots.clamp(1, SLOTS_MAX));
+            return Share {
+                messages: slots / length_ns,
+                busy: (slots * mean_ns / length_ns).min(1.0).min(slots),
+                slots,
+                ..Share::default()
+            };
+        }
         let worked = load.busy_ns > 0 || load.owner_ns > 0;
         let messages = load.messages.max(u64::from(worked));
         let least = u32::from(messages > 0 || load.waiting_ns > 0);
@@ -141,13 +153,16 @@ impl Meter {
         // Stable, so that the first of several entries stays first.
         loads.sort_by_key(|load| load.session);
         loads.dedup_by_key(|load| load.session);
+        let messages: f64 = loads.iter().map(|load| load.messages as f64).sum();
+        let busy_ns: f64 = loads.iter().map(|load| load.busy_ns as f64).sum();
+        let mean_ns = (busy_ns / messages.max(1.0)).min(length_ns);
         let known = std::mem::take(&mut self.known);
         let mut known = known.into_iter().peekable();
         let mut metered = Vec::with_capacity(loads.len());
         self.known.reserve(loads.len());
         for load in loads {
             while known.next_if(|(id, _)| *id < load.session).is_some() {}
-            let now = Share::of(load, length_ns);
+            let now = Share::of(load, length_ns, mean_ns);
             let share = match known.next_if(|(id, _)| *id == load.session) {
                 Some((_, mut mean)) if !mean.begins_phase(&now, length_ns) => {
                     mean.blend(&now);

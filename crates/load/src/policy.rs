@@ -25,7 +25,7 @@
 
 use crate::meter::{Demand, Meter, Metered};
 use crate::model::{Prediction, predict};
-use crate::spread::{Spread, by_load, packed};
+use crate::spread::{STEP, STEP_URGENT, Spread, by_load, packed};
 use crate::window::{Limits, Move, POLLERS_MAX, Plan, Window};
 
 /// Pollers are added if they keep a smaller share of the work than this.
@@ -41,7 +41,7 @@ pub const GROW_AFTER: u32 = 2;
 /// idle spinning; one that comes back sooner costs no moves.
 pub const RETIRE_AFTER: u32 = 8;
 
-/// Windows in a row that must ask for moves between pollers that remain.
+/// Windows in a row that must ask for moves between pollers that remain, unless they are urgent.
 const MOVE_AFTER: u32 = 4;
 
 /// Windows without a move or a new goal after which the smoothed waiting is that of the placement.
@@ -120,8 +120,9 @@ impl Policy {
         let placed: Vec<Option<u32>> = sessions.iter().map(|metered| metered.poller).collect();
         let mut spread = Spread::new(&placed, &loads, goal as usize);
         spread.evacuate(&mut steps);
+        spread.even(STEP_URGENT, &mut steps);
         let mut evened = spread.clone();
-        evened.even(&mut steps);
+        evened.even(STEP, &mut steps);
         if evened.placed() == spread.placed() {
             self.uneven_windows = 0;
         } else {
@@ -239,8 +240,8 @@ impl Policy {
             return goal;
         }
         self.streak = Streak::None;
-        assert!((limits.pollers_min..=limits.pollers_max).contains(&wanted));
-        wanted
+        // The limits, and cores, may have changed during the streak.
+        wanted.clamp(limits.pollers_min, most.max(goal))
     }
 
     fn remember(&mut self, spread: &Spread) {

@@ -6,7 +6,7 @@
 //! [`Spread`] starts from the present placement. It empties the pollers that are to stop. Then it
 //! takes the fullest poller and the emptiest one, again and again, and evens the pair out by a
 //! single session, by the largest ones that fit, or by a swap. A pair is touched only if the load
-//! of its fuller poller falls by [`STEP`] of itself.
+//! of its fuller poller falls by [`STEP`] of itself, at once if by [`STEP_URGENT`].
 //!
 //! 1. A step lowers the larger load of a pair and never raises the smaller one above it, so the
 //!    sum of squared loads falls: `even` ends.
@@ -20,6 +20,9 @@ use crate::window::MOVES_MAX;
 
 /// The least gain for which sessions move: a share of the fuller poller's load.
 pub(crate) const STEP: f64 = 0.05;
+
+/// A gain that no noise explains.
+pub(crate) const STEP_URGENT: f64 = 0.25;
 
 /// ... and never less than this share of a core.
 const STEP_MIN: f64 = 0.02;
@@ -173,8 +176,12 @@ impl Spread {
         }
     }
 
-    /// Balances the pollers below `goal`, by moves that each gain [`STEP`].
-    pub(crate) fn even(&mut self, steps: &mut u64) {
+    /// Balances the pollers below `goal`, by moves that each gain `least` of the
+    /// fuller poller's load: [`STEP`] or [`STEP_URGENT`].
+    pub(crate) fn even(&mut self, least: f64, steps: &mut u64) {
+        for held in &mut self.pollers {
+            held.settled = false;
+        }
         // Each round moves a session or settles a poller.
         for _ in 0..self.goal * MOVES_MAX + self.goal {
             *steps += self.goal as u64;
@@ -183,7 +190,7 @@ impl Spread {
             let Some((full, _)) = open.max_by_key(|(_, held)| Load(held.load)) else {
                 return;
             };
-            if !self.relieve(full, steps) {
+            if !self.relieve(full, least, steps) {
                 self.pollers[full].settled = true;
             }
         }
@@ -240,7 +247,7 @@ impl Spread {
     }
 
     /// One step that lowers the load of `full`; false if none is worth it.
-    fn relieve(&mut self, full: usize, steps: &mut u64) -> bool {
+    fn relieve(&mut self, full: usize, share: f64, steps: &mut u64) -> bool {
         if self.pollers[full].given == MOVES_MAX {
             return false;
         }
@@ -253,7 +260,7 @@ impl Spread {
         }
         partners.sort_by_key(|p| (Load(self.pollers[*p].load), *p));
         for (rank, empty) in partners.into_iter().enumerate() {
-            let least = (self.pollers[full].load * STEP).max(STEP_MIN);
+            let least = (self.pollers[full].load * share).max(STEP_MIN);
             let gap = self.pollers[full].load - self.pollers[empty].load;
             // No step gains more than half of the gap, and the gaps grow smaller from here.
             if gap / 2.0 < least {

@@ -2,12 +2,13 @@
 //!
 //! Gradual: the steps up, then down. Burst: between the lightest step and the heaviest one. At each
 //! step, after convergence: at least 95 % of the throughput that as many pollers as sessions give,
-//! and no more pollers than the best placements need for it.
+//! and no more pollers than the best placements need for [`judge::PLENTY`] of it. The two shares
+//! differ because the policy predicts: a number that gives 95 to 97 % may be taken or not.
 
 use adit_load::{Limits, Policy};
 
 use crate::broken::IgnoresTheOwner;
-use crate::judge::{self, ENOUGH, Measured};
+use crate::judge::{self, ENOUGH, Measured, PLENTY};
 use crate::machine::Kind;
 use crate::scene::{Decide, Scene, Seen};
 use crate::workloads::{self, Factor};
@@ -24,13 +25,33 @@ const LIMITS: Limits = Limits {
 /// Retiring waits for a streak of windows, growing for two.
 const SETTLED: usize = judge::CONVERGED + adit_load::RETIRE_AFTER as usize;
 
-/// A step's most throughput, and the pollers that give [`ENOUGH`] of it.
-fn needed(kinds: &[Kind]) -> (Measured, usize) {
+/// What a step can give, and what it takes.
+struct Step {
+    most: Measured,
+    /// The fewest pollers that give [`ENOUGH`] of the most.
+    enough: usize,
+    /// The fewest pollers that give [`PLENTY`] of it.
+    plenty: usize,
+}
+
+fn step(kinds: &[Kind]) -> Step {
     let most = judge::alone(kinds);
-    let enough =
-        |pollers: &usize| judge::best_static(kinds, &most, *pollers).work >= most.work * ENOUGH;
-    let pollers = (1..POLLERS_MAX).find(enough).unwrap_or(POLLERS_MAX);
-    (most, pollers)
+    let (mut enough, mut plenty) = (POLLERS_MAX, POLLERS_MAX);
+    for pollers in 1..POLLERS_MAX {
+        let share = judge::best_static(kinds, &most, pollers).work / most.work;
+        if share >= ENOUGH {
+            enough = enough.min(pollers);
+        }
+        if share >= PLENTY {
+            plenty = pollers;
+            break;
+        }
+    }
+    Step {
+        most,
+        enough,
+        plenty,
+    }
 }
 
 /// Sets the machine's sessions to those of a step.
@@ -47,7 +68,7 @@ fn enter<P: Decide>(scene: &mut Scene<P>, present: &mut Vec<usize>, kinds: &[Kin
 }
 
 fn claim(factor: &Factor) {
-    let steps: Vec<(Measured, usize)> = factor.steps.iter().map(|kinds| needed(kinds)).collect();
+    let steps: Vec<Step> = factor.steps.iter().map(|kinds| step(kinds)).collect();
     let up = 0..steps.len();
     let gradual: Vec<usize> = up.clone().chain(up.rev().skip(1)).collect();
     let heaviest = steps.len() - 1;
@@ -60,12 +81,18 @@ fn claim(factor: &Factor) {
         for step in path {
             enter(&mut scene, &mut present, &factor.steps[step]);
             scene.run(SETTLED);
-            let seen = scene.run(30);
-            let (most, needed) = &steps[step];
-            let (work, _) = judge::mean(&seen);
-            let share = work / most.work;
-            let pollers = judge::is_frugal(&seen, *needed);
-            report += &format!(" {share:.3}@{}/{needed}", seen[0].pollers);
+            let seen = scene.run(50);
+            let Step {
+                most,
+                enough,
+                plenty,
+            } = &steps[step];
+            let share = judge::mean(&seen).0 / most.work;
+            let pollers = judge::is_frugal(&seen, *plenty);
+            report += &format!(" {share:.3}@{}", seen[0].pollers);
+            if seen[0].pollers as usize > *enough {
+                report += &format!("({enough})");
+            }
             if share < ENOUGH {
                 failed.push(format!("step {step}: {share:.3}"));
             }
@@ -133,17 +160,17 @@ fn settled(policy: impl Decide) -> Vec<Seen> {
 
 #[test]
 fn a_saturated_owner_gets_no_more_pollers() {
-    let (most, needed) = needed(&owner_bound());
+    let step = step(&owner_bound());
     let seen = settled(Policy::new());
-    assert_eq!(judge::is_frugal(&seen, needed), Ok(needed as u32));
+    assert_eq!(judge::is_frugal(&seen, step.enough), Ok(1));
     let (work, _) = judge::mean(&seen);
-    assert!(work >= most.work * ENOUGH, "{work} of {}", most.work);
+    assert!(work >= step.most.work * ENOUGH, "{work}");
 }
 
 #[test]
 fn canary_a_policy_that_ignores_the_owner_is_rejected() {
-    let (_, needed) = needed(&owner_bound());
-    let judged = judge::is_frugal(&settled(IgnoresTheOwner::default()), needed);
+    let plenty = step(&owner_bound()).plenty;
+    let judged = judge::is_frugal(&settled(IgnoresTheOwner::default()), plenty);
     assert!(judged.is_err(), "{judged:?}");
 }
 

@@ -190,6 +190,12 @@ impl Spread {
             let Some((full, _)) = open.max_by_key(|(_, held)| Load(held.load)) else {
                 return;
             };
+            let lowest = self.pollers[..self.goal].iter().map(|held| Load(held.load));
+            let lowest = lowest.min().map_or(0.0, |load| load.0);
+            if !self.is_worth(full, lowest, least) {
+                // The other pairs' gaps are smaller.
+                return;
+            }
             if !self.relieve(full, least, steps) {
                 self.pollers[full].settled = true;
             }
@@ -246,11 +252,21 @@ impl Spread {
         }
     }
 
+    fn least_gain(&self, full: usize, share: f64) -> f64 {
+        (self.pollers[full].load * share).max(STEP_MIN)
+    }
+
+    /// Whether the fuller poller can gain enough: no step gains more than half of the gap.
+    fn is_worth(&self, full: usize, lowest: f64, share: f64) -> bool {
+        (self.pollers[full].load - lowest) / 2.0 >= self.least_gain(full, share)
+    }
+
     /// One step that lowers the load of `full`; false if none is worth it.
     fn relieve(&mut self, full: usize, share: f64, steps: &mut u64) -> bool {
         if self.pollers[full].given == MOVES_MAX {
             return false;
         }
+        *steps += self.goal as u64;
         let mut partners: Vec<usize> = (0..self.goal).filter(|p| *p != full).collect();
         partners.retain(|p| self.pollers[*p].taken < MOVES_MAX);
         if partners.len() > PARTNERS {
@@ -260,12 +276,12 @@ impl Spread {
         }
         partners.sort_by_key(|p| (Load(self.pollers[*p].load), *p));
         for (rank, empty) in partners.into_iter().enumerate() {
-            let least = (self.pollers[full].load * share).max(STEP_MIN);
-            let gap = self.pollers[full].load - self.pollers[empty].load;
-            // No step gains more than half of the gap, and the gaps grow smaller from here.
-            if gap / 2.0 < least {
+            if !self.is_worth(full, self.pollers[empty].load, share) {
+                // The other partners' gaps are smaller.
                 return false;
             }
+            let least = self.least_gain(full, share);
+            let gap = self.pollers[full].load - self.pollers[empty].load;
             *steps += self.pollers[full].sessions.len() as u64;
             let given = if rank == 0 {
                 self.best_gift(full, gap, least)

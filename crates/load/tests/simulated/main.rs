@@ -9,6 +9,7 @@
 
 mod balance;
 mod broken;
+mod campaign;
 mod cores;
 mod hostile;
 mod judge;

@@ -26,7 +26,9 @@ pub(crate) struct Prediction {
     pub(crate) work: f64,
     /// Messages that wait for pollers, a mean over time.
     pub(crate) waiting: f64,
-    /// The load that each session puts on its poller, 0 to 1.
+    /// The load that each session offers: the share of a poller that it would use if its messages
+    /// never waited for the poller. Above 1 if one poller can't carry it; it is then as much the
+    /// larger, the less of the poller is left to others.
     pub(crate) loads: Vec<f64>,
 }
 
@@ -84,7 +86,8 @@ pub(crate) fn predict(
                 owner: rate * at_owner,
             };
             waits += rate * waiting;
-            loads[i] = (rate * demand.poller_ns).min(1.0);
+            let unqueued_ns = demand.think_ns + demand.poller_ns + at_owner;
+            loads[i] = demand.clients * demand.poller_ns / unqueued_ns.max(1.0);
             work += rate * (demand.poller_ns + demand.owner_ns);
         }
         if (work - before).abs() <= work * PRECISION {

@@ -260,7 +260,7 @@ struct Emulation<'a> {
     demands: &'a [Demand],
     /// Sessions, largest load first.
     order: Vec<usize>,
-    /// Every session on a poller of its own: the loads, and the most work that can be.
+    /// Every session on a poller of its own: the offered loads, and the most work that can be.
     alone: Prediction,
     /// The work that the largest number of pollers does.
     best: f64,

@@ -94,3 +94,31 @@ fn campaign(seeds: std::ops::Range<u64>) {
 fn many_random_workloads() {
     campaign(0..200);
 }
+
+#[test]
+#[ignore = "debug"]
+fn debug_one() {
+    let seed: u64 = std::env::var("SEED").unwrap().parse().unwrap();
+    let mut random = Random::new(seed);
+    let kinds = workload(&mut random);
+    let pollers = 2 + random.below(3) as usize;
+    for kind in &kinds {
+        println!("{kind:?}");
+    }
+    let limits = Limits {
+        pollers_min: pollers as u32,
+        pollers_max: pollers as u32,
+        cores_idle: None,
+    };
+    let alone = judge::alone(&kinds);
+    println!("{alone:?}");
+    let best = judge::best_static(&kinds, &alone, pollers);
+    println!("best {best:?}");
+    let mut scene = Scene::new(Policy::new(), seed, limits);
+    scene.noise = 0.1;
+    scene.connect_to_first(&kinds);
+    for w in 0..30 {
+        let seen = scene.run(1);
+        println!("{w} {:?} {:?}", seen, scene.machine.placement());
+    }
+}

@@ -133,6 +133,10 @@ impl Machine {
         self.pollers.len()
     }
 
+    pub(crate) fn placement(&self) -> Vec<Option<usize>> {
+        self.sessions.iter().map(|s| s.poller).collect()
+    }
+
     /// Sessions on each poller.
     pub(crate) fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.pollers.len()];
@@ -305,7 +309,7 @@ impl Machine {
             self.accrue(session);
             let at = &mut self.sessions[session];
             let here = at.ready == Some(poller);
-            let full = self.pollers[poller].batch == BATCH;
+            let full = self.pollers[poller].batch >= BATCH;
             if here && full && self.pollers[poller].round.len() > 1 {
                 self.pollers[poller].batch = 0;
                 self.pollers[poller].round.rotate_left(1);

@@ -19,6 +19,10 @@ const ROUNDS_MAX: usize = 50;
 /// It ends when a round changes the total work by less than this share.
 const PRECISION: f64 = 5e-4;
 
+/// The most load that a session offers. One that offers more leaves its poller to no other session
+/// anyhow, and the excess is poorly known: think time is then a small rest of large numbers.
+const OFFER_MAX: f64 = 1.5;
+
 /// What is predicted for a placement.
 #[derive(Clone, Debug)]
 pub(crate) struct Prediction {
@@ -27,8 +31,7 @@ pub(crate) struct Prediction {
     /// Messages that wait for pollers, a mean over time.
     pub(crate) waiting: f64,
     /// The load that each session offers: the share of a poller that it would use if its messages
-    /// never waited for the poller. Above 1 if one poller can't carry it; it is then as much the
-    /// larger, the less of the poller is left to others.
+    /// never waited for the poller. Above 1 if one poller can't carry it, up to [`OFFER_MAX`].
     pub(crate) loads: Vec<f64>,
 }
 
@@ -39,8 +42,8 @@ struct Queues {
     owner: f64,
 }
 
-/// `placed[i]` is the poller of `demands[i]`, below `pollers`. Messages wait for pollers `wait_scale`
-/// times as long as exponentially distributed costs make them.
+/// `placed[i]` is the poller of `demands[i]`, below `pollers`. Messages wait for pollers
+/// `wait_scale` times as long as exponentially distributed costs make them.
 pub(crate) fn predict(
     demands: &[Demand],
     placed: &[u32],
@@ -87,7 +90,8 @@ pub(crate) fn predict(
             };
             waits += rate * waiting;
             let unqueued_ns = demand.think_ns + demand.poller_ns + at_owner;
-            loads[i] = demand.clients * demand.poller_ns / unqueued_ns.max(1.0);
+            let offer = demand.clients * demand.poller_ns / unqueued_ns.max(1.0);
+            loads[i] = offer.min(OFFER_MAX);
             work += rate * (demand.poller_ns + demand.owner_ns);
         }
         if (work - before).abs() <= work * PRECISION {

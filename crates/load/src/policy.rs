@@ -50,7 +50,8 @@ const SETTLED_AFTER: u32 = 8;
 /// Bounds of the correction of predicted waiting: even costs halve it, bursts may double it.
 const WAIT_SCALE: std::ops::RangeInclusive<f64> = 0.25..=2.0;
 
-/// The correction heeds a prediction only if this many messages wait for each poller: less is noise.
+/// The correction heeds a prediction only if this many messages wait for each poller, or more:
+/// less is noise.
 const WAIT_LEAST: f64 = 0.02;
 
 /// Pollers had their cores if they ran for this share of the window.

@@ -31,10 +31,22 @@ const STEP_MIN: f64 = 0.02;
 const PARTNERS: usize = 8;
 
 /// A load that has a total order: the totals of pollers, and of sessions.
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
+#[derive(Clone, Copy)]
 struct Load(f64);
 
+impl PartialEq for Load {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
 impl Eq for Load {}
+
+impl PartialOrd for Load {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Ord for Load {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
@@ -233,6 +245,10 @@ impl Spread {
         assert!(self.pollers[from].given <= MOVES_MAX && self.pollers[to].taken <= MOVES_MAX);
     }
 
+    fn may_swap(&self, full: usize, empty: usize) -> bool {
+        self.pollers[empty].given < MOVES_MAX && self.pollers[full].taken < MOVES_MAX
+    }
+
     /// Exchanges two sessions, each named by its poller and its place there.
     fn swap(&mut self, (full, large): (usize, usize), (empty, small): (usize, usize)) {
         let before = self.pollers[full].load;
@@ -300,14 +316,11 @@ impl Spread {
                     }
                     return true;
                 }
-                Some(Step::Swap(large, small)) => {
-                    if self.pollers[empty].given < MOVES_MAX && self.pollers[full].taken < MOVES_MAX
-                    {
-                        self.swap((full, large), (empty, small));
-                        return true;
-                    }
+                Some(Step::Swap(large, small)) if self.may_swap(full, empty) => {
+                    self.swap((full, large), (empty, small));
+                    return true;
                 }
-                None => {}
+                Some(Step::Swap(..)) | None => {}
             }
         }
         false
@@ -361,5 +374,37 @@ impl Spread {
             }
         }
         best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{STEP, Spread};
+
+    fn evened(placed: &[u32], loads: &[f64], goal: usize) -> Vec<f64> {
+        let placed: Vec<Option<u32>> = placed.iter().copied().map(Some).collect();
+        let mut spread = Spread::new(&placed, loads, goal);
+        spread.evacuate(&mut 0);
+        spread.even(STEP, &mut 0);
+        assert_eq!(spread.needed(), goal);
+        spread.loads()
+    }
+
+    #[test]
+    fn two_pollers_swap_where_no_single_move_gains() {
+        let loads = evened(&[0, 0, 1, 1], &[0.5, 0.4, 0.3, 0.2], 2);
+        assert!(
+            loads.iter().all(|load| (load - 0.7).abs() < 1e-9),
+            "{loads:?}"
+        );
+    }
+
+    #[test]
+    fn sessions_of_a_retired_poller_go_to_the_emptiest_ones() {
+        let loads = evened(&[0, 1, 2, 2], &[0.5, 0.1, 0.3, 0.1], 2);
+        assert!(
+            loads.iter().all(|load| (load - 0.5).abs() < 1e-9),
+            "{loads:?}"
+        );
     }
 }

@@ -133,7 +133,7 @@ fn canary_a_policy_that_never_moves_is_rejected() {
 #[test]
 fn canary_a_policy_without_hysteresis_is_rejected() {
     let kinds = workloads::think_times();
-    let seen = converged(Chases::default(), &kinds);
+    let seen = converged(Chases, &kinds);
     let judged = judge::is_steady(&seen);
     assert!(judged.is_err(), "{judged:?}");
 }

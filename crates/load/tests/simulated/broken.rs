@@ -26,7 +26,6 @@ impl Decide for NeverMoves {
 }
 
 /// Moves the busiest session of the busiest poller to the idlest one, in every window.
-#[derive(Default)]
 pub(crate) struct Chases;
 
 impl Decide for Chases {

@@ -69,56 +69,52 @@ fn sized(kinds: &[Kind], seed: u64) -> (f64, u32, usize) {
     (judge::mean(&seen).0 / most.work, seen[0].pollers, plenty)
 }
 
-fn campaign(seeds: std::ops::Range<u64>) {
-    let (mut least, mut slow, mut over) = (f64::MAX, 0, 0);
-    for seed in seeds.clone() {
+/// The worst that a campaign saw.
+#[derive(Debug)]
+struct Worst {
+    /// The least share of the best placement's work.
+    balanced: f64,
+    /// The least share of the most work.
+    kept: f64,
+    /// Workloads with more pollers than are plenty.
+    over: usize,
+}
+
+fn campaign(seeds: std::ops::Range<u64>) -> Worst {
+    let mut worst = Worst {
+        balanced: f64::MAX,
+        kept: f64::MAX,
+        over: 0,
+    };
+    for seed in seeds {
         let mut random = Random::new(seed);
         let kinds = workload(&mut random);
         let pollers = 2 + random.below(3) as usize;
         let share = balanced(&kinds, pollers, seed);
         let (kept, ran, plenty) = sized(&kinds, seed);
-        least = least.min(share);
-        slow += u32::from(kept < ENOUGH);
-        over += u32::from(ran as usize > plenty);
+        worst.balanced = worst.balanced.min(share);
+        worst.kept = worst.kept.min(kept);
+        worst.over += usize::from(ran as usize > plenty);
         if share < ENOUGH || kept < ENOUGH || ran as usize > plenty {
             println!(
                 "seed {seed}: {share:.3} on {pollers}; kept {kept:.3} on {ran}, plenty {plenty}"
             );
         }
     }
-    println!("{seeds:?}: at least {least:.3}; {slow} too slow, {over} on too many");
+    println!("{worst:.3?}");
+    worst
 }
 
 #[test]
-#[ignore = "a campaign"]
-fn many_random_workloads() {
-    campaign(0..200);
+fn random_workloads_are_balanced_on_few_pollers() {
+    let worst = campaign(0..4);
+    assert!(worst.balanced >= ENOUGH && worst.kept >= ENOUGH && worst.over == 0);
 }
 
+/// Some of two hundred are a little off, by estimates from noisy statistics.
 #[test]
-#[ignore = "debug"]
-fn debug_one() {
-    let seed: u64 = std::env::var("SEED").unwrap().parse().unwrap();
-    let mut random = Random::new(seed);
-    let kinds = workload(&mut random);
-    let pollers = 2 + random.below(3) as usize;
-    for kind in &kinds {
-        println!("{kind:?}");
-    }
-    let limits = Limits {
-        pollers_min: pollers as u32,
-        pollers_max: pollers as u32,
-        cores_idle: None,
-    };
-    let alone = judge::alone(&kinds);
-    println!("{alone:?}");
-    let best = judge::best_static(&kinds, &alone, pollers);
-    println!("best {best:?}");
-    let mut scene = Scene::new(Policy::new(), seed, limits);
-    scene.noise = 0.1;
-    scene.connect_to_first(&kinds);
-    for w in 0..30 {
-        let seen = scene.run(1);
-        println!("{w} {:?} {:?}", seen, scene.machine.placement());
-    }
+#[ignore = "a campaign: two minutes"]
+fn many_random_workloads_are_nearly_all_balanced_on_few_pollers() {
+    let worst = campaign(0..200);
+    assert!(worst.balanced >= 0.94 && worst.kept >= 0.94 && worst.over <= 200 / 20);
 }

@@ -65,8 +65,8 @@ pub(crate) fn alone(kinds: &[Kind]) -> Measured {
     measure(kinds, &own, windows_for(kinds), 1)
 }
 
-/// The work that reading sessions ask for, if none of their messages ever waited. For many sessions,
-/// where simulating each on a poller of its own takes long.
+/// The work that reading sessions ask for, if none of their messages ever waited: an upper bound
+/// for any number of pollers.
 pub(crate) fn asked(kinds: &[Kind]) -> f64 {
     let load = |kind: &Kind| {
         assert!(kind.sync_permille == 0 && kind.miss_permille == 0);
@@ -92,7 +92,7 @@ pub(crate) fn best_static(kinds: &[Kind], alone: &Measured, pollers: usize) -> M
     } else {
         vec![searched(&alone.loads, pollers)]
     };
-    for (most, windows) in [(12, 10), (3, 30)] {
+    for (most, windows) in [(10, 10), (2, 30)] {
         if candidates.len() == 1 {
             break;
         }
@@ -111,7 +111,7 @@ pub(crate) fn best_static(kinds: &[Kind], alone: &Measured, pollers: usize) -> M
 
 /// Windows of a measurement to compare with: its error is below 1 %. More sessions, fewer windows.
 fn windows_for(kinds: &[Kind]) -> usize {
-    if kinds.len() <= 9 { 150 } else { 20 }
+    if kinds.len() <= 9 { 120 } else { 20 }
 }
 
 /// Load of each poller.

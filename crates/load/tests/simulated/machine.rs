@@ -133,10 +133,6 @@ impl Machine {
         self.pollers.len()
     }
 
-    pub(crate) fn placement(&self) -> Vec<Option<usize>> {
-        self.sessions.iter().map(|s| s.poller).collect()
-    }
-
     /// Sessions on each poller.
     pub(crate) fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.pollers.len()];

@@ -18,7 +18,8 @@
 //! number of pollers, and a thousand slow clients bear 95 % without noticing. `kept` says both.
 //!
 //! State between windows: the smoothed shares (`meter.rs`), the goal, the streak that asks for
-//! another goal, how many windows asked for moves, and the loads for [`Policy::place`].
+//! another goal, for how many windows moves were asked for or nothing moved, the correction of
+//! predicted waiting, and the loads for [`Policy::place`].
 //!
 //! 1. The goal lies within the limits of the latest window.
 //! 2. The goal grows only if all pollers had their cores, and only onto idle cores.
@@ -142,7 +143,9 @@ impl Policy {
         };
         check(&plan, &sessions, goal);
         let settled = plan.moves.is_empty() && goal == before;
-        self.settled_windows = if settled { self.settled_windows + 1 } else { 0 };
+        // Cut, so that a server may run for years.
+        let windows = (self.settled_windows + 1).min(SETTLED_AFTER);
+        self.settled_windows = if settled { windows } else { 0 };
         plan
     }
 

@@ -159,3 +159,14 @@ fn a_poller_gives_at_most_the_bound_in_a_window() {
     assert!(moves.contains(&MOVES_MAX), "{moves:?}");
     assert!(moves.iter().all(|moves| *moves <= MOVES_MAX), "{moves:?}");
 }
+
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    for (sessions, pollers) in [(16, 4), (256, 16), (4_096, 256)] {
+        let began = std::time::Instant::now();
+        let (most, settled) = steps(sessions, pollers, 0.05);
+        let mean_us = began.elapsed().as_micros() / 30;
+        println!("{sessions} sessions, {pollers} pollers: {mean_us} µs, {settled} to {most} steps");
+    }
+}

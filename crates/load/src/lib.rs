@@ -12,7 +12,7 @@
 //! ```text
 //! Window → meter.rs    smoothed demand of each session: clients, think time, costs of a message
 //!        → model.rs    predicted work per second, for any placement (a closed queueing network)
-//!        → policy.rs   the fewest pollers that keep nearly all of that work: KEEP
+//!        → policy.rs   the fewest pollers that keep nearly all of that work
 //!        → spread.rs   moves from the present placement to a balanced one
 //!        → Plan
 //! ```

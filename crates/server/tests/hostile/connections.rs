@@ -326,6 +326,7 @@ pub(crate) fn stopped(rig: &Rig) {
 
 /// More than there are: refused with words, and one that ends makes room.
 pub(crate) fn too_many(rig: &Rig) {
+    until("all sessions end", || rig.sessions() == 0);
     let mut peers: Vec<Peer> = (0..SESSIONS_MAX)
         .map(|_| Peer::begin(&rig.socket()))
         .collect();

@@ -63,6 +63,11 @@ fn memory_that_changes_and_slots_that_are_rung_again() {
 }
 
 #[test]
+fn what_a_session_submitted_is_done_although_it_has_gone() {
+    attack(&[memory::submitted_and_gone]);
+}
+
+#[test]
 fn fresh_memory_is_zero_and_nobody_elses() {
     attack(&[memory::fresh]);
 }

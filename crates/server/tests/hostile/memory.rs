@@ -158,8 +158,8 @@ pub(crate) fn punched_and_cut(rig: &Rig) {
     // Also what is in front of the areas: the words of messages, and the doorbell.
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(&peer.descriptor, hole, 0, MEMORY_BYTES as u64).expect("punched");
+    // The word that says whether the server sleeps is gone, too: nobody wakes it.
     peer.submit(1, Message::Nothing);
-    let _ = peer.wait(1);
 }
 
 /// Files are closed, and the session ends, while their operations are under way.
@@ -267,4 +267,38 @@ pub(crate) fn fresh(rig: &Rig) {
     assert_eq!(third.ask(0, read).expect("read").value, 100);
     let area = third.area(0, AREA_BYTES);
     assert!(area[100..].iter().all(|byte| *byte == 0));
+}
+
+/// All messages of a session that goes away are done, before its files are closed.
+pub(crate) fn submitted_and_gone(rig: &Rig) {
+    for round in 0..10u32 {
+        let path = format!("/gone{round}");
+        let mut peer = Peer::begin(&rig.socket());
+        let file = peer.create(&path);
+        for slot in 0..SLOTS {
+            peer.fill(slot, &[slot as u8; 1000]);
+        }
+        for slot in 0..SLOTS {
+            let flags = WriteFlags::APPEND;
+            let (len, offset) = (1000, 0);
+            let append = Message::Write {
+                file,
+                len,
+                offset,
+                flags,
+            };
+            peer.memory.slot(slot).submit(append);
+        }
+        for slot in 0..SLOTS {
+            peer.ring(slot);
+        }
+        drop(peer);
+        until("it has ended", || rig.sessions() == 0);
+        let mut other = Peer::begin(&rig.socket());
+        let file = other.create(&path);
+        until("all is there", || {
+            let stat = other.call(0, file, FileStat {}).expect("known");
+            stat.size_bytes == 1000 * SLOTS as u64
+        });
+    }
 }

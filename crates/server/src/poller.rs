@@ -11,6 +11,7 @@
 //! between two rounds of turns. So a busy session, or one with long operations, takes no more than
 //! its share.
 
+use crate::notices;
 use crate::serve::{self, Begun};
 use crate::session::Session;
 use crate::volume::ServedVolume;
@@ -165,8 +166,11 @@ impl Polled {
             self.waiting &= !(1 << slot);
             self.next = (slot + 1) % u64::BITS;
             if let Err(error) = serve::begin(&self.session, slot as usize, begun) {
-                let (pid, uid) = (self.session.peer.pid, self.session.peer.uid);
-                tracing::warn!(?pid, uid, %error, "a session broke the protocol, and is ended");
+                if let Some(omitted) = notices::ENDS.next() {
+                    let (pid, uid) = (self.session.peer.pid, self.session.peer.uid);
+                    let volume = &self.session.volume.name;
+                    tracing::warn!(%volume, ?pid, uid, omitted, %error, "a session broke the protocol, and is ended");
+                }
                 serve::close_all(&self.session, begun);
                 return false;
             }

@@ -147,7 +147,7 @@ impl Slot {
     }
 }
 
-#[cfg(any(test, loom))]
+#[cfg(loom)]
 impl Doorbell {
     #[allow(clippy::new_without_default)]
     pub(crate) fn new() -> Doorbell {
@@ -159,7 +159,7 @@ impl Doorbell {
     }
 }
 
-#[cfg(any(test, loom))]
+#[cfg(loom)]
 impl Slot {
     #[allow(clippy::new_without_default)]
     pub(crate) fn new() -> Slot {

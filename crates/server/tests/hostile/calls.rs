@@ -41,7 +41,7 @@ pub(crate) fn words(rig: &Rig) {
                 // One wrong bit or number in a message that is right.
                 (2, 0) => 1 | random.next_u64() << 8,
                 (2, _) => 0,
-                (_, 0) => 1 + random.below(7) | random.below(1 << 24) << 32,
+                (_, 0) => (1 + random.below(7)) | (random.below(1 << 24) << 32),
                 (_, at) if at < 3 => random.next_u64() >> random.below(64),
                 _ => 0,
             });
@@ -505,7 +505,7 @@ pub(crate) fn mutated(rig: &Rig) {
     let (begun, limit) = (Instant::now(), minutes());
     let (mut sent, mut ended) = (0u64, 0u64);
     let before_kib = rig.resident_kib();
-    while sent < 3000 || begun.elapsed() < limit {
+    while sent < 8000 || begun.elapsed() < limit {
         let (peer, [file, other]) = begin(rig);
         let mut calls = valid(other);
         calls.pop(); // closing is no fun

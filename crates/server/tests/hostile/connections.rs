@@ -237,33 +237,25 @@ pub(crate) fn lingering(rig: &Rig) {
     for round in 0..3 {
         let (fd, other) = lingering_socket();
         others.push(other);
-        let sent = match round {
-            // To a session that reads it, to one that doesn't, to the listener.
-            0 => {
+        // To a session that reads it, to one that doesn't, to the listener.
+        let (socket, peer) = match round {
+            0 | 1 => {
                 let peer = Peer::begin(&rig.socket());
-                let sent = send_message_with(&peer.socket, &7u8, fd.as_fd());
-                if sent.is_ok() {
-                    drop(fd);
-                }
-                let _ = peer.ask(0, Message::Nothing);
-                sent
+                (peer.socket.try_clone().expect("duplicated"), Some(peer))
             }
-            1 => {
-                let peer = Peer::begin(&rig.socket());
-                for _ in 0..100 {
-                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                    let _ = send(&peer.socket, &[0], flags);
-                }
-                send_message_with(&peer.socket, &7u8, fd.as_fd())
-            }
-            _ => {
-                let socket = knock(&rig.socket());
-                send_message_with(&socket, &7u8, fd.as_fd())
-            }
+            _ => (knock(&rig.socket()), None),
         };
-        if sent.is_ok() {
-            rig.works();
+        for _ in 0..100 * (round % 2) {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _ = send(&socket, &[0], flags);
         }
+        match send_message_with(&socket, &7u8, fd.as_fd()) {
+            // The server has it.
+            Ok(()) => drop(fd),
+            Err(_) => set_socket_linger(&fd, None).expect("set"),
+        }
+        drop((socket, peer));
+        rig.works();
     }
     assert!(
         begin.elapsed() < Duration::from_secs(40),

@@ -226,7 +226,12 @@ impl Rig {
 
     /// Another session is served.
     pub(crate) fn works(&self) {
-        let mut peer = Peer::begin(&self.socket());
+        let mut peer = None;
+        until("there is room for a session", || {
+            peer = Peer::ask_for(&self.socket()).ok();
+            peer.is_some()
+        });
+        let mut peer = peer.expect("begun");
         let file = peer.create("/works");
         peer.fill(0, b"it works");
         let write = Message::Write {

@@ -79,6 +79,8 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
             "adit-store",
             "adit-fs",
             "adit-operations",
+            "adit-wire",
+            "adit-server",
             "adit",
         ],
     ),

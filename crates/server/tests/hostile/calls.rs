@@ -11,22 +11,7 @@ use adit_wire::memory::{AREA_BYTES, DATA_BYTES_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
 use adit_wire::value::Value;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
-
-/// The words of a slot, below the types of ours: nothing else can send words that are none.
-fn put_words(peer: &Peer, slot: usize, words: [u64; 8]) {
-    let first = std::ptr::from_ref(peer.memory.slot(slot)).cast::<AtomicU64>();
-    for (at, word) in words.into_iter().enumerate() {
-        // SAFETY: a slot begins with its eight words.
-        let place = unsafe { &*first.add(at) };
-        place.store(word, std::sync::atomic::Ordering::Relaxed);
-    }
-    // As a message that was submitted.
-    // SAFETY: its state is behind them.
-    let state = unsafe { &*first.add(8).cast::<std::sync::atomic::AtomicU32>() };
-    state.store(1, std::sync::atomic::Ordering::Relaxed);
-}
 
 /// Garbage in every slot.
 pub(crate) fn words(rig: &Rig) {
@@ -45,7 +30,7 @@ pub(crate) fn words(rig: &Rig) {
                 (_, at) if at < 3 => random.next_u64() >> random.below(64),
                 _ => 0,
             });
-            put_words(&peer, slot, words);
+            peer.memory.slot(slot).submit_words(words);
             peer.ring(slot);
         }
         for slot in 0..SLOTS {
@@ -56,7 +41,7 @@ pub(crate) fn words(rig: &Rig) {
     }
     // One that is surely none is answered or not, but ends the session.
     let peer = Peer::begin(&rig.socket());
-    put_words(&peer, 5, [u64::MAX; 8]);
+    peer.memory.slot(5).submit_words([u64::MAX; 8]);
     peer.ring(5);
     until("the session ends", || peer.has_ended());
 }

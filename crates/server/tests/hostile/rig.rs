@@ -1,5 +1,7 @@
 //! A server to attack, in this process or in one of its own, and the peer that attacks it.
 
+#![allow(dead_code)] // each test program uses its part
+
 use adit_block::{DeviceOptions, MemoryConfig, MemoryDevice, open_device};
 use adit_fs::{Follow, Fs};
 use adit_reactor::{Engine, EngineOptions};
@@ -16,6 +18,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags, connect, send};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -112,6 +116,9 @@ pub(crate) fn volume(path: Option<&Path>) -> Arc<Engine<Fs>> {
 fn serve(engine: &Arc<Engine<Fs>>, socket: &Path) -> Server {
     let mut options = ServeOptions::default();
     options.sessions_max = SESSIONS_MAX;
+    if std::env::var_os("ADIT_TEST_FOR_ALL").is_some() {
+        options.mode = 0o666;
+    }
     let volumes = vec![("v".to_owned(), engine.clone())];
     Server::start(volumes, socket, &options).expect("served")
 }
@@ -163,23 +170,35 @@ impl Rig {
 
     /// In a process of its own, on an image.
     pub(crate) fn there() -> Rig {
+        Rig::start(None)
+    }
+
+    /// In a process of a user's, where all users may connect.
+    pub(crate) fn for_all(uid: u32) -> Rig {
+        Rig::start(Some(uid))
+    }
+
+    fn start(uid: Option<u32>) -> Rig {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut child = Command::new(std::env::current_exe().expect("known"))
+        let mut command = Command::new(std::env::current_exe().expect("known"));
+        command
             .args(["--exact", "the_server_process", "--ignored", "--nocapture"])
             .env("ADIT_TEST_DIRECTORY", directory.path())
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it runs");
+            .stdout(Stdio::piped());
+        if let Some(uid) = uid {
+            let everybody = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(directory.path(), everybody).expect("changed");
+            std::os::unix::fs::chown(directory.path(), Some(uid), Some(uid)).expect("given away");
+            command.env("ADIT_TEST_FOR_ALL", "1").uid(uid).gid(uid);
+        }
+        let mut child = command.spawn().expect("it runs");
         let input = child.stdin.take().expect("piped");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         expect_line(&mut output, "=ready");
         let pid = child.id().to_string();
-        Rig::begin(
-            directory,
-            Place::There(ServerProcess(child), input, output),
-            pid,
-        )
+        let place = Place::There(ServerProcess(child), input, output);
+        Rig::begin(directory, place, pid)
     }
 
     fn begin(directory: tempfile::TempDir, place: Place, pid: String) -> Rig {
@@ -477,7 +496,17 @@ impl Peer {
         slot: usize,
         call: C,
     ) -> Result<C::Reply, i32> {
-        let bytes = (None::<adit_fs::Credentials>, call).encode();
+        self.call_for(None, slot, call)
+    }
+
+    /// A call on behalf of somebody.
+    pub(crate) fn call_for<'a, C: VolumeCall<'a>>(
+        &mut self,
+        who: Option<adit_fs::Credentials>,
+        slot: usize,
+        call: C,
+    ) -> Result<C::Reply, i32> {
+        let bytes = (who, call).encode();
         self.fill(slot, &bytes);
         let message = Message::VolumeCall {
             number: C::NUMBER,
@@ -500,7 +529,6 @@ impl Peer {
         self.open(path, flags).expect("opened")
     }
 
-    #[allow(dead_code)]
     pub(crate) fn exists(&mut self, path: &str) -> bool {
         let place = adit_wire::calls::Place::root(path.as_bytes());
         let follow = Follow::No;

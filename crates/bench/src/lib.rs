@@ -29,6 +29,7 @@ mod target;
 
 pub use bench::breakdown::{Breakdown, BreakdownBlock, breakdown_of, run_breakdown};
 pub use bench::report::{Block, Report};
+pub use bench::served::{ServedOptions, ServedReport, ServedRow, run_served};
 pub use bench::suite::{Options, run};
 pub use compare::comparison::{Comparison, GroupResult, SystemInfo};
 pub use compare::growth::Curve;

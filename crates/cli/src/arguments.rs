@@ -157,6 +157,13 @@ impl VolumeArguments {
         patiently(|| Volume::open_with(address, &self.options()))
     }
 
+    /// Opens a volume for sessions, which may read its cache themselves.
+    pub(crate) fn open_to_serve(&self, address: &str) -> adit::Result<Volume> {
+        let mut options = self.options();
+        options.published(true);
+        patiently(|| Volume::open_with(address, &options))
+    }
+
     /// A volume to be looked at, through the process that has it open if there is one.
     pub(crate) fn inspect(&self, address: &str) -> adit::Result<Inspector> {
         patiently(|| Inspector::open(address, &self.options()))
@@ -678,6 +685,10 @@ pub(crate) struct Bench {
     /// What Adit's operations spend their time on, layer by layer; nothing else is measured
     #[arg(long)]
     pub(crate) breakdown: bool,
+    /// What it costs to have the volume in a server: the same operations embedded, served, and on the
+    /// file system of --against; needs --volume
+    #[arg(long, requires = "volume", conflicts_with = "breakdown")]
+    pub(crate) served: bool,
     /// An existing volume, instead of a temporary image; what is in it stays
     #[arg(long, value_name = "VOLUME")]
     pub(crate) volume: Option<String>,

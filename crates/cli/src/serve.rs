@@ -31,7 +31,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
                 format!("serve two volumes as {name}: give one another name, NAME={address}");
             return Err(Error::with(Errno::INVAL, what));
         }
-        volumes.push((name, options.open(address)?));
+        volumes.push((name, options.open_to_serve(address)?));
     }
     let served: Vec<(&str, &Volume)> = volumes
         .iter()

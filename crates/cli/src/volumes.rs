@@ -202,6 +202,9 @@ pub(crate) fn grow(arguments: &Grow, options: &VolumeArguments) -> adit::Result<
 }
 
 pub(crate) fn bench(arguments: Bench) -> adit::Result<()> {
+    if arguments.served {
+        return served(arguments);
+    }
     let options = adit_bench::Options {
         volume: arguments.volume,
         against: arguments.against,
@@ -225,5 +228,23 @@ pub(crate) fn bench(arguments: Bench) -> adit::Result<()> {
     };
     drop(progress);
     write!(output::stdout(), "{text}")?;
+    Ok(())
+}
+
+fn served(arguments: Bench) -> adit::Result<()> {
+    let options = adit_bench::ServedOptions {
+        volume: arguments.volume.expect("clap wants it with --served"),
+        against: arguments.against,
+        rounds: if arguments.quick { 3 } else { 7 },
+        slice: Duration::from_millis(if arguments.quick { 100 } else { 300 }),
+        program: std::env::current_exe()?,
+    };
+    let progress = Progress::steps();
+    let report = adit_bench::run_served(&options, &mut |what, done| progress.step(what, done))?;
+    drop(progress);
+    match arguments.json {
+        true => output::json(&mut output::stdout(), &report)?,
+        false => write!(output::stdout(), "{report}")?,
+    }
     Ok(())
 }

@@ -637,6 +637,7 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
         read_only: false,
         in_memory: false,
         survive: options.survive,
+        published: options.published,
         takeover: options.takeover,
         shared_directory: options.survive_in.clone(),
         writeback_interval: options.writeback_interval,

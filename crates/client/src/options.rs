@@ -113,6 +113,7 @@ pub struct VolumeOptions {
     pub(crate) queue_depth: u32,
     pub(crate) writeback_interval: Duration,
     pub(crate) inspectable: bool,
+    pub(crate) published: bool,
 }
 
 impl Default for VolumeOptions {
@@ -127,6 +128,7 @@ impl Default for VolumeOptions {
             queue_depth: 128,
             writeback_interval: Duration::from_secs(5),
             inspectable: true,
+            published: false,
         }
     }
 }
@@ -196,6 +198,14 @@ impl VolumeOptions {
     /// writing here ([`Inspector`](crate::Inspector)): a thread serves them. The default is yes.
     pub fn inspectable(&mut self, yes: bool) -> &mut Self {
         self.inspectable = yes;
+        self
+    }
+
+    /// Processes that [`Server`](crate::Server) serves, of the same user and of root, read cached
+    /// data without asking. Needs [`survive`](Self::survive); costs 8 bytes for each page of the
+    /// cache. The default is no.
+    pub fn published(&mut self, yes: bool) -> &mut Self {
+        self.published = yes;
         self
     }
 

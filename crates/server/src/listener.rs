@@ -243,11 +243,19 @@ impl Hall {
             Ok(begun) => begun,
             Err(error) => return refuse(&greeted, error),
         };
+        // Who gets it could open the image as well.
+        let published = session.volume.published.as_ref();
+        let published = published.filter(|_| session.privileged);
         let answer = Answer::Begun(Begun {
             privileged: session.privileged,
             volume: session.volume.name.clone(),
+            cache: published.map(|of| (of.frames, of.memory_offset)),
         });
-        if send_message_with(&session.socket, &answer, memory.as_fd()).is_err() {
+        let mut descriptors = vec![memory.as_fd()];
+        if let Some(published) = published {
+            descriptors.extend([published.memory.as_fd(), published.versions.as_fd()]);
+        }
+        if send_message_with(&session.socket, &answer, &descriptors).is_err() {
             return; // it went away
         }
         tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");

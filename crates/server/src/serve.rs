@@ -10,8 +10,10 @@ use crate::volume::UnderWay;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, FlockOperation, Fs, LockOwner, OpenFile, OpenFlags, RangeLock};
 use adit_reactor::Prepared;
+use adit_store::cache::Hint;
 use adit_wire::calls::*;
 use adit_wire::message::{Message, WriteFlags};
+use adit_wire::slot::Reply;
 use adit_wire::value::Value;
 use std::future::Future;
 use std::sync::Arc;
@@ -31,6 +33,11 @@ impl Ticket {
     fn finish_with(mut self, result: Result<u64>) {
         self.replied = true;
         self.session.finish_with(self.slot, result);
+    }
+
+    fn finish(mut self, reply: Reply) {
+        self.replied = true;
+        self.session.finish(self.slot, reply);
     }
 
     fn finish_with_value<'v>(mut self, result: Result<impl Value<'v>>) {
@@ -73,8 +80,13 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
     };
     match message {
         Message::Nothing => ticket.finish_with(Ok(0)),
-        Message::Read { file, len, offset } => match session.file(file) {
-            Ok(open) => read(ticket, open, offset, len, begun),
+        Message::Read {
+            file,
+            len,
+            offset,
+            hint,
+        } => match session.file(file) {
+            Ok(open) => read(ticket, open, offset, (len, hint), begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::Write {
@@ -135,7 +147,14 @@ where
     begun.extend(prepared);
 }
 
-fn read(ticket: Ticket, open: Arc<OpenFile>, offset: u64, len: u32, begun: &mut Begun) {
+/// A read of `len` bytes; its reply says where the page is in the cache, if `hint`.
+fn read(
+    ticket: Ticket,
+    open: Arc<OpenFile>,
+    offset: u64,
+    (len, hint): (u32, bool),
+    begun: &mut Begun,
+) {
     let waits = open.flags().contains(OpenFlags::DIRECT) && ticket.session.volume.is_queued;
     if !waits {
         // SAFETY: only copied to; the slot's one message is this.
@@ -144,7 +163,15 @@ fn read(ticket: Ticket, open: Arc<OpenFile>, offset: u64, len: u32, begun: &mut 
             Err(error) => return ticket.finish_with(Err(error)),
         };
         if let Some(got) = got {
-            return ticket.finish_with(Ok(got as u64));
+            let hint = match hint && ticket.session.privileged {
+                true => open.hint(offset).unwrap_or_default(),
+                false => Hint::default(),
+            };
+            return ticket.finish(Reply {
+                value: got as u64,
+                hint: hint.0,
+                ..Reply::default()
+            });
         }
     }
     start(ticket, begun, move |fs, session, slot| async move {

@@ -131,8 +131,8 @@ impl Session {
         };
         let reply = Reply {
             errno: error.errno().raw().unsigned_abs(),
-            value: 0,
             len,
+            ..Reply::default()
         };
         self.finish(slot, reply);
     }
@@ -145,9 +145,8 @@ impl Session {
             return self.finish_with_error(slot, &Error::with(Errno::MSGSIZE, what));
         }
         let reply = Reply {
-            errno: 0,
-            value: 0,
             len: bytes.len() as u32,
+            ..Reply::default()
         };
         self.finish(slot, reply);
     }

@@ -3,6 +3,7 @@
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Fs, SharedNames};
 use adit_reactor::Engine;
+use adit_store::cache::PublishedFrames;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,6 +13,8 @@ pub(crate) struct ServedVolume {
     pub(crate) name: String,
     pub(crate) engine: Arc<Engine<Fs>>,
     pub(crate) names: SharedNames,
+    /// What privileged sessions need to read the cache themselves, where it is for that.
+    pub(crate) published: Option<PublishedFrames>,
     /// A direct read waits for the device's queue: not in the poller.
     pub(crate) is_queued: bool,
     /// Operations of sessions that have begun and not ended.
@@ -26,14 +29,16 @@ impl std::fmt::Debug for ServedVolume {
 
 impl ServedVolume {
     pub(crate) fn new(name: String, engine: Arc<Engine<Fs>>) -> Result<ServedVolume> {
-        let (names, is_queued) = engine.run(|fs| async {
+        let (names, is_queued, published) = engine.run(|fs| async {
             let capabilities = fs.store().reactor().device().capabilities();
-            Ok((fs.shared_names(), capabilities.queued))
+            let published = fs.store().frames().published()?;
+            Ok((fs.shared_names(), capabilities.queued, published))
         })?;
         Ok(ServedVolume {
             name,
             engine,
             names,
+            published,
             is_queued,
             under_way: AtomicUsize::new(0),
         })

@@ -62,6 +62,10 @@ pub struct Begun {
     pub privileged: bool,
     /// Name of the volume.
     pub volume: String,
+    /// The server's cache, which the session may read itself: its number of frames, and where they
+    /// begin. Two descriptors come behind that of the session's memory then: the cache's mapping
+    /// and its version words.
+    pub cache: Option<(u32, u64)>,
 }
 
 impl Hello {
@@ -82,7 +86,7 @@ impl Hello {
 structs! {
     Hello { magic, version }
     Request { hello, volume, read_only }
-    Begun { privileged, volume }
+    Begun { privileged, volume, cache }
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
 variants!(Answer { 0 = Refused(error), 1 = Begun(begun) });

@@ -40,6 +40,8 @@ pub enum Message {
         len: u32,
         /// Offset.
         offset: u64,
+        /// The reply may say where the page is in the cache.
+        hint: bool,
     },
     /// Writes the bytes in the area.
     Write {
@@ -96,7 +98,12 @@ impl Message {
     pub fn to_words(self) -> [u64; WORDS] {
         let (operation, flags, number, len, file, offset) = match self {
             Message::Nothing => (NOTHING, 0, 0, 0, 0, 0),
-            Message::Read { file, len, offset } => (READ, 0, 0, len, file, offset),
+            Message::Read {
+                file,
+                len,
+                offset,
+                hint,
+            } => (READ, u8::from(hint), 0, len, file, offset),
             Message::Write {
                 file,
                 len,
@@ -122,7 +129,12 @@ impl Message {
         let (number, len) = (u16::from_le_bytes([low, high]), u32::from_le_bytes(rest));
         let message = match operation {
             NOTHING => Message::Nothing,
-            READ => Message::Read { file, len, offset },
+            READ => Message::Read {
+                file,
+                len,
+                offset,
+                hint: flags == 1,
+            },
             WRITE => Message::Write {
                 file,
                 len,
@@ -154,6 +166,13 @@ mod tests {
                 file: 7,
                 len: u32::MAX,
                 offset: u64::MAX,
+                hint: false,
+            },
+            Message::Read {
+                file: 7,
+                len: 1,
+                offset: 0,
+                hint: true,
             },
             Message::Write {
                 file: u64::MAX,

@@ -56,6 +56,8 @@ pub struct Slot {
     value: AtomicU64,
     /// Bytes of the reply in the area: of a call's result, or of an error's words.
     len: AtomicU32,
+    /// Where the page that was read is in the server's cache; 0: not said.
+    hint: AtomicU64,
 }
 
 /// A reply, without what is in the area.
@@ -67,6 +69,9 @@ pub struct Reply {
     pub value: u64,
     /// Bytes in the area.
     pub len: u32,
+    /// Where the page that was read is in the server's cache (`adit_store::cache::Hint`); 0: not
+    /// said.
+    pub hint: u64,
 }
 
 impl Doorbell {
@@ -127,6 +132,7 @@ impl Slot {
         self.errno.store(reply.errno, Ordering::Relaxed);
         self.value.store(reply.value, Ordering::Relaxed);
         self.len.store(reply.len, Ordering::Relaxed);
+        self.hint.store(reply.hint, Ordering::Relaxed);
         if self.state.swap(DONE, Ordering::AcqRel) == SLEEPING {
             futex::wake(&self.state);
         }
@@ -139,6 +145,7 @@ impl Slot {
             errno: self.errno.load(Ordering::Relaxed),
             value: self.value.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
+            hint: self.hint.load(Ordering::Relaxed),
         })
     }
 
@@ -175,6 +182,7 @@ impl Slot {
             errno: AtomicU32::new(0),
             value: AtomicU64::new(0),
             len: AtomicU32::new(0),
+            hint: AtomicU64::new(0),
         }
     }
 }
@@ -188,4 +196,5 @@ const _: () = {
     assert!(std::mem::offset_of!(Slot, errno) == 68);
     assert!(std::mem::offset_of!(Slot, value) == 72);
     assert!(std::mem::offset_of!(Slot, len) == 80);
+    assert!(std::mem::offset_of!(Slot, hint) == 88);
 };

@@ -133,29 +133,31 @@ pub fn receive_message<T: OwnedValue>(socket: impl AsFd, buffer: &mut [u8]) -> R
     T::decode(received).ok_or(Errno::PROTO.into())
 }
 
-/// As [`send_message`], with a descriptor.
+/// Descriptors that come with a message at most.
+pub const DESCRIPTORS_MAX: usize = 3;
+
+/// As [`send_message`], with descriptors.
 pub fn send_message_with(
     socket: impl AsFd,
     message: &impl OwnedValue,
-    descriptor: BorrowedFd<'_>,
+    descriptors: &[BorrowedFd<'_>],
 ) -> Result<()> {
     let bytes = message.encode();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    let fits = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    debug_assert!(fits, "there is space for one descriptor");
+    let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    assert!(fits, "there is space for the descriptors");
     let pieces = [IoSlice::new(&bytes)];
     sendmsg(&socket, &pieces, &mut ancillary, SendFlags::NOSIGNAL).map_err(from_rustix)?;
     Ok(())
 }
 
-/// As [`receive_message`], with the descriptor that came with it, if one did.
+/// As [`receive_message`], with the descriptors that came with it.
 pub fn receive_message_with<T: OwnedValue>(
     socket: impl AsFd,
     buffer: &mut [u8],
-) -> Result<(T, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+) -> Result<(T, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = retry_on_intr(|| {
         let mut pieces = [IoSliceMut::new(buffer)];
@@ -167,18 +169,16 @@ pub fn receive_message_with<T: OwnedValue>(
         )
     })
     .map_err(from_rustix)?;
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            descriptor = descriptors.last();
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
         }
     }
     let bytes = &buffer[..received.bytes];
     if bytes.is_empty() {
         return Err(Errno::PIPE.into());
     }
-    Ok((
-        T::decode(bytes).ok_or(Error::new(Errno::PROTO))?,
-        descriptor,
-    ))
+    let message = T::decode(bytes).ok_or(Error::new(Errno::PROTO))?;
+    Ok((message, descriptors))
 }

@@ -20,7 +20,7 @@ mod real {
     /// The atomics.
     pub mod atomic {
         pub use std::sync::atomic::{
-            AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+            AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, fence,
         };
     }
 

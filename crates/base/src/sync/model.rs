@@ -196,6 +196,7 @@ pub mod facade {
     /// The atomics.
     pub mod atomic {
         pub use super::super::atomics::*;
+        pub use loom::sync::atomic::fence;
         pub use std::sync::atomic::Ordering;
     }
 

@@ -1,10 +1,12 @@
 //! Beginning a session: the address, the connection, the handshake.
 
 use super::Connection;
+use super::mapped::Mapped;
 use adit_base::fork;
 use adit_base::sync::atomic::{AtomicBool, AtomicU64};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Credentials;
+use adit_store::cache::RemoteFrames;
 use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{receive_message, receive_message_with, send_message, unconnected};
@@ -63,14 +65,23 @@ pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
         read_only,
     };
     send_message(&socket, &request)?;
-    let (answer, memory) = receive_message_with(&socket, &mut buffer).map_err(unanswered)?;
-    match answer {
+    let (answer, descriptors) = receive_message_with(&socket, &mut buffer).map_err(unanswered)?;
+    let begun = match answer {
         Answer::Refused(error) => return Err(error),
-        Answer::Begun(_) => {}
-    }
+        Answer::Begun(begun) => begun,
+    };
+    let mut descriptors = descriptors.into_iter();
+    let memory = descriptors.next();
     let memory = memory.ok_or(Error::with(Errno::PROTO, "the server sends no memory"))?;
+    let cache = match (begun.cache, descriptors.next(), descriptors.next()) {
+        (Some((frames, offset)), Some(memory), Some(versions)) => Some(Mapped::new(
+            RemoteFrames::map(memory.as_fd(), versions.as_fd(), frames, offset)?,
+        )),
+        _ => None,
+    };
     Ok(Connection {
         memory: SessionMemory::map(memory.as_fd())?,
+        cache,
         _guard: fork::close_in_child(socket.as_fd()),
         socket,
         address: address.to_owned(),

@@ -6,6 +6,7 @@
 use super::{Connection, Taken};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, OpenFlags};
+use adit_store::cache::Hint;
 use adit_wire::calls::Opened;
 use adit_wire::memory::DATA_BYTES_MAX;
 use adit_wire::message::{Message, WriteFlags};
@@ -41,6 +42,12 @@ impl Connection {
         offset: u64,
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<usize> {
+        if let [one] = buffers
+            && let Some(cache) = &self.cache
+            && cache.read(file, offset, one)
+        {
+            return Ok(one.len());
+        }
         let mut pieces = buffers
             .iter_mut()
             .flat_map(|of| of.chunks_mut(DATA_BYTES_MAX));
@@ -64,9 +71,15 @@ impl Connection {
                 file: file.number,
                 len: len as u32,
                 offset: offset.saturating_add(done as u64),
+                hint: self.cache.is_some() && done == 0,
             };
             let got = match taken.send(message) {
-                Ok(reply) => reply.value as usize,
+                Ok(reply) => {
+                    if let Some(cache) = &self.cache {
+                        cache.note(file, offset, Hint(reply.hint));
+                    }
+                    reply.value as usize
+                }
                 // What was read before the failure is there.
                 Err(_) if done > 0 => return Ok(done),
                 Err(error) => return Err(error),

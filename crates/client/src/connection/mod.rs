@@ -6,9 +6,12 @@
 
 mod connect;
 mod file;
+mod mapped;
 
 pub(crate) use connect::{ADDRESS_PREFIX, connect};
 pub(crate) use file::{RemoteFile, wait_for_lock};
+
+use mapped::Mapped;
 
 use adit_base::clock::monotonic_ns;
 use adit_base::fork::ChildGuard;
@@ -37,6 +40,8 @@ const WATCH: Duration = Duration::from_millis(50);
 /// A session with a server.
 pub(crate) struct Connection {
     memory: SessionMemory,
+    /// The server's cache, if the session may read it itself.
+    cache: Option<Mapped>,
     /// Before the socket: unregistered before it is closed.
     _guard: ChildGuard,
     socket: OwnedFd,

@@ -4,6 +4,7 @@ use super::inode::Inode;
 use crate::types::*;
 use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_block::Buffer;
+use adit_store::cache::Hint;
 use adit_store::{BlobId, BlobShared, GrantedWrite};
 use std::sync::Arc;
 
@@ -117,6 +118,16 @@ impl OpenFile {
             return shared.try_read_direct(offset, buffer);
         }
         shared.try_read(offset, buffer)
+    }
+
+    /// Where the page at `offset` is in the cache, for a reader in another process; None: it has to
+    /// ask for each read.
+    pub fn hint(&self, offset: u64) -> Option<Hint> {
+        let shared = self.readable()?;
+        if self.flags.contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        shared.hint(offset)
     }
 
     /// Whether [`OpenFile::try_write`] may work.

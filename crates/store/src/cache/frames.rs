@@ -19,6 +19,7 @@
 
 use super::index::{Index, zeroed};
 use super::mapping::{CacheHeader, Mapping};
+use super::published::{Hint, PublishedFrames, VersionWord};
 use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
@@ -279,9 +280,11 @@ impl Frames {
             self.unpin(frame);
             return false;
         }
+        self.begin_bytes(frame);
         // SAFETY: WRITING; the owner stays away.
         let page = unsafe { self.bytes_mut(frame) };
         memory::copy(data, &mut page[offset..end]);
+        self.end_bytes(frame);
         let (granules, dirty) = (granules(offset..end), &self.dirty_granules[frame as usize]);
         let known = dirty.load(Ordering::Relaxed) & granules == granules;
         if !known && !planted(Bug::UnnotedOverwrite) {
@@ -289,6 +292,39 @@ impl Frames {
         }
         meta.state.fetch_and(!WRITING, Ordering::Release);
         true
+    }
+
+    /// The bytes of a VALID frame change from here on: it is WRITING.
+    #[inline]
+    pub(super) fn begin_bytes(&self, frame: u32) {
+        if let Some(version) = self.mapping.version(frame) {
+            version.begin_change();
+        }
+    }
+
+    /// They have changed; it is WRITING still.
+    #[inline]
+    pub(super) fn end_bytes(&self, frame: u32) {
+        if let Some(version) = self.mapping.version(frame) {
+            version.end_change();
+        }
+    }
+
+    /// Where a cached page is, for readers in other processes; `len` of its bytes lie inside the
+    /// file. None: it isn't cached, or the cache isn't for them.
+    pub fn hint(&self, key: FrameKey, len: impl FnOnce() -> usize) -> Option<Hint> {
+        self.mapping.version(0)?;
+        let frame = self.acquire(key, None)?;
+        // Pinned: neither the content changes, nor does a shorter file cut it.
+        let version = self.mapping.version(frame).map(VersionWord::read);
+        let hint = version.and_then(|version| Hint::new(frame, len(), version));
+        self.unpin(frame);
+        hint
+    }
+
+    /// What readers in other processes need; None: the cache isn't for them.
+    pub fn published(&self) -> adit_base::Result<Option<PublishedFrames>> {
+        self.mapping.published()
     }
 
     pub(super) fn dirty_granules(&self, frame: u32) -> &AtomicU64 {

@@ -6,7 +6,7 @@
 //! leaves a file unjudged (no descriptors, no memory, an IO error) is an error, never a shorter
 //! list; nothing is changed but by [`Leftover::delete`].
 
-use super::mapping::boot_id;
+use super::mapping::{CacheHeader, boot_id};
 use super::name::{ParsedName, prefix};
 use super::salvage::{Abandoned, Header};
 use adit_base::fork::{self, ChildGuard};
@@ -14,7 +14,8 @@ use adit_base::simulation::{Host, host_error};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_block::Life;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock};
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -179,11 +180,17 @@ impl Leftover {
         // Once more: now nobody changes it.
         let stat = rustix::fs::fstat(&file).map_err(|errno| unjudged(from_rustix(errno)))?;
         match Header::read(&file, &stat) {
-            Ok(header) => leftover(Content::Dead(Box::new(Dead {
-                guard,
-                file,
-                header,
-            }))),
+            Ok(header) => {
+                let dead = Dead {
+                    guard,
+                    file,
+                    header,
+                };
+                if purpose == Purpose::TakeOver {
+                    dead.end().map_err(unjudged)?;
+                }
+                leftover(Content::Dead(Box::new(dead)))
+            }
             Err(error) if error.errno() == Errno::INVAL => leftover(Content::Strange(error)),
             Err(error) => Err(error.context(format_args!("judge {}", path.display()))),
         }
@@ -210,6 +217,17 @@ impl Leftover {
 }
 
 impl Dead {
+    /// Says in it that its owner is dead: readers in other processes, which may have it mapped,
+    /// believe nothing of it from here on.
+    fn end(&self) -> Result<(), Errno> {
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::open(own, flags, Mode::empty()).map_err(from_rustix)?;
+        let at = offset_of!(CacheHeader, ended) as u64;
+        rustix::io::pwrite(&file, &1u32.to_ne_bytes(), at).map_err(from_rustix)?;
+        Ok(())
+    }
+
     /// Was it made in this boot of the machine? Memory of another one says nothing any more. What
     /// lies on a tmpfs was: the boot id may be another one in a container.
     pub fn is_of_this_boot(&self) -> Result<bool> {

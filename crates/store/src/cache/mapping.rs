@@ -19,6 +19,7 @@ use super::PageBytes;
 use super::frames::FrameMeta;
 use super::huge_pages::HugePages;
 use super::name::SharedName;
+use super::published::{PublishedFrames, VersionWord, VersionWords, for_reading};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Host, host_error};
@@ -65,7 +66,8 @@ pub struct CacheHeader {
     pub(super) memory_offset: AtomicU64,
     /// Which shadows are being applied; 0: none.
     pub(super) applying: AtomicU32,
-    reserved: AtomicU32,
+    /// Not 0: nobody changes, or vouches for, what is in it any more (see `published.rs`).
+    pub(super) ended: AtomicU32,
     /// LSN below which the owner knows the journal to be durable.
     pub(super) horizon: AtomicU64,
     /// [`Identity::numbers`] of the volume's storage.
@@ -95,6 +97,16 @@ impl CacheHeader {
         unsafe { std::ptr::from_ref(self).cast::<PageBytes>().read() }
     }
 
+    /// Nobody vouches for what is in it any more.
+    pub(super) fn end(&self) {
+        self.ended.store(1, Ordering::SeqCst);
+    }
+
+    /// Did the owner, or whoever took its place, say so?
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed) != 0
+    }
+
     /// The superblock with this number is durable: an image that has an older one is older than
     /// what the mapping relies on.
     pub fn set_sequence(&self, sequence: u64) {
@@ -118,6 +130,8 @@ pub struct CacheOptions {
     pub shared: Option<SharedName>,
     /// What to do if it can't.
     pub survive: Survive,
+    /// Other processes may read its frames, if it is in shared memory.
+    pub published: bool,
     /// With less room in the directory than `frames_max` takes, fewer frames will do, down to so
     /// many.
     pub frames_min: u32,
@@ -130,6 +144,7 @@ impl CacheOptions {
             frames_max,
             shared: None,
             survive: Survive::Off,
+            published: false,
             frames_min: frames_max,
         }
     }
@@ -182,6 +197,8 @@ pub(super) struct Mapping {
     _guard: Option<ChildGuard>,
     /// Locked while the owner lives.
     file: Option<OwnedFd>,
+    /// Of the frames, for readers in other processes.
+    versions: Option<VersionWords>,
     huge_pages: HugePages,
     /// Fork generation of its creation.
     generation: u32,
@@ -214,7 +231,13 @@ impl Mapping {
             && options.survive != Survive::Off
         {
             let shared = frames_that_fit(name, options)
-                .and_then(|frames| Mapping::shared(name, Layout::of(frames)));
+                .and_then(|frames| Mapping::shared(name, Layout::of(frames)))
+                .and_then(|mut mapping| {
+                    if options.published {
+                        mapping.versions = Some(VersionWords::new(mapping.frames)?);
+                    }
+                    Ok(mapping)
+                });
             match (shared, options.survive) {
                 (Ok(mapping), _) => return Ok(mapping),
                 (Err(error), Survive::Require) => return Err(impossible(error, &name.directory)),
@@ -317,6 +340,7 @@ impl Mapping {
             placement,
             _guard: None,
             file: None,
+            versions: None,
             huge_pages: HugePages::new(layout.frames.div_ceil(CHUNK_FRAMES)),
             generation: adit_base::fork::generation(),
             #[cfg(loom)]
@@ -362,6 +386,25 @@ impl Mapping {
                 .cast::<FrameMeta>()
                 .add(frame as usize)
         }
+    }
+
+    /// The version of a frame, if readers in other processes look at it.
+    #[inline]
+    pub(super) fn version(&self, frame: u32) -> Option<&VersionWord> {
+        self.versions.as_ref().map(|versions| versions.of(frame))
+    }
+
+    /// What readers in other processes need; None: the cache isn't for them.
+    pub(super) fn published(&self) -> Result<Option<PublishedFrames>> {
+        let (Some(file), Some(versions)) = (&self.file, &self.versions) else {
+            return Ok(None);
+        };
+        Ok(Some(PublishedFrames {
+            memory: for_reading(file)?,
+            versions: for_reading(versions.file())?,
+            frames: self.frames,
+            memory_offset: self.memory_offset as u64,
+        }))
     }
 
     /// To be told of accesses to a frame's bytes.
@@ -449,6 +492,10 @@ impl Mapping {
 
     /// Gives the memory of a chunk without used frames back to the system. Whether it did.
     pub(super) fn release_chunk(&self, chunk: u32) -> bool {
+        if self.versions.is_some() {
+            // A reader that is about to look would allocate it again, or find no room: SIGBUS.
+            return false;
+        }
         let (first, frames) = self.chunk(chunk);
         let advice = match &self.placement {
             CachePlacement::Shared(_) => Advice::LinuxRemove,
@@ -492,6 +539,7 @@ impl Mapping {
     /// The owner changes nothing in it any more: it may be salvaged, even if this process lives on.
     pub(super) fn give_up(&self) {
         if let (Some(file), true) = (&self.file, self.is_ours()) {
+            self.header().end();
             let _ = rustix::fs::flock(file, FlockOperation::Unlock);
         }
     }

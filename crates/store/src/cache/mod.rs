@@ -5,7 +5,7 @@
 //! is found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from,
 //! `free.rs`: which are free, `writing.rs`: how it changes pages), `apply.rs` how a transaction
 //! becomes visible, `lists.rs` the owner's lists of frames, `salvage.rs` what is left of a process
-//! that died, `leftover.rs` how that is found, `name.rs` what it is called, `claim.rs` how an
+//! that died, `leftover.rs` how that is found, `published.rs` frames that other processes read, `name.rs` what it is called, `claim.rs` how an
 //! opener keeps others away that reach the volume in another way.
 //!
 //! Invariants:
@@ -43,6 +43,7 @@ mod models;
 mod name;
 mod owned;
 mod owner;
+mod published;
 mod salvage;
 #[cfg(test)]
 mod stress;
@@ -63,6 +64,7 @@ pub use mappings::{Mapping, mappings, remove_mapping};
 pub use name::{ParsedName, SharedName, volume_of};
 pub(crate) use owned::OwnedCache;
 pub use owner::{Cache, Counts, Pinned};
+pub use published::{Hint, PublishedFrames, RemoteFrames};
 pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
 pub use supply::FRAMES_LEFT_BY_DATA;
 

@@ -538,6 +538,9 @@ impl Cache {
         // Before RETIRED: nobody can see VALID on a frame whose last pin made it free.
         self.set_flags_word(frame, 0);
         let frames = &self.frames;
+        if let Some(version) = frames.mapping().version(frame) {
+            version.end_use();
+        }
         let meta = frames.meta(frame);
         meta.loads.store(0, Ordering::Relaxed);
         let before = meta.state.fetch_or(RETIRED, Ordering::AcqRel);

@@ -110,13 +110,18 @@ impl Cache {
     #[inline]
     pub(super) fn begin_writing(&self, frame: u32) -> bool {
         let state = &self.frames.meta(frame).state;
-        state
+        let alone = state
             .compare_exchange(0, WRITING, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+            .is_ok();
+        if alone {
+            self.frames.begin_bytes(frame);
+        }
+        alone
     }
 
     #[inline]
     pub(super) fn end_writing(&self, frame: u32) {
+        self.frames.end_bytes(frame);
         let state = &self.frames.meta(frame).state;
         state.fetch_and(!WRITING, Ordering::Release);
     }
@@ -130,6 +135,7 @@ struct Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
+        self.frames.end_bytes(self.frame);
         let state = &self.frames.meta(self.frame).state;
         state.fetch_and(!WRITING, Ordering::Release);
     }

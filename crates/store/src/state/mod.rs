@@ -55,6 +55,8 @@ pub struct StoreOptions {
     pub takeover: Takeover,
     /// Where that mapping lies: a tmpfs.
     pub shared_directory: PathBuf,
+    /// Other processes may read the cache's frames, where it is in shared memory.
+    pub published: bool,
     /// Commits that may be in flight (decision 0016): 1, since more gained nothing that was
     /// measured; [`COMMITS_MAX`](crate::COMMITS_MAX) at most.
     pub commits_in_flight: u32,
@@ -71,6 +73,7 @@ impl Default for StoreOptions {
             survive: Survive::Require,
             takeover: Takeover::Complete,
             shared_directory: PathBuf::from("/dev/shm"),
+            published: false,
             commits_in_flight: 1,
             writeback_interval: Duration::from_secs(5),
         }

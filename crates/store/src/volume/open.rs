@@ -581,6 +581,7 @@ fn build(
         frames_max,
         shared,
         survive: options.survive,
+        published: options.published,
         frames_min: CACHE_FRAMES_MIN as u32,
     })?;
     let mapping = match cache.placement() {

@@ -3,6 +3,7 @@
 //! these tests are skipped.
 
 use super::*;
+use adit_base::clock::Timestamp;
 use adit_operations::{Answer as Reply, Call, Kernel, Library, Node, Outcome, Target, Tree};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -61,12 +62,23 @@ pub struct Pair {
     /// Where they came to different results.
     differences: Vec<String>,
     steps: usize,
+    /// A tick of the clock fell into a step of one side: which of the times that the step sets is
+    /// the later one depends on that.
+    ticked: bool,
 }
+
+/// Scripts that a tick fell into are done again so often, if the sides differ.
+const ATTEMPTS_MAX: u32 = 10;
 
 impl Pair {
     fn both(&mut self, who: &Credentials, step: &Call<'_>) -> [Outcome; 2] {
         let sides: [&mut dyn Target; 2] = [&mut self.library, &mut self.kernel];
-        sides.map(|side| side.perform(who, step).map(Reply::plain))
+        sides.map(|side| {
+            let before = Timestamp::now();
+            let outcome = side.perform(who, step).map(Reply::plain);
+            self.ticked |= Timestamp::now() != before;
+            outcome
+        })
     }
 
     fn now(&mut self) -> (Tree, Tree) {
@@ -136,8 +148,8 @@ impl Pair {
 
 /// Waits until what happens now gets another time than what happened before.
 fn wait_for_the_clock() {
-    let before = adit_base::clock::Timestamp::now();
-    while adit_base::clock::Timestamp::now() == before {
+    let before = Timestamp::now();
+    while Timestamp::now() == before {
         std::thread::yield_now();
     }
 }
@@ -163,8 +175,12 @@ fn is_possible(directory: &std::path::Path) -> bool {
 }
 
 /// Runs a script on both sides; fails with all the differences.
+///
+/// Copying a range within a file sets its time of access and then that of its last change. Once on
+/// a busy machine the kernel was interrupted between the two; so the next read changed the time of
+/// access on one side only. A script during which a tick fell into a step proves no difference.
 #[track_caller]
-pub fn same_as_linux(script: impl FnOnce(&mut Pair)) {
+pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
     // Another file system of the kernel, or a mount, may take this one's place.
     let place = std::env::var("ADIT_POSIX_DIRECTORY");
     let place = place.unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into());
@@ -174,9 +190,27 @@ pub fn same_as_linux(script: impl FnOnce(&mut Pair)) {
             "the kernel is asked as root, with the target directory (or ADIT_POSIX_DIRECTORY) on ext4 with relatime",
         );
     }
-    let inside = directory.path().join("root");
-    std::fs::create_dir(&inside).expect("a directory");
-    std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let mut attempt = 1;
+    let differences = loop {
+        let inside = directory.path().join(format!("root{attempt}"));
+        let pair = run_script(&inside, &mut script);
+        if !pair.ticked || pair.differences.is_empty() || attempt == ATTEMPTS_MAX {
+            break pair.differences;
+        }
+        attempt += 1;
+    };
+    assert!(
+        differences.is_empty(),
+        "{} differences\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
+}
+
+/// Runs a script on a new volume and in a new directory.
+fn run_script(inside: &std::path::Path, script: &mut impl FnMut(&mut Pair)) -> Pair {
+    std::fs::create_dir(inside).expect("a directory");
+    std::fs::set_permissions(inside, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let volume = Volume::fresh();
     let relative = |fs: &'_ Fs| {
         fs.set_access_times(AccessTimes::Relative);
@@ -189,19 +223,14 @@ pub fn same_as_linux(script: impl FnOnce(&mut Pair)) {
             files: Default::default(),
         },
         volume,
-        kernel: Kernel::new(&inside).expect("root may make it one"),
+        kernel: Kernel::new(inside).expect("root may make it one"),
         before: Default::default(),
         differences: Vec::new(),
         steps: 0,
+        ticked: false,
     };
     pair.before = pair.now();
     script(&mut pair);
     assert_eq!(pair.volume.check(), [""; 0]);
-    let differences = pair.differences;
-    assert!(
-        differences.is_empty(),
-        "{} differences\n{}",
-        differences.len(),
-        differences.join("\n")
-    );
+    pair
 }

@@ -5,7 +5,7 @@
 mod models;
 
 use super::{PublishedExtents, Ticket, WriteGrant};
-use crate::cache::{FrameKey, Frames};
+use crate::cache::{FrameKey, Frames, Hint};
 use crate::format::BlobId;
 use crate::metadata::extents::Extent;
 use adit_base::breakdown::{self, Layer};
@@ -134,6 +134,17 @@ impl BlobShared {
         let within = (offset % PAGE_BYTES as u64) as usize;
         let found = self.frames.0.read(key, within, &mut buffer[..len]);
         found.then_some(len)
+    }
+
+    /// Where the page at `offset` is in the cache, for readers in other processes; `None`: it isn't
+    /// there, or the cache isn't for them.
+    pub fn hint(&self, offset: u64) -> Option<Hint> {
+        let page = offset / PAGE;
+        let key = FrameKey {
+            space: self.id.slot,
+            page,
+        };
+        (self.frames.0).hint(key, || self.readable(page * PAGE, PAGE_BYTES))
     }
 
     /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the

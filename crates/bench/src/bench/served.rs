@@ -1,0 +1,401 @@
+//! What a server costs: the same operations on a volume in this process, on the volume in a server
+//! (`adit serve`, a process of its own), and on the kernel's file system, in turn.
+//!
+//! Rounds alternate between the systems, since only one process can have the volume. A server
+//! polls while its sessions work, so on two cores each client thread beyond the first has less than
+//! a core.
+
+use std::fmt::{self, Write as _};
+use std::fs::File as HostFile;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use adit::{File, OpenOptions, Volume, VolumeOptions};
+use serde::Serialize;
+
+use super::suite::folder_in_volume;
+use crate::measurement::sample::{Limit, Timing, measure};
+
+/// Bytes of the file that is read and overwritten: it fits into every cache.
+const FILE_BYTES: u64 = 16 << 20;
+const PAGE_BYTES: u64 = 4096;
+/// The systems, in the order of a row's columns.
+const SYSTEMS: [&str; 3] = ["embedded", "served", "kernel"];
+
+/// Options of [`run_served`].
+#[derive(Clone, Debug)]
+pub struct ServedOptions {
+    /// An existing volume; a folder is made in it and removed.
+    pub volume: String,
+    /// A directory of the kernel's file system, to compare with.
+    pub against: Option<PathBuf>,
+    /// Rounds; a row shows their median.
+    pub rounds: u32,
+    /// How long a row is measured in a round.
+    pub slice: Duration,
+    /// The program that serves: `adit`.
+    pub program: PathBuf,
+}
+
+/// What a row measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Nothing,
+    Stat,
+    OpenClose,
+    CreateUnlink,
+    CachedRead,
+    CachedOverwrite,
+    AppendSync,
+    AppendDurably,
+    DirectRead,
+}
+
+const ROWS: [(Action, &str); 9] = [
+    (Action::Nothing, "a message that asks for nothing"),
+    (Action::Stat, "stat"),
+    (Action::OpenClose, "open + close"),
+    (Action::CreateUnlink, "create + close + unlink"),
+    (Action::CachedRead, "cached read 4 KiB"),
+    (Action::CachedOverwrite, "cached overwrite 4 KiB"),
+    (Action::AppendSync, "append 100 B, fdatasync"),
+    (Action::AppendDurably, "append 100 B with O_DSYNC"),
+    (Action::DirectRead, "direct read 4 KiB"),
+];
+
+/// Operations between two readings of the clock.
+fn timing(action: Action) -> Timing {
+    Timing::OneIn(match action {
+        Action::AppendSync | Action::AppendDurably | Action::DirectRead => 8,
+        _ => 64,
+    })
+}
+
+/// A row: medians in µs, by system.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServedRow {
+    /// What was done.
+    pub name: String,
+    /// Median, least and most of the rounds, µs an operation; None: not measured there.
+    pub systems: [Option<[f64; 3]>; 3],
+}
+
+/// The result of [`run_served`].
+#[derive(Clone, Debug, Serialize)]
+pub struct ServedReport {
+    /// Its rows.
+    pub rows: Vec<ServedRow>,
+}
+
+/// Measures.
+pub fn run_served(
+    options: &ServedOptions,
+    progress: &mut dyn FnMut(&str, f64),
+) -> io::Result<ServedReport> {
+    let mut times: Vec<[Vec<f64>; 3]> = ROWS.iter().map(|_| Default::default()).collect();
+    let folder = folder_in_volume();
+    for round in 0..options.rounds {
+        for (system, name) in SYSTEMS.iter().enumerate() {
+            let done = f64::from(round) / f64::from(options.rounds);
+            progress(name, done);
+            match system {
+                0 => {
+                    let volume = open(&options.volume)?;
+                    on_volume(&volume, &folder, options, system, &mut times)?;
+                    volume.close()?;
+                }
+                1 => {
+                    let server = Serving::start(options)?;
+                    let volume = open(&format!("unix:{}", server.socket.display()))?;
+                    on_volume(&volume, &folder, options, system, &mut times)?;
+                    volume.close()?;
+                }
+                _ => {
+                    if let Some(directory) = &options.against {
+                        let directory = directory.join(folder.trim_start_matches('/'));
+                        on_kernel(&directory, options, system, &mut times)?;
+                    }
+                }
+            }
+        }
+    }
+    let rows = ROWS.iter().zip(times).map(|((_, name), times)| ServedRow {
+        name: (*name).to_owned(),
+        systems: times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            let middle = times.get(times.len() / 2)?;
+            Some([*middle, times[0], times[times.len() - 1]])
+        }),
+    });
+    Ok(ServedReport {
+        rows: rows.collect(),
+    })
+}
+
+fn open(address: &str) -> io::Result<Volume> {
+    let options = VolumeOptions::new();
+    Ok(Volume::open_with(address, &options)?)
+}
+
+/// `adit serve`, until it is dropped.
+struct Serving {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Serving {
+    fn start(options: &ServedOptions) -> io::Result<Serving> {
+        let socket = std::env::temp_dir().join(format!("adit-bench-{}.sock", std::process::id()));
+        let mut process = Command::new(&options.program)
+            .arg("serve")
+            .arg(&options.volume)
+            .arg("--socket")
+            .arg(&socket)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        // It says so when sessions can begin.
+        let mut said = [0; 8];
+        let out = process.stdout.as_mut().expect("piped");
+        let begun = out.read_exact(&mut said);
+        let serving = Serving { process, socket };
+        begun.map(|()| serving)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.process.wait();
+    }
+}
+
+/// A slice of the time: µs an operation.
+fn slice(
+    action: Action,
+    options: &ServedOptions,
+    operation: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<f64> {
+    let sample = measure(Limit::time(options.slice), timing(action), operation)?;
+    Ok(sample.elapsed.as_secs_f64() * 1e6 / sample.operations.max(1) as f64)
+}
+
+/// Where the turn's read or overwrite is: all pages in some order that is no pattern.
+fn page(turn: u64) -> u64 {
+    let pages = FILE_BYTES / PAGE_BYTES;
+    turn.wrapping_mul(2_654_435_761) % pages * PAGE_BYTES
+}
+
+fn on_volume(
+    volume: &Volume,
+    folder: &str,
+    options: &ServedOptions,
+    system: usize,
+    times: &mut [[Vec<f64>; 3]],
+) -> io::Result<()> {
+    volume.create_dir(folder)?;
+    let measured = measure_volume(volume, folder, options, system, times);
+    let removed = volume.remove_dir_all(folder);
+    measured.and(removed.map_err(io::Error::from))
+}
+
+fn measure_volume(
+    volume: &Volume,
+    folder: &str,
+    options: &ServedOptions,
+    system: usize,
+    times: &mut [[Vec<f64>; 3]],
+) -> io::Result<()> {
+    let mut write = OpenOptions::new();
+    write.read(true).write(true).create(true);
+    let data_path = format!("{folder}/data");
+    let file = volume.open_file(&data_path, &write)?;
+    let chunk = vec![7; 1 << 20];
+    for at in (0..FILE_BYTES).step_by(chunk.len()) {
+        file.write_at(&chunk, at)?;
+    }
+    file.sync_all()?;
+    let direct = volume.open_file(&data_path, OpenOptions::new().read(true).direct(true))?;
+    let mut aligned = volume.buffer(PAGE_BYTES as usize)?;
+    let mut buffer = vec![0; PAGE_BYTES as usize];
+    let log = |dsync| -> io::Result<File> {
+        let mut append = OpenOptions::new();
+        append.append(true).create(true).truncate(true).dsync(dsync);
+        Ok(volume.open_file(format!("{folder}/log"), &append)?)
+    };
+    let (log, durable) = (log(false)?, log(true)?);
+    let (entry, name) = ([1; 100], format!("{folder}/name"));
+    for (row, (action, _)) in ROWS.iter().enumerate() {
+        let time = slice(*action, options, |turn| {
+            match action {
+                Action::Nothing => volume.ask_nothing()?,
+                Action::Stat => drop(volume.metadata(&data_path)?),
+                Action::OpenClose => {
+                    drop(volume.open_file(&data_path, OpenOptions::new().read(true))?)
+                }
+                Action::CreateUnlink => {
+                    drop(volume.open_file(&name, &write)?);
+                    volume.remove_file(&name)?;
+                }
+                Action::CachedRead => drop(file.read_at(&mut buffer, page(turn))?),
+                Action::CachedOverwrite => file.write_at(&buffer, page(turn))?,
+                Action::AppendSync => {
+                    log.append(&entry)?;
+                    log.sync_data()?;
+                }
+                Action::AppendDurably => drop(durable.append(&entry)?),
+                Action::DirectRead => {
+                    let memory = aligned.try_mut().expect("it is not shared");
+                    direct.read_at(memory, page(turn))?;
+                }
+            }
+            Ok(())
+        })?;
+        if *action != Action::Nothing || system == 1 {
+            times[row][system].push(time);
+        }
+    }
+    Ok(())
+}
+
+fn on_kernel(
+    directory: &Path,
+    options: &ServedOptions,
+    system: usize,
+    times: &mut [[Vec<f64>; 3]],
+) -> io::Result<()> {
+    std::fs::create_dir(directory)?;
+    let measured = measure_kernel(directory, options, system, times);
+    let removed = std::fs::remove_dir_all(directory);
+    measured.and(removed)
+}
+
+fn measure_kernel(
+    directory: &Path,
+    options: &ServedOptions,
+    system: usize,
+    times: &mut [[Vec<f64>; 3]],
+) -> io::Result<()> {
+    let data_path = directory.join("data");
+    let mut write = HostFile::options();
+    write.read(true).write(true).create(true).truncate(false);
+    let file = write.open(&data_path)?;
+    let chunk = vec![7; 1 << 20];
+    for at in (0..FILE_BYTES).step_by(chunk.len()) {
+        file.write_all_at(&chunk, at)?;
+    }
+    file.sync_all()?;
+    let direct = HostFile::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&data_path);
+    let mut aligned = adit::Volume::open("mem:64M")?.buffer(PAGE_BYTES as usize)?;
+    let mut buffer = vec![0; PAGE_BYTES as usize];
+    let log = |flags| {
+        HostFile::options()
+            .append(true)
+            .create(true)
+            .custom_flags(flags)
+            .open(directory.join("log"))
+    };
+    let (log, durable) = (log(0)?, log(libc::O_DSYNC)?);
+    let (entry, name) = ([1; 100], directory.join("name"));
+    for (row, (action, _)) in ROWS.iter().enumerate() {
+        if *action == Action::Nothing || (*action == Action::DirectRead && direct.is_err()) {
+            continue; // tmpfs has no direct IO
+        }
+        let time = slice(*action, options, |turn| {
+            match action {
+                Action::Nothing => {}
+                Action::Stat => drop(std::fs::metadata(&data_path)?),
+                Action::OpenClose => drop(HostFile::open(&data_path)?),
+                Action::CreateUnlink => {
+                    drop(write.open(&name)?);
+                    std::fs::remove_file(&name)?;
+                }
+                Action::CachedRead => drop(file.read_at(&mut buffer, page(turn))?),
+                Action::CachedOverwrite => file.write_all_at(&buffer, page(turn))?,
+                Action::AppendSync => {
+                    io::Write::write_all(&mut &log, &entry)?;
+                    log.sync_data()?;
+                }
+                Action::AppendDurably => io::Write::write_all(&mut &durable, &entry)?,
+                Action::DirectRead => {
+                    let memory = aligned.try_mut().expect("it is not shared");
+                    direct
+                        .as_ref()
+                        .expect("opened")
+                        .read_at(memory, page(turn))?;
+                }
+            }
+            Ok(())
+        })?;
+        times[row][system].push(time);
+    }
+    Ok(())
+}
+
+impl fmt::Display for ServedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<34} {:>22} {:>22} {:>22} {:>16}",
+            "µs an operation (least–most)", SYSTEMS[0], SYSTEMS[1], SYSTEMS[2], "served/embedded"
+        )?;
+        for row in &self.rows {
+            write!(f, "{:<34}", row.name)?;
+            for cell in &row.systems {
+                let mut text = String::new();
+                if let Some([median, least, most]) = cell {
+                    write!(text, "{median:.2} ({least:.2}–{most:.2})")?;
+                }
+                write!(f, " {text:>22}")?;
+            }
+            match (&row.systems[0], &row.systems[1]) {
+                (Some([embedded, ..]), Some([served, ..])) => {
+                    writeln!(f, " {:>16.2}", served / embedded)?;
+                }
+                _ => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_measured_where_it_can_be() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let image = directory.path().join("v.adit");
+        let image = image.to_str().expect("text");
+        Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(128 << 20)).expect("formatted");
+        let volume = Volume::open(image).expect("opened");
+        let options = ServedOptions {
+            volume: image.to_owned(),
+            against: None,
+            rounds: 1,
+            slice: Duration::from_millis(2),
+            program: PathBuf::from("false"),
+        };
+        let mut times: Vec<[Vec<f64>; 3]> = ROWS.iter().map(|_| Default::default()).collect();
+        on_volume(&volume, "/here", &options, 0, &mut times).expect("measured");
+        volume.close().expect("closed");
+        on_kernel(&directory.path().join("k"), &options, 2, &mut times).expect("measured");
+        for ((action, name), times) in ROWS.iter().zip(&times) {
+            assert_eq!(
+                times[0].len(),
+                usize::from(*action != Action::Nothing),
+                "{name}"
+            );
+            assert!(times[1].is_empty(), "{name}");
+        }
+        // A server that doesn't start is an error, no row.
+        assert!(run_served(&options, &mut |_, _| {}).is_err());
+    }
+}

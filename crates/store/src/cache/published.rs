@@ -1,0 +1,391 @@
+//! Frames that other processes read without asking: version words, and the reader's side.
+//!
+//! A server hands out two descriptors for reading: the cache's mapping, and a file of one *version
+//! word* for each frame. A word is odd while the frame's content changes, and grows whenever it has
+//! changed or the frame holds another page. With an answer comes a [`Hint`]: in which frame the
+//! page is, under which version, and how much of it lies inside the file. As long as the version is
+//! the same, so is all of that.
+//!
+//! ```text
+//! writer:  word + 1 (odd) ─ change the bytes ─ word + 1        retiring: no VALID ─ word + 2
+//! reader:  word == hint's? key? VALID? ─ copy ─ word as before?        else: ask the server
+//! ```
+//! Invariants:
+//! 1. Every change of a VALID frame's content lies between two steps of its word, and so does
+//!    nothing else; a frame that leaves the index takes a step. (`writing.rs`, `Frames::overwrite`,
+//!    `Cache::retire`.)
+//! 2. A file that becomes shorter changes or removes the frame of each page that loses bytes. So a
+//!    hint's length is true while its version is.
+//! 3. A reader writes nothing. It believes no byte before it has looked at the word again.
+//! 4. Before another process begins to change what a dead owner's mapping held, it marks the
+//!    mapping as ended (`leftover.rs`), and so does an owner that closes. No reader believes it then.
+
+use super::frames::FrameMeta;
+use super::mapping::{CacheHeader, META_OFFSET};
+use super::{FrameFlags, FrameKey, PageBytes};
+use adit_base::sync::atomic::{AtomicU64, Ordering, fence};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// Bits of a hint: of the frame's number, of the length, and of the version.
+const FRAME_BITS: u32 = 24;
+const LEN_BITS: u32 = 13;
+const VERSION_BITS: u32 = u64::BITS - FRAME_BITS - LEN_BITS;
+const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
+
+/// Where a page of a file is in the cache. 0 is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hint(pub u64);
+
+impl Hint {
+    /// None for a frame whose number doesn't fit.
+    pub(crate) fn new(frame: u32, len: usize, version: u64) -> Option<Hint> {
+        let fits = frame < 1 << FRAME_BITS && 0 < len && len <= PAGE_BYTES && version & 1 == 0;
+        fits.then(|| {
+            let (frame, len) = (u64::from(frame), len as u64);
+            Hint(frame << (LEN_BITS + VERSION_BITS) | len << VERSION_BITS | version & VERSION_MASK)
+        })
+    }
+
+    fn frame(self) -> u32 {
+        (self.0 >> (LEN_BITS + VERSION_BITS)) as u32
+    }
+
+    /// Bytes of the page that lie inside the file.
+    pub fn len(self) -> usize {
+        (self.0 >> VERSION_BITS & ((1 << LEN_BITS) - 1)) as usize
+    }
+
+    /// Is it none?
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The version of a frame.
+#[repr(transparent)]
+#[derive(Default, Debug)]
+pub(super) struct VersionWord(AtomicU64);
+
+impl VersionWord {
+    /// The content changes from here on. One writer at a time.
+    #[inline]
+    pub(super) fn begin_change(&self) {
+        let version = self.0.load(Ordering::Relaxed);
+        self.0.store(version.wrapping_add(1), Ordering::Relaxed);
+        // No byte changes before a reader can see that.
+        fence(Ordering::Release);
+    }
+
+    /// The content has changed.
+    #[inline]
+    pub(super) fn end_change(&self) {
+        let version = self.0.load(Ordering::Relaxed);
+        self.0.store(version.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The frame holds nothing any more.
+    #[inline]
+    pub(super) fn end_use(&self) {
+        let version = self.0.load(Ordering::Relaxed);
+        // Release: whoever sees this sees that it isn't VALID.
+        self.0.store(version.wrapping_add(2), Ordering::Release);
+        // No byte of the next page comes before a reader can see that.
+        fence(Ordering::Release);
+    }
+
+    /// Before the content is read.
+    #[inline]
+    pub(super) fn read(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// After it was: is it what `read` has promised?
+    #[inline]
+    pub(super) fn is_still(&self, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) == version
+    }
+}
+
+/// The words of a cache's frames, in memory that readers can map.
+#[derive(Debug)]
+pub(super) struct VersionWords {
+    words: NonNull<VersionWord>,
+    frames: u32,
+    file: OwnedFd,
+}
+
+// SAFETY: atomics in memory that lives as long as `self`.
+unsafe impl Send for VersionWords {}
+// SAFETY: as above.
+unsafe impl Sync for VersionWords {}
+
+impl VersionWords {
+    pub(super) fn new(frames: u32) -> Result<VersionWords> {
+        let say = |errno| Error::with(from_rustix(errno), "make version words for readers");
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("adit-versions", flags).map_err(say)?;
+        let len = words_bytes(frames);
+        ftruncate(&file, len as u64).map_err(say)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals).map_err(say)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, of a file of this size, wherever the kernel likes.
+        let start = unsafe {
+            let nowhere = std::ptr::null_mut();
+            mmap(nowhere, len, protection, MapFlags::SHARED, &file, 0).map_err(say)?
+        };
+        // SAFETY: the range is that of the mapping just made. A forked child has no cache.
+        let _ = unsafe { madvise(start, len, Advice::LinuxDontFork) };
+        Ok(VersionWords {
+            words: NonNull::new(start.cast()).expect("the kernel maps nothing at 0"),
+            frames,
+            file,
+        })
+    }
+
+    #[inline]
+    pub(super) fn of(&self, frame: u32) -> &VersionWord {
+        assert!(frame < self.frames, "frame number out of range");
+        // SAFETY: in range, mapped as long as `self`; any bits are valid for an atomic.
+        unsafe { self.words.add(frame as usize).as_ref() }
+    }
+
+    pub(super) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+}
+
+impl Drop for VersionWords {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and no reference outlives `self`.
+        let _ = unsafe { munmap(self.words.as_ptr().cast(), words_bytes(self.frames)) };
+    }
+}
+
+fn words_bytes(frames: u32) -> usize {
+    (frames as usize * size_of::<VersionWord>()).next_multiple_of(PAGE_BYTES)
+}
+
+/// What a reader in another process needs.
+#[derive(Debug)]
+pub struct PublishedFrames {
+    /// The cache's mapping, for reading.
+    pub memory: OwnedFd,
+    /// The version words, for reading.
+    pub versions: OwnedFd,
+    /// Number of frames.
+    pub frames: u32,
+    /// Where the frames begin in the mapping, bytes.
+    pub memory_offset: u64,
+}
+
+/// The same file, opened for reading only.
+pub(super) fn for_reading(file: &OwnedFd) -> Result<OwnedFd> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let opened = rustix::fs::open(own, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    opened.map_err(|errno| Error::with(from_rustix(errno), "open the cache for readers"))
+}
+
+/// The reader's side, in another process: nothing here changes what it looks at.
+#[derive(Debug)]
+pub struct RemoteFrames {
+    memory: NonNull<u8>,
+    memory_bytes: usize,
+    memory_offset: usize,
+    versions: NonNull<VersionWord>,
+    frames: u32,
+}
+
+// SAFETY: it reads atomics, and copies bytes that it believes only if their version says so.
+unsafe impl Send for RemoteFrames {}
+// SAFETY: as above.
+unsafe impl Sync for RemoteFrames {}
+
+impl RemoteFrames {
+    /// Maps what the owner has sent. `EPROTO` if sizes don't fit together.
+    pub fn map(
+        memory: BorrowedFd<'_>,
+        versions: BorrowedFd<'_>,
+        frames: u32,
+        memory_offset: u64,
+    ) -> Result<RemoteFrames> {
+        let foreign = || Error::with(Errno::PROTO, "the server's cache is none of Adit's");
+        let size = |fd: BorrowedFd<'_>| -> Result<usize> {
+            let size = rustix::fs::fstat(fd).map_err(from_rustix)?.st_size;
+            usize::try_from(size).map_err(|_| foreign())
+        };
+        let memory_offset = usize::try_from(memory_offset).map_err(|_| foreign())?;
+        let metas_end = META_OFFSET + frames as usize * size_of::<FrameMeta>();
+        let memory_bytes = memory_offset
+            .checked_add(frames as usize * PAGE_BYTES)
+            .ok_or_else(foreign)?;
+        let fits = metas_end <= memory_offset && memory_offset.is_multiple_of(PAGE_BYTES);
+        if !fits || size(memory)? < memory_bytes || size(versions)? < words_bytes(frames) {
+            return Err(foreign());
+        }
+        let map = |fd, len| {
+            // SAFETY: a new mapping for reading, wherever the kernel likes.
+            let start = unsafe {
+                let nowhere = std::ptr::null_mut();
+                mmap(nowhere, len, ProtFlags::READ, MapFlags::SHARED, fd, 0)
+            };
+            let start = start.map_err(from_rustix)?;
+            // SAFETY: the range is that of the mapping just made.
+            let _ = unsafe { madvise(start, len, Advice::LinuxDontFork) };
+            Ok::<_, Error>(NonNull::new(start).expect("the kernel maps nothing at 0"))
+        };
+        let memory: NonNull<u8> = map(memory, memory_bytes)?.cast();
+        let versions = match map(versions, words_bytes(frames)) {
+            Ok(versions) => versions.cast(),
+            Err(error) => {
+                // SAFETY: mapped above, and used nowhere.
+                let _ = unsafe { munmap(memory.as_ptr().cast(), memory_bytes) };
+                return Err(error);
+            }
+        };
+        Ok(RemoteFrames {
+            memory,
+            memory_bytes,
+            memory_offset,
+            versions,
+            frames,
+        })
+    }
+
+    /// Copies bytes of a page, from `within` on, to where `into` points. False: ask the server; some
+    /// bytes may have been copied.
+    #[inline]
+    pub fn read(&self, hint: Hint, key: FrameKey, within: usize, into: &mut [u8]) -> bool {
+        let frame = hint.frame();
+        if frame >= self.frames || within + into.len() > hint.len() {
+            return false;
+        }
+        // SAFETY: the mapping begins with the header, whose fields are atomics.
+        let header = unsafe { self.memory.cast::<CacheHeader>().as_ref() };
+        // SAFETY: in range of the words.
+        let word = unsafe { self.versions.add(frame as usize).as_ref() };
+        // SAFETY: in range of the metadata, whose fields are atomics.
+        let meta = unsafe {
+            let metas = self.memory.add(META_OFFSET).cast::<FrameMeta>();
+            metas.add(frame as usize).as_ref()
+        };
+        let version = word.read();
+        let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed));
+        let is_right = version & VERSION_MASK == hint.0 & VERSION_MASK
+            && version & 1 == 0
+            && flags.contains(FrameFlags::VALID)
+            && meta.space.load(Ordering::Relaxed) == key.space
+            && meta.page.load(Ordering::Relaxed) == key.page;
+        if !is_right {
+            return false;
+        }
+        // SAFETY: within the frame by `hint.len()`, which is at most a page. The owner may change
+        // the bytes meanwhile: then they aren't believed.
+        unsafe {
+            let page = self.memory.add(self.memory_offset).cast::<PageBytes>();
+            let from = page.add(frame as usize).cast::<u8>().add(within);
+            adit_base::memory::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len());
+        }
+        word.is_still(version) && !header.has_ended()
+    }
+}
+
+impl Drop for RemoteFrames {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and no reference outlives `self`.
+        unsafe {
+            let _ = munmap(self.memory.as_ptr().cast(), self.memory_bytes);
+            let _ = munmap(self.versions.as_ptr().cast(), words_bytes(self.frames));
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::VersionWord;
+    use adit_base::sync::atomic::{AtomicU64, Ordering};
+    use adit_base::sync::model::Wrong::{Relaxed, Skipped};
+    use adit_base::sync::model::{Bug, check, spawn};
+    use std::sync::Arc;
+
+    /// A frame of two words, which change together.
+    #[derive(Default)]
+    struct Frame {
+        version: VersionWord,
+        content: [AtomicU64; 2],
+        valid: AtomicU64,
+    }
+
+    const MODEL: &str = "cache::published::models::a_mapped_read_sees_one_version_of_a_page";
+
+    #[test]
+    fn a_mapped_read_sees_one_version_of_a_page() {
+        check(3, || {
+            let frame = Arc::new(Frame::default());
+            frame.valid.store(1, Ordering::Relaxed);
+            let writer = frame.clone();
+            let thread = spawn(move || {
+                for value in 1..3 {
+                    writer.version.begin_change();
+                    for word in &writer.content {
+                        word.store(value, Ordering::Relaxed);
+                    }
+                    writer.version.end_change();
+                }
+                // Another page moves in.
+                writer.valid.store(0, Ordering::Relaxed);
+                writer.version.end_use();
+                for word in &writer.content {
+                    word.store(9, Ordering::Relaxed);
+                }
+            });
+            let version = frame.version.read();
+            if version & 1 == 0 && frame.valid.load(Ordering::Relaxed) == 1 {
+                let first = frame.content[0].load(Ordering::Relaxed);
+                let second = frame.content[1].load(Ordering::Relaxed);
+                if frame.version.is_still(version) {
+                    assert_eq!(first, second, "torn at version {version}");
+                    assert_eq!(first, version / 2, "content of another version");
+                }
+            }
+            thread.join().expect("the writer");
+        });
+    }
+
+    #[test]
+    fn planted_a_change_that_ends_before_its_bytes_is_found() {
+        let file = "store/src/cache/published.rs";
+        Bug::planted(Relaxed, file, "fn end_change", "self.0.store").found_by(MODEL);
+    }
+
+    #[test]
+    fn planted_a_change_that_begins_unseen_is_found() {
+        let file = "store/src/cache/published.rs";
+        Bug::planted(Skipped, file, "fn begin_change", "self.0.store").found_by(MODEL);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_says_what_it_was_made_of() {
+        let hint = Hint::new(77, 4096, 1 << 40 | 6).expect("fits");
+        assert_eq!((hint.frame(), hint.len()), (77, 4096));
+        assert_eq!(hint.0 & VERSION_MASK, 6);
+        assert!(Hint::default().is_empty());
+        for (frame, len, version) in [(1 << 24, 1, 0), (0, 0, 0), (0, 4097, 0), (0, 1, 3)] {
+            assert_eq!(
+                Hint::new(frame, len, version),
+                None,
+                "{frame} {len} {version}"
+            );
+        }
+    }
+}

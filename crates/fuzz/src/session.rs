@@ -117,8 +117,9 @@ impl Session {
         };
         send_message(&socket, &request).expect("asked");
         let (answer, memory) = receive_message_with(&socket, &mut buffer).expect("answered");
+        let memory: Vec<OwnedFd> = memory;
         assert!(matches!(answer, Answer::Begun(_)), "{answer:?}");
-        let memory = memory.expect("it comes with its memory");
+        let memory = memory.first().expect("it comes with its memory");
         Session {
             memory: SessionMemory::map(memory.as_fd()).expect("mapped"),
             socket,
@@ -260,7 +261,16 @@ impl Hostile {
                 let slot = self.slot(input);
                 let file = self.file(input);
                 let (len, offset) = (input.word(), input.wide());
-                self.submit(slot, Message::Read { file, len, offset }.to_words());
+                self.submit(
+                    slot,
+                    Message::Read {
+                        file,
+                        len,
+                        offset,
+                        hint: false,
+                    }
+                    .to_words(),
+                );
             }
             5 => {
                 let slot = self.slot(input);

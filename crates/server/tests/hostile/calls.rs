@@ -52,7 +52,15 @@ pub(crate) fn lengths(rig: &Rig) {
     let file = peer.create("/lengths");
     for len in [DATA_BYTES_MAX as u32 + 1, AREA_BYTES as u32, u32::MAX] {
         let offset = 0;
-        let reply = peer.ask(1, Message::Read { file, len, offset });
+        let reply = peer.ask(
+            1,
+            Message::Read {
+                file,
+                len,
+                offset,
+                hint: false,
+            },
+        );
         assert_eq!(reply.expect("it goes on").errno, libc::EINVAL as u32);
         let flags = WriteFlags::SYNC_ALL;
         let write = Message::Write {
@@ -67,7 +75,15 @@ pub(crate) fn lengths(rig: &Rig) {
     // Offsets at the ends of what there is.
     for offset in [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1, 1 << 44] {
         for len in [0, 1, 4096, DATA_BYTES_MAX as u32] {
-            let read = peer.ask(1, Message::Read { file, len, offset });
+            let read = peer.ask(
+                1,
+                Message::Read {
+                    file,
+                    len,
+                    offset,
+                    hint: false,
+                },
+            );
             let read = read.expect("it goes on");
             assert!(read.errno != 0 || read.value == 0);
             let flags = WriteFlags::empty();
@@ -127,6 +143,7 @@ fn is_no_file(peer: &mut Peer, number: u64) {
             file: number,
             len,
             offset,
+            hint: false,
         },
         Message::Write {
             file: number,
@@ -218,6 +235,7 @@ pub(crate) fn numbers_of_other_sessions(rig: &Rig) {
             file: theirs,
             len: 6,
             offset: 0,
+            hint: false,
         };
         assert_eq!(one.ask(0, read).expect("it goes on").value, 0);
     }

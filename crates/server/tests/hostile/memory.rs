@@ -89,7 +89,12 @@ pub(crate) fn scribbled(rig: &Rig) {
                             offset,
                             flags: WriteFlags::SYNC_DATA,
                         },
-                        1 => Message::Read { file, len, offset },
+                        1 => Message::Read {
+                            file,
+                            len,
+                            offset,
+                            hint: false,
+                        },
                         2 => Message::VolumeCall {
                             number: 1 + random.below(20) as u16,
                             len: random.below(100) as u32,
@@ -124,7 +129,15 @@ pub(crate) fn never_read(rig: &Rig) {
     for _ in 0..3 {
         for slot in 0..SLOTS {
             let (len, offset) = (1 << 16, 0);
-            peer.submit(slot, Message::Read { file, len, offset });
+            peer.submit(
+                slot,
+                Message::Read {
+                    file,
+                    len,
+                    offset,
+                    hint: false,
+                },
+            );
         }
         rig.works();
         until("all are answered", || {
@@ -263,6 +276,7 @@ pub(crate) fn fresh(rig: &Rig) {
         file,
         len: 1 << 20,
         offset: (1 << 20) - 100,
+        hint: false,
     };
     assert_eq!(third.ask(0, read).expect("read").value, 100);
     let area = third.area(0, AREA_BYTES);

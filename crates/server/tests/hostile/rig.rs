@@ -264,6 +264,7 @@ impl Rig {
             file,
             len: 100,
             offset: 0,
+            hint: false,
         };
         assert_eq!(peer.ask(0, read).expect("a reply").value, 8);
         assert_eq!(peer.area(0, 8), b"it works");
@@ -368,6 +369,8 @@ pub(crate) struct Peer {
     pub(crate) memory: SessionMemory,
     /// Its memory's descriptor.
     pub(crate) descriptor: OwnedFd,
+    /// Descriptors of the server's cache, if it gets them.
+    pub(crate) cache: Vec<OwnedFd>,
 }
 
 impl Peer {
@@ -390,15 +393,17 @@ impl Peer {
                 read_only: false,
             },
         )?;
-        let (answer, memory) = receive_message_with(&socket, &mut buffer)?;
+        let (answer, descriptors) = receive_message_with(&socket, &mut buffer)?;
         if let Answer::Refused(error) = answer {
             return Err(error);
         }
-        let descriptor = memory.expect("it comes with its memory");
+        let mut descriptors = descriptors.into_iter();
+        let descriptor = descriptors.next().expect("it comes with its memory");
         Ok(Peer {
             memory: SessionMemory::map(descriptor.as_fd())?,
             socket,
             descriptor,
+            cache: descriptors.collect(),
         })
     }
 

@@ -15,7 +15,15 @@ fn rate(peer: &Peer, file: u64, time: Duration) -> u64 {
     let mut done = 0;
     while begin.elapsed() < time {
         let (len, offset) = (4096, done % 16 * 4096);
-        let reply = peer.ask(0, Message::Read { file, len, offset });
+        let reply = peer.ask(
+            0,
+            Message::Read {
+                file,
+                len,
+                offset,
+                hint: false,
+            },
+        );
         assert_eq!(reply.expect("it goes on").value, 4096);
         done += 1;
     }
@@ -99,7 +107,16 @@ pub(crate) fn greedy_with_reads(rig: &Rig) {
         )
         .expect("ok");
         let (len, offset) = (65536, 0);
-        keep_ringing(peer, Message::Read { file, len, offset }, stop);
+        keep_ringing(
+            peer,
+            Message::Read {
+                file,
+                len,
+                offset,
+                hint: false,
+            },
+            stop,
+        );
     });
 }
 

@@ -282,6 +282,18 @@ fn each_name_fails(peer: &mut Peer, what: Place<'_>, errnos: &[i32]) {
 
 /// Somebody without any right.
 fn stranger(peer: &mut Peer, id: BlobId) {
+    assert!(peer.cache.is_empty(), "it can't read the cache");
+    let file = peer
+        .open("/readable", OpenFlags::empty())
+        .expect("readable");
+    let read = Message::Read {
+        file,
+        len: 6,
+        offset: 0,
+        hint: true,
+    };
+    assert_eq!(peer.ask(0, read).expect("read").hint, 0);
+    peer.fill(0, &[0; 6]);
     // Nothing of what others had in their memory.
     for slot in 0..SLOTS {
         let area = peer.area(slot, adit_wire::memory::AREA_BYTES);
@@ -406,7 +418,15 @@ fn numbers_of_inodes(peer: &mut Peer, id: BlobId) {
     };
     let (file, len, offset) = (secret, 6, 0);
     let flags = WriteFlags::APPEND;
-    badly(peer, Message::Read { file, len, offset });
+    badly(
+        peer,
+        Message::Read {
+            file,
+            len,
+            offset,
+            hint: false,
+        },
+    );
     badly(
         peer,
         Message::Write {
@@ -570,6 +590,7 @@ fn ways_of_opening(peer: &mut Peer) {
         file: write_only,
         len,
         offset: 0,
+        hint: false,
     };
     assert_eq!(ask(peer, read), libc::EBADF);
     let copy = CopyRange {
@@ -676,7 +697,12 @@ fn nodes_and_owners(peer: &mut Peer) {
 fn member(peer: &mut Peer) {
     let file = peer.open("/group", OpenFlags::empty()).expect("readable");
     let (len, offset) = (6, 0);
-    let read = Message::Read { file, len, offset };
+    let read = Message::Read {
+        file,
+        len,
+        offset,
+        hint: false,
+    };
     assert_eq!(peer.ask(0, read).expect("read").value, 6);
     assert_eq!(peer.area(0, 6), b"secret");
     let refused = peer.open("/group", OpenFlags::READ_WRITE);
@@ -699,7 +725,12 @@ fn all_is_allowed(peer: &mut Peer, id: BlobId) {
     for path in ["/secret", "/closed/file", "/group"] {
         let file = peer.open(path, OpenFlags::READ_WRITE).expect(path);
         let (len, offset) = (6, 0);
-        let read = Message::Read { file, len, offset };
+        let read = Message::Read {
+            file,
+            len,
+            offset,
+            hint: false,
+        };
         assert_eq!(peer.ask(0, read).expect("read").value, 6);
         peer.call(0, file, Close {}).expect("closed");
     }
@@ -795,7 +826,12 @@ fn other_users_can_do_what_modes_allow_and_no_more() {
     // What root's session had is unchanged.
     let file = root.open("/secret", OpenFlags::empty()).expect("opened");
     let (len, offset) = (9, 0);
-    let read = Message::Read { file, len, offset };
+    let read = Message::Read {
+        file,
+        len,
+        offset,
+        hint: false,
+    };
     assert_eq!(root.ask(0, read).expect("read").value, 6);
     assert_eq!(root.area(0, 6), b"secret");
     drop(root);

@@ -282,6 +282,11 @@ fn each_name_fails(peer: &mut Peer, what: Place<'_>, errnos: &[i32]) {
 
 /// Somebody without any right.
 fn stranger(peer: &mut Peer, id: BlobId) {
+    // Nothing of what others had in their memory.
+    for slot in 0..SLOTS {
+        let area = peer.area(slot, adit_wire::memory::AREA_BYTES);
+        assert!(area.iter().all(|byte| *byte == 0));
+    }
     assert!(peer.cache.is_empty(), "it can't read the cache");
     let file = peer
         .open("/readable", OpenFlags::empty())
@@ -293,12 +298,6 @@ fn stranger(peer: &mut Peer, id: BlobId) {
         hint: true,
     };
     assert_eq!(peer.ask(0, read).expect("read").hint, 0);
-    peer.fill(0, &[0; 6]);
-    // Nothing of what others had in their memory.
-    for slot in 0..SLOTS {
-        let area = peer.area(slot, adit_wire::memory::AREA_BYTES);
-        assert!(area.iter().all(|byte| *byte == 0));
-    }
     let refused = [EACCES, EPERM, libc::ENODATA];
     each_call_fails(peer, place("/secret"), &refused);
     each_call_fails(peer, place("/closed/file"), &refused);

@@ -20,6 +20,7 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, recv};
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,8 @@ const TURN_MESSAGES: u32 = 16;
 const TURN_NS: u64 = 5_000;
 /// A volume is driven for so long before sessions have their turn again, even if there is work.
 const DRIVE_NS: u64 = 20_000;
+/// Looks of a driver at whether it is to go on, before it looks at the clock, too.
+const LOOKS_WITHOUT_CLOCK: u32 = 3;
 /// How often a poller that never sleeps looks whether sessions have ended.
 const SOCKETS_NS: u64 = 1_000_000;
 /// A poller that has nothing to do spins for so long, then lets other threads have its core
@@ -82,10 +85,12 @@ impl Poller {
         });
         let polling = shared.clone();
         let run = move || {
+            let abort = AbortOnPanic;
             if let Some(cpu) = cpu {
                 pin(cpu);
             }
             Turns::new(&polling).run();
+            std::mem::forget(abort);
         };
         let thread = spawn_without_signals(&format!("adit-poller-{number}"), run)?;
         Ok(Poller {
@@ -128,6 +133,16 @@ impl Shared {
         self.called.store(true, Ordering::SeqCst);
         // It can only fail for a counter that is full: then the bell rings already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// A poller that panics would leave its sessions waiting for ever. If the process ends, they are
+/// told, and the next one finds all that was acknowledged.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        std::process::abort();
     }
 }
 
@@ -295,8 +310,12 @@ impl Turns<'_> {
             }
             changed |= !begun.is_empty();
             let drive_ns = monotonic_ns();
+            let looks = Cell::new(0);
             let polled = volume.engine.poll(begun.drain(..), &|| {
-                volume.under_way() == 0 || monotonic_ns().saturating_sub(drive_ns) >= DRIVE_NS
+                looks.set(looks.get() + 1);
+                // A few short operations need no clock.
+                let over = || monotonic_ns().saturating_sub(drive_ns) >= DRIVE_NS;
+                volume.under_way() == 0 || looks.get() > LOOKS_WITHOUT_CLOCK && over()
             });
             if let Err(error) = polled {
                 // Only inside a call of Adit's, where no poller is.

@@ -2,6 +2,7 @@
 //! another session is served, nothing is left of the attacker, and the volume is sound.
 //!
 //! `ADIT_ATTACK_MINUTES` makes the random ones long, `ADIT_SEED` makes them others.
+//! `ADIT_ATTACK_SHARES` measures for longer what a greedy session leaves to others, and judges it.
 
 mod calls;
 mod connections;

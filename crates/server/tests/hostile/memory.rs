@@ -50,7 +50,7 @@ fn scribble(peer: &Peer, from: usize, stop: &AtomicBool, seed: u64) {
             let at = match random.below(3) {
                 // Where arguments and data begin.
                 0 => 65536 + random.below(4) as usize * AREA_BYTES + random.below(128) as usize,
-                1 => from + random.below(65536 - from as u64) as usize,
+                1 if from < 65536 => from + random.below(65536 - from as u64) as usize,
                 _ => 65536 + random.below((MEMORY_BYTES - 65536) as u64 / 8) as usize,
             };
             // SAFETY: within the mapping.
@@ -72,17 +72,23 @@ pub(crate) fn scribbled(rig: &Rig) {
         let file = peer.open("/scribbled", flags | direct).expect("opened");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Only areas: it goes on for long. Or everything.
-            let from = [65_000, 0][round / 2 % 2];
+            // Only areas, with messages that are right: it goes on for long. Or everything.
+            let only_areas = round / 2 % 2 == 0;
+            let from = if only_areas { 65_536 } else { 0 };
             let seed = random.next_u64();
             let (peer, stop) = (&peer, &stop);
             scope.spawn(move || scribble(peer, from, stop, seed));
             let begin = Instant::now();
+            let mut rounds = 0;
             while begin.elapsed() < Duration::from_millis(100) && !peer.has_ended() {
                 for slot in 0..4 {
+                    let is_free = peer.memory.slot(slot).reply().is_some();
+                    if only_areas && rounds > 0 && !is_free {
+                        continue;
+                    }
                     let len = [4096, 100, 1 << 20, 65536][random.below(4) as usize];
                     let offset = random.below(8) * 4096;
-                    let message = match random.below(4) {
+                    let message = match random.below(if only_areas { 2 } else { 4 }) {
                         0 => Message::Write {
                             file,
                             len,
@@ -107,8 +113,10 @@ pub(crate) fn scribbled(rig: &Rig) {
                     };
                     peer.submit(slot, message);
                 }
+                rounds += 1;
                 std::thread::sleep(Duration::from_micros(random.below(300)));
             }
+            assert!(!only_areas || !peer.has_ended(), "its messages were right");
             stop.store(true, Ordering::Relaxed);
         });
     }

@@ -106,8 +106,12 @@ pub(crate) fn volume(path: Option<&Path>) -> Arc<Engine<Fs>> {
         survive: Survive::Off,
         ..StoreOptions::default()
     };
+    let mkfs = adit_store::MkfsOptions {
+        data_checksums: path.is_some(),
+        ..adit_store::MkfsOptions::default()
+    };
     let engine = Engine::start(device, options, |reactor| async move {
-        adit_store::mkfs(&reactor, &adit_store::MkfsOptions::default()).await?;
+        adit_store::mkfs(&reactor, &mkfs).await?;
         Fs::format(Store::open(reactor, &store).await?).await
     });
     engine.expect("formatted")
@@ -118,6 +122,9 @@ fn serve(engine: &Arc<Engine<Fs>>, socket: &Path) -> Server {
     options.sessions_max = SESSIONS_MAX;
     if std::env::var_os("ADIT_TEST_FOR_ALL").is_some() {
         options.mode = 0o666;
+    }
+    if std::env::var_os("ADIT_TEST_DIRECTORY").is_some() {
+        options.pollers = 2;
     }
     let volumes = vec![("v".to_owned(), engine.clone())];
     Server::start(volumes, socket, &options).expect("served")

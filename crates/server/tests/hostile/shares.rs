@@ -71,7 +71,9 @@ fn share(rig: &Rig, what: &str, least: u64, greedy: impl Fn(&mut Peer, u64, &Ato
     let thousandths = beside * 1000 / alone.max(1);
     println!("beside {what}: {beside} reads, alone {alone}: {thousandths} ‰");
     assert!(beside > 0, "{what} starves others");
-    if std::env::var_os("ADIT_ATTACK_SHARES").is_some() {
+    // With fewer cores than busy threads the kernel decides, too.
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    if std::env::var_os("ADIT_ATTACK_SHARES").is_some() && cores >= 4 {
         assert!(thousandths >= least, "beside {what}: {thousandths} ‰");
     }
 }

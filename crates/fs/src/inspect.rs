@@ -41,7 +41,7 @@ pub struct OpenDescriptor {
 impl Fs {
     /// At most `entries_max` entries of a directory behind `cookie` (0: from the start), without
     /// `.` and `..`. None: the end. An entry that exists during the whole iteration appears exactly
-    /// once.
+    /// once. EACCES unless the caller may read the directory and, for attributes, search it.
     pub async fn list(
         &self,
         at: At<'_>,
@@ -49,6 +49,8 @@ impl Fs {
         entries_max: usize,
         attributes: bool,
     ) -> Result<Vec<ListedEntry>> {
+        let mut wanted = Access::READ;
+        wanted.set(Access::EXECUTE, attributes);
         let mut entries: Vec<ListedEntry> = Vec::new();
         let mut from = cookie.saturating_add(1).max(names::KEY_MIN);
         loop {
@@ -59,6 +61,7 @@ impl Fs {
                     entries.truncate(before);
                     let (id, _) = resolve::existing(view, &self.base, at, Follow::Yes)?;
                     let slot = resolve::directory(view, id)?;
+                    at.caller.check_access(slot, wanted)?;
                     let mut ids = Vec::new();
                     let next = names::read_leaf(view, slot, id.slot, from, |key, name, target| {
                         if entries.len() == entries_max {

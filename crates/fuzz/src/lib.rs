@@ -11,6 +11,7 @@
 //! | [`image`] | a whole volume: mutations of a valid one, every checksum right, is opened, read, checked, changed |
 //! | [`inspect`] | messages of the live inspection |
 //! | [`operations`] | nothing decodes them: they are operations, done on a file system and on a model |
+//! | [`session`] | a server: a hostile session with it, its words, areas and messages |
 //! | [`salvage`] | what a dead process left in shared memory, and the recovery that uses it |
 //! | [`trees`] | extent trees and directories in pages that say anything |
 
@@ -21,6 +22,7 @@ mod inspect;
 mod mutate;
 mod operations;
 mod salvage;
+mod session;
 mod trees;
 mod volume;
 
@@ -36,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     ("inspect", inspect),
     ("operations", operations),
     ("salvage", salvage),
+    ("session", session),
     ("trees", trees),
 ];
 
@@ -62,6 +65,11 @@ pub fn operations(data: &[u8]) {
 /// What a dead process left behind.
 pub fn salvage(data: &[u8]) {
     salvage::target(data);
+}
+
+/// A hostile session with a server.
+pub fn session(data: &[u8]) {
+    session::target(data);
 }
 
 /// Trees in hostile pages.

@@ -160,6 +160,11 @@ fn a_mapping_with_any_content_is_used_or_refused() {
 }
 
 #[test]
+fn a_hostile_session_harms_nobody() {
+    survives("session", 600);
+}
+
+#[test]
 fn trees_of_any_content_are_refused_or_walked() {
     survives("trees", 20_000);
 }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`Server`] | volumes, a socket, pollers: how they begin and end |
 //! | `listener` | connections and handshakes |
+//! | `notices` | which messages about peers go to the log |
 //! | `session`, `files` | a connected process: its rights, its memory, its open files |
 //! | `poller` | the thread that takes messages and drives the volumes |
 //! | `serve` | from a message to its operation |
@@ -19,6 +20,7 @@
 
 mod files;
 mod listener;
+mod notices;
 pub mod perform;
 mod poller;
 mod serve;

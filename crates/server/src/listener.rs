@@ -1,17 +1,21 @@
 //! The thread that accepts connections: handshakes, and sessions for the pollers.
 //!
 //! Invariants: it waits for no peer: what can't be sent at once ends the connection, and of those
-//! that have not asked yet the oldest makes room. It sleeps without a deadline while nobody comes.
+//! that have not asked yet the oldest of the user with the most makes room. It sleeps without a
+//! deadline while nobody comes. A peer that is refused hears why, also when no descriptor is left.
 
+use crate::notices;
 use crate::poller::Poller;
-use crate::session::Session;
+use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_wire::handshake::{Answer, BYTES_MAX, Begun, Greeting, Hello, Request, VERSION};
 use adit_wire::memory::SessionMemory;
-use adit_wire::socket::{Peer, receive_message, send_message, send_message_with, unconnected};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, chmod};
+use adit_wire::socket::{
+    Peer, receive_message, refuse_descriptors, send_message, send_message_with, unconnected,
+};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, chmod, flock};
 use rustix::net::{
     Shutdown, SocketAddrUnix, SocketFlags, accept_with, bind, connect, listen, shutdown,
 };
@@ -19,12 +23,16 @@ use std::fs::Metadata;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Connections that have not asked for a session yet.
 const GREETED_MAX: usize = 64;
+/// Servers that begin at one path do so one after the other, and wait for each other no longer.
+const BIND_WAIT: Duration = Duration::from_secs(2);
 /// Until the next attempt when no descriptor or memory is left.
 const SHORTAGE_NS: i64 = 100_000_000;
 
@@ -34,6 +42,7 @@ pub(crate) struct Listener {
     fd: OwnedFd,
     path: PathBuf,
     made: (u64, u64),
+    stopped: AtomicBool,
 }
 
 /// What new sessions need.
@@ -56,6 +65,11 @@ impl Listener {
     fn bind_unnamed(path: &Path, mode: u32) -> Result<Listener> {
         let address = SocketAddrUnix::new(path).map_err(from_rustix)?;
         let fd = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
+        if let Err(error) = refuse_descriptors(fd.as_fd()) {
+            tracing::debug!(%error, "sessions can send descriptors, which are closed");
+        }
+        // A socket that is bound and doesn't listen yet looks like a dead one.
+        let _alone = lock_directory(path);
         match bind(&fd, &address) {
             Err(rustix::io::Errno::ADDRINUSE) => {
                 remove_dead(path, &address)?;
@@ -66,21 +80,52 @@ impl Listener {
         // Nobody can connect before `listen`.
         chmod(path, Mode::from_raw_mode(mode)).map_err(from_rustix)?;
         let made = identity(&std::fs::symlink_metadata(path)?);
-        listen(&fd, BACKLOG).map_err(from_rustix)?;
-        Ok(Listener {
+        let listener = Listener {
             fd,
             path: path.to_owned(),
             made,
-        })
+            stopped: AtomicBool::new(false),
+        };
+        listen(&listener.fd, BACKLOG).map_err(from_rustix)?;
+        Ok(listener)
     }
 
     /// Nobody finds it any more, and the thread that serves it ends.
     pub(crate) fn stop(&self) {
+        // Once: the number of a removed file may be that of another server's socket.
+        if self.stopped.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let _ = shutdown(&self.fd, Shutdown::Both);
         let now = std::fs::symlink_metadata(&self.path);
         // Another server's, if that has replaced it.
         if now.is_ok_and(|now| identity(&now) == self.made) {
             let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Keeps other servers from the directory of a socket. None: it can't be locked, or not in time.
+fn lock_directory(path: &Path) -> Option<OwnedFd> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    let begin = Instant::now();
+    loop {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(directory),
+            // Anybody who may read the directory could hold it for ever.
+            Err(_) if begin.elapsed() >= BIND_WAIT => return None,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
 }
@@ -113,6 +158,7 @@ impl Hall {
     pub(crate) fn serve(&self) {
         let listener = &self.listener.fd;
         let mut greeted: Vec<Greeted> = Vec::new();
+        let mut spare = spare_descriptor();
         loop {
             let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
             waiting.extend(
@@ -141,10 +187,10 @@ impl Hall {
             }
             greeted = silent;
             if connecting {
-                match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                match accept(listener) {
                     Ok(socket) => {
                         if greeted.len() == GREETED_MAX {
-                            greeted.remove(0);
+                            make_room(&mut greeted);
                         }
                         greeted.extend(greet(socket));
                     }
@@ -154,8 +200,17 @@ impl Hall {
                         | rustix::io::Errno::INTR
                         | rustix::io::Errno::CONNABORTED,
                     ) => {}
-                    Err(_) if pause(listener) => return,
-                    Err(_) => {}
+                    Err(error) => {
+                        let had_one = spare.take().is_some();
+                        if had_one && let Ok(socket) = accept(listener) {
+                            refuse_for_shortage(socket, error);
+                        } else if pause(listener) {
+                            return;
+                        }
+                    }
+                }
+                if spare.is_none() {
+                    spare = spare_descriptor();
                 }
             }
         }
@@ -166,7 +221,13 @@ impl Hall {
         let mut buffer = [0; BYTES_MAX];
         let request: Request = match receive_message(&greeted.socket, &mut buffer) {
             Ok(request) => request,
-            Err(_) => return, // it went away, or speaks otherwise
+            Err(error) => {
+                // Not if it just went away.
+                if error.errno() == Errno::PROTO {
+                    say_refused(&greeted.peer, &error.context("understand its request"));
+                }
+                return;
+            }
         };
         let hello = request.hello;
         if !hello.is_adit() || hello.version != VERSION {
@@ -174,18 +235,13 @@ impl Hall {
                 "begin a session in version {}: the server speaks {VERSION}",
                 hello.version
             );
-            let refused = Answer::Refused(Error::with(Errno::PROTO, what));
-            let _ = send_message(&greeted.socket, &refused);
-            return;
+            return refuse(&greeted, Error::with(Errno::PROTO, what));
         }
         let begun =
             find(&self.volumes, &request.volume).and_then(|volume| self.begin(&greeted, volume));
         let (session, memory) = match begun {
             Ok(begun) => begun,
-            Err(error) => {
-                let _ = send_message(&greeted.socket, &Answer::Refused(error));
-                return;
-            }
+            Err(error) => return refuse(&greeted, error),
         };
         // Who gets it could open the image as well.
         let published = session.volume.published.as_ref();
@@ -216,18 +272,98 @@ impl Hall {
         volume: Arc<ServedVolume>,
     ) -> Result<(Arc<Session>, OwnedFd)> {
         let pollers = self.pollers.lock().expect("no panic while it is held");
-        let sessions: usize = pollers.iter().map(|poller| poller.sessions().len()).sum();
+        let sessions: Vec<Arc<Session>> = pollers.iter().flat_map(Poller::sessions).collect();
         drop(pollers);
-        if sessions >= self.sessions_max {
-            let what = format!("begin another session: the server has {sessions}");
-            return Err(Error::with(Errno::AGAIN, what));
-        }
+        self.check_room(&greeted.peer, &sessions)?;
         let (memory, descriptor) = SessionMemory::create()
             .map_err(|error| error.context("make the memory of a session"))?;
-        let socket = greeted.socket.try_clone()?;
+        let socket = greeted.socket.try_clone();
+        let socket = socket.map_err(|error| Error::from(error).context("keep a connection"))?;
         let session = Session::new(socket, greeted.peer.clone(), memory, volume)?;
         Ok((Arc::new(session), descriptor))
     }
+
+    /// EAGAIN if there are as many sessions as may be. A user who is neither root nor the server's
+    /// own has half of them at most; all of these together leave some to root.
+    fn check_room(&self, peer: &Peer, sessions: &[Arc<Session>]) -> Result<()> {
+        let max = self.sessions_max;
+        let refused = |what| Err(Error::with(Errno::AGAIN, what));
+        if sessions.len() >= max {
+            let what = format!("begin another session: the server has {max}, and takes no more");
+            return refused(what);
+        }
+        if is_privileged(peer) {
+            return Ok(());
+        }
+        let of_user = sessions
+            .iter()
+            .filter(|session| session.peer.uid == peer.uid);
+        let of_user = of_user.count();
+        if of_user >= max.div_ceil(2) {
+            let what = format!(
+                "begin another session: user {} has {of_user}, half of those that the server takes",
+                peer.uid
+            );
+            return refused(what);
+        }
+        let unprivileged = sessions.iter().filter(|session| !session.privileged);
+        let for_root = (max / 16).max(1);
+        if max > 1 && unprivileged.count() + for_root >= max {
+            let what = format!(
+                "begin another session: the last {for_root} of {max} are for root and the server's own user"
+            );
+            return refused(what);
+        }
+        Ok(())
+    }
+}
+
+/// Makes room for another connection: of the user with the most that have not asked yet, the oldest
+/// goes. So nobody can push out those of others.
+fn make_room(greeted: &mut Vec<Greeted>) {
+    let number_of = |uid| greeted.iter().filter(|of| of.peer.uid == uid).count();
+    let busiest = greeted
+        .iter()
+        .map(|of| of.peer.uid)
+        .max_by_key(|uid| number_of(*uid));
+    let oldest = greeted.iter().position(|of| Some(of.peer.uid) == busiest);
+    if let Some(oldest) = oldest {
+        let gone = greeted.remove(oldest);
+        let what = "keep a connection that asks for nothing: its user has many of them";
+        say_refused(&gone.peer, &Error::with(Errno::AGAIN, what));
+    }
+}
+
+/// Says why there is no session.
+fn refuse(greeted: &Greeted, error: Error) {
+    say_refused(&greeted.peer, &error);
+    let _ = send_message(&greeted.socket, &Answer::Refused(error));
+}
+
+fn say_refused(peer: &Peer, error: &Error) {
+    if let Some(omitted) = notices::REFUSALS.next() {
+        let (pid, uid) = (peer.pid, peer.uid);
+        tracing::warn!(?pid, uid, omitted, %error, "a connection is refused");
+    }
+}
+
+/// Says so to a peer for which nothing but this last descriptor is left.
+fn refuse_for_shortage(socket: OwnedFd, errno: rustix::io::Errno) {
+    let error =
+        Error::new(from_rustix(errno)).context("take a connection: the server has too many open");
+    if let Ok(peer) = Peer::of(socket.as_fd()) {
+        say_refused(&peer, &error);
+    }
+    let _ = send_message(&socket, &Greeting::Refused(error));
+}
+
+fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// A descriptor that is given up when there are no others, to tell a peer so.
+fn spare_descriptor() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
 }
 
 /// Speaks first. None: the peer went away, or the kernel doesn't say who it is.

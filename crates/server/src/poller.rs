@@ -6,9 +6,12 @@
 //! While it polls, a message costs no system call. Before it sleeps it leaves to the keepers what
 //! is under way, says so in each session's doorbell, and looks once more.
 //!
-//! Invariants: a session is polled by one poller at a time. At most [`TURN_MESSAGES`] messages of a
-//! session are begun in a turn, so that a busy session takes no more than its share.
+//! Invariants: a session is polled by one poller at a time. A turn of a session begins at most
+//! [`TURN_MESSAGES`] messages, and none after [`TURN_NS`]; volumes are driven for [`DRIVE_NS`]
+//! between two rounds of turns. So a busy session, or one with long operations, takes no more than
+//! its share.
 
+use crate::notices;
 use crate::serve::{self, Begun};
 use crate::session::Session;
 use crate::volume::ServedVolume;
@@ -17,6 +20,7 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, recv};
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +30,12 @@ use std::time::Duration;
 
 /// Messages of a session that are begun in a turn.
 const TURN_MESSAGES: u32 = 16;
+/// No message is begun in a turn that has taken so long: a read copies up to 1 MiB.
+const TURN_NS: u64 = 5_000;
+/// A volume is driven for so long before sessions have their turn again, even if there is work.
+const DRIVE_NS: u64 = 20_000;
+/// Looks of a driver at whether it is to go on, before it looks at the clock, too.
+const LOOKS_WITHOUT_CLOCK: u32 = 3;
 /// How often a poller that never sleeps looks whether sessions have ended.
 const SOCKETS_NS: u64 = 1_000_000;
 /// A poller that has nothing to do spins for so long, then lets other threads have its core
@@ -159,6 +169,37 @@ struct Polled {
     next: u32,
 }
 
+impl Polled {
+    /// Takes new messages. Says whether there are any that have not begun.
+    fn has_messages(&mut self) -> bool {
+        self.waiting |= self.session.memory.doorbell().take();
+        self.waiting != 0
+    }
+
+    /// Begins messages one after the other, as long as `goes_on` says so for their number. False:
+    /// the session broke the protocol, and is ended.
+    fn begin_messages(&mut self, begun: &mut Begun, goes_on: impl Fn(u32) -> bool) -> bool {
+        let mut number = 0;
+        while self.waiting != 0 && goes_on(number) {
+            number += 1;
+            let ahead = self.waiting.rotate_right(self.next).trailing_zeros();
+            let slot = (self.next + ahead) % u64::BITS;
+            self.waiting &= !(1 << slot);
+            self.next = (slot + 1) % u64::BITS;
+            if let Err(error) = serve::begin(&self.session, slot as usize, begun) {
+                if let Some(omitted) = notices::ENDS.next() {
+                    let (pid, uid) = (self.session.peer.pid, self.session.peer.uid);
+                    let volume = &self.session.volume.name;
+                    tracing::warn!(%volume, ?pid, uid, omitted, %error, "a session broke the protocol, and is ended");
+                }
+                serve::close_all(&self.session, begun);
+                return false;
+            }
+        }
+        true
+    }
+}
+
 /// What the thread itself has.
 struct Turns<'s> {
     shared: &'s Shared,
@@ -242,34 +283,21 @@ impl Turns<'_> {
         *lock(&self.shared.sessions) = sessions.collect();
     }
 
-    /// Begins the operations of new messages. Says whether there were any.
+    /// Begins the operations of new messages, each session's share. Says whether there were any.
     fn take_messages(&mut self) -> bool {
         let mut any = false;
         let mut broken = false;
         let (shared, begun) = (self.shared, &mut self.begun);
         for polled in &mut self.polled {
-            polled.waiting |= polled.session.memory.doorbell().take();
-            if polled.waiting == 0 {
-                continue;
-            }
-            any = true;
-            let volume = place(shared, &polled.session);
-            for _ in 0..TURN_MESSAGES {
-                if polled.waiting == 0 {
-                    break;
-                }
-                let ahead = polled.waiting.rotate_right(polled.next).trailing_zeros();
-                let slot = (polled.next + ahead) % u64::BITS;
-                polled.waiting &= !(1 << slot);
-                polled.next = (slot + 1) % u64::BITS;
-                if let Err(error) = serve::begin(&polled.session, slot as usize, &mut begun[volume])
-                {
-                    let pid = polled.session.peer.pid;
-                    tracing::warn!(?pid, uid = polled.session.peer.uid, %error, "a session broke the protocol, and is ended");
-                    serve::close_all(&polled.session, &mut begun[volume]);
-                    broken = true;
-                    break;
-                }
+            if polled.has_messages() {
+                any = true;
+                let turn_ns = monotonic_ns();
+                let goes_on = |number| {
+                    let in_time = || monotonic_ns().saturating_sub(turn_ns) < TURN_NS;
+                    number == 0 || number < TURN_MESSAGES && in_time()
+                };
+                let volume = place(shared, &polled.session);
+                broken |= !polled.begin_messages(&mut begun[volume], goes_on);
             }
         }
         if broken {
@@ -287,9 +315,14 @@ impl Turns<'_> {
                 continue;
             }
             changed |= !begun.is_empty();
-            let polled = volume
-                .engine
-                .poll(begun.drain(..), &|| volume.under_way() == 0);
+            let drive_ns = monotonic_ns();
+            let looks = Cell::new(0);
+            let polled = volume.engine.poll(begun.drain(..), &|| {
+                looks.set(looks.get() + 1);
+                // A few short operations need no clock.
+                let over = || monotonic_ns().saturating_sub(drive_ns) >= DRIVE_NS;
+                volume.under_way() == 0 || looks.get() > LOOKS_WITHOUT_CLOCK && over()
+            });
             if let Err(error) = polled {
                 // Only inside a call of Adit's, where no poller is.
                 tracing::error!(volume = %volume.name, %error, "a poller can't drive");
@@ -354,23 +387,27 @@ impl Turns<'_> {
             .iter()
             .map(|socket| !socket.revents().is_empty())
             .collect();
-        let ended: Vec<Arc<Session>> = self
+        let mut any_ended = false;
+        let (shared, begun) = (self.shared, &mut self.begun);
+        for (polled, _) in self
             .polled
-            .iter()
+            .iter_mut()
             .zip(ready)
             .filter(|(polled, ready)| *ready && !drained(&polled.session))
-            .map(|(polled, _)| polled.session.clone())
-            .collect();
-        if ended.is_empty() {
-            return;
-        }
-        // What they had submitted is done before their files are closed.
-        self.take_messages();
-        for session in &ended {
+        {
+            any_ended = true;
+            let begun = &mut begun[place(shared, &polled.session)];
+            // All that it had submitted is done before its files are closed.
+            if polled.has_messages() {
+                polled.begin_messages(begun, |_| true);
+            }
+            let session = &polled.session;
             tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, "a session has ended");
-            self.end(session);
+            serve::close_all(session, begun);
         }
-        self.drop_ended();
+        if any_ended {
+            self.drop_ended();
+        }
     }
 }
 

@@ -58,7 +58,7 @@ impl Session {
         memory: SessionMemory,
         volume: Arc<ServedVolume>,
     ) -> Result<Session> {
-        let privileged = [0, own_uid()].contains(&peer.uid);
+        let privileged = is_privileged(&peer);
         let groups = Peer::groups(socket.as_fd())?;
         let mut who = Credentials::user(peer.uid, peer.gid, &groups);
         who.privileged = privileged;
@@ -95,7 +95,8 @@ impl Session {
     /// A slot's message is under way now. False: one is already.
     pub(crate) fn begin(&self, slot: usize) -> bool {
         let bit = 1 << slot;
-        self.busy.fetch_or(bit, Ordering::Relaxed) & bit == 0
+        // Acquire: a session that rings before its reply is there has its area used no more.
+        self.busy.fetch_or(bit, Ordering::Acquire) & bit == 0
     }
 
     /// Replies to a slot's message.
@@ -186,6 +187,11 @@ impl Session {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         Some(self.files().end())
     }
+}
+
+/// Root's and the server's own user's sessions are bound by no permission bits.
+pub(crate) fn is_privileged(peer: &Peer) -> bool {
+    [0, own_uid()].contains(&peer.uid)
 }
 
 fn checked(len: u32) -> Result<usize> {

@@ -107,7 +107,13 @@ impl Slot {
     /// The session puts a message there; the doorbell has to be rung.
     #[inline]
     pub fn submit(&self, message: Message) {
-        for (word, value) in self.words.iter().zip(message.to_words()) {
+        self.submit_words(message.to_words());
+    }
+
+    /// As [`submit`](Slot::submit), words that may be those of no message, as a hostile session's.
+    #[inline]
+    pub fn submit_words(&self, words: [u64; WORDS]) {
+        for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
         self.state.store(WAITED, Ordering::Relaxed);

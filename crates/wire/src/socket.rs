@@ -19,6 +19,29 @@ pub fn unconnected(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
+/// The socket, and those that are accepted from it, take no descriptors from their peers, on Linux
+/// 6.16 and newer; `ENOPROTOOPT` before. A peer could send one whose last close waits, and that is
+/// the receiver's then.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> Result<()> {
+    /// Of Linux's `asm-generic/socket.h`.
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let no: libc::c_int = 0;
+    // SAFETY: the pointer is to a value that lives here, of the length given.
+    let failed = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const no).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match failed {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
+}
+
 /// The process at the other end, as the kernel knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {

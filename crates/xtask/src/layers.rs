@@ -81,6 +81,8 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
             "adit-store",
             "adit-fs",
             "adit-operations",
+            "adit-wire",
+            "adit-server",
             "adit",
         ],
     ),

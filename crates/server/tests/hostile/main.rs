@@ -1,0 +1,116 @@
+//! Sessions and connections that do everything that a client of ours doesn't. After each attack
+//! another session is served, nothing is left of the attacker, and the volume is sound.
+//!
+//! `ADIT_ATTACK_MINUTES` makes the random ones long, `ADIT_SEED` makes them others.
+//! `ADIT_ATTACK_SHARES` measures for longer what a greedy session leaves to others, and judges it.
+
+mod calls;
+mod connections;
+mod memory;
+mod rig;
+mod shares;
+
+use rig::{Rig, alone};
+
+#[test]
+#[ignore = "is the process that tests attack"]
+fn the_server_process() {
+    rig::server_process();
+}
+
+/// Runs attacks on a server in this process, then on one of its own.
+fn attack(attacks: &[fn(&Rig)]) {
+    let _alone = alone();
+    for rig in [Rig::here, Rig::there] {
+        let rig = rig();
+        for attack in attacks {
+            attack(&rig);
+            rig.is_unharmed();
+        }
+        rig.end();
+    }
+}
+
+#[test]
+fn words_lengths_and_numbers_that_mean_nothing() {
+    attack(&[
+        calls::words,
+        calls::lengths,
+        calls::calls_that_there_are_not,
+        calls::numbers_of_files,
+        calls::numbers_of_other_sessions,
+    ]);
+}
+
+#[test]
+fn arguments_that_are_none_or_other_ones() {
+    attack(&[calls::cut_off, calls::mutated]);
+}
+
+#[test]
+fn more_than_a_session_may_have() {
+    attack(&[calls::files, calls::owners]);
+}
+
+#[test]
+fn memory_that_changes_and_slots_that_are_rung_again() {
+    attack(&[
+        memory::rung_again,
+        memory::scribbled,
+        memory::never_read,
+        memory::punched_and_cut,
+        memory::closed_under_way,
+    ]);
+}
+
+#[test]
+fn what_a_session_submitted_is_done_although_it_has_gone() {
+    attack(&[memory::submitted_and_gone]);
+}
+
+#[test]
+fn fresh_memory_is_zero_and_nobody_elses() {
+    attack(&[memory::fresh]);
+}
+
+#[test]
+fn connections_that_never_ask_or_go_away() {
+    attack(&[
+        connections::silent,
+        connections::vanishing,
+        connections::foreign,
+        connections::shut_down,
+        connections::flooding,
+    ]);
+}
+
+#[test]
+fn descriptors_that_come_with_messages() {
+    attack(&[connections::descriptors, connections::lingering]);
+}
+
+#[test]
+fn a_stopped_client() {
+    attack(&[connections::stopped]);
+}
+
+#[test]
+#[ignore = "is the process that a test stops"]
+fn the_client_process() {
+    connections::client_process();
+}
+
+#[test]
+fn one_user_cannot_have_all_sessions() {
+    attack(&[connections::too_many]);
+}
+
+#[test]
+fn a_greedy_session_leaves_others_their_share() {
+    attack(&[shares::greedy_with_nothing, shares::greedy_with_reads]);
+}
+
+#[test]
+fn a_long_call_leaves_others_their_share() {
+    attack(&[shares::greedy_with_copies, shares::greedy_with_writes]);
+}

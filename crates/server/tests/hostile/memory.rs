@@ -1,0 +1,326 @@
+//! A session that changes its memory while the server works with it.
+
+use crate::rig::{Peer, Rig, minutes, seed, until};
+use adit_base::random::Prng;
+use adit_fs::{LockMode, LockOwner, OpenFlags, RangeLock};
+use adit_wire::calls::*;
+use adit_wire::memory::{AREA_BYTES, MEMORY_BYTES};
+use adit_wire::message::{Message, WriteFlags};
+use adit_wire::slot::SLOTS;
+use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// A slot whose message is under way: the session ends.
+pub(crate) fn rung_again(rig: &Rig) {
+    for round in 0..10 {
+        let mut peer = Peer::begin(&rig.socket());
+        let file = peer.create("/rung");
+        peer.fill(0, &[7; 4096]);
+        let begin = Instant::now();
+        while !peer.has_ended() && begin.elapsed() < Duration::from_millis(300) {
+            for slot in 0..1 + round {
+                let flags = WriteFlags::SYNC_ALL | WriteFlags::APPEND;
+                let (len, offset) = (4096, 0);
+                let write = Message::Write {
+                    file,
+                    len,
+                    offset,
+                    flags,
+                };
+                peer.submit(slot, write);
+                peer.ring(slot);
+            }
+            for _ in 0..10 {
+                (0..SLOTS).for_each(|slot| peer.ring(slot));
+            }
+        }
+    }
+}
+
+/// Writes garbage into the session's memory until told to stop: into areas, words, states, the
+/// doorbell, and what is between.
+fn scribble(peer: &Peer, from: usize, stop: &AtomicBool, seed: u64) {
+    let mut random = Prng::new(seed);
+    let first = peer.memory.area(0).as_ptr();
+    // SAFETY: areas begin at 65536 of the mapping.
+    let start = unsafe { first.sub(65536) };
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..100 {
+            let at = match random.below(3) {
+                // Where arguments and data begin.
+                0 => 65536 + random.below(4) as usize * AREA_BYTES + random.below(128) as usize,
+                1 if from < 65536 => from + random.below(65536 - from as u64) as usize,
+                _ => 65536 + random.below((MEMORY_BYTES - 65536) as u64 / 8) as usize,
+            };
+            // SAFETY: within the mapping.
+            let byte = unsafe { &*start.add(at).cast::<AtomicU8>() };
+            byte.store(random.next_u64() as u8, Ordering::Relaxed);
+        }
+    }
+}
+
+pub(crate) fn scribbled(rig: &Rig) {
+    let mut random = Prng::new(seed());
+    let (begun, limit) = (Instant::now(), minutes());
+    let mut round = 0;
+    while round < 8 || begun.elapsed() < limit {
+        round += 1;
+        let mut peer = Peer::begin(&rig.socket());
+        let flags = OpenFlags::READ_WRITE | OpenFlags::CREATE;
+        let direct = [OpenFlags::empty(), OpenFlags::DIRECT][round % 2];
+        let file = peer.open("/scribbled", flags | direct).expect("opened");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Only areas, with messages that are right: it goes on for long. Or everything.
+            let only_areas = round / 2 % 2 == 0;
+            let from = if only_areas { 65_536 } else { 0 };
+            let seed = random.next_u64();
+            let (peer, stop) = (&peer, &stop);
+            scope.spawn(move || scribble(peer, from, stop, seed));
+            let begin = Instant::now();
+            let mut rounds = 0;
+            while begin.elapsed() < Duration::from_millis(100) && !peer.has_ended() {
+                for slot in 0..4 {
+                    let is_free = peer.memory.slot(slot).reply().is_some();
+                    if only_areas && rounds > 0 && !is_free {
+                        continue;
+                    }
+                    let len = [4096, 100, 1 << 20, 65536][random.below(4) as usize];
+                    let offset = random.below(8) * 4096;
+                    let message = match random.below(if only_areas { 2 } else { 4 }) {
+                        0 => Message::Write {
+                            file,
+                            len,
+                            offset,
+                            flags: WriteFlags::SYNC_DATA,
+                        },
+                        1 => Message::Read {
+                            file,
+                            len,
+                            offset,
+                            hint: false,
+                        },
+                        2 => Message::VolumeCall {
+                            number: 1 + random.below(20) as u16,
+                            len: random.below(100) as u32,
+                        },
+                        _ => Message::FileCall {
+                            number: 101 + random.below(21) as u16,
+                            file,
+                            len: random.below(60) as u32,
+                        },
+                    };
+                    peer.submit(slot, message);
+                }
+                rounds += 1;
+                std::thread::sleep(Duration::from_micros(random.below(300)));
+            }
+            assert!(!only_areas || !peer.has_ended(), "its messages were right");
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Reads that nobody waits for, in all slots.
+pub(crate) fn never_read(rig: &Rig) {
+    let mut peer = Peer::begin(&rig.socket());
+    let file = peer.create("/unread");
+    peer.call(
+        0,
+        file,
+        SetSize {
+            size_bytes: 1 << 20,
+        },
+    )
+    .expect("ok");
+    for _ in 0..3 {
+        for slot in 0..SLOTS {
+            let (len, offset) = (1 << 16, 0);
+            peer.submit(
+                slot,
+                Message::Read {
+                    file,
+                    len,
+                    offset,
+                    hint: false,
+                },
+            );
+        }
+        rig.works();
+        until("all are answered", || {
+            (0..SLOTS).all(|slot| peer.memory.slot(slot).reply().is_some())
+        });
+    }
+}
+
+/// The memory keeps its size whatever the session does with its descriptor; holes read as zeroes.
+pub(crate) fn punched_and_cut(rig: &Rig) {
+    let mut peer = Peer::begin(&rig.socket());
+    let file = peer.create("/punched");
+    assert!(ftruncate(&peer.descriptor, 0).is_err());
+    assert!(ftruncate(&peer.descriptor, 1 << 40).is_err());
+    for round in 0..20 {
+        let flags = WriteFlags::empty();
+        let (len, offset) = (1 << 20, 0);
+        peer.submit(
+            round,
+            Message::Write {
+                file,
+                len,
+                offset,
+                flags,
+            },
+        );
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&peer.descriptor, hole, 65536, MEMORY_BYTES as u64 - 65536).expect("punched");
+        assert!(peer.wait(round).is_some());
+    }
+    // Also what is in front of the areas: the words of messages, and the doorbell.
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&peer.descriptor, hole, 0, MEMORY_BYTES as u64).expect("punched");
+    // The word that says whether the server sleeps is gone, too: nobody wakes it.
+    peer.submit(1, Message::Nothing);
+}
+
+/// Files are closed, and the session ends, while their operations are under way.
+pub(crate) fn closed_under_way(rig: &Rig) {
+    let mut random = Prng::new(seed());
+    for round in 0..40 {
+        let mut peer = Peer::begin(&rig.socket());
+        let path = format!("/under-way{}", round % 3);
+        let file = peer.create(&path);
+        let mut slot = 0;
+        let owner = LockOwner::Posix { id: 7, pid: 7 };
+        let mut file_call = |peer: &Peer, number: u16, bytes: Vec<u8>| {
+            slot += 1;
+            peer.fill(slot, &bytes);
+            let len = bytes.len() as u32;
+            peer.submit(slot, Message::FileCall { number, file, len });
+        };
+        use adit_wire::value::Value;
+        for _ in 0..8 {
+            file_call(&peer, LockRange::NUMBER, {
+                let lock = RangeLock::new(owner, LockMode::Exclusive, random.below(100), 3);
+                LockRange { lock, wait: true }.encode()
+            });
+            file_call(
+                &peer,
+                SetSize::NUMBER,
+                SetSize {
+                    size_bytes: random.below(1 << 22),
+                }
+                .encode(),
+            );
+        }
+        for slot in 30..40 {
+            let flags = WriteFlags::SYNC_DATA;
+            let (len, offset) = (1 << 20, random.below(1 << 22));
+            peer.submit(
+                slot,
+                Message::Write {
+                    file,
+                    len,
+                    offset,
+                    flags,
+                },
+            );
+        }
+        if round % 2 == 0 {
+            let place = Place::root(path.as_bytes());
+            let bytes = (None::<adit_fs::Credentials>, Unlink { place }).encode();
+            peer.fill(50, &bytes);
+            let (number, len) = (Unlink::NUMBER, bytes.len() as u32);
+            peer.submit(50, Message::VolumeCall { number, len });
+        }
+        if round % 3 > 0 {
+            file_call(&peer, Close::NUMBER, Vec::new());
+            file_call(&peer, LockRange::NUMBER, {
+                let lock = RangeLock::new(owner, LockMode::Exclusive, 0, 0);
+                LockRange { lock, wait: true }.encode()
+            });
+        }
+    }
+    rig.is_unharmed();
+    // None of the locks is left.
+    let mut peer = Peer::begin(&rig.socket());
+    for number in 0..3 {
+        let file = peer.create(&format!("/under-way{number}"));
+        let lock = RangeLock::new(LockOwner::Descriptor, LockMode::Exclusive, 0, 0);
+        assert_eq!(peer.call(0, file, TestLock { lock }), Ok(None));
+    }
+}
+
+/// What one session had in its memory is in no other one's.
+pub(crate) fn fresh(rig: &Rig) {
+    let is_zero = |peer: &Peer| {
+        (0..SLOTS).all(|slot| {
+            let area = peer.area(slot, AREA_BYTES);
+            area.iter().all(|byte| *byte == 0)
+        })
+    };
+    let mut one = Peer::begin(&rig.socket());
+    let file = one.create("/secret");
+    for slot in 0..SLOTS {
+        one.fill(slot, &[0x5a; AREA_BYTES]);
+    }
+    let write = Message::Write {
+        file,
+        len: 1 << 20,
+        offset: 0,
+        flags: WriteFlags::empty(),
+    };
+    assert_eq!(one.ask(0, write).expect("written").errno, 0);
+    let other = Peer::begin(&rig.socket());
+    assert!(is_zero(&other), "while the other one lives");
+    drop(one);
+    until("it has ended", || rig.sessions() == 1);
+    let third = Peer::begin(&rig.socket());
+    assert!(is_zero(&third), "after the other one");
+    // A short read leaves what lies behind its bytes.
+    let mut third = third;
+    let file = third.open("/secret", OpenFlags::empty()).expect("opened");
+    let read = Message::Read {
+        file,
+        len: 1 << 20,
+        offset: (1 << 20) - 100,
+        hint: false,
+    };
+    assert_eq!(third.ask(0, read).expect("read").value, 100);
+    let area = third.area(0, AREA_BYTES);
+    assert!(area[100..].iter().all(|byte| *byte == 0));
+}
+
+/// All messages of a session that goes away are done, before its files are closed.
+pub(crate) fn submitted_and_gone(rig: &Rig) {
+    for round in 0..10u32 {
+        let path = format!("/gone{round}");
+        let mut peer = Peer::begin(&rig.socket());
+        let file = peer.create(&path);
+        for slot in 0..SLOTS {
+            peer.fill(slot, &[slot as u8; 1000]);
+        }
+        for slot in 0..SLOTS {
+            let flags = WriteFlags::APPEND;
+            let (len, offset) = (1000, 0);
+            let append = Message::Write {
+                file,
+                len,
+                offset,
+                flags,
+            };
+            peer.memory.slot(slot).submit(append);
+        }
+        for slot in 0..SLOTS {
+            peer.ring(slot);
+        }
+        drop(peer);
+        until("it has ended", || rig.sessions() == 0);
+        let mut other = Peer::begin(&rig.socket());
+        let file = other.create(&path);
+        until("all is there", || {
+            let stat = other.call(0, file, FileStat {}).expect("known");
+            stat.size_bytes == 1000 * SLOTS as u64
+        });
+    }
+}

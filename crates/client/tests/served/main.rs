@@ -1,4 +1,21 @@
 //! A volume in a server, from the same process and from others.
+//!
+//! The tests of embedded volumes are compiled here once more; their volumes then lie in servers
+//! (`support/served.rs`). Left out, since each is about the process that has the volume itself:
+//! `device_errors`, `formats`, `idle`, `images`, `kills`, `log`, `panics`.
+
+#[path = "../completion_queue.rs"]
+mod completion_queue;
+#[path = "../files.rs"]
+mod files;
+#[path = "../full.rs"]
+mod full;
+#[path = "../names.rs"]
+mod names;
+#[path = "../threads/main.rs"]
+mod threads;
+#[path = "../volumes.rs"]
+mod volumes;
 
 use adit::{OpenOptions, ServeOptions, Server, Volume};
 

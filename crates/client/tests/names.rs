@@ -3,7 +3,7 @@
 #[path = "support/served.rs"]
 mod served;
 
-use adit::{Credentials, Errno, OpenOptions, RenameFlags, Volume};
+use adit::{Credentials, Errno, OpenOptions, RenameFlags};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const ROUNDS: u64 = 2_000;

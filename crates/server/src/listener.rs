@@ -178,8 +178,8 @@ impl Hall {
             let _ = send_message(&greeted.socket, &refused);
             return;
         }
-        let begun =
-            find(&self.volumes, &request.volume).and_then(|volume| self.begin(&greeted, volume));
+        let begun = find(&self.volumes, &request.volume)
+            .and_then(|volume| self.begin(&greeted, volume, request.read_only));
         let (session, memory) = match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -206,6 +206,7 @@ impl Hall {
         &self,
         greeted: &Greeted,
         volume: Arc<ServedVolume>,
+        read_only: bool,
     ) -> Result<(Arc<Session>, OwnedFd)> {
         let pollers = self.pollers.lock().expect("no panic while it is held");
         let sessions: usize = pollers.iter().map(|poller| poller.sessions().len()).sum();
@@ -217,7 +218,7 @@ impl Hall {
         let (memory, descriptor) = SessionMemory::create()
             .map_err(|error| error.context("make the memory of a session"))?;
         let socket = greeted.socket.try_clone()?;
-        let session = Session::new(socket, greeted.peer.clone(), memory, volume)?;
+        let session = Session::new(socket, greeted.peer.clone(), memory, volume, read_only)?;
         Ok((Arc::new(session), descriptor))
     }
 }

@@ -1,7 +1,7 @@
 //! Reading everything on a volume, to notice what a device lost.
 
 use crate::volume::Volume;
-use adit_base::{Errno, Result};
+use adit_base::{Errno, Error, Result};
 use adit_store::ScrubOptions;
 use std::fmt;
 use std::path::PathBuf;
@@ -77,6 +77,10 @@ impl Volume {
         options: &ScrubOptions,
         mut progress: impl FnMut(u64, u64) + Send,
     ) -> Result<Scrubbed> {
+        if self.is_connected() {
+            let what = "scrub a volume through a server: only the process that has it open can";
+            return Err(Error::with(Errno::OPNOTSUPP, what));
+        }
         let mut problems = self.check()?.problems;
         let (options, progress) = (options.clone(), &mut progress);
         let read = self

@@ -14,6 +14,8 @@ mod programs_io;
 mod run;
 #[path = "scripts.rs"]
 mod scripts;
+#[path = "scrub.rs"]
+mod scrub;
 #[path = "transfer.rs"]
 mod transfer;
 #[path = "volumes.rs"]

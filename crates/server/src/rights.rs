@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) type Decoded<C> = (Option<Credentials>, C);
 
 /// Calls about the volume that only look.
-const LOOKING: [u16; 13] = [
+const LOOKING: [u16; 14] = [
     Stat::NUMBER,
     CheckAccess::NUMBER,
     ReadLink::NUMBER,
@@ -25,6 +25,7 @@ const LOOKING: [u16; 13] = [
     Blobs::NUMBER,
     AtomicBytesMax::NUMBER,
     Check::NUMBER,
+    Scrub::NUMBER,
     SyncAll::NUMBER,
 ];
 
@@ -38,7 +39,7 @@ const CHANGING: [u16; 5] = [
 ];
 
 /// Calls that only root and the server's own user may do.
-const ADMINISTRATIVE: [u16; 7] = [
+const ADMINISTRATIVE: [u16; 8] = [
     OpenDescriptors::NUMBER,
     CreateBlob::NUMBER,
     DeleteBlob::NUMBER,
@@ -46,6 +47,7 @@ const ADMINISTRATIVE: [u16; 7] = [
     OpenBlob::NUMBER,
     Grow::NUMBER,
     Check::NUMBER,
+    Scrub::NUMBER,
 ];
 
 /// A read-only session wants to change something.

@@ -66,7 +66,7 @@ impl Place {
 
     /// A server with the volume that a command is to use, if it can and one is asked for.
     fn served(&self, arguments: &[&str]) -> Option<Served> {
-        let embeds = ["mkfs", "mount", "serve", "bench", "scrub"];
+        let embeds = ["mkfs", "mount", "serve", "bench"];
         let embeds = arguments.first().is_none_or(|word| embeds.contains(word))
             || arguments.contains(&"--repair")
             || arguments.contains(&"--embedded");

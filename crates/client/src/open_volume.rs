@@ -319,13 +319,12 @@ impl OpenVolume {
         }
     }
 
-    /// The connection, in the process that made it. `EBADF` in a forked child.
+    /// `EBADF` in a forked child, which has no connection.
     #[inline]
-    fn usable(&self, connection: &'_ Connection) -> Result<()> {
-        let _ = connection;
+    fn usable(&self) -> Result<()> {
         match self.is_inherited() {
             false => Ok(()),
-            true => Err(Error::with(Errno::BADF, "use a volume in a forked process")),
+            true => Err(fork::refused()),
         }
     }
 
@@ -337,7 +336,7 @@ impl OpenVolume {
         match &self.placement {
             Placement::Embedded(embedded) => embedded.engine().run(move |fs| call.perform(fs, who)),
             Placement::Connected(connection) => {
-                self.usable(connection)?;
+                self.usable()?;
                 connection.volume_call(who, &call)
             }
         }
@@ -353,7 +352,7 @@ impl OpenVolume {
                 embedded.engine().run(move |fs| call.perform(fs, open))
             }
             (Placement::Connected(connection), OpenedFile::Connected(remote)) => {
-                self.usable(connection)?;
+                self.usable()?;
                 connection.file_call(remote.number, &call)
             }
             _ => unreachable!("a file is open where its volume is"),
@@ -374,7 +373,7 @@ impl OpenVolume {
                 embedded.engine().run(open).map(OpenedFile::Embedded)
             }
             Placement::Connected(connection) => {
-                self.usable(connection)?;
+                self.usable()?;
                 let opened = connection.volume_call(who, &Open { place, flags, mode })?;
                 Ok(OpenedFile::Connected(opened.into()))
             }
@@ -394,7 +393,7 @@ impl OpenVolume {
                 open.map(OpenedFile::Embedded)
             }
             Placement::Connected(connection) => {
-                self.usable(connection)?;
+                self.usable()?;
                 let opened = connection.volume_call(who, &OpenBlob { id, flags })?;
                 Ok(OpenedFile::Connected(opened.into()))
             }

@@ -200,9 +200,6 @@ fn json_of_scrub_and_check_has_all_bytes_of_paths_that_are_not_utf_8() {
 /// `--cache-size 0` and `--cache-size 15E` were taken, and were 8 MiB and 4 TiB in silence.
 #[test]
 fn an_absurd_cache_size_is_refused_with_what_is_allowed() {
-    if support::SERVED {
-        return; // the cache is the server's
-    }
     let place = Place::with_volume();
     for absurd in ["0", "4096", "7.9M", "1P", "15E"] {
         for command in [
@@ -224,9 +221,6 @@ fn an_absurd_cache_size_is_refused_with_what_is_allowed() {
 /// Numbers of seven digits, no file, or nothing that would work instead.
 #[test]
 fn mkfs_and_grow_say_which_file_and_what_would_work() {
-    if support::SERVED {
-        return; // no mkfs in a server; the words have its address
-    }
     let place = Place::new();
     let refused = |words: &[&str]| place.fails(1, &[&["mkfs", "v.adit"], words].concat());
     let errors = refused(&["--size", "64K"]);

@@ -252,6 +252,8 @@ impl OpenVolume {
     pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<OpenVolume> {
         fork::install(); // before there is a descriptor to close in children
         if address.starts_with(ADDRESS_PREFIX) {
+            // The server has options of its own; wrong ones are wrong all the same.
+            options.check()?;
             let connection = connect(address, options.read_only)?;
             return Ok(OpenVolume::new(Placement::Connected(connection), address));
         }

@@ -852,8 +852,7 @@ int main(int argc, char **argv)
     messages_are_asked_for();
     volume = volumes_are_made_and_opened(argv[1]);
     a_volume_is_open_once(volume, argv[1]);
-    if (!is_served(argv[1]))
-        an_absurd_page_cache_is_refused_with_what_is_allowed(argv[1]);
+    an_absurd_page_cache_is_refused_with_what_is_allowed(argv[1]);
     smaller_and_larger_structures_get_what_they_have_room_for(volume);
     open_flags_mean_what_they_say(volume);
     an_atomic_write_changes_all_of_its_ranges_or_none(volume);

@@ -51,7 +51,7 @@ impl Place {
     }
 
     /// Runs it. It must end in time, and without a panic. Where this file is a part of `served`, the
-    /// volume lies in a server meanwhile, and the command gets its address.
+    /// volume lies in a server meanwhile, and the command gets its address (and names that).
     pub fn run(&self, arguments: &[&str]) -> Output {
         let served = self.served(arguments);
         let Some(served) = served else {
@@ -61,7 +61,16 @@ impl Place {
         let mut given = arguments.to_vec();
         let volume = given.iter_mut().find(|word| **word == VOLUME);
         *volume.expect("it is served") = &address;
-        self.end(self.command(&given))
+        let output = self.end(self.command(&given));
+        let named = |bytes: Vec<u8>| match String::from_utf8(bytes) {
+            Ok(text) => text.replace(&address, VOLUME).into_bytes(),
+            Err(other) => other.into_bytes(),
+        };
+        Output {
+            stdout: named(output.stdout),
+            stderr: named(output.stderr),
+            ..output
+        }
     }
 
     /// A server with the volume that a command is to use, if it can and one is asked for.

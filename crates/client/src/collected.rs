@@ -318,7 +318,8 @@ impl<E, F: FnOnce(Result<usize>) -> E> Drop for Ticket<E, F> {
 
 impl Volume {
     /// Do requests wait in the device's queue, while the threads do something else? If not, some
-    /// thread executes each of them: then it is cheapest that the caller does.
+    /// thread executes each of them: then it is cheapest that the caller does. Requests to a server
+    /// are executed by the caller.
     pub fn is_queued(&self) -> Result<bool> {
         if self.is_connected() {
             return Ok(false);

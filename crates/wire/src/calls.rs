@@ -234,6 +234,8 @@ calls! { VolumeCall VOLUME_CALLS:
     30 = Open<'a> { place: Place<'a>, flags: OpenFlags, mode: u32 } at place => Opened;
     /// Opens a blob.
     31 = OpenBlob { id: BlobId, flags: OpenFlags } => Opened;
+    /// Reads data from a place on, about so many bytes, to notice what the device lost.
+    32 = Scrub { slot: u64, page: u32, bytes_max: u64, only_reads: bool } => ScrubStep;
 }
 
 calls! { FileCall FILE_CALLS:
@@ -296,6 +298,42 @@ pub struct Opened {
     pub kind: FileKind,
 }
 
+/// What a step of a scrub found.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ScrubStep {
+    /// Bytes of data read.
+    pub bytes: u64,
+    /// Bytes among them that had no checksum.
+    pub unchecked_bytes: u64,
+    /// About the bytes of data on the volume.
+    pub total_bytes: u64,
+    /// Data that is lost.
+    pub damages: Vec<LostData>,
+    /// Damages beyond those listed.
+    pub damages_omitted: u64,
+    /// Slot and page at which the next step begins; None: this was the last one.
+    pub next: Option<(u64, u32)>,
+}
+
+/// A range of lost data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LostData {
+    /// Inode number.
+    pub inode: u64,
+    /// A path of the file, if it has one.
+    pub path: Option<Vec<u8>>,
+    /// First lost byte of the file.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len_bytes: u64,
+    /// The first page of the device.
+    pub page: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
 structs! {
     Opened { file, id, flags, kind }
+    ScrubStep { bytes, unchecked_bytes, total_bytes, damages, damages_omitted, next }
+    LostData { inode, path, offset, len_bytes, page, what }
 }

@@ -26,6 +26,8 @@ use std::ptr::NonNull;
 
 /// Most bytes that one message reads or writes.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of a write in several messages, and of all such writes of a session at a time.
+pub const COLLECTED_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an area: those, and the arguments of a call around them.
 pub const AREA_BYTES: usize = DATA_BYTES_MAX + (64 << 10);
 /// Bytes of a session's memory.

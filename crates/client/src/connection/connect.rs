@@ -10,7 +10,7 @@ use adit_store::cache::RemoteFrames;
 use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
 use adit_wire::memory::SessionMemory;
 use adit_wire::slot::SLOTS;
-use adit_wire::socket::{receive_message, receive_message_with, send_message, unconnected};
+use adit_wire::socket::{Peer, receive_message, receive_message_with, send_message, unconnected};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags, connect as connect_socket};
 use std::os::fd::AsFd;
@@ -91,6 +91,13 @@ pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
         own: Credentials::process(),
         queues: OnceLock::new(),
     })
+}
+
+impl Connection {
+    /// The server's process.
+    pub(crate) fn server(&self) -> Result<Peer> {
+        Peer::of(self.socket.as_fd())
+    }
 }
 
 fn unanswered(error: Error) -> Error {

@@ -24,7 +24,9 @@ use adit::{
     Errno, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ServeOptions, Server,
     Volume,
 };
+use std::collections::BTreeSet;
 use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use support::Served;
 
 #[test]
@@ -60,7 +62,7 @@ fn a_file_is_written_synced_and_read_through_a_server() {
 #[test]
 fn mapped_reads_show_what_was_written_last() {
     use adit::VolumeOptions;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     const PAGES: u64 = 64;
     const PAGE: usize = 4096;
@@ -412,4 +414,67 @@ fn the_locks_of_a_session_go_with_it() {
         drop(leaving);
         waiting.join().expect("no panic").expect("it is free");
     });
+}
+
+/// Sessions move between pollers while they work: no message is lost, and none is done twice.
+#[test]
+fn sessions_are_spread_over_pollers_while_they_work() {
+    const SESSIONS: usize = 6;
+    const APPENDS: u64 = 3_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("s");
+    let volume = Volume::open("mem:128M").expect("opened");
+    let mut options = ServeOptions::new();
+    options.pollers(3);
+    let server = Server::start(&[("v", &volume)], &socket, &options).expect("served");
+    let address = format!("unix:{}", socket.display());
+    let mut append = OpenOptions::new();
+    append.append(true).create(true);
+    let spread = AtomicBool::new(false);
+    let appends: Vec<u64> = std::thread::scope(|scope| {
+        let start = |number| {
+            let (address, append, spread) = (&address, &append, &spread);
+            scope.spawn(move || {
+                let there = Volume::open(address).expect("connected");
+                let log = there
+                    .open_file(format!("/log{number}"), append)
+                    .expect("opened");
+                let mut turn = 0u64;
+                while turn < APPENDS || !spread.load(Ordering::Relaxed) {
+                    let at = log.append(&turn.to_le_bytes()).expect("appended");
+                    assert_eq!(at, 8 * turn, "each append is done once");
+                    turn += 1;
+                }
+                drop(log);
+                there.close().expect("closed");
+                turn
+            })
+        };
+        let threads: Vec<_> = (0..SESSIONS).map(start).collect();
+        let mut places = BTreeSet::new();
+        let mut to = 0;
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            for session in server.sessions() {
+                places.insert(session.poller);
+                to += 1;
+                // It may have ended meanwhile.
+                let _ = server.move_session(session.number, to % 3);
+            }
+            spread.store(places.len() == 3, Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        let done = threads.into_iter().map(|thread| thread.join());
+        done.map(|turns| turns.expect("no panic")).collect()
+    });
+    assert_eq!(errno(server.move_session(1, 3)), Errno::INVAL);
+    assert_eq!(errno(server.move_session(u64::MAX, 2)), Errno::NOENT);
+    for (number, appends) in appends.into_iter().enumerate() {
+        let content = volume.read(format!("/log{number}")).expect("read");
+        let words = content
+            .chunks(8)
+            .map(|word| u64::from_le_bytes(word.try_into().expect("8")));
+        assert!(words.eq(0..appends), "log {number}");
+    }
+    server.stop();
+    volume.close().expect("closed");
 }

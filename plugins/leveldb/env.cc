@@ -126,7 +126,7 @@ Status Env::LockFile(const std::string& path, leveldb::FileLock** lock) {
   const int locked = adit_flock(file, ADIT_LOCK_EXCLUSIVE | ADIT_LOCK_NONBLOCKING);
   if (locked < 0) {
     const Status status = locked == -EWOULDBLOCK
-                              ? Status::IOError("lock " + path, "already held by this process")
+                              ? Status::IOError("lock " + path, "already held")
                               : Failure(locked, path);
     adit_close(file);
     return status;

@@ -1,12 +1,47 @@
 /*
- * The shared memory of WAL mode. A volume belongs to one process, so this is plain memory that the
- * connections of the process share, and its locks are counters. It is gone with the last
- * connection: the next one rebuilds it from the WAL.
+ * The shared memory of WAL mode: plain memory that the connections of the process share, and its
+ * locks are counters. It is gone with the last connection: the next one rebuilds it from the WAL.
+ *
+ * A volume in a server can have several processes. A lock of the database says which of them has
+ * its index: one whose connections may write has it alone.
  */
 #include "vfs.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+
+/* Behind the bytes that SQLite's unix VFS locks. */
+enum { INDEX_BYTE = 0x40000000 + 512 };
+
+static int lock_index(struct file *file, int operation)
+{
+    const adit_range_lock lock = {INDEX_BYTE, 1, (uintptr_t)file->database, 0, operation | ADIT_LOCK_POSIX};
+    return adit_lock_range(file->handle, &lock);
+}
+
+/* The index is to be this process's, before a connection uses it. */
+static int own_index(struct file *file)
+{
+    struct database *database = file->database;
+    int alone = 1, result;
+    if (database->index_alone)
+        return SQLITE_OK;
+    result = lock_index(file, ADIT_LOCK_EXCLUSIVE | ADIT_LOCK_NONBLOCKING);
+    if (result == -EBADF && database->mapped > 0)
+        return SQLITE_OK;
+    if (result == -EBADF) {
+        alone = 0; /* it can only read */
+        result = lock_index(file, ADIT_LOCK_SHARED | ADIT_LOCK_NONBLOCKING);
+    }
+    /* Not SQLITE_BUSY, which SQLite takes for a matter of microseconds. */
+    if (result == -EAGAIN)
+        return SQLITE_BUSY_RECOVERY;
+    if (result < 0)
+        return file_failed(file, result, SQLITE_IOERR_SHMMAP);
+    database->index_alone = alone;
+    return SQLITE_OK;
+}
 
 int file_shm_map(sqlite3_file *base, int region, int bytes, int extend, void volatile **memory)
 {
@@ -18,10 +53,13 @@ int file_shm_map(sqlite3_file *base, int region, int bytes, int extend, void vol
         return SQLITE_IOERR_SHMMAP;
     pthread_mutex_lock(&database->mutex);
     if (!file->shm_mapped) {
-        file->shm_mapped = 1;
-        ++database->mapped;
+        code = own_index(file);
+        if (code == SQLITE_OK) {
+            file->shm_mapped = 1;
+            ++database->mapped;
+        }
     }
-    if (region >= database->region_count && extend) {
+    if (code == SQLITE_OK && region >= database->region_count && extend) {
         void **regions = sqlite3_realloc64(database->regions, ((size_t)region + 1) * sizeof(*regions));
         if (regions == NULL)
             code = SQLITE_IOERR_NOMEM;
@@ -131,6 +169,8 @@ int file_shm_unmap(sqlite3_file *base, int delete_it)
             sqlite3_free(database->regions[--database->region_count]);
         sqlite3_free(database->regions);
         database->regions = NULL;
+        database->index_alone = 0;
+        (void)lock_index(file, ADIT_LOCK_UNLOCK);
     }
     pthread_mutex_unlock(&database->mutex);
     return SQLITE_OK;

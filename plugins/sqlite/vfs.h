@@ -54,6 +54,7 @@ struct database {
     unsigned connections;
     pthread_mutex_t mutex; /* guards the rest */
     unsigned mapped;       /* connections that use the shared memory */
+    int index_alone;       /* no other process may use the database in WAL mode */
     int region_bytes;
     int region_count;
     void **regions;

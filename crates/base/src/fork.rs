@@ -10,9 +10,10 @@
 //! The handler uses only async-signal-safe calls and atomics. It does not see `vfork`,
 //! `posix_spawn` or a raw `clone`; `exec` follows those, where O_CLOEXEC does the same.
 
+use crate::{Errno, Error};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 /// More descriptors than this are possible, but aren't taken from a child (its use of them is still
 /// refused by the generation).
@@ -36,6 +37,18 @@ pub fn install() {
         let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         assert_eq!(failed, 0, "no memory to register a fork handler");
     });
+}
+
+/// The error of a call in a forked child; the first one also says so on stderr.
+#[cold]
+pub fn refused() -> Error {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!(
+            "adit: a forked process can't use its parent's volume (EBADF); open it again, or exec"
+        );
+    }
+    Error::with(Errno::BADF, "use a volume in a forked process")
 }
 
 /// Takes a descriptor away from children forked while the returned guard lives. Drop the guard

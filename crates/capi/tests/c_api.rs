@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{build_c, build_c_with, include, library, outcome, root, run, scratch};
+use support::{build_c, build_c_with, include, library, outcome, root, run, scratch, serve};
 
 #[test]
 fn every_function_does_from_c_what_the_header_says() {
@@ -17,18 +17,22 @@ fn every_function_does_from_c_what_the_header_says() {
     let program = folder.path().join("api_test");
     let source = root().join("crates/capi/tests/c/api_test.c");
     build_c(&source, &program);
-    let output = run(Command::new(&program).arg(folder.path().join("volume.adit")));
-    assert!(output.contains("claims hold"), "{output}");
+    let served = serve("256M");
+    for address in [folder.path().join("volume.adit"), served.address().into()] {
+        let output = run(Command::new(&program).arg(address));
+        assert!(output.contains("claims hold"), "{output}");
+    }
 }
 
-/// The program on a volume in memory and on an image.
+/// The program on a volume in memory, on an image, and in a server.
 fn queues_hold(flags: &[&str], more: &[&str]) {
     let folder = scratch();
     let program = folder.path().join("queue_test");
     let source = root().join("crates/capi/tests/c/queue_test.c");
     build_c_with(&source, &program, flags);
     let image = folder.path().join("volume.adit");
-    for address in [Path::new("mem:64M"), &image] {
+    let served = serve("128M");
+    for address in [Path::new("mem:64M"), &image, Path::new(&served.address())] {
         let output = run(Command::new(&program).arg(address).args(more));
         assert!(output.contains("claims hold"), "{output}");
     }
@@ -60,7 +64,14 @@ fn a_process_may_fork_exec_and_popen_while_a_volume_is_open() {
     let folder = scratch();
     let program = folder.path().join("fork_test");
     build_c(&root().join("crates/capi/tests/c/fork_test.c"), &program);
-    let output = outcome(Command::new(&program).arg(folder.path().join("volume.adit")));
+    let served = serve("64M");
+    for address in [folder.path().join("volume.adit"), served.address().into()] {
+        forks(&program, &address);
+    }
+}
+
+fn forks(program: &Path, address: &Path) {
+    let output = outcome(Command::new(program).arg(address));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (printed, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(
@@ -148,8 +159,11 @@ fn the_conventions_hold_for_errors_children_and_impossible_lengths() {
     let program = folder.path().join("conventions_test");
     let source = root().join("crates/capi/tests/c/conventions_test.c");
     build_c(&source, &program);
-    let output = run(&mut Command::new(&program));
-    assert!(output.contains("claims hold"), "{output}");
+    let served = serve("64M");
+    for address in ["mem:64M", &served.address()] {
+        let output = run(Command::new(&program).arg(address));
+        assert!(output.contains("claims hold"), "{output}");
+    }
 }
 
 /// `held_test` with a volume open, and what somebody sees who looks at it. Then it ends by itself.
@@ -251,6 +265,9 @@ fn links_rights_times_and_attributes_do_from_c_what_the_header_says() {
     let folder = scratch();
     let program = folder.path().join("posix_test");
     build_c(&root().join("crates/capi/tests/c/posix_test.c"), &program);
-    let output = run(&mut Command::new(&program));
-    assert!(output.contains("claims hold"), "{output}");
+    let served = serve("64M");
+    for address in ["mem:64M", &served.address()] {
+        let output = run(Command::new(&program).arg(address));
+        assert!(output.contains("claims hold"), "{output}");
+    }
 }

@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{include, library, outcome, root, run, scratch};
+use support::{include, library, outcome, root, run, scratch, serve};
 
 const STANDARDS: [&str; 2] = ["c++17", "c++20"];
 
@@ -41,7 +41,7 @@ fn source(name: &str) -> PathBuf {
     root().join("crates/capi/tests/cpp").join(name)
 }
 
-/// Compiles a program and runs it on a volume in memory and on an image.
+/// Compiles a program and runs it on a volume in memory, on an image, and in a server.
 fn claims_hold_with(mut compile: Command, name: &str, flags: &[&str]) {
     let folder = scratch();
     let program = folder.path().join(name);
@@ -50,7 +50,9 @@ fn claims_hold_with(mut compile: Command, name: &str, flags: &[&str]) {
     link(&mut compile);
     run(&mut compile);
     let image = folder.path().join("volume.adit");
-    for address in [Path::new("mem:128M"), &image] {
+    let served = serve("256M");
+    let addresses = ["mem:128M".into(), image, served.address().into()];
+    for address in addresses as [PathBuf; 3] {
         let output = run(Command::new(&program).arg(address));
         assert!(output.contains("claims hold"), "{name}: {output}");
     }

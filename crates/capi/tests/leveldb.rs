@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, SystemTime};
-use support::{exports, include, library, outcome, root, run, scratch, shown_by};
+use support::{exports, include, library, outcome, root, run, scratch, serve, shown_by};
 
 /// No program takes this long, however busy the machine is.
 const HANGS_AFTER: Duration = Duration::from_secs(240);
@@ -143,6 +143,12 @@ fn the_plugin_does_what_leveldb_expects_and_leaves_nothing_outside() {
         .expect("it is ours")
         .collect();
     assert_eq!(left.len(), 1, "{left:?}");
+    let served = serve("256M");
+    let mut in_server = program("plugin_test");
+    in_server.current_dir(folder.path()).arg(served.address());
+    let output = succeeds(&mut in_server);
+    assert!(output.contains("claims hold"), "{output}");
+    check(Path::new(&served.address()), "after the plugin's test");
 }
 
 #[test]
@@ -213,7 +219,13 @@ fn the_benchmark_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
     mkfs(&image, 256 << 20);
     let directory = folder.path().join("directory");
     std::fs::create_dir(&directory).expect("made");
-    for place in [text(&directory), &format!("adit:{}", image.display())] {
+    let served = serve("256M");
+    let places = [
+        text(&directory).to_owned(),
+        format!("adit:{}", image.display()),
+        format!("adit:{}", served.address()),
+    ];
+    for place in &places {
         let output =
             succeeds(program("adit-leveldb-bench").args([place, "--keys=1000", "--instances=3"]));
         let rows: Vec<Vec<&str>> = output
@@ -317,6 +329,10 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str, survive: &str) {
     let folder = scratch();
     let image = folder.path().join("v.adit");
     mkfs(&image, 1 << 30);
+    killed_fills_keep_their_keys(mode, survive, &image);
+}
+
+fn killed_fills_keep_their_keys(mode: &str, survive: &str, image: &Path) {
     let kills = std::env::var("ADIT_KILLS").map_or(KILLS, |n| n.parse().expect("a number"));
     let seed = SystemTime::UNIX_EPOCH
         .elapsed()
@@ -325,7 +341,7 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str, survive: &str) {
     for (kill, moment) in moments(seed).take(kills as usize).enumerate() {
         let when = format!("{mode}, survive {survive}, kill {kill}, seed {seed}");
         let mut writer = program("kill_test")
-            .args(["write", text(&image), mode, &acknowledged.to_string()])
+            .args(["write", text(image), mode, &acknowledged.to_string()])
             .env("ADIT_SURVIVE", survive)
             .stdout(Stdio::piped())
             .spawn()
@@ -353,10 +369,16 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str, survive: &str) {
             acknowledged = u64::from_ne_bytes(last.try_into().expect("8 bytes")) + 1;
         }
         eprintln!("{when}, after {moment:?}: {acknowledged} keys acknowledged");
-        check(&image, &when);
-        verify(&image, acknowledged);
+        check(image, &when);
+        verify(image, acknowledged);
     }
     assert!(acknowledged > 0);
+}
+
+#[test]
+fn a_killed_session_keeps_every_acknowledged_key() {
+    let served = serve("1G");
+    killed_fills_keep_their_keys("nosync", "require", Path::new(&served.address()));
 }
 
 #[test]

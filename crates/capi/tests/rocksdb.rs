@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
-use support::{exports, include, library, outcome, root, run, scratch, shown_by};
+use support::{exports, include, library, outcome, root, run, scratch, serve, shown_by};
 
 /// No program takes this long, however busy the machine is.
 const HANGS_AFTER: Duration = Duration::from_secs(240);
@@ -95,8 +95,11 @@ fn the_plugin_does_what_rocksdb_expects() {
     let folder = scratch();
     let image = folder.path().join("r.adit");
     mkfs(&image, 1 << 30);
-    let output = run(with_plugin(built().join("plugin_test")).arg(&image));
-    assert!(output.contains("claims hold"), "{output}");
+    let served = serve("1G");
+    for address in [image, served.address().into()] {
+        let output = run(with_plugin(built().join("plugin_test")).arg(address));
+        assert!(output.contains("claims hold"), "{output}");
+    }
 }
 
 /// The plugin could be reached from C++ only, and by preloading it: not by the bindings of other
@@ -119,10 +122,13 @@ fn rocksdbs_c_interface_gets_an_env_on_a_volume() {
         .arg(built())
         .args(["-ladit_rocksdb", "-lrocksdb"])
         .arg(format!("-Wl,-rpath,{}", built().display())));
-    let output = run(Command::new(&program).arg(&image));
-    assert!(output.contains("claims hold"), "{output}");
-    let volume = adit::Volume::open(text(&image)).expect("the last Env closed it");
-    assert!(volume.read_dir("/db").expect("there").count() > 3);
+    let served = serve("256M");
+    for address in [image, served.address().into()] {
+        let output = run(Command::new(&program).arg(&address));
+        assert!(output.contains("claims hold"), "{output}");
+        let volume = adit::Volume::open(text(&address)).expect("the last Env closed it");
+        assert!(volume.read_dir("/db").expect("there").count() > 3);
+    }
 }
 
 /// The plugin showed its classes, and copies of what the standard library and RocksDB have in their
@@ -224,16 +230,19 @@ fn ycsb_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
 
     let image = folder.path().join("r.adit");
     mkfs(&image, 1 << 30);
-    let mut on_adit = with_plugin(built().join("adit-ycsb"));
-    on_adit
-        .arg(format!("--fs_uri=adit://{}", image.display()))
-        .args(["--db=/db", "--sync=1", "--cache_size=100000"]);
-    // Synced, so that the WAL is written at each operation.
-    let rows = ycsb_rows(&mut on_adit);
-    assert_eq!(rows, expected);
-    check(&image, "after YCSB");
-    let volume = adit::Volume::open(text(&image)).expect("it was closed");
-    assert_eq!(volume.read_dir("/").expect("the root").count(), 0);
+    let served = serve("1G");
+    for address in [image, served.address().into()] {
+        let mut on_adit = with_plugin(built().join("adit-ycsb"));
+        on_adit
+            .arg(format!("--fs_uri=adit://{}", address.display()))
+            .args(["--db=/db", "--sync=1", "--cache_size=100000"]);
+        // Synced, so that the WAL is written at each operation.
+        let rows = ycsb_rows(&mut on_adit);
+        assert_eq!(rows, expected);
+        check(&address, "after YCSB");
+        let volume = adit::Volume::open(text(&address)).expect("it was closed");
+        assert_eq!(volume.read_dir("/").expect("the root").count(), 0);
+    }
 }
 
 #[test]
@@ -293,6 +302,10 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str) {
     let folder = scratch();
     let image = folder.path().join("r.adit");
     mkfs(&image, 1 << 30);
+    killed_fills_keep_their_keys(mode, &image);
+}
+
+fn killed_fills_keep_their_keys(mode: &str, image: &Path) {
     let kills = std::env::var("ADIT_KILLS").map_or(KILLS, |n| n.parse().expect("a number"));
     let seed = SystemTime::UNIX_EPOCH
         .elapsed()
@@ -300,7 +313,7 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str) {
     let mut acknowledged = 0_u64;
     for (kill, moment) in moments(seed).take(kills as usize).enumerate() {
         let mut writer = with_plugin(built().join("kill_test"))
-            .args(["write", text(&image), mode, &acknowledged.to_string()])
+            .args(["write", text(image), mode, &acknowledged.to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program was built");
@@ -332,9 +345,9 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str) {
             acknowledged = u64::from_ne_bytes(last.try_into().expect("8 bytes")) + 1;
         }
         eprintln!("{mode}, kill {kill} after {moment:?}: {acknowledged} keys acknowledged");
-        check(&image, &format!("{mode}, kill {kill}, seed {seed}"));
+        check(image, &format!("{mode}, kill {kill}, seed {seed}"));
         run(with_plugin(built().join("kill_test"))
-            .args(["verify", text(&image), &acknowledged.to_string()])
+            .args(["verify", text(image), &acknowledged.to_string()])
             .env("ADIT_KILL_SEED", seed.to_string()));
     }
     assert!(acknowledged > 0);
@@ -343,6 +356,12 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str) {
 #[test]
 fn a_killed_fillsync_keeps_every_acknowledged_key() {
     killed_fills_keep_every_acknowledged_key("sync");
+}
+
+#[test]
+fn a_killed_session_keeps_every_acknowledged_key() {
+    let served = serve("1G");
+    killed_fills_keep_their_keys("nosync", Path::new(&served.address()));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use support::{compiler, exports, library, outcome, root, run, scratch, shown_by};
+use support::{compiler, exports, library, outcome, root, run, scratch, serve, shown_by};
 
 fn sources() -> Vec<PathBuf> {
     let folder = std::fs::read_dir(root().join("plugins/sqlite")).expect("the plugin is there");
@@ -95,8 +95,25 @@ fn the_shell_fills_checks_and_vacuums_a_database_in_each_journal_mode() {
     for mode in ["wal", "delete", "truncate", "persist"] {
         let folder = scratch();
         let image = mkfs(folder.path());
-        let commands = format!(
-            ".open file:/app.db?vfs=adit&volume=v.adit
+        fills_checks_and_vacuums(mode, folder.path(), "v.adit");
+        // Nothing lies outside.
+        let outside = std::fs::read_dir(folder.path()).expect("it is ours");
+        assert_eq!(outside.count(), 1);
+        let volume = adit::Volume::open(image.to_str().expect("plain")).expect("it was closed");
+        let report = volume.check().expect("a volume can be checked");
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        volume.close().expect("closed");
+        // In a server, it is the same.
+        let served = serve("512M");
+        fills_checks_and_vacuums(mode, folder.path(), &served.address());
+        let report = served.volume().check().expect("a volume can be checked");
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+}
+
+fn fills_checks_and_vacuums(mode: &str, folder: &Path, address: &str) {
+    let commands = format!(
+        ".open file:/app.db?vfs=adit&volume={address}
              .vfsname
              PRAGMA journal_mode={mode};
              PRAGMA synchronous=FULL;
@@ -108,27 +125,21 @@ fn the_shell_fills_checks_and_vacuums_a_database_in_each_journal_mode() {
              VACUUM;
              CREATE INDEX i ON t (b);
              PRAGMA integrity_check;
-             .open file:/app.db?vfs=adit&volume=v.adit
+             .open file:/app.db?vfs=adit&volume={address}
              PRAGMA integrity_check;
              SELECT count(*), sum(a) FROM t;
              PRAGMA adit_path;
              PRAGMA adit_volume;\n"
-        );
-        let output = shell(folder.path(), &commands);
-        let (printed, errors) = (text(&output.stdout), text(&output.stderr));
-        let resolved = image.canonicalize().expect("it is there");
-        let expected = format!(
-            "adit\n{mode}\nok\nok\nok\n66667|3333366667\n/app.db\n{}\n",
-            resolved.display()
-        );
-        assert_eq!(printed, expected, "{errors}");
-        // Nothing lies outside.
-        let outside = std::fs::read_dir(folder.path()).expect("it is ours");
-        assert_eq!(outside.count(), 1);
-        let volume = adit::Volume::open(image.to_str().expect("plain")).expect("it was closed");
-        let report = volume.check().expect("a volume can be checked");
-        assert!(report.problems.is_empty(), "{:?}", report.problems);
-    }
+    );
+    let output = shell(folder, &commands);
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    let resolved = folder.join(address).canonicalize();
+    let resolved = resolved.unwrap_or(address.into());
+    let expected = format!(
+        "adit\n{mode}\nok\nok\nok\n66667|3333366667\n/app.db\n{}\n",
+        resolved.display()
+    );
+    assert_eq!(printed, expected, "{errors}");
 }
 
 /// SQLite's log had the errors of single calls, "disk I/O error", and nobody was told that the

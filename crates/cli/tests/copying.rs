@@ -38,6 +38,9 @@ fn soon(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
 /// read from.
 #[test]
 fn get_refuses_to_overwrite_the_image_it_reads_from() {
+    if support::SERVED {
+        return; // a session doesn't know the image
+    }
     let place = Place::with_volume();
     place.write("tree/v.adit", "of the image's name");
     place.write("tree/z", "goes on");
@@ -63,6 +66,9 @@ fn get_refuses_to_overwrite_the_image_it_reads_from() {
 /// `put` of the directory in which the image lies read the image while it wrote to it.
 #[test]
 fn put_leaves_out_the_image_it_writes_to() {
+    if support::SERVED {
+        return; // a session doesn't know the image
+    }
     let place = Place::with_volume();
     place.write("a", "1");
     place.write("z", "2");

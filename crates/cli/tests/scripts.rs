@@ -160,6 +160,9 @@ fn rot(place: &Place, is_it: impl Fn(&[u8]) -> bool) {
 
 #[test]
 fn json_of_scrub_and_check_has_all_bytes_of_paths_that_are_not_utf_8() {
+    if support::SERVED {
+        return; // sentences, without paths apart
+    }
     let place = Place::new();
     place.ok(&["mkfs", "v.adit", "--size", "64M", "--data-checksums"]);
     let odd = PathBuf::from(OsStr::from_bytes(b"/\xffodd"));

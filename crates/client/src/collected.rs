@@ -17,6 +17,7 @@ use crate::volume::Volume;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_fs::Fs;
+use adit_wire::message::WriteFlags;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut};
@@ -109,7 +110,21 @@ impl Request {
     /// Starts it by itself. The result is the number of bytes.
     pub fn start(self) -> Pending<usize> {
         let volume = self.file.volume.clone();
+        if volume.connection().is_some() {
+            return Pending::ready(self.run_remotely());
+        }
         volume.spawn(move |fs| self.run(fs))
+    }
+
+    /// Does it in a server, at once.
+    fn run_remotely(self) -> Result<usize> {
+        let Request { file, work } = self;
+        // SAFETY: promised by the caller of `request`.
+        let result = unsafe { run_remotely(&file, work) };
+        if let Some(FileState { volume, open, .. }) = Arc::into_inner(file) {
+            volume.close_file(open); // the file was dropped meanwhile
+        }
+        result
     }
 
     async fn run(self, fs: &Fs) -> Result<usize> {
@@ -122,6 +137,48 @@ impl Request {
         }
         result
     }
+}
+
+/// Does it in a server, at once.
+///
+/// # Safety
+/// As for [`File::request`].
+unsafe fn run_remotely(file: &FileState, work: Work) -> Result<usize> {
+    let (Some(connection), OpenedFile::Connected(remote)) = (file.volume.connection(), &file.open)
+    else {
+        unreachable!("asked only of volumes in a server");
+    };
+
+    let (memory, offset, durable) = match work {
+        Work::Read(memory, offset) => {
+            // SAFETY: promised by the caller.
+            let slice = |(start, len)| unsafe { std::slice::from_raw_parts_mut(start, len) };
+            let slices = memory.pieces().map(|piece| IoSliceMut::new(slice(piece)));
+            let mut slices: Vec<_> = slices.collect();
+            return connection.read(remote, offset, &mut slices);
+        }
+        Work::Sync(durable) => {
+            let all = durable == Durable::All;
+            return connection.sync(remote, all).map(|()| 0);
+        }
+        Work::Write(memory, offset, durable) => (memory, offset, durable),
+    };
+    // SAFETY: promised by the caller.
+    let slice =
+        |(start, len): (*mut u8, _)| unsafe { std::slice::from_raw_parts(start.cast_const(), len) };
+    let slices: Vec<_> = (memory.pieces())
+        .map(|piece| IoSlice::new(slice(piece)))
+        .collect();
+    let mut flags = match durable {
+        Durable::No => WriteFlags::empty(),
+        Durable::Data => WriteFlags::SYNC_DATA,
+        Durable::All => WriteFlags::SYNC_ALL,
+    };
+    if offset.is_none() {
+        flags |= WriteFlags::APPEND;
+    }
+    connection.write(remote, offset.unwrap_or(0), &slices, flags)?;
+    Ok(memory.len())
 }
 
 /// # Safety
@@ -261,8 +318,12 @@ impl<E, F: FnOnce(Result<usize>) -> E> Drop for Ticket<E, F> {
 
 impl Volume {
     /// Do requests wait in the device's queue, while the threads do something else? If not, some
-    /// thread executes each of them: then it is cheapest that the caller does.
+    /// thread executes each of them: then it is cheapest that the caller does. Requests to a server
+    /// are executed by the caller.
     pub fn is_queued(&self) -> Result<bool> {
+        if self.is_connected() {
+            return Ok(false);
+        }
         self.opened.run(|fs| async {
             let capabilities = fs.store().reactor().device().capabilities();
             Ok(capabilities.queued)
@@ -281,6 +342,12 @@ impl Volume {
         E: Send + 'static,
         F: FnOnce(Result<usize>) -> E + Send + 'static,
     {
+        if self.is_connected() {
+            for (request, to_event) in requests {
+                collection.add(to_event(request.run_remotely()));
+            }
+            return;
+        }
         (collection.under_way).fetch_add(requests.len() as u64, Ordering::SeqCst);
         let operations = requests.into_iter().map(|(request, to_event)| {
             let mut ticket = Ticket {
@@ -311,6 +378,9 @@ impl Volume {
         count: usize,
         timeout: Option<Duration>,
     ) -> Result<()> {
+        if self.is_connected() {
+            return Ok(()); // what was started is done
+        }
         self.opened.run(move |fs| async move {
             let reactor = fs.store().reactor();
             let mut timer = pin!(timeout.map(|timeout| reactor.sleep(timeout)));

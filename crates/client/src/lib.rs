@@ -112,8 +112,7 @@ pub use adit_fs::{
     RangeLock, RenameFlags, RepairReport, SetTime, Stat, StatFs,
 };
 pub use adit_store::{
-    Mapping, ScrubOptions, Survive, Takeover, Unsaved, VolumeInfo, XattrMode, mappings,
-    remove_mapping,
+    Mapping, Survive, Takeover, Unsaved, VolumeInfo, XattrMode, mappings, remove_mapping,
 };
 pub use blob::Blobs;
 pub use completion_queue::CompletionQueue;
@@ -126,6 +125,6 @@ pub use open_options::OpenOptions;
 pub use options::{IoEngine, MkfsOptions, VolumeOptions};
 pub use pending::Pending;
 pub use repair::Repaired;
-pub use scrub::{Damaged, Scrubbed};
+pub use scrub::{Damaged, ScrubOptions, Scrubbed};
 pub use serve::{ServeOptions, Server, SessionInfo};
 pub use volume::Volume;

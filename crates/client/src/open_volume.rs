@@ -252,6 +252,8 @@ impl OpenVolume {
     pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<OpenVolume> {
         fork::install(); // before there is a descriptor to close in children
         if address.starts_with(ADDRESS_PREFIX) {
+            // The server has options of its own; wrong ones are wrong all the same.
+            options.check()?;
             let connection = connect(address, options.read_only)?;
             return Ok(OpenVolume::new(Placement::Connected(connection), address));
         }
@@ -319,13 +321,12 @@ impl OpenVolume {
         }
     }
 
-    /// The connection, in the process that made it. `EBADF` in a forked child.
+    /// `EBADF` in a forked child, which has no connection.
     #[inline]
-    fn usable(&self, connection: &'_ Connection) -> Result<()> {
-        let _ = connection;
+    fn usable(&self) -> Result<()> {
         match self.is_inherited() {
             false => Ok(()),
-            true => Err(Error::with(Errno::BADF, "use a volume in a forked process")),
+            true => Err(fork::refused()),
         }
     }
 
@@ -337,7 +338,7 @@ impl OpenVolume {
         match &self.placement {
             Placement::Embedded(embedded) => embedded.engine().run(move |fs| call.perform(fs, who)),
             Placement::Connected(connection) => {
-                self.usable(connection)?;
+                self.usable()?;
                 connection.volume_call(who, &call)
             }
         }
@@ -353,7 +354,7 @@ impl OpenVolume {
                 embedded.engine().run(move |fs| call.perform(fs, open))
             }
             (Placement::Connected(connection), OpenedFile::Connected(remote)) => {
-                self.usable(connection)?;
+                self.usable()?;
                 connection.file_call(remote.number, &call)
             }
             _ => unreachable!("a file is open where its volume is"),
@@ -374,7 +375,7 @@ impl OpenVolume {
                 embedded.engine().run(open).map(OpenedFile::Embedded)
             }
             Placement::Connected(connection) => {
-                self.usable(connection)?;
+                self.usable()?;
                 let opened = connection.volume_call(who, &Open { place, flags, mode })?;
                 Ok(OpenedFile::Connected(opened.into()))
             }
@@ -394,7 +395,7 @@ impl OpenVolume {
                 open.map(OpenedFile::Embedded)
             }
             Placement::Connected(connection) => {
-                self.usable(connection)?;
+                self.usable()?;
                 let opened = connection.volume_call(who, &OpenBlob { id, flags })?;
                 Ok(OpenedFile::Connected(opened.into()))
             }

@@ -3,12 +3,13 @@
 //! A check is a repair on a device in memory over the real one, so it can check a volume that can't
 //! be opened, and writes nothing. A repair checks first, asks, and repairs on the device.
 
+use crate::connection::ADDRESS_PREFIX;
 use crate::open_volume::{device_options, refuse_served, store_options};
 use crate::options::VolumeOptions;
 use crate::volume::{Volume, naming};
 use adit_base::{Result, fork};
 use adit_block::{Device, OverlayDevice, open_device};
-use adit_fs::{Finding, Fs, RepairReport};
+use adit_fs::{Finding, FindingKind, Fs, RepairReport};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::{StoreOptions, Survive};
 use std::sync::Arc;
@@ -41,6 +42,8 @@ impl Volume {
     /// the data of a power cut or of a killed process in memory first. `progress` gets the number
     /// of steps done and their approximate total.
     ///
+    /// Of a volume in a server it finds what [`Volume::check`] does, without the repairs.
+    ///
     /// Errors: `EBUSY` while a process has it open for writing, `EINVAL` if it is not a volume,
     /// `EUCLEAN` if it is damaged beyond any check, and those of the device.
     pub fn examine(
@@ -49,7 +52,10 @@ impl Volume {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<RepairReport> {
         let examined = (|| {
-            refuse_served(address)?;
+            if address.starts_with(ADDRESS_PREFIX) {
+                let options = options.clone().read_only(true).clone();
+                return checked(Volume::open_with(address, &options)?);
+            }
             let device = open_device(address, &device_options(options, true)?)?;
             run(OverlayDevice::new(device), options, true, &mut progress)
         })();
@@ -89,6 +95,23 @@ impl Volume {
             left: left.findings.list,
         })
     }
+}
+
+/// What a check in a server finds.
+fn checked(volume: Volume) -> Result<RepairReport> {
+    let found = volume.check()?;
+    let mut report = RepairReport::default();
+    report.directories = found.directories;
+    report.files = found.files;
+    report.orphans = found.orphans;
+    report.blobs = found.blobs;
+    for problem in found.problems {
+        let consequence = "a check of the volume when it is closed says what follows";
+        let finding = Finding::new(FindingKind::InUse, problem, consequence, "");
+        report.findings.add(finding.beyond_repair());
+    }
+    volume.close()?;
+    Ok(report)
 }
 
 /// Repairs what is on a device and closes it.

@@ -2,9 +2,36 @@
 
 use crate::volume::Volume;
 use adit_base::{Errno, Result};
-use adit_store::ScrubOptions;
+use adit_wire::calls::{Scrub, ScrubStep};
+use std::ffi::OsString;
 use std::fmt;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Bytes that are read between two reports of progress, and at once through a server.
+const STEP_BYTES: u64 = 4 << 20;
+/// Damages that are listed; of others only the number is told.
+const DAMAGES_MAX: usize = 1000;
+
+/// How [`Volume::scrub_with`] goes about it.
+#[derive(Clone, Default, Debug)]
+pub struct ScrubOptions {
+    bytes_per_second: u64,
+}
+
+impl ScrubOptions {
+    /// As fast as it goes.
+    pub fn new() -> ScrubOptions {
+        ScrubOptions::default()
+    }
+
+    /// Bytes a second at most, on the average; 0: as fast as it goes.
+    pub fn bytes_per_second(&mut self, bytes: u64) -> &mut Self {
+        self.bytes_per_second = bytes;
+        self
+    }
+}
 
 /// A range of lost data.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,33 +104,76 @@ impl Volume {
         options: &ScrubOptions,
         mut progress: impl FnMut(u64, u64) + Send,
     ) -> Result<Scrubbed> {
-        let mut problems = self.check()?.problems;
-        let (options, progress) = (options.clone(), &mut progress);
-        let read = self
-            .opened
-            .run(|fs| async move { fs.scrub(options, progress).await });
-        let (report, paths) = match read {
-            // Without this metadata there is no telling where data is.
-            Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
-                problems.push(format!("not all data was read: {error}"));
-                Default::default()
-            }
-            read => read?,
+        let mut found = Scrubbed {
+            problems: self.check()?.problems,
+            ..Scrubbed::default()
         };
-        let damages = report.damages.into_iter().map(|damage| Damaged {
-            path: paths.get(&damage.blob.slot).cloned(),
-            inode: damage.blob.slot,
-            offset: damage.offset,
-            len_bytes: damage.len_bytes,
-            page: damage.page,
-            what: damage.what,
-        });
-        Ok(Scrubbed {
-            bytes: report.bytes,
-            unchecked_bytes: report.unchecked_bytes,
-            damages: damages.collect(),
-            damages_omitted: report.damages_omitted,
-            problems,
-        })
+        let only_reads = self.statfs()?.read_only;
+        let begin = Instant::now();
+        let (mut next, mut bytes_max) = (Some((0, 0)), STEP_BYTES);
+        if options.bytes_per_second > 0 {
+            bytes_max = bytes_max.min(options.bytes_per_second / 8).max(1);
+        }
+        while let Some((slot, page)) = next {
+            let call = Scrub {
+                slot,
+                page,
+                bytes_max,
+                only_reads,
+            };
+            let step = match self.opened.call(&self.who, call) {
+                // Without this metadata there is no telling where data is.
+                Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
+                    let what = format!("not all data was read: {error}");
+                    found.problems.push(what);
+                    return Ok(found);
+                }
+                step => step?,
+            };
+            next = step.next;
+            let total_bytes = step.total_bytes;
+            found.add(step);
+            if next.is_some() {
+                progress(found.bytes, total_bytes.max(found.bytes));
+                let due_ns = (u128::from(found.bytes) * 1_000_000_000)
+                    .checked_div(u128::from(options.bytes_per_second));
+                let due = due_ns.map(|ns| u64::try_from(ns).unwrap_or(u64::MAX));
+                let due = due.map_or(Duration::ZERO, Duration::from_nanos);
+                std::thread::sleep(due.saturating_sub(begin.elapsed()));
+            }
+        }
+        progress(found.bytes, found.bytes);
+        Ok(found)
+    }
+}
+
+impl Scrubbed {
+    /// Adds what the next step found.
+    fn add(&mut self, step: ScrubStep) {
+        self.bytes += step.bytes;
+        self.unchecked_bytes += step.unchecked_bytes;
+        self.damages_omitted += step.damages_omitted;
+        for lost in step.damages {
+            // A range that the border between two steps divides.
+            if let Some(last) = self.damages.last_mut()
+                && (last.inode, last.offset + last.len_bytes) == (lost.inode, lost.offset)
+                && last.what == lost.what
+            {
+                last.len_bytes += lost.len_bytes;
+                continue;
+            }
+            if self.damages.len() == DAMAGES_MAX {
+                self.damages_omitted += 1;
+                continue;
+            }
+            self.damages.push(Damaged {
+                path: lost.path.map(|path| OsString::from_vec(path).into()),
+                inode: lost.inode,
+                offset: lost.offset,
+                len_bytes: lost.len_bytes,
+                page: lost.page,
+                what: lost.what,
+            });
+        }
     }
 }

@@ -228,7 +228,9 @@ impl Volume {
     /// be quick, and must not use the volume.
     pub fn check_with(&self, mut progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport> {
         if self.is_connected() {
-            return self.opened.call(&self.who, Check {});
+            let report = self.opened.call(&self.who, Check {});
+            progress(1, 1); // it comes as a whole
+            return report;
         }
         let progress = &mut progress;
         self.opened.run(|fs| check(fs, progress))

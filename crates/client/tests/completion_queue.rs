@@ -1,11 +1,14 @@
 //! Completion queues from Rust: any of many operations, threads, the end, a poisoned volume.
 
+#[path = "support/served.rs"]
+mod served;
+
 use adit::{Buffer, CompletionQueue, Errno, File, OpenOptions, Pending, Volume};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 fn volume_and_file() -> (Volume, File) {
-    let volume = Volume::open("mem:64M").expect("opened");
+    let volume = served::open("mem:64M").expect("opened");
     let options = OpenOptions::new()
         .read(true)
         .write(true)

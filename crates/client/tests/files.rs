@@ -1,5 +1,8 @@
 //! Files, directories and blobs through the public interface, on a volume in memory.
 
+#[path = "support/served.rs"]
+mod served;
+
 use adit::{
     AllocateFlags, Errno, File, FileCursor, FileKind, FlockOperation, LockMode, LockOwner,
     OpenOptions, RangeLock, ReadRequest, RenameFlags, Volume, VolumeOptions,
@@ -11,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 fn volume() -> Volume {
-    Volume::open("mem:64M").expect("a volume in memory")
+    served::open("mem:64M").expect("a volume in memory")
 }
 
 fn create(volume: &Volume, path: &str) -> File {
@@ -640,7 +643,9 @@ fn an_atomic_write_changes_all_of_its_ranges_or_none() {
 #[test]
 fn a_write_to_a_synchronous_file_is_on_the_device_when_it_returns() {
     let device = MemoryDevice::new(MemoryConfig::default()).expect("memory");
-    let volume = Volume::on_device(device.clone(), &VolumeOptions::new(), true).expect("opened");
+    let volume = Volume::on_device(device.clone(), &VolumeOptions::new(), true)
+        .and_then(served::through)
+        .expect("opened");
     let mut options = OpenOptions::new();
     options.write(true).create(true);
     for options in [options.clone().sync(true), options.clone().dsync(true)] {

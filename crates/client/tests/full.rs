@@ -1,6 +1,9 @@
 //! A full volume through the public interface: every operation that allocates answers ENOSPC and
 //! changes nothing; then deleting works, and the space is back.
 
+#[path = "support/served.rs"]
+mod served;
+
 use adit::{AllocateFlags, Errno, File, FileKind, MkfsOptions, OpenOptions, Volume, VolumeOptions};
 
 const VOLUME_BYTES: u64 = 24 << 20;
@@ -231,7 +234,7 @@ fn everything_that_allocates_says_so(volume: &Volume) {
 /// then answered ENOSPC.
 #[test]
 fn renames_take_no_space_that_accepted_writes_were_promised() {
-    let volume = Volume::open("mem:24M").expect("a volume in memory");
+    let volume = served::open("mem:24M").expect("a volume in memory");
     for i in 0..1500 {
         drop(create(&volume, &format!("/{i}")).expect("created"));
     }
@@ -274,11 +277,12 @@ fn every_operation_that_allocates_is_refused_without_a_trace_and_deleting_gives_
         Volume::mkfs(address, &options).expect("formatted");
         let mut free = Vec::new();
         for _ in 0..rounds {
-            let volume = Volume::open_with(address, VolumeOptions::new().cache_bytes(8 << 20))
+            let volume = served::open_with(address, VolumeOptions::new().cache_bytes(8 << 20))
                 .expect("opened");
             everything_that_allocates_says_so(&volume);
             free.push(volume.statfs().expect("known").free_bytes);
             volume.close().expect("closed");
+            served::end();
         }
         assert!(
             free[rounds - 1] + METADATA_BYTES >= free[0],
@@ -292,7 +296,7 @@ fn every_operation_that_allocates_is_refused_without_a_trace_and_deleting_gives_
 #[test]
 fn what_is_said_to_be_free_can_be_written_in_one_new_file() {
     const PAGE: u64 = 4096;
-    let volume = Volume::open("mem:48M").expect("a volume in memory");
+    let volume = served::open("mem:48M").expect("a volume in memory");
     let free = || volume.statfs().expect("known").free_bytes;
     // Holes of a page between pages that stay: what is free last lies in pieces.
     let pieces = create(&volume, "/pieces").expect("created");

@@ -1,6 +1,9 @@
 //! Threads that look at names and attributes while others change them.
 
-use adit::{Credentials, Errno, OpenOptions, RenameFlags, Volume};
+#[path = "support/served.rs"]
+mod served;
+
+use adit::{Credentials, Errno, OpenOptions, RenameFlags};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const ROUNDS: u64 = 2_000;
@@ -30,7 +33,7 @@ fn beside(change: impl Fn(u64) + Sync, look: impl Fn() + Sync) {
 
 #[test]
 fn a_stat_sees_each_acknowledged_append_sync_and_truncation() {
-    let volume = Volume::open("mem:64M").expect("a volume");
+    let volume = served::open("mem:64M").expect("a volume");
     let options = OpenOptions::new().append(true).create(true).clone();
     let file = volume.open_file("/log", &options).expect("a file");
     // The size is a multiple of 10 from its round on: 10, 20, … of the round's number.
@@ -62,7 +65,7 @@ fn a_stat_sees_each_acknowledged_append_sync_and_truncation() {
 
 #[test]
 fn a_name_that_is_exchanged_or_moved_is_never_missing_and_never_half_new() {
-    let volume = Volume::open("mem:64M").expect("a volume");
+    let volume = served::open("mem:64M").expect("a volume");
     for directory in ["/a", "/b"] {
         volume.create_dir(directory).expect("a directory");
         for other in 0..500 {
@@ -104,7 +107,7 @@ fn a_name_that_is_exchanged_or_moved_is_never_missing_and_never_half_new() {
 
 #[test]
 fn rights_that_were_taken_away_are_gone_at_once() {
-    let volume = Volume::open("mem:64M").expect("a volume");
+    let volume = served::open("mem:64M").expect("a volume");
     volume.create_dir("/closed").expect("a directory");
     volume.write("/closed/file", b"x").expect("a file");
     volume.set_mode("/closed/file", 0o644).expect("a mode");

@@ -1,9 +1,14 @@
 //! Opening, closing, sharing and losing volumes, on image files.
 
+#[path = "support/served.rs"]
+mod served;
+
 use adit::{Errno, Inspector, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use served::{SERVED, Served};
 use std::process::{Command, Stdio};
 
 struct Image {
+    _served: Option<Served>,
     _directory: tempfile::TempDir,
     address: String,
 }
@@ -21,9 +26,11 @@ fn image() -> Image {
         .expect("text")
         .to_owned();
     Volume::mkfs(&address, MkfsOptions::new().size_bytes(96 << 20)).expect("formatted");
+    let served = SERVED.then(|| Served::new(Volume::open(&address).expect("opened")));
     Image {
+        address: served.as_ref().map_or(address, Served::address),
+        _served: served,
         _directory: directory,
-        address,
     }
 }
 
@@ -54,6 +61,9 @@ fn what_was_written_is_there_after_closing_and_opening() {
 
 #[test]
 fn closing_waits_for_nobody_and_says_that_it_is_in_use() {
+    if SERVED {
+        return; // a server lets any number of sessions in
+    }
     let image = image();
     let volume = Volume::open(&image.address).expect("opened");
     let file = volume
@@ -126,6 +136,9 @@ fn an_absurd_page_cache_is_refused_with_what_is_allowed() {
 /// had been overwritten.
 #[test]
 fn mkfs_names_the_smallest_size_and_that_works() {
+    if SERVED {
+        return; // no mkfs through a server
+    }
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("made");
     let path = folder.path().join("v.adit");
     let address = path.to_str().expect("text");
@@ -166,6 +179,9 @@ fn mkfs_names_the_smallest_size_and_that_works() {
 
 #[test]
 fn many_readers_may_share_a_volume_that_nobody_writes() {
+    if SERVED {
+        return; // a server writes
+    }
     let image = image();
     let mut options = VolumeOptions::new();
     options.read_only(true);
@@ -258,7 +274,7 @@ fn sigkill_loses_nothing_that_was_acknowledged() {
         let mut child = Command::new(std::env::current_exe().expect("known"))
             .args([
                 "--exact",
-                "writes_until_it_is_killed",
+                &served::test_name(module_path!(), "writes_until_it_is_killed"),
                 "--ignored",
                 "--nocapture",
             ])

@@ -5,6 +5,7 @@ use crate::open::locks::{Holder, LAST_BYTE, Lock};
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::{Errno, Error, Result};
+use adit_store::BlobId;
 
 /// First and last byte of a range as `fcntl` takes it: a length of 0 means to the end.
 fn span(offset: u64, len_bytes: u64) -> Result<(u64, u64)> {
@@ -130,6 +131,19 @@ impl Fs {
                 last => last - blocker.first + 1,
             },
         }))
+    }
+
+    /// As [`Fs::release_locks`], of an inode that the caller may not have open.
+    pub fn release_locks_of(&self, id: BlobId, owner: u64) {
+        if let Some(inode) = self.open_inode(id) {
+            let locks = &inode.locks;
+            locks.release(&locks.ranges, Holder::Posix { id: owner, pid: 0 });
+        }
+    }
+
+    /// Has anybody the inode open?
+    pub fn is_open(&self, id: BlobId) -> bool {
+        self.open_inode(id).is_some()
     }
 
     /// Releases all range locks of a POSIX owner on the inode, as POSIX requires when a process

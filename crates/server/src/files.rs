@@ -4,19 +4,23 @@
 //! file is none of a later one. Invariant: a file that is in no table any more is closed by the one
 //! that took it out, once.
 
-use adit_fs::OpenFile;
+use adit_fs::{BlobId, OpenFile};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Open files of a session at most.
 pub(crate) const FILES_MAX: usize = 4096;
-/// POSIX owners of locks on a file that a session is remembered for.
-const OWNERS_MAX: usize = 64;
+/// Pairs of a file and a POSIX owner of locks on it, of a session at most.
+const OWNERS_MAX: usize = 65_536;
 
 /// A session's open files.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     places: Vec<Place>,
     free: Vec<u32>,
+    /// POSIX owners that locked ranges of a file, as the file system knows them. They outlive a
+    /// descriptor and go with the session.
+    lock_owners: HashSet<(BlobId, u64)>,
     /// No more files: the session has ended.
     ended: bool,
 }
@@ -24,16 +28,14 @@ pub(crate) struct Files {
 #[derive(Debug, Default)]
 struct Place {
     uses: u32,
-    file: Option<SessionFile>,
+    file: Option<Arc<OpenFile>>,
 }
 
-/// An open file of a session.
-#[derive(Clone, Debug)]
-pub(crate) struct SessionFile {
-    pub(crate) open: Arc<OpenFile>,
-    /// POSIX owners that locked ranges of it, as the file system knows them: the locks go with the
-    /// session.
-    pub(crate) lock_owners: Vec<u64>,
+/// What a session leaves behind.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub(crate) files: Vec<Arc<OpenFile>>,
+    pub(crate) lock_owners: HashSet<(BlobId, u64)>,
 }
 
 impl Files {
@@ -50,10 +52,7 @@ impl Files {
         let place = &mut self.places[index as usize];
         debug_assert!(place.file.is_none(), "a free place is empty");
         place.uses = place.uses.wrapping_add(1);
-        place.file = Some(SessionFile {
-            open,
-            lock_owners: Vec::new(),
-        });
+        place.file = Some(open);
         Ok(u64::from(place.uses) << 32 | u64::from(index))
     }
 
@@ -66,39 +65,43 @@ impl Files {
     /// A file by its number.
     pub(crate) fn get(&mut self, number: u64) -> Option<&Arc<OpenFile>> {
         let (_, place) = self.place(number)?;
-        place.file.as_ref().map(|file| &file.open)
+        place.file.as_ref()
     }
 
-    /// An owner locks ranges of it. False: it has too many already.
-    pub(crate) fn note_lock_owner(&mut self, number: u64, owner: u64) -> bool {
-        let Some(file) = self
-            .place(number)
-            .and_then(|(_, place)| place.file.as_mut())
-        else {
-            return true; // the lock is refused with EBADF
-        };
-        if file.lock_owners.contains(&owner) {
+    /// An owner locks ranges of a file. False: there are too many already.
+    pub(crate) fn note_lock_owner(&mut self, id: BlobId, owner: u64) -> bool {
+        if self.lock_owners.contains(&(id, owner)) {
             return true;
         }
-        let has_room = file.lock_owners.len() < OWNERS_MAX;
+        let has_room = self.lock_owners.len() < OWNERS_MAX && !self.ended;
         if has_room {
-            file.lock_owners.push(owner);
+            self.lock_owners.insert((id, owner));
         }
         has_room
     }
 
+    /// Is it an owner of this session's?
+    pub(crate) fn is_lock_owner(&self, id: BlobId, owner: u64) -> bool {
+        self.lock_owners.contains(&(id, owner))
+    }
+
     /// All locks of the owner on it are gone.
-    pub(crate) fn forget_lock_owner(&mut self, number: u64, owner: u64) {
-        if let Some(file) = self
-            .place(number)
-            .and_then(|(_, place)| place.file.as_mut())
-        {
-            file.lock_owners.retain(|of| *of != owner);
-        }
+    pub(crate) fn forget_lock_owner(&mut self, id: BlobId, owner: u64) {
+        self.lock_owners.remove(&(id, owner));
+    }
+
+    /// Nobody has the file open any more, so there is no lock on it.
+    pub(crate) fn forget_locks(&mut self, id: BlobId) {
+        self.lock_owners.retain(|(of, _)| *of != id);
+    }
+
+    /// Has it locked ranges for POSIX owners?
+    pub(crate) fn has_lock_owners(&self) -> bool {
+        !self.lock_owners.is_empty()
     }
 
     /// Takes a file out, to be closed.
-    pub(crate) fn remove(&mut self, number: u64) -> Option<SessionFile> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Arc<OpenFile>> {
         let (index, place) = self.place(number)?;
         let file = place.file.take();
         self.free.push(index);
@@ -106,19 +109,20 @@ impl Files {
     }
 
     /// The session has ended: takes all of them, and takes no more.
-    pub(crate) fn end(&mut self) -> Vec<SessionFile> {
+    pub(crate) fn end(&mut self) -> Left {
         self.ended = true;
         self.free.clear();
-        self.places
-            .drain(..)
-            .filter_map(|place| place.file)
-            .collect()
+        let places = self.places.drain(..);
+        Left {
+            files: places.filter_map(|place| place.file).collect(),
+            lock_owners: std::mem::take(&mut self.lock_owners),
+        }
     }
 
     /// Is an inode with this blob open here?
-    pub(crate) fn has_open(&self, id: adit_fs::BlobId) -> bool {
+    pub(crate) fn has_open(&self, id: BlobId) -> bool {
         let mut files = self.places.iter().filter_map(|place| place.file.as_ref());
-        files.any(|file| file.open.blob_id() == id)
+        files.any(|file| file.blob_id() == id)
     }
 
     /// Number of open files.

@@ -10,19 +10,22 @@
 //! | [`Server`] | volumes, a socket, pollers: how they begin and end |
 //! | `listener` | connections and handshakes |
 //! | `notices` | which messages about peers go to the log |
-//! | `session`, `files` | a connected process: its rights, its memory, its open files |
+//! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
 //! | `poller` | the thread that takes messages and drives the volumes |
+//! | `rights` | what a session may ask for |
 //! | `serve` | from a message to its operation |
 //! | [`perform`] | calls on a file system, for this and for an embedded volume |
 //! | `volume` | a volume, and what is under way on it |
 //!
 //! docs/decisions/0026 has the reasons, docs/format/wire.md the protocol.
 
+mod collected;
 mod files;
 mod listener;
 mod notices;
 pub mod perform;
 mod poller;
+mod rights;
 mod serve;
 mod server;
 mod session;

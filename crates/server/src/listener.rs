@@ -237,8 +237,8 @@ impl Hall {
             );
             return refuse(&greeted, Error::with(Errno::PROTO, what));
         }
-        let begun =
-            find(&self.volumes, &request.volume).and_then(|volume| self.begin(&greeted, volume));
+        let begun = find(&self.volumes, &request.volume)
+            .and_then(|volume| self.begin(&greeted, volume, request.read_only));
         let (session, memory) = match begun {
             Ok(begun) => begun,
             Err(error) => return refuse(&greeted, error),
@@ -270,6 +270,7 @@ impl Hall {
         &self,
         greeted: &Greeted,
         volume: Arc<ServedVolume>,
+        read_only: bool,
     ) -> Result<(Arc<Session>, OwnedFd)> {
         let pollers = self.pollers.lock().expect("no panic while it is held");
         let sessions: Vec<Arc<Session>> = pollers.iter().flat_map(Poller::sessions).collect();
@@ -279,7 +280,7 @@ impl Hall {
             .map_err(|error| error.context("make the memory of a session"))?;
         let socket = greeted.socket.try_clone();
         let socket = socket.map_err(|error| Error::from(error).context("keep a connection"))?;
-        let session = Session::new(socket, greeted.peer.clone(), memory, volume)?;
+        let session = Session::new(socket, greeted.peer.clone(), memory, volume, read_only)?;
         Ok((Arc::new(session), descriptor))
     }
 

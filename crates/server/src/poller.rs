@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, recv};
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -85,12 +86,13 @@ impl Poller {
         });
         let polling = shared.clone();
         let run = move || {
-            let abort = AbortOnPanic;
             if let Some(cpu) = cpu {
                 pin(cpu);
             }
-            Turns::new(&polling).run();
-            std::mem::forget(abort);
+            let turns = AssertUnwindSafe(|| Turns::new(&polling).run());
+            if catch_unwind(turns).is_err() {
+                polling.give_up();
+            }
         };
         let thread = spawn_without_signals(&format!("adit-poller-{number}"), run)?;
         Ok(Poller {
@@ -101,6 +103,10 @@ impl Poller {
 
     /// Gives it a session.
     pub(crate) fn add(&self, session: Arc<Session>) {
+        if self.shared.stopping.load(Ordering::SeqCst) {
+            drop(session.end());
+            return;
+        }
         lock(&self.shared.arrivals).push(session);
         self.shared.call();
     }
@@ -129,20 +135,20 @@ impl Drop for Poller {
 }
 
 impl Shared {
+    /// The thread has panicked: its sessions learn that nobody serves them.
+    fn give_up(&self) {
+        tracing::error!("a poller has panicked inside Adit: its sessions end");
+        self.stopping.store(true, Ordering::SeqCst);
+        let arrivals = lock(&self.arrivals).clone();
+        for session in lock(&self.sessions).iter().chain(&arrivals) {
+            drop(session.end());
+        }
+    }
+
     fn call(&self) {
         self.called.store(true, Ordering::SeqCst);
         // It can only fail for a counter that is full: then the bell rings already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-}
-
-/// A poller that panics would leave its sessions waiting for ever. If the process ends, they are
-/// told, and the next one finds all that was acknowledged.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        std::process::abort();
     }
 }
 

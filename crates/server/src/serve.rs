@@ -4,11 +4,13 @@
 //! looked at; data is only copied, as a whole. A message that can't be one ends the session; one
 //! that asks for something impossible gets an errno. Nothing here waits.
 
+use crate::collected::Pieces;
 use crate::perform::{PerformFile, PerformVolume};
+use crate::rights::{self, Decoded};
 use crate::session::Session;
 use crate::volume::UnderWay;
 use adit_base::{Errno, Error, Result};
-use adit_fs::{Credentials, FlockOperation, Fs, LockOwner, OpenFile, OpenFlags, RangeLock};
+use adit_fs::{FlockOperation, Fs, LockOwner, OpenFile, OpenFlags, RangeLock};
 use adit_reactor::Prepared;
 use adit_store::cache::Hint;
 use adit_wire::calls::*;
@@ -67,6 +69,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         return Err(Error::with(Errno::PROTO, what));
     }
     let message = Message::from_words(session.memory.slot(slot).words());
+    let collected = session.collected().take(slot);
     let ticket = Ticket {
         session: session.clone(),
         slot,
@@ -95,6 +98,9 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             offset,
             flags,
         } => match session.file(file) {
+            Ok(open) if collected.is_some() || flags.contains(WriteFlags::MORE) => {
+                write_collected(ticket, open, offset, len, flags, collected, begun);
+            }
             Ok(open) => write(ticket, open, offset, len, flags, begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
@@ -212,52 +218,63 @@ fn write(
     start(ticket, begun, move |fs, session, slot| async move {
         // SAFETY: only copied from.
         let data = unsafe { session.data(slot, len) }?;
-        let at = match appends {
-            true => fs.append(&open, data).await?,
-            false => fs.write(&open, offset, data).await.map(|()| 0)?,
-        };
-        if flags.contains(WriteFlags::SYNC_ALL) {
-            fs.fsync(&open).await?;
-        } else if flags.contains(WriteFlags::SYNC_DATA) {
-            fs.fdatasync(&open).await?;
-        }
-        Ok(at)
+        put(fs, &open, offset, data, appends, flags).await
     });
 }
 
-/// The user that a call acts for, and the call.
-type Decoded<C> = (Option<Credentials>, C);
+/// A piece of a write that is larger than a message, or the last one, with which it is done.
+fn write_collected(
+    ticket: Ticket,
+    open: Arc<OpenFile>,
+    offset: u64,
+    len: u32,
+    flags: WriteFlags,
+    collected: Option<Pieces>,
+    begun: &mut Begun,
+) {
+    let session = ticket.session.clone();
+    let added = || {
+        let mut pieces = match collected {
+            Some(pieces) => pieces,
+            None => session.collected().begin(offset)?,
+        };
+        // SAFETY: only copied from.
+        pieces.add(unsafe { session.data(ticket.slot, len) }?)?;
+        Ok(pieces)
+    };
+    let pieces = match added() {
+        Ok(pieces) => pieces,
+        Err(error) => return ticket.finish_with(Err(error)),
+    };
+    if flags.contains(WriteFlags::MORE) {
+        session.collected().keep(ticket.slot, pieces);
+        return ticket.finish_with(Ok(0));
+    }
+    let appends = flags.contains(WriteFlags::APPEND) || open.flags().contains(OpenFlags::APPEND);
+    start(ticket, begun, move |fs, _, _| async move {
+        put(fs, &open, offset, pieces.data(), appends, flags).await
+    });
+}
 
-/// May the session do this call?
-fn check_rights<'a, C: VolumeCall<'a>>(session: &Session, decoded: &Decoded<C>) -> Result<()> {
-    if session.privileged {
-        return Ok(());
+/// Writes, and syncs if that is asked for; the offset of an append.
+async fn put(
+    fs: &Fs,
+    open: &OpenFile,
+    offset: u64,
+    data: &[u8],
+    appends: bool,
+    flags: WriteFlags,
+) -> Result<u64> {
+    let at = match appends {
+        true => fs.append(open, data).await?,
+        false => fs.write(open, offset, data).await.map(|()| 0)?,
+    };
+    if flags.contains(WriteFlags::SYNC_ALL) {
+        fs.fsync(open).await?;
+    } else if flags.contains(WriteFlags::SYNC_DATA) {
+        fs.fdatasync(open).await?;
     }
-    if decoded.0.is_some() {
-        let what = "act for another user: only root and the server's own user may";
-        return Err(Error::with(Errno::PERM, what));
-    }
-    let administrative = [
-        OpenDescriptors::NUMBER,
-        CreateBlob::NUMBER,
-        DeleteBlob::NUMBER,
-        Blobs::NUMBER,
-        OpenBlob::NUMBER,
-        Grow::NUMBER,
-        Check::NUMBER,
-    ];
-    if administrative.contains(&C::NUMBER) {
-        let what =
-            "use blobs, or look after a served volume: only root and the server's own user may";
-        return Err(Error::with(Errno::ACCESS, what));
-    }
-    for place in decoded.1.places().into_iter().flatten() {
-        if place.start.is_some_and(|id| !session.files().has_open(id)) {
-            let what = "begin at an inode that the session doesn't have open";
-            return Err(Error::with(Errno::ACCESS, what));
-        }
-    }
-    Ok(())
+    Ok(at)
 }
 
 /// The arguments are none of this call.
@@ -274,7 +291,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
             match number {
                 $(<$call as VolumeCall>::NUMBER => {
                     let decoded = Decoded::<$call>::decode(&bytes).ok_or_else(|| garbled(number))?;
-                    if let Err(error) = check_rights(&ticket.session, &decoded) {
+                    if let Err(error) = rights::check(&ticket.session, &decoded) {
                         ticket.finish_with(Err(error));
                         return Ok(());
                     }
@@ -301,6 +318,29 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
             }
         }};
     }
+    if ticket.session.read_only {
+        match number {
+            CheckAccess::NUMBER => return check_access(ticket, bytes, begun),
+            Space::NUMBER => {
+                let engine = ticket.session.volume.engine.clone();
+                begun.extend(engine.prepare(move |fs| async move {
+                    let mut space = fs.statfs().await;
+                    if let Ok(space) = &mut space {
+                        space.read_only = true;
+                    }
+                    ticket.finish_with_value(space);
+                    Ok(())
+                }));
+                return Ok(());
+            }
+            // It has changed nothing.
+            SyncAll::NUMBER => {
+                ticket.finish_with_value(Ok(()));
+                return Ok(());
+            }
+            _ => {}
+        }
+    }
     if number == Stat::NUMBER || number == CheckAccess::NUMBER {
         let Some(ticket) = look(ticket, number, &bytes)? else {
             return Ok(());
@@ -323,7 +363,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
     dispatch!(ticket:
         Truncate Unlink RemoveDirectory Rename Link MakeDirectory MakeNode MakeSymlink ReadLink
         SetMode SetOwner SetTimes GetXattr SetXattr RemoveXattr ListXattrs List Info Space SyncAll
-        OpenDescriptors CreateBlob DeleteBlob Blobs Grow AtomicBytesMax Check
+        OpenDescriptors CreateBlob DeleteBlob Blobs Grow AtomicBytesMax Check Scrub
     );
     Ok(())
 }
@@ -334,7 +374,7 @@ fn look(ticket: Ticket, number: u16, bytes: &[u8]) -> Result<Option<Ticket>> {
     let names = &session.volume.names;
     if number == Stat::NUMBER {
         let decoded = Decoded::<Stat>::decode(bytes).ok_or_else(|| garbled(number))?;
-        if check_rights(&session, &decoded).is_ok() {
+        if rights::check(&session, &decoded).is_ok() {
             let who = decoded.0.as_ref().unwrap_or(&session.who);
             if let Some(stat) = names.stat(decoded.1.place.at(who), decoded.1.follow) {
                 ticket.finish_with_value(stat);
@@ -343,7 +383,7 @@ fn look(ticket: Ticket, number: u16, bytes: &[u8]) -> Result<Option<Ticket>> {
         }
     } else {
         let decoded = Decoded::<CheckAccess>::decode(bytes).ok_or_else(|| garbled(number))?;
-        if check_rights(&session, &decoded).is_ok() {
+        if rights::check(&session, &decoded).is_ok() {
             let who = decoded.0.as_ref().unwrap_or(&session.who);
             let CheckAccess {
                 place,
@@ -359,9 +399,33 @@ fn look(ticket: Ticket, number: u16, bytes: &[u8]) -> Result<Option<Ticket>> {
     Ok(Some(ticket))
 }
 
+/// Checks the rights of a session that changes nothing.
+fn check_access(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+    let number = CheckAccess::NUMBER;
+    let decoded = Decoded::<CheckAccess>::decode(&bytes).ok_or_else(|| garbled(number))?;
+    if let Err(error) = rights::check(&ticket.session, &decoded) {
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
+    drop(decoded);
+    let engine = ticket.session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let result = match Decoded::<CheckAccess>::decode(&bytes) {
+            Some((who, call)) => {
+                let who = who.as_ref().unwrap_or(&ticket.session.who);
+                rights::access_to_read(fs, who, &call).await
+            }
+            None => Err(garbled(number)),
+        };
+        ticket.finish_with_value(result);
+        Ok(())
+    }));
+    Ok(())
+}
+
 fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
     let decoded = Decoded::<Open>::decode(&bytes).ok_or_else(|| garbled(Open::NUMBER))?;
-    if let Err(error) = check_rights(&ticket.session, &decoded) {
+    if let Err(error) = rights::check(&ticket.session, &decoded) {
         ticket.finish_with(Err(error));
         return Ok(());
     }
@@ -371,7 +435,10 @@ fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
         let opened = match Decoded::<Open>::decode(&bytes) {
             Some((who, call)) => {
                 let who = who.as_ref().unwrap_or(&ticket.session.who);
-                fs.open(call.place.at(who), call.flags, call.mode).await
+                match ticket.session.read_only {
+                    true => rights::open_to_read(fs, who, &call).await,
+                    false => fs.open(call.place.at(who), call.flags, call.mode).await,
+                }
             }
             None => Err(garbled(Open::NUMBER)),
         };
@@ -388,11 +455,15 @@ fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
 fn open_blob(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
     let number = OpenBlob::NUMBER;
     let decoded = Decoded::<OpenBlob>::decode(&bytes).ok_or_else(|| garbled(number))?;
-    if let Err(error) = check_rights(&ticket.session, &decoded) {
+    if let Err(error) = rights::check(&ticket.session, &decoded) {
         ticket.finish_with(Err(error));
         return Ok(());
     }
     let OpenBlob { id, flags } = decoded.1;
+    if ticket.session.read_only && flags.writable() {
+        ticket.finish_with(Err(rights::read_only()));
+        return Ok(());
+    }
     let engine = ticket.session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         let added = match fs.open_blob(id, flags).await {
@@ -433,6 +504,10 @@ fn file_call(
     bytes: Vec<u8>,
     begun: &mut Begun,
 ) -> Result<()> {
+    if let Err(error) = rights::check_file_call(&ticket.session, number) {
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
     macro_rules! dispatch {
         ($($call:ident)*) => {
             match number {
@@ -449,7 +524,7 @@ fn file_call(
                     }));
                 })*
                 Flock::NUMBER | LockRange::NUMBER | UnlockRange::NUMBER | TestLock::NUMBER
-                | ReleaseLocks::NUMBER => return lock_call(ticket, number, file, open, bytes, begun),
+                | ReleaseLocks::NUMBER => return lock_call(ticket, number, open, bytes, begun),
                 CopyRange::NUMBER => {
                     let call = CopyRange::decode(&bytes).ok_or_else(|| garbled(number))?;
                     match ticket.session.file(call.to) {
@@ -498,25 +573,27 @@ fn close(ticket: Ticket, file: u64, begun: &mut Begun) {
     };
     let engine = ticket.session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
-        let result = fs.close(&closed.open).await;
+        let result = fs.close(&closed).await;
+        if ticket.session.files().has_lock_owners() && !fs.is_open(closed.blob_id()) {
+            ticket.session.files().forget_locks(closed.blob_id());
+        }
         ticket.finish_with_value(result);
         Ok(())
     }));
 }
 
-/// Locks that wait don't: the session asks again, so nobody waits for a session that is gone. The
-/// owners of one session are none of another.
+/// A lock waits until its file is closed at the latest, by the session's end. Where too many wait
+/// already it doesn't, and the session asks again. The owners of one session are none of another.
 fn lock_call(
     ticket: Ticket,
     number: u16,
-    file: u64,
     open: Arc<OpenFile>,
     bytes: Vec<u8>,
     begun: &mut Begun,
 ) -> Result<()> {
     enum Asked {
         Flock(FlockOperation),
-        Lock(RangeLock),
+        Lock(RangeLock, bool),
         Unlock(UnlockRange),
         Test(RangeLock),
         Release(u64),
@@ -531,25 +608,18 @@ fn lock_call(
     };
     let garbled = || garbled(number);
     let asked = match number {
-        Flock::NUMBER => {
-            let call = Flock::decode(&bytes).ok_or_else(garbled)?;
-            Asked::Flock(match call.operation {
-                FlockOperation::Shared { .. } => FlockOperation::Shared { wait: false },
-                FlockOperation::Exclusive { .. } => FlockOperation::Exclusive { wait: false },
-                other => other,
-            })
-        }
+        Flock::NUMBER => Asked::Flock(Flock::decode(&bytes).ok_or_else(garbled)?.operation),
         LockRange::NUMBER => {
-            let mut lock = LockRange::decode(&bytes).ok_or_else(garbled)?.lock;
+            let LockRange { mut lock, wait } = LockRange::decode(&bytes).ok_or_else(garbled)?;
             lock.owner = owner(lock.owner);
             if let LockOwner::Posix { id, .. } = lock.owner
-                && !session.files().note_lock_owner(file, id)
+                && !session.files().note_lock_owner(open.blob_id(), id)
             {
-                let what = "lock a file for more than 64 owners of one session";
+                let what = "lock ranges for more owners than a session can have";
                 ticket.finish_with(Err(Error::with(Errno::NOLCK, what)));
                 return Ok(());
             }
-            Asked::Lock(lock)
+            Asked::Lock(lock, wait)
         }
         UnlockRange::NUMBER => {
             let mut call = UnlockRange::decode(&bytes).ok_or_else(garbled)?;
@@ -564,15 +634,32 @@ fn lock_call(
         _ => {
             let call = ReleaseLocks::decode(&bytes).ok_or_else(garbled)?;
             let id = session.lock_owner(call.owner_id);
-            session.files().forget_lock_owner(file, id);
+            session.files().forget_lock_owner(open.blob_id(), id);
             Asked::Release(id)
         }
     };
+    let waits = matches!(
+        asked,
+        Asked::Lock(_, true)
+            | Asked::Flock(
+                FlockOperation::Shared { wait: true } | FlockOperation::Exclusive { wait: true }
+            )
+    );
+    let waiting = waits.then(|| session.begin_lock_wait()).flatten();
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         match asked {
-            Asked::Flock(operation) => ticket.finish_with_value(fs.flock(&open, operation).await),
-            Asked::Lock(lock) => ticket.finish_with_value(fs.lock_range(&open, &lock, false).await),
+            Asked::Flock(operation) => {
+                let done = match waits && waiting.is_none() {
+                    false => fs.flock(&open, operation).await,
+                    true => flock_at_once(fs, &open, operation).await,
+                };
+                ticket.finish_with_value(done);
+            }
+            Asked::Lock(lock, _) => {
+                let done = fs.lock_range(&open, &lock, waiting.is_some()).await;
+                ticket.finish_with_value(done);
+            }
             Asked::Unlock(call) => {
                 let unlocked = fs.unlock_range(&open, call.owner, call.offset, call.len_bytes);
                 let unlocked = unlocked.await;
@@ -582,8 +669,10 @@ fn lock_call(
                 let found = fs.test_lock(&open, &lock).await.map(|found| {
                     found.map(|mut found| {
                         // Whose it is says its process; the number is the session's secret.
-                        if let LockOwner::Posix { pid, .. } = found.owner {
-                            found.owner = LockOwner::Posix { id: 0, pid };
+                        if let LockOwner::Posix { id, pid } = found.owner {
+                            let is_own = session.files().is_lock_owner(open.blob_id(), id);
+                            let id = if is_own { session.lock_owner(id) } else { 0 };
+                            found.owner = LockOwner::Posix { id, pid };
                         }
                         found
                     })
@@ -597,20 +686,38 @@ fn lock_call(
     Ok(())
 }
 
+/// A lock that should wait and can't: as far as it comes without, like the begin of waiting.
+async fn flock_at_once(fs: &Fs, open: &OpenFile, operation: FlockOperation) -> Result<()> {
+    let at_once = match operation {
+        FlockOperation::Shared { .. } => FlockOperation::Shared { wait: false },
+        FlockOperation::Exclusive { .. } => FlockOperation::Exclusive { wait: false },
+        other => other,
+    };
+    let done = fs.flock(open, at_once).await;
+    if done
+        .as_ref()
+        .is_err_and(|error| error.errno() == Errno::AGAIN)
+    {
+        fs.flock(open, FlockOperation::Unlock).await?;
+    }
+    done
+}
+
 /// Begins to close what an ended session had open.
 pub(crate) fn close_all(session: &Arc<Session>, begun: &mut Begun) {
-    let Some(files) = session.end() else {
+    let Some(left) = session.end() else {
         return;
     };
     let under_way = UnderWay::begin(&session.volume);
     let prepared = session.volume.engine.prepare(move |fs| async move {
         let _under_way = under_way;
-        for file in files {
+        for file in left.files {
             // Nobody is left to be told; the next fsync of another descriptor is.
-            for owner in file.lock_owners {
-                let _ = fs.release_locks(&file.open, owner).await;
-            }
-            let _ = fs.close(&file.open).await;
+            let _ = fs.close(&file).await;
+        }
+        // Last: a lock that waited for one of these files may have been granted meanwhile.
+        for (id, owner) in left.lock_owners {
+            fs.release_locks_of(id, owner);
         }
         Ok(())
     });

@@ -8,19 +8,23 @@
 //! also if its operation fails with the worker. After the end no message is taken and no file
 //! opened. A session never waits for another one's memory, and shares none with it.
 
-use crate::files::{Files, SessionFile};
+use crate::collected::Collected;
+use crate::files::{Files, Left};
 use crate::volume::ServedVolume;
 use adit_base::fork::{self, ChildGuard};
 use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFile};
 use adit_wire::memory::{DATA_BYTES_MAX, SessionMemory};
-use adit_wire::slot::Reply;
+use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
 use adit_wire::value::Value;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most locks of a session that wait at a time.
+const LOCK_WAITS_MAX: usize = SLOTS / 2;
 
 /// A connected process.
 pub(crate) struct Session {
@@ -34,9 +38,15 @@ pub(crate) struct Session {
     pub(crate) who: Arc<Credentials>,
     /// It is root's, or the server's own user's.
     pub(crate) privileged: bool,
+    /// It changes nothing.
+    pub(crate) read_only: bool,
     files: Mutex<Files>,
     /// The slots whose messages are under way.
     busy: AtomicU64,
+    /// Writes of which pieces are to come.
+    collected: Collected,
+    /// Locks that wait.
+    lock_waits: AtomicUsize,
     /// Messages that it had done.
     pub(crate) served: AtomicU64,
     ended: AtomicBool,
@@ -57,6 +67,7 @@ impl Session {
         peer: Peer,
         memory: SessionMemory,
         volume: Arc<ServedVolume>,
+        read_only: bool,
     ) -> Result<Session> {
         let privileged = is_privileged(&peer);
         let groups = Peer::groups(socket.as_fd())?;
@@ -70,8 +81,11 @@ impl Session {
             peer,
             who: Arc::new(who),
             privileged,
+            read_only,
             files: Mutex::default(),
             busy: AtomicU64::new(0),
+            collected: Collected::default(),
+            lock_waits: AtomicUsize::new(0),
             served: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             lock_key: os_random_u64(),
@@ -86,6 +100,19 @@ impl Session {
     pub(crate) fn file(&self, number: u64) -> Result<Arc<OpenFile>> {
         let open = self.files().get(number).cloned();
         open.ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// Writes of which pieces are to come.
+    pub(crate) fn collected(&self) -> &Collected {
+        &self.collected
+    }
+
+    /// Begins to wait for a lock, until the value is dropped. None: too many locks of this session
+    /// wait, which could leave no slot for the message that releases one.
+    pub(crate) fn begin_lock_wait(self: &Arc<Self>) -> Option<LockWait> {
+        let before = self.lock_waits.fetch_add(1, Ordering::Relaxed);
+        let wait = LockWait(self.clone());
+        (before < LOCK_WAITS_MAX).then_some(wait)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -179,12 +206,13 @@ impl Session {
     }
 
     /// The session takes no more messages. Returns the files that are to be closed, once.
-    pub(crate) fn end(&self) -> Option<Vec<SessionFile>> {
+    pub(crate) fn end(&self) -> Option<Left> {
         if self.ended.swap(true, Ordering::Relaxed) {
             return None;
         }
         // The other side learns of it, and so does `poll` of whoever watches this end.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        self.collected.clear();
         Some(self.files().end())
     }
 }
@@ -192,6 +220,15 @@ impl Session {
 /// Root's and the server's own user's sessions are bound by no permission bits.
 pub(crate) fn is_privileged(peer: &Peer) -> bool {
     [0, own_uid()].contains(&peer.uid)
+}
+
+/// A lock of a session waits.
+pub(crate) struct LockWait(Arc<Session>);
+
+impl Drop for LockWait {
+    fn drop(&mut self) {
+        self.0.lock_waits.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn checked(len: u32) -> Result<usize> {

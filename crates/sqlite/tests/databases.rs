@@ -1,9 +1,12 @@
 //! What SQLite does with databases on Adit, besides dying: connections, threads, limits, controls.
 
+#[path = "../../client/tests/support/served.rs"]
+mod served;
 mod support;
 
 use libsqlite3_sys as ffi;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use served::{SERVED, Served};
 use std::ffi::{c_int, c_void};
 use support::{Mode, ask, check, connect, register, uri};
 
@@ -16,7 +19,7 @@ struct Stage {
 
 impl Stage {
     fn new(name: &'static str, size: &str) -> Stage {
-        let volume = adit::Volume::open(&format!("mem:{size}")).expect("memory");
+        let volume = served::open(&format!("mem:{size}")).expect("memory");
         let lent = adit_sqlite::lend(name, &volume).expect("a name of its own");
         Stage { name, volume, lent }
     }
@@ -294,6 +297,9 @@ fn a_database_in_a_read_only_volume_can_be_read() {
     let mut options = adit::MkfsOptions::new();
     options.size_bytes(64 << 20);
     adit::Volume::mkfs(image, &options).expect("a fresh image");
+    let served = SERVED.then(|| Served::new(adit::Volume::open(image).expect("it is one")));
+    let address = served.as_ref().map(Served::address);
+    let image = address.as_deref().unwrap_or(image);
     for mode in [Mode::Wal, Mode::Delete] {
         let path = format!("/{mode:?}.db");
         let writer = connect(image, &path, mode).expect("it opens");
@@ -370,6 +376,9 @@ fn a_lent_volume_is_given_back_when_its_databases_are_closed() {
 
 #[test]
 fn connections_of_a_process_share_a_volume_that_is_open_as_long_as_they_are() {
+    if SERVED {
+        return; // a server has it open all the time
+    }
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
     let image = folder.path().join("v.adit");
     let image = image.to_str().expect("a plain name");

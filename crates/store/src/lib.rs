@@ -40,7 +40,7 @@ pub use commit::{SharedMetadata, SharedView, Transaction, View};
 pub use data::{AllocateMode, AtomicRange, Sought, SyncKind};
 pub use data::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
 pub use format::{BLOB_BYTES_MAX, BlobId, foreign_signature};
-pub use health::{CheckReport, Damage, NameEntry, NameLeaves, Problem, ScrubOptions, ScrubReport};
+pub use health::{CheckReport, Damage, NameEntry, NameLeaves, Problem, ScrubPlace, ScrubReport};
 pub use journal::{COMMITS_MAX, Point};
 pub use metadata::{extents, node, page_view, pages, slot_page, space};
 pub use recovery::{Finding, FindingKind, Findings, Takeover};

@@ -93,8 +93,18 @@ pub trait FileCall<'a>: Value<'a> {
     type Reply: OwnedValue + Send + 'static;
 }
 
+/// A call, for the test that compares docs/format/wire.md with the code.
+#[cfg(all(test, not(loom)))]
+pub(crate) struct Form {
+    pub(crate) number: u16,
+    pub(crate) name: &'static str,
+    /// Names and types of the arguments.
+    pub(crate) arguments: &'static [(&'static str, &'static str)],
+    pub(crate) reply: &'static str,
+}
+
 macro_rules! calls {
-    ($kind:ident: $(
+    ($kind:ident $forms:ident: $(
         $(#[$doc:meta])*
         $number:literal = $name:ident $(<$life:lifetime>)? {
             $($field:ident: $type:ty),* $(,)?
@@ -128,6 +138,14 @@ macro_rules! calls {
             }
         )*
 
+        #[cfg(all(test, not(loom)))]
+        pub(crate) const $forms: &[Form] = &[$(Form {
+            number: $number,
+            name: stringify!($name),
+            arguments: &[$((stringify!($field), stringify!($type))),*],
+            reply: stringify!($reply),
+        }),*];
+
         #[cfg(test)]
         const _: () = {
             // Numbers ascend, so none is used twice.
@@ -153,7 +171,7 @@ macro_rules! calls {
     };
 }
 
-calls! { VolumeCall:
+calls! { VolumeCall VOLUME_CALLS:
     /// Attributes.
     1 = Stat<'a> { place: Place<'a>, follow: Follow } at place => adit_fs::Stat;
     /// Checks rights.
@@ -216,9 +234,11 @@ calls! { VolumeCall:
     30 = Open<'a> { place: Place<'a>, flags: OpenFlags, mode: u32 } at place => Opened;
     /// Opens a blob.
     31 = OpenBlob { id: BlobId, flags: OpenFlags } => Opened;
+    /// Reads data from a place on, about so many bytes, to notice what the device lost.
+    32 = Scrub { slot: u64, page: u32, bytes_max: u64, only_reads: bool } => ScrubStep;
 }
 
-calls! { FileCall:
+calls! { FileCall FILE_CALLS:
     /// Attributes.
     101 = FileStat {} => adit_fs::Stat;
     /// Sets the size.
@@ -278,6 +298,42 @@ pub struct Opened {
     pub kind: FileKind,
 }
 
+/// What a step of a scrub found.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ScrubStep {
+    /// Bytes of data read.
+    pub bytes: u64,
+    /// Bytes among them that had no checksum.
+    pub unchecked_bytes: u64,
+    /// About the bytes of data on the volume.
+    pub total_bytes: u64,
+    /// Data that is lost.
+    pub damages: Vec<LostData>,
+    /// Damages beyond those listed.
+    pub damages_omitted: u64,
+    /// Slot and page at which the next step begins; None: this was the last one.
+    pub next: Option<(u64, u32)>,
+}
+
+/// A range of lost data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LostData {
+    /// Inode number.
+    pub inode: u64,
+    /// A path of the file, if it has one.
+    pub path: Option<Vec<u8>>,
+    /// First lost byte of the file.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len_bytes: u64,
+    /// The first page of the device.
+    pub page: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
 structs! {
     Opened { file, id, flags, kind }
+    ScrubStep { bytes, unchecked_bytes, total_bytes, damages, damages_omitted, next }
+    LostData { inode, path, offset, len_bytes, page, what }
 }

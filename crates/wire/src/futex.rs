@@ -4,7 +4,6 @@ use adit_base::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Sleeps if `word` is `expected`, until a wake or the timeout, or until it wakes up for no reason.
-#[cfg(not(loom))]
 pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     let timeout = libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -23,18 +22,9 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
 }
 
 /// Wakes all that sleep there, in any process.
-#[cfg(not(loom))]
 pub(crate) fn wake(word: &AtomicU32) {
     // SAFETY: the word is valid; a wake doesn't access it.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
     }
 }
-
-#[cfg(loom)]
-pub(crate) fn wait(_: &AtomicU32, _: u32, _: Duration) {
-    loom::thread::yield_now();
-}
-
-#[cfg(loom)]
-pub(crate) fn wake(_: &AtomicU32) {}

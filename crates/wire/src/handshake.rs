@@ -15,7 +15,7 @@ use adit_base::Error;
 pub const VERSION: u32 = 1;
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
-const MAGIC: [u8; 8] = *b"aditwire";
+pub(crate) const MAGIC: [u8; 8] = *b"aditwire";
 
 /// The server's first message.
 #[derive(Debug)]

@@ -15,10 +15,15 @@
 //! out of shared memory, then decoded. docs/format/wire.md has each field.
 
 pub mod calls;
+#[cfg(all(test, not(loom)))]
+mod document;
+#[cfg_attr(loom, path = "futex_model.rs")]
 mod futex;
 pub mod handshake;
 pub mod memory;
 pub mod message;
+#[cfg(all(test, loom))]
+mod models;
 pub mod slot;
 pub mod socket;
 pub mod value;

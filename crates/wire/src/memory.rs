@@ -26,17 +26,19 @@ use std::ptr::NonNull;
 
 /// Most bytes that one message reads or writes.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of a write in several messages, and of all such writes of a session at a time.
+pub const COLLECTED_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an area: those, and the arguments of a call around them.
 pub const AREA_BYTES: usize = DATA_BYTES_MAX + (64 << 10);
 /// Bytes of a session's memory.
 pub const MEMORY_BYTES: usize = AREAS_OFFSET + SLOTS * AREA_BYTES;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"aditsess");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"aditsess");
 /// Changes with every change of this layout.
-const LAYOUT: u32 = 1;
-const DOORBELL_OFFSET: usize = 4096;
-const SLOTS_OFFSET: usize = 8192;
-const AREAS_OFFSET: usize = 65536;
+pub(crate) const LAYOUT: u32 = 1;
+pub(crate) const DOORBELL_OFFSET: usize = 4096;
+pub(crate) const SLOTS_OFFSET: usize = 8192;
+pub(crate) const AREAS_OFFSET: usize = 65536;
 
 const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= AREAS_OFFSET);
 const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= SLOTS_OFFSET);

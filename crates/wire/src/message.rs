@@ -24,6 +24,10 @@ bitflags! {
         const SYNC_DATA = 2;
         /// Then as fsync.
         const SYNC_ALL = 4;
+        /// A piece of a larger write, which the next message of this slot goes on with. The server
+        /// keeps it; nothing is written before the last piece, which has the flags and the offset
+        /// of the whole. The offset here is the number of bytes of the whole.
+        const MORE = 8;
     }
 }
 

@@ -14,8 +14,8 @@
 //! Invariants:
 //! 1. A slot's words and area belong to the session until its bit is rung, then to the server until
 //!    DONE. (A session that breaks this harms its own data only: the server has copied the words.)
-//! 2. The server sleeps only after it has said so and has seen an empty doorbell after that; a
-//!    session rings before it looks whether the server sleeps. So one of them sees the other.
+//! 2. That the server sleeps is a bit of the doorbell, too. So whoever comes second sees the other:
+//!    a session that the server sleeps, or the server that there is a message.
 //! 3. A session sleeps only where it has put SLEEPING in the place of WAITED, so `finish` sees it.
 
 use crate::futex;
@@ -23,25 +23,26 @@ use crate::message::{Message, WORDS};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Slots of a session: messages that it has under way at most.
-pub const SLOTS: usize = 64;
+/// Slots of a session: messages that it has under way at most. One bit of the doorbell each.
+pub const SLOTS: usize = 63;
+
+/// The doorbell's bit that says that the server sleeps.
+const ASLEEP: u64 = 1 << SLOTS;
 
 /// The session waits, and looks at the word.
-const WAITED: u32 = 1;
+pub(crate) const WAITED: u32 = 1;
 /// The session sleeps on the word.
-const SLEEPING: u32 = 2;
+pub(crate) const SLEEPING: u32 = 2;
 /// The reply is there.
-const DONE: u32 = 3;
+pub(crate) const DONE: u32 = 3;
 
 /// The session's call for the server.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Doorbell {
-    /// A bit for each slot with a new message.
+    /// A bit for each slot with a new message; [`ASLEEP`]: the server has to be woken through the
+    /// socket.
     bits: AtomicU64,
-    _apart: [u64; 7],
-    /// Not 0: the server has to be woken through the socket.
-    asleep: AtomicU32,
 }
 
 /// A slot, without its area.
@@ -79,28 +80,26 @@ impl Doorbell {
     #[inline]
     pub fn ring(&self, slot: usize) -> bool {
         debug_assert!(slot < SLOTS, "slot {slot} has a bit");
-        self.bits.fetch_or(1 << slot, Ordering::SeqCst);
-        self.asleep.load(Ordering::SeqCst) != 0
+        self.bits.fetch_or(1 << slot, Ordering::AcqRel) & ASLEEP != 0
     }
 
-    /// The server: the slots with new messages.
+    /// The server, awake: the slots with new messages.
     #[inline]
     pub fn take(&self) -> u64 {
         match self.bits.load(Ordering::Relaxed) {
             0 => 0,
-            _ => self.bits.swap(0, Ordering::SeqCst),
+            _ => self.bits.swap(0, Ordering::AcqRel) & !ASLEEP,
         }
     }
 
     /// The server is about to sleep. False: there are messages; it must not.
     pub fn fall_asleep(&self) -> bool {
-        self.asleep.store(1, Ordering::SeqCst);
-        self.bits.load(Ordering::SeqCst) == 0
+        self.bits.fetch_or(ASLEEP, Ordering::AcqRel) & !ASLEEP == 0
     }
 
     /// The server is awake again.
     pub fn wake_up(&self) {
-        self.asleep.store(0, Ordering::SeqCst);
+        self.bits.fetch_and(!ASLEEP, Ordering::AcqRel);
     }
 }
 
@@ -160,14 +159,32 @@ impl Slot {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+impl Doorbell {
+    /// Offset, size and name of each field.
+    pub(crate) const FIELDS: [(usize, usize, &str); 1] =
+        [(std::mem::offset_of!(Doorbell, bits), 8, "bits")];
+}
+
+#[cfg(all(test, not(loom)))]
+impl Slot {
+    /// Offset, size and name of each field.
+    pub(crate) const FIELDS: [(usize, usize, &str); 6] = [
+        (std::mem::offset_of!(Slot, words), 8 * WORDS, "words"),
+        (std::mem::offset_of!(Slot, state), 4, "state"),
+        (std::mem::offset_of!(Slot, errno), 4, "errno"),
+        (std::mem::offset_of!(Slot, value), 8, "value"),
+        (std::mem::offset_of!(Slot, len), 4, "len"),
+        (std::mem::offset_of!(Slot, hint), 8, "hint"),
+    ];
+}
+
 #[cfg(loom)]
 impl Doorbell {
     #[allow(clippy::new_without_default)]
     pub(crate) fn new() -> Doorbell {
         Doorbell {
             bits: AtomicU64::new(0),
-            _apart: [0; 7],
-            asleep: AtomicU32::new(0),
         }
     }
 }
@@ -189,8 +206,7 @@ impl Slot {
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Doorbell>() == 128);
-    assert!(std::mem::offset_of!(Doorbell, asleep) == 64);
+    assert!(size_of::<Doorbell>() == 64);
     assert!(size_of::<Slot>() == 128);
     assert!(std::mem::offset_of!(Slot, state) == 64);
     assert!(std::mem::offset_of!(Slot, errno) == 68);

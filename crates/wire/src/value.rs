@@ -17,7 +17,7 @@ use adit_fs::{
 use adit_store::{VolumeInfo, XattrMode};
 
 /// Words of an error beyond this are cut off.
-const WORDS_BYTES_MAX: usize = 1024;
+pub(crate) const WORDS_BYTES_MAX: usize = 1024;
 
 /// A value that has bytes.
 pub trait Value<'a>: Sized {
@@ -26,6 +26,13 @@ pub trait Value<'a>: Sized {
 
     /// Takes it from the front of the input; None if it isn't there.
     fn take(input: &mut &'a [u8]) -> Option<Self>;
+
+    /// Names and types of a struct's fields, numbers and names of an enum's variants: for the test
+    /// that compares docs/format/wire.md with the code.
+    #[doc(hidden)]
+    fn shape() -> Vec<(&'static str, &'static str)> {
+        Vec::new()
+    }
 
     /// Its bytes.
     fn encode(&self) -> Vec<u8> {
@@ -38,6 +45,12 @@ pub trait Value<'a>: Sized {
     fn decode(mut bytes: &'a [u8]) -> Option<Self> {
         Self::take(&mut bytes).filter(|_| bytes.is_empty())
     }
+}
+
+/// Name of the type of a field.
+#[doc(hidden)]
+pub fn type_of<T, F>(_: fn(&T) -> &F) -> &'static str {
+    std::any::type_name::<F>()
 }
 
 /// A value that borrows nothing: replies are.
@@ -75,6 +88,9 @@ macro_rules! structs {
                 let _ = &input;
                 Some($name { $($field: $crate::value::Value::take(input)?),* })
             }
+            fn shape() -> Vec<(&'static str, &'static str)> {
+                vec![$((stringify!($field), $crate::value::type_of(|of: &$name| &of.$field))),*]
+            }
         }
     )* };
 }
@@ -98,6 +114,9 @@ macro_rules! growing_structs {
                     let mut value = $name::default();
                     $(value.$field = Value::take(input)?;)*
                     Some(value)
+                }
+                fn shape() -> Vec<(&'static str, &'static str)> {
+                    vec![$((stringify!($field), type_of(|of: &$name| &of.$field))),*]
                 }
             }
         )*
@@ -326,6 +345,12 @@ macro_rules! variants {
                     })*
                     _ => None,
                 }
+            }
+            fn shape() -> Vec<(&'static str, &'static str)> {
+                vec![$((
+                    stringify!($number),
+                    stringify!($variant $({ $($field),* })? $(( $value ))?),
+                )),*]
             }
         }
     };

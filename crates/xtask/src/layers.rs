@@ -16,6 +16,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
         "adit-fs",
         &["adit-base", "adit-block", "adit-reactor", "adit-store"],
     ),
+    ("adit-load", &[]),
     ("adit-operations", &["adit-base", "adit-reactor", "adit-fs"]),
     // Its calls carry the plain types of `fs` and `store`.
     ("adit-wire", &["adit-base", "adit-store", "adit-fs"]),
@@ -27,6 +28,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
             "adit-reactor",
             "adit-store",
             "adit-fs",
+            "adit-load",
             "adit-wire",
         ],
     ),

@@ -14,7 +14,7 @@ pub(crate) const HELP: &str =
 ";
 
 /// Where models are.
-const PACKAGES: &[&str] = &["adit-block", "adit-reactor", "adit-store"];
+const PACKAGES: &[&str] = &["adit-block", "adit-reactor", "adit-store", "adit-wire"];
 
 /// Runs what has one of these names below a module `models`, or all.
 pub(crate) fn run(names: &[&str]) -> Outcome {

@@ -111,10 +111,13 @@ void AVolumeThatCannotBeOpenedIsNamedWithWhatToDo(const std::string& volume) {
   HOLDS(missing.IsNotFound());
   FAILS_WITH(missing, "/no/such/volume");
   FAILS_WITH(missing, "adit mkfs");
+  const bool in_server = volume.rfind("unix:", 0) == 0;
   const std::string other = volume + ".other";
-  OK(WriteStringToFile(Env::Default(), "x", other));
-  FAILS_WITH(OpenFails(other), "not an Adit volume");
-  OK(Env::Default()->RemoveFile(other));
+  if (!in_server) {
+    OK(WriteStringToFile(Env::Default(), "x", other));
+    FAILS_WITH(OpenFails(other), "not an Adit volume");
+    OK(Env::Default()->RemoveFile(other));
+  }
   FAILS_WITH(OpenFails("/"), "neither a file nor a block device");
   FAILS_WITH(OpenFails("mem:1M"), "too small");
   adit::LevelDbEnvOptions tiny;
@@ -123,7 +126,7 @@ void AVolumeThatCannotBeOpenedIsNamedWithWhatToDo(const std::string& volume) {
   setenv("ADIT_CACHE", "64Mfoo", 1);
   FAILS_WITH(OpenFails(volume), "ADIT_CACHE");
   unsetenv("ADIT_CACHE");
-  {
+  if (!in_server) {
     const auto env = Open(volume);
     const Status twice = OpenFails(volume);
     FAILS_WITH(twice, "in use by plugin_test");

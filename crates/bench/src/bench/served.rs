@@ -7,13 +7,13 @@
 
 use std::fmt::{self, Write as _};
 use std::fs::File as HostFile;
-use std::io::{self, Read};
+use std::io::{self, IoSliceMut, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use adit::{File, OpenOptions, Volume, VolumeOptions};
+use adit::{File, OpenOptions, Volume};
 use serde::Serialize;
 
 use super::suite::folder_in_volume;
@@ -48,18 +48,22 @@ enum Action {
     OpenClose,
     CreateUnlink,
     CachedRead,
+    ReadByMessage,
+    TwoReaders,
     CachedOverwrite,
     AppendSync,
     AppendDurably,
     DirectRead,
 }
 
-const ROWS: [(Action, &str); 9] = [
+const ROWS: [(Action, &str); 11] = [
     (Action::Nothing, "a message that asks for nothing"),
     (Action::Stat, "stat"),
     (Action::OpenClose, "open + close"),
     (Action::CreateUnlink, "create + close + unlink"),
     (Action::CachedRead, "cached read 4 KiB"),
+    (Action::ReadByMessage, "cached read 2 × 2 KiB, a message"),
+    (Action::TwoReaders, "cached read 4 KiB, two sessions"),
     (Action::CachedOverwrite, "cached overwrite 4 KiB"),
     (Action::AppendSync, "append 100 B, fdatasync"),
     (Action::AppendDurably, "append 100 B with O_DSYNC"),
@@ -136,8 +140,7 @@ pub fn run_served(
 }
 
 fn open(address: &str) -> io::Result<Volume> {
-    let options = VolumeOptions::new();
-    Ok(Volume::open_with(address, &options)?)
+    Ok(Volume::open(address)?)
 }
 
 /// `adit serve`, until it is dropped.
@@ -218,7 +221,27 @@ fn measure_volume(
         file.write_at(&chunk, at)?;
     }
     file.sync_all()?;
-    let direct = volume.open_file(&data_path, OpenOptions::new().read(true).direct(true))?;
+    // Not in the cache.
+    let mut beside = OpenOptions::new();
+    beside.read(true).write(true).create(true).direct(true);
+    let direct = volume.open_file(format!("{folder}/direct"), &beside)?;
+    let mut memory = volume.buffer(chunk.len())?;
+    memory.try_mut().expect("it is not shared").fill(7);
+    // The first time through the cache, since the pages are new.
+    for _ in 0..2 {
+        for at in (0..FILE_BYTES).step_by(chunk.len()) {
+            direct.write_at(memory.as_slice(), at)?;
+        }
+        direct.sync_all()?;
+    }
+    let second = match system {
+        1 => Some(open(volume.address())?),
+        _ => None,
+    };
+    let others = match &second {
+        Some(second) => second.open_file(&data_path, OpenOptions::new().read(true))?,
+        None => volume.open_file(&data_path, OpenOptions::new().read(true))?,
+    };
     let mut aligned = volume.buffer(PAGE_BYTES as usize)?;
     let mut buffer = vec![0; PAGE_BYTES as usize];
     let log = |dsync| -> io::Result<File> {
@@ -229,8 +252,23 @@ fn measure_volume(
     let (log, durable) = (log(false)?, log(true)?);
     let (entry, name) = ([1; 100], format!("{folder}/name"));
     for (row, (action, _)) in ROWS.iter().enumerate() {
+        let is_here = !matches!(action, Action::Nothing | Action::ReadByMessage);
+        if !is_here && system != 1 {
+            continue;
+        }
+        if *action == Action::TwoReaders {
+            times[row][system].push(two_readers(options, &file, &others)?);
+            continue;
+        }
         let time = slice(*action, options, |turn| {
             match action {
+                Action::TwoReaders => {}
+                Action::ReadByMessage => {
+                    // Several pieces are one message always.
+                    let (first, second) = buffer.split_at_mut(PAGE_BYTES as usize / 2);
+                    let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
+                    file.read_vectored_at(&mut pieces, page(turn))?;
+                }
                 Action::Nothing => volume.ask_nothing()?,
                 Action::Stat => drop(volume.metadata(&data_path)?),
                 Action::OpenClose => {
@@ -240,13 +278,17 @@ fn measure_volume(
                     drop(volume.open_file(&name, &write)?);
                     volume.remove_file(&name)?;
                 }
-                Action::CachedRead => drop(file.read_at(&mut buffer, page(turn))?),
+                Action::CachedRead => {
+                    file.read_at(&mut buffer, page(turn))?;
+                }
                 Action::CachedOverwrite => file.write_at(&buffer, page(turn))?,
                 Action::AppendSync => {
                     log.append(&entry)?;
                     log.sync_data()?;
                 }
-                Action::AppendDurably => drop(durable.append(&entry)?),
+                Action::AppendDurably => {
+                    durable.append(&entry)?;
+                }
                 Action::DirectRead => {
                     let memory = aligned.try_mut().expect("it is not shared");
                     direct.read_at(memory, page(turn))?;
@@ -254,11 +296,26 @@ fn measure_volume(
             }
             Ok(())
         })?;
-        if *action != Action::Nothing || system == 1 {
-            times[row][system].push(time);
-        }
+        times[row][system].push(time);
     }
     Ok(())
+}
+
+/// Two threads that read, each its own file handle: µs of both together an operation.
+fn two_readers(options: &ServedOptions, one: &File, other: &File) -> io::Result<f64> {
+    let read = |file: &File| {
+        let mut buffer = vec![0; PAGE_BYTES as usize];
+        slice(Action::CachedRead, options, |turn| {
+            file.read_at(&mut buffer, page(turn))?;
+            Ok(())
+        })
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| read(other));
+        let here = read(one)?;
+        let there = thread.join().expect("no panic")?;
+        Ok(1.0 / (1.0 / here + 1.0 / there))
+    })
 }
 
 fn on_kernel(
@@ -291,7 +348,7 @@ fn measure_kernel(
     let direct = HostFile::options()
         .read(true)
         .custom_flags(libc::O_DIRECT)
-        .open(&data_path);
+        .open(directory.join("data"));
     let mut aligned = adit::Volume::open("mem:64M")?.buffer(PAGE_BYTES as usize)?;
     let mut buffer = vec![0; PAGE_BYTES as usize];
     let log = |flags| {
@@ -304,19 +361,26 @@ fn measure_kernel(
     let (log, durable) = (log(0)?, log(libc::O_DSYNC)?);
     let (entry, name) = ([1; 100], directory.join("name"));
     for (row, (action, _)) in ROWS.iter().enumerate() {
-        if *action == Action::Nothing || (*action == Action::DirectRead && direct.is_err()) {
-            continue; // tmpfs has no direct IO
+        let is_here = match action {
+            Action::Nothing | Action::ReadByMessage | Action::TwoReaders => false,
+            Action::DirectRead => direct.is_ok(), // tmpfs has no direct IO
+            _ => true,
+        };
+        if !is_here {
+            continue;
         }
         let time = slice(*action, options, |turn| {
             match action {
-                Action::Nothing => {}
+                Action::Nothing | Action::ReadByMessage | Action::TwoReaders => {}
                 Action::Stat => drop(std::fs::metadata(&data_path)?),
                 Action::OpenClose => drop(HostFile::open(&data_path)?),
                 Action::CreateUnlink => {
                     drop(write.open(&name)?);
                     std::fs::remove_file(&name)?;
                 }
-                Action::CachedRead => drop(file.read_at(&mut buffer, page(turn))?),
+                Action::CachedRead => {
+                    file.read_at(&mut buffer, page(turn))?;
+                }
                 Action::CachedOverwrite => file.write_all_at(&buffer, page(turn))?,
                 Action::AppendSync => {
                     io::Write::write_all(&mut &log, &entry)?;
@@ -388,11 +452,8 @@ mod tests {
         volume.close().expect("closed");
         on_kernel(&directory.path().join("k"), &options, 2, &mut times).expect("measured");
         for ((action, name), times) in ROWS.iter().zip(&times) {
-            assert_eq!(
-                times[0].len(),
-                usize::from(*action != Action::Nothing),
-                "{name}"
-            );
+            let is_here = !matches!(action, Action::Nothing | Action::ReadByMessage);
+            assert_eq!(times[0].len(), usize::from(is_here), "{name}");
             assert!(times[1].is_empty(), "{name}");
         }
         // A server that doesn't start is an error, no row.

@@ -9,9 +9,16 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static atomic_int claims;
+
+/* Is the volume in a server, where no mkfs is done and several may have it open? */
+static inline int is_served(const char *address)
+{
+    return strncmp(address, "unix:", 5) == 0;
+}
 
 #define HOLDS(condition)                                                                  \
     do {                                                                                  \

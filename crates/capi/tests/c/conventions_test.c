@@ -158,10 +158,10 @@ static void memory_that_is_not_there_is_an_error(adit_volume *volume)
     adit_buffer_release(&buffer);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     adit_volume *volume = NULL;
-    IS(adit_open_volume("mem:64M", NULL, &volume), 0);
+    IS(adit_open_volume(argc > 1 ? argv[1] : "mem:64M", NULL, &volume), 0);
     failed_operations_have_words(volume);
     iterating_over_blobs_ends(volume);
     closing_in_a_forked_child_says_that_it_was_not_open_there(volume);

@@ -29,14 +29,17 @@ static const char *self, *address;
 static adit_volume *volume;
 static adit_file *file;
 
-/* Descriptors of this process that lead to the image; also those of rings and of caches in shared memory. */
+/* Descriptors of this process that lead to the image, or to a server (of sockets, this program has no others);
+   also those of rings and of caches in shared memory. */
 static int descriptors_of(const char *image, int shared_too)
 {
     char path[64], target[4096], real[4096];
     int found = 0;
     struct dirent *entry;
     DIR *dir = opendir("/proc/self/fd");
-    HOLDS(dir != NULL && realpath(image, real) != NULL);
+    HOLDS(dir != NULL && (is_served(image) || realpath(image, real) != NULL));
+    if (is_served(image))
+        real[0] = 0;
     while ((entry = readdir(dir)) != NULL) {
         ssize_t len;
         snprintf(path, sizeof(path), "/proc/self/fd/%.20s", entry->d_name);
@@ -45,6 +48,7 @@ static int descriptors_of(const char *image, int shared_too)
             continue;
         target[len] = 0;
         found += strcmp(target, real) == 0 || strstr(target, "io_uring") != NULL
+                 || (is_served(image) && atoi(entry->d_name) > 2 && strncmp(target, "socket:", 7) == 0)
                  || (shared_too && strstr(target, "/dev/shm") != NULL);
     }
     closedir(dir);
@@ -127,7 +131,8 @@ int main(int argc, char **argv)
     self = argv[0];
     address = argv[1];
     format.size_bytes = 64u << 20;
-    IS(adit_mkfs(address, &format), 0);
+    if (!is_served(address))
+        IS(adit_mkfs(address, &format), 0);
     IS(adit_open_volume(address, NULL, &volume), 0);
     IS(adit_open(volume, "/f", ADIT_O_RDWR | ADIT_O_CREAT, 0644, &file), 0);
     IS(adit_open(volume, "/log", ADIT_O_RDWR | ADIT_O_CREAT, 0644, &log), 0);

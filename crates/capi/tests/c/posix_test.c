@@ -228,10 +228,10 @@ static void sparse_files_are_told_apart_and_copied(adit_volume *volume)
     IS(adit_close(to), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     adit_volume *volume = NULL;
-    IS(adit_open_volume("mem:64M", NULL, &volume), 0);
+    IS(adit_open_volume(argc > 1 ? argv[1] : "mem:64M", NULL, &volume), 0);
     symbolic_links_say_what_they_were_told(volume);
     nodes_are_kept_and_shown(volume);
     a_handle_on_behalf_of_a_user_obeys(volume);

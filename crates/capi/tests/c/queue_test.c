@@ -2,7 +2,7 @@
  * Completion queues: any of many operations, chains of callbacks, epoll, several threads, wrong
  * arguments, the end with operations in flight, fork; waits for any of several handles.
  *
- *   queue_test ADDRESS     formats a volume there (unless mem:...); prints "N claims hold"
+ *   queue_test ADDRESS     formats a volume there (unless mem:... or unix:...); prints "N claims hold"
  *
  * Compiled as C11 by tests/c_api.rs, also with AddressSanitizer.
  */
@@ -519,7 +519,7 @@ int main(int argc, char **argv)
 {
     const char *address = argc > 1 ? argv[1] : "mem:64M";
     alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 500); /* no machine is so busy: it hangs */
-    if (strncmp(address, "mem:", 4) != 0) {
+    if (strncmp(address, "mem:", 4) != 0 && !is_served(address)) {
         adit_mkfs_options format = ADIT_MKFS_OPTIONS_INIT;
         format.size_bytes = 128u << 20;
         format.flags = ADIT_MKFS_FORCE;

@@ -2,6 +2,10 @@
 
 #![allow(dead_code)] // each test program uses its part
 
+#[path = "../../../client/tests/support/served.rs"]
+mod served;
+
+pub(crate) use served::Served;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -33,6 +37,11 @@ pub(crate) fn library(name: &str) -> PathBuf {
         target.join("debug")
     });
     folder.join(name)
+}
+
+/// A fresh volume in a server of this process.
+pub(crate) fn serve(size: &str) -> Served {
+    Served::new(adit::Volume::open(&format!("mem:{size}")).expect("memory"))
 }
 
 /// An empty folder for a test.

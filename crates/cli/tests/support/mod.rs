@@ -2,6 +2,11 @@
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
+#[path = "../../../client/tests/support/served.rs"]
+mod served;
+
+pub use served::SERVED;
+use served::Served;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,6 +15,9 @@ use std::time::Duration;
 
 /// No command of a test takes this long, however busy the machine is: it hangs.
 const LIMIT: Duration = Duration::from_secs(240);
+
+/// The image of most tests.
+const VOLUME: &str = "v.adit";
 
 pub struct Place {
     directory: tempfile::TempDir,
@@ -42,9 +50,42 @@ impl Place {
         command
     }
 
-    /// Runs it. It must end in time, and without a panic.
+    /// Runs it. It must end in time, and without a panic. Where this file is a part of `served`, the
+    /// volume lies in a server meanwhile, and the command gets its address (and names that).
     pub fn run(&self, arguments: &[&str]) -> Output {
-        self.end(self.command(arguments))
+        let served = self.served(arguments);
+        let Some(served) = served else {
+            return self.end(self.command(arguments));
+        };
+        let address = served.address();
+        let mut given = arguments.to_vec();
+        let volume = given.iter_mut().find(|word| **word == VOLUME);
+        *volume.expect("it is served") = &address;
+        let output = self.end(self.command(&given));
+        let named = |bytes: Vec<u8>| match String::from_utf8(bytes) {
+            Ok(text) => text.replace(&address, VOLUME).into_bytes(),
+            Err(other) => other.into_bytes(),
+        };
+        Output {
+            stdout: named(output.stdout),
+            stderr: named(output.stderr),
+            ..output
+        }
+    }
+
+    /// A server with the volume that a command is to use, if it can and one is asked for.
+    fn served(&self, arguments: &[&str]) -> Option<Served> {
+        let embeds = ["mkfs", "mount", "serve", "bench"];
+        let embeds = arguments.first().is_none_or(|word| embeds.contains(word))
+            || arguments.contains(&"--repair")
+            || arguments.contains(&"--embedded");
+        if !SERVED || embeds || !arguments.contains(&VOLUME) {
+            return None;
+        }
+        let path = self.path(VOLUME);
+        // What is no volume, or in use, is so for the command, too.
+        let volume = adit::Volume::open(path.to_str().expect("text")).ok()?;
+        Some(Served::new(volume))
     }
 
     pub fn end(&self, command: Command) -> Output {

@@ -9,7 +9,8 @@ use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
 use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
 use adit_wire::memory::SessionMemory;
-use adit_wire::socket::{receive_message, receive_message_with, send_message, unconnected};
+use adit_wire::slot::SLOTS;
+use adit_wire::socket::{Peer, receive_message, receive_message_with, send_message, unconnected};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags, connect as connect_socket};
 use std::os::fd::AsFd;
@@ -85,11 +86,18 @@ pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
         _guard: fork::close_in_child(socket.as_fd()),
         socket,
         address: address.to_owned(),
-        free: AtomicU64::new(u64::MAX),
+        free: AtomicU64::new((1 << SLOTS) - 1),
         is_lost: AtomicBool::new(false),
         own: Credentials::process(),
         queues: OnceLock::new(),
     })
+}
+
+impl Connection {
+    /// The server's process.
+    pub(crate) fn server(&self) -> Result<Peer> {
+        Peer::of(self.socket.as_fd())
+    }
 }
 
 fn unanswered(error: Error) -> Error {

@@ -1,14 +1,14 @@
 //! An open file of a session: reading, writing and syncing it, and locks that wait.
 //!
-//! A read or write of more than a message holds goes in several, so other writers may fall between
-//! them; an append doesn't.
+//! A write of more than a message holds goes in several, and is one operation of the server's all
+//! the same, up to [`COLLECTED_BYTES_MAX`]. Other writers may fall between the messages of a read.
 
 use super::{Connection, Taken};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, OpenFlags};
 use adit_store::cache::Hint;
 use adit_wire::calls::Opened;
-use adit_wire::memory::DATA_BYTES_MAX;
+use adit_wire::memory::{COLLECTED_BYTES_MAX, DATA_BYTES_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
@@ -110,36 +110,25 @@ impl Connection {
     ) -> Result<u64> {
         let len: usize = data.iter().map(|piece| piece.len()).sum();
         let appends = flags.contains(WriteFlags::APPEND) || file.flags.contains(OpenFlags::APPEND);
-        if appends && len > DATA_BYTES_MAX {
-            let what = format!("append {len} bytes at once through a server: 1 MiB is the most");
+        if appends && len > COLLECTED_BYTES_MAX {
+            let what = format!("append {len} bytes at once through a server: 64 MiB is the most");
             return Err(Error::with(Errno::TOOBIG, what));
         }
         let mut taken = self.take_slot()?;
-        let mut pieces = data.iter().flat_map(|of| of.chunks(DATA_BYTES_MAX));
-        let mut piece = pieces.next();
+        let mut rest = Rest { data, at: 0 };
         let mut done = 0;
         loop {
-            let mut filled = 0;
-            while let Some(next) = piece.take_if(|next| filled + next.len() <= DATA_BYTES_MAX) {
-                taken.put(filled, next);
-                filled += next.len();
-                piece = pieces.next();
-            }
-            let is_last = piece.is_none();
-            let message = Message::Write {
-                file: file.number,
-                len: filled as u32,
-                offset: offset.saturating_add(done as u64),
-                // The sync comes behind all of it.
-                flags: match is_last {
-                    true => flags,
-                    false => WriteFlags::empty(),
-                },
+            let offset = offset.saturating_add(done as u64);
+            let whole = (len - done).min(COLLECTED_BYTES_MAX);
+            // The sync comes behind all of it.
+            let flags = match done + whole == len {
+                true => flags,
+                false => WriteFlags::empty(),
             };
-            let reply = taken.send(message)?;
-            done += filled;
-            if is_last {
-                return Ok(reply.value);
+            let value = taken.write_whole(file, offset, whole, &mut rest, flags)?;
+            done += whole;
+            if done == len {
+                return Ok(value);
             }
         }
     }
@@ -165,7 +154,8 @@ impl Connection {
     }
 }
 
-/// Repeats a lock that can't be had (`EAGAIN`), as long as the caller wants to wait.
+/// Repeats what can't be had now (`EAGAIN`), as long as the caller wants to wait: where too much of
+/// this session waits in the server.
 pub(crate) fn wait_for_lock<T>(wait: bool, mut lock: impl FnMut() -> Result<T>) -> Result<T> {
     let mut pause = Duration::from_micros(20);
     loop {
@@ -179,7 +169,69 @@ pub(crate) fn wait_for_lock<T>(wait: bool, mut lock: impl FnMut() -> Result<T>) 
     }
 }
 
+/// Pieces of memory that are to be sent, from the first one's byte `at` on.
+struct Rest<'d, 'm> {
+    data: &'d [IoSlice<'m>],
+    at: usize,
+}
+
 impl Taken<'_> {
+    /// Writes the next bytes in one operation of the server's; the offset of an append.
+    fn write_whole(
+        &mut self,
+        file: &RemoteFile,
+        offset: u64,
+        len: usize,
+        rest: &mut Rest<'_, '_>,
+        flags: WriteFlags,
+    ) -> Result<u64> {
+        let mut sent = 0;
+        loop {
+            let piece = (len - sent).min(DATA_BYTES_MAX);
+            self.put_next(piece, rest);
+            sent += piece;
+            let is_last = sent == len;
+            let message = Message::Write {
+                file: file.number,
+                len: piece as u32,
+                offset: if is_last { offset } else { len as u64 },
+                flags: if is_last { flags } else { WriteFlags::MORE },
+            };
+            let reply = match is_last {
+                true => return Ok(self.send(message)?.value),
+                false => self.send(message),
+            };
+            match reply {
+                // Other threads' large writes come first.
+                Err(error) if sent == piece && error.errno() == Errno::AGAIN => {
+                    wait_for_lock(true, || self.send(message).map(drop))?;
+                }
+                reply => drop(reply?),
+            }
+        }
+    }
+
+    /// Puts the next bytes into the area.
+    fn put_next(&mut self, len: usize, rest: &mut Rest<'_, '_>) {
+        let mut filled = 0;
+        while filled < len {
+            let [first, others @ ..] = rest.data else {
+                unreachable!("there are so many bytes");
+            };
+            let piece = &first[rest.at..];
+            let piece = &piece[..piece.len().min(len - filled)];
+            self.put(filled, piece);
+            filled += piece.len();
+            rest.at += piece.len();
+            if rest.at == first.len() {
+                *rest = Rest {
+                    data: others,
+                    at: 0,
+                };
+            }
+        }
+    }
+
     /// Puts data into the area, at an offset.
     fn put(&mut self, at: usize, data: &[u8]) {
         assert!(

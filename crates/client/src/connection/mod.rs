@@ -65,6 +65,9 @@ pub(crate) struct Taken<'c> {
 impl Connection {
     /// A slot that no thread has.
     fn take_slot(&self) -> Result<Taken<'_>> {
+        if self.is_lost.load(Ordering::Relaxed) {
+            return Err(self.lost());
+        }
         let mut rounds = 0u32;
         loop {
             let free = self.free.load(Ordering::Relaxed);

@@ -122,10 +122,14 @@ impl Inspector {
         &self.address
     }
 
-    /// The process that has the volume open; `None` if it is open here, for reading only.
+    /// The process that has the volume open, a server for instance; `None` if it is open here, for
+    /// reading only.
     pub fn owner(&self) -> Option<Owner> {
         match &*self.place.lock().unwrap_or_else(PoisonError::into_inner) {
-            Place::Ours(_) => None,
+            Place::Ours(volume) => {
+                let server = volume.opened.connection()?.server();
+                Some(server.ok()?.into())
+            }
             Place::Theirs(session) => Some(session.owner().clone()),
         }
     }

@@ -25,6 +25,15 @@ pub struct Owner {
     pub command: String,
 }
 
+impl From<Peer> for Owner {
+    fn from(peer: Peer) -> Owner {
+        Owner {
+            pid: peer.pid,
+            command: peer.pid.map(command).unwrap_or_default(),
+        }
+    }
+}
+
 /// Why there is no answer.
 pub(super) enum Lost {
     /// The owner has closed the volume, or ended.
@@ -59,10 +68,7 @@ impl Session {
     fn greet(socket: OwnedFd, peer: Peer) -> Result<Session> {
         let mut session = Session {
             socket,
-            owner: Owner {
-                pid: peer.pid,
-                command: peer.pid.map(command).unwrap_or_default(),
-            },
+            owner: peer.into(),
             buffer: vec![0; ANSWER_BYTES_MAX],
         };
         match session.receive::<Greeting>() {

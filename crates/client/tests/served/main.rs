@@ -1,6 +1,31 @@
 //! A volume in a server, from the same process and from others.
+//!
+//! The tests of embedded volumes are compiled here once more; their volumes then lie in servers
+//! (`support/served.rs`). Left out, since each is about the process that has the volume itself:
+//! `device_errors`, `formats`, `idle`, `images`, `kills`, `log`, `panics`.
 
-use adit::{OpenOptions, ServeOptions, Server, Volume};
+#[path = "../completion_queue.rs"]
+mod completion_queue;
+#[path = "../files.rs"]
+mod files;
+#[path = "../full.rs"]
+mod full;
+#[path = "../names.rs"]
+mod names;
+#[path = "../threads/main.rs"]
+mod threads;
+#[path = "../volumes.rs"]
+mod volumes;
+
+#[path = "../support/served.rs"]
+mod support;
+
+use adit::{
+    Errno, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ServeOptions, Server,
+    Volume,
+};
+use std::io::IoSlice;
+use support::Served;
 
 #[test]
 fn a_file_is_written_synced_and_read_through_a_server() {
@@ -164,4 +189,227 @@ fn mapped_reads_show_what_was_written_last() {
     server.stop();
     drop(file);
     volume.close().expect("closed");
+}
+
+/// A fresh volume in a server.
+fn served() -> Served {
+    Served::new(Volume::open("mem:256M").expect("opened"))
+}
+
+fn connect(served: &Served) -> Volume {
+    Volume::open(&served.address()).expect("connected")
+}
+
+fn errno<T: std::fmt::Debug>(result: adit::Result<T>) -> Errno {
+    result.expect_err("it fails").errno()
+}
+
+fn read_write() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    options
+}
+
+/// An append of more than a message holds was E2BIG, and pieces of two larger writes were mixed.
+#[test]
+fn large_writes_are_one_operation_each() {
+    const LEN: usize = (2 << 20) + 12_345;
+    let served = served();
+    let sessions = [connect(&served), connect(&served)];
+    let files = sessions
+        .each_ref()
+        .map(|session| session.open_file("/f", &read_write()).expect("opened"));
+    std::thread::scope(|scope| {
+        for (number, file) in files.iter().enumerate() {
+            for thread in 0..2 {
+                scope.spawn(move || {
+                    let byte = (2 * number + thread + 1) as u8;
+                    let [start, rest] = [&[byte; 1000][..], &vec![byte; LEN - 1000]];
+                    for _ in 0..5 {
+                        file.append_vectored(&[IoSlice::new(start), IoSlice::new(rest)])
+                            .expect("appended");
+                        file.write_at(&vec![byte; LEN], 0).expect("written");
+                    }
+                });
+            }
+        }
+    });
+    let content = served.volume().read("/f").expect("read");
+    assert!(content.len() >= 20 * LEN && content.len() <= 21 * LEN);
+    let first = content[0];
+    assert!(content[..LEN].iter().all(|&byte| byte == first));
+    // Where the first append was depends on who wrote first at 0: behind that, one by one.
+    let appended = &content[content.len() - 19 * LEN..];
+    for (number, piece) in appended.chunks(LEN).enumerate() {
+        assert!(piece.iter().all(|&byte| byte == piece[0]), "{number}");
+    }
+    // The most, several at once, and more than that.
+    let most = vec![9; 64 << 20];
+    std::thread::scope(|scope| {
+        for file in [&files[0], &files[0], &files[1]] {
+            scope.spawn(|| file.write_at(&most, 0).expect("written"));
+        }
+    });
+    let more = vec![9; (64 << 20) + 1];
+    assert_eq!(errno(files[0].append(&more)), Errno::TOOBIG);
+    files[0].write_at(&more, 0).expect("written");
+    assert_eq!(files[1].len().expect("size"), more.len() as u64);
+}
+
+#[test]
+fn a_read_only_session_changes_nothing() {
+    let served = served();
+    let writing = connect(&served);
+    writing.create_dir("/d").expect("made");
+    writing.write("/d/f", "content").expect("written");
+    writing.symlink("/d/f", "/link").expect("made");
+    let mut options = adit::VolumeOptions::new();
+    options.read_only(true);
+    let reading = Volume::open_with(&served.address(), &options).expect("connected");
+    assert_eq!(reading.read("/link").expect("read"), b"content");
+    assert!(reading.statfs().expect("known").read_only);
+    assert!(!writing.statfs().expect("known").read_only);
+    let refused = [
+        reading.write("/d/f", "other"),
+        reading.write("/d/new", "other"),
+        reading.truncate("/d/f", 0),
+        reading.remove_file("/d/f"),
+        reading.remove_dir("/d"),
+        reading.rename("/d/f", "/f"),
+        reading.hard_link("/d/f", "/f"),
+        reading.create_dir("/e"),
+        reading.symlink("/d", "/e"),
+        reading.set_mode("/d/f", 0o600),
+        reading.set_owner("/d/f", Some(1), None),
+        reading.set_times("/d/f", None, Some(std::time::SystemTime::now())),
+        reading.set_xattr("/d/f", "user.a", "b"),
+        reading.remove_xattr("/d/f", "user.a"),
+        reading.access("/d/f", adit::Access::WRITE),
+        reading.grow(1 << 30),
+        reading.create_blob().map(drop),
+        reading.open_file("/d/f", &read_write()).map(drop),
+        reading.open_file("/d/none", &read_write()).map(drop),
+    ];
+    for (number, refused) in refused.into_iter().enumerate() {
+        let error = refused.expect_err("it changes something");
+        assert_eq!(error.errno(), Errno::ROFS, "{number}: {error}");
+    }
+    reading
+        .access("/d/f", adit::Access::READ)
+        .expect("it may look");
+    let new = OpenOptions::new().write(true).create_new(true).clone();
+    assert_eq!(errno(reading.open_file("/d/f", &new)), Errno::EXIST);
+    let write = OpenOptions::new().write(true).clone();
+    assert_eq!(errno(reading.open_file("/d", &write)), Errno::ISDIR);
+    assert_eq!(errno(reading.open_file("/none", &write)), Errno::NOENT);
+    let creating = OpenOptions::new().read(true).create(true).clone();
+    let file = reading.open_file("/d/f", &creating).expect("it is there");
+    assert_eq!(errno(file.write_at(b"x", 0)), Errno::BADF);
+    assert_eq!(errno(file.set_mode(0o600)), Errno::ROFS);
+    assert_eq!(errno(file.set_xattr("user.a", "b")), Errno::ROFS);
+    file.sync_all().expect("nothing to sync");
+    drop(file);
+    reading.close().expect("closed");
+    assert_eq!(writing.read("/d/f").expect("read"), b"content");
+}
+
+/// Two who had a shared lock and waited for an exclusive one kept what each waited for.
+#[test]
+fn a_shared_lock_is_given_up_while_its_owner_waits_for_an_exclusive_one() {
+    let served = served();
+    let sessions = [connect(&served), connect(&served)];
+    let files = sessions
+        .each_ref()
+        .map(|session| session.open_file("/f", &read_write()).expect("opened"));
+    let shared = FlockOperation::Shared { wait: false };
+    files
+        .iter()
+        .for_each(|file| file.flock(shared).expect("free"));
+    std::thread::scope(|scope| {
+        for file in &files {
+            scope.spawn(|| {
+                file.flock(FlockOperation::Exclusive { wait: true })
+                    .expect("it becomes free");
+                file.flock(FlockOperation::Unlock).expect("its own");
+            });
+        }
+    });
+}
+
+/// Owners that waited for each other waited for ever.
+#[test]
+fn lock_owners_that_wait_for_each_other_are_told() {
+    let served = served();
+    let sessions = [connect(&served), connect(&served)];
+    let files = sessions
+        .each_ref()
+        .map(|session| session.open_file("/f", &read_write()).expect("opened"));
+    let lock = |offset| {
+        let owner = LockOwner::Posix { id: 1, pid: 1 };
+        RangeLock::new(owner, LockMode::Exclusive, offset, 1)
+    };
+    files[0].lock_range(&lock(0), false).expect("free");
+    files[1].lock_range(&lock(1), false).expect("free");
+    // The same owner of another session is another owner, and its number a secret.
+    let found = files[1].test_lock(&lock(0)).expect("asked").expect("taken");
+    assert_eq!(found.owner, LockOwner::Posix { id: 0, pid: 1 });
+    let results = std::thread::scope(|scope| {
+        let waiting = [0, 1].map(|number: usize| {
+            let (file, lock) = (&files[number], lock(1 - number as u64));
+            scope.spawn(move || {
+                let result = file.lock_range(&lock, true);
+                file.release_locks(1).expect("its own");
+                result
+            })
+        });
+        waiting.map(|thread| thread.join().expect("no panic"))
+    });
+    let failed: Vec<Errno> = results
+        .into_iter()
+        .filter_map(|result| result.err().map(|error| error.errno()))
+        .collect();
+    assert_eq!(failed, [Errno::DEADLK]);
+}
+
+/// More threads than a session has slots waited for a lock, and none was left to release it.
+#[test]
+fn a_lock_is_released_while_more_threads_wait_for_it_than_a_session_has_slots() {
+    let served = served();
+    let session = connect(&served);
+    let open = || session.open_file("/f", &read_write()).expect("opened");
+    let holder = open();
+    let exclusive = FlockOperation::Exclusive { wait: true };
+    holder.flock(exclusive).expect("free");
+    let files: Vec<_> = (0..100).map(|_| open()).collect();
+    std::thread::scope(|scope| {
+        for file in files {
+            scope.spawn(move || file.flock(exclusive).expect("it becomes free"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        holder.flock(FlockOperation::Unlock).expect("its own");
+    });
+}
+
+/// The locks of a POSIX owner outlive the descriptor, and outlived the session.
+#[test]
+fn the_locks_of_a_session_go_with_it() {
+    let served = served();
+    let staying = connect(&served);
+    let file = staying.open_file("/f", &read_write()).expect("opened");
+    let lock = |id| {
+        let owner = LockOwner::Posix { id, pid: 7 };
+        RangeLock::new(owner, LockMode::Exclusive, 0, 0)
+    };
+    let leaving = connect(&served);
+    let theirs = leaving.open_file("/f", &read_write()).expect("opened");
+    theirs.lock_range(&lock(1), false).expect("free");
+    drop(theirs);
+    assert_eq!(errno(file.lock_range(&lock(2), false)), Errno::AGAIN);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| file.lock_range(&lock(2), true));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiting.is_finished());
+        drop(leaving);
+        waiting.join().expect("no panic").expect("it is free");
+    });
 }

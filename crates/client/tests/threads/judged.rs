@@ -1,8 +1,8 @@
 //! The judge, judged: histories that never happened, one of each kind of violation, and beside each
 //! what is just right.
 
-use crate::ledger::{Before, How, Ledger, Pending, Wrong};
-use crate::stamp::Stamps;
+use super::ledger::{Before, How, Ledger, Pending, Wrong};
+use super::stamp::Stamps;
 use std::ops::Range;
 
 const CELL: usize = 64;

@@ -22,8 +22,8 @@
 //! the judge may take an operation for longer than it was, which excuses too much and never accuses
 //! wrongly.
 
-use crate::sizes::{Change, Seen, SizeOp};
-use crate::stamp::{OpId, Stamps, Value};
+use super::sizes::{Change, Seen, SizeOp};
+use super::stamp::{OpId, Stamps, Value};
 use std::fmt::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

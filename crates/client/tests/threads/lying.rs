@@ -2,7 +2,7 @@
 //! only, which it knows by its stamps. Or it only dawdles, which lets others in between: a thread
 //! that executes its request itself does not hold the worker meanwhile.
 
-use crate::stamp::Stamps;
+use super::stamp::Stamps;
 use adit_block::{
     Buffer, Capabilities, Completion, Device, Doorbell, Geometry, IdleDoorbell, MemoryConfig,
     MemoryDevice, Operation, Queue, Request, Submission,

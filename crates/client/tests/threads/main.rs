@@ -16,6 +16,8 @@
 mod judged;
 mod ledger;
 mod lying;
+#[path = "../support/served.rs"]
+mod served;
 mod sizes;
 mod stamp;
 mod work;
@@ -194,7 +196,8 @@ fn every_sector_that_threads_read_is_as_they_have_written_it() {
         let threads = [2, 4, 16][number % 3];
         let seed = seed + number as u64;
         let shape = shape(number, seed, threads, 16, shm.path(), disk.path());
-        let tally = shape.run(seed, Duration::from_millis(1500));
+        let time_ms = if served::SERVED { 500 } else { 1500 };
+        let tally = shape.run(seed, Duration::from_millis(time_ms));
         let tally = tally.unwrap_or_else(|violation| panic!("{}", violation.text));
         println!("{}: {tally}", shape.name);
         all += tally;
@@ -283,6 +286,9 @@ fn found(lie: Lie) -> Option<Wrong> {
     ignore = "requests that meet at a device in memory are a race, which it may mix"
 )]
 fn a_device_that_lies_is_found_out() {
+    if served::SERVED {
+        return; // the judge is the same
+    }
     assert_eq!(found(Lie::Honest), None);
     let lost = found(Lie::Lose);
     assert!(

@@ -6,9 +6,10 @@
 //! round: read past the cache, and, every few rounds, after closing, opening and checking the
 //! volume.
 
-use crate::ledger::{Before, How, Ledger, Pending, Violation, Wrong};
-use crate::sizes::Seen;
-use crate::stamp::Stamps;
+use super::ledger::{Before, How, Ledger, Pending, Violation, Wrong};
+use super::served;
+use super::sizes::Seen;
+use super::stamp::Stamps;
 use adit::{
     AllocateFlags, Buffer, File, IoEngine, MkfsOptions, OpenOptions, ReadRequest, Volume,
     VolumeOptions,
@@ -119,8 +120,12 @@ impl Shape {
     }
 
     fn open(&self, fresh: bool) -> adit::Result<Volume> {
+        served::end();
         match &self.ground {
-            Ground::Device(device) => Volume::on_device(device.clone(), &self.options(), fresh),
+            Ground::Device(device) => {
+                let opened = Volume::on_device(device.clone(), &self.options(), fresh);
+                opened.and_then(served::through)
+            }
             Ground::Image(path) => {
                 let address = path.to_str().expect("text");
                 if fresh {
@@ -131,7 +136,7 @@ impl Shape {
                             .data_checksums(self.data_checksums),
                     )?;
                 }
-                Volume::open_with(address, &self.options())
+                served::open_with(address, &self.options())
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::names;
 use crate::types::FileKind;
 use crate::volume::Fs;
 use adit_base::Result;
-use adit_store::{ScrubOptions, ScrubReport};
+use adit_store::{ScrubPlace, ScrubReport};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -16,10 +16,11 @@ impl Fs {
     /// address; where there is none, it is unlinked, or its directory can't be read.
     pub async fn scrub(
         &self,
-        options: ScrubOptions,
-        progress: &mut dyn FnMut(u64, u64),
+        from: ScrubPlace,
+        bytes_max: u64,
+        only_reads: bool,
     ) -> Result<(ScrubReport, HashMap<u64, PathBuf>)> {
-        let report = self.store.scrub(options, progress).await?;
+        let report = self.store.scrub(from, bytes_max, only_reads).await?;
         let wanted = report.damages.iter().map(|damage| damage.blob.slot);
         let paths = self.paths_of(wanted.collect()).await;
         Ok((report, paths))

@@ -26,6 +26,12 @@ impl Fs {
         }
     }
 
+    /// An inode, if a descriptor has it open.
+    pub(crate) fn open_inode(&self, id: BlobId) -> Option<Rc<Inode>> {
+        let inodes = self.inodes.borrow();
+        inodes.get(&id.slot).filter(|inode| inode.id == id).cloned()
+    }
+
     /// The content of a descriptor that was opened for reading.
     pub(crate) fn readable(&self, file: &OpenFile) -> Result<Rc<Blob>> {
         if !file.flags().readable() {

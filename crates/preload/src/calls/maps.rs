@@ -387,6 +387,15 @@ fn map(
     match flags & libc::MAP_TYPE {
         libc::MAP_PRIVATE => copy(open, address, len, protection, flags, at),
         _ if protection & libc::PROT_WRITE != 0 && !open.is_writable() => Err(Errno::ACCESS),
+        // Another process, with memory of its own, would not see it: SQLite's write-ahead log would
+        // lose commits.
+        _ if protection & libc::PROT_WRITE != 0 && crate::volume::volume()?.is_connected() => {
+            crate::message::say_once!(
+                "a shared mapping that is written is not supported with a volume in a server: \
+                 ENODEV (SQLite: use a rollback journal, or locking_mode=EXCLUSIVE)"
+            );
+            Err(Errno::NODEV)
+        }
         _ => share(open, address, len, protection, flags, at),
     }
 }

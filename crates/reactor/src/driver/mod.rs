@@ -220,14 +220,4 @@ fn processors() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
 }
 
-/// The error of a call in a forked child; the first one also says so on stderr.
-#[cold]
-pub(crate) fn forked() -> Error {
-    static SAID: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "adit: a forked process can't use its parent's volume (EBADF); open it again, or exec"
-        );
-    }
-    Error::with(Errno::BADF, "use a volume in a forked process")
-}
+pub(crate) use adit_base::fork::refused as forked;

@@ -2,9 +2,11 @@
 
 use adit_base::{Errno, Error, Result};
 use adit_fs::{CheckReport, Credentials, FileKind, Fs};
+use adit_store::ScrubPlace;
 use adit_store::format::Slot;
 use adit_wire::calls::*;
 use std::future::Future;
+use std::os::unix::ffi::OsStrExt;
 
 /// Performs a call about the volume on behalf of a user.
 pub trait PerformVolume<'a>: VolumeCall<'a> {
@@ -85,8 +87,13 @@ perform! {
     Grow => |call, fs, who| fs.store().grow(call.size_bytes).await;
     AtomicBytesMax => |call, fs, who| Ok(fs.atomic_bytes_max());
     Check => |call, fs, who| check(fs, &mut |_, _| {}).await;
+    Scrub => |call, fs, who| scrub(fs, call).await;
 }
 
+/// Most bytes of a step of a scrub.
+const SCRUBBED_MAX: u64 = 16 << 20;
+/// Most bytes of what a step of a scrub found, so that it fits into a session's area.
+const DAMAGES_BYTES_MAX: usize = 512 << 10;
 /// Most items of a reply: so many entries of a directory fill half of a session's area.
 const LISTED_MAX: u32 = 1024;
 
@@ -107,6 +114,46 @@ async fn blobs(fs: &Fs, from_slot: u64, max: usize) -> Result<Vec<adit_fs::BlobI
         visited => visited?,
     }
     Ok(found)
+}
+
+/// A step of a scrub.
+async fn scrub(fs: &Fs, call: Scrub) -> Result<ScrubStep> {
+    let from = ScrubPlace {
+        slot: call.slot,
+        page: call.page,
+    };
+    let bytes_max = call.bytes_max.min(SCRUBBED_MAX);
+    let (report, paths) = fs.scrub(from, bytes_max, call.only_reads).await?;
+    let mut step = ScrubStep {
+        bytes: report.bytes,
+        unchecked_bytes: report.unchecked_bytes,
+        total_bytes: report.total_bytes,
+        damages_omitted: report.damages_omitted,
+        next: report.next.map(|next| (next.slot, next.page)),
+        damages: Vec::new(),
+    };
+    let mut room = DAMAGES_BYTES_MAX;
+    for damage in report.damages {
+        let path = paths.get(&damage.blob.slot);
+        let path = path.map(|path| path.as_os_str().as_bytes().to_vec());
+        let bytes = 64 + path.as_ref().map_or(0, Vec::len) + damage.what.len();
+        match room.checked_sub(bytes) {
+            Some(left) => room = left,
+            None => {
+                step.damages_omitted += 1;
+                continue;
+            }
+        }
+        step.damages.push(LostData {
+            inode: damage.blob.slot,
+            path,
+            offset: damage.offset,
+            len_bytes: damage.len_bytes,
+            page: damage.page,
+            what: damage.what,
+        });
+    }
+    Ok(step)
 }
 
 /// Checks all metadata; `progress` gets the number of steps done and their total.

@@ -309,7 +309,7 @@ impl Drop for RemoteFrames {
 mod models {
     use super::VersionWord;
     use adit_base::sync::atomic::{AtomicU64, Ordering};
-    use adit_base::sync::model::Wrong::{Relaxed, Skipped};
+    use adit_base::sync::model::Wrong::{Answers, Skipped};
     use adit_base::sync::model::{Bug, check, spawn};
     use std::sync::Arc;
 
@@ -358,9 +358,9 @@ mod models {
     }
 
     #[test]
-    fn planted_a_change_that_ends_before_its_bytes_is_found() {
+    fn planted_a_version_that_is_not_looked_at_again_is_found() {
         let file = "store/src/cache/published.rs";
-        Bug::planted(Relaxed, file, "fn end_change", "self.0.store").found_by(MODEL);
+        Bug::planted(Answers(0), file, "fn is_still", "self.0.load").found_by(MODEL);
     }
 
     #[test]

@@ -7,4 +7,4 @@ mod scrub;
 
 pub use check::{CheckReport, Problem};
 pub use repair::{NameEntry, NameLeaves};
-pub use scrub::{Damage, ScrubOptions, ScrubReport};
+pub use scrub::{Damage, ScrubPlace, ScrubReport};

@@ -3,7 +3,7 @@
 //!
 //! Data that doesn't match its checksum, or can't be read, is told with its place. Data without a
 //! checksum (after a crash, or a repair) gets one. It works on a volume in use: a chunk at a time
-//! is locked against writers, and the cache isn't filled.
+//! is locked against writers, and the cache isn't filled. A scrub is done in steps.
 //!
 //! Not here: metadata, which [`Store::check`] reads; names of files, which the layer above knows.
 
@@ -13,36 +13,25 @@ use crate::format::BlobId;
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS};
 use crate::metadata::extents::Mapping;
 use crate::state::Store;
-use adit_base::{Errno, Error, PAGE_BYTES, Result, clock};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Operation;
 use std::rc::Rc;
-use std::time::Duration;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages of one read.
 const CHUNK_PAGES: u32 = 128;
 /// Blobs that are listed at once.
 const BLOBS_LISTED: usize = 4096;
-/// Damages that are listed; of others only the number is told.
+/// Damages that a step lists; of others only the number is told.
 const DAMAGES_MAX: usize = 1000;
 
-/// How [`Store::scrub`] goes about it.
-#[derive(Clone, Default, Debug)]
-pub struct ScrubOptions {
-    bytes_per_second: u64,
-}
-
-impl ScrubOptions {
-    /// As fast as it goes.
-    pub fn new() -> ScrubOptions {
-        ScrubOptions::default()
-    }
-
-    /// Bytes a second at most, on the average; 0: as fast as it goes.
-    pub fn bytes_per_second(&mut self, bytes: u64) -> &mut Self {
-        self.bytes_per_second = bytes;
-        self
-    }
+/// Where a step of a scrub begins.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ScrubPlace {
+    /// Address of a slot; the blobs before it are done.
+    pub slot: u64,
+    /// Page of its blob.
+    pub page: u32,
 }
 
 /// Data that is lost.
@@ -60,7 +49,7 @@ pub struct Damage {
     pub what: String,
 }
 
-/// What a scrub found.
+/// What a step of a scrub found.
 #[derive(Clone, Default, Debug)]
 pub struct ScrubReport {
     /// Bytes of data read.
@@ -72,50 +61,44 @@ pub struct ScrubReport {
     pub damages: Vec<Damage>,
     /// Damages beyond those listed.
     pub damages_omitted: u64,
+    /// About the bytes of data on the volume.
+    pub total_bytes: u64,
+    /// Where the next step begins; None: this was the last one.
+    pub next: Option<ScrubPlace>,
 }
 
 struct Scrubber<'a> {
     store: &'a Store,
-    options: ScrubOptions,
+    bytes_max: u64,
+    only_reads: bool,
     report: ScrubReport,
-    begin_ns: u64,
-    total_bytes: u64,
-    progress: &'a mut dyn FnMut(u64, u64),
 }
 
 impl Store {
-    /// Reads all data of all blobs from the device. `progress` hears of bytes read and about how
-    /// many there are. Errors are those of metadata that has to be read on the way, except where
-    /// they concern one blob only.
+    /// Reads data from the device: that of all blobs, or from a place on, about so many bytes.
+    /// `only_reads`: data without a checksum gets none. Errors are those of metadata that has to be
+    /// read on the way, except where they concern one blob only.
     pub async fn scrub(
         &self,
-        options: ScrubOptions,
-        progress: &mut dyn FnMut(u64, u64),
+        from: ScrubPlace,
+        bytes_max: u64,
+        only_reads: bool,
     ) -> Result<ScrubReport> {
         let free = self.state().await?.free_pages;
         let capacity = self.space.borrow().geometry().capacity_pages();
         let mut scrubber = Scrubber {
             store: self,
-            options,
-            report: ScrubReport::default(),
-            begin_ns: clock::monotonic_ns(),
-            total_bytes: capacity.saturating_sub(free) * PAGE,
-            progress,
+            bytes_max,
+            only_reads,
+            report: ScrubReport {
+                total_bytes: capacity.saturating_sub(free) * PAGE,
+                ..ScrubReport::default()
+            },
         };
-        let mut from = 0;
-        loop {
-            let blobs = self.some_blobs(from).await?;
-            let Some(last) = blobs.last() else { break };
-            from = last.slot + 1;
-            for id in blobs {
-                scrubber.blob(self, id).await?;
-            }
-        }
-        if self.writable().is_ok() {
+        scrubber.report.next = scrubber.run(from).await?;
+        if scrubber.report.next.is_none() && !only_reads && self.writable().is_ok() {
             self.settle().await?;
         }
-        let read = scrubber.report.bytes;
-        (scrubber.progress)(read, read);
         Ok(scrubber.report)
     }
 
@@ -141,21 +124,50 @@ impl Store {
 }
 
 impl Scrubber<'_> {
-    async fn blob(&mut self, store: &Store, id: BlobId) -> Result<()> {
-        let blob = match store.blob(id).await {
+    /// Scrubs from a place on; answers where to go on.
+    async fn run(&mut self, from: ScrubPlace) -> Result<Option<ScrubPlace>> {
+        let mut next = from;
+        loop {
+            let blobs = self.store.some_blobs(next.slot).await?;
+            if blobs.is_empty() {
+                return Ok(None);
+            }
+            for id in blobs {
+                let page = if id.slot == next.slot { next.page } else { 0 };
+                if let Some(page) = self.blob(id, page).await? {
+                    return Ok(Some(ScrubPlace {
+                        slot: id.slot,
+                        page,
+                    }));
+                }
+                let Some(slot) = id.slot.checked_add(1) else {
+                    return Ok(None);
+                };
+                next = ScrubPlace { slot, page: 0 };
+            }
+        }
+    }
+
+    /// Scrubs a blob from a page on; answers where to go on in it.
+    async fn blob(&mut self, id: BlobId, from: u32) -> Result<Option<u32>> {
+        let blob = match self.store.blob(id).await {
             Ok(blob) => blob,
-            Err(error) if error.errno() == Errno::STALE => return Ok(()), // deleted meanwhile
+            Err(error) if error.errno() == Errno::STALE => return Ok(None), // deleted meanwhile
             Err(error) => {
                 self.damage(id, 0, 0, 0, error.to_string());
-                return Ok(());
+                return Ok(None);
             }
         };
-        let mut page = 0;
+        let mut page = from;
         while let Some(next) = self.chunk(&blob, page).await? {
             page = next;
-            self.pause().await;
+            if self.report.bytes >= self.bytes_max {
+                return Ok(Some(page));
+            }
+            // Lets others have the worker and the device.
+            self.store.reactor.yield_now().await;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Reads what is at page `page`, and some behind it; answers where to go on.
@@ -256,8 +268,10 @@ impl Scrubber<'_> {
                 && let Some(checksums) = &store.checksums
             {
                 self.report.unchecked_bytes += PAGE;
-                let sum = store.volume.data_checksum(device, bytes);
-                checksums.settle_unless_known(device, sum);
+                if !self.only_reads {
+                    let sum = store.volume.data_checksum(device, bytes);
+                    checksums.settle_unless_known(device, sum);
+                }
             }
         }
         Ok(Some(end as u32))
@@ -285,21 +299,5 @@ impl Scrubber<'_> {
             page: device,
             what,
         });
-    }
-
-    /// Lets others have the worker and the device.
-    async fn pause(&mut self) {
-        let read = self.report.bytes;
-        (self.progress)(read, self.total_bytes.max(read));
-        self.store.reactor.yield_now().await;
-        if let Some(due) = (u128::from(read) * 1_000_000_000)
-            .checked_div(u128::from(self.options.bytes_per_second))
-        {
-            let passed = u128::from(clock::monotonic_ns() - self.begin_ns);
-            let early = due.saturating_sub(passed).min(u128::from(u64::MAX)) as u64;
-            if early > 0 {
-                self.store.reactor.sleep(Duration::from_nanos(early)).await;
-            }
-        }
     }
 }

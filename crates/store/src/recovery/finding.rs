@@ -38,6 +38,8 @@ pub enum FindingKind {
     Orphan,
     /// A symbolic link that says nothing.
     Symlink,
+    /// Anything, found while the volume is in use: only the sentence says what.
+    InUse,
 }
 
 impl FindingKind {
@@ -60,6 +62,7 @@ impl FindingKind {
             FindingKind::Lost => "lost",
             FindingKind::Orphan => "orphan",
             FindingKind::Symlink => "symlink",
+            FindingKind::InUse => "in-use",
         }
     }
 }

@@ -1,0 +1,96 @@
+//! `adit serve`, and every command on a volume in it. (`served` runs their own tests so.)
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use support::{Place, noise};
+
+/// A server of `v.adit` at the socket `s`; told to end, it must do so well.
+struct Serving(Option<Child>);
+
+impl Serving {
+    fn start(place: &Place) -> Serving {
+        let mut child = place
+            .command(&["serve", "v.adit", "--socket", "s"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut line = String::new();
+        let read = BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line);
+        assert!(read.is_ok());
+        assert_eq!(line, "serving v.adit at s\n");
+        Serving(Some(child))
+    }
+
+    fn end(mut self) {
+        let mut child = self.0.take().expect("once");
+        // SAFETY: plain system call on a child of ours that nobody has waited for.
+        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+        assert!(child.wait().expect("ended").success());
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn commands_change_and_look_at_a_volume_in_a_server() {
+    let place = Place::with_volume();
+    let serving = Serving::start(&place);
+    place.write("large", noise(1, 5 << 20));
+    place.ok(&["mkdir", "unix:s", "/d"]);
+    place.ok(&["put", "unix:s", "large", "/d"]);
+    place.ok(&["ln", "unix:s", "/d/large", "/other"]);
+    place.ok(&["mv", "unix:s", "/other", "/d/moved"]);
+    assert_eq!(place.ok(&["ls", "unix:s,v.adit", "/d"]), "large\nmoved\n");
+    place.ok(&["rm", "unix:s", "/d/moved"]);
+    place.ok(&["get", "unix:s", "/d/large", "back"]);
+    let read = |name| std::fs::read(place.path(name)).expect("read");
+    assert!(read("back") == read("large"));
+    assert!(place.ok(&["du", "unix:s", "/"]).contains("5 MiB"));
+    assert!(place.ok(&["df", "unix:s"]).contains("unix:s"));
+    assert!(place.ok(&["info", "unix:s"]).contains("128 MiB"));
+    place.ok(&["grow", "unix:s", "256M"]);
+    assert!(place.ok(&["info", "unix:s"]).contains("256 MiB"));
+    assert!(place.ok(&["check", "unix:s"]).contains("clean"));
+    assert!(place.ok(&["scrub", "unix:s"]).contains("clean"));
+    assert!(place.ok(&["stat", "unix:s", "/d/large"]).contains("5 MiB"));
+
+    // What is open, by whichever session.
+    let session = adit::Volume::open(&format!("unix:{}", place.path("s").display()));
+    let session = session.expect("connected");
+    let file = session.open_file("/d/large", adit::OpenOptions::new().read(true));
+    let open = place.ok(&["lsof", "--paths", "unix:s"]);
+    assert!(open.contains("/d/large"), "{open}");
+    drop(file);
+    drop(session);
+
+    // What only who has the volume itself can do.
+    for refused in [
+        &["check", "--repair", "--yes", "unix:s"][..],
+        &["mkfs", "unix:s", "--size", "64M"],
+        &["serve", "unix:s", "--socket", "t"],
+        &["mount", "unix:s", "d"],
+    ] {
+        std::fs::create_dir_all(place.path("d")).expect("made");
+        let errors = place.fails(1, refused);
+        assert!(errors.contains("through a server"), "{refused:?}: {errors}");
+    }
+    let errors = place.fails(1, &["serve", "v.adit", "--socket", "t"]);
+    assert!(errors.contains("EBUSY"), "{errors}");
+    serving.end();
+    let errors = place.fails(1, &["ls", "unix:s"]);
+    assert!(
+        errors.contains("open unix:s: there is no socket"),
+        "{errors}"
+    );
+    assert_eq!(place.ok(&["ls", "v.adit", "/d"]), "large\n");
+    assert!(place.ok(&["check", "v.adit"]).contains("clean"));
+}

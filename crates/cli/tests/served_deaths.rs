@@ -531,9 +531,25 @@ fn without_room_for_what_survives_a_server_says_so() {
     assert!(status.success() && !errors.is_empty(), "{errors}");
 }
 
-fn descriptors(pid: u32) -> u64 {
+/// The first number that is higher than those of all descriptors of a process.
+fn descriptors_end(pid: u32) -> u64 {
     let listed = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("listed");
-    listed.count() as u64
+    let numbers = listed.map(|entry| entry.expect("read").file_name());
+    let numbers = numbers.map(|name| name.to_str().expect("text").parse::<u64>());
+    numbers
+        .map(|number| number.expect("a number") + 1)
+        .max()
+        .expect("some")
+}
+
+fn silent_connection(path: &Path) -> std::os::fd::OwnedFd {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.expect("a socket");
+    let address = SocketAddrUnix::new(path).expect("short");
+    rustix::net::connect(&socket, &address).expect("connected");
+    socket
 }
 
 fn limit_descriptors(pid: u32, limit: u64) {
@@ -554,31 +570,39 @@ fn a_server_without_descriptors_refuses_with_words_and_goes_on() {
     let pid = served.child.id();
     let volume = connect(&place);
     let address = volume.address().to_owned();
-    let (mut refused, mut begun) = (0, 0);
-    for free in 0..8 {
-        limit_descriptors(pid, descriptors(pid) + free);
+    let mut most = 0;
+    for more in [0, 1, 3] {
+        limit_descriptors(pid, descriptors_end(pid) + more);
         let begin = Instant::now();
-        match Volume::open(&address) {
-            Ok(other) => {
-                begun += 1;
-                other.close().expect("closed");
+        let mut others = Vec::new();
+        let error = loop {
+            match Volume::open(&address) {
+                Ok(other) => others.push(other),
+                Err(error) => break error,
             }
-            Err(error) => {
-                refused += 1;
-                assert_eq!(error.errno(), Errno::MFILE, "{free} free: {error}");
-                assert!(!error.what().is_empty(), "{error}");
-                assert!(begin.elapsed() < Duration::from_secs(9), "{error}");
-            }
+        };
+        assert_eq!(error.errno(), Errno::MFILE, "{more} more: {error}");
+        assert!(!error.what().is_empty(), "{error}");
+        // Connections that ask for nothing take the last ones: none is left to accept with.
+        let silent: Vec<_> = (0..4)
+            .map(|_| silent_connection(&place.path("s")))
+            .collect();
+        let error = Volume::open(&address).expect_err("no descriptor is left");
+        assert_eq!(error.errno(), Errno::MFILE, "{more} more: {error}");
+        assert!(error.what().contains("too many open"), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(9), "{error}");
+        drop(silent);
+        let content = format!("{more}");
+        volume.write("/goes-on", &content).expect("written");
+        most = most.max(others.len());
+        for other in others {
+            other.write("/goes-on", &content).expect("written");
+            other.close().expect("closed");
         }
-        volume
-            .write("/goes-on", format!("{free}"))
-            .expect("written");
-        limit_descriptors(pid, 1024);
-        // Until the server has closed what it had of that one.
-        until("the server is as before", || Volume::open(&address).is_ok());
-        std::thread::sleep(Duration::from_millis(20));
+        until("there is room again", || Volume::open(&address).is_ok());
     }
-    assert!(refused > 0 && begun > 0, "{refused} refused, {begun} begun");
+    assert!(most > 0, "some sessions began");
+    limit_descriptors(pid, 1024);
     // From the beginning.
     volume.close().expect("closed");
     served.signal(rustix::process::Signal::TERM);

@@ -101,10 +101,7 @@ impl Server {
         let hall = Arc::new(Hall {
             listener,
             volumes: served,
-            pollers: Mutex::new(match pollers {
-                Ok(pollers) => pollers,
-                Err(error) => return Err(error),
-            }),
+            pollers: Mutex::new(pollers?),
             sessions_max: options.sessions_max,
         });
         let serving = hall.clone();

@@ -4,6 +4,11 @@
 //! (`support/served.rs`). Left out, since each is about the process that has the volume itself:
 //! `device_errors`, `formats`, `idle`, `images`, `kills`, `log`, `panics`.
 
+#![allow(
+    clippy::duplicate_mod,
+    reason = "each file is a test program of its own, too"
+)]
+
 #[path = "../completion_queue.rs"]
 mod completion_queue;
 #[path = "../files.rs"]

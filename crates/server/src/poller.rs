@@ -463,10 +463,9 @@ impl Turns<'_> {
 
     /// Sleeps until something happens.
     fn sleep(&mut self) {
+        // Also what no session waits for, like write-back that was left for the next turn.
         for volume in &self.shared.volumes {
-            if volume.under_way() > 0 {
-                volume.engine.leave_to_keeper();
-            }
+            volume.engine.leave_to_keeper();
         }
         let mut quiet = true;
         for polled in &self.polled {

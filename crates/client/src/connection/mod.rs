@@ -19,7 +19,7 @@ use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_fs::Credentials;
 use adit_reactor::Engine;
-use adit_wire::calls::{FileCall, VolumeCall};
+use adit_wire::calls::{FileCall, Place, VolumeCall};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::Message;
 use adit_wire::slot::Reply;
@@ -34,6 +34,8 @@ use std::time::Duration;
 const SPIN_NS: u64 = 20_000;
 /// Then it lets other threads have its core between two looks, until it has waited for so long.
 const YIELD_NS: u64 = 60_000;
+/// The file system follows no longer path.
+const PATH_BYTES_MAX: usize = 4095;
 /// A sleeping thread looks so often whether the server is still there.
 const WATCH: Duration = Duration::from_millis(50);
 
@@ -139,7 +141,9 @@ impl Connection {
         (*who != self.own).then(|| who.clone()).put(&mut bytes);
         call.put(&mut bytes);
         let taken = self.take_slot()?;
-        taken.fill(&bytes)?;
+        taken
+            .fill(&bytes)
+            .map_err(|error| too_long(&call.places(), error))?;
         let len = bytes.len() as u32;
         let number = C::NUMBER;
         taken.call(Message::VolumeCall { number, len })
@@ -176,17 +180,12 @@ impl Connection {
 }
 
 impl Taken<'_> {
-    /// Puts bytes into the area. `E2BIG` for more than it has.
+    /// Puts bytes into the area. `E2BIG` for more than it has, which is more than any operation
+    /// takes.
     fn fill(&self, bytes: &[u8]) -> Result<()> {
         match self.connection.memory.fill_area(self.slot, bytes) {
             true => Ok(()),
-            false => {
-                let what = format!(
-                    "send {} bytes in one message to a server: there is room for {AREA_BYTES}",
-                    bytes.len()
-                );
-                Err(Error::with(Errno::TOOBIG, what))
-            }
+            false => Err(Errno::TOOBIG.into()),
         }
     }
 
@@ -260,6 +259,16 @@ impl Taken<'_> {
     fn call<T: OwnedValue>(mut self, message: Message) -> Result<T> {
         let reply = self.send(message)?;
         T::decode(self.area(reply.len as usize)).ok_or_else(foreign)
+    }
+}
+
+/// The error of a call that is too large: that of a path, as without a server, or another one.
+#[cold]
+fn too_long(places: &[Option<Place<'_>>; 2], error: Error) -> Error {
+    let mut paths = places.iter().flatten().filter_map(|place| place.path);
+    match paths.any(|path| path.len() > PATH_BYTES_MAX) {
+        true => Errno::NAMETOOLONG.into(),
+        false => error,
     }
 }
 

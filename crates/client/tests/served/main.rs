@@ -4,6 +4,11 @@
 //! (`support/served.rs`). Left out, since each is about the process that has the volume itself:
 //! `device_errors`, `formats`, `idle`, `images`, `kills`, `log`, `panics`.
 
+#![allow(
+    clippy::duplicate_mod,
+    reason = "each file is a test program of its own, too"
+)]
+
 #[path = "../completion_queue.rs"]
 mod completion_queue;
 #[path = "../files.rs"]
@@ -477,4 +482,103 @@ fn sessions_are_spread_over_pollers_while_they_work() {
     }
     server.stop();
     volume.close().expect("closed");
+}
+
+/// What goes wrong, in the words of a volume.
+fn errors(volume: &Volume) -> Vec<String> {
+    let long = "n".repeat(300);
+    let deep = "/d".repeat(3000);
+    let huge = "/d".repeat(600_000);
+    volume.create_dir("/d").expect("made");
+    volume.write("/d/f", "content").expect("written");
+    volume.symlink("/loop", "/loop").expect("made");
+    let other = volume.on_behalf_of(adit::Credentials::user(1000, 1000, &[]));
+    let mut said = Vec::new();
+    let mut fails = |what: &str, error: Option<adit::Error>| match error {
+        Some(error) => {
+            let words = error.to_string();
+            let start = words.len().saturating_sub(100);
+            said.push(format!("{what}: {}…{}", words.len(), &words[start..]));
+        }
+        None => said.push(format!("{what}: it succeeds")),
+    };
+    for path in ["/none", "/d/f/x", "/loop", "", "/d/f/", &long, &deep, &huge] {
+        let shown = &path[..path.len().min(10)];
+        fails(shown, volume.metadata(path).err());
+        fails(shown, volume.read(path).err());
+        fails(shown, volume.read_dir(path).err());
+        fails(shown, volume.read_link(path).err());
+        fails(shown, volume.remove_file(path).err());
+        fails(shown, volume.remove_dir(path).err());
+        fails(shown, volume.truncate(path, 1).err());
+        fails(shown, volume.rename(path, "/new").err());
+        fails(shown, volume.rename("/d/f", format!("{path}/x")).err());
+        fails(shown, volume.hard_link(path, "/new").err());
+        fails(shown, volume.xattr(path, "user.a").err());
+        fails(shown, volume.set_xattr(path, "user.a", "b").err());
+        fails(shown, volume.set_mode(path, 0o600).err());
+        fails(shown, volume.remove_dir_all(path).err());
+        fails(shown, volume.metadata_async(path).wait().err());
+        fails(shown, volume.remove_file_async(path).wait().err());
+        fails(shown, volume.rename_async(path, "/new").wait().err());
+        volume.write("/d/f", "content").expect("written");
+        let _ = volume.symlink("/loop", "/loop");
+    }
+    fails("other", other.write("/d/f", "x").err());
+    fails("other", other.remove_file("/d/f").err());
+    fails("other", other.create_dir("/e").err());
+    fails(
+        "grow",
+        volume
+            .grow(1)
+            .err()
+            .map(|error| adit::Error::new(error.errno())),
+    );
+    let file = volume.open_file("/d/f", &read_write()).expect("opened");
+    fails("write", file.write_at(b"x", u64::MAX).err());
+    fails("write", file.write_at(&vec![1; 3 << 20], 1 << 60).err());
+    fails("size", file.set_len(u64::MAX).err());
+    fails("xattr", file.xattr("user.none").err());
+    fails(
+        "xattr",
+        file.set_xattr("user.large", vec![1; 100_000]).err(),
+    );
+    fails("xattr", file.set_xattr("user.huge", vec![1; 2 << 20]).err());
+    fails(
+        "xattr",
+        volume
+            .set_xattr("/d/f", "user.huge", vec![1; 2 << 20])
+            .err(),
+    );
+    let atomic = vec![1; 1 << 20];
+    fails("atomic", file.write_atomic(&[(0, &atomic)]).err());
+    fails("hole", file.next_hole(u64::MAX).err());
+    fails("copy", file.copy_range(0, &file, 1, 2).err());
+    let flags = adit::AllocateFlags::empty();
+    fails("allocate", file.allocate(flags, u64::MAX, 2).err());
+    fails("exact", file.read_exact_at(&mut [0; 100], 0).err());
+    let directory = OpenOptions::new().read(true).directory(true).clone();
+    let directory = volume.open_file("/d", &directory).expect("opened");
+    fails("directory", directory.read_at(&mut [0], 0).err());
+    fails("directory", directory.write_at(b"x", 0).err());
+    fails("directory", directory.set_len(0).err());
+    let id = volume.create_blob().expect("made");
+    let blob = volume.open_blob(id, &read_write()).expect("opened");
+    fails("blob", volume.delete_blob(id).err());
+    drop(blob);
+    volume.delete_blob(id).expect("deleted");
+    fails("blob", volume.delete_blob(id).err());
+    fails("blob", volume.open_blob(id, &read_write()).err());
+    said
+}
+
+#[test]
+fn errors_are_those_of_an_embedded_volume_to_the_letter() {
+    let embedded = errors(&Volume::open("mem:256M").expect("opened"));
+    let served = served();
+    let there = errors(&connect(&served));
+    for (embedded, there) in embedded.iter().zip(&there) {
+        assert_eq!(embedded, there);
+    }
+    assert_eq!(embedded.len(), there.len());
 }

@@ -37,6 +37,9 @@ const TURN_NS: u64 = 5_000;
 const DRIVE_NS: u64 = 20_000;
 /// Looks of a driver at whether it is to go on, before it looks at the clock, too.
 const LOOKS_WITHOUT_CLOCK: u32 = 3;
+/// At its end, a poller waits so long for what is under way; locks that wait for others may wait for
+/// ever.
+const DRAIN_NS: u64 = 200_000_000;
 /// How often a poller that never sleeps looks whether sessions have ended.
 const SOCKETS_NS: u64 = 1_000_000;
 /// A poller that has nothing to do spins for so long, then lets other threads have its core
@@ -321,20 +324,24 @@ impl Turns<'_> {
             }
             return false;
         }
+        // What is under way gets its replies before the connections end.
+        let begin_ns = monotonic_ns();
+        self.drain(|| monotonic_ns().saturating_sub(begin_ns) < DRAIN_NS);
         for polled in std::mem::take(&mut self.polled) {
             self.end(&polled.session);
         }
         self.publish();
-        while self
-            .shared
-            .volumes
-            .iter()
-            .any(|volume| volume.under_way() > 0)
-        {
+        self.drain(|| true);
+        true
+    }
+
+    /// Drives until nothing is under way, as long as `goes_on`.
+    fn drain(&mut self, goes_on: impl Fn() -> bool) {
+        let is_idle = |volume: &Arc<ServedVolume>| volume.under_way() == 0;
+        while !self.shared.volumes.iter().all(is_idle) && goes_on() {
             self.drive();
             std::thread::yield_now();
         }
-        true
     }
 
     /// Gives sessions to other pollers.

@@ -72,23 +72,8 @@ impl Connection {
         }
         let mut rounds = 0u32;
         loop {
-            let free = self.free.load(Ordering::Relaxed);
-            if free != 0 {
-                // The lowest one: its memory was touched before, and lies in the cache.
-                let taken = self.free.compare_exchange_weak(
-                    free,
-                    free & (free - 1),
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                );
-                if taken.is_ok() {
-                    let slot = free.trailing_zeros() as usize;
-                    return Ok(Taken {
-                        connection: self,
-                        slot,
-                    });
-                }
-                continue;
+            if let Some(taken) = self.try_take_slot() {
+                return Ok(taken);
             }
             if self.has_ended() {
                 return Err(self.lost());
@@ -99,6 +84,30 @@ impl Connection {
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
             rounds = rounds.saturating_add(1);
+        }
+    }
+
+    /// The same, if there is one now. A thread that has one waits for no other.
+    fn try_take_slot(&self) -> Option<Taken<'_>> {
+        loop {
+            let free = self.free.load(Ordering::Relaxed);
+            if free == 0 {
+                return None;
+            }
+            // The lowest one: its memory was touched before, and lies in the cache.
+            let taken = self.free.compare_exchange_weak(
+                free,
+                free & (free - 1),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                let slot = free.trailing_zeros() as usize;
+                return Some(Taken {
+                    connection: self,
+                    slot,
+                });
+            }
         }
     }
 
@@ -200,6 +209,12 @@ impl Taken<'_> {
 
     /// Sends a message and waits for its reply.
     fn send(&mut self, message: Message) -> Result<Reply> {
+        self.begin(message);
+        self.end()
+    }
+
+    /// Sends a message; [`end`](Self::end) must follow.
+    fn begin(&mut self, message: Message) {
         let connection = self.connection;
         let slot = connection.memory.slot(self.slot);
         slot.submit(message);
@@ -208,6 +223,12 @@ impl Taken<'_> {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let _ = send(&connection.socket, &[0], flags);
         }
+    }
+
+    /// Waits for the reply.
+    fn end(&mut self) -> Result<Reply> {
+        let connection = self.connection;
+        let slot = connection.memory.slot(self.slot);
         let mut began_ns = 0;
         loop {
             for _ in 0..64 {

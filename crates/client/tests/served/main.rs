@@ -582,3 +582,47 @@ fn errors_are_those_of_an_embedded_volume_to_the_letter() {
     }
     assert_eq!(embedded.len(), there.len());
 }
+
+/// Several reads of one call, by more threads than a session has slots for all of them.
+#[test]
+fn many_reads_of_one_call_are_done_by_many_threads() {
+    const PAGE: usize = 4096;
+    let served = served();
+    let session = connect(&served);
+    let file = session.open_file("/f", &read_write()).expect("opened");
+    let content: Vec<u8> = (0..64 * PAGE).map(|at| (at / PAGE) as u8).collect();
+    file.write_at(&content, 0).expect("written");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let mut buffers = vec![vec![0; PAGE]; 50];
+                    let mut requests: Vec<_> = (0..50)
+                        .zip(&mut buffers)
+                        .map(|(page, buffer)| adit::ReadRequest::new(page * PAGE as u64, buffer))
+                        .collect();
+                    file.read_many(&mut requests).expect("done");
+                    for request in &requests {
+                        assert_eq!(*request.result.as_ref().expect("read"), PAGE);
+                    }
+                    drop(requests);
+                    for (page, buffer) in buffers.iter().enumerate() {
+                        assert!(buffer.iter().all(|byte| *byte == page as u8), "page {page}");
+                    }
+                }
+            });
+        }
+    });
+    // One at the end of the file, one behind it, one that is longer than a message.
+    let mut buffers = [vec![1; PAGE], vec![1; PAGE], vec![1; 2 << 20]];
+    let end = content.len() as u64;
+    let [first, second, third] = &mut buffers;
+    let mut requests = [
+        adit::ReadRequest::new(end - 10, first),
+        adit::ReadRequest::new(end + 10, second),
+        adit::ReadRequest::new(0, third),
+    ];
+    file.read_many(&mut requests).expect("done");
+    let got = requests.map(|request| request.result.expect("read"));
+    assert_eq!(got, [10, 0, content.len()]);
+}

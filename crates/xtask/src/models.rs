@@ -78,7 +78,6 @@ mod tests {
         "block/src/file/mod.rs",
         "block/src/file/uring.rs",
         "block/src/memory.rs",
-        "reactor/src/driver/mod.rs",
         "reactor/src/driver/reentry.rs",
         "store/src/cache/huge_pages.rs",
         "store/src/cache/mapping.rs",

@@ -94,3 +94,82 @@ fn commands_change_and_look_at_a_volume_in_a_server() {
     assert_eq!(place.ok(&["ls", "v.adit", "/d"]), "large\n");
     assert!(place.ok(&["check", "v.adit"]).contains("clean"));
 }
+
+/// Two programs lost each other's commits silently: the index of a write-ahead log was memory of
+/// each process. Now one process at a time has it; with a rollback journal there is no such limit.
+#[test]
+fn two_programs_never_lose_commits_of_one_database() {
+    const PROGRAM: &str = "
+import sqlite3, sys
+mode, me, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+base = sqlite3.connect('/adit/' + mode + '.db', timeout=60, isolation_level=None)
+base.execute('pragma journal_mode=' + mode)
+base.execute('create table if not exists t(a)')
+done = 0
+try:
+    for row in range(rows):
+        base.execute('insert into t values(?)', (me,))
+        done += 1
+finally:
+    print(done, flush=True)
+    sys.stdin.read()  # keeps the database open
+";
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        return adit_skip::skip("it takes python3");
+    }
+    let place = Place::with_volume();
+    let serving = Serving::start(&place);
+    let start = |mode: &str, me: &str| {
+        let arguments = [
+            "run", "unix:s", "--", "python3", "-c", PROGRAM, mode, me, "100",
+        ];
+        let mut child = place
+            .command(&arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        (child, out)
+    };
+    let committed = |out: &mut dyn BufRead| -> u64 {
+        let mut line = String::new();
+        out.read_line(&mut line).expect("read");
+        line.trim().parse().unwrap_or(0)
+    };
+    for mode in ["wal", "delete"] {
+        let (first, mut first_out) = start(mode, "1");
+        // It has the database open until its input ends.
+        let by_first = committed(&mut first_out);
+        let (second, mut second_out) = start(mode, "2");
+        let by_second = committed(&mut second_out);
+        let first = first.wait_with_output().expect("ended");
+        let second = second.wait_with_output().expect("ended");
+        assert!(first.status.success(), "{first:?}");
+        assert_eq!(by_first, 100);
+        match mode {
+            "wal" => {
+                assert_eq!(by_second, 0);
+                let said = String::from_utf8_lossy(&second.stderr);
+                assert!(
+                    said.contains("one process at a time uses a write-ahead log"),
+                    "{said}"
+                );
+            }
+            _ => assert_eq!(by_second, 100),
+        }
+        let count = format!(
+            "import sqlite3; b = sqlite3.connect('/adit/{mode}.db'); \
+             print(b.execute('select count(*) from t').fetchone()[0], \
+             b.execute('pragma integrity_check').fetchone()[0])"
+        );
+        let there = place.ok(&["run", "unix:s", "--", "python3", "-c", &count]);
+        assert_eq!(there, format!("{} ok\n", by_first + by_second), "{mode}");
+    }
+    serving.end();
+}

@@ -153,6 +153,13 @@ impl File {
         self.call(SetFileXattr { name, value, mode })
     }
 
+    /// Of all processes this one alone has the file mapped for writing, until it closes it. `EAGAIN`
+    /// if another one has.
+    #[cfg(feature = "internal")]
+    pub fn claim_mapping(&self) -> Result<()> {
+        self.call(adit_wire::calls::ClaimMapping {})
+    }
+
     /// Position of the next data from `offset` on: `offset` itself, or the beginning of a page.
     /// `ENXIO` if none follows. Preallocated space is a hole.
     pub fn next_data(&self, offset: u64) -> Result<u64> {

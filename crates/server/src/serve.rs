@@ -532,6 +532,15 @@ fn file_call(
                         Err(error) => ticket.finish_with(Err(error)),
                     }
                 }
+                ClaimMapping::NUMBER => {
+                    ClaimMapping::decode(&bytes).ok_or_else(|| garbled(number))?;
+                    let session = ticket.session.clone();
+                    let claimed = match open.flags().writable() {
+                        true => session.volume.claim_mapping(open.blob_id(), session.number),
+                        false => Err(Errno::BADF.into()),
+                    };
+                    ticket.finish_with_value(claimed);
+                }
                 Close::NUMBER => {
                     Close::decode(&bytes).ok_or_else(|| garbled(number))?;
                     drop(open);
@@ -571,7 +580,10 @@ fn close(ticket: Ticket, file: u64, begun: &mut Begun) {
     let Some(closed) = ticket.session.files().remove(file) else {
         return ticket.finish_with(Err(Errno::BADF.into()));
     };
-    let engine = ticket.session.volume.engine.clone();
+    let session = &ticket.session;
+    let is_open = |id| session.files().has_open(id);
+    session.volume.release_mappings(session.number, is_open);
+    let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         let result = fs.close(&closed).await;
         if ticket.session.files().has_lock_owners() && !fs.is_open(closed.blob_id()) {
@@ -708,6 +720,7 @@ pub(crate) fn close_all(session: &Arc<Session>, begun: &mut Begun) {
     let Some(left) = session.end() else {
         return;
     };
+    session.volume.release_mappings(session.number, |_| false);
     let under_way = UnderWay::begin(&session.volume);
     let prepared = session.volume.engine.prepare(move |fs| async move {
         let _under_way = under_way;

@@ -1,11 +1,12 @@
 //! A volume as the server has it.
 
 use adit_base::{Errno, Error, Result};
-use adit_fs::{Fs, SharedNames};
+use adit_fs::{BlobId, Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A volume, and what is under way on it for sessions.
 pub(crate) struct ServedVolume {
@@ -17,6 +18,9 @@ pub(crate) struct ServedVolume {
     pub(crate) published: Option<PublishedFrames>,
     /// A direct read waits for the device's queue: not in the poller.
     pub(crate) is_queued: bool,
+    /// Files that a session has mapped for writing, and its number: the memory is the session's own,
+    /// so there is one for a file.
+    mapped: Mutex<HashMap<BlobId, u64>>,
     /// Operations of sessions that have begun and not ended.
     under_way: AtomicUsize,
 }
@@ -40,8 +44,32 @@ impl ServedVolume {
             names,
             published,
             is_queued,
+            mapped: Mutex::default(),
             under_way: AtomicUsize::new(0),
         })
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, HashMap<BlobId, u64>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session has the file mapped for writing. EAGAIN if another one has.
+    pub(crate) fn claim_mapping(&self, id: BlobId, session: u64) -> Result<()> {
+        match *self.mapped().entry(id).or_insert(session) {
+            of if of == session => Ok(()),
+            _ => {
+                let what = "map a file for writing that another process has mapped so";
+                Err(Error::with(Errno::AGAIN, what))
+            }
+        }
+    }
+
+    /// The session has closed files: `is_open` says which it has open still.
+    pub(crate) fn release_mappings(&self, session: u64, is_open: impl Fn(BlobId) -> bool) {
+        let mut mapped = self.mapped();
+        if !mapped.is_empty() {
+            mapped.retain(|id, of| *of != session || is_open(*id));
+        }
     }
 
     pub(crate) fn under_way(&self) -> usize {

@@ -283,6 +283,8 @@ calls! { FileCall FILE_CALLS:
     121 = CopyRange { offset: u64, to: u64, to_offset: u64, len_bytes: u64 } => u64;
     /// Closes the file.
     122 = Close {} => ();
+    /// Of all sessions this one alone has the file mapped for writing.
+    123 = ClaimMapping {} => ();
 }
 
 /// An opened file, as a session knows it.

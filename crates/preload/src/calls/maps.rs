@@ -387,15 +387,6 @@ fn map(
     match flags & libc::MAP_TYPE {
         libc::MAP_PRIVATE => copy(open, address, len, protection, flags, at),
         _ if protection & libc::PROT_WRITE != 0 && !open.is_writable() => Err(Errno::ACCESS),
-        // Another process, with memory of its own, would not see it: SQLite's write-ahead log would
-        // lose commits.
-        _ if protection & libc::PROT_WRITE != 0 && crate::volume::volume()?.is_connected() => {
-            crate::message::say_once!(
-                "a shared mapping that is written is not supported with a volume in a server: \
-                 ENODEV (SQLite: use a rollback journal, or locking_mode=EXCLUSIVE)"
-            );
-            Err(Errno::NODEV)
-        }
         _ => share(open, address, len, protection, flags, at),
     }
 }
@@ -421,6 +412,9 @@ fn share(
         let scratch = maps.scratches.get_mut(&file).ok_or(Errno::IO)?;
         if open.is_writable() && !scratch.open.is_writable() {
             scratch.open = open.clone();
+        }
+        if protection & libc::PROT_WRITE != 0 {
+            claim(&scratch.open)?;
         }
         scratch.fill(offset, len as u64)?;
         let fd = scratch.memory.as_raw_fd();
@@ -451,6 +445,19 @@ fn share(
         withdraw(file);
     }
     mapped
+}
+
+/// With a volume in a server, another process with memory of its own would not see what is written
+/// to a mapping: SQLite's write-ahead log would lose commits.
+fn claim(open: &Open) -> Answer<()> {
+    let claimed = open.file.claim_mapping().map_err(errno);
+    if claimed == Err(Errno::AGAIN) {
+        crate::message::say_once!(
+            "another process has a shared mapping of the same file that it writes: EAGAIN (SQLite: one \
+             process at a time uses a write-ahead log)"
+        );
+    }
+    claimed
 }
 
 fn copy(

@@ -56,18 +56,12 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     out.flush()?;
     drop(out);
     notify("READY=1");
-    loop {
-        match signals.wait() {
-            libc::SIGHUP => {
-                if let Some(path) = &arguments.log {
-                    let opened =
-                        log::open_file(path).and_then(|file| log::to_file(filter.clone(), file));
-                    if let Err(error) = opened {
-                        tracing::error!(%error, "messages go to the old log file");
-                    }
-                }
+    while signals.wait() == libc::SIGHUP {
+        if let Some(path) = &arguments.log {
+            let opened = log::open_file(path).and_then(|file| log::to_file(filter.clone(), file));
+            if let Err(error) = opened {
+                tracing::error!(%error, "messages go to the old log file");
             }
-            _ => break,
         }
     }
     notify("STOPPING=1");

@@ -404,7 +404,7 @@ pub(crate) struct Serve {
     /// Permission bits of the socket: the users who can connect
     #[arg(long, value_name = "BITS", default_value = "0600", value_parser = permission_bits)]
     pub(crate) mode: u32,
-    /// Threads that poll sessions
+    /// Most threads that poll sessions; no more of them work than the load needs
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) pollers: usize,
     /// Cores of the pollers, one each (else they run anywhere)

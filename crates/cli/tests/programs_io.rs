@@ -91,8 +91,8 @@ fn asynchronous_writes_that_a_killed_program_saw_completed_are_there() {
     let place = Place::with_volume();
     let (program, host) = (compiled(&place), host(&place));
     for round in 0..3 {
-        let mut command =
-            place.command(&["run", "v.adit", "--", &program, "/adit", &host, "writes"]);
+        let (mut command, served) =
+            place.begin(&["run", "v.adit", "--", &program, "/adit", &host, "writes"]);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let mut told: Vec<usize> = Vec::new();
@@ -106,6 +106,7 @@ fn asynchronous_writes_that_a_killed_program_saw_completed_are_there() {
         // It may have been cut in the pipe.
         rest.pop();
         rest.into_iter().for_each(tell);
+        drop(served);
         run(&place, &["cp", "/adit/written", "written"]);
         let content = std::fs::read(place.path("written")).expect("copied");
         for number in told.iter().filter(|number| **number < 4000) {
@@ -152,9 +153,7 @@ fn fio(place: &Place, arguments: &[&str]) {
         "--bs=4k",
         "--output=fio.txt",
     ];
-    let mut command = place.command(&common);
-    command.args(arguments);
-    let output = place.end(command);
+    let output = place.run(&[&common, arguments].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "fio {arguments:?}: {errors}");
     let report = std::fs::read_to_string(place.path("fio.txt")).expect("a report");

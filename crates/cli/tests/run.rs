@@ -321,7 +321,8 @@ fn what_a_killed_program_wrote_is_there() {
     let place = Place::with_volume();
     let program = calls(&place);
     for round in 0..3 {
-        let mut command = place.command(&["run", "v.adit", "--", &program, "/adit", "append"]);
+        let (mut command, served) =
+            place.begin(&["run", "v.adit", "--", &program, "/adit", "append"]);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it runs");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         for _ in 0..=round * 1000 + 10 {
@@ -330,6 +331,7 @@ fn what_a_killed_program_wrote_is_there() {
         child.kill().expect("killed");
         child.wait().expect("ended");
         let told = lines.map_while(Result::ok).count() + round * 1000 + 11;
+        drop(served);
         let log = run(&place, &["cat", "/adit/log"]);
         let mut expected = String::new();
         (0..told - 1).for_each(|line| writeln!(expected, "{line}").expect("text"));

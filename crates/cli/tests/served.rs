@@ -1,5 +1,10 @@
 //! The tests of commands once more, with the volume in a server.
 
+#![allow(
+    clippy::duplicate_mod,
+    reason = "each file is a test program of its own, too"
+)]
+
 #[path = "copying.rs"]
 mod copying;
 #[path = "everything.rs"]

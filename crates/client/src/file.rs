@@ -147,11 +147,12 @@ impl File {
     /// request has its own result.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
         let state = self.alive()?;
-        let OpenedFile::Embedded(open) = &state.open else {
-            for request in requests {
-                request.result = self.read_at(request.buffer, request.offset);
+        let open = match &state.open {
+            OpenedFile::Embedded(open) => open,
+            OpenedFile::Connected(file) => {
+                self.remote()?.read_many(file, requests);
+                return Ok(());
             }
-            return Ok(());
         };
         let mut missing = 0;
         for request in requests.iter_mut() {

@@ -29,7 +29,7 @@ impl ServeOptions {
         ServeOptions::default()
     }
 
-    /// Threads that poll sessions, 1 to 256.
+    /// Most threads that poll sessions, 1 to 256: no more of them work than the load needs.
     pub fn pollers(&mut self, pollers: usize) -> &mut Self {
         self.options.pollers = pollers;
         self
@@ -89,6 +89,12 @@ impl Server {
     /// The sessions that there are.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.server.sessions()
+    }
+
+    /// Moves a session to another poller; the server's policy may move it again. `ENOENT` if there is
+    /// no such session, `EINVAL` if there is no such poller.
+    pub fn move_session(&self, number: u64, poller: usize) -> Result<()> {
+        self.server.move_session(number, poller)
     }
 
     /// Ends all sessions after what they have under way, and takes no new ones.

@@ -12,6 +12,7 @@
 //! | `notices` | which messages about peers go to the log |
 //! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
 //! | `poller` | the thread that takes messages and drives the volumes |
+//! | `balance` | which poller has which session |
 //! | `rights` | what a session may ask for |
 //! | `serve` | from a message to its operation |
 //! | [`perform`] | calls on a file system, for this and for an embedded volume |
@@ -19,6 +20,7 @@
 //!
 //! docs/decisions/0026 has the reasons, docs/format/wire.md the protocol.
 
+mod balance;
 mod collected;
 mod files;
 mod listener;

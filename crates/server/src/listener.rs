@@ -4,6 +4,7 @@
 //! that have not asked yet the oldest of the user with the most makes room. It sleeps without a
 //! deadline while nobody comes. A peer that is refused hears why, also when no descriptor is left.
 
+use crate::balance::Balance;
 use crate::notices;
 use crate::poller::Poller;
 use crate::session::{Session, is_privileged};
@@ -51,6 +52,7 @@ pub(crate) struct Hall {
     pub(crate) listener: Listener,
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
     pub(crate) pollers: Mutex<Vec<Poller>>,
+    pub(crate) balance: Arc<Balance>,
     pub(crate) sessions_max: usize,
 }
 
@@ -259,9 +261,9 @@ impl Hall {
             return; // it went away
         }
         tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");
+        let place = self.balance.place();
         let pollers = self.pollers.lock().expect("no panic while it is held");
-        let emptiest = pollers.iter().min_by_key(|poller| poller.sessions().len());
-        if let Some(poller) = emptiest {
+        if let Some(poller) = pollers.get(place).or(pollers.first()) {
             poller.add(session);
         }
     }

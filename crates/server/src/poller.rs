@@ -11,6 +11,7 @@
 //! between two rounds of turns. So a busy session, or one with long operations, takes no more than
 //! its share.
 
+use crate::balance::{Balance, PollerCounts};
 use crate::notices;
 use crate::serve::{self, Begun};
 use crate::session::Session;
@@ -36,6 +37,9 @@ const TURN_NS: u64 = 5_000;
 const DRIVE_NS: u64 = 20_000;
 /// Looks of a driver at whether it is to go on, before it looks at the clock, too.
 const LOOKS_WITHOUT_CLOCK: u32 = 3;
+/// At its end, a poller waits so long for what is under way; locks that wait for others may wait for
+/// ever.
+const DRAIN_NS: u64 = 200_000_000;
 /// How often a poller that never sleeps looks whether sessions have ended.
 const SOCKETS_NS: u64 = 1_000_000;
 /// A poller that has nothing to do spins for so long, then lets other threads have its core
@@ -49,12 +53,18 @@ pub(crate) struct Poller {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What others have of a poller.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     volumes: Vec<Arc<ServedVolume>>,
     spin: Duration,
-    arrivals: Mutex<Vec<Arc<Session>>>,
-    /// There are arrivals, or it is to stop.
+    /// None: it takes no more.
+    arrivals: Mutex<Option<Vec<Arc<Session>>>>,
+    /// Sessions that it is to give to other pollers, by their numbers.
+    departures: Mutex<Vec<(u64, u32)>>,
+    balance: Arc<Balance>,
+    pub(crate) counts: PollerCounts,
+    /// There are arrivals or departures, or it is to stop.
     called: AtomicBool,
     stopping: AtomicBool,
     /// Wakes it; nobody else has it.
@@ -71,6 +81,7 @@ impl Poller {
     pub(crate) fn start(
         number: usize,
         volumes: Vec<Arc<ServedVolume>>,
+        balance: Arc<Balance>,
         spin: Duration,
         cpu: Option<usize>,
     ) -> Result<Poller> {
@@ -78,7 +89,10 @@ impl Poller {
         let shared = Arc::new(Shared {
             volumes,
             spin,
-            arrivals: Mutex::default(),
+            arrivals: Mutex::new(Some(Vec::new())),
+            departures: Mutex::default(),
+            balance,
+            counts: PollerCounts::default(),
             called: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             bell: eventfd(0, flags).map_err(from_rustix)?,
@@ -103,19 +117,20 @@ impl Poller {
 
     /// Gives it a session.
     pub(crate) fn add(&self, session: Arc<Session>) {
-        if self.shared.stopping.load(Ordering::SeqCst) {
+        if let Err(session) = self.shared.give(session) {
+            // It has panicked. The session has no open files yet.
             drop(session.end());
-            return;
         }
-        lock(&self.shared.arrivals).push(session);
-        self.shared.call();
+    }
+
+    /// What others have of it.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The sessions that it has.
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
-        let mut sessions = lock(&self.shared.arrivals).clone();
-        sessions.extend(lock(&self.shared.sessions).iter().cloned());
-        sessions
+        self.shared.sessions()
     }
 
     /// Ends its sessions after what they have under way, and itself. Waits for that.
@@ -138,11 +153,34 @@ impl Shared {
     /// The thread has panicked: its sessions learn that nobody serves them.
     fn give_up(&self) {
         tracing::error!("a poller has panicked inside Adit: its sessions end");
-        self.stopping.store(true, Ordering::SeqCst);
-        let arrivals = lock(&self.arrivals).clone();
-        for session in lock(&self.sessions).iter().chain(&arrivals) {
+        let arrivals = lock(&self.arrivals).take().unwrap_or_default();
+        for session in lock(&self.sessions).drain(..).chain(arrivals) {
+            // Its files are closed with the volume.
             drop(session.end());
         }
+    }
+
+    /// Gives it a session; gives it back if it takes no more.
+    fn give(&self, session: Arc<Session>) -> Result<(), Arc<Session>> {
+        match &mut *lock(&self.arrivals) {
+            Some(arrivals) => arrivals.push(session),
+            None => return Err(session),
+        }
+        self.call();
+        Ok(())
+    }
+
+    /// Tells it to give a session to another poller.
+    pub(crate) fn give_away(&self, session: u64, to: u32) {
+        lock(&self.departures).push((session, to));
+        self.call();
+    }
+
+    /// The sessions that it has.
+    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
+        let mut sessions = lock(&self.arrivals).clone().unwrap_or_default();
+        sessions.extend(lock(&self.sessions).iter().cloned());
+        sessions
     }
 
     fn call(&self) {
@@ -176,9 +214,9 @@ impl Polled {
         self.waiting != 0
     }
 
-    /// Begins messages one after the other, as long as `goes_on` says so for their number. False:
-    /// the session broke the protocol, and is ended.
-    fn begin_messages(&mut self, begun: &mut Begun, goes_on: impl Fn(u32) -> bool) -> bool {
+    /// Begins messages one after the other, as long as `goes_on` says so for their number, and says
+    /// how many. None: the session broke the protocol, and is ended.
+    fn begin_messages(&mut self, begun: &mut Begun, goes_on: impl Fn(u32) -> bool) -> Option<u32> {
         let mut number = 0;
         while self.waiting != 0 && goes_on(number) {
             number += 1;
@@ -193,10 +231,10 @@ impl Polled {
                     tracing::warn!(%volume, ?pid, uid, omitted, %error, "a session broke the protocol, and is ended");
                 }
                 serve::close_all(&self.session, begun);
-                return false;
+                return None;
             }
         }
-        true
+        Some(number)
     }
 }
 
@@ -206,6 +244,10 @@ struct Turns<'s> {
     polled: Vec<Polled>,
     /// Operations that a turn begins, by volume.
     begun: Vec<Begun>,
+    /// The sessions that began messages in this round: places in `polled`, and how many.
+    round: Vec<(usize, u32)>,
+    /// When the round before this one began.
+    round_ns: u64,
     looked_at_sockets_ns: u64,
 }
 
@@ -215,6 +257,8 @@ impl Turns<'_> {
             shared,
             polled: Vec::new(),
             begun: shared.volumes.iter().map(|_| Begun::new()).collect(),
+            round: Vec::new(),
+            round_ns: 0,
             looked_at_sockets_ns: 0,
         }
     }
@@ -222,6 +266,7 @@ impl Turns<'_> {
     fn run(&mut self) {
         let spin_ns = u64::try_from(self.shared.spin.as_nanos()).unwrap_or(u64::MAX);
         let mut active_ns = monotonic_ns();
+        let mut before_ns = active_ns;
         loop {
             if self.shared.called.swap(false, Ordering::SeqCst) && self.answer_call() {
                 return;
@@ -229,6 +274,14 @@ impl Turns<'_> {
             let began = self.take_messages();
             let drove = self.drive();
             let now_ns = monotonic_ns();
+            if self.shared.balance.counts() {
+                let past_ns = now_ns.saturating_sub(before_ns);
+                self.shared.counts.note(began || drove, past_ns);
+                before_ns = now_ns;
+                if began || drove {
+                    self.shared.balance.decide(now_ns);
+                }
+            }
             if began || drove {
                 active_ns = now_ns;
                 if now_ns.saturating_sub(self.looked_at_sockets_ns) >= SOCKETS_NS {
@@ -251,31 +304,70 @@ impl Turns<'_> {
     fn answer_call(&mut self) -> bool {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.shared.bell, &mut counter);
-        for session in lock(&self.shared.arrivals).drain(..) {
-            self.polled.push(Polled {
-                session,
-                waiting: 0,
-                next: 0,
-            });
-        }
+        let stopping = self.shared.stopping.load(Ordering::SeqCst);
+        let arrived = match stopping {
+            // No more.
+            true => lock(&self.shared.arrivals).take(),
+            false => lock(&self.shared.arrivals).as_mut().map(std::mem::take),
+        };
+        let arrived = arrived.into_iter().flatten();
+        self.polled.extend(arrived.map(|session| Polled {
+            session,
+            waiting: 0,
+            next: 0,
+        }));
+        let departures = std::mem::take(&mut *lock(&self.shared.departures));
         self.publish();
-        if !self.shared.stopping.load(Ordering::SeqCst) {
+        if !stopping {
+            if !departures.is_empty() {
+                self.depart(&departures);
+            }
             return false;
         }
+        // What is under way gets its replies before the connections end.
+        let begin_ns = monotonic_ns();
+        self.drain(|| monotonic_ns().saturating_sub(begin_ns) < DRAIN_NS);
         for polled in std::mem::take(&mut self.polled) {
             self.end(&polled.session);
         }
         self.publish();
-        while self
-            .shared
-            .volumes
-            .iter()
-            .any(|volume| volume.under_way() > 0)
-        {
+        self.drain(|| true);
+        true
+    }
+
+    /// Drives until nothing is under way, as long as `goes_on`.
+    fn drain(&mut self, goes_on: impl Fn() -> bool) {
+        let is_idle = |volume: &Arc<ServedVolume>| volume.under_way() == 0;
+        while !self.shared.volumes.iter().all(is_idle) && goes_on() {
             self.drive();
             std::thread::yield_now();
         }
-        true
+    }
+
+    /// Gives sessions to other pollers.
+    fn depart(&mut self, departures: &[(u64, u32)]) {
+        for (number, to) in departures {
+            let mut polled = self.polled.iter();
+            let found = polled.position(|polled| polled.session.number == *number);
+            // It may have ended meanwhile.
+            let (Some(found), Some(to)) = (found, self.shared.balance.poller(*to)) else {
+                continue;
+            };
+            if std::ptr::eq(Arc::as_ptr(to), self.shared) {
+                continue;
+            }
+            let polled = self.polled.swap_remove(found);
+            // What was taken and not begun is the other one's to take.
+            polled.session.memory.doorbell().give_back(polled.waiting);
+            if let Err(session) = to.give(polled.session) {
+                self.polled.push(Polled {
+                    session,
+                    waiting: 0,
+                    next: 0,
+                });
+            }
+        }
+        self.publish();
     }
 
     fn publish(&self) {
@@ -288,7 +380,11 @@ impl Turns<'_> {
         let mut any = false;
         let mut broken = false;
         let (shared, begun) = (self.shared, &mut self.begun);
-        for polled in &mut self.polled {
+        self.round.clear();
+        let counts = shared.balance.counts();
+        let now_ns = if counts { monotonic_ns() } else { 0 };
+        let round_ns = now_ns.saturating_sub(std::mem::replace(&mut self.round_ns, now_ns));
+        for (at, polled) in self.polled.iter_mut().enumerate() {
             if polled.has_messages() {
                 any = true;
                 let turn_ns = monotonic_ns();
@@ -297,19 +393,46 @@ impl Turns<'_> {
                     number == 0 || number < TURN_MESSAGES && in_time()
                 };
                 let volume = place(shared, &polled.session);
-                broken |= !polled.begin_messages(&mut begun[volume], goes_on);
+                let found = polled.waiting;
+                let Some(number) = polled.begin_messages(&mut begun[volume], goes_on) else {
+                    broken = true;
+                    continue;
+                };
+                if counts {
+                    self.round.push((at, number));
+                    let busy_ns = monotonic_ns().saturating_sub(turn_ns);
+                    let counts = &polled.session.counts;
+                    counts.note_turn(found, number, busy_ns, round_ns);
+                }
             }
         }
         if broken {
+            self.round.clear(); // places in `polled` change
             self.drop_ended();
         }
         any
     }
 
+    /// Counts the time of a volume's worker as that of the sessions whose messages it was for.
+    fn note_owner(&self, volume: &Arc<ServedVolume>, ns: u64) {
+        let of_volume = || {
+            let sessions = self.round.iter();
+            let sessions = sessions.map(|(at, number)| (&self.polled[*at].session, *number));
+            sessions.filter(|(session, _)| Arc::ptr_eq(&session.volume, volume))
+        };
+        let all: u64 = of_volume().map(|(_, number)| u64::from(number)).sum();
+        for (session, number) in of_volume() {
+            let share = ns.saturating_mul(number.into()) / all.max(1);
+            session.counts.note_owner(share);
+        }
+    }
+
     /// Begins what is to begin and drives the volumes. Says whether it changed anything.
     fn drive(&mut self) -> bool {
         let mut changed = false;
-        for (volume, begun) in self.shared.volumes.iter().zip(&mut self.begun) {
+        let counts = self.shared.balance.counts();
+        for (number, volume) in self.shared.volumes.iter().enumerate() {
+            let begun = &mut self.begun[number];
             let before = volume.under_way();
             if before == 0 && begun.is_empty() {
                 continue;
@@ -328,6 +451,9 @@ impl Turns<'_> {
                 tracing::error!(volume = %volume.name, %error, "a poller can't drive");
             }
             changed |= volume.under_way() != before;
+            if counts {
+                self.note_owner(volume, monotonic_ns().saturating_sub(drive_ns));
+            }
         }
         changed
     }
@@ -344,10 +470,9 @@ impl Turns<'_> {
 
     /// Sleeps until something happens.
     fn sleep(&mut self) {
+        // Also what no session waits for, like write-back that was left for the next turn.
         for volume in &self.shared.volumes {
-            if volume.under_way() > 0 {
-                volume.engine.leave_to_keeper();
-            }
+            volume.engine.leave_to_keeper();
         }
         let mut quiet = true;
         for polled in &self.polled {
@@ -399,7 +524,7 @@ impl Turns<'_> {
             let begun = &mut begun[place(shared, &polled.session)];
             // All that it had submitted is done before its files are closed.
             if polled.has_messages() {
-                polled.begin_messages(begun, |_| true);
+                let _ = polled.begin_messages(begun, |_| true);
             }
             let session = &polled.session;
             tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, "a session has ended");

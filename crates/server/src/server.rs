@@ -1,5 +1,6 @@
 //! A server: volumes at a socket, served by pollers.
 
+use crate::balance::Balance;
 use crate::listener::{Hall, Listener};
 use crate::poller::{Poller, check_cpus};
 use crate::volume::ServedVolume;
@@ -17,7 +18,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServeOptions {
-    /// Threads that poll sessions.
+    /// Most threads that poll sessions: no more of them work than the load needs.
     pub pollers: usize,
     /// Cores for them, one each; fewer or none: the others run anywhere.
     pub cpus: Vec<usize>,
@@ -45,6 +46,8 @@ impl Default for ServeOptions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SessionInfo {
+    /// Tells sessions of this process apart.
+    pub number: u64,
     /// Process at the other end, if it has a number here.
     pub pid: Option<u32>,
     /// Its user.
@@ -53,6 +56,8 @@ pub struct SessionInfo {
     pub volume: String,
     /// Files that it has open.
     pub files: usize,
+    /// The poller that has it now, from 0 on.
+    pub poller: usize,
     /// Messages that it had done.
     pub served: u64,
 }
@@ -92,16 +97,21 @@ impl Server {
             served.push(Arc::new(ServedVolume::new(name, engine)?));
         }
         let listener = Listener::bind(path, options.mode)?;
+        let balance = Balance::new();
         let pollers: Result<Vec<Poller>> = (0..options.pollers)
             .map(|number| {
                 let cpu = options.cpus.get(number).copied();
-                Poller::start(number, served.clone(), options.spin, cpu)
+                Poller::start(number, served.clone(), balance.clone(), options.spin, cpu)
             })
             .collect();
+        let pollers = pollers?;
+        let shared = pollers.iter().map(|poller| poller.shared().clone());
+        balance.set_pollers(shared.collect());
         let hall = Arc::new(Hall {
             listener,
             volumes: served,
-            pollers: Mutex::new(pollers?),
+            pollers: Mutex::new(pollers),
+            balance,
             sessions_max: options.sessions_max,
         });
         let serving = hall.clone();
@@ -115,9 +125,14 @@ impl Server {
     /// The sessions that there are.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         let pollers = self.hall.pollers.lock().expect("no panic while it is held");
-        let sessions = pollers.iter().flat_map(Poller::sessions);
+        let sessions = (0..).zip(&*pollers).flat_map(|(number, poller)| {
+            let sessions = poller.sessions().into_iter();
+            sessions.map(move |session| (number, session))
+        });
         sessions
-            .map(|session| SessionInfo {
+            .map(|(poller, session)| SessionInfo {
+                number: session.number,
+                poller,
                 pid: session.peer.pid,
                 uid: session.peer.uid,
                 volume: session.volume.name.clone(),
@@ -125,6 +140,23 @@ impl Server {
                 served: session.served.load(Ordering::Relaxed),
             })
             .collect()
+    }
+
+    /// Moves a session to another poller; the policy may move it again. `ENOENT` if there is no such
+    /// session, `EINVAL` if there is no such poller.
+    pub fn move_session(&self, number: u64, poller: usize) -> Result<()> {
+        let pollers = self.hall.pollers.lock().expect("no panic while it is held");
+        if poller >= pollers.len() {
+            let what = format!("move a session to poller {poller} of {}", pollers.len());
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        let has = |of: &&Poller| of.sessions().iter().any(|session| session.number == number);
+        let Some(from) = pollers.iter().find(has) else {
+            let what = format!("move session {number}, which there is not");
+            return Err(Error::with(Errno::NOENT, what));
+        };
+        from.shared().give_away(number, poller as u32);
+        Ok(())
     }
 
     /// Ends all sessions after what they have under way, and takes no new ones.

@@ -8,6 +8,7 @@
 //! also if its operation fails with the worker. After the end no message is taken and no file
 //! opened. A session never waits for another one's memory, and shares none with it.
 
+use crate::balance::SessionCounts;
 use crate::collected::Collected;
 use crate::files::{Files, Left};
 use crate::volume::ServedVolume;
@@ -25,6 +26,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most locks of a session that wait at a time.
 const LOCK_WAITS_MAX: usize = SLOTS / 2;
+
+/// The next session's number.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// A connected process.
 pub(crate) struct Session {
@@ -47,6 +51,10 @@ pub(crate) struct Session {
     collected: Collected,
     /// Locks that wait.
     lock_waits: AtomicUsize,
+    /// Tells sessions of this process apart.
+    pub(crate) number: u64,
+    /// For the policy that places it.
+    pub(crate) counts: SessionCounts,
     /// Messages that it had done.
     pub(crate) served: AtomicU64,
     ended: AtomicBool,
@@ -86,6 +94,8 @@ impl Session {
             busy: AtomicU64::new(0),
             collected: Collected::default(),
             lock_waits: AtomicUsize::new(0),
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            counts: SessionCounts::default(),
             served: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             lock_key: os_random_u64(),

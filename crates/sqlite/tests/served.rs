@@ -1,6 +1,11 @@
 //! What SQLite does with databases on volumes in servers: the same, and what several processes do
 //! that have one volume.
 
+#![allow(
+    clippy::duplicate_mod,
+    reason = "each file is a test program of its own, too"
+)]
+
 #[path = "databases.rs"]
 mod databases;
 #[path = "../../client/tests/support/served.rs"]

@@ -92,6 +92,11 @@ impl Doorbell {
         }
     }
 
+    /// The server: slots whose messages were taken and not looked at, for another of its threads.
+    pub fn give_back(&self, slots: u64) {
+        self.bits.fetch_or(slots & !ASLEEP, Ordering::AcqRel);
+    }
+
     /// The server is about to sleep. False: there are messages; it must not.
     pub fn fall_asleep(&self) -> bool {
         self.bits.fetch_or(ASLEEP, Ordering::AcqRel) & !ASLEEP == 0

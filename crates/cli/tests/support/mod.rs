@@ -53,24 +53,30 @@ impl Place {
     /// Runs it. It must end in time, and without a panic. Where this file is a part of `served`, the
     /// volume lies in a server meanwhile, and the command gets its address (and names that).
     pub fn run(&self, arguments: &[&str]) -> Output {
-        let served = self.served(arguments);
-        let Some(served) = served else {
-            return self.end(self.command(arguments));
-        };
-        let address = served.address();
-        let mut given = arguments.to_vec();
-        let volume = given.iter_mut().find(|word| **word == VOLUME);
-        *volume.expect("it is served") = &address;
-        let output = self.end(self.command(&given));
-        let named = |bytes: Vec<u8>| match String::from_utf8(bytes) {
-            Ok(text) => text.replace(&address, VOLUME).into_bytes(),
-            Err(other) => other.into_bytes(),
+        let (command, served) = self.begin(arguments);
+        let output = self.end(command);
+        let named = |bytes: Vec<u8>| match (&served, String::from_utf8(bytes)) {
+            (Some(served), Ok(text)) => text.replace(&served.address(), VOLUME).into_bytes(),
+            (None, Ok(text)) => text.into_bytes(),
+            (_, Err(other)) => other.into_bytes(),
         };
         Output {
             stdout: named(output.stdout),
             stderr: named(output.stderr),
             ..output
         }
+    }
+
+    /// The command as [`run`](Self::run) runs it, and the server that is to go after it.
+    pub fn begin(&self, arguments: &[&str]) -> (Command, Option<Served>) {
+        let Some(served) = self.served(arguments) else {
+            return (self.command(arguments), None);
+        };
+        let address = served.address();
+        let mut given = arguments.to_vec();
+        let volume = given.iter_mut().find(|word| **word == VOLUME);
+        *volume.expect("it is served") = &address;
+        (self.command(&given), Some(served))
     }
 
     /// A server with the volume that a command is to use, if it can and one is asked for.

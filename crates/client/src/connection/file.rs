@@ -4,6 +4,7 @@
 //! the same, up to [`COLLECTED_BYTES_MAX`]. Other writers may fall between the messages of a read.
 
 use super::{Connection, Taken};
+use crate::file::ReadRequest;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, OpenFlags};
 use adit_store::cache::Hint;
@@ -12,6 +13,9 @@ use adit_wire::memory::{COLLECTED_BYTES_MAX, DATA_BYTES_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
+
+/// Reads of one call that are under way at the same time: other threads need slots, too.
+const READS_MAX: usize = 16;
 
 /// An open file, as its session knows it.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +100,51 @@ impl Connection {
             done += got;
             if got < len || wanted_is_nothing {
                 return Ok(done);
+            }
+        }
+    }
+
+    /// Does several reads, which are under way at the same time.
+    pub(crate) fn read_many(&self, file: &RemoteFile, requests: &mut [ReadRequest<'_>]) {
+        let mut rest = requests.iter_mut();
+        let mut next = rest.next();
+        while next.is_some() {
+            let mut under_way = Vec::new();
+            while let Some(request) = next.take_if(|_| under_way.len() < READS_MAX) {
+                let len = request.buffer.len();
+                let mut cache = self.cache.iter();
+                if cache.any(|cache| cache.read(file, request.offset, request.buffer)) {
+                    request.result = Ok(len);
+                } else if len <= DATA_BYTES_MAX
+                    && let Some(mut taken) = self.try_take_slot()
+                {
+                    taken.begin(Message::Read {
+                        file: file.number,
+                        len: len as u32,
+                        offset: request.offset,
+                        hint: self.cache.is_some(),
+                    });
+                    under_way.push((taken, request));
+                } else if under_way.is_empty() {
+                    let mut pieces = [IoSliceMut::new(request.buffer)];
+                    request.result = self.read(file, request.offset, &mut pieces);
+                } else {
+                    // Slots first: whoever has some must not wait for others.
+                    next = Some(request);
+                    break;
+                }
+                next = rest.next();
+            }
+            for (mut taken, request) in under_way {
+                request.result = taken.end().and_then(|reply| {
+                    if let Some(cache) = &self.cache {
+                        cache.note(file, request.offset, Hint(reply.hint));
+                    }
+                    let got = reply.value as usize;
+                    let into = request.buffer.get_mut(..got).ok_or_else(super::foreign)?;
+                    into.copy_from_slice(taken.area(got));
+                    Ok(got)
+                });
             }
         }
     }

@@ -19,7 +19,7 @@ use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_fs::Credentials;
 use adit_reactor::Engine;
-use adit_wire::calls::{FileCall, VolumeCall};
+use adit_wire::calls::{FileCall, Place, VolumeCall};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::Message;
 use adit_wire::slot::Reply;
@@ -34,6 +34,8 @@ use std::time::Duration;
 const SPIN_NS: u64 = 20_000;
 /// Then it lets other threads have its core between two looks, until it has waited for so long.
 const YIELD_NS: u64 = 60_000;
+/// The file system follows no longer path.
+const PATH_BYTES_MAX: usize = 4095;
 /// A sleeping thread looks so often whether the server is still there.
 const WATCH: Duration = Duration::from_millis(50);
 
@@ -70,23 +72,8 @@ impl Connection {
         }
         let mut rounds = 0u32;
         loop {
-            let free = self.free.load(Ordering::Relaxed);
-            if free != 0 {
-                // The lowest one: its memory was touched before, and lies in the cache.
-                let taken = self.free.compare_exchange_weak(
-                    free,
-                    free & (free - 1),
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                );
-                if taken.is_ok() {
-                    let slot = free.trailing_zeros() as usize;
-                    return Ok(Taken {
-                        connection: self,
-                        slot,
-                    });
-                }
-                continue;
+            if let Some(taken) = self.try_take_slot() {
+                return Ok(taken);
             }
             if self.has_ended() {
                 return Err(self.lost());
@@ -97,6 +84,30 @@ impl Connection {
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
             rounds = rounds.saturating_add(1);
+        }
+    }
+
+    /// The same, if there is one now. A thread that has one waits for no other.
+    fn try_take_slot(&self) -> Option<Taken<'_>> {
+        loop {
+            let free = self.free.load(Ordering::Relaxed);
+            if free == 0 {
+                return None;
+            }
+            // The lowest one: its memory was touched before, and lies in the cache.
+            let taken = self.free.compare_exchange_weak(
+                free,
+                free & (free - 1),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                let slot = free.trailing_zeros() as usize;
+                return Some(Taken {
+                    connection: self,
+                    slot,
+                });
+            }
         }
     }
 
@@ -139,7 +150,9 @@ impl Connection {
         (*who != self.own).then(|| who.clone()).put(&mut bytes);
         call.put(&mut bytes);
         let taken = self.take_slot()?;
-        taken.fill(&bytes)?;
+        taken
+            .fill(&bytes)
+            .map_err(|error| too_long(&call.places(), error))?;
         let len = bytes.len() as u32;
         let number = C::NUMBER;
         taken.call(Message::VolumeCall { number, len })
@@ -176,17 +189,12 @@ impl Connection {
 }
 
 impl Taken<'_> {
-    /// Puts bytes into the area. `E2BIG` for more than it has.
+    /// Puts bytes into the area. `E2BIG` for more than it has, which is more than any operation
+    /// takes.
     fn fill(&self, bytes: &[u8]) -> Result<()> {
         match self.connection.memory.fill_area(self.slot, bytes) {
             true => Ok(()),
-            false => {
-                let what = format!(
-                    "send {} bytes in one message to a server: there is room for {AREA_BYTES}",
-                    bytes.len()
-                );
-                Err(Error::with(Errno::TOOBIG, what))
-            }
+            false => Err(Errno::TOOBIG.into()),
         }
     }
 
@@ -201,6 +209,12 @@ impl Taken<'_> {
 
     /// Sends a message and waits for its reply.
     fn send(&mut self, message: Message) -> Result<Reply> {
+        self.begin(message);
+        self.end()
+    }
+
+    /// Sends a message; [`end`](Self::end) must follow.
+    fn begin(&mut self, message: Message) {
         let connection = self.connection;
         let slot = connection.memory.slot(self.slot);
         slot.submit(message);
@@ -209,6 +223,12 @@ impl Taken<'_> {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let _ = send(&connection.socket, &[0], flags);
         }
+    }
+
+    /// Waits for the reply.
+    fn end(&mut self) -> Result<Reply> {
+        let connection = self.connection;
+        let slot = connection.memory.slot(self.slot);
         let mut began_ns = 0;
         loop {
             for _ in 0..64 {
@@ -260,6 +280,16 @@ impl Taken<'_> {
     fn call<T: OwnedValue>(mut self, message: Message) -> Result<T> {
         let reply = self.send(message)?;
         T::decode(self.area(reply.len as usize)).ok_or_else(foreign)
+    }
+}
+
+/// The error of a call that is too large: that of a path, as without a server, or another one.
+#[cold]
+fn too_long(places: &[Option<Place<'_>>; 2], error: Error) -> Error {
+    let mut paths = places.iter().flatten().filter_map(|place| place.path);
+    match paths.any(|path| path.len() > PATH_BYTES_MAX) {
+        true => Errno::NAMETOOLONG.into(),
+        false => error,
     }
 }
 

@@ -4,6 +4,11 @@
 //! (`support/served.rs`). Left out, since each is about the process that has the volume itself:
 //! `device_errors`, `formats`, `idle`, `images`, `kills`, `log`, `panics`.
 
+#![allow(
+    clippy::duplicate_mod,
+    reason = "each file is a test program of its own, too"
+)]
+
 #[path = "../completion_queue.rs"]
 mod completion_queue;
 #[path = "../files.rs"]
@@ -24,7 +29,9 @@ use adit::{
     Errno, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ServeOptions, Server,
     Volume,
 };
+use std::collections::BTreeSet;
 use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use support::Served;
 
 #[test]
@@ -60,7 +67,7 @@ fn a_file_is_written_synced_and_read_through_a_server() {
 #[test]
 fn mapped_reads_show_what_was_written_last() {
     use adit::VolumeOptions;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     const PAGES: u64 = 64;
     const PAGE: usize = 4096;
@@ -412,4 +419,210 @@ fn the_locks_of_a_session_go_with_it() {
         drop(leaving);
         waiting.join().expect("no panic").expect("it is free");
     });
+}
+
+/// Sessions move between pollers while they work: no message is lost, and none is done twice.
+#[test]
+fn sessions_are_spread_over_pollers_while_they_work() {
+    const SESSIONS: usize = 6;
+    const APPENDS: u64 = 3_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("s");
+    let volume = Volume::open("mem:128M").expect("opened");
+    let mut options = ServeOptions::new();
+    options.pollers(3);
+    let server = Server::start(&[("v", &volume)], &socket, &options).expect("served");
+    let address = format!("unix:{}", socket.display());
+    let mut append = OpenOptions::new();
+    append.append(true).create(true);
+    let spread = AtomicBool::new(false);
+    let appends: Vec<u64> = std::thread::scope(|scope| {
+        let start = |number| {
+            let (address, append, spread) = (&address, &append, &spread);
+            scope.spawn(move || {
+                let there = Volume::open(address).expect("connected");
+                let log = there
+                    .open_file(format!("/log{number}"), append)
+                    .expect("opened");
+                let mut turn = 0u64;
+                while turn < APPENDS || !spread.load(Ordering::Relaxed) {
+                    let at = log.append(&turn.to_le_bytes()).expect("appended");
+                    assert_eq!(at, 8 * turn, "each append is done once");
+                    turn += 1;
+                }
+                drop(log);
+                there.close().expect("closed");
+                turn
+            })
+        };
+        let threads: Vec<_> = (0..SESSIONS).map(start).collect();
+        let mut places = BTreeSet::new();
+        let mut to = 0;
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            for session in server.sessions() {
+                places.insert(session.poller);
+                to += 1;
+                // It may have ended meanwhile.
+                let _ = server.move_session(session.number, to % 3);
+            }
+            spread.store(places.len() == 3, Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        let done = threads.into_iter().map(|thread| thread.join());
+        done.map(|turns| turns.expect("no panic")).collect()
+    });
+    assert_eq!(errno(server.move_session(1, 3)), Errno::INVAL);
+    assert_eq!(errno(server.move_session(u64::MAX, 2)), Errno::NOENT);
+    for (number, appends) in appends.into_iter().enumerate() {
+        let content = volume.read(format!("/log{number}")).expect("read");
+        let words = content
+            .chunks(8)
+            .map(|word| u64::from_le_bytes(word.try_into().expect("8")));
+        assert!(words.eq(0..appends), "log {number}");
+    }
+    server.stop();
+    volume.close().expect("closed");
+}
+
+/// What goes wrong, in the words of a volume.
+fn errors(volume: &Volume) -> Vec<String> {
+    let long = "n".repeat(300);
+    let deep = "/d".repeat(3000);
+    let huge = "/d".repeat(600_000);
+    volume.create_dir("/d").expect("made");
+    volume.write("/d/f", "content").expect("written");
+    volume.symlink("/loop", "/loop").expect("made");
+    let other = volume.on_behalf_of(adit::Credentials::user(1000, 1000, &[]));
+    let mut said = Vec::new();
+    let mut fails = |what: &str, error: Option<adit::Error>| match error {
+        Some(error) => {
+            let words = error.to_string();
+            let start = words.len().saturating_sub(100);
+            said.push(format!("{what}: {}…{}", words.len(), &words[start..]));
+        }
+        None => said.push(format!("{what}: it succeeds")),
+    };
+    for path in ["/none", "/d/f/x", "/loop", "", "/d/f/", &long, &deep, &huge] {
+        let shown = &path[..path.len().min(10)];
+        fails(shown, volume.metadata(path).err());
+        fails(shown, volume.read(path).err());
+        fails(shown, volume.read_dir(path).err());
+        fails(shown, volume.read_link(path).err());
+        fails(shown, volume.remove_file(path).err());
+        fails(shown, volume.remove_dir(path).err());
+        fails(shown, volume.truncate(path, 1).err());
+        fails(shown, volume.rename(path, "/new").err());
+        fails(shown, volume.rename("/d/f", format!("{path}/x")).err());
+        fails(shown, volume.hard_link(path, "/new").err());
+        fails(shown, volume.xattr(path, "user.a").err());
+        fails(shown, volume.set_xattr(path, "user.a", "b").err());
+        fails(shown, volume.set_mode(path, 0o600).err());
+        fails(shown, volume.remove_dir_all(path).err());
+        fails(shown, volume.metadata_async(path).wait().err());
+        fails(shown, volume.remove_file_async(path).wait().err());
+        fails(shown, volume.rename_async(path, "/new").wait().err());
+        volume.write("/d/f", "content").expect("written");
+        let _ = volume.symlink("/loop", "/loop");
+    }
+    fails("other", other.write("/d/f", "x").err());
+    fails("other", other.remove_file("/d/f").err());
+    fails("other", other.create_dir("/e").err());
+    fails(
+        "grow",
+        volume
+            .grow(1)
+            .err()
+            .map(|error| adit::Error::new(error.errno())),
+    );
+    let file = volume.open_file("/d/f", &read_write()).expect("opened");
+    fails("write", file.write_at(b"x", u64::MAX).err());
+    fails("write", file.write_at(&vec![1; 3 << 20], 1 << 60).err());
+    fails("size", file.set_len(u64::MAX).err());
+    fails("xattr", file.xattr("user.none").err());
+    fails(
+        "xattr",
+        file.set_xattr("user.large", vec![1; 100_000]).err(),
+    );
+    fails("xattr", file.set_xattr("user.huge", vec![1; 2 << 20]).err());
+    fails(
+        "xattr",
+        volume
+            .set_xattr("/d/f", "user.huge", vec![1; 2 << 20])
+            .err(),
+    );
+    let atomic = vec![1; 1 << 20];
+    fails("atomic", file.write_atomic(&[(0, &atomic)]).err());
+    fails("hole", file.next_hole(u64::MAX).err());
+    fails("copy", file.copy_range(0, &file, 1, 2).err());
+    let flags = adit::AllocateFlags::empty();
+    fails("allocate", file.allocate(flags, u64::MAX, 2).err());
+    fails("exact", file.read_exact_at(&mut [0; 100], 0).err());
+    let directory = OpenOptions::new().read(true).directory(true).clone();
+    let directory = volume.open_file("/d", &directory).expect("opened");
+    fails("directory", directory.read_at(&mut [0], 0).err());
+    fails("directory", directory.write_at(b"x", 0).err());
+    fails("directory", directory.set_len(0).err());
+    let id = volume.create_blob().expect("made");
+    let blob = volume.open_blob(id, &read_write()).expect("opened");
+    fails("blob", volume.delete_blob(id).err());
+    drop(blob);
+    volume.delete_blob(id).expect("deleted");
+    fails("blob", volume.delete_blob(id).err());
+    fails("blob", volume.open_blob(id, &read_write()).err());
+    said
+}
+
+#[test]
+fn errors_are_those_of_an_embedded_volume_to_the_letter() {
+    let embedded = errors(&Volume::open("mem:256M").expect("opened"));
+    let served = served();
+    let there = errors(&connect(&served));
+    for (embedded, there) in embedded.iter().zip(&there) {
+        assert_eq!(embedded, there);
+    }
+    assert_eq!(embedded.len(), there.len());
+}
+
+/// Several reads of one call, by more threads than a session has slots for all of them.
+#[test]
+fn many_reads_of_one_call_are_done_by_many_threads() {
+    const PAGE: usize = 4096;
+    let served = served();
+    let session = connect(&served);
+    let file = session.open_file("/f", &read_write()).expect("opened");
+    let content: Vec<u8> = (0..64 * PAGE).map(|at| (at / PAGE) as u8).collect();
+    file.write_at(&content, 0).expect("written");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let mut buffers = vec![vec![0; PAGE]; 50];
+                    let mut requests: Vec<_> = (0..50)
+                        .zip(&mut buffers)
+                        .map(|(page, buffer)| adit::ReadRequest::new(page * PAGE as u64, buffer))
+                        .collect();
+                    file.read_many(&mut requests).expect("done");
+                    for request in &requests {
+                        assert_eq!(*request.result.as_ref().expect("read"), PAGE);
+                    }
+                    drop(requests);
+                    for (page, buffer) in buffers.iter().enumerate() {
+                        assert!(buffer.iter().all(|byte| *byte == page as u8), "page {page}");
+                    }
+                }
+            });
+        }
+    });
+    // One at the end of the file, one behind it, one that is longer than a message.
+    let mut buffers = [vec![1; PAGE], vec![1; PAGE], vec![1; 2 << 20]];
+    let end = content.len() as u64;
+    let [first, second, third] = &mut buffers;
+    let mut requests = [
+        adit::ReadRequest::new(end - 10, first),
+        adit::ReadRequest::new(end + 10, second),
+        adit::ReadRequest::new(0, third),
+    ];
+    file.read_many(&mut requests).expect("done");
+    let got = requests.map(|request| request.result.expect("read"));
+    assert_eq!(got, [10, 0, content.len()]);
 }

@@ -295,6 +295,11 @@ impl Context {
                 self.drive(min - taken, left);
                 continue;
             }
+            // Another thread drove, and the last request was done after we had looked: that is
+            // noted nowhere.
+            if self.results.done() > 0 {
+                continue;
+            }
             let woken = match self.in_kernel.load(Ordering::SeqCst) {
                 0 if mask.is_null() => self.sleep(seen, left),
                 // SAFETY: as above; the kernel looks at the mask.

@@ -1,0 +1,187 @@
+//! Which poller has which session: counts for the policy (`adit-load`), and its plans.
+//!
+//! Every poller counts; the one that first sees a window's end asks the policy and passes its moves
+//! on. So there is no thread for this, and a server without work makes no decision. A session moves
+//! between two of its turns: its poller gives it to the other one, with what it had taken and not
+//! begun. A poller without sessions sleeps: that is how one is retired.
+
+use crate::poller::Shared;
+use crate::session::Session;
+use adit_load::{Limits, Policy, PollerLoad, SessionId, SessionLoad, WINDOW_NS, Window};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The pollers of a server and the policy for them.
+#[derive(Debug)]
+pub(crate) struct Balance {
+    pollers: OnceLock<Vec<Arc<Shared>>>,
+    policy: Mutex<State>,
+    /// The end of the window, on the monotonic clock.
+    due_ns: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    policy: Policy,
+    began_ns: u64,
+    /// Pollers of the last plan.
+    running: u32,
+}
+
+/// What a session cost during a window.
+#[derive(Debug, Default)]
+pub(crate) struct SessionCounts {
+    messages: AtomicU64,
+    busy_ns: AtomicU64,
+    waiting_ns: AtomicU64,
+    owner_ns: AtomicU64,
+    /// A bit for each slot that had a message.
+    slots: AtomicU64,
+}
+
+/// What a poller did during a window.
+#[derive(Debug, Default)]
+pub(crate) struct PollerCounts {
+    busy_ns: AtomicU64,
+    idle_ns: AtomicU64,
+}
+
+impl SessionCounts {
+    /// A turn: the slots whose messages were found, how many of them it began and how long that
+    /// took, and how long the round before it was.
+    pub(crate) fn note_turn(&self, slots: u64, messages: u32, busy_ns: u64, round_ns: u64) {
+        let found = u64::from(slots.count_ones());
+        self.slots.fetch_or(slots, Ordering::Relaxed);
+        self.messages.fetch_add(messages.into(), Ordering::Relaxed);
+        self.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
+        let waiting_ns = found.saturating_mul(round_ns);
+        self.waiting_ns.fetch_add(waiting_ns, Ordering::Relaxed);
+    }
+
+    /// The volume's worker took so long for its operations.
+    pub(crate) fn note_owner(&self, ns: u64) {
+        self.owner_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    fn take(&self, session: SessionId, poller: u32) -> SessionLoad {
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        let mut load = SessionLoad::idle(session, Some(poller));
+        load.messages = take(&self.messages);
+        load.busy_ns = take(&self.busy_ns);
+        load.waiting_ns = take(&self.waiting_ns);
+        load.owner_ns = take(&self.owner_ns);
+        load.slots = take(&self.slots).count_ones();
+        load
+    }
+}
+
+impl PollerCounts {
+    pub(crate) fn note(&self, is_busy: bool, ns: u64) {
+        let counter = match is_busy {
+            true => &self.busy_ns,
+            false => &self.idle_ns,
+        };
+        counter.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+impl Balance {
+    pub(crate) fn new() -> Arc<Balance> {
+        Arc::new(Balance {
+            pollers: OnceLock::new(),
+            policy: Mutex::new(State {
+                policy: Policy::new(),
+                began_ns: 0,
+                running: 1,
+            }),
+            due_ns: AtomicU64::new(0),
+        })
+    }
+
+    /// All pollers, once. With one there is nothing to decide.
+    pub(crate) fn set_pollers(&self, pollers: Vec<Arc<Shared>>) {
+        let set = self.pollers.set(pollers);
+        debug_assert!(set.is_ok(), "the pollers are told once");
+    }
+
+    fn pollers(&self) -> &[Arc<Shared>] {
+        self.pollers.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Is there anything to decide, and so to count?
+    #[inline]
+    pub(crate) fn counts(&self) -> bool {
+        self.pollers().len() > 1
+    }
+
+    /// A poller by its number.
+    pub(crate) fn poller(&self, number: u32) -> Option<&Arc<Shared>> {
+        self.pollers().get(number as usize)
+    }
+
+    /// The poller for a new session.
+    pub(crate) fn place(&self) -> usize {
+        let state = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.pollers().iter().take(state.running.max(1) as usize);
+        let sessions: Vec<u32> = running
+            .map(|poller| poller.sessions().len() as u32)
+            .collect();
+        state.policy.place(&sessions) as usize
+    }
+
+    /// At the end of a window: asks the policy, and tells pollers which sessions to give away.
+    pub(crate) fn decide(&self, now_ns: u64) {
+        if now_ns < self.due_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        // Another poller is at it.
+        let Ok(mut state) = self.policy.try_lock() else {
+            return;
+        };
+        if now_ns < self.due_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        self.due_ns.store(now_ns + WINDOW_NS, Ordering::Relaxed);
+        let length_ns = now_ns.saturating_sub(state.began_ns);
+        state.began_ns = now_ns;
+        let pollers = self.pollers();
+        let mut sessions: Vec<SessionLoad> = Vec::new();
+        for (number, poller) in (0..).zip(pollers) {
+            let here = poller.sessions();
+            sessions.extend(here.iter().map(|session| load(session, number)));
+        }
+        let counted = pollers.iter().map(|poller| PollerLoad {
+            busy_ns: poller.counts.busy_ns.swap(0, Ordering::Relaxed),
+            idle_ns: poller.counts.idle_ns.swap(0, Ordering::Relaxed),
+        });
+        let counted: Vec<PollerLoad> = counted.collect();
+        let running = (state.running as usize).clamp(1, counted.len());
+        let plan = state.policy.decide(&Window {
+            length_ns,
+            pollers: &counted[..running],
+            sessions: &sessions,
+            limits: Limits {
+                pollers_min: 1,
+                pollers_max: pollers.len() as u32,
+                cores_idle: None,
+            },
+        });
+        if plan.pollers != state.running {
+            tracing::debug!(from = state.running, to = plan.pollers, "pollers");
+        }
+        state.running = plan.pollers;
+        for step in plan.moves {
+            // Also where the policy knows no poller of it: of one that was retired, it is moved away.
+            let mut placed = sessions.iter();
+            let at = placed.find(|load| load.session == step.session);
+            let at = at.and_then(|load| pollers.get(load.poller? as usize));
+            if let Some(at) = at {
+                at.give_away(step.session.0, step.to);
+            }
+        }
+    }
+}
+
+fn load(session: &Arc<Session>, poller: u32) -> SessionLoad {
+    session.counts.take(SessionId(session.number), poller)
+}

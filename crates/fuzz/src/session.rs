@@ -11,7 +11,7 @@ use adit_fs::{Fs, OpenFlags};
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server, perform};
 use adit_store::Store;
-use adit_wire::calls::{FileCall, Open, Opened, VolumeCall};
+use adit_wire::calls::{FileCall, Flock, LockRange, Open, Opened, VolumeCall};
 use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::{Message, WriteFlags};
@@ -190,6 +190,8 @@ struct Hostile {
     files: Vec<u64>,
     /// Slots that were rung, and not waited for.
     rung: u64,
+    /// Slots whose message may wait for a lock.
+    locking: u64,
 }
 
 impl Hostile {
@@ -201,6 +203,7 @@ impl Hostile {
             session,
             files: vec![file],
             rung: 0,
+            locking: 0,
         }
     }
 
@@ -232,6 +235,11 @@ impl Hostile {
         self.session.memory.slot(slot).submit_words(words);
         self.session.ring(slot);
         self.rung |= 1 << slot;
+        if let Some(Message::FileCall { number, .. }) = Message::from_words(words)
+            && [Flock::NUMBER, LockRange::NUMBER].contains(&number)
+        {
+            self.locking |= 1 << slot;
+        }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -317,6 +325,10 @@ impl Hostile {
     /// Waits for what was rung; another session takes the place of one that has ended.
     fn wait(&mut self, slot: usize) {
         if self.rung & 1 << slot == 0 {
+            return;
+        }
+        if self.locking & 1 << slot != 0 {
+            // It may wait as long as the session lives.
             return;
         }
         self.rung &= !(1 << slot);

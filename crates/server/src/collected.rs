@@ -121,9 +121,9 @@ mod tests {
         assert!(collected.take(8).is_none());
         assert_eq!(collected.take(7).expect("kept").data(), b"piece");
         assert!(collected.take(7).is_none());
-        collected.keep(63, other);
+        collected.keep(SLOTS - 1, other);
         collected.clear();
-        assert!(collected.take(63).is_none());
+        assert!(collected.take(SLOTS - 1).is_none());
         let mut small = collected.begin(2).expect("room again");
         small.add(b"a").expect("fits");
         assert_eq!(small.add(b"bc").expect_err("more").errno(), Errno::INVAL);

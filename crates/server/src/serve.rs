@@ -669,7 +669,15 @@ fn lock_call(
                 ticket.finish_with_value(done);
             }
             Asked::Lock(lock, _) => {
-                let done = fs.lock_range(&open, &lock, waiting.is_some()).await;
+                let mut done = fs.lock_range(&open, &lock, waiting.is_some()).await;
+                if let LockOwner::Posix { id, .. } = lock.owner
+                    && done.is_ok()
+                    // While it waited, the session may have released its owner, or ended.
+                    && !session.files().note_lock_owner(open.blob_id(), id)
+                {
+                    fs.release_locks_of(open.blob_id(), id);
+                    done = Err(Errno::NOLCK.into());
+                }
                 ticket.finish_with_value(done);
             }
             Asked::Unlock(call) => {

@@ -11,6 +11,7 @@ use adit_wire::memory::{AREA_BYTES, DATA_BYTES_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
 use adit_wire::value::Value;
+use rustix::net::{Shutdown, shutdown};
 use std::time::Instant;
 
 /// Garbage in every slot.
@@ -118,7 +119,7 @@ pub(crate) fn lengths(rig: &Rig) {
 pub(crate) fn calls_that_there_are_not(rig: &Rig) {
     let mut peer = Peer::begin(&rig.socket());
     let file = peer.create("/calls");
-    for number in [0, 32, 99, 100, 123, 1000, u16::MAX] {
+    for number in [0, 60, 99, 100, 160, 1000, u16::MAX] {
         let reply = peer.ask(0, Message::VolumeCall { number, len: 1 });
         let reply = reply.expect("it goes on").errno;
         assert_eq!(reply, libc::EOPNOTSUPP as u32, "volume {number}");
@@ -514,6 +515,7 @@ pub(crate) fn mutated(rig: &Rig) {
         calls.pop(); // closing is no fun
         'session: for _ in 0..20 {
             let slots = 1 + random.below(8) as usize;
+            let mut locking = [false; 8];
             for slot in 0..slots {
                 let mut call = calls[random.below(calls.len() as u64) as usize].clone();
                 match random.below(5) {
@@ -529,11 +531,15 @@ pub(crate) fn mutated(rig: &Rig) {
                     _ => extreme(&mut call.2, &mut random),
                 }
                 let file = [file, other][random.below(2) as usize];
+                locking[slot] = call.0 && [Flock::NUMBER, LockRange::NUMBER].contains(&call.1);
                 peer.fill(slot, &call.2);
                 peer.submit(slot, message(&call, file));
                 sent += 1;
             }
-            for slot in 0..slots {
+            for (slot, locking) in locking.into_iter().enumerate().take(slots) {
+                if locking && !peer.is_answered(slot) {
+                    break 'session;
+                }
                 if peer.wait(slot).is_none() {
                     ended += 1;
                     break 'session;
@@ -596,12 +602,13 @@ pub(crate) fn files(rig: &Rig) {
     assert_eq!(peer.open("/files", flags), Err(libc::EMFILE));
 }
 
-/// Locks for 65 owners; and those of a session go with it.
+/// More locks than a file can have; and those of a session go with it.
 pub(crate) fn owners(rig: &Rig) {
     let mut peer = Peer::begin(&rig.socket());
     let file = peer.create("/owners");
-    let lock = |id| RangeLock::new(LockOwner::Posix { id, pid: 1 }, LockMode::Exclusive, id, 1);
-    for id in 0..64 {
+    let lock = |id| RangeLock::new(posix(id), LockMode::Exclusive, id, 1);
+    let most = adit_fs::LOCKS_MAX as u64;
+    for id in 0..most {
         let wait = false;
         let locked = peer.call(
             0,
@@ -614,26 +621,149 @@ pub(crate) fn owners(rig: &Rig) {
         assert_eq!(locked, Ok(()));
     }
     let one_more = LockRange {
-        lock: lock(64),
+        lock: lock(most),
         wait: true,
     };
     assert_eq!(peer.call(0, file, one_more.clone()), Err(libc::ENOLCK));
-    peer.call(0, file, ReleaseLocks { owner_id: 3 })
-        .expect("ok");
+    let owner_id = 3;
+    peer.call(0, file, ReleaseLocks { owner_id })
+        .expect("released");
     assert_eq!(peer.call(0, file, one_more), Ok(()));
     // Nobody else is the same owner, or learns who is.
     let mut other = Peer::begin(&rig.socket());
     let theirs = other.create("/owners");
+    let owner_id = 5;
     other
-        .call(0, theirs, ReleaseLocks { owner_id: 5 })
+        .call(0, theirs, ReleaseLocks { owner_id })
         .expect("of nobody");
     let found = other.call(0, theirs, TestLock { lock: lock(5) });
     let found = found.expect("tested").expect("it is locked");
     assert_eq!(found.owner, LockOwner::Posix { id: 0, pid: 1 });
     drop(peer);
     until("the locks of an ended session are gone", || {
-        let all = RangeLock::new(LockOwner::Descriptor, LockMode::Exclusive, 0, 0);
-        let free = other.call(0, theirs, TestLock { lock: all });
-        free.expect("tested").is_none()
+        is_unlocked(&mut other, theirs)
     });
+}
+
+fn posix(id: u64) -> LockOwner {
+    LockOwner::Posix { id, pid: 1 }
+}
+
+/// Nobody has a lock on it.
+fn is_unlocked(peer: &mut Peer, file: u64) -> bool {
+    let lock = RangeLock::new(LockOwner::Descriptor, LockMode::Exclusive, 0, 0);
+    let found = peer.call(0, file, TestLock { lock });
+    found.expect("tested").is_none()
+}
+
+/// Locks that wait: in most slots, of sessions that end, of files that are closed, of owners that
+/// were released meanwhile. None is left when its session has gone.
+pub(crate) fn waiting_locks(rig: &Rig) {
+    let whole = |id| RangeLock::new(posix(id), LockMode::Exclusive, 0, 0);
+    let wait_in = |peer: &Peer, slot: usize, file, lock| {
+        let bytes = LockRange { lock, wait: true }.encode();
+        peer.fill(slot, &bytes);
+        let (number, len) = (LockRange::NUMBER, bytes.len() as u32);
+        peer.submit(slot, Message::FileCall { number, file, len });
+    };
+    for round in 0..12u64 {
+        let mut holder = Peer::begin(&rig.socket());
+        let held = holder.create("/waited-for");
+        let lock = whole(1);
+        holder
+            .call(0, held, LockRange { lock, wait: true })
+            .expect("locked");
+        let mut peer = Peer::begin(&rig.socket());
+        let file = peer.create("/waited-for");
+        for slot in 1..SLOTS {
+            wait_in(&peer, slot, file, whole(slot as u64));
+        }
+        // It goes on all the same, and so does everybody else.
+        assert!(peer.ask(0, Message::Nothing).is_some());
+        rig.works();
+        match round % 6 {
+            // A released owner whose lock is granted later.
+            0 | 1 => {
+                for owner_id in 1..SLOTS as u64 {
+                    peer.call(0, file, ReleaseLocks { owner_id })
+                        .expect("of nobody");
+                }
+            }
+            2 => peer.call(0, file, Close {}).expect("closed"),
+            3 => {
+                let again = peer.create("/waited-for");
+                peer.call(0, file, Close {}).expect("closed");
+                peer.call(0, again, FileStat {}).expect("open");
+            }
+            _ => {}
+        }
+        if round % 2 == 0 {
+            let owner_id = 1;
+            holder
+                .call(0, held, ReleaseLocks { owner_id })
+                .expect("released");
+            // Somebody got it, unless its file was closed.
+            until("a lock is granted", || {
+                let replies = (1..SLOTS).filter_map(|slot| peer.memory.slot(slot).reply());
+                let mut errnos = replies.map(|reply| reply.errno);
+                errnos.any(|errno| {
+                    errno
+                        == if round % 6 == 2 {
+                            libc::EBADF as u32
+                        } else {
+                            0
+                        }
+                })
+            });
+        }
+        if round % 4 == 3 {
+            shutdown(&peer.socket, Shutdown::Both).expect("shut");
+        }
+        drop(peer);
+        let owner_id = 1;
+        holder
+            .call(0, held, ReleaseLocks { owner_id })
+            .expect("released");
+        until("no lock of the ended session is left", || {
+            is_unlocked(&mut holder, held)
+        });
+    }
+}
+
+/// Writes in several messages: more than there was said, less, too much, for another file, without
+/// an end, and messages of other kinds between.
+pub(crate) fn pieces(rig: &Rig) {
+    let mut random = Prng::new(seed());
+    for _ in 0..15 {
+        let mut peer = Peer::begin(&rig.socket());
+        let files = [peer.create("/pieces0"), peer.create("/pieces1")];
+        for _ in 0..40 {
+            let slot = random.below(4) as usize;
+            let file = match random.below(5) {
+                0 => random.next_u64(),
+                other => files[other as usize % 2],
+            };
+            let flags =
+                WriteFlags::from_bits_retain([8, 8, 9, 0, 1, 2, 12][random.below(7) as usize]);
+            let len = [0, 1, 5000, 1 << 20, (1 << 20) + 1][random.below(5) as usize];
+            let totals = [0, 1, 5000, 1 << 21, 64 << 20, (64 << 20) + 1, u64::MAX];
+            let offset = totals[random.below(7) as usize];
+            let write = Message::Write {
+                file,
+                len,
+                offset,
+                flags,
+            };
+            assert!(peer.ask(slot, write).is_some(), "it is a message");
+            if random.below(6) == 0 {
+                assert!(peer.ask(slot, Message::Nothing).is_some());
+            }
+            if random.below(12) == 0 {
+                let size_bytes = 0;
+                for file in files {
+                    peer.call(9, file, SetSize { size_bytes }).expect("cut");
+                }
+            }
+        }
+    }
 }

@@ -49,7 +49,12 @@ fn arguments_that_are_none_or_other_ones() {
 
 #[test]
 fn more_than_a_session_may_have() {
-    attack(&[calls::files, calls::owners]);
+    attack(&[calls::files, calls::owners, calls::pieces]);
+}
+
+#[test]
+fn locks_that_wait_are_gone_with_their_session() {
+    attack(&[calls::waiting_locks]);
 }
 
 #[test]

@@ -471,6 +471,18 @@ impl Peer {
         }
     }
 
+    /// As [`wait`](Peer::wait), for a message that may wait for a lock: false, if it does.
+    pub(crate) fn is_answered(&self, slot: usize) -> bool {
+        let begin = Instant::now();
+        while self.memory.slot(slot).reply().is_none() && !self.has_ended() {
+            if begin.elapsed() > Duration::from_millis(20) {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
     pub(crate) fn ask(&self, slot: usize, message: Message) -> Option<Reply> {
         self.submit(slot, message);
         self.wait(slot)

@@ -411,7 +411,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpus: Vec<usize>,
     /// A poller without work spins so many microseconds before it sleeps
-    #[arg(long, value_name = "U", default_value_t = 50)]
+    #[arg(long, value_name = "U", default_value_t = 50, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub(crate) spin_us: u64,
     /// Most sessions at a time
     #[arg(long, value_name = "N", default_value_t = 256)]

@@ -1,8 +1,10 @@
 //! Serving open volumes to other processes, at a socket.
 
+use crate::open_volume::OpenVolume;
 use crate::volume::Volume;
 use adit_base::Result;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use adit_server::SessionInfo;
@@ -60,11 +62,12 @@ impl ServeOptions {
     }
 }
 
-/// Open volumes at a socket: other processes open them as `unix:SOCKET`. Dropping it ends the
-/// sessions; the volumes stay open.
-#[derive(Debug)]
+/// Open volumes at a socket: other processes open them as `unix:SOCKET`. It keeps the volumes open
+/// ([`Volume::close`] is `EBUSY` meanwhile). Dropping it ends the sessions.
 pub struct Server {
     server: adit_server::Server,
+    /// Keeps them open. After the server: its sessions end first.
+    _volumes: Vec<Arc<OpenVolume>>,
 }
 
 impl Server {
@@ -83,7 +86,11 @@ impl Server {
             .map(|(name, volume)| Ok(((*name).to_owned(), volume.opened.engine()?.clone())))
             .collect();
         let server = adit_server::Server::start(engines?, socket.as_ref(), &options.options)?;
-        Ok(Server { server })
+        let open = volumes.iter().map(|(_, volume)| volume.opened.clone());
+        Ok(Server {
+            server,
+            _volumes: open.collect(),
+        })
     }
 
     /// The sessions that there are.
@@ -100,5 +107,11 @@ impl Server {
     /// Ends all sessions after what they have under way, and takes no new ones.
     pub fn stop(mut self) {
         self.server.stop();
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.server.fmt(f)
     }
 }

@@ -239,6 +239,12 @@ impl<S: 'static> Engine<S> {
         Ok(())
     }
 
+    /// Would an operation be refused? As [`Engine::run`] says: after a panic, after the end, in a
+    /// forked child.
+    pub fn check(&self) -> Result<()> {
+        self.core.check()
+    }
+
     /// An operation that [`Engine::poll`] begins. As with [`Engine::start_together`], it puts its
     /// result where its caller finds it, and is dropped if it is refused or fails with the worker.
     pub fn prepare<F, Fut>(self: &Arc<Self>, operation: F) -> Result<Prepared>

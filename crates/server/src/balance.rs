@@ -9,12 +9,13 @@ use crate::poller::Shared;
 use crate::session::Session;
 use adit_load::{Limits, Policy, PollerLoad, SessionId, SessionLoad, WINDOW_NS, Window};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// The pollers of a server and the policy for them.
 #[derive(Debug)]
 pub(crate) struct Balance {
-    pollers: OnceLock<Vec<Arc<Shared>>>,
+    /// Weak: each of them has this.
+    pollers: OnceLock<Vec<Weak<Shared>>>,
     policy: Mutex<State>,
     /// The end of the window, on the monotonic clock.
     due_ns: AtomicU64,
@@ -99,30 +100,35 @@ impl Balance {
     }
 
     /// All pollers, once. With one there is nothing to decide.
-    pub(crate) fn set_pollers(&self, pollers: Vec<Arc<Shared>>) {
-        let set = self.pollers.set(pollers);
+    pub(crate) fn set_pollers(&self, pollers: &[Arc<Shared>]) {
+        let set = self
+            .pollers
+            .set(pollers.iter().map(Arc::downgrade).collect());
         debug_assert!(set.is_ok(), "the pollers are told once");
     }
 
-    fn pollers(&self) -> &[Arc<Shared>] {
-        self.pollers.get().map_or(&[], Vec::as_slice)
+    /// All of them; none at the end.
+    fn pollers(&self) -> Vec<Arc<Shared>> {
+        let pollers = self.pollers.get().map_or(&[][..], Vec::as_slice);
+        pollers.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Is there anything to decide, and so to count?
     #[inline]
     pub(crate) fn counts(&self) -> bool {
-        self.pollers().len() > 1
+        self.pollers.get().is_some_and(|pollers| pollers.len() > 1)
     }
 
     /// A poller by its number.
-    pub(crate) fn poller(&self, number: u32) -> Option<&Arc<Shared>> {
-        self.pollers().get(number as usize)
+    pub(crate) fn poller(&self, number: u32) -> Option<Arc<Shared>> {
+        self.pollers.get()?.get(number as usize)?.upgrade()
     }
 
     /// The poller for a new session.
     pub(crate) fn place(&self) -> usize {
         let state = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = self.pollers().iter().take(state.running.max(1) as usize);
+        let pollers = self.pollers();
+        let running = pollers.iter().take(state.running.max(1) as usize);
         let sessions: Vec<u32> = running
             .map(|poller| poller.sessions().len() as u32)
             .collect();
@@ -146,7 +152,7 @@ impl Balance {
         state.began_ns = now_ns;
         let pollers = self.pollers();
         let mut sessions: Vec<SessionLoad> = Vec::new();
-        for (number, poller) in (0..).zip(pollers) {
+        for (number, poller) in (0..).zip(&pollers) {
             let here = poller.sessions();
             sessions.extend(here.iter().map(|session| load(session, number)));
         }
@@ -155,6 +161,9 @@ impl Balance {
             idle_ns: poller.counts.idle_ns.swap(0, Ordering::Relaxed),
         });
         let counted: Vec<PollerLoad> = counted.collect();
+        if counted.len() < 2 {
+            return; // the server ends
+        }
         let running = (state.running as usize).clamp(1, counted.len());
         let plan = state.policy.decide(&Window {
             length_ns,

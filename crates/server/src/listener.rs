@@ -263,8 +263,11 @@ impl Hall {
         tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");
         let place = self.balance.place();
         let pollers = self.pollers.lock().expect("no panic while it is held");
-        if let Some(poller) = pollers.get(place).or(pollers.first()) {
-            poller.add(session);
+        let takes = |poller: &&Poller| poller.takes_sessions();
+        let placed = pollers.get(place).filter(takes);
+        match placed.or_else(|| pollers.iter().find(takes)) {
+            Some(poller) => poller.add(session),
+            None => drop(session.end()),
         }
     }
 

@@ -133,10 +133,21 @@ impl Poller {
         self.shared.sessions()
     }
 
-    /// Ends its sessions after what they have under way, and itself. Waits for that.
-    pub(crate) fn stop(&mut self) {
+    /// Tells it to stop. All pollers are told before one is waited for: each waits for what any of
+    /// them has under way.
+    pub(crate) fn tell_to_stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.call();
+    }
+
+    /// Does it take sessions? Not after a panic.
+    pub(crate) fn takes_sessions(&self) -> bool {
+        lock(&self.shared.arrivals).is_some()
+    }
+
+    /// Ends its sessions after what they have under way, and itself. Waits for that.
+    pub(crate) fn stop(&mut self) {
+        self.tell_to_stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -272,7 +283,7 @@ impl Turns<'_> {
                 return;
             }
             let began = self.take_messages();
-            let drove = self.drive();
+            let drove = self.drive(false);
             let now_ns = monotonic_ns();
             if self.shared.balance.counts() {
                 let past_ns = now_ns.saturating_sub(before_ns);
@@ -282,11 +293,11 @@ impl Turns<'_> {
                     self.shared.balance.decide(now_ns);
                 }
             }
+            if now_ns.saturating_sub(self.looked_at_sockets_ns) >= SOCKETS_NS {
+                self.look_at_sockets(Some(Duration::ZERO));
+            }
             if began || drove {
                 active_ns = now_ns;
-                if now_ns.saturating_sub(self.looked_at_sockets_ns) >= SOCKETS_NS {
-                    self.look_at_sockets(Some(Duration::ZERO));
-                }
                 continue;
             }
             match now_ns.saturating_sub(active_ns) {
@@ -327,6 +338,7 @@ impl Turns<'_> {
         // What is under way gets its replies before the connections end.
         let begin_ns = monotonic_ns();
         self.drain(|| monotonic_ns().saturating_sub(begin_ns) < DRAIN_NS);
+        self.round.clear(); // places in `polled`
         for polled in std::mem::take(&mut self.polled) {
             self.end(&polled.session);
         }
@@ -339,7 +351,7 @@ impl Turns<'_> {
     fn drain(&mut self, goes_on: impl Fn() -> bool) {
         let is_idle = |volume: &Arc<ServedVolume>| volume.under_way() == 0;
         while !self.shared.volumes.iter().all(is_idle) && goes_on() {
-            self.drive();
+            self.drive(true);
             std::thread::yield_now();
         }
     }
@@ -353,9 +365,10 @@ impl Turns<'_> {
             let (Some(found), Some(to)) = (found, self.shared.balance.poller(*to)) else {
                 continue;
             };
-            if std::ptr::eq(Arc::as_ptr(to), self.shared) {
+            if std::ptr::eq(Arc::as_ptr(&to), self.shared) {
                 continue;
             }
+            self.round.clear(); // places in `polled` change
             let polled = self.polled.swap_remove(found);
             // What was taken and not begun is the other one's to take.
             polled.session.memory.doorbell().give_back(polled.waiting);
@@ -407,7 +420,6 @@ impl Turns<'_> {
             }
         }
         if broken {
-            self.round.clear(); // places in `polled` change
             self.drop_ended();
         }
         any
@@ -427,14 +439,16 @@ impl Turns<'_> {
         }
     }
 
-    /// Begins what is to begin and drives the volumes. Says whether it changed anything.
-    fn drive(&mut self) -> bool {
+    /// Begins what is to begin and drives the volumes. Says whether it changed anything. A poller
+    /// without sessions leaves that to others, unless it drives for `all`.
+    fn drive(&mut self, all: bool) -> bool {
         let mut changed = false;
         let counts = self.shared.balance.counts();
         for (number, volume) in self.shared.volumes.iter().enumerate() {
             let begun = &mut self.begun[number];
             let before = volume.under_way();
-            if before == 0 && begun.is_empty() {
+            let is_ours = all || !self.polled.is_empty();
+            if begun.is_empty() && (before == 0 || !is_ours) {
                 continue;
             }
             changed |= !begun.is_empty();
@@ -464,6 +478,7 @@ impl Turns<'_> {
     }
 
     fn drop_ended(&mut self) {
+        self.round.clear(); // places in `polled` change
         self.polled.retain(|polled| !polled.session.has_ended());
         self.publish();
     }

@@ -81,6 +81,11 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         let what = format!("the words in slot {slot} are no message");
         return Err(Error::with(Errno::PROTO, what));
     };
+    if let Err(error) = session.volume.engine.check() {
+        // What needs no worker is refused, too.
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
     match message {
         Message::Nothing => ticket.finish_with(Ok(0)),
         Message::Read {

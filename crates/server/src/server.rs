@@ -105,8 +105,11 @@ impl Server {
             })
             .collect();
         let pollers = pollers?;
-        let shared = pollers.iter().map(|poller| poller.shared().clone());
-        balance.set_pollers(shared.collect());
+        let shared: Vec<_> = pollers
+            .iter()
+            .map(|poller| poller.shared().clone())
+            .collect();
+        balance.set_pollers(&shared);
         let hall = Arc::new(Hall {
             listener,
             volumes: served,
@@ -166,6 +169,7 @@ impl Server {
             let _ = thread.join();
         }
         let mut pollers = self.hall.pollers.lock().expect("no panic while it is held");
+        pollers.iter().for_each(Poller::tell_to_stop);
         pollers.iter_mut().for_each(Poller::stop);
         pollers.clear();
     }

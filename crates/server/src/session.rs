@@ -229,7 +229,9 @@ impl Session {
 
 /// Root's and the server's own user's sessions are bound by no permission bits.
 pub(crate) fn is_privileged(peer: &Peer) -> bool {
-    [0, own_uid()].contains(&peer.uid)
+    /// As which the kernel shows users of other user namespaces that have no number here.
+    const OVERFLOW_UID: u32 = 65_534;
+    peer.uid == 0 || peer.uid == own_uid() && peer.uid != OVERFLOW_UID
 }
 
 /// A lock of a session waits.

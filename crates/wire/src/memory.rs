@@ -15,7 +15,7 @@
 //! server's side but for copying whole ranges from or to it.
 
 use crate::slot::{Doorbell, SLOTS, Slot};
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result, fork, from_rustix};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
 };
@@ -47,6 +47,8 @@ const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= SLOTS_OFFSET);
 #[derive(Debug)]
 pub struct SessionMemory {
     start: NonNull<u8>,
+    /// Fork generation of its creation.
+    generation: u32,
 }
 
 // SAFETY: what both sides change are atomics and, in areas, bytes that are only copied.
@@ -107,6 +109,7 @@ impl SessionMemory {
         let kept = unsafe { madvise(start, MEMORY_BYTES, Advice::LinuxDontFork) };
         let memory = SessionMemory {
             start: NonNull::new(start.cast()).expect("the kernel maps nothing at 0"),
+            generation: fork::generation(),
         };
         kept.map_err(from_rustix)?;
         Ok(memory)
@@ -171,6 +174,9 @@ impl SessionMemory {
 
 impl Drop for SessionMemory {
     fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            return; // a forked child may have memory of its own there
+        }
         // SAFETY: mapped by `map_checked`, and no reference outlives `self`.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), MEMORY_BYTES) };
         debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");

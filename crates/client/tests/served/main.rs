@@ -626,3 +626,101 @@ fn many_reads_of_one_call_are_done_by_many_threads() {
     let got = requests.map(|request| request.result.expect("read"));
     assert_eq!(got, [10, 0, content.len()]);
 }
+
+/// The pollers were stopped one by one, and the first waited for a lock that a session of the second
+/// had; another one panicked when it counted the work of sessions that it had just ended.
+#[test]
+fn a_server_with_several_pollers_stops_while_locks_wait_and_sessions_work() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("s");
+    for round in 0..5 {
+        let volume = Volume::open("mem:64M").expect("opened");
+        let mut options = ServeOptions::new();
+        options.pollers(3);
+        let server = Server::start(&[("v", &volume)], &socket, &options).expect("served");
+        assert_eq!(errno(volume.clone().close()), Errno::BUSY);
+        let address = format!("unix:{}", socket.display());
+        std::thread::scope(|scope| {
+            let sessions: Vec<Volume> = (0..6)
+                .map(|_| Volume::open(&address).expect("connected"))
+                .collect();
+            for session in server.sessions() {
+                let to = (session.number as usize + round) % 3;
+                server.move_session(session.number, to).expect("moved");
+            }
+            let open = |session: &Volume| session.open_file("/f", &read_write()).expect("opened");
+            let holder = open(&sessions[0]);
+            let exclusive = FlockOperation::Exclusive { wait: true };
+            holder.flock(exclusive).expect("free");
+            for (number, session) in sessions.iter().enumerate().skip(1) {
+                let file = open(session);
+                scope.spawn(move || {
+                    if number < 3 {
+                        let error = file.flock(exclusive).expect_err("the server ends");
+                        assert!(
+                            matches!(error.errno(), Errno::PIPE | Errno::BADF),
+                            "{error}"
+                        );
+                        return;
+                    }
+                    while file.append(b"x").is_ok() {}
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            server.stop();
+        });
+        volume.close().expect("nothing keeps it open");
+    }
+}
+
+/// A file of many extents becomes shorter in several transactions; meanwhile its size is the new one
+/// for each reader, of mapped pages, too.
+#[test]
+fn pages_behind_the_end_are_not_read_while_a_file_becomes_shorter_in_steps() {
+    const PAGE: u64 = 4096;
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = directory.path().join("v.adit");
+    let image = image.to_str().expect("text");
+    Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
+    let mut options = adit::VolumeOptions::new();
+    options.published(true);
+    let volume = Volume::open_with(image, &options).expect("opened");
+    let served = Served::new(volume);
+    let session = connect(&served);
+    let file = served
+        .volume()
+        .open_file("/f", &read_write())
+        .expect("opened");
+    let there = session.open_file("/f", &read_write()).expect("opened");
+    for _ in 0..3 {
+        // Every second page: an extent each.
+        for page in 0..200 {
+            file.write_at(&[7; PAGE as usize], 2 * page * PAGE)
+                .expect("written");
+        }
+        file.sync_all().expect("synced");
+        let mut buffer = [0; PAGE as usize];
+        for page in 0..200 {
+            let got = there.read_at(&mut buffer, 2 * page * PAGE).expect("read");
+            assert_eq!(got, PAGE as usize);
+        }
+        let cut = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (there, cut) = (&there, &cut);
+            let reader = scope.spawn(move || {
+                let mut buffer = [0; PAGE as usize];
+                while !cut.load(Ordering::Acquire) {
+                    // Once the size is less, no byte behind it is there.
+                    let size = there.len().expect("size");
+                    for page in [199, 150, 100, 50] {
+                        let got = there.read_at(&mut buffer, 2 * page * PAGE).expect("read");
+                        assert!(size > 0 || got == 0, "{got} bytes of page {page}");
+                    }
+                }
+            });
+            file.set_len(0).expect("cut");
+            cut.store(true, Ordering::Release);
+            reader.join().expect("no panic");
+        });
+    }
+}

@@ -317,9 +317,24 @@ impl Frames {
         let frame = self.acquire(key, None)?;
         // Pinned: neither the content changes, nor does a shorter file cut it.
         let version = self.mapping.version(frame).map(VersionWord::read);
+        // A pinned frame may be replaced meanwhile: its word says so after its flags.
+        let flags = FrameFlags::from_bits_retain(self.meta(frame).flags.load(Ordering::Acquire));
+        let version = version.filter(|_| flags.contains(FrameFlags::VALID));
         let hint = version.and_then(|version| Hint::new(frame, len(), version));
         self.unpin(frame);
         hint
+    }
+
+    /// What readers in other processes know of the page is true no more.
+    pub(crate) fn withdraw_hint(&self, key: FrameKey) {
+        if self.mapping.version(0).is_some()
+            && let Some(frame) = self.acquire(key, None)
+        {
+            if let Some(version) = self.mapping.version(frame) {
+                version.end_use();
+            }
+            self.unpin(frame);
+        }
     }
 
     /// What readers in other processes need; None: the cache isn't for them.

@@ -186,9 +186,6 @@ impl Leftover {
                     file,
                     header,
                 };
-                if purpose == Purpose::TakeOver {
-                    dead.end().map_err(unjudged)?;
-                }
                 leftover(Content::Dead(Box::new(dead)))
             }
             Err(error) if error.errno() == Errno::INVAL => leftover(Content::Strange(error)),
@@ -208,8 +205,11 @@ impl Leftover {
         Ok(dead.flatten().collect())
     }
 
-    /// Removes the file.
+    /// Removes the file; what a dead owner left is ended first.
     pub fn delete(&self) -> Result<()> {
+        if let Content::Dead(dead) = &self.content {
+            end(&dead.file, &self.path)?;
+        }
         rustix::fs::unlink(&self.path)
             .map_err(from_rustix)
             .map_err(|errno| Error::with(errno, format!("delete {}", self.path.display())))
@@ -217,17 +217,6 @@ impl Leftover {
 }
 
 impl Dead {
-    /// Says in it that its owner is dead: readers in other processes, which may have it mapped,
-    /// believe nothing of it from here on.
-    fn end(&self) -> Result<(), Errno> {
-        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let file = rustix::fs::open(own, flags, Mode::empty()).map_err(from_rustix)?;
-        let at = offset_of!(CacheHeader, ended) as u64;
-        rustix::io::pwrite(&file, &1u32.to_ne_bytes(), at).map_err(from_rustix)?;
-        Ok(())
-    }
-
     /// Was it made in this boot of the machine? Memory of another one says nothing any more. What
     /// lies on a tmpfs was: the boot id may be another one in a container.
     pub fn is_of_this_boot(&self) -> Result<bool> {
@@ -239,6 +228,22 @@ impl Dead {
     pub fn load(self, path: PathBuf) -> Result<Abandoned> {
         Abandoned::load(self.file, self.guard, path, self.header)
     }
+}
+
+/// Says in a dead owner's mapping that nobody vouches for it any more: readers in other processes,
+/// which may have it mapped, believe nothing of it from here on. Whoever opens the volume does so
+/// before it changes anything, and once it is sure that this mapping is the volume's.
+pub(super) fn end(mapping: &OwnedFd, path: &Path) -> Result<()> {
+    let fail = |errno| {
+        let what = format!("end what readers believe of {}", path.display());
+        Error::with(from_rustix(errno), what)
+    };
+    let own = format!("/proc/self/fd/{}", mapping.as_raw_fd());
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(own, flags, Mode::empty()).map_err(fail)?;
+    let at = offset_of!(CacheHeader, ended) as u64;
+    rustix::io::pwrite(&file, &1u32.to_ne_bytes(), at).map_err(fail)?;
+    Ok(())
 }
 
 /// Takes the lock, unless a living process has it.

@@ -230,14 +230,15 @@ impl Mapping {
         if let Some(name) = &options.shared
             && options.survive != Survive::Off
         {
-            let shared = frames_that_fit(name, options)
-                .and_then(|frames| Mapping::shared(name, Layout::of(frames)))
-                .and_then(|mut mapping| {
-                    if options.published {
-                        mapping.versions = Some(VersionWords::new(mapping.frames)?);
-                    }
-                    Ok(mapping)
-                });
+            let shared = frames_that_fit(name, options).and_then(|frames| {
+                let versions = match options.published {
+                    true => Some(VersionWords::new(frames)?),
+                    false => None,
+                };
+                let mut mapping = Mapping::shared(name, Layout::of(frames))?;
+                mapping.versions = versions;
+                Ok(mapping)
+            });
             match (shared, options.survive) {
                 (Ok(mapping), _) => return Ok(mapping),
                 (Err(error), Survive::Require) => return Err(impossible(error, &name.directory)),
@@ -529,6 +530,10 @@ impl Mapping {
 
     /// A clean end: nothing is left behind.
     pub(super) fn delete(&self) -> Result<()> {
+        if self.is_ours() {
+            // First: nobody finds it any more to say so.
+            self.header().end();
+        }
         match &self.placement {
             CachePlacement::Shared(path) if self.is_ours() => rustix::fs::unlink(path)
                 .map_err(|e| Error::with(from_rustix(e), format!("delete {}", path.display()))),

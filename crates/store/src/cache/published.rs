@@ -23,6 +23,7 @@
 use super::frames::FrameMeta;
 use super::mapping::{CacheHeader, META_OFFSET};
 use super::{FrameFlags, FrameKey, PageBytes};
+use adit_base::fork;
 use adit_base::sync::atomic::{AtomicU64, Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -117,6 +118,8 @@ pub(super) struct VersionWords {
     words: NonNull<VersionWord>,
     frames: u32,
     file: OwnedFd,
+    /// Fork generation of its creation.
+    generation: u32,
 }
 
 // SAFETY: atomics in memory that lives as long as `self`.
@@ -145,6 +148,7 @@ impl VersionWords {
             words: NonNull::new(start.cast()).expect("the kernel maps nothing at 0"),
             frames,
             file,
+            generation: fork::generation(),
         })
     }
 
@@ -162,6 +166,9 @@ impl VersionWords {
 
 impl Drop for VersionWords {
     fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            return; // a forked child may have memory of its own there
+        }
         // SAFETY: mapped by `new`, and no reference outlives `self`.
         let _ = unsafe { munmap(self.words.as_ptr().cast(), words_bytes(self.frames)) };
     }
@@ -199,6 +206,8 @@ pub struct RemoteFrames {
     memory_offset: usize,
     versions: NonNull<VersionWord>,
     frames: u32,
+    /// Fork generation of its creation.
+    generation: u32,
 }
 
 // SAFETY: it reads atomics, and copies bytes that it believes only if their version says so.
@@ -254,6 +263,7 @@ impl RemoteFrames {
             memory_offset,
             versions,
             frames,
+            generation: fork::generation(),
         })
     }
 
@@ -297,6 +307,9 @@ impl RemoteFrames {
 
 impl Drop for RemoteFrames {
     fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            return; // a forked child may have memory of its own there
+        }
         // SAFETY: mapped by `map`, and no reference outlives `self`.
         unsafe {
             let _ = munmap(self.memory.as_ptr().cast(), self.memory_bytes);

@@ -16,7 +16,8 @@
 //! Everything here is outside input: it is read with bounds (a file may be cut short; nothing is
 //! mapped, so that can't fault), ranges are checked, and what a page *says* is for the caller to
 //! verify. A page that was being written when the owner died has the bytes of a write that was
-//! never acknowledged, in part. This file changes nothing in the mapping, so it can be repeated.
+//! never acknowledged, in part. This file changes nothing in the mapping but the word that ends it
+//! for its readers, so it can be repeated.
 
 use super::apply::{changed_granules, copy_granules};
 use super::frames::{FrameMeta, RETIRED};
@@ -294,6 +295,11 @@ impl Abandoned {
         }
         let offset = self.header.memory_offset + u64::from(frame.0) * PAGE_BYTES as u64;
         read_exact(&self.file, into, offset)
+    }
+
+    /// From here on no reader believes it: the volume is about to change without it.
+    pub fn end(&self) -> Result<()> {
+        super::leftover::end(&self.file, &self.path)
     }
 
     /// Nothing in it is needed any more.

@@ -88,6 +88,8 @@ impl Cache {
 
     /// The frame that has everything but its flags takes the old one's place; the old one retires.
     pub(super) fn take_place(&mut self, old: u32, new: u32, flags: u32) {
+        // Readers in other processes believe the old one no more once somebody may have read the new.
+        self.frames.begin_bytes(old);
         // From here on the new one counts, also for salvage (a later sequence wins).
         self.set_flags_word(new, flags);
         let key = self.key(FrameId(old));
@@ -99,6 +101,7 @@ impl Cache {
         self.lsns[new as usize] = self.lsns[old as usize];
         self.set_dirty_granules(FrameId(new), self.dirty_granules(FrameId(old)));
         self.retire(old);
+        self.frames.end_bytes(old);
     }
 
     /// Is a thread overwriting it, or the owner?

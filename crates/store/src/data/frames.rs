@@ -84,6 +84,15 @@ impl Store {
         }
     }
 
+    /// Of pages from `from` on, readers in other processes know nothing any more: the size has changed,
+    /// and their frames go later. The caller holds `lock` and `map_lock` exclusively.
+    pub(crate) fn withdraw_hints(&self, blob: &Blob, from: u32) {
+        blob.assert_exclusive();
+        for page in self.cached_pages(blob, from, u32::MAX) {
+            self.frames.withdraw_hint(blob.key(page));
+        }
+    }
+
     /// Pages of `[from, to)` that have a frame, ascending.
     fn cached_pages(&self, blob: &Blob, from: u32, to: u32) -> Vec<u32> {
         let end = blob.frames_end().div_ceil(PAGE_BYTES as u64);

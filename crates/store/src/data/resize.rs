@@ -293,6 +293,7 @@ impl Store {
             blob.shared.set_size(size);
             blob.truncating_from.set(end);
             if resume.is_some() {
+                self.withdraw_hints(blob, start);
                 blob.erased_at.set(self.journal.point());
             }
             self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));

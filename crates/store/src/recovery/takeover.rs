@@ -147,10 +147,14 @@ pub(crate) struct Resolution {
     /// To be taken over, by epoch.
     pub(crate) take: Vec<Abandoned>,
     /// Provably of no use, whether this opening succeeds or not.
-    obsolete: Vec<PathBuf>,
+    obsolete: Vec<Useless>,
     /// To be deleted once the volume is open, since the user said so.
-    discarded: Vec<PathBuf>,
+    discarded: Vec<Useless>,
 }
+
+/// A mapping to be deleted, with what was read of it: readers in other processes may have it
+/// mapped, and hear first that it ended.
+type Useless = (PathBuf, Option<Abandoned>);
 
 impl Resolution {
     /// That of the opening with this epoch.
@@ -167,18 +171,19 @@ impl Resolution {
 
     /// Deletes the mappings that are of no use, before the superblock has another secret: the next
     /// opening could not tell whose they are. A mapping that stays harms nobody.
-    pub(crate) fn delete_obsolete(&mut self) {
-        unlink_all(std::mem::take(&mut self.obsolete));
+    pub(crate) fn delete_obsolete(&mut self) -> Result<()> {
+        delete_all(std::mem::take(&mut self.obsolete))
     }
 
     /// Deletes the mappings that the user discarded, after the volume was opened without them.
-    pub(crate) fn delete_discarded(&mut self) {
-        unlink_all(std::mem::take(&mut self.discarded));
+    pub(crate) fn delete_discarded(&mut self) -> Result<()> {
+        delete_all(std::mem::take(&mut self.discarded))
     }
 }
 
-fn unlink_all(paths: Vec<PathBuf>) {
-    for path in paths {
+fn delete_all(useless: Vec<Useless>) -> Result<()> {
+    for (path, abandoned) in useless {
+        abandoned.map_or(Ok(()), |abandoned| abandoned.end())?;
         if let Err(errno) = rustix::fs::unlink(&path).map_err(from_rustix)
             && errno != Errno::NOENT
         {
@@ -186,6 +191,7 @@ fn unlink_all(paths: Vec<PathBuf>) {
             tracing::info!(%path, %errno, "memory of an earlier opening stays");
         }
     }
+    Ok(())
 }
 
 /// Decides about all mappings of a volume, or says why it can't be opened.
@@ -222,7 +228,7 @@ pub(crate) fn resolve(
                 let volume = device.name();
                 tracing::warn!(volume, "unsaved data is {what}: {}", known.described());
                 if deletes {
-                    resolution.discarded.push(path);
+                    resolution.discarded.push((path, known.abandoned));
                     continue;
                 }
                 Verdict::Elsewhere
@@ -251,7 +257,7 @@ pub(crate) fn resolve(
             }
             Verdict::Refuse(why) => return Err(refusal(why, &known)),
             Verdict::TakeOver => resolution.take.extend(known.abandoned),
-            Verdict::Obsolete => resolution.obsolete.push(path),
+            Verdict::Obsolete => resolution.obsolete.push((path, known.abandoned)),
             Verdict::Elsewhere => {
                 let path = path.display();
                 tracing::debug!(%path, "not of the volume's last opening: left alone");

@@ -209,8 +209,8 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     superblock.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
     io.write_superblocks(&mut superblock).await?;
     io.flush().await?;
-    replaced.delete_obsolete();
-    replaced.delete_discarded();
+    replaced.delete_obsolete()?;
+    replaced.delete_discarded()?;
     Ok(())
 }
 
@@ -327,7 +327,7 @@ impl Store {
                 next_claim = make_claim(&next, &**reactor.device(), options)?;
             }
             if !looks {
-                resolution.delete_obsolete();
+                resolution.delete_obsolete()?;
             }
             let mine = resolution.of_epoch(epoch);
             let findings = repair.as_mut().map(|(_, findings)| &mut **findings);

@@ -15,6 +15,9 @@ impl Store {
         self.reservations
             .set_taking_over(!resolution.take.is_empty());
         for dead in &resolution.take {
+            if !keep {
+                dead.end()?;
+            }
             let path = dead.path().display();
             let pages = self.write_again(dead).await.map_err(|error| {
                 error.context(format_args!(
@@ -47,8 +50,7 @@ impl Store {
                 .map_err(from_rustix)
                 .map_err(|errno| Error::with(errno, format!("delete {}", dead.path().display())))?;
         }
-        resolution.delete_discarded();
-        Ok(())
+        resolution.delete_discarded()
     }
 
     /// Writes a dead process's dirty pages into the cache; answers how many.

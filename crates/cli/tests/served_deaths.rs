@@ -395,6 +395,46 @@ fn a_killed_server_loses_nothing_and_its_clients_are_told() {
     }
 }
 
+/// A client has the cache of its server mapped. Whoever opens the volume next changes files without
+/// that cache, whether or not something in it was still to be taken over.
+#[test]
+fn nobody_reads_from_a_dead_servers_memory_what_its_successor_changed() {
+    let _watchdog = Watchdog::new();
+    for all_is_saved in [false, true] {
+        let place = Place::with_volume();
+        let served = Served::start(&place, &[]);
+        let client = connect(&place);
+        client.write("/a", &[b'o'; 4096]).expect("written");
+        client.write("/unsaved", b"content").expect("written");
+        if all_is_saved {
+            client.sync().expect("synced");
+        }
+        let file = client
+            .open_file("/a", OpenOptions::new().read(true))
+            .expect("opened");
+        let mut content = [0; 16];
+        for _ in 0..3 {
+            assert_eq!(file.read_at(&mut content, 0).expect("read"), 16);
+            assert_eq!(content, [b'o'; 16]);
+        }
+        served.signal(rustix::process::Signal::KILL);
+        served.end();
+
+        let volume = Volume::open(place.path("v.adit").to_str().expect("text")).expect("opened");
+        assert_eq!(volume.read("/unsaved").expect("read"), b"content");
+        let write = volume
+            .open_file("/a", OpenOptions::new().write(true))
+            .expect("opened");
+        write.write_at(&[b'n'; 4096], 0).expect("written");
+        let error = file
+            .read_at(&mut content, 0)
+            .expect_err("its server is dead");
+        assert_eq!(error.errno(), Errno::PIPE, "{error}");
+        drop(write);
+        volume.close().expect("closed");
+    }
+}
+
 #[test]
 fn a_server_that_is_told_to_end_has_all_that_was_acknowledged() {
     let _watchdog = Watchdog::new();

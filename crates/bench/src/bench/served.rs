@@ -270,7 +270,7 @@ fn measure_volume(
                     file.read_vectored_at(&mut pieces, page(turn))?;
                 }
                 Action::Nothing => volume.ask_nothing()?,
-                Action::Stat => drop(volume.metadata(&data_path)?),
+                Action::Stat => _ = volume.metadata(&data_path)?,
                 Action::OpenClose => {
                     drop(volume.open_file(&data_path, OpenOptions::new().read(true))?)
                 }
@@ -372,7 +372,7 @@ fn measure_kernel(
         let time = slice(*action, options, |turn| {
             match action {
                 Action::Nothing | Action::ReadByMessage | Action::TwoReaders => {}
-                Action::Stat => drop(std::fs::metadata(&data_path)?),
+                Action::Stat => _ = std::fs::metadata(&data_path)?,
                 Action::OpenClose => drop(HostFile::open(&data_path)?),
                 Action::CreateUnlink => {
                     drop(write.open(&name)?);

@@ -1,8 +1,9 @@
 //! `adit serve`: volumes at a socket, for other processes.
 //!
 //! SIGTERM and SIGINT end the sessions after what they have under way, close the volumes, and the
-//! exit code is 0. SIGHUP opens the file of `--log` again. A service manager that waits for it is
-//! told when sessions can begin (sd_notify(3)).
+//! exit code is 0. SIGHUP opens the file of `--log` again. A panic ends the process at once, as a kill
+//! would: a server that works in part would keep the locks of sessions that it can't end. A service
+//! manager that waits for it is told when sessions can begin (sd_notify(3)).
 
 use crate::arguments::{Serve, VolumeArguments};
 use crate::{log, output};
@@ -21,6 +22,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     if let Some(path) = &arguments.log {
         log::to_file(filter.clone(), log::open_file(path)?)?;
     }
+    end_with_any_panic();
     // Before there is another thread: all of them leave these signals to this one.
     let signals = Signals::block()?;
     let mut volumes: Vec<(String, Volume)> = Vec::new();
@@ -72,6 +74,16 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         result = result.and(closed);
     }
     result
+}
+
+/// From here on a panic of any thread is the end of the process.
+fn end_with_any_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        tracing::error!("{panic}: the server ends");
+        std::process::abort();
+    }));
 }
 
 /// `NAME=ADDRESS`, or an address, whose last component is the name.
@@ -127,5 +139,34 @@ fn notify(state: &str) {
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
         tracing::warn!(%error, "the service manager can't be told {state}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    /// A process of the test below.
+    #[test]
+    #[ignore = "not a test of its own"]
+    fn the_process_that_panics() {
+        super::end_with_any_panic();
+        let caught = std::thread::spawn(|| {
+            std::panic::catch_unwind(|| panic!("inside Adit")).expect_err("a panic");
+        });
+        let _ = caught.join();
+    }
+
+    #[test]
+    fn a_panic_of_any_thread_ends_the_server() {
+        let status = Command::new(std::env::current_exe().expect("known"))
+            .args(["--exact", "serve::tests::the_process_that_panics"])
+            .args(["--ignored", "--nocapture"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .expect("it runs");
+        assert_eq!(status.signal(), Some(libc::SIGABRT));
     }
 }

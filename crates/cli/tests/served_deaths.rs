@@ -404,7 +404,7 @@ fn nobody_reads_from_a_dead_servers_memory_what_its_successor_changed() {
         let place = Place::with_volume();
         let served = Served::start(&place, &[]);
         let client = connect(&place);
-        client.write("/a", &[b'o'; 4096]).expect("written");
+        client.write("/a", [b'o'; 4096]).expect("written");
         client.write("/unsaved", b"content").expect("written");
         if all_is_saved {
             client.sync().expect("synced");

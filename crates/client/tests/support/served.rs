@@ -63,7 +63,10 @@ pub fn open(address: &str) -> adit::Result<Volume> {
 
 /// As [`Volume::open_with`], likewise.
 pub fn open_with(address: &str, options: &VolumeOptions) -> adit::Result<Volume> {
-    through(Volume::open_with(address, options)?)
+    let mut options = options.clone();
+    // Sessions of the server's user read its cache themselves, where it is in shared memory.
+    options.published(SERVED);
+    through(Volume::open_with(address, &options)?)
 }
 
 /// A volume, or a session on it, where that is asked for.

@@ -516,7 +516,7 @@ pub(crate) fn mutated(rig: &Rig) {
         'session: for _ in 0..20 {
             let slots = 1 + random.below(8) as usize;
             let mut locking = [false; 8];
-            for slot in 0..slots {
+            for (slot, locking) in locking.iter_mut().enumerate().take(slots) {
                 let mut call = calls[random.below(calls.len() as u64) as usize].clone();
                 match random.below(5) {
                     0 => {}
@@ -531,7 +531,7 @@ pub(crate) fn mutated(rig: &Rig) {
                     _ => extreme(&mut call.2, &mut random),
                 }
                 let file = [file, other][random.below(2) as usize];
-                locking[slot] = call.0 && [Flock::NUMBER, LockRange::NUMBER].contains(&call.1);
+                *locking = call.0 && [Flock::NUMBER, LockRange::NUMBER].contains(&call.1);
                 peer.fill(slot, &call.2);
                 peer.submit(slot, message(&call, file));
                 sent += 1;

@@ -21,7 +21,7 @@
 //!    mapping as ended (`leftover.rs`), and so does an owner that closes. No reader believes it then.
 
 use super::frames::FrameMeta;
-use super::mapping::{CacheHeader, META_OFFSET};
+use super::mapping::{CacheHeader, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::fork;
 use adit_base::sync::atomic::{AtomicU64, Ordering, fence};
@@ -257,14 +257,32 @@ impl RemoteFrames {
                 return Err(error);
             }
         };
-        Ok(RemoteFrames {
+        let remote = RemoteFrames {
             memory,
             memory_bytes,
             memory_offset,
             versions,
             frames,
             generation: fork::generation(),
-        })
+        };
+        let header = remote.header();
+        let theirs = header.version.load(Ordering::Relaxed);
+        if header.magic.load(Ordering::Relaxed) != MAGIC {
+            return Err(foreign());
+        }
+        if theirs != VERSION {
+            let what = format!(
+                "the server's cache has format {theirs}, this program knows {VERSION}: both sides \
+                 need the same version of Adit"
+            );
+            return Err(Error::with(Errno::PROTO, what));
+        }
+        Ok(remote)
+    }
+
+    fn header(&self) -> &CacheHeader {
+        // SAFETY: the mapping begins with the header, whose fields are atomics.
+        unsafe { self.memory.cast().as_ref() }
     }
 
     /// Copies bytes of a page, from `within` on, to where `into` points. False: ask the server; some
@@ -275,8 +293,6 @@ impl RemoteFrames {
         if frame >= self.frames || within + into.len() > hint.len() {
             return false;
         }
-        // SAFETY: the mapping begins with the header, whose fields are atomics.
-        let header = unsafe { self.memory.cast::<CacheHeader>().as_ref() };
         // SAFETY: in range of the words.
         let word = unsafe { self.versions.add(frame as usize).as_ref() };
         // SAFETY: in range of the metadata, whose fields are atomics.
@@ -301,7 +317,7 @@ impl RemoteFrames {
             let from = page.add(frame as usize).cast::<u8>().add(within);
             adit_base::memory::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len());
         }
-        word.is_still(version) && !header.has_ended()
+        word.is_still(version) && !self.header().has_ended()
     }
 }
 

@@ -121,16 +121,21 @@ pub fn send_message(socket: impl AsFd, message: &impl OwnedValue) -> Result<()> 
     }
 }
 
+fn foreign() -> Error {
+    let what = "understand the other side of a socket: both need the same version of Adit";
+    Error::with(Errno::PROTO, what)
+}
+
 /// Receives a message into `buffer`, its bound. `EPROTO` when it is none, `EPIPE` when the other
 /// end is closed.
 pub fn receive_message<T: OwnedValue>(socket: impl AsFd, buffer: &mut [u8]) -> Result<T> {
     let (_, len) =
         retry_on_intr(|| recv(&socket, &mut *buffer, RecvFlags::TRUNC)).map_err(from_rustix)?;
-    let received = buffer.get(..len).ok_or(Error::new(Errno::PROTO))?;
+    let received = buffer.get(..len).ok_or_else(foreign)?;
     if received.is_empty() {
         return Err(Errno::PIPE.into());
     }
-    T::decode(received).ok_or(Errno::PROTO.into())
+    T::decode(received).ok_or_else(foreign)
 }
 
 /// Descriptors that come with a message at most.
@@ -179,6 +184,29 @@ pub fn receive_message_with<T: OwnedValue>(
     if bytes.is_empty() {
         return Err(Errno::PIPE.into());
     }
-    let message = T::decode(bytes).ok_or(Error::new(Errno::PROTO))?;
+    let message = T::decode(bytes).ok_or_else(foreign)?;
     Ok((message, descriptors))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::handshake::Greeting;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn of_a_message_without_a_meaning_the_reader_hears_that_versions_differ() {
+        let flags = SocketFlags::CLOEXEC;
+        let kind = SocketType::SEQPACKET;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("a pair");
+        for len in [1, 8, 100, 4096] {
+            send(&theirs, &vec![0xff; len], SendFlags::NOSIGNAL).expect("sent");
+            let heard = receive_message::<Greeting>(&ours, &mut [0; 1024]).expect_err("none");
+            assert_eq!(heard.errno(), Errno::PROTO);
+            assert!(
+                heard.to_string().contains("same version of Adit"),
+                "{heard}"
+            );
+        }
+    }
 }

@@ -50,7 +50,9 @@ pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
     let mut buffer = [0; BYTES_MAX];
     match receive_message(&socket, &mut buffer).map_err(unanswered)? {
         Greeting::Refused(error) => return Err(error),
-        Greeting::Hello(hello) if !hello.is_adit() => return Err(Errno::PROTO.into()),
+        Greeting::Hello(hello) if !hello.is_adit() => {
+            return Err(Error::with(Errno::PROTO, "it is no server of Adit's"));
+        }
         Greeting::Hello(hello) if hello.version != VERSION => {
             let what = format!(
                 "the server speaks version {}, this program {VERSION}",

@@ -173,3 +173,42 @@ finally:
     }
     serving.end();
 }
+
+/// Processor time of a process, in nanoseconds.
+fn processor_time(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+    let of = |task: std::fs::DirEntry| {
+        let said = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        said.split(' ').next()?.parse::<u64>().ok()
+    };
+    tasks.map(|task| of(task.expect("read")).unwrap_or(0)).sum()
+}
+
+/// A server whose sessions do nothing sleeps: in a second it takes less than a hundredth of a core.
+#[test]
+fn a_server_whose_sessions_do_nothing_takes_no_processor() {
+    let place = Place::with_volume();
+    let serving = Serving::start(&place);
+    let pid = serving.0.as_ref().expect("it serves").id();
+    let session = adit::Volume::open(&format!("unix:{}", place.path("s").display()));
+    let session = session.expect("opened");
+    session.write("/a", b"content").expect("written");
+    session.sync().expect("synced");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    // What the write left to do ends at some time, however busy the machine is.
+    loop {
+        let before = processor_time(pid);
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let taken = processor_time(pid) - before;
+        if taken < 10_000_000 {
+            break;
+        }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{taken} ns in a second"
+        );
+    }
+    assert_eq!(session.read("/a").expect("read"), b"content");
+    session.close().expect("closed");
+    serving.end();
+}

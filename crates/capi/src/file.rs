@@ -185,13 +185,14 @@ pub unsafe extern "C" fn adit_pwritev(
         // SAFETY: promised by adit.h.
         let file = unsafe { file(pointer)? };
         let write = |slices: &[IoSlice<'_>]| {
-            file.write_vectored_at(slices, offset)?;
+            match flags & WRITE_DSYNC {
+                0 => file.write_vectored_at(slices, offset)?,
+                _ => file.write_and_sync(slices, offset)?,
+            }
             Ok(slices.iter().map(|slice| slice.len()).sum::<usize>())
         };
         // SAFETY: promised by adit.h.
-        let len = unsafe { with_slices(vector, count, write)? };
-        sync_if(file, flags)?;
-        Ok(len as i64)
+        Ok(unsafe { with_slices(vector, count, write)? } as i64)
     })
 }
 
@@ -226,12 +227,14 @@ pub unsafe extern "C" fn adit_appendv(
         // SAFETY: promised by adit.h.
         let file = unsafe { file(pointer)? };
         let append = |slices: &[IoSlice<'_>]| {
-            let at = file.append_vectored(slices)?;
+            let at = match flags & WRITE_DSYNC {
+                0 => file.append_vectored(slices)?,
+                _ => file.append_and_sync(slices)?,
+            };
             Ok((at, slices.iter().map(|slice| slice.len()).sum::<usize>()))
         };
         // SAFETY: promised by adit.h.
         let (at, len) = unsafe { with_slices(vector, count, append)? };
-        sync_if(file, flags)?;
         if let Ok(offset) = out(offset) {
             offset.put(at);
         }
@@ -267,13 +270,6 @@ pub unsafe extern "C" fn adit_pwrite_atomic(
 pub unsafe extern "C" fn adit_atomic_write_max(pointer: *mut FileHandle) -> i64 {
     // SAFETY: promised by adit.h.
     guard(|| Ok(unsafe { file(pointer)? }.atomic_write_max()? as i64))
-}
-
-fn sync_if(file: &File, flags: u32) -> Result<()> {
-    if flags & WRITE_DSYNC != 0 {
-        file.sync_data()?;
-    }
-    Ok(())
 }
 
 // ------------------------------------------------------------------------ syncing

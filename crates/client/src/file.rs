@@ -395,6 +395,38 @@ impl File {
         }
     }
 
+    /// As [`write_vectored_at`](Self::write_vectored_at) and [`sync_data`](Self::sync_data) in one
+    /// operation, and in one message to a server. If only the sync fails, readers see the data, but
+    /// a power cut may lose it.
+    pub fn write_and_sync(&self, data: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| async move {
+                fs.write_vectored(open, offset, data).await?;
+                fs.fdatasync(open).await
+            }),
+            OpenedFile::Connected(file) => {
+                let flags = WriteFlags::SYNC_DATA;
+                self.remote()?.write(file, offset, data, flags).map(drop)
+            }
+        }
+    }
+
+    /// As [`append_vectored`](Self::append_vectored) and [`sync_data`](Self::sync_data) in one
+    /// operation; as [`write_and_sync`](Self::write_and_sync).
+    pub fn append_and_sync(&self, data: &[IoSlice<'_>]) -> Result<u64> {
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| async move {
+                let at = fs.append_vectored(open, data).await?;
+                fs.fdatasync(open).await?;
+                Ok(at)
+            }),
+            OpenedFile::Connected(file) => {
+                let flags = WriteFlags::APPEND | WriteFlags::SYNC_DATA;
+                self.remote()?.write(file, 0, data, flags)
+            }
+        }
+    }
+
     /// Writes ranges (offset and data), later ones over earlier ones: all of them or none, across
     /// any failure. The next sync makes them durable, with one device write, together with all
     /// earlier writes to the file.

@@ -656,3 +656,26 @@ fn a_write_to_a_synchronous_file_is_on_the_device_when_it_returns() {
         assert!(device.counts().writes > before, "{options:?}");
     }
 }
+
+#[test]
+fn a_write_with_its_sync_is_one_write_of_the_device() {
+    let device = MemoryDevice::new(MemoryConfig::default()).expect("memory");
+    let volume = Volume::on_device(device.clone(), &VolumeOptions::new(), true)
+        .and_then(served::through)
+        .expect("opened");
+    let file = create(&volume, "/file");
+    volume.sync().expect("synced");
+    let pieces = [IoSlice::new(b"in "), IoSlice::new(b"pieces ")];
+    for turn in 0..3 {
+        let before = device.counts().writes;
+        let at = file.append_and_sync(&pieces).expect("appended");
+        assert_eq!(at, 10 * turn);
+        assert_eq!(device.counts().writes, before + 1);
+    }
+    file.append_vectored(&pieces).expect("appended");
+    let before = device.counts().writes;
+    file.write_and_sync(&pieces[1..], 10).expect("written");
+    assert_eq!(device.counts().writes, before + 1);
+    let content = volume.read("/file").expect("read");
+    assert_eq!(content, b"in pieces pieces es in pieces in pieces ");
+}

@@ -1,9 +1,9 @@
 //! `adit serve`: volumes at a socket, for other processes.
 //!
 //! SIGTERM and SIGINT end the sessions after what they have under way, close the volumes, and the
-//! exit code is 0. SIGHUP opens the file of `--log` again. A panic ends the process at once, as a kill
-//! would: a server that works in part would keep the locks of sessions that it can't end. A service
-//! manager that waits for it is told when sessions can begin (sd_notify(3)).
+//! exit code is 0. SIGHUP opens the file of `--log` again. A panic ends the process at once, as a
+//! kill would: a server that works in part would keep the locks of sessions that it can't end. A
+//! service manager that waits for it is told when sessions can begin (sd_notify(3)).
 
 use crate::arguments::{Serve, VolumeArguments};
 use crate::{log, output};

@@ -3,7 +3,8 @@
 //! Invariants: cached reads take no lock (they go to the published frames, and ask the worker only
 //! when those don't suffice); every asynchronous operation holds the state, so that the file is
 //! closed after the last of them. Nothing here has a position; [`FileCursor`](crate::FileCursor)
-//! has.
+//! has. The file is long because it has all methods of [`File`] but those in `attributes.rs` and
+//! `directory.rs`, so that they read in one place.
 
 use crate::connection::{Connection, wait_for_lock};
 use crate::metadata::Metadata;

@@ -79,8 +79,8 @@ mod tests {
         "block/src/file/uring.rs",
         "block/src/memory.rs",
         "reactor/src/driver/reentry.rs",
+        "store/src/cache/header.rs",
         "store/src/cache/huge_pages.rs",
-        "store/src/cache/mapping.rs",
     ];
 
     #[test]

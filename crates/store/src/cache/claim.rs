@@ -7,7 +7,8 @@
 //! superblock again, and only then writes. Where there is no mapping to show that the owner lives,
 //! the claim stays for the whole opening. It is locked as a mapping is.
 
-use super::mapping::{CacheHeader, Layout, nameless, publish};
+use super::header::{CacheHeader, Layout};
+use super::mapping::{nameless, publish};
 use super::name::SharedName;
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Error, PAGE_BYTES, Result, from_rustix};

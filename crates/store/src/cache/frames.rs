@@ -17,8 +17,9 @@
 //! what the reader sees after it (VALID, its key) stays true while it copies. A miss may be false:
 //! the slow path asks the owner.
 
+use super::header::CacheHeader;
 use super::index::{Index, zeroed};
-use super::mapping::{CacheHeader, Mapping};
+use super::mapping::Mapping;
 use super::published::{Hint, PublishedFrames, VersionWord};
 use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::breakdown::{self, Layer};

@@ -6,7 +6,7 @@
 //! leaves a file unjudged (no descriptors, no memory, an IO error) is an error, never a shorter
 //! list; nothing is changed but by [`Leftover::delete`].
 
-use super::mapping::{CacheHeader, boot_id};
+use super::header::{CacheHeader, boot_id};
 use super::name::{ParsedName, prefix};
 use super::salvage::{Abandoned, Header};
 use adit_base::fork::{self, ChildGuard};

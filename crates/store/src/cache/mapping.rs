@@ -17,6 +17,7 @@
 
 use super::PageBytes;
 use super::frames::FrameMeta;
+use super::header::{CacheHeader, Layout, META_OFFSET};
 use super::huge_pages::HugePages;
 use super::name::SharedName;
 use super::published::{PublishedFrames, VersionWord, VersionWords, for_reading};
@@ -31,95 +32,14 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Frames whose memory is taken and given back together.
 pub(super) const CHUNK_FRAMES: u32 = 512;
 const CHUNK_BYTES: usize = CHUNK_FRAMES as usize * PAGE_BYTES;
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-pub(super) const META_OFFSET: usize = PAGE_BYTES;
-/// "aditcach"
-pub(super) const MAGIC: u64 = 0x6863_6163_7469_6461;
-/// Changes with the header, with [`FrameMeta`], and with what either means.
-pub(super) const VERSION: u32 = 3;
+pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// MADV_COLLAPSE, which neither libc nor rustix names everywhere.
 const MADV_COLLAPSE: i32 = 25;
-
-/// The first page of a mapping. The atomics are for the process that opens a dead owner's mapping.
-#[repr(C, align(4096))]
-pub struct CacheHeader {
-    pub(super) magic: AtomicU64,
-    pub(super) version: AtomicU32,
-    /// 0: the file is a claim and holds nothing (see `claim.rs`).
-    pub(super) frames: AtomicU32,
-    pub(super) volume_id: [AtomicU64; 2],
-    pub(super) boot_id: [AtomicU64; 2],
-    /// The owner, for messages. Whether it lives is told by the lock on the file.
-    pub(super) pid: AtomicU32,
-    /// Frames at and above it were never used.
-    pub(super) frames_touched: AtomicU32,
-    /// Sequence number of the last superblock that the owner knows to be durable.
-    pub(super) sequence: AtomicU64,
-    pub(super) epoch: AtomicU64,
-    pub(super) meta_offset: AtomicU64,
-    pub(super) memory_offset: AtomicU64,
-    /// Which shadows are being applied; 0: none.
-    pub(super) applying: AtomicU32,
-    /// Not 0: nobody changes, or vouches for, what is in it any more (see `published.rs`).
-    pub(super) ended: AtomicU32,
-    /// LSN below which the owner knows the journal to be durable.
-    pub(super) horizon: AtomicU64,
-    /// [`Identity::numbers`] of the volume's storage.
-    pub(super) image: [AtomicU64; 4],
-    pub(super) opening: AtomicU64,
-    unused: [u8; ADDRESS_OFFSET - 144],
-    /// What the owner called the volume; zeroes behind its end.
-    pub(super) address: [AtomicU64; ADDRESS_BYTES_MAX / 8],
-}
-
-/// Bytes of [`CacheHeader::address`].
-pub(crate) const ADDRESS_BYTES_MAX: usize = 1024;
-const ADDRESS_OFFSET: usize = PAGE_BYTES - ADDRESS_BYTES_MAX;
-const _: () = assert!(size_of::<CacheHeader>() == PAGE_BYTES);
-const _: () = assert!(std::mem::offset_of!(CacheHeader, address) == ADDRESS_OFFSET);
-
-impl CacheHeader {
-    /// All zeroes.
-    pub(super) fn empty() -> CacheHeader {
-        // SAFETY: integers and arrays of them, for which zeroes are values.
-        unsafe { std::mem::zeroed() }
-    }
-
-    /// Its bytes as they are in a file.
-    pub(super) fn bytes(&self) -> PageBytes {
-        // SAFETY: a page of integers without padding, which nobody else has yet.
-        unsafe { std::ptr::from_ref(self).cast::<PageBytes>().read() }
-    }
-
-    /// Nobody vouches for what is in it any more.
-    pub(super) fn end(&self) {
-        self.ended.store(1, Ordering::SeqCst);
-    }
-
-    /// Did the owner, or whoever took its place, say so?
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed) != 0
-    }
-
-    /// The superblock with this number is durable: an image that has an older one is older than
-    /// what the mapping relies on.
-    pub fn set_sequence(&self, sequence: u64) {
-        debug_assert!(self.sequence.load(Ordering::Relaxed) <= sequence);
-        self.sequence.store(sequence, Ordering::Relaxed);
-    }
-
-    /// The journal is durable below this LSN; as [`set_sequence`](Self::set_sequence).
-    pub fn set_horizon(&self, lsn: u64) {
-        debug_assert!(self.horizon.load(Ordering::Relaxed) <= lsn);
-        self.horizon.store(lsn, Ordering::Relaxed);
-    }
-}
 
 /// What a cache is made of.
 #[derive(Clone, Debug)]
@@ -646,59 +566,6 @@ impl Drop for Mapping {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct Layout {
-    frames: u32,
-    pub(super) memory_offset: usize,
-    pub(super) len_bytes: usize,
-}
-
-impl Layout {
-    pub(super) fn of(frames: u32) -> Layout {
-        let meta_end = META_OFFSET + frames as usize * size_of::<FrameMeta>();
-        let memory_offset = meta_end.next_multiple_of(HUGE_PAGE_BYTES);
-        Layout {
-            frames,
-            memory_offset,
-            len_bytes: memory_offset + frames as usize * PAGE_BYTES,
-        }
-    }
-}
-
-impl CacheHeader {
-    pub(super) fn stamp(&self, layout: Layout, name: Option<&SharedName>) -> Result<()> {
-        let set = |field: &AtomicU64, value: u64| field.store(value, Ordering::Relaxed);
-        if let Some(name) = name {
-            let boot = boot_id()?;
-            set(&self.boot_id[0], boot as u64);
-            set(&self.boot_id[1], (boot >> 64) as u64);
-            self.pid.store(std::process::id(), Ordering::Relaxed);
-            set(&self.volume_id[0], name.volume_id as u64);
-            set(&self.volume_id[1], (name.volume_id >> 64) as u64);
-            set(&self.epoch, name.epoch);
-            set(&self.opening, name.opening);
-            for (field, number) in self.image.iter().zip(name.image.numbers()) {
-                set(field, number);
-            }
-            let mut address = [0; ADDRESS_BYTES_MAX];
-            let len = name.address.len().min(ADDRESS_BYTES_MAX);
-            address[..len].copy_from_slice(&name.address.as_bytes()[..len]);
-            for (field, word) in self.address.iter().zip(address.chunks_exact(8)) {
-                set(
-                    field,
-                    u64::from_ne_bytes(*word.first_chunk().expect("8 bytes")),
-                );
-            }
-        }
-        set(&self.meta_offset, META_OFFSET as u64);
-        set(&self.memory_offset, layout.memory_offset as u64);
-        self.frames.store(layout.frames, Ordering::Relaxed);
-        self.version.store(VERSION, Ordering::Relaxed);
-        self.magic.store(MAGIC, Ordering::Release);
-        Ok(())
-    }
-}
-
 /// Address space of this size, aligned for huge pages, with nothing behind it.
 fn reserve(len_bytes: usize) -> Result<*mut c_void> {
     let say = |errno| Error::with(from_rustix(errno), "reserve address space for the cache");
@@ -719,13 +586,4 @@ fn reserve(len_bytes: usize) -> Result<*mut c_void> {
         rustix::mm::munmap(base.byte_add(used), wide - skip - used).map_err(say)?;
         Ok(base)
     }
-}
-
-/// The identity of this boot of the machine.
-pub(super) fn boot_id() -> Result<u128> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let text = std::fs::read_to_string(path)?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16)
-        .map_err(|_| Error::with(Errno::INVAL, "understand the kernel's boot id"))
 }

@@ -1,12 +1,12 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
-//! `mapping.rs` is the memory, `frames.rs` what every thread may do with it, `held.rs`
-//! how one sees several pages of one moment, `index.rs` how a page
-//! is found, `owner.rs` what only the owner does (`supply.rs`: where its frames come from,
-//! `free.rs`: which are free, `writing.rs`: how it changes pages), `apply.rs` how a transaction
-//! becomes visible, `lists.rs` the owner's lists of frames, `salvage.rs` what is left of a process
-//! that died, `leftover.rs` how that is found, `published.rs` frames that other processes read, `name.rs` what it is called, `claim.rs` how an
-//! opener keeps others away that reach the volume in another way.
+//! `mapping.rs` is the memory, `header.rs` its first page, `frames.rs` what every thread may do with
+//! it, `held.rs` how one sees several pages of one moment, `index.rs` how a page is found, `owner.rs`
+//! what only the owner does (`supply.rs`: where its frames come from, `free.rs`: which are free,
+//! `writing.rs`: how it changes pages), `apply.rs` how a transaction becomes visible, `lists.rs` the
+//! owner's lists of frames, `published.rs` frames that other processes read, `salvage.rs` what is
+//! left of a process that died, `leftover.rs` how that is found, `name.rs` how it is named,
+//! `claim.rs` how an opener keeps others away that reach the volume in another way.
 //!
 //! Invariants:
 //! 1. Only the owner changes keys, flags and chains; content too, but that other threads overwrite
@@ -29,6 +29,7 @@ mod apply;
 mod claim;
 mod frames;
 mod free;
+mod header;
 mod held;
 mod huge_pages;
 mod index;
@@ -55,11 +56,13 @@ mod writing;
 pub use apply::Applied;
 pub use claim::Claim;
 pub use frames::{Frames, PinnedFrame};
+pub(crate) use header::ADDRESS_BYTES_MAX;
+pub use header::CacheHeader;
 pub(crate) use held::{HeldPage, HeldPages};
 pub use leftover::{Content, Dead, Leftover, Purpose};
 pub use lists::{FrameList, Lane};
-pub(crate) use mapping::{ADDRESS_BYTES_MAX, impossible};
-pub use mapping::{CacheHeader, CacheOptions, CachePlacement, Survive};
+pub(crate) use mapping::impossible;
+pub use mapping::{CacheOptions, CachePlacement, Survive};
 pub use mappings::{Mapping, mappings, remove_mapping};
 pub use name::{ParsedName, SharedName, volume_of};
 pub(crate) use owned::OwnedCache;

@@ -21,7 +21,7 @@
 //!    mapping as ended (`leftover.rs`), and so does an owner that closes. No reader believes it then.
 
 use super::frames::FrameMeta;
-use super::mapping::{CacheHeader, MAGIC, META_OFFSET, VERSION};
+use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::fork;
 use adit_base::sync::atomic::{AtomicU64, Ordering, fence};

@@ -21,7 +21,7 @@
 
 use super::apply::{changed_granules, copy_granules};
 use super::frames::{FrameMeta, RETIRED};
-use super::mapping::{ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, VERSION};
+use super::header::{ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameId, FrameKey, META_SPACE, PageBytes};
 use adit_base::fork::ChildGuard;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};

@@ -4,7 +4,7 @@
 //! Anybody may put a file into `/dev/shm`. So the name is parsed, the file's owner noted, and
 //! nothing is believed here: `takeover.rs` decides what each one means. Invariants: an error that
 //! leaves a file unjudged (no descriptors, no memory, an IO error) is an error, never a shorter
-//! list; nothing is changed but by [`Leftover::delete`].
+//! list; a lookup changes nothing, only [`Leftover::delete`] and [`end`] do.
 
 use super::header::{CacheHeader, boot_id};
 use super::name::{ParsedName, prefix};

@@ -635,11 +635,14 @@ fn a_server_without_descriptors_refuses_with_words_and_goes_on() {
         let content = format!("{more}");
         volume.write("/goes-on", &content).expect("written");
         most = most.max(others.len());
+        let had_room = !others.is_empty();
         for other in others {
             other.write("/goes-on", &content).expect("written");
             other.close().expect("closed");
         }
-        until("there is room again", || Volume::open(&address).is_ok());
+        if had_room {
+            until("there is room again", || Volume::open(&address).is_ok());
+        }
     }
     assert!(most > 0, "some sessions began");
     limit_descriptors(pid, 1024);

@@ -156,11 +156,11 @@ struct Greeted {
 }
 
 impl Hall {
-    /// Serves the socket until it is shut down.
-    pub(crate) fn serve(&self) {
+    /// Serves the socket until it is shut down. `spare` is of `spare_descriptor`.
+    pub(crate) fn serve(&self, spare: OwnedFd) {
         let listener = &self.listener.fd;
         let mut greeted: Vec<Greeted> = Vec::new();
-        let mut spare = spare_descriptor();
+        let mut spare = Some(spare);
         loop {
             let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
             waiting.extend(
@@ -212,7 +212,7 @@ impl Hall {
                     }
                 }
                 if spare.is_none() {
-                    spare = spare_descriptor();
+                    spare = spare_descriptor().ok();
                 }
             }
         }
@@ -368,8 +368,9 @@ fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 }
 
 /// A descriptor that is given up when there are no others, to tell a peer so.
-fn spare_descriptor() -> Option<OwnedFd> {
-    eventfd(0, EventfdFlags::CLOEXEC).ok()
+pub(crate) fn spare_descriptor() -> Result<OwnedFd> {
+    let made = eventfd(0, EventfdFlags::CLOEXEC);
+    made.map_err(|errno| Error::new(from_rustix(errno)).context("keep a spare descriptor"))
 }
 
 /// Speaks first. None: the peer went away, or the kernel doesn't say who it is.

@@ -86,6 +86,7 @@ impl Poller {
         cpu: Option<usize>,
     ) -> Result<Poller> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = eventfd(0, flags);
         let shared = Arc::new(Shared {
             volumes,
             spin,
@@ -95,7 +96,7 @@ impl Poller {
             counts: PollerCounts::default(),
             called: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            bell: eventfd(0, flags).map_err(from_rustix)?,
+            bell: bell.map_err(|errno| Error::new(from_rustix(errno)).context("start a poller"))?,
             sessions: Mutex::default(),
         });
         let polling = shared.clone();

@@ -1,7 +1,7 @@
 //! A server: volumes at a socket, served by pollers.
 
 use crate::balance::Balance;
-use crate::listener::{Hall, Listener};
+use crate::listener::{Hall, Listener, spare_descriptor};
 use crate::poller::{Poller, check_cpus};
 use crate::volume::ServedVolume;
 use adit_base::thread::spawn_without_signals;
@@ -118,7 +118,8 @@ impl Server {
             sessions_max: options.sessions_max,
         });
         let serving = hall.clone();
-        let thread = spawn_without_signals("adit-server", move || serving.serve())?;
+        let spare = spare_descriptor()?;
+        let thread = spawn_without_signals("adit-server", move || serving.serve(spare))?;
         Ok(Server {
             hall,
             thread: Some(thread),

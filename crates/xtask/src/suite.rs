@@ -97,6 +97,7 @@ pub(crate) fn run(only: Option<&str>) -> Outcome {
         let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
         return Err(format!("no such step; there are: {}", names.join(", ")));
     }
+    close_inherited_descriptors_on_exec()?;
     let mut finished = Vec::new();
     for step in chosen {
         println!("\n=== {} ===", step.name);
@@ -116,6 +117,19 @@ pub(crate) fn run(only: Option<&str>) -> Outcome {
         });
     }
     summarize(finished)
+}
+
+/// A terminal, an editor or a shell leaves descriptors open; a test of a program that runs out of
+/// them would see another world than in CI.
+fn close_inherited_descriptors_on_exec() -> Outcome {
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: no descriptor is closed; a program that is started later has none of these.
+    let marked = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, flags) };
+    if marked != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(format!("could not mark inherited descriptors: {error}"));
+    }
+    Ok(())
 }
 
 fn summarize(finished: Vec<Finished>) -> Outcome {

@@ -43,6 +43,6 @@ pub use format::{BLOB_BYTES_MAX, BlobId, foreign_signature};
 pub use health::{CheckReport, Damage, NameEntry, NameLeaves, Problem, ScrubPlace, ScrubReport};
 pub use journal::{COMMITS_MAX, Point};
 pub use metadata::{extents, node, page_view, pages, slot_page, space};
-pub use recovery::{Finding, FindingKind, Findings, Takeover};
-pub use state::{CACHE_BYTES_MIN, Store, StoreOptions};
+pub use recovery::{Finding, FindingKind, Findings, Predecessor, Takeover};
+pub use state::{CACHE_BYTES_MIN, Receipt, Store, StoreOptions};
 pub use volume::{MkfsOptions, RepairOptions, VolumeInfo, mkfs};

@@ -9,6 +9,18 @@
 //! before the bytes; a shadow that becomes the page's frame first takes over its numbers, then its
 //! flags (that moment counts), then its place.
 //!
+//! Who waits for a transaction learns its number, so that a successor can tell whether it counts
+//! ([`Abandoned::applied`](super::Abandoned::applied)). The stores of an apply, in order:
+//!
+//! | store | a process that dies right after it |
+//! |---|---|
+//! | the shadows' numbers | did not apply it |
+//! | `decided` is told the number | did not apply it |
+//! | `applying`, its low 32 bits: the decisive one | applied it: it is repeated |
+//! | what the pages are to have | applied it: it is repeated |
+//! | `applied`, the whole number | applied it: it is repeated |
+//! | `applying`: 0 | applied it |
+//!
 //! It can't fail: a target that somebody pins isn't copied to, its shadow takes its place.
 
 use super::frames::FrameMeta;
@@ -103,11 +115,18 @@ impl Cache {
 
     /// Makes edits visible, all of them also if the process dies in the middle (or none, if it dies
     /// before): for each pair of a target and its shadow, the granules that differ are copied and
-    /// added to `pending`, and the target becomes JOURNALED. The shadows are used up. `report` is
-    /// called for each pair, in order.
-    pub fn apply(&mut self, edits: &[(FrameId, FrameId)], mut report: impl FnMut(Applied)) {
-        self.applies = self.applies.wrapping_add(1).max(1);
-        let apply = self.applies;
+    /// added to `pending`, and the target becomes JOURNALED. The shadows are used up. `decided` is
+    /// told the number of this apply right before it counts; `report` is called for each pair, in
+    /// order.
+    pub fn apply(
+        &mut self,
+        edits: &[(FrameId, FrameId)],
+        decided: impl FnOnce(u64),
+        mut report: impl FnMut(Applied),
+    ) {
+        let number = next_apply(self.applies);
+        self.applies = number;
+        let apply = number as u32;
         for &(target, shadow) in edits {
             assert!(
                 self.flags(shadow).contains(FrameFlags::SHADOW),
@@ -120,6 +139,7 @@ impl Cache {
             );
             meta.loads.store(apply, Ordering::Relaxed);
         }
+        decided(number);
         let header = self.frames.mapping().header();
         header.applying.store(apply, Ordering::Release);
         self.frames.begin_change();
@@ -130,6 +150,7 @@ impl Cache {
         compiler_fence(Ordering::SeqCst);
         self.frames.end_change();
         let header = self.frames.mapping().header();
+        header.applied.store(number, Ordering::Release);
         header.applying.store(0, Ordering::Release);
         for &(_, shadow) in edits {
             if self.flags(shadow).contains(FrameFlags::SHADOW) {
@@ -181,6 +202,16 @@ impl Cache {
         copy_granules(to, from, changed);
         self.end_writing(target.0);
         applied
+    }
+}
+
+/// The number of the apply after number `apply`; one whose low 32 bits are 0 is left out, since
+/// that means "none" in the header and in shadows.
+pub(super) fn next_apply(apply: u64) -> u64 {
+    let next = apply.wrapping_add(1);
+    match next as u32 {
+        0 => next.wrapping_add(1),
+        _ => next,
     }
 }
 

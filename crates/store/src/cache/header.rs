@@ -17,6 +17,9 @@ pub(super) const MAGIC: u64 = 0x6863_6163_7469_6461;
 /// Changes with the header, with [`FrameMeta`], and with what either means.
 pub(super) const VERSION: u32 = 3;
 
+/// Applies have numbers above it, in each opening.
+pub(super) const NOTHING_APPLIED: u64 = 1;
+
 /// The first page of a mapping. The atomics are for the process that opens a dead owner's mapping.
 #[repr(C, align(4096))]
 pub struct CacheHeader {
@@ -35,7 +38,7 @@ pub struct CacheHeader {
     pub(super) epoch: AtomicU64,
     pub(super) meta_offset: AtomicU64,
     pub(super) memory_offset: AtomicU64,
-    /// Which shadows are being applied; 0: none.
+    /// Which shadows are being applied: the low 32 bits of the apply's number; 0: none.
     pub(super) applying: AtomicU32,
     /// Not 0: nobody changes, or vouches for, what is in it any more (see `published.rs`).
     pub(super) ended: AtomicU32,
@@ -44,7 +47,10 @@ pub struct CacheHeader {
     /// [`Identity::numbers`] of the volume's storage.
     pub(super) image: [AtomicU64; 4],
     pub(super) opening: AtomicU64,
-    unused: [u8; ADDRESS_OFFSET - 144],
+    /// Number of the last apply that is complete; [`NOTHING_APPLIED`] to begin with. 0: left by a
+    /// program that did not count yet (this place was unused then), how far it came is not known.
+    pub(super) applied: AtomicU64,
+    unused: [u8; ADDRESS_OFFSET - 152],
     /// What the owner called the volume; zeroes behind its end.
     pub(super) address: [AtomicU64; ADDRESS_BYTES_MAX / 8],
 }
@@ -53,6 +59,7 @@ pub struct CacheHeader {
 pub(crate) const ADDRESS_BYTES_MAX: usize = 1024;
 const ADDRESS_OFFSET: usize = PAGE_BYTES - ADDRESS_BYTES_MAX;
 const _: () = assert!(size_of::<CacheHeader>() == PAGE_BYTES);
+const _: () = assert!(std::mem::offset_of!(CacheHeader, applied) == 144);
 const _: () = assert!(std::mem::offset_of!(CacheHeader, address) == ADDRESS_OFFSET);
 
 impl CacheHeader {
@@ -115,6 +122,7 @@ impl CacheHeader {
                 );
             }
         }
+        set(&self.applied, NOTHING_APPLIED);
         set(&self.meta_offset, META_OFFSET as u64);
         set(&self.memory_offset, layout.memory_offset as u64);
         self.frames.store(layout.frames, Ordering::Relaxed);

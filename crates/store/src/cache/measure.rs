@@ -157,9 +157,13 @@ fn owner() {
             cache.fill_shadow(shadow, u64::MAX);
             let at = round as usize * 8 % 4096;
             cache.raw_mut(shadow)[at..at + 8].copy_from_slice(&round.to_le_bytes());
-            cache.apply(&[(target, shadow)], |one| {
-                black_box(one);
-            });
+            cache.apply(
+                &[(target, shadow)],
+                |_| (),
+                |one| {
+                    black_box(one);
+                },
+            );
         },
     );
     let (old, new) = ([1; PAGE_BYTES], [1; PAGE_BYTES]);

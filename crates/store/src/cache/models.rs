@@ -187,7 +187,7 @@ fn a_transaction_shows_its_page_as_it_was_or_as_it_is() {
         cache.fill_shadow(shadow, 1);
         stamp(cache.raw_mut(shadow), A, 2);
         let mut now = frame;
-        cache.apply(&[(frame, shadow)], |applied| now = applied.frame);
+        cache.apply(&[(frame, shadow)], |_| (), |applied| now = applied.frame);
         let seen = reader.join().expect("a thread");
         assert!(matches!(seen, None | Some((1, 1) | (2, 2))));
         cache.set_pending(now, 0);
@@ -215,7 +215,7 @@ fn pages_that_are_held_while_the_version_stands_are_of_one_moment() {
             (frame, shadow)
         });
         let mut now = Vec::new();
-        cache.apply(&edits, |applied| now.push(applied.frame));
+        cache.apply(&edits, |_| (), |applied| now.push(applied.frame));
         if let Some([Some(first), Some(second)]) = reader.join().expect("a thread") {
             assert_eq!(first, second, "pages of two moments");
         }

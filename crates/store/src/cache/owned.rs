@@ -195,8 +195,13 @@ impl OwnedCache {
         self.get().page_ptr(frame).cast()
     }
 
-    pub(crate) fn apply(&self, edits: &[(FrameId, FrameId)], report: impl FnMut(Applied)) {
-        self.get_mut().apply(edits, report);
+    pub(crate) fn apply(
+        &self,
+        edits: &[(FrameId, FrameId)],
+        decided: impl FnOnce(u64),
+        report: impl FnMut(Applied),
+    ) {
+        self.get_mut().apply(edits, decided, report);
     }
 
     /// A zero-filled, findable frame.

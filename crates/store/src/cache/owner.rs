@@ -13,6 +13,7 @@
 use super::ahead::Ahead;
 use super::frames::{Frames, Loads, RETIRED, WRITING};
 use super::free::FreeFrames;
+use super::header::NOTHING_APPLIED;
 use super::index::Index;
 use super::lists::{FrameList, Lane, Links};
 use super::mapping::Mapping;
@@ -69,7 +70,8 @@ pub struct Cache {
     pub(super) ahead: Ahead,
     pub(super) hand: u32,
     pub(super) counts: Counts,
-    pub(super) applies: u32,
+    /// Number of the last apply; see `apply.rs`.
+    pub(super) applies: u64,
     /// Single owner: it may move to another thread, but is never shared.
     not_sync: std::marker::PhantomData<Cell<()>>,
 }
@@ -98,7 +100,7 @@ impl Cache {
                 limit: total,
                 ..Counts::default()
             },
-            applies: 0,
+            applies: NOTHING_APPLIED,
             not_sync: std::marker::PhantomData,
         })
     }

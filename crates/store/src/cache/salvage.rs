@@ -19,7 +19,7 @@
 //! never acknowledged, in part. This file changes nothing in the mapping but the word that ends it
 //! for its readers, so it can be repeated.
 
-use super::apply::{changed_granules, copy_granules};
+use super::apply::{changed_granules, copy_granules, next_apply};
 use super::frames::{FrameMeta, RETIRED};
 use super::header::{ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameId, FrameKey, META_SPACE, PageBytes};
@@ -191,6 +191,22 @@ impl Abandoned {
         self.header.horizon
     }
 
+    /// Number of the last apply that counts: of all that the owner applied since it had opened the
+    /// volume, exactly those up to it are here; 1 if that is nothing. None: it did not count, or
+    /// what it says of that is damaged.
+    pub fn applied(&self) -> Option<u64> {
+        let (applied, applying) = (self.header.applied, self.header.applying);
+        let next = next_apply(applied);
+        if applied as u32 == 0 {
+            None // no apply has such a number
+        } else if applying == 0 || applying == applied as u32 {
+            Some(applied)
+        } else {
+            // The next one counted and was not complete.
+            (applying == next as u32).then_some(next)
+        }
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -353,6 +369,7 @@ pub struct Header {
     memory_offset: u64,
     frames_touched: u32,
     applying: u32,
+    applied: u64,
 }
 
 impl Header {
@@ -410,6 +427,7 @@ impl Header {
             memory_offset: layout.memory_offset as u64,
             frames_touched,
             applying: word(offset_of!(CacheHeader, applying)),
+            applied: wide(offset_of!(CacheHeader, applied)),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Readers against a writing owner, and owners that are killed at any instant.
 
+use super::header::NOTHING_APPLIED;
 use super::*;
 use adit_base::random::Prng;
 use adit_base::{GRANULE_BYTES, PAGE_BYTES};
@@ -116,7 +117,8 @@ impl Owner {
                 self.cache.fill_shadow(shadow, u64::MAX);
                 stamp(self.cache.raw_mut(shadow), key, version);
                 let mut applied = None;
-                self.cache.apply(&[(id, shadow)], |one| applied = Some(one));
+                self.cache
+                    .apply(&[(id, shadow)], |_| (), |one| applied = Some(one));
                 let now = applied.expect("reported").frame;
                 self.swapped += u64::from(now != id);
                 self.cache.set_pending(now, 0);
@@ -330,7 +332,7 @@ fn transact(cache: &mut Cache, witness: &Witness) {
         let start = granule * GRANULE_BYTES;
         cache.raw_mut(shadow)[start..start + GRANULE_BYTES].copy_from_slice(&granule_of(number));
     }
-    cache.apply(&edits, |_| ());
+    cache.apply(&edits, |_| (), |_| ());
     witness.transactions_done.store(number, Ordering::Release);
 }
 
@@ -387,6 +389,7 @@ fn check(left: Abandoned, witness: &Witness) -> u64 {
         }
     }
     assert!(pages == expected, "not the state after a transaction");
+    assert_eq!(left.applied(), Some(NOTHING_APPLIED + last));
 
     let (begun, done) = (
         witness.writes_begun.load(Ordering::Acquire),

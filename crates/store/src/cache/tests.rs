@@ -224,7 +224,7 @@ fn applying_changes_granules_in_place_or_swaps_frames_when_pinned() {
     cache.raw_mut(edits[1].1)[4095] = 100;
     assert_eq!(first_byte(&cache, 1), Some(1), "nothing is visible yet");
     let mut applied = Vec::new();
-    cache.apply(&edits, |one| applied.push(one));
+    cache.apply(&edits, |_| (), |one| applied.push(one));
 
     assert_eq!((applied[0].frame, applied[0].changed), (free, 0b11));
     assert_eq!(
@@ -265,7 +265,7 @@ fn a_shadow_has_what_was_asked_for_and_keeps_what_was_changed() {
     expected[5 * 64] = 8;
     assert_eq!(cache.raw_mut(shadow), &expected);
     let mut applied = None;
-    cache.apply(&[(target, shadow)], |one| applied = Some(one));
+    cache.apply(&[(target, shadow)], |_| (), |one| applied = Some(one));
     assert_eq!(applied.expect("reported").changed, 1 << 5);
     assert_eq!(cache.bytes(target), &expected);
 }
@@ -295,6 +295,84 @@ fn salvage_repeats_an_apply_with_the_granules_that_a_shadow_has() {
 }
 
 #[test]
+fn salvage_says_which_apply_was_the_last_that_counts() {
+    const WRAP: u64 = 1 << 32;
+    let cases = [
+        // An owner that did not count.
+        ((0, 0), None),
+        ((0, 1), None),
+        ((0, 7), None),
+        // It was killed between two.
+        ((1, 0), Some(1)),
+        ((WRAP - 1, 0), Some(WRAP - 1)),
+        ((5 * WRAP + 3, 0), Some(5 * WRAP + 3)),
+        // Before the last one was complete.
+        ((1, 2), Some(2)),
+        ((6, 7), Some(7)),
+        ((5 * WRAP + 3, 4), Some(5 * WRAP + 4)),
+        ((WRAP - 1, 1), Some(WRAP + 1)),
+        // After that.
+        ((7, 7), Some(7)),
+        ((WRAP + 1, 1), Some(WRAP + 1)),
+        // Damaged.
+        ((7, 6), None),
+        ((7, 9), None),
+        ((WRAP - 1, 2), None),
+        ((WRAP, 0), None),
+        ((WRAP, 1), None),
+        ((u64::MAX, 0), Some(u64::MAX)),
+        ((u64::MAX, 2), None),
+    ];
+    let directory = in_shared_memory();
+    for ((applied, applying), expected) in cases {
+        let cache = shared(directory.path(), 1000, 1);
+        let header = cache.frames().header();
+        header.applied.store(applied, Ordering::Relaxed);
+        header.applying.store(applying, Ordering::Relaxed);
+        drop(cache);
+        let left = found(directory.path()).remove(0);
+        assert_eq!(left.applied(), expected, "{applied} {applying}");
+        left.delete().expect("deleted");
+    }
+}
+
+#[test]
+fn an_apply_tells_its_number_before_it_counts() {
+    let mut cache = cache(8);
+    let target = add(&mut cache, 1, 7);
+    let frames = cache.frames().clone();
+    let header = || {
+        let header = frames.header();
+        (
+            header.applied.load(Ordering::Relaxed),
+            header.applying.load(Ordering::Relaxed),
+        )
+    };
+    for (before, number) in [
+        (1, 2),
+        (u64::from(u32::MAX), (1 << 32) + 1),
+        ((1 << 32) + 1, (1 << 32) + 2),
+    ] {
+        cache.applies = before;
+        frames.header().applied.store(before, Ordering::Relaxed);
+        let shadow = cache.shadow(target).expect("a frame");
+        let (mut told, mut reports) = (None, 0);
+        let decided = |apply| {
+            told = Some(apply);
+            assert_eq!(header(), (before, 0));
+            let number = frames.meta(shadow.0).loads.load(Ordering::Relaxed);
+            assert_eq!(number, apply as u32);
+        };
+        cache.apply(&[(target, shadow)], decided, |_| {
+            assert_eq!(header(), (before, number as u32));
+            reports += 1;
+        });
+        assert_eq!((told, reports), (Some(number), 1));
+        assert_eq!(header(), (number, 0));
+    }
+}
+
+#[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "changed granules that it had not asked for")]
 fn changing_what_was_not_asked_for_is_noticed() {
@@ -303,7 +381,7 @@ fn changing_what_was_not_asked_for_is_noticed() {
     let shadow = cache.shadow(target).expect("a frame");
     cache.fill_shadow(shadow, 1 << 5);
     cache.raw_mut(shadow)[6 * 64] = 8;
-    cache.apply(&[(target, shadow)], |_| ());
+    cache.apply(&[(target, shadow)], |_| (), |_| ());
 }
 
 #[test]
@@ -461,7 +539,7 @@ fn what_was_not_at_home_is_salvaged() {
     let shadow = cache.shadow(pending).expect("a frame");
     cache.fill_shadow(shadow, 1 << 2);
     cache.raw_mut(shadow)[128] = 44;
-    cache.apply(&[(pending, shadow)], |_| ());
+    cache.apply(&[(pending, shadow)], |_| (), |_| ());
     cache.remove(dropped);
     for lsn in [31, 30] {
         let id = cache.allocate_raw().expect("a frame");

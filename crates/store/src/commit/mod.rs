@@ -9,5 +9,6 @@ mod transaction;
 mod view;
 
 pub use shared_view::{SharedMetadata, SharedView};
+pub(crate) use transaction::Intent;
 pub use transaction::Transaction;
 pub use view::View;

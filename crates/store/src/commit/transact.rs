@@ -1,6 +1,6 @@
 //! Running a closure against metadata: for a look, or to change it.
 
-use crate::commit::{Transaction, View};
+use crate::commit::{Intent, Transaction, View};
 use crate::format::StatePage;
 use crate::metadata::pages::Stop;
 use adit_base::breakdown::{self, Layer};
@@ -27,7 +27,7 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.run_transaction(false, 0, f).await
+        self.run_transaction(Intent::Change, 0, f).await
     }
 
     /// As [`Store::transact`], for what frees space: may use the pages kept back for that.
@@ -35,7 +35,15 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.run_transaction(true, 0, f).await
+        self.run_transaction(Intent::Free, 0, f).await
+    }
+
+    /// As [`Store::transact_freeing`], for what no caller asked for: [`Intent::Upkeep`].
+    pub(crate) async fn transact_upkeep<T>(
+        &self,
+        f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        self.run_transaction(Intent::Upkeep, 0, f).await
     }
 
     /// The volume-state page.
@@ -46,7 +54,7 @@ impl Store {
     /// As [`Store::transact`]; `data_pages`: pages of data that it stages.
     pub(crate) async fn run_transaction<T>(
         &self,
-        freeing: bool,
+        intent: Intent,
         data_pages: usize,
         mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
@@ -56,7 +64,7 @@ impl Store {
             // In a block of its own: it must not live across what is awaited.
             let stop = {
                 let _in = breakdown::enter(Layer::Transaction);
-                let mut transaction = Transaction::new(self, freeing);
+                let mut transaction = Transaction::new(self, intent);
                 let taken = self.space.borrow_mut().mark();
                 match f(&mut transaction) {
                     Ok(value) => {

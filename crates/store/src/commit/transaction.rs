@@ -6,6 +6,9 @@
 //! and puts their pages on the open list; the journal later encodes exactly the pending granules
 //! (`journal/`). When it stops, the shadows are thrown away.
 //!
+//! The first transaction of an operation with a receipt ([`Store::with_receipt`]) takes that, and
+//! tells it the number of the apply that decides: the one after the checksums'.
+//!
 //! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and
 //! `apply`; `apply` can't fail; what the closure did to the allocator is rolled back by
 //! [`Transaction::abort`].
@@ -18,7 +21,7 @@ use crate::format::{ALGORITHM_CRC32C, Page, PageKind, Slot, StatePage};
 use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{Mark, PageState, Run, SpaceGeometry};
-use crate::state::{RESERVE_PAGES, Store};
+use crate::state::{RESERVE_PAGES, Receipt, Store};
 use adit_base::hash::HashKey;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, SECTOR_BYTES, granules};
@@ -30,6 +33,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Staged changes; see the head of the file.
 pub struct Transaction<'s> {
     store: &'s Store,
+    intent: Intent,
     freeing: bool,
     /// Changed pages: target frame and its shadow.
     shadows: SmallVec<[Shadow; 12]>,
@@ -40,6 +44,17 @@ pub struct Transaction<'s> {
     journaled: SmallVec<[(FrameId, u64, u64); 4]>,
     /// Changed pages of checksums.
     checksums: SmallVec<[u64; 4]>,
+}
+
+/// What a transaction is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    Change,
+    /// It frees space, or what it takes was promised: it may use the pages kept back for that.
+    Free,
+    /// As `Free`; and no caller asked for it, though it may run in one's task: write-back, and what
+    /// comes before an atomic write. It leaves an operation's receipt alone.
+    Upkeep,
 }
 
 struct Shadow {
@@ -58,10 +73,11 @@ impl Shadow {
 }
 
 impl<'s> Transaction<'s> {
-    pub(crate) fn new(store: &'s Store, freeing: bool) -> Transaction<'s> {
+    pub(crate) fn new(store: &'s Store, intent: Intent) -> Transaction<'s> {
         Transaction {
             store,
-            freeing,
+            intent,
+            freeing: intent != Intent::Change,
             shadows: SmallVec::new(),
             slots: SmallVec::new(),
             destroyed: SmallVec::new(),
@@ -335,7 +351,7 @@ impl<'s> Transaction<'s> {
         // Before all else: should the process die in between, pages are without a checksum, not
         // with a wrong one.
         if !self.checksums.is_empty() {
-            self.apply_shadows(|key| self.is_checksums(key));
+            self.apply_shadows(|key| self.is_checksums(key), None);
         }
         // Before the map that makes them readable: should the process die in between, they count
         // all the same, and nothing refers to them.
@@ -357,7 +373,11 @@ impl<'s> Transaction<'s> {
                 });
             }
         }
-        self.apply_shadows(|key| !self.is_checksums(key));
+        let receipt = match self.intent {
+            Intent::Upkeep => None,
+            Intent::Change | Intent::Free => store.receipt.take(),
+        };
+        self.apply_shadows(|key| !self.is_checksums(key), receipt.as_deref());
         for blob in changed {
             blob.point.set(journal.point());
         }
@@ -384,7 +404,11 @@ impl<'s> Transaction<'s> {
     }
 
     /// Makes those of the staged pages visible, in one step.
-    fn apply_shadows(&self, which: impl Fn(&FrameKey) -> bool) {
+    fn apply_shadows(
+        &self,
+        which: impl Fn(&FrameKey) -> bool,
+        receipt: Option<&(dyn Receipt + Send + Sync)>,
+    ) {
         let store = self.store;
         let (cache, journal) = (&store.cache, &store.journal);
         let shadows = || self.shadows.iter().filter(|shadow| which(&shadow.key));
@@ -401,7 +425,12 @@ impl<'s> Transaction<'s> {
             edits.push((shadow.target, shadow.shadow));
         }
         let mut reported = shadows();
-        cache.apply(&edits, |applied| {
+        let decided = |apply| {
+            if let Some(receipt) = receipt {
+                receipt.decided(apply);
+            }
+        };
+        cache.apply(&edits, decided, |applied| {
             let shadow = reported.next().expect("a report for each edit");
             journal.open.count(applied.changed & !applied.was_pending);
             let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);

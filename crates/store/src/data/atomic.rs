@@ -15,6 +15,7 @@
 //!    pages, mapped pages between the valid size and the ranges become unwritten.
 
 use crate::blob::Blob;
+use crate::commit::Intent;
 use crate::data::read::Source;
 use crate::data::write_back::{
     DirtyPage, DirtyPages, PIECES_PER_TRANSACTION, SlotSizes, new_valid_size,
@@ -85,7 +86,7 @@ impl Store {
         }
         let near = self.allocation_hint(blob);
         let now = Timestamp::now();
-        self.run_transaction(true, pages.len(), |txn| {
+        self.run_transaction(Intent::Free, pages.len(), |txn| {
             let mut slot = txn.slot(blob.id)?;
             for (index, taken) in pages.iter().enumerate() {
                 let staged = txn.stage_data(blob.key(taken.page))?;
@@ -208,7 +209,8 @@ impl Store {
         self.reserve(missing).await?;
         let filled: ColdFuture<'_, _> = Box::pin(async {
             for (first, end) in runs(holes) {
-                self.fill_holes(blob, first.into(), end.into()).await?;
+                self.fill_holes(blob, first.into(), end.into(), Intent::Upkeep)
+                    .await?;
             }
             Ok(())
         });

@@ -299,7 +299,7 @@ impl Store {
                 return self.commit_through(point).await;
             }
             let settled = self
-                .transact_freeing(|txn| {
+                .transact_upkeep(|txn| {
                     let space = self.space.borrow();
                     for (page, sum) in &batch {
                         // Recovery doesn't know what pages are.

@@ -195,7 +195,7 @@ impl Store {
         let store = self;
         // The pages were reserved when their data was accepted.
         store
-            .transact_freeing(|txn| txn.take_unmapped(near, pages))
+            .transact_upkeep(|txn| txn.take_unmapped(near, pages))
             .await
     }
 

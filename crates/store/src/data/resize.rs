@@ -6,7 +6,7 @@
 //! after the transaction that freed their pages: an operation that fails has lost nothing.
 
 use crate::blob::Blob;
-use crate::commit::Transaction;
+use crate::commit::{Intent, Transaction};
 use crate::data::reserve::Promise;
 use crate::format::{BLOB_BYTES_MAX, BlobId};
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, Slot};
@@ -336,7 +336,7 @@ impl Store {
         if last <= first {
             return Ok(());
         }
-        let marked = self.mark_unwritten(blob, first, last).await;
+        let marked = self.mark_unwritten(blob, first, last, Intent::Free).await;
         // Some of it may be, if not all.
         blob.erased_at.set(self.journal.point());
         self.drop_frames(blob, first as u32, last as u32);
@@ -344,14 +344,20 @@ impl Store {
     }
 
     /// Makes the mapped pages of `[from, to)` unwritten. The `map_lock` is held exclusively.
-    pub(crate) async fn mark_unwritten(&self, blob: &Rc<Blob>, from: u64, to: u64) -> Result<()> {
+    pub(crate) async fn mark_unwritten(
+        &self,
+        blob: &Rc<Blob>,
+        from: u64,
+        to: u64,
+        intent: Intent,
+    ) -> Result<()> {
         let mut page = from;
         while page < to {
             page = match self.map(blob, page as u32).await? {
                 Mapping::Hole { pages } => page + u64::from(pages.max(1)),
                 Mapping::Extent(extent) if extent.unwritten => extent.end(),
                 Mapping::Extent(_) => {
-                    self.transact_freeing(|txn| {
+                    self.run_transaction(intent, 0, |txn| {
                         let mut slot = txn.slot(blob.id)?;
                         let next = mark_some_unwritten(txn, blob.id, &mut slot, page..to)?;
                         txn.put(blob.id, slot)?;
@@ -412,18 +418,24 @@ impl Store {
             return Ok(());
         }
         self.reserve(missing).await?;
-        let result = self.fill_holes(blob, first, last).await;
+        let result = self.fill_holes(blob, first, last, Intent::Free).await;
         self.reservations.end(missing);
         result
     }
 
-    pub(crate) async fn fill_holes(&self, blob: &Rc<Blob>, first: u64, last: u64) -> Result<()> {
+    pub(crate) async fn fill_holes(
+        &self,
+        blob: &Rc<Blob>,
+        first: u64,
+        last: u64,
+        intent: Intent,
+    ) -> Result<()> {
         let store = self;
         let mut page = first;
         while page < last {
             let near = self.allocation_hint(blob);
             let (filled, next_goal) = store
-                .transact_freeing(|txn| {
+                .run_transaction(intent, 0, |txn| {
                     let mut slot = txn.slot(blob.id)?;
                     // Behind the valid size nothing is read anyway, and appends need no conversion.
                     let valid_pages = slot.valid_size.div_ceil(PAGE);

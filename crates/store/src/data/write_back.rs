@@ -31,7 +31,7 @@
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
-use crate::commit::Transaction;
+use crate::commit::{Intent, Transaction};
 use crate::data::checksums::Sums;
 use crate::data::home::{Piece, Pieces, map_piece};
 use crate::data::read::Source;
@@ -424,7 +424,7 @@ impl Store {
             let near = self.allocation_hint(blob);
             let (mut atime, mut mtime) = (None, None);
             new_pages = store
-                .transact_freeing(|txn| {
+                .transact_upkeep(|txn| {
                     // Explicit times set while this waited have taken them back.
                     (atime, mtime) = (blob.atime.get(), blob.mtime.get());
                     let mut slot = txn.slot(blob.id)?;
@@ -505,7 +505,8 @@ impl Store {
         let mut next = blob.slot.borrow().valid_size.div_ceil(PAGE);
         for (page, pages) in written {
             if u64::from(page) > next {
-                let gap: ColdFuture<'_, _> = Box::pin(self.mark_unwritten(blob, next, page.into()));
+                let gap: ColdFuture<'_, _> =
+                    Box::pin(self.mark_unwritten(blob, next, page.into(), Intent::Upkeep));
                 gap.await?;
             }
             next = next.max(u64::from(page) + u64::from(pages));
@@ -523,7 +524,7 @@ impl Store {
             .take(self.pieces_max());
         let some: SmallVec<[&mut Piece; PIECES_PER_TRANSACTION]> = some.collect();
         let new_pages = self
-            .transact_freeing(|txn| {
+            .transact_upkeep(|txn| {
                 let mut slot = txn.slot(blob.id)?;
                 let mut new_pages = 0;
                 for piece in &some {

@@ -9,5 +9,5 @@ mod takeover;
 pub use finding::{Finding, FindingKind, Findings};
 pub(crate) use raw_io::*;
 pub(crate) use replay::*;
-pub use takeover::Takeover;
 pub(crate) use takeover::*;
+pub use takeover::{Predecessor, Takeover};

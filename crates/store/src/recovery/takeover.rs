@@ -45,6 +45,26 @@ pub enum Takeover {
     Discard,
 }
 
+/// A process that died and whose mapping was taken over completely: of what it applied in its epoch
+/// exactly that up to a number is here (see [`crate::Receipt`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Predecessor {
+    /// The epoch in which it had the volume.
+    pub epoch: u64,
+    /// The number of the last transaction that it applied.
+    pub applied: u64,
+}
+
+impl Predecessor {
+    fn of(dead: &Abandoned) -> Option<Predecessor> {
+        Some(Predecessor {
+            epoch: dead.epoch(),
+            applied: dead.applied()?,
+        })
+    }
+}
+
 /// What the judge looks at.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
@@ -148,6 +168,9 @@ pub(crate) struct Resolution {
     pub(crate) take: Vec<Abandoned>,
     /// Provably of no use, whether this opening succeeds or not.
     obsolete: Vec<Useless>,
+    /// Of the superblock's opening, which wasn't closed, and with nothing in them that isn't on the
+    /// device: if its journal reaches the horizon that each goes with.
+    saved: Vec<(Option<Predecessor>, u64)>,
     /// To be deleted once the volume is open, since the user said so.
     discarded: Vec<Useless>,
 }
@@ -160,6 +183,16 @@ impl Resolution {
     /// That of the opening with this epoch.
     pub(crate) fn of_epoch(&mut self, epoch: u64) -> Option<&mut Abandoned> {
         self.take.iter_mut().find(|dead| dead.epoch() == epoch)
+    }
+
+    /// Whose place this opening takes, if there is one and how far it came is known. `end`: of the
+    /// journal, after recovery.
+    pub(crate) fn predecessor(&self, end: u64) -> Option<Predecessor> {
+        match (&self.take[..], &self.saved[..]) {
+            ([dead], _) => Predecessor::of(dead),
+            ([], [(predecessor, horizon)]) if *horizon <= end => *predecessor,
+            _ => None,
+        }
     }
 
     /// How much is to be taken over, and from where.
@@ -257,7 +290,12 @@ pub(crate) fn resolve(
             }
             Verdict::Refuse(why) => return Err(refusal(why, &known)),
             Verdict::TakeOver => resolution.take.extend(known.abandoned),
-            Verdict::Obsolete => resolution.obsolete.push((path, known.abandoned)),
+            Verdict::Obsolete => {
+                if let Some(dead) = known.saved(superblock).filter(|_| !discards) {
+                    (resolution.saved).push((Predecessor::of(dead), dead.horizon()));
+                }
+                resolution.obsolete.push((path, known.abandoned));
+            }
             Verdict::Elsewhere => {
                 let path = path.display();
                 tracing::debug!(%path, "not of the volume's last opening: left alone");
@@ -393,6 +431,16 @@ impl Known {
             }
         };
         Ok(known)
+    }
+
+    /// A mapping of the superblock's opening, which wasn't closed, with nothing unsaved: all that
+    /// its owner applied is on the device, unless the image is older than it.
+    fn saved(&self, superblock: &Superblock) -> Option<&Abandoned> {
+        let facts = &self.facts;
+        let counts = facts.ours && facts.same_image && facts.trusted && !facts.closed;
+        let last = facts.epoch == Ordering::Equal && facts.content == Kind::Empty;
+        let dead = self.abandoned.as_ref().filter(|_| counts && last)?;
+        (dead.sequence() <= superblock.sequence + 1).then_some(dead)
     }
 
     /// "process 12 of user 1000".

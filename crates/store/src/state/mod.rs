@@ -9,6 +9,7 @@ mod barriers;
 mod checksums;
 mod device;
 mod latency;
+mod receipt;
 mod reservations;
 mod write_back;
 
@@ -18,7 +19,7 @@ use crate::format::superblock::Layout;
 use crate::format::{Superblock, VolumeId};
 use crate::journal::Journal;
 use crate::metadata::space::Space;
-use crate::recovery::Takeover;
+use crate::recovery::{Predecessor, Takeover};
 use adit_base::hash::HashKey;
 use adit_base::{Error, Result};
 use adit_block::BufferPool;
@@ -34,6 +35,7 @@ use std::time::Duration;
 
 pub(crate) use barriers::Barriers;
 pub(crate) use checksums::{Checksums, READING, is_place};
+pub use receipt::Receipt;
 pub(crate) use reservations::{RESERVE_PAGES, Reservations};
 pub(crate) use write_back::{InFlight, WriteBack};
 
@@ -129,6 +131,10 @@ pub struct StoreState {
     pub(crate) reservations: Reservations,
     /// See [`crate::VolumeInfo::unsaved`].
     pub(crate) unsaved: RefCell<Option<String>>,
+    /// Of the operation that is being polled, until a transaction of it takes it.
+    pub(crate) receipt: Cell<Option<Arc<dyn Receipt + Send + Sync>>>,
+    /// See [`Store::predecessor`].
+    pub(crate) predecessor: Cell<Option<Predecessor>>,
     /// From the end of a read-only opening on.
     pub(crate) read_only: Cell<bool>,
     /// Guards the volume where no mapping does.

@@ -348,6 +348,10 @@ impl Store {
             crate::health::repair::repair(&io, &superblock, &redone, names, findings, progress)
                 .await?;
         }
+        let predecessor = match looks || repair.is_some() {
+            true => None,
+            false => resolution.predecessor(superblock.tail),
+        };
         let store = build(reactor, options, plain, *superblock, io.pool)?;
         // The mapping guards the volume from here on; where there is none, the claim of this
         // opening does.
@@ -366,6 +370,7 @@ impl Store {
             Err(error) => return Err(store.failure.borrow().clone().unwrap_or(error)),
         }
         store.read_only.set(options.read_only);
+        store.predecessor.set(predecessor);
         Ok(store)
     }
 
@@ -654,6 +659,8 @@ fn build(
         reservations: Reservations::default(),
         read_only: Cell::new(plain),
         unsaved: RefCell::new(None),
+        receipt: Cell::new(None),
+        predecessor: Cell::new(None),
         claim: RefCell::new(None),
         write_back: WriteBack::default(),
         closing: Cell::new(false),

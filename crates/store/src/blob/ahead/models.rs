@@ -44,7 +44,7 @@ fn a_slot_that_is_read_without_the_worker_has_what_was_acknowledged_before() {
         let shadow = cache.shadow(frame).expect("a frame");
         cache.fill_shadow(shadow, 1);
         cache.raw_mut(shadow)[0] = 2;
-        cache.apply(&[(frame, shadow)], |_| {});
+        cache.apply(&[(frame, shadow)], |_| (), |_| {});
         ahead.remove(SLOT);
         reader.join().expect("a thread");
     });

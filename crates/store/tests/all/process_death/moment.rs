@@ -173,7 +173,7 @@ pub(crate) mod field {
     pub(crate) const HORIZON: usize = 96;
     pub(crate) const OPENING: usize = 136;
     /// Bytes of the header that mean something.
-    pub(crate) const USED: usize = 144;
+    pub(crate) const USED: usize = 152;
     /// The first frame's description; each has 64 bytes.
     pub(crate) const METAS: usize = 4096;
 }

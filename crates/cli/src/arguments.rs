@@ -160,7 +160,7 @@ impl VolumeArguments {
     /// Opens a volume for sessions, which may read its cache themselves.
     pub(crate) fn open_to_serve(&self, address: &str) -> adit::Result<Volume> {
         let mut options = self.options();
-        options.published(true);
+        options.published(true).resumable(true);
         patiently(|| Volume::open_with(address, &options))
     }
 

@@ -1,7 +1,7 @@
 //! `adit serve`: volumes at a socket, for other processes.
 //!
-//! SIGTERM and SIGINT end the sessions after what they have under way, close the volumes, and the
-//! exit code is 0. SIGHUP opens the file of `--log` again. A panic ends the process at once, as a
+//! SIGTERM and SIGINT close the volumes, and the exit code is 0; the next server at the socket goes on
+//! with the sessions, as it does after a kill. SIGHUP opens the file of `--log` again. A panic ends the process at once, as a
 //! kill would: a server that works in part would keep the locks of sessions that it can't end. A
 //! service manager that waits for it is told when sessions can begin (sd_notify(3)).
 
@@ -67,13 +67,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         }
     }
     notify("STOPPING=1");
-    server.stop();
-    let mut result = Ok(());
-    for (_, volume) in volumes {
-        let closed = volume.close();
-        result = result.and(closed);
-    }
-    result
+    server.hand_over(volumes.into_iter().map(|(_, volume)| volume).collect())
 }
 
 /// From here on a panic of any thread is the end of the process.

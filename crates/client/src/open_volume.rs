@@ -24,7 +24,7 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_server::perform::{PerformFile, PerformVolume};
 use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, StoreOptions, Survive, foreign_signature};
-use adit_wire::calls::{CheckAccess, Close, Open, OpenBlob, Place, SyncAll};
+use adit_wire::calls::{CheckAccess, Place, SyncAll};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 use std::future::Future;
@@ -46,7 +46,7 @@ enum Placement {
     /// In this process.
     Embedded(Embedded),
     /// In a server.
-    Connected(Connection),
+    Connected(Arc<Connection>),
 }
 
 struct Embedded {
@@ -254,7 +254,7 @@ impl OpenVolume {
         if address.starts_with(ADDRESS_PREFIX) {
             // The server has options of its own; wrong ones are wrong all the same.
             options.check()?;
-            let connection = connect(address, options.read_only)?;
+            let connection = connect(address, options.read_only, options.reconnect)?;
             return Ok(OpenVolume::new(Placement::Connected(connection), address));
         }
         let in_memory = address.starts_with("mem:");
@@ -376,8 +376,8 @@ impl OpenVolume {
             }
             Placement::Connected(connection) => {
                 self.usable()?;
-                let opened = connection.volume_call(who, &Open { place, flags, mode })?;
-                Ok(OpenedFile::Connected(opened.into()))
+                let opened = connection.open(who, place, flags, mode)?;
+                Ok(OpenedFile::Connected(opened))
             }
         }
     }
@@ -396,8 +396,8 @@ impl OpenVolume {
             }
             Placement::Connected(connection) => {
                 self.usable()?;
-                let opened = connection.volume_call(who, &OpenBlob { id, flags })?;
-                Ok(OpenedFile::Connected(opened.into()))
+                let opened = connection.open_blob(who, id, flags)?;
+                Ok(OpenedFile::Connected(opened))
             }
         }
     }
@@ -530,8 +530,7 @@ impl OpenVolume {
                 }
             }
             (OpenedFile::Connected(remote), Placement::Connected(connection)) => {
-                // A server that has gone has closed it.
-                let _ = connection.file_call(remote.number, &Close {});
+                connection.close(remote.number);
             }
             _ => unreachable!("a file is open where its volume is"),
         }
@@ -615,6 +614,7 @@ fn start(
         survive: if fresh { Survive::Off } else { options.survive },
         ..store_options(options)
     };
+    let keeps_orphans = options.resumable;
     let engine_options = EngineOptions {
         queue_depth: options.queue_depth,
         keeper: true,
@@ -626,7 +626,11 @@ fn start(
             adit_store::mkfs(&reactor, &layout).await?;
             Fs::format(Store::open(reactor, &store_options).await?).await
         } else {
-            Fs::open_volume(Store::open(reactor, &store_options).await?).await
+            let store = Store::open(reactor, &store_options).await?;
+            match keeps_orphans {
+                true => Fs::open_with_orphans(store).await,
+                false => Fs::open_volume(store).await,
+            }
         }
     })
 }

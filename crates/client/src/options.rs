@@ -114,6 +114,8 @@ pub struct VolumeOptions {
     pub(crate) writeback_interval: Duration,
     pub(crate) inspectable: bool,
     pub(crate) published: bool,
+    pub(crate) resumable: bool,
+    pub(crate) reconnect: Duration,
 }
 
 impl Default for VolumeOptions {
@@ -129,6 +131,8 @@ impl Default for VolumeOptions {
             writeback_interval: Duration::from_secs(5),
             inspectable: true,
             published: false,
+            resumable: false,
+            reconnect: Duration::from_secs(10),
         }
     }
 }
@@ -206,6 +210,22 @@ impl VolumeOptions {
     /// cache. The default is no.
     pub fn published(&mut self, yes: bool) -> &mut Self {
         self.published = yes;
+        self
+    }
+
+    /// Files that lost their last name while a killed process had them open stay until a
+    /// [`Server`](crate::Server) has begun to serve the volume, so that its sessions can go on with
+    /// them. The default is no: they are deleted when the volume is opened.
+    pub fn resumable(&mut self, yes: bool) -> &mut Self {
+        self.resumable = yes;
+        self
+    }
+
+    /// A volume in a server: how long calls wait for the next server when this one ends. In the next
+    /// one the process has what it had: its open files, its locks, what it has written; each call is
+    /// done once. The default is 10 s; zero: calls fail with `EPIPE` at once.
+    pub fn reconnect(&mut self, wait: Duration) -> &mut Self {
+        self.reconnect = wait;
         self
     }
 

@@ -56,6 +56,26 @@ impl Files {
         Ok(u64::from(place.uses) << 32 | u64::from(index))
     }
 
+    /// Puts a file where the last server had it. Gives it back if there can't be such a place, or it
+    /// is taken.
+    pub(crate) fn put(&mut self, number: u64, open: Arc<OpenFile>) -> Result<(), Arc<OpenFile>> {
+        let (index, uses) = (number as u32, (number >> 32) as u32);
+        if self.ended || index as usize >= FILES_MAX {
+            return Err(open);
+        }
+        while self.places.len() <= index as usize {
+            self.free.push(self.places.len() as u32);
+            self.places.push(Place::default());
+        }
+        let place = &mut self.places[index as usize];
+        if place.file.is_some() {
+            return Err(open);
+        }
+        (place.uses, place.file) = (uses, Some(open));
+        self.free.retain(|free| *free != index);
+        Ok(())
+    }
+
     fn place(&mut self, number: u64) -> Option<(u32, &mut Place)> {
         let (index, uses) = (number as u32, (number >> 32) as u32);
         let place = self.places.get_mut(index as usize)?;

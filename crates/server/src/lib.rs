@@ -13,6 +13,7 @@
 //! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
 //! | `poller` | the thread that takes messages and drives the volumes |
 //! | `balance` | which poller has which session |
+//! | `resume` | going on with the sessions of a server that has ended |
 //! | `rights` | what a session may ask for |
 //! | `serve` | from a message to its operation |
 //! | [`perform`] | calls on a file system, for this and for an embedded volume |
@@ -27,6 +28,7 @@ mod listener;
 mod notices;
 pub mod perform;
 mod poller;
+mod resume;
 mod rights;
 mod serve;
 mod server;

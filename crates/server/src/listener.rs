@@ -10,7 +10,7 @@ use crate::poller::Poller;
 use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find};
 use adit_base::{Errno, Error, Result, from_rustix};
-use adit_wire::handshake::{Answer, BYTES_MAX, Begun, Greeting, Hello, Request, VERSION};
+use adit_wire::handshake::{Answer, BYTES_MAX, Begun, Greeting, Hello, Request, Resumed, VERSION};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{
     Peer, receive_message, refuse_descriptors, send_message, send_message_with, unconnected,
@@ -34,6 +34,11 @@ const BACKLOG: i32 = 128;
 const GREETED_MAX: usize = 64;
 /// Servers that begin at one path do so one after the other, and wait for each other no longer.
 const BIND_WAIT: Duration = Duration::from_secs(2);
+/// How often the time of grace is looked at.
+const GRACE_LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 10_000_000,
+};
 /// Until the next attempt when no descriptor or memory is left.
 const SHORTAGE_NS: i64 = 100_000_000;
 
@@ -160,6 +165,8 @@ impl Hall {
     pub(crate) fn serve(&self, spare: OwnedFd) {
         let listener = &self.listener.fd;
         let mut greeted: Vec<Greeted> = Vec::new();
+        // They wait for the sessions of the last server.
+        let mut held: Vec<(Greeted, Request)> = Vec::new();
         let mut spare = Some(spare);
         loop {
             let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
@@ -168,7 +175,13 @@ impl Hall {
                     .iter()
                     .map(|of| PollFd::new(&of.socket, PollFlags::IN)),
             );
-            match poll(&mut waiting, None) {
+            let any_grace = self.end_graces();
+            if !any_grace {
+                for (of, request) in held.drain(..) {
+                    self.answer(of, &request);
+                }
+            }
+            match poll(&mut waiting, any_grace.then_some(&GRACE_LOOK)) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(_) if pause(listener) => return,
@@ -182,9 +195,13 @@ impl Hall {
             let ready: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut silent = Vec::with_capacity(greeted.len());
             for (of, ready) in greeted.into_iter().zip(ready) {
-                match ready {
-                    true => self.answer(of),
-                    false => silent.push(of),
+                if !ready {
+                    silent.push(of);
+                } else if let Some(request) = ask(&of) {
+                    match any_grace && request.resumes.is_none() && held.len() < GREETED_MAX {
+                        true => held.push((of, request)),
+                        false => self.answer(of, &request),
+                    }
                 }
             }
             greeted = silent;
@@ -218,19 +235,20 @@ impl Hall {
         }
     }
 
-    /// Begins the session that a peer asks for, or says why not.
-    fn answer(&self, greeted: Greeted) {
-        let mut buffer = [0; BYTES_MAX];
-        let request: Request = match receive_message(&greeted.socket, &mut buffer) {
-            Ok(request) => request,
-            Err(error) => {
-                // Not if it just went away.
-                if error.errno() == Errno::PROTO {
-                    say_refused(&greeted.peer, &error.context("understand its request"));
-                }
-                return;
+    /// Ends what is over of the time in which only sessions of the last server go on. Is any left?
+    fn end_graces(&self) -> bool {
+        let mut any = false;
+        for volume in &self.volumes {
+            if volume.resumption.end_if_over() {
+                volume.delete_orphans();
             }
-        };
+            any |= volume.resumption.in_grace();
+        }
+        any
+    }
+
+    /// Begins the session that a peer asks for, or says why not.
+    fn answer(&self, greeted: Greeted, request: &Request) {
         let hello = request.hello;
         if !hello.is_adit() || hello.version != VERSION {
             let what = format!(
@@ -240,8 +258,8 @@ impl Hall {
             return refuse(&greeted, Error::with(Errno::PROTO, what));
         }
         let begun = find(&self.volumes, &request.volume)
-            .and_then(|volume| self.begin(&greeted, volume, request.read_only));
-        let (session, memory) = match begun {
+            .and_then(|volume| self.begin(&greeted, volume, request));
+        let (session, memory, resumed) = match begun {
             Ok(begun) => begun,
             Err(error) => return refuse(&greeted, error),
         };
@@ -252,12 +270,15 @@ impl Hall {
             privileged: session.privileged,
             volume: session.volume.name.clone(),
             cache: published.map(|of| (of.frames, of.memory_offset)),
+            opening: session.volume.opening,
+            resumed,
         });
         let mut descriptors = vec![memory.as_fd()];
         if let Some(published) = published {
             descriptors.extend([published.memory.as_fd(), published.versions.as_fd()]);
         }
         if send_message_with(&session.socket, &answer, &descriptors).is_err() {
+            drop(session.end());
             return; // it went away
         }
         tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");
@@ -275,8 +296,12 @@ impl Hall {
         &self,
         greeted: &Greeted,
         volume: Arc<ServedVolume>,
-        read_only: bool,
-    ) -> Result<(Arc<Session>, OwnedFd)> {
+        request: &Request,
+    ) -> Result<(Arc<Session>, OwnedFd, Option<Resumed>)> {
+        let resumed = match request.resumes {
+            Some(opening) => Some(volume.resumption.resumed(volume.opening, opening)?),
+            None => None,
+        };
         let pollers = self.pollers.lock().expect("no panic while it is held");
         let sessions: Vec<Arc<Session>> = pollers.iter().flat_map(Poller::sessions).collect();
         drop(pollers);
@@ -285,8 +310,9 @@ impl Hall {
             .map_err(|error| error.context("make the memory of a session"))?;
         let socket = greeted.socket.try_clone();
         let socket = socket.map_err(|error| Error::from(error).context("keep a connection"))?;
-        let session = Session::new(socket, greeted.peer.clone(), memory, volume, read_only)?;
-        Ok((Arc::new(session), descriptor))
+        let (peer, read_only) = (greeted.peer.clone(), request.read_only);
+        let session = Session::new(socket, peer, memory, volume, read_only, resumed.is_some())?;
+        Ok((Arc::new(session), descriptor, resumed))
     }
 
     /// EAGAIN if there are as many sessions as may be. A user who is neither root nor the server's
@@ -322,6 +348,19 @@ impl Hall {
         }
         Ok(())
     }
+}
+
+/// What a peer asks for. None: it went away, or asks for nothing that can be understood.
+fn ask(greeted: &Greeted) -> Option<Request> {
+    let mut buffer = [0; BYTES_MAX];
+    let request = receive_message(&greeted.socket, &mut buffer);
+    let complain = |error: Error| {
+        // Not if it just went away.
+        if error.errno() == Errno::PROTO {
+            say_refused(&greeted.peer, &error.context("understand its request"));
+        }
+    };
+    request.map_err(complain).ok()
 }
 
 /// Makes room for another connection: of the user with the most that have not asked yet, the oldest

@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     /// There are arrivals or departures, or it is to stop.
     called: AtomicBool,
     stopping: AtomicBool,
+    /// The next server goes on with its sessions.
+    handing_over: AtomicBool,
     /// Wakes it; nobody else has it.
     bell: OwnedFd,
     /// Sessions that it has.
@@ -96,6 +98,7 @@ impl Poller {
             counts: PollerCounts::default(),
             called: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            handing_over: AtomicBool::new(false),
             bell: bell.map_err(|errno| Error::new(from_rustix(errno)).context("start a poller"))?,
             sessions: Mutex::default(),
         });
@@ -139,6 +142,11 @@ impl Poller {
     pub(crate) fn tell_to_stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.call();
+    }
+
+    /// When it stops, the next server goes on with its sessions.
+    pub(crate) fn hand_over(&self) {
+        self.shared.handing_over.store(true, Ordering::SeqCst);
     }
 
     /// Does it take sessions? Not after a panic.
@@ -340,8 +348,9 @@ impl Turns<'_> {
         let begin_ns = monotonic_ns();
         self.drain(|| monotonic_ns().saturating_sub(begin_ns) < DRAIN_NS);
         self.round.clear(); // places in `polled`
+        let handing_over = self.shared.handing_over.load(Ordering::SeqCst);
         for polled in std::mem::take(&mut self.polled) {
-            self.end(&polled.session);
+            self.end(&polled.session, handing_over);
         }
         self.publish();
         self.drain(|| true);
@@ -473,9 +482,12 @@ impl Turns<'_> {
         changed
     }
 
-    fn end(&mut self, session: &Arc<Session>) {
-        let volume = place(self.shared, session);
-        serve::close_all(session, &mut self.begun[volume]);
+    fn end(&mut self, session: &Arc<Session>, handing_over: bool) {
+        let begun = &mut self.begun[place(self.shared, session)];
+        match handing_over {
+            true => serve::hand_over(session, begun),
+            false => serve::close_all(session, begun),
+        }
     }
 
     fn drop_ended(&mut self) {

@@ -5,8 +5,10 @@
 //! that asks for something impossible gets an errno. Nothing here waits.
 
 mod locks;
+mod resuming;
 
 use crate::collected::Pieces;
+use crate::files::Left;
 use crate::perform::{PerformFile, PerformVolume};
 use crate::rights::{self, Decoded};
 use crate::session::Session;
@@ -14,6 +16,7 @@ use crate::volume::UnderWay;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Fs, OpenFile, OpenFlags};
 use adit_reactor::Prepared;
+use adit_store::Receipt;
 use adit_store::cache::Hint;
 use adit_wire::calls::*;
 use adit_wire::message::{Message, WriteFlags};
@@ -34,6 +37,11 @@ struct Ticket {
 }
 
 impl Ticket {
+    /// Where the operation's transactions and appends are noted.
+    fn receipt(&self) -> Arc<dyn Receipt + Send + Sync> {
+        self.session.receipt(self.slot)
+    }
+
     fn finish_with(mut self, result: Result<u64>) {
         self.replied = true;
         self.session.finish_with(self.slot, result);
@@ -87,6 +95,11 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         // What needs no worker is refused, too.
         ticket.finish_with(Err(error));
         return Ok(());
+    }
+    if session.is_resuming() && !resuming::may_be(&message) {
+        ticket.finish_with(Err(Errno::PROTO.into()));
+        let what = "a session does something else before it has everything again";
+        return Err(Error::with(Errno::PROTO, what));
     }
     match message {
         Message::Nothing => ticket.finish_with(Ok(0)),
@@ -152,7 +165,8 @@ where
 {
     let engine = ticket.session.volume.engine.clone();
     let prepared = engine.prepare(move |fs| async move {
-        let result = operation(fs, ticket.session.clone(), ticket.slot).await;
+        let operation = operation(fs, ticket.session.clone(), ticket.slot);
+        let result = fs.store().with_receipt(ticket.receipt(), operation).await;
         ticket.finish_with(result);
         Ok(())
     });
@@ -308,7 +322,8 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
                         let result = match Decoded::<$call>::decode(&bytes) {
                             Some((who, call)) => {
                                 let who = who.as_ref().unwrap_or(&ticket.session.who);
-                                call.perform(fs, who).await
+                                let operation = call.perform(fs, who);
+                                fs.store().with_receipt(ticket.receipt(), operation).await
                             }
                             None => Err(garbled(number)),
                         };
@@ -318,6 +333,8 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
                 })*
                 Open::NUMBER => return open(ticket, bytes, begun),
                 OpenBlob::NUMBER => return open_blob(ticket, bytes, begun),
+                Reopen::NUMBER => return resuming::reopen(ticket, &bytes, begun),
+                EndResuming::NUMBER => return resuming::end(ticket, &bytes),
                 _ => {
                     let what = format!("do call {number}, which this server doesn't know");
                     ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));
@@ -444,7 +461,10 @@ fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
                 let who = who.as_ref().unwrap_or(&ticket.session.who);
                 match ticket.session.read_only {
                     true => rights::open_to_read(fs, who, &call).await,
-                    false => fs.open(call.place.at(who), call.flags, call.mode).await,
+                    false => {
+                        let open = fs.open(call.place.at(who), call.flags, call.mode);
+                        fs.store().with_receipt(ticket.receipt(), open).await
+                    }
                 }
             }
             None => Err(garbled(Open::NUMBER)),
@@ -493,6 +513,7 @@ async fn add(fs: &Fs, session: &Session, open: Arc<OpenFile>) -> Result<Opened> 
             id,
             flags,
             kind,
+            token: resuming::token(session, id, flags, kind),
         }),
         Err(open) => {
             // Its close doesn't change the result.
@@ -523,7 +544,10 @@ fn file_call(
                     let engine = ticket.session.volume.engine.clone();
                     begun.extend(engine.prepare(move |fs| async move {
                         let result = match $call::decode(&bytes) {
-                            Some(call) => call.perform(fs, &open).await,
+                            Some(call) => {
+                                let operation = call.perform(fs, &open);
+                                fs.store().with_receipt(ticket.receipt(), operation).await
+                            }
                             None => Err(garbled(number)),
                         };
                         ticket.finish_with_value(result);
@@ -548,6 +572,7 @@ fn file_call(
                     };
                     ticket.finish_with_value(claimed);
                 }
+                SettleAppend::NUMBER => return resuming::settle_append(ticket, open, &bytes, begun),
                 Close::NUMBER => {
                     Close::decode(&bytes).ok_or_else(|| garbled(number))?;
                     drop(open);
@@ -601,18 +626,32 @@ fn close(ticket: Ticket, file: u64, begun: &mut Begun) {
     }));
 }
 
-/// Begins to close what an ended session had open.
+/// Ends a session, and begins to close what it had open.
 pub(crate) fn close_all(session: &Arc<Session>, begun: &mut Begun) {
-    let Some(left) = session.end() else {
-        return;
-    };
+    if let Some(left) = session.end() {
+        close_left(session, left, begun);
+    }
+}
+
+/// Ends a session for this server. Locks that wait end; files without names stay.
+pub(crate) fn hand_over(session: &Arc<Session>, begun: &mut Begun) {
+    if let Some(left) = session.hand_over() {
+        close_left(session, left, begun);
+    }
+}
+
+fn close_left(session: &Arc<Session>, left: Left, begun: &mut Begun) {
+    let is_handed_over = session.is_handed_over();
     session.volume.release_mappings(session.number, |_| false);
     let under_way = UnderWay::begin(&session.volume);
     let prepared = session.volume.engine.prepare(move |fs| async move {
         let _under_way = under_way;
         for file in left.files {
             // Nobody is left to be told; the next fsync of another descriptor is.
-            let _ = fs.close(&file).await;
+            let _ = match is_handed_over {
+                true => fs.leave(&file),
+                false => fs.close(&file).await,
+            };
         }
         // Last: a lock that waited for one of these files may have been granted meanwhile.
         for (id, owner) in left.lock_owners {

@@ -2,6 +2,7 @@
 
 use crate::balance::Balance;
 use crate::listener::{Hall, Listener, spare_descriptor};
+use crate::resume::SessionsFile;
 use crate::poller::{Poller, check_cpus};
 use crate::volume::ServedVolume;
 use adit_base::thread::spawn_without_signals;
@@ -67,6 +68,7 @@ pub struct SessionInfo {
 pub struct Server {
     hall: Arc<Hall>,
     thread: Option<JoinHandle<()>>,
+    sessions_file: Arc<SessionsFile>,
 }
 
 impl Server {
@@ -88,15 +90,21 @@ impl Server {
             return Err(Error::with(Errno::INVAL, what));
         }
         check_cpus(&options.cpus)?;
+        let listener = Listener::bind(path, options.mode)?;
+        let (sessions_file, last) = SessionsFile::take(path);
+        let sessions_file = Arc::new(sessions_file);
         let mut served: Vec<Arc<ServedVolume>> = Vec::new();
         for (name, engine) in volumes {
             if served.iter().any(|other| other.name == name) {
                 let what = format!("serve two volumes with the name {name}");
                 return Err(Error::with(Errno::INVAL, what));
             }
-            served.push(Arc::new(ServedVolume::new(name, engine)?));
+            let volume = ServedVolume::new(name, engine, &sessions_file, &last)?;
+            if !volume.resumption.in_grace() {
+                volume.delete_orphans();
+            }
+            served.push(Arc::new(volume));
         }
-        let listener = Listener::bind(path, options.mode)?;
         let balance = Balance::new();
         let pollers: Result<Vec<Poller>> = (0..options.pollers)
             .map(|number| {
@@ -117,12 +125,14 @@ impl Server {
             balance,
             sessions_max: options.sessions_max,
         });
+
         let serving = hall.clone();
         let spare = spare_descriptor()?;
         let thread = spawn_without_signals("adit-server", move || serving.serve(spare))?;
         Ok(Server {
             hall,
             thread: Some(thread),
+            sessions_file,
         })
     }
 
@@ -163,8 +173,28 @@ impl Server {
         Ok(())
     }
 
+    /// As [`stop`](Self::stop), but the next server at the socket goes on with the sessions, if the
+    /// volumes are closed now. What is under way for more than 0.2 s gets no reply from this one.
+    pub fn hand_over(&mut self) {
+        if !self.sessions_file.is_written() {
+            return self.stop();
+        }
+        let pollers = self.hall.pollers.lock().expect("no panic while it is held");
+        pollers.iter().for_each(Poller::hand_over);
+        drop(pollers);
+        self.end();
+    }
+
     /// Ends all sessions after what they have under way, and takes no new ones.
     pub fn stop(&mut self) {
+        if self.thread.is_some() {
+            // Before the next server can be there.
+            self.sessions_file.remove();
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
         self.hall.listener.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -16,7 +16,8 @@ use adit_base::fork::{self, ChildGuard};
 use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFile};
-use adit_wire::memory::{DATA_BYTES_MAX, SessionMemory};
+use adit_store::Receipt;
+use adit_wire::memory::{DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
 use adit_wire::value::Value;
@@ -32,7 +33,9 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// A connected process.
 pub(crate) struct Session {
-    pub(crate) memory: SessionMemory,
+    pub(crate) memory: Arc<SessionMemory>,
+    /// Of each slot, where its transactions and appends are noted.
+    receipts: Box<[Arc<SlotReceipt>]>,
     /// Forked children of the server's process don't keep the connection.
     _guard: ChildGuard,
     pub(crate) socket: OwnedFd,
@@ -58,6 +61,10 @@ pub(crate) struct Session {
     /// Messages that it had done.
     pub(crate) served: AtomicU64,
     ended: AtomicBool,
+    /// It goes on with a session of the last server, and has not everything again.
+    resuming: AtomicBool,
+    /// The next server replies to what has no reply.
+    handed_over: AtomicBool,
     /// Makes its POSIX owners of locks other ones than those of other sessions.
     lock_key: u64,
 }
@@ -76,12 +83,20 @@ impl Session {
         memory: SessionMemory,
         volume: Arc<ServedVolume>,
         read_only: bool,
+        resuming: bool,
     ) -> Result<Session> {
         let privileged = is_privileged(&peer);
         let groups = Peer::groups(socket.as_fd())?;
         let mut who = Credentials::user(peer.uid, peer.gid, &groups);
         who.privileged = privileged;
+        volume.sessions_file.begin(volume.opening, peer.pid);
+        let memory = Arc::new(memory);
+        let receipt = |slot| {
+            let memory = memory.clone();
+            Arc::new(SlotReceipt { memory, slot })
+        };
         Ok(Session {
+            receipts: (0..SLOTS).map(receipt).collect(),
             memory,
             _guard: fork::close_in_child(socket.as_fd()),
             socket,
@@ -98,6 +113,8 @@ impl Session {
             counts: SessionCounts::default(),
             served: AtomicU64::new(0),
             ended: AtomicBool::new(false),
+            resuming: AtomicBool::new(resuming),
+            handed_over: AtomicBool::new(false),
             lock_key: os_random_u64(),
         })
     }
@@ -125,6 +142,21 @@ impl Session {
         (before < LOCK_WAITS_MAX).then_some(wait)
     }
 
+    /// Where transactions and appends of a slot's message are noted.
+    pub(crate) fn receipt(&self, slot: usize) -> Arc<dyn Receipt + Send + Sync> {
+        self.receipts[slot].clone()
+    }
+
+    /// Does it go on with a session of the last server, and has not everything again?
+    pub(crate) fn is_resuming(&self) -> bool {
+        self.resuming.load(Ordering::Relaxed)
+    }
+
+    /// It has everything again.
+    pub(crate) fn end_resuming(&self) {
+        self.resuming.store(false, Ordering::Relaxed);
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
@@ -140,6 +172,9 @@ impl Session {
     pub(crate) fn finish(&self, slot: usize, reply: Reply) {
         self.served.fetch_add(1, Ordering::Relaxed);
         let bit = 1 << slot;
+        if self.handed_over.load(Ordering::Acquire) {
+            return; // it asks the next server, which knows what became of it
+        }
         // Before the reply: the session may use the slot again at once.
         let before = self.busy.fetch_and(!bit, Ordering::Release);
         debug_assert!(before & bit != 0, "a message has one reply");
@@ -217,13 +252,49 @@ impl Session {
 
     /// The session takes no more messages. Returns the files that are to be closed, once.
     pub(crate) fn end(&self) -> Option<Left> {
+        self.end_as(Ending::ForGood)
+    }
+
+    /// The same, and it goes on with the next server: no reply comes any more.
+    pub(crate) fn hand_over(&self) -> Option<Left> {
+        self.handed_over.store(true, Ordering::Release);
+        self.end_as(Ending::HandedOver)
+    }
+
+    /// Does the next server go on with it?
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Relaxed)
+    }
+
+    fn end_as(&self, ending: Ending) -> Option<Left> {
         if self.ended.swap(true, Ordering::Relaxed) {
             return None;
         }
+        if ending == Ending::ForGood {
+            let volume = &self.volume;
+            volume.sessions_file.end(volume.opening, self.peer.pid);
+        }
+        self.memory.end(ending);
         // The other side learns of it, and so does `poll` of whoever watches this end.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         self.collected.clear();
         Some(self.files().end())
+    }
+}
+
+/// Notes what becomes of a slot's message where its session finds it, should the server die.
+struct SlotReceipt {
+    memory: Arc<SessionMemory>,
+    slot: usize,
+}
+
+impl Receipt for SlotReceipt {
+    fn decided(&self, apply: u64) {
+        self.memory.slot(self.slot).note_applies(apply);
+    }
+
+    fn appends(&self, offset: u64) {
+        self.memory.slot(self.slot).note_appends(offset);
     }
 }
 

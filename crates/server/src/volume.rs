@@ -4,6 +4,8 @@ use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
+use crate::resume::{Resumption, SessionsFile, VolumeRecord};
+use adit_wire::handshake::Opening;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +25,12 @@ pub(crate) struct ServedVolume {
     mapped: Mutex<HashMap<BlobId, u64>>,
     /// Operations of sessions that have begun and not ended.
     under_way: AtomicUsize,
+    /// This opening of it.
+    pub(crate) opening: Opening,
+    /// Sessions of the last server.
+    pub(crate) resumption: Resumption,
+    /// For the next server.
+    pub(crate) sessions_file: Arc<SessionsFile>,
 }
 
 impl std::fmt::Debug for ServedVolume {
@@ -32,13 +40,30 @@ impl std::fmt::Debug for ServedVolume {
 }
 
 impl ServedVolume {
-    pub(crate) fn new(name: String, engine: Arc<Engine<Fs>>) -> Result<ServedVolume> {
-        let (names, is_queued, published) = engine.run(|fs| async {
-            let capabilities = fs.store().reactor().device().capabilities();
-            let published = fs.store().frames().published()?;
-            Ok((fs.shared_names(), capabilities.queued, published))
+    /// `sessions_file`: for the next server; `last`: what the last one has left.
+    pub(crate) fn new(
+        name: String,
+        engine: Arc<Engine<Fs>>,
+        sessions_file: &Arc<SessionsFile>,
+        last: &[VolumeRecord],
+    ) -> Result<ServedVolume> {
+        let (names, is_queued, published, opening, predecessor) = engine.run(|fs| async {
+            let store = fs.store();
+            let capabilities = store.reactor().device().capabilities();
+            let published = store.frames().published()?;
+            let id = u128::from_be_bytes(store.info().await?.volume_id);
+            let opening = Opening {
+                volume_id: ((id >> 64) as u64, id as u64),
+                epoch: store.epoch(),
+            };
+            let (names, predecessor) = (fs.shared_names(), store.predecessor());
+            Ok((names, capabilities.queued, published, opening, predecessor))
         })?;
+        sessions_file.add(opening);
         Ok(ServedVolume {
+            opening,
+            resumption: Resumption::new(opening.volume_id, predecessor, last),
+            sessions_file: sessions_file.clone(),
             name,
             engine,
             names,
@@ -47,6 +72,14 @@ impl ServedVolume {
             mapped: Mutex::default(),
             under_way: AtomicUsize::new(0),
         })
+    }
+
+    /// Deletes what lost its last name in an earlier opening, and nobody has open now.
+    pub(crate) fn delete_orphans(&self) {
+        let deleted = self.engine.run(|fs| fs.delete_orphans());
+        if let Err(error) = deleted {
+            tracing::warn!(volume = %self.name, %error, "files without names keep their space: the next opening deletes them");
+        }
     }
 
     fn mapped(&self) -> MutexGuard<'_, HashMap<BlobId, u64>> {

@@ -236,6 +236,11 @@ calls! { VolumeCall VOLUME_CALLS:
     31 = OpenBlob { id: BlobId, flags: OpenFlags } => Opened;
     /// Reads data from a place on, about so many bytes, to notice what the device lost.
     32 = Scrub { slot: u64, page: u32, bytes_max: u64, only_reads: bool } => ScrubStep;
+    /// Opens again what the session had open in a server that has ended, under the number that it
+    /// had there. Only while a session resumes, as the three behind it.
+    33 = Reopen { file: u64, id: BlobId, flags: OpenFlags, kind: FileKind, token: u64 } => ();
+    /// The session has everything again. Answered when other sessions may change something, too.
+    34 = EndResuming {} => ();
 }
 
 calls! { FileCall FILE_CALLS:
@@ -285,6 +290,9 @@ calls! { FileCall FILE_CALLS:
     122 = Close {} => ();
     /// Of all sessions this one alone has the file mapped for writing.
     123 = ClaimMapping {} => ();
+    /// Was this append of the last server's done? If not, nothing of it is left. Only while a
+    /// session resumes in the time of grace.
+    124 = SettleAppend { offset: u64, len_bytes: u64 } => bool;
 }
 
 /// An opened file, as a session knows it.
@@ -298,6 +306,8 @@ pub struct Opened {
     pub flags: OpenFlags,
     /// Its kind.
     pub kind: FileKind,
+    /// With which the session opens it again in the next server.
+    pub token: u64,
 }
 
 /// What a step of a scrub found.
@@ -335,7 +345,7 @@ pub struct LostData {
 }
 
 structs! {
-    Opened { file, id, flags, kind }
+    Opened { file, id, flags, kind, token }
     ScrubStep { bytes, unchecked_bytes, total_bytes, damages, damages_omitted, next }
     LostData { inode, path, offset, len_bytes, page, what }
 }

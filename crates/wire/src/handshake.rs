@@ -12,7 +12,7 @@ use crate::value::{structs, variants};
 use adit_base::Error;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: [u8; 8] = *b"aditwire";
@@ -43,6 +43,27 @@ pub struct Request {
     pub volume: String,
     /// The session will change nothing.
     pub read_only: bool,
+    /// It goes on with a session of a server that has ended.
+    pub resumes: Option<Opening>,
+}
+
+/// An opening of a volume: what a server did with it between two closings or deaths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opening {
+    /// The volume, its upper and its lower 64 bits.
+    pub volume_id: (u64, u64),
+    /// Counts its openings.
+    pub epoch: u64,
+}
+
+/// What a session that goes on has to know of the end of its last server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resumed {
+    /// Transactions up to this number were applied ([`Slot`](crate::slot::Slot)'s receipts). All, if
+    /// the server ended in order: then it is the largest number.
+    pub applied: u64,
+    /// Nobody has changed anything since: appends without a reply can be looked at, locks are free.
+    pub in_grace: bool,
 }
 
 /// The server's second message.
@@ -66,6 +87,10 @@ pub struct Begun {
     /// begin. Two descriptors come behind that of the session's memory then: the cache's mapping
     /// and its version words.
     pub cache: Option<(u32, u64)>,
+    /// The server's opening of the volume.
+    pub opening: Opening,
+    /// The session goes on with the one that it asked for.
+    pub resumed: Option<Resumed>,
 }
 
 impl Hello {
@@ -85,8 +110,10 @@ impl Hello {
 
 structs! {
     Hello { magic, version }
-    Request { hello, volume, read_only }
-    Begun { privileged, volume, cache }
+    Request { hello, volume, read_only, resumes }
+    Opening { volume_id, epoch }
+    Resumed { applied, in_grace }
+    Begun { privileged, volume, cache, opening, resumed }
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
 variants!(Answer { 0 = Refused(error), 1 = Begun(begun) });

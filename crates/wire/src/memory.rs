@@ -4,6 +4,7 @@
 //! |---|---|
 //! | 0 | magic, version, slots, bytes of an area: written by the server before anybody else has it |
 //! | 4096 | [`Doorbell`] |
+//! | 6144 | [`Ending`]: how the server ended, four bytes |
 //! | 8192 | [`SLOTS`] slots of 128 bytes |
 //! | 65536 | [`SLOTS`] areas of [`AREA_BYTES`] |
 //!
@@ -15,6 +16,7 @@
 //! server's side but for copying whole ranges from or to it.
 
 use crate::slot::{Doorbell, SLOTS, Slot};
+use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result, fork, from_rustix};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
@@ -35,13 +37,25 @@ pub const MEMORY_BYTES: usize = AREAS_OFFSET + SLOTS * AREA_BYTES;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"aditsess");
 /// Changes with every change of this layout.
-pub(crate) const LAYOUT: u32 = 1;
+pub(crate) const LAYOUT: u32 = 2;
 pub(crate) const DOORBELL_OFFSET: usize = 4096;
+pub(crate) const ENDING_OFFSET: usize = 6144;
 pub(crate) const SLOTS_OFFSET: usize = 8192;
 pub(crate) const AREAS_OFFSET: usize = 65536;
 
 const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= AREAS_OFFSET);
-const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= SLOTS_OFFSET);
+const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= ENDING_OFFSET);
+
+/// How a server ended a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// It didn't say: the session goes on, or the server was killed.
+    Unsaid,
+    /// Another server goes on with the session.
+    HandedOver,
+    /// Nobody does.
+    ForGood,
+}
 
 /// A session's memory, mapped.
 #[derive(Debug)]
@@ -120,6 +134,32 @@ impl SessionMemory {
     pub fn doorbell(&self) -> &Doorbell {
         // SAFETY: mapped for the lifetime of `self`, aligned; all bits are valid for its atomics.
         unsafe { self.start.add(DOORBELL_OFFSET).cast().as_ref() }
+    }
+
+    fn ending_word(&self) -> &AtomicU32 {
+        // SAFETY: as for the doorbell.
+        unsafe { self.start.add(ENDING_OFFSET).cast().as_ref() }
+    }
+
+    /// The server says how it ends the session; before the connection ends.
+    pub fn end(&self, ending: Ending) {
+        self.ending_word().store(ending as u32, Ordering::Release);
+    }
+
+    /// How the server ended the session.
+    pub fn ending(&self) -> Ending {
+        match self.ending_word().load(Ordering::Acquire) {
+            1 => Ending::HandedOver,
+            2 => Ending::ForGood,
+            _ => Ending::Unsaid,
+        }
+    }
+
+    /// The session gives back what all slots hold: nobody uses them any more.
+    pub fn discard(&self) {
+        // SAFETY: our own mapping of shared memory. A thread that comes late finds zeroes, which are
+        // values of all that it may look at.
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), MEMORY_BYTES, Advice::LinuxRemove) };
     }
 
     /// A slot.

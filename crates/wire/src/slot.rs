@@ -59,6 +59,11 @@ pub struct Slot {
     len: AtomicU32,
     /// Where the page that was read is in the server's cache; 0: not said.
     hint: AtomicU64,
+    /// For a session that loses its server before the reply. The number of the first transaction of
+    /// this message, noted by the server before it is applied; 0: there is none yet.
+    applies: AtomicU64,
+    /// The same for an append: its offset and 1, noted before the file changes.
+    appends: AtomicU64,
 }
 
 /// A reply, without what is in the area.
@@ -121,13 +126,40 @@ impl Slot {
         for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
-        self.state.store(WAITED, Ordering::Relaxed);
+        self.applies.store(0, Ordering::Relaxed);
+        self.appends.store(0, Ordering::Relaxed);
+        // Release: who finds the state so finds no receipt of the message before.
+        self.state.store(WAITED, Ordering::Release);
     }
 
     /// The server's copy of the words.
     #[inline]
     pub fn words(&self) -> [u64; WORDS] {
         std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))
+    }
+
+    /// The server: the message's first transaction has this number, and is applied next.
+    #[inline]
+    pub fn note_applies(&self, number: u64) {
+        // Release: it is there when the transaction is.
+        self.applies.store(number, Ordering::Release);
+    }
+
+    /// The server: an append of the message begins at this offset, now.
+    #[inline]
+    pub fn note_appends(&self, offset: u64) {
+        self.appends.store(offset.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The session, when the server has gone: the number of the message's first transaction, if one
+    /// was about to be applied.
+    pub fn applies(&self) -> Option<u64> {
+        Some(self.applies.load(Ordering::Acquire)).filter(|number| *number != 0)
+    }
+
+    /// The session, when the server has gone: where the message's append began, if it did.
+    pub fn appends(&self) -> Option<u64> {
+        self.appends.load(Ordering::Acquire).checked_sub(1)
     }
 
     /// The server: the reply is there, and so is what it has in the area.
@@ -174,13 +206,15 @@ impl Doorbell {
 #[cfg(all(test, not(loom)))]
 impl Slot {
     /// Offset, size and name of each field.
-    pub(crate) const FIELDS: [(usize, usize, &str); 6] = [
+    pub(crate) const FIELDS: [(usize, usize, &str); 8] = [
         (std::mem::offset_of!(Slot, words), 8 * WORDS, "words"),
         (std::mem::offset_of!(Slot, state), 4, "state"),
         (std::mem::offset_of!(Slot, errno), 4, "errno"),
         (std::mem::offset_of!(Slot, value), 8, "value"),
         (std::mem::offset_of!(Slot, len), 4, "len"),
         (std::mem::offset_of!(Slot, hint), 8, "hint"),
+        (std::mem::offset_of!(Slot, applies), 8, "applies"),
+        (std::mem::offset_of!(Slot, appends), 8, "appends"),
     ];
 }
 
@@ -205,6 +239,8 @@ impl Slot {
             value: AtomicU64::new(0),
             len: AtomicU32::new(0),
             hint: AtomicU64::new(0),
+            applies: AtomicU64::new(0),
+            appends: AtomicU64::new(0),
         }
     }
 }
@@ -218,4 +254,6 @@ const _: () = {
     assert!(std::mem::offset_of!(Slot, value) == 72);
     assert!(std::mem::offset_of!(Slot, len) == 80);
     assert!(std::mem::offset_of!(Slot, hint) == 88);
+    assert!(std::mem::offset_of!(Slot, applies) == 96);
+    assert!(std::mem::offset_of!(Slot, appends) == 104);
 };

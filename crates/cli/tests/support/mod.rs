@@ -6,6 +6,8 @@
 mod served;
 
 pub use served::SERVED;
+pub mod servers;
+
 use served::Served;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

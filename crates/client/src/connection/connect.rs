@@ -1,20 +1,20 @@
 //! Beginning a session: the address, the connection, the handshake.
 
 use super::Connection;
+use super::link::Link;
 use super::mapped::Mapped;
 use adit_base::fork;
-use adit_base::sync::atomic::{AtomicBool, AtomicU64};
+use adit_base::sync::atomic::AtomicPtr;
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
-use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
+use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Opening, Request, VERSION};
 use adit_wire::memory::SessionMemory;
-use adit_wire::slot::SLOTS;
 use adit_wire::socket::{Peer, receive_message, receive_message_with, send_message, unconnected};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags, connect as connect_socket};
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// How the address of a served volume begins.
@@ -23,8 +23,36 @@ pub(crate) const ADDRESS_PREFIX: &str = "unix:";
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Connects to the server at `unix:SOCKET`, for its only volume, or at `unix:SOCKET,VOLUME`.
-pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
+/// If the server ends, the next one is waited for as long as `reconnect` says.
+pub(crate) fn connect(
+    address: &str,
+    read_only: bool,
+    reconnect: Duration,
+) -> Result<Arc<Connection>> {
     fork::install();
+    let link = Box::new(connect_link(address, read_only, None)?);
+    let connection = Arc::new(Connection {
+        address: address.to_owned(),
+        read_only,
+        reconnect,
+        own: Credentials::process(),
+        current: AtomicPtr::new(std::ptr::from_ref(&*link).cast_mut()),
+        links: Mutex::new(vec![link]),
+        end: OnceLock::new(),
+        held: Mutex::default(),
+        queues: OnceLock::new(),
+        generation: fork::generation(),
+    });
+    connection.watch();
+    Ok(connection)
+}
+
+/// Begins a session; `resumes`: one that goes on with one of that opening.
+pub(super) fn connect_link(
+    address: &str,
+    read_only: bool,
+    resumes: Option<Opening>,
+) -> Result<Link> {
     let place = address.strip_prefix(ADDRESS_PREFIX).unwrap_or(address);
     let (path, volume) = match place.rsplit_once(',') {
         Some((path, volume)) if !std::path::Path::new(place).exists() => (path, volume),
@@ -66,6 +94,7 @@ pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
         hello: Hello::ours(),
         volume: volume.to_owned(),
         read_only,
+        resumes,
     };
     send_message(&socket, &request)?;
     let (answer, descriptors) = receive_message_with(&socket, &mut buffer).map_err(unanswered)?;
@@ -82,23 +111,15 @@ pub(crate) fn connect(address: &str, read_only: bool) -> Result<Connection> {
         )),
         _ => None,
     };
-    Ok(Connection {
-        memory: SessionMemory::map(memory.as_fd())?,
-        cache,
-        _guard: fork::close_in_child(socket.as_fd()),
-        socket,
-        address: address.to_owned(),
-        free: AtomicU64::new((1 << SLOTS) - 1),
-        is_lost: AtomicBool::new(false),
-        own: Credentials::process(),
-        queues: OnceLock::new(),
-    })
+    let memory = SessionMemory::map(memory.as_fd())?;
+    let socket = (fork::close_in_child(socket.as_fd()), socket);
+    Ok(Link::new(memory, cache, socket, begun.opening, begun.resumed))
 }
 
 impl Connection {
     /// The server's process.
     pub(crate) fn server(&self) -> Result<Peer> {
-        Peer::of(self.socket.as_fd())
+        Peer::of(self.link().socket.as_fd())
     }
 }
 

@@ -3,7 +3,8 @@
 //! A write of more than a message holds goes in several, and is one operation of the server's all
 //! the same, up to [`COLLECTED_BYTES_MAX`]. Other writers may fall between the messages of a read.
 
-use super::{Connection, Taken};
+use super::link::{Failure, Fate, Taken};
+use super::Connection;
 use crate::file::ReadRequest;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, OpenFlags};
@@ -47,61 +48,13 @@ impl Connection {
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<usize> {
         if let [one] = buffers
-            && let Some(cache) = &self.cache
+            && let Some(cache) = &self.link().cache
             && cache.read(file, offset, one)
         {
             return Ok(one.len());
         }
-        let mut pieces = buffers
-            .iter_mut()
-            .flat_map(|of| of.chunks_mut(DATA_BYTES_MAX));
-        let mut piece = pieces.next();
-        let wanted_is_nothing = piece.is_none();
-        let mut done = 0;
-        let mut taken = self.take_slot()?;
-        loop {
-            // As many pieces as one message holds.
-            let mut batch: Vec<&mut [u8]> = Vec::new();
-            let mut len = 0;
-            while let Some(next) = piece.take_if(|next| len + next.len() <= DATA_BYTES_MAX) {
-                len += next.len();
-                batch.push(next);
-                piece = pieces.next();
-            }
-            if len == 0 && !(wanted_is_nothing && done == 0) {
-                return Ok(done);
-            }
-            let message = Message::Read {
-                file: file.number,
-                len: len as u32,
-                offset: offset.saturating_add(done as u64),
-                hint: self.cache.is_some() && done == 0,
-            };
-            let got = match taken.send(message) {
-                Ok(reply) => {
-                    if let Some(cache) = &self.cache {
-                        cache.note(file, offset, Hint(reply.hint));
-                    }
-                    reply.value as usize
-                }
-                // What was read before the failure is there.
-                Err(_) if done > 0 => return Ok(done),
-                Err(error) => return Err(error),
-            };
-            if got > len {
-                return Err(super::foreign());
-            }
-            let mut from = taken.area(got);
-            for memory in batch {
-                let count = memory.len().min(from.len());
-                memory[..count].copy_from_slice(&from[..count]);
-                from = &from[count..];
-            }
-            done += got;
-            if got < len || wanted_is_nothing {
-                return Ok(done);
-            }
-        }
+        let read = |taken: &mut Taken<'_>| read_pieces(taken, file, offset, buffers);
+        self.with_slot(read, |_| None)
     }
 
     /// Does several reads, which are under way at the same time.
@@ -112,7 +65,7 @@ impl Connection {
             let mut under_way = Vec::new();
             while let Some(request) = next.take_if(|_| under_way.len() < READS_MAX) {
                 let len = request.buffer.len();
-                let mut cache = self.cache.iter();
+                let mut cache = self.link().cache.iter();
                 if cache.any(|cache| cache.read(file, request.offset, request.buffer)) {
                     request.result = Ok(len);
                 } else if len <= DATA_BYTES_MAX
@@ -122,7 +75,7 @@ impl Connection {
                         file: file.number,
                         len: len as u32,
                         offset: request.offset,
-                        hint: self.cache.is_some(),
+                        hint: taken.link.cache.is_some(),
                     });
                     under_way.push((taken, request));
                 } else if under_way.is_empty() {
@@ -136,15 +89,25 @@ impl Connection {
                 next = rest.next();
             }
             for (mut taken, request) in under_way {
-                request.result = taken.end().and_then(|reply| {
-                    if let Some(cache) = &self.cache {
-                        cache.note(file, request.offset, Hint(reply.hint));
+                request.result = match taken.end() {
+                    Ok(reply) => {
+                        if let Some(cache) = &taken.link.cache {
+                            cache.note(file, request.offset, Hint(reply.hint));
+                        }
+                        let got = reply.value as usize;
+                        let into = request.buffer.get_mut(..got);
+                        into.ok_or_else(super::foreign).map(|into| {
+                            into.copy_from_slice(taken.area(got));
+                            got
+                        })
                     }
-                    let got = reply.value as usize;
-                    let into = request.buffer.get_mut(..got).ok_or_else(super::foreign)?;
-                    into.copy_from_slice(taken.area(got));
-                    Ok(got)
-                });
+                    Err(Failure::Error(error)) => Err(error),
+                    Err(Failure::Lost(_)) => {
+                        drop(taken);
+                        let mut pieces = [IoSliceMut::new(request.buffer)];
+                        self.read(file, request.offset, &mut pieces)
+                    }
+                };
             }
         }
     }
@@ -163,7 +126,6 @@ impl Connection {
             let what = format!("append {len} bytes at once through a server: 64 MiB is the most");
             return Err(Error::with(Errno::TOOBIG, what));
         }
-        let mut taken = self.take_slot()?;
         let mut rest = Rest { data, at: 0 };
         let mut done = 0;
         loop {
@@ -174,7 +136,18 @@ impl Connection {
                 true => flags,
                 false => WriteFlags::empty(),
             };
-            let value = taken.write_whole(file, offset, whole, &mut rest, flags)?;
+            let begin = rest;
+            let write = |taken: &mut Taken<'_>| {
+                rest = begin;
+                taken.note_append(if appends { len as u64 } else { 0 });
+                taken.write_whole(file, offset, whole, &mut rest, flags)
+            };
+            let settle = |fate: &Fate| match fate.append? {
+                (at, Some(true)) => Some(self.sync_append(file, flags).map(|()| at)),
+                (_, Some(false)) => None,
+                (_, None) => Some(Err(self.unknown())),
+            };
+            let value = self.with_slot(write, settle)?;
             done += whole;
             if done == len {
                 return Ok(value);
@@ -182,24 +155,91 @@ impl Connection {
         }
     }
 
+    /// The sync of an append that was done before its server ended.
+    fn sync_append(&self, file: &RemoteFile, flags: WriteFlags) -> Result<()> {
+        match flags.intersects(WriteFlags::SYNC_ALL | WriteFlags::SYNC_DATA) {
+            true => self.sync(file, flags.contains(WriteFlags::SYNC_ALL)),
+            false => Ok(()),
+        }
+    }
+
     /// As fdatasync, or as fsync.
     pub(crate) fn sync(&self, file: &RemoteFile, all: bool) -> Result<()> {
         let file = file.number;
-        self.take_slot()?
-            .send(Message::Sync { file, all })
-            .map(drop)
+        let sync = |taken: &mut Taken<'_>| taken.send(Message::Sync { file, all });
+        self.with_slot(sync, |_| None).map(drop)
     }
 
     /// Size of a file in bytes.
     pub(crate) fn size(&self, file: &RemoteFile) -> Result<u64> {
         let file = file.number;
-        Ok(self.take_slot()?.send(Message::Size { file })?.value)
+        let size = |taken: &mut Taken<'_>| taken.send(Message::Size { file });
+        Ok(self.with_slot(size, |_| None)?.value)
     }
 
     /// Asks for nothing.
     #[cfg(feature = "internal")]
     pub(crate) fn nothing(&self) -> Result<()> {
-        self.take_slot()?.send(Message::Nothing).map(drop)
+        self.with_slot(|taken| taken.send(Message::Nothing), |_| None)
+            .map(drop)
+    }
+}
+
+/// Reads into pieces of memory, from the beginning.
+fn read_pieces(
+    taken: &mut Taken<'_>,
+    file: &RemoteFile,
+    offset: u64,
+    buffers: &mut [IoSliceMut<'_>],
+) -> Result<usize, Failure> {
+    let mut pieces = buffers
+        .iter_mut()
+        .flat_map(|of| of.chunks_mut(DATA_BYTES_MAX));
+    let mut piece = pieces.next();
+    let wanted_is_nothing = piece.is_none();
+    let mut done = 0;
+    loop {
+        // As many pieces as one message holds.
+        let mut batch: Vec<&mut [u8]> = Vec::new();
+        let mut len = 0;
+        while let Some(next) = piece.take_if(|next| len + next.len() <= DATA_BYTES_MAX) {
+            len += next.len();
+            batch.push(next);
+            piece = pieces.next();
+        }
+        if len == 0 && !(wanted_is_nothing && done == 0) {
+            return Ok(done);
+        }
+        let message = Message::Read {
+            file: file.number,
+            len: len as u32,
+            offset: offset.saturating_add(done as u64),
+            hint: taken.link.cache.is_some() && done == 0,
+        };
+        let got = match taken.send(message) {
+            Ok(reply) => {
+                if let Some(cache) = &taken.link.cache {
+                    cache.note(file, offset, Hint(reply.hint));
+                }
+                reply.value as usize
+            }
+            // What was read before the failure is there.
+            Err(Failure::Error(_)) if done > 0 => return Ok(done),
+            Err(failure) => return Err(failure),
+        };
+        if got > len {
+            return Err(super::foreign().into());
+        }
+        let mut from = taken.area(got);
+        for memory in batch {
+            let count = memory.len().min(from.len());
+            memory[..count].copy_from_slice(&from[..count]);
+            from = &from[count..];
+        }
+        done += got;
+        if got < len || wanted_is_nothing {
+            return Ok(done);
+        }
     }
 }
 
@@ -219,6 +259,7 @@ pub(crate) fn wait_for_lock<T>(wait: bool, mut lock: impl FnMut() -> Result<T>) 
 }
 
 /// Pieces of memory that are to be sent, from the first one's byte `at` on.
+#[derive(Clone, Copy)]
 struct Rest<'d, 'm> {
     data: &'d [IoSlice<'m>],
     at: usize,
@@ -233,7 +274,7 @@ impl Taken<'_> {
         len: usize,
         rest: &mut Rest<'_, '_>,
         flags: WriteFlags,
-    ) -> Result<u64> {
+    ) -> Result<u64, Failure> {
         let mut sent = 0;
         loop {
             let piece = (len - sent).min(DATA_BYTES_MAX);
@@ -252,8 +293,13 @@ impl Taken<'_> {
             };
             match reply {
                 // Other threads' large writes come first.
-                Err(error) if sent == piece && error.errno() == Errno::AGAIN => {
-                    wait_for_lock(true, || self.send(message).map(drop))?;
+                Err(Failure::Error(error)) if sent == piece && error.errno() == Errno::AGAIN => {
+                    let again = || match self.send(message) {
+                        Ok(_) => Ok(Ok(())),
+                        Err(Failure::Error(error)) => Err(error),
+                        Err(lost) => Ok(Err(lost)),
+                    };
+                    wait_for_lock(true, again)??;
                 }
                 reply => drop(reply?),
             }
@@ -279,16 +325,5 @@ impl Taken<'_> {
                 };
             }
         }
-    }
-
-    /// Puts data into the area, at an offset.
-    fn put(&mut self, at: usize, data: &[u8]) {
-        assert!(
-            at + data.len() <= DATA_BYTES_MAX,
-            "data fits into a message"
-        );
-        let start = self.connection.memory.area(self.slot);
-        // SAFETY: within the area, which belongs to this thread between two messages.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), start.as_ptr().add(at), data.len()) };
     }
 }

@@ -49,6 +49,11 @@ impl Mapped {
         true
     }
 
+    /// Gives the memory back: the server has gone.
+    pub(super) fn release(&self) {
+        self.frames.release();
+    }
+
     /// The server has said where the page at `offset` is.
     pub(super) fn note(&self, file: &RemoteFile, offset: u64, hint: Hint) {
         if !hint.is_empty() {

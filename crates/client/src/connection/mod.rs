@@ -1,82 +1,93 @@
 //! A connection to a server that has the volume: the session's side of the protocol.
 //!
-//! Invariants: a slot belongs to one thread from [`Connection::take_slot`] until its reply is there.
-//! If the server ends before, the slot is never used again. A forked child has no connection: the
-//! memory is not there in it, and its copy of the socket is closed.
+//! ```text
+//! Connection ─► Link to a server ── it ends ──► resume: Link to the next one, with the same files
+//! ```
+//! Invariants: each operation is done once, also if its server ends before it has replied: it is
+//! repeated where that changes nothing, or where the next server says that it was not done
+//! (`outcome.rs`). A forked child has no connection: the memory is not there in it, and its copy of
+//! the socket is closed.
 
 mod connect;
 mod file;
+mod held;
+mod link;
 mod mapped;
+mod outcome;
+mod resume;
 
 pub(crate) use connect::{ADDRESS_PREFIX, connect};
 pub(crate) use file::{RemoteFile, wait_for_lock};
 
-use mapped::Mapped;
+use held::Held;
+use link::{Failure, Fate, Link, Taken};
 
-use adit_base::clock::monotonic_ns;
-use adit_base::fork::ChildGuard;
-use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use adit_base::sync::atomic::{AtomicPtr, Ordering};
 use adit_base::{Errno, Error, Result};
-use adit_fs::Credentials;
+use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_reactor::Engine;
-use adit_wire::calls::{FileCall, Place, VolumeCall};
-use adit_wire::memory::{AREA_BYTES, SessionMemory};
+use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
 use adit_wire::message::Message;
-use adit_wire::slot::Reply;
 use adit_wire::value::{OwnedValue, Value};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{SendFlags, send};
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// A thread that waits spins for so long: as long as an answer from memory takes.
-const SPIN_NS: u64 = 20_000;
-/// Then it lets other threads have its core between two looks, until it has waited for so long.
-const YIELD_NS: u64 = 60_000;
 /// The file system follows no longer path.
 const PATH_BYTES_MAX: usize = 4095;
-/// A sleeping thread looks so often whether the server is still there.
-const WATCH: Duration = Duration::from_millis(50);
 
-/// A session with a server.
+/// A volume in a server, and in the next one if that ends.
 pub(crate) struct Connection {
-    memory: SessionMemory,
-    /// The server's cache, if the session may read it itself.
-    cache: Option<Mapped>,
-    /// Before the socket: unregistered before it is closed.
-    _guard: ChildGuard,
-    socket: OwnedFd,
     address: String,
-    /// A bit for each slot that no thread has.
-    free: AtomicU64,
-    /// The server has ended.
-    is_lost: AtomicBool,
+    read_only: bool,
+    /// How long a next server is waited for.
+    reconnect: Duration,
     /// The user that the server knows the session by.
     own: Credentials,
+    /// The link of now: the last of `links`.
+    current: AtomicPtr<Link>,
+    /// Each lives as long as the connection, since threads may look at it. Locked while a next
+    /// server is looked for.
+    links: Mutex<Vec<Box<Link>>>,
+    /// There is no next server, and why.
+    end: OnceLock<String>,
+    /// What the session has. A lock that is taken after that of `links`.
+    held: Mutex<Held>,
     /// Holds queues of completions, and nothing else.
     queues: OnceLock<Arc<Engine<()>>>,
-}
-
-/// A slot that a thread has for itself.
-pub(crate) struct Taken<'c> {
-    connection: &'c Connection,
-    slot: usize,
+    /// Fork generation of its begin.
+    generation: u32,
 }
 
 impl Connection {
-    /// A slot that no thread has.
+    #[inline]
+    fn link(&self) -> &Link {
+        // SAFETY: one of `links`, none of which goes before the connection.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+
+    fn is_current(&self, link: &Link) -> bool {
+        std::ptr::eq(self.link(), link)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot that no thread has, of a server that is there.
+    #[inline]
     fn take_slot(&self) -> Result<Taken<'_>> {
-        if self.is_lost.load(Ordering::Relaxed) {
-            return Err(self.lost());
-        }
         let mut rounds = 0u32;
         loop {
-            if let Some(taken) = self.try_take_slot() {
+            let link = self.link();
+            if link.is_known_lost() {
+                self.resume(link)?;
+                continue;
+            }
+            if let Some(taken) = link.try_take_slot(Some(self)) {
                 return Ok(taken);
             }
-            if self.has_ended() {
-                return Err(self.lost());
+            if link.has_ended() {
+                continue;
             }
             // More threads than slots.
             match rounds {
@@ -89,55 +100,33 @@ impl Connection {
 
     /// The same, if there is one now. A thread that has one waits for no other.
     fn try_take_slot(&self) -> Option<Taken<'_>> {
+        let link = self.link();
+        match link.is_known_lost() {
+            true => None,
+            false => link.try_take_slot(Some(self)),
+        }
+    }
+
+    /// Does something with a slot, in the next server again if this one ends before it has replied.
+    /// `settle` says what came of it then; None: nothing, or it may be repeated.
+    fn with_slot<'c, T>(
+        &'c self,
+        mut operation: impl FnMut(&mut Taken<'c>) -> Result<T, Failure>,
+        mut settle: impl FnMut(&Fate) -> Option<Result<T>>,
+    ) -> Result<T> {
         loop {
-            let free = self.free.load(Ordering::Relaxed);
-            if free == 0 {
-                return None;
-            }
-            // The lowest one: its memory was touched before, and lies in the cache.
-            let taken = self.free.compare_exchange_weak(
-                free,
-                free & (free - 1),
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            );
-            if taken.is_ok() {
-                let slot = free.trailing_zeros() as usize;
-                return Some(Taken {
-                    connection: self,
-                    slot,
-                });
+            let mut taken = self.take_slot()?;
+            match operation(&mut taken) {
+                Ok(done) => return Ok(done),
+                Err(Failure::Error(error)) => return Err(error),
+                Err(Failure::Lost(fate)) => {
+                    drop(taken);
+                    if let Some(settled) = settle(&fate) {
+                        return settled;
+                    }
+                }
             }
         }
-    }
-
-    /// Has the server gone? Asks the kernel.
-    fn has_ended(&self) -> bool {
-        if self.is_lost.load(Ordering::Relaxed) {
-            return true;
-        }
-        let mut socket = [PollFd::new(&self.socket, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let ready = poll(&mut socket, Some(&now)).unwrap_or(0);
-        let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-        // A server says nothing after the handshake, so a message is the end as well.
-        let lost = ready > 0 && socket[0].revents().intersects(ended | PollFlags::IN);
-        if lost {
-            self.is_lost.store(true, Ordering::Relaxed);
-        }
-        lost
-    }
-
-    #[cold]
-    fn lost(&self) -> Error {
-        let what = format!(
-            "ask the server at {}: it has ended, or ended the session; open the volume again",
-            self.address
-        );
-        Error::with(Errno::PIPE, what)
     }
 
     /// Does a call about the volume on behalf of a user.
@@ -146,16 +135,37 @@ impl Connection {
         C: VolumeCall<'a>,
         C::Reply: OwnedValue,
     {
+        let (reply, _) = self.volume_call_or(who, call, |fate| self.outcome(who, call, fate))?;
+        Ok(reply)
+    }
+
+    /// The same, and the link whose server has done it; `settle` as in [`with_slot`](Self::with_slot).
+    fn volume_call_or<'a, 'c, C>(
+        &'c self,
+        who: &Credentials,
+        call: &C,
+        mut settle: impl FnMut(&Fate) -> Option<Result<C::Reply>>,
+    ) -> Result<(C::Reply, &'c Link)>
+    where
+        C: VolumeCall<'a>,
+        C::Reply: OwnedValue,
+    {
         let mut bytes = Vec::with_capacity(256);
         (*who != self.own).then(|| who.clone()).put(&mut bytes);
         call.put(&mut bytes);
-        let taken = self.take_slot()?;
-        taken
-            .fill(&bytes)
-            .map_err(|error| too_long(&call.places(), error))?;
-        let len = bytes.len() as u32;
-        let number = C::NUMBER;
-        taken.call(Message::VolumeCall { number, len })
+        let (number, len) = (C::NUMBER, bytes.len() as u32);
+        let ask = |taken: &mut Taken<'c>| {
+            taken
+                .fill(&bytes)
+                .map_err(|error| too_long(&call.places(), error))?;
+            let reply = taken.call(Message::VolumeCall { number, len })?;
+            Ok((reply, taken.link))
+        };
+        let settle = |fate: &Fate| {
+            let settled = settle(fate)?;
+            Some(settled.map(|reply| (reply, self.link())))
+        };
+        self.with_slot(ask, settle)
     }
 
     /// Does a call about an open file.
@@ -165,11 +175,106 @@ impl Connection {
         C::Reply: OwnedValue,
     {
         let bytes = call.encode();
-        let taken = self.take_slot()?;
-        taken.fill(&bytes)?;
-        let len = bytes.len() as u32;
-        let number = C::NUMBER;
-        taken.call(Message::FileCall { number, file, len })
+        let (number, len) = (C::NUMBER, bytes.len() as u32);
+        loop {
+            let ask = |taken: &mut Taken<'_>| {
+                taken.fill(&bytes)?;
+                taken.call(Message::FileCall { number, file, len })
+            };
+            // Before the call: no link between this one and the one that does it has its effect.
+            let link = self.link();
+            let reply = self.with_slot(ask, |fate| self.file_outcome::<C>(fate))?;
+            if !Held::changes_by(number) {
+                return Ok(reply);
+            }
+            let mut held = self.held();
+            held.note(number, file, &bytes);
+            // Otherwise the next server has the locks of before; and none of these calls does more
+            // when it is repeated.
+            if self.is_current(link) {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Opens what a path names.
+    pub(crate) fn open(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<RemoteFile> {
+        let mut open = Open { place, flags, mode };
+        loop {
+            let mut is_created = false;
+            let opened = self.volume_call_or(who, &open, |fate| {
+                // What was created is opened: it would be found by its own creation otherwise.
+                is_created = fate.is_applied != Some(false);
+                let excludes = open.flags.contains(OpenFlags::EXCLUSIVE);
+                match (excludes, fate.is_applied) {
+                    (true, Some(true)) => Some(Err(Errno::AGAIN.into())),
+                    (true, None) => Some(Err(self.unknown())),
+                    _ => None,
+                }
+            });
+            match opened {
+                Err(error) if is_created && error.errno() == Errno::AGAIN => {}
+                opened => {
+                    let (opened, link) = opened?;
+                    if let Some(file) = self.keep(link, opened, who) {
+                        return Ok(file);
+                    }
+                }
+            }
+            // It is there, by this call.
+            let creates = OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+            if !open.flags.contains(OpenFlags::PATH) {
+                open.flags = open.flags.difference(creates);
+            }
+        }
+    }
+
+    /// Opens a blob.
+    pub(crate) fn open_blob(
+        &self,
+        who: &Credentials,
+        id: BlobId,
+        flags: OpenFlags,
+    ) -> Result<RemoteFile> {
+        loop {
+            let (opened, link) = self.volume_call_or(who, &OpenBlob { id, flags }, |_| None)?;
+            if let Some(file) = self.keep(link, opened, who) {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// The session has opened a file. None: its server has ended since, and the next one doesn't
+    /// know.
+    fn keep(&self, link: &Link, opened: Opened, who: &Credentials) -> Option<RemoteFile> {
+        let mut held = self.held();
+        self.is_current(link).then(|| {
+            held.open(opened, (*who != self.own).then(|| who.clone()));
+            opened.into()
+        })
+    }
+
+    /// Closes a file.
+    pub(crate) fn close(&self, file: u64) {
+        // First: no next server opens it again.
+        self.held().close(file);
+        let link = self.link();
+        if !link.is_known_lost() {
+            let bytes = Close {}.encode();
+            let (number, len) = (Close::NUMBER, bytes.len() as u32);
+            let close = |taken: &mut Taken<'_>| {
+                taken.fill(&bytes)?;
+                taken.call::<()>(Message::FileCall { number, file, len })
+            };
+            // A server that has gone has closed it.
+            let _ = self.with_slot(close, |_| Some(Ok(())));
+        }
     }
 
     /// An engine that only holds queues of completions.
@@ -188,101 +293,6 @@ impl Connection {
     }
 }
 
-impl Taken<'_> {
-    /// Puts bytes into the area. `E2BIG` for more than it has, which is more than any operation
-    /// takes.
-    fn fill(&self, bytes: &[u8]) -> Result<()> {
-        match self.connection.memory.fill_area(self.slot, bytes) {
-            true => Ok(()),
-            false => Err(Errno::TOOBIG.into()),
-        }
-    }
-
-    /// The first bytes of the area.
-    fn area(&self, len: usize) -> &[u8] {
-        assert!(len <= AREA_BYTES, "{len} bytes lie in the area");
-        let start = self.connection.memory.area(self.slot);
-        // SAFETY: mapped as long as the connection. The server changes it only while a message of
-        // this slot is under way, and no reference lives then: `send` takes `&mut self`.
-        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
-    }
-
-    /// Sends a message and waits for its reply.
-    fn send(&mut self, message: Message) -> Result<Reply> {
-        self.begin(message);
-        self.end()
-    }
-
-    /// Sends a message; [`end`](Self::end) must follow.
-    fn begin(&mut self, message: Message) {
-        let connection = self.connection;
-        let slot = connection.memory.slot(self.slot);
-        slot.submit(message);
-        if connection.memory.doorbell().ring(self.slot) {
-            // If it can't be sent, bytes lie there already, or nobody reads them any more.
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let _ = send(&connection.socket, &[0], flags);
-        }
-    }
-
-    /// Waits for the reply.
-    fn end(&mut self) -> Result<Reply> {
-        let connection = self.connection;
-        let slot = connection.memory.slot(self.slot);
-        let mut began_ns = 0;
-        loop {
-            for _ in 0..64 {
-                if let Some(reply) = slot.reply() {
-                    return self.checked(reply);
-                }
-                std::hint::spin_loop();
-            }
-            let now_ns = monotonic_ns();
-            if began_ns == 0 {
-                began_ns = now_ns;
-            }
-            match now_ns.saturating_sub(began_ns) {
-                0..SPIN_NS => {}
-                SPIN_NS..YIELD_NS => std::thread::yield_now(),
-                _ => {
-                    slot.sleep(WATCH);
-                    if slot.reply().is_none() && connection.has_ended() && slot.reply().is_none() {
-                        // The slot stays taken: nobody knows what was done of its message.
-                        self.slot = usize::MAX;
-                        return Err(connection.lost());
-                    }
-                }
-            }
-        }
-    }
-
-    /// The reply, or its error.
-    fn checked(&self, reply: Reply) -> Result<Reply> {
-        if reply.errno == 0 {
-            return match reply.len as usize <= AREA_BYTES {
-                true => Ok(reply),
-                false => Err(foreign()),
-            };
-        }
-        let words = (reply.len as usize <= AREA_BYTES).then(|| self.area(reply.len as usize));
-        let error = words
-            .filter(|words| !words.is_empty())
-            .and_then(Error::decode);
-        let errno = i32::try_from(reply.errno).ok();
-        let errno = errno.filter(|raw| (1..4096).contains(raw));
-        Err(error.unwrap_or_else(|| match errno {
-            Some(errno) => Errno::from_raw(errno).into(),
-            None => foreign(),
-        }))
-    }
-
-    /// Sends a call; its reply is in the area.
-    fn call<T: OwnedValue>(mut self, message: Message) -> Result<T> {
-        let reply = self.send(message)?;
-        T::decode(self.area(reply.len as usize)).ok_or_else(foreign)
-    }
-}
-
 /// The error of a call that is too large: that of a path, as without a server, or another one.
 #[cold]
 fn too_long(places: &[Option<Place<'_>>; 2], error: Error) -> Error {
@@ -297,16 +307,6 @@ fn too_long(places: &[Option<Place<'_>>; 2], error: Error) -> Error {
 #[cold]
 fn foreign() -> Error {
     Error::with(Errno::PROTO, "understand the reply of a server")
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        if self.slot != usize::MAX {
-            let bit = 1 << self.slot;
-            let before = self.connection.free.fetch_or(bit, Ordering::Release);
-            debug_assert!(before & bit == 0, "one thread had the slot");
-        }
-    }
 }
 
 impl std::fmt::Debug for Connection {

@@ -4,12 +4,14 @@ use crate::inode::resolve::{self, Intent, Last};
 use crate::inode::slot::{fresh_slot, kind_of};
 use crate::namespace::New;
 use crate::open::file::OpenFile;
+use crate::open::inode::Inode;
 use crate::types::*;
 use crate::volume::{Fs, LocalBoxFuture};
 use adit_base::{Errno, Error, Result};
 use adit_store::BlobId;
 use adit_store::format::Slot;
 use bumpalo::Bump;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// May they open an inode in this way?
@@ -125,15 +127,63 @@ impl Fs {
         }
     }
 
+    /// Opens an inode as it was open in an earlier opening of the volume: by its number, whatever
+    /// its permission bits are now, also without a name while [`Fs::open_with_orphans`] keeps it.
+    /// ESTALE if it is gone, or if another one has its number.
+    pub async fn reopen(
+        &self,
+        id: BlobId,
+        kind: FileKind,
+        flags: OpenFlags,
+        caller: &Credentials,
+    ) -> Result<Arc<OpenFile>> {
+        let writes = flags.writable() && matches!(kind, FileKind::File | FileKind::Blob);
+        if writes && self.store.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        let usable = matches!(
+            kind,
+            FileKind::File | FileKind::Directory | FileKind::Blob
+        );
+        if !usable && !flags.contains(OpenFlags::PATH) {
+            return Err(Errno::NXIO.into());
+        }
+        let inode = self
+            .store
+            .view(|view| {
+                let slot = view.slot_ref(id)?;
+                if kind_of(slot)? != kind {
+                    return Err(Errno::STALE.into());
+                }
+                Ok(self.acquire_again(id, kind, slot)?)
+            })
+            .await?;
+        let begins = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
+        Ok(self.descriptor(inode, flags.difference(begins), caller))
+    }
+
     /// Closes: its locks go, an unlinked file's data too when it was the last descriptor. Does not
     /// sync.
     pub async fn close(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.take_descriptor(file)?;
+        self.release(inode).await;
+        Ok(())
+    }
+
+    /// As [`Fs::close`], but an unlinked file stays, so that the next opening can
+    /// [`reopen`](Fs::reopen) it.
+    pub fn leave(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.take_descriptor(file)?;
+        self.release_inode(&inode);
+        Ok(())
+    }
+
+    fn take_descriptor(&self, file: &OpenFile) -> Result<Rc<Inode>> {
         let taken = self.descriptors.borrow_mut().take(file);
         let inode = taken.ok_or(Error::new(Errno::BADF))?;
         file.mark_closed();
         inode.locks.close(file.id());
-        self.release(inode).await;
-        Ok(())
+        Ok(inode)
     }
 
     /// Makes a blob without a name, of size 0.

@@ -37,6 +37,8 @@ pub struct Fs {
     /// The last transaction that renamed a directory: it changed the paths of any number of inodes.
     pub(crate) moved: Cell<Point>,
     pub(crate) access_times: Cell<AccessTimes>,
+    /// What lost its last name in an earlier opening is still there, and can be reopened.
+    pub(crate) keeps_orphans: Cell<bool>,
 }
 
 impl std::fmt::Debug for Fs {

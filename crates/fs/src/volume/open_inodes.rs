@@ -3,7 +3,7 @@
 use super::{Fs, LocalBoxFuture};
 use crate::inode::slot::expect_kind;
 use crate::open::file::OpenFile;
-use crate::open::inode::Inode;
+use crate::open::inode::{Inode, InodeTable};
 use crate::types::*;
 use adit_base::{Errno, Error, Result};
 use adit_store::format::Slot;
@@ -69,6 +69,35 @@ impl Fs {
         if slot.links == 0 {
             return Err(Errno::STALE.into());
         }
+        Ok(self.acquire_first(id, kind, slot, &mut inodes))
+    }
+
+    /// As [`Fs::acquire`], also of an orphan of an earlier opening.
+    pub(crate) fn acquire_again(
+        &self,
+        id: BlobId,
+        kind: FileKind,
+        slot: &Slot,
+    ) -> Result<Rc<Inode>> {
+        expect_kind(slot, kind)?;
+        if slot.links != 0 || kind == FileKind::Blob || self.open_inode(id).is_some() {
+            return self.acquire(id, kind, slot);
+        }
+        if !self.keeps_orphans.get() {
+            return Err(Errno::STALE.into());
+        }
+        let inode = self.acquire_first(id, kind, slot, &mut self.inodes.borrow_mut());
+        inode.unlinked.set(true);
+        Ok(inode)
+    }
+
+    fn acquire_first(
+        &self,
+        id: BlobId,
+        kind: FileKind,
+        slot: &Slot,
+        inodes: &mut InodeTable,
+    ) -> Rc<Inode> {
         let blob = match kind {
             FileKind::File | FileKind::Blob => Some(self.store.blob_from_slot(id, slot)),
             _ => None,
@@ -76,25 +105,29 @@ impl Fs {
         let inode = Rc::new(Inode::new(id, kind, blob));
         inode.opens.set(1);
         inodes.insert(id.slot, inode.clone());
-        Ok(inode)
+        inode
     }
 
     /// Undoes one [`Fs::acquire`]; the last release deletes an unlinked inode.
     pub(crate) async fn release(&self, inode: Rc<Inode>) {
-        assert!(inode.opens.get() > 0, "released more often than acquired");
-        let opens = inode.opens.get() - 1;
-        inode.opens.set(opens);
-        if opens != 0 {
-            return;
-        }
-        self.inodes.borrow_mut().remove(&inode.id.slot);
-        if inode.unlinked.get() {
+        if self.release_inode(&inode) && inode.unlinked.get() {
             let (id, kind) = (inode.id, inode.kind);
             drop(inode);
             let orphans = self.orphans();
             let reclaim: LocalBoxFuture<'_, _> = Box::pin(orphans.reclaim(id, kind));
             reclaim.await;
         }
+    }
+
+    /// Undoes one [`Fs::acquire`]; true: it was the last.
+    pub(crate) fn release_inode(&self, inode: &Inode) -> bool {
+        assert!(inode.opens.get() > 0, "released more often than acquired");
+        let opens = inode.opens.get() - 1;
+        inode.opens.set(opens);
+        if opens == 0 {
+            self.inodes.borrow_mut().remove(&inode.id.slot);
+        }
+        opens == 0
     }
 
     /// Makes a descriptor of an acquired inode.

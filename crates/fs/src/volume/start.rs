@@ -48,6 +48,16 @@ impl Fs {
 
     /// Opens a volume that has a root, and deletes what a crash left in the orphan directory.
     pub async fn open_volume(store: Store) -> Result<Fs> {
+        let fs = Fs::open_with_orphans(store).await?;
+        if !fs.store.is_read_only() {
+            fs.delete_orphans().await?;
+        }
+        Ok(fs)
+    }
+
+    /// The same, but keeps orphans until [`Fs::delete_orphans`], so that processes which had them
+    /// open can [reopen](Fs::reopen) them.
+    pub async fn open_with_orphans(store: Store) -> Result<Fs> {
         let state = store.view(|view| view.state()).await?;
         let directory = |slot, generation| BlobId { slot, generation };
         let root = directory(state.root, state.root_generation);
@@ -69,6 +79,7 @@ impl Fs {
             waits: Waits::default(),
             moved: Cell::new(store.commit_point()),
             access_times: Cell::default(),
+            keeps_orphans: Cell::new(true),
             store,
         };
         for id in [root, orphans] {
@@ -86,13 +97,13 @@ impl Fs {
                     "open the file system: another directory is said to be that of its orphans";
                 return Err(Error::with(Errno::UCLEAN, what));
             }
-            fs.reclaim_orphans().await?;
         }
         Ok(fs)
     }
 
-    /// Deletes all orphans. No file is open yet.
-    async fn reclaim_orphans(&self) -> Result<()> {
+    /// Deletes the orphans that nobody has open. From here on no other one can be reopened.
+    pub async fn delete_orphans(&self) -> Result<()> {
+        self.keeps_orphans.set(false);
         let orphans = self.orphans();
         let mut left = ORPHANS_AT_OPENING;
         let mut from = 0;
@@ -100,7 +111,10 @@ impl Fs {
             let (found, next) = orphans.list(from, left).await?;
             left -= found.len();
             for (id, kind) in found {
-                orphans.reclaim(id, kind).await;
+                // What is open now was an orphan before, or became one: its last close deletes it.
+                if !self.is_open(id) {
+                    orphans.reclaim(id, kind).await;
+                }
             }
             match next {
                 Some(next) if left > 0 => from = next,
@@ -120,7 +134,7 @@ impl Fs {
         let mut rest = Vec::new();
         loop {
             let (found, next) = orphans.list(from, usize::MAX).await?;
-            rest.extend(found);
+            rest.extend(found.into_iter().filter(|(id, _)| !self.is_open(*id)));
             match next {
                 Some(next) => from = next,
                 None => break,

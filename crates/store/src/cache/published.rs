@@ -24,10 +24,10 @@ use super::frames::FrameMeta;
 use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::fork;
-use adit_base::sync::atomic::{AtomicU64, Ordering, fence};
+use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -206,6 +206,8 @@ pub struct RemoteFrames {
     memory_offset: usize,
     versions: NonNull<VersionWord>,
     frames: u32,
+    /// What was mapped is there no more.
+    is_released: AtomicBool,
     /// Fork generation of its creation.
     generation: u32,
 }
@@ -263,6 +265,7 @@ impl RemoteFrames {
             memory_offset,
             versions,
             frames,
+            is_released: AtomicBool::new(false),
             generation: fork::generation(),
         };
         let header = remote.header();
@@ -278,6 +281,23 @@ impl RemoteFrames {
             return Err(Error::with(Errno::PROTO, what));
         }
         Ok(remote)
+    }
+
+    /// Gives the memory back. Every read fails from here on; threads may be reading.
+    pub fn release(&self) {
+        self.is_released.store(true, Ordering::SeqCst);
+        if self.generation != fork::generation() {
+            return;
+        }
+        let replace = |start: NonNull<u8>, len| {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: our own mapping, which stays one of as many readable bytes: zeroes, which are
+            // values of all that a late reader looks at. A reader that copies some of them sees
+            // `is_released` afterwards.
+            let _ = unsafe { mmap_anonymous(start.as_ptr().cast(), len, ProtFlags::READ, flags) };
+        };
+        replace(self.memory, self.memory_bytes);
+        replace(self.versions.cast(), words_bytes(self.frames));
     }
 
     fn header(&self) -> &CacheHeader {
@@ -317,7 +337,9 @@ impl RemoteFrames {
             let from = page.add(frame as usize).cast::<u8>().add(within);
             adit_base::memory::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len());
         }
-        word.is_still(version) && !self.header().has_ended()
+        let is_right = word.is_still(version) && !self.header().has_ended();
+        // Last: what was copied may have been zeroes in the place of the cache.
+        is_right && !self.is_released.load(Ordering::Relaxed)
     }
 }
 

@@ -70,6 +70,7 @@ impl Store {
         let _exclusive = self.lock(blob).await;
         let offset = blob.size();
         let mut promise = self.promise(blob, offset, data).await?;
+        self.note_append(offset);
         let mut at = offset;
         for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
             if self.is_crowded() {

@@ -45,18 +45,28 @@ pub enum Takeover {
     Discard,
 }
 
-/// A process that died and whose mapping was taken over completely: of what it applied in its epoch
-/// exactly that up to a number is here (see [`crate::Receipt`]).
+/// The opening before this one, if it closed the volume, or if its process died and its mapping was
+/// taken over completely: of what it applied in its epoch exactly that up to a number is here (see
+/// [`crate::Receipt`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Predecessor {
     /// The epoch in which it had the volume.
     pub epoch: u64,
-    /// The number of the last transaction that it applied.
+    /// The number of the last transaction that it applied; the largest number if it closed the
+    /// volume.
     pub applied: u64,
 }
 
 impl Predecessor {
+    /// It closed the volume: all that it applied is here.
+    pub(crate) fn closed(epoch: u64) -> Predecessor {
+        Predecessor {
+            epoch,
+            applied: u64::MAX,
+        }
+    }
+
     fn of(dead: &Abandoned) -> Option<Predecessor> {
         Some(Predecessor {
             epoch: dead.epoch(),

@@ -1,8 +1,8 @@
 //! An operation learns the number of its transaction, and the next opening how far this one came.
 //!
 //! Numbers count from the opening on: that of an epoch says nothing in another one. Whether a
-//! process that died had applied number `n` of its epoch is told by [`Store::predecessor`] of the
-//! opening that took its mapping over.
+//! process that has gone had applied number `n` of its epoch is told by [`Store::predecessor`] of
+//! the opening after it.
 //!
 //! While an operation is polled, its receipt lies in the store; between two polls it
 //! is back with the operation, so no other task's transaction finds it.
@@ -19,6 +19,12 @@ pub trait Receipt {
     /// The transaction counts with the next store, if the process lives until then. Called in the
     /// middle of an apply: it may not use the store, wait or panic.
     fn decided(&self, apply: u64);
+
+    /// The operation appends to a file, which has not changed yet, from this offset on. The same
+    /// holds for it.
+    fn appends(&self, offset: u64) {
+        let _ = offset;
+    }
 }
 
 type Shared = Arc<dyn Receipt + Send + Sync>;
@@ -67,8 +73,15 @@ impl Store {
         self.superblock.borrow().epoch
     }
 
-    /// The opening before this one, if its process died and all that it had applied is here: how
-    /// far it came.
+    /// An operation begins to append.
+    pub(crate) fn note_append(&self, offset: u64) {
+        if let Some(receipt) = self.receipt.take() {
+            receipt.appends(offset);
+            self.receipt.set(Some(receipt));
+        }
+    }
+
+    /// The opening before this one, if all that it had applied is here: how far it came.
     pub fn predecessor(&self) -> Option<Predecessor> {
         self.predecessor.get()
     }

@@ -24,7 +24,7 @@ use crate::format::{
 use crate::health::NameLeaves;
 use crate::journal::{COMMITS_MAX, Journal};
 use crate::metadata::space::Space;
-use crate::recovery::Findings;
+use crate::recovery::{Findings, Predecessor};
 use crate::recovery::{RawIo, Recovered, recover, superblock_is_newest};
 use crate::recovery::{Resolution, Takeover, resolve};
 use crate::state::Barriers;
@@ -348,9 +348,10 @@ impl Store {
             crate::health::repair::repair(&io, &superblock, &redone, names, findings, progress)
                 .await?;
         }
-        let predecessor = match looks || repair.is_some() {
-            true => None,
-            false => resolution.predecessor(superblock.tail),
+        let predecessor = match () {
+            () if looks || repair.is_some() => None,
+            () if clean => Some(Predecessor::closed(superblock.epoch - 1)),
+            () => resolution.predecessor(superblock.tail),
         };
         let store = build(reactor, options, plain, *superblock, io.pool)?;
         // The mapping guards the volume from here on; where there is none, the claim of this

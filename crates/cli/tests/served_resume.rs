@@ -1,0 +1,399 @@
+//! Servers end, and their sessions go on with the next one: each operation of each client is done
+//! once, and what it had open and locked it has.
+//!
+//! `ADIT_DEATHS` is the number of servers that end under load, `ADIT_SEED` changes their moments.
+
+mod support;
+
+use adit::{
+    Errno, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Volume, VolumeOptions,
+};
+use std::io::IoSlice;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use support::Place;
+use support::servers::*;
+
+/// More than one message holds.
+const LARGE: usize = (1 << 20) + 12_345;
+
+/// The ways in which a server ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Kill,
+    Term,
+}
+
+/// Ends a server and begins the next one.
+fn replace(served: Served, place: &Place, way: Way) -> Served {
+    match way {
+        Way::Kill => drop(served),
+        Way::Term => {
+            served.signal(rustix::process::Signal::TERM);
+            let (status, errors) = served.end();
+            assert!(status.success(), "{errors}");
+        }
+    }
+    Served::start(place, &[])
+}
+
+fn line(client: usize, number: u64) -> Vec<u8> {
+    format!("client {client} line {number:09}\n").into_bytes()
+}
+
+/// What a client does over and over. Each step fails or shows twice if it is done twice.
+fn steps(volume: &Volume, client: usize, stop: &AtomicBool, done: &AtomicU64) -> u64 {
+    let own = volume
+        .open_file(format!("/own{client}"), &appending())
+        .expect("made");
+    let shared = volume.open_file("/shared", &appending()).expect("made");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let pages = volume
+        .open_file(format!("/pages{client}"), &options)
+        .expect("made");
+    let mut exclusive = OpenOptions::new();
+    exclusive.write(true).create_new(true);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let line = line(client, number);
+        match number % 4 {
+            0 => drop(own.append_and_sync(&[IoSlice::new(&line)]).expect("appended")),
+            1 => {
+                own.append(&line).expect("appended");
+                own.sync_data().expect("synced");
+            }
+            _ => drop(own.append(&line).expect("appended")),
+        }
+        let at = shared.append(&line).expect("appended");
+        let mut found = vec![0; line.len()];
+        shared.read_exact_at(&mut found, at).expect("read");
+        assert_eq!(found, line, "an append is where it says");
+        let name = format!("/c{client}-{number}");
+        let moved = format!("/m{client}-{number}");
+        drop(volume.open_file(&name, &exclusive).expect("made once"));
+        volume.rename(&name, &moved).expect("renamed once");
+        volume.hard_link(&moved, &name).expect("linked once");
+        volume.remove_file(&moved).expect("unlinked once");
+        volume.set_xattr(&name, "user.k", &line).expect("set");
+        volume.remove_xattr(&name, "user.k").expect("removed once");
+        volume.remove_file(&name).expect("unlinked once");
+        volume.create_dir(&name).expect("made once");
+        volume.symlink("/own", &moved).expect("made once");
+        volume.remove_file(&moved).expect("unlinked once");
+        if number % 16 != 0 {
+            volume.remove_dir(&name).expect("removed once");
+        }
+        pages
+            .write_at(&line, number % 512 * 4096)
+            .expect("overwritten");
+        if number % 64 == 0 {
+            pages.write_at(&vec![1; LARGE], 2 << 20).expect("written");
+            let wide = vec![b'a' + client as u8; LARGE];
+            let at = pages.append(&wide).expect("appended");
+            let mut found = vec![0; LARGE];
+            pages.read_exact_at(&mut found, at).expect("read");
+            assert!(found == wide, "a large append is whole");
+            pages.set_len(4 << 20).expect("cut");
+        }
+        number += 1;
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    number
+}
+
+/// Each client's lines of a file: all of them, each once, in order.
+fn check_lines(content: &[u8], counts: &[u64]) {
+    let mut next = vec![0; counts.len()];
+    for found in content.split_inclusive(|byte| *byte == b'\n') {
+        let text = String::from_utf8_lossy(found).into_owned();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let ["client", client, "line", number] = words[..] else {
+            panic!("a torn line: {text:?}");
+        };
+        let client: usize = client.parse().expect("a number");
+        assert_eq!(number.parse(), Ok(next[client]), "client {client}");
+        next[client] += 1;
+    }
+    assert_eq!(next, counts);
+}
+
+fn go_on_under_load(way: impl Fn(u64) -> Way) {
+    const CLIENTS: usize = 4;
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let mut served = Some(Served::start(&place, &[]));
+    let volumes: Vec<Volume> = (0..CLIENTS).map(|_| connect(&place)).collect();
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut slowest = Duration::ZERO;
+    let counts: Vec<u64> = std::thread::scope(|scope| {
+        let client = |(client, volume)| {
+            let (stop, done) = (&stop, &done);
+            scope.spawn(move || steps(volume, client, stop, done))
+        };
+        let clients: Vec<_> = volumes.iter().enumerate().map(client).collect();
+        for round in 0..deaths(12) {
+            std::thread::sleep(Duration::from_millis(20) + moment(round, 60_000));
+            let ended = served.take().expect("it serves");
+            served = Some(replace(ended, &place, way(round)));
+            let begin = Instant::now();
+            let before = done.load(Ordering::Relaxed);
+            until("clients go on", || done.load(Ordering::Relaxed) > before);
+            slowest = slowest.max(begin.elapsed());
+        }
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|of| of.join().expect("all went well")).collect()
+    });
+    println!("{} steps, on again within {slowest:?}", counts.iter().sum::<u64>());
+    check_lines(&volumes[0].read("/shared").expect("read"), &counts);
+    for (client, count) in counts.iter().enumerate() {
+        let mut only = vec![0; CLIENTS];
+        only[client] = *count;
+        let own = volumes[0].read(format!("/own{client}")).expect("read");
+        check_lines(&own, &only);
+        for number in (0..*count).step_by(16) {
+            let name = format!("/c{client}-{number}");
+            assert!(volumes[0].metadata(&name).expect("there").is_dir());
+        }
+    }
+    let expected: u64 = counts.iter().map(|count| count.div_ceil(16)).sum();
+    let found = volumes[0].read_dir("/").expect("listed").count() as u64;
+    assert_eq!(found, expected + 1 + 2 * CLIENTS as u64, "no other name is there");
+    drop(volumes);
+    let served = served.expect("it serves");
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+    place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn clients_of_killed_servers_go_on_and_do_everything_once() {
+    go_on_under_load(|_| Way::Kill);
+}
+
+#[test]
+fn clients_go_on_while_the_server_is_replaced() {
+    go_on_under_load(|round| match round % 3 {
+        0 => Way::Kill,
+        _ => Way::Term,
+    });
+}
+
+fn locked(file: &File, id: u64, mode: LockMode, at: u64, len: u64) -> Result<(), adit::Error> {
+    let owner = LockOwner::Posix { id, pid: 1 };
+    file.lock_range(&RangeLock::new(owner, mode, at, len), false)
+}
+
+/// An idle process, which has locks and a file without a name, has both in the next server, before
+/// anybody else.
+#[test]
+fn locks_and_files_without_names_go_on() {
+    let _watchdog = Watchdog::new();
+    for way in [Way::Kill, Way::Term] {
+        let place = Place::with_volume();
+        let served = Served::start(&place, &[]);
+        let (holder, other) = (connect(&place), connect(&place));
+        let file = holder.open_file("/f", &appending()).expect("made");
+        let exclusive = FlockOperation::Exclusive { wait: false };
+        file.flock(exclusive).expect("locked");
+        locked(&file, 7, LockMode::Exclusive, 0, 100).expect("locked");
+        let owner = LockOwner::Posix { id: 7, pid: 1 };
+        file.unlock_range(owner, 40, 20).expect("split");
+        let own = RangeLock::new(LockOwner::Descriptor, LockMode::Shared, 1000, 0);
+        file.lock_range(&own, false).expect("locked");
+        let unlinked = holder.open_file("/gone", &appending()).expect("made");
+        unlinked.append(b"what nobody finds").expect("written");
+        holder.remove_file("/gone").expect("unlinked");
+        let directory = holder.read_dir("/").expect("opened");
+        let waiting = AtomicBool::new(true);
+        let mut next = None;
+        std::thread::scope(|scope| {
+            let third = other.open_file("/f", &appending()).expect("opened");
+            let waiter = scope.spawn({
+                let waiting = &waiting;
+                move || {
+                    // It waits in the old server, and goes on to wait in the new one.
+                    let wait = FlockOperation::Exclusive { wait: true };
+                    third.flock(wait).expect("locked");
+                    assert!(!waiting.load(Ordering::Relaxed), "it was another's");
+                    third
+                }
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            next = Some(replace(served, &place, way));
+            let new = connect(&place);
+            let file2 = new.open_file("/f", &appending()).expect("opened");
+            let refused = |result: Result<(), adit::Error>| {
+                assert_eq!(result.expect_err("locked").errno(), Errno::AGAIN, "{way:?}");
+            };
+            refused(file2.flock(exclusive));
+            refused(locked(&file2, 8, LockMode::Shared, 0, 1));
+            refused(locked(&file2, 8, LockMode::Shared, 60, 1));
+            refused(locked(&file2, 8, LockMode::Exclusive, 5000, 1));
+            locked(&file2, 8, LockMode::Exclusive, 40, 20).expect("it was free");
+            locked(&file2, 8, LockMode::Shared, 5000, 1).expect("shared");
+            let mut found = [0; 17];
+            unlinked.read_exact_at(&mut found, 0).expect("read");
+            assert_eq!(&found, b"what nobody finds");
+            unlinked.append(b"more").expect("written");
+            unlinked.sync_all().expect("synced");
+            assert_eq!(unlinked.len().expect("known"), 21);
+            assert_eq!(directory.count(), 1, "{way:?}");
+            waiting.store(false, Ordering::Relaxed);
+            file.flock(FlockOperation::Unlock).expect("unlocked");
+            drop(waiter.join().expect("it has the lock"));
+            file.release_locks(7).expect("released");
+            locked(&file2, 8, LockMode::Exclusive, 0, 100).expect("it is free");
+        });
+        drop((unlinked, file, holder, other));
+        let next = next.expect("begun");
+        next.signal(rustix::process::Signal::TERM);
+        assert!(next.end().0.success());
+        place.ok(&["check", "v.adit"]);
+        let free = place.ok(&["df", "v.adit"]);
+        assert!(!free.is_empty());
+    }
+}
+
+/// Nobody waits for a process that has died with its server, or before; a process that is stopped
+/// is waited for, for two seconds, and loses its locks.
+#[test]
+fn a_process_that_does_not_come_back_holds_nobody_up() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let mut served = Served::start(&place, &[]);
+    let volume = connect(&place);
+    for stopped in [false, true] {
+        let mut command = place.command(&["run", "unix:s", "--", "python3", "-c"]);
+        command.arg(
+            "import fcntl,sys,time\nf=open('/adit/l','a')\nfcntl.lockf(f,fcntl.LOCK_EX)\n\
+             print('=locked',flush=True)\ntime.sleep(600)",
+        );
+        command.stdout(std::process::Stdio::piped());
+        let mut process = command.spawn().expect("it runs");
+        let mut output = std::io::BufReader::new(process.stdout.take().expect("piped"));
+        let mut told = String::new();
+        std::io::BufRead::read_line(&mut output, &mut told).expect("read");
+        assert_eq!(told, "=locked\n");
+        let pid = rustix::process::Pid::from_child(&process);
+        if stopped {
+            rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+        }
+        served.signal(rustix::process::Signal::KILL);
+        if !stopped {
+            process.kill().expect("killed");
+            process.wait().expect("ended");
+        }
+        served = replace(served, &place, Way::Kill);
+        let begin = Instant::now();
+        let file = volume.open_file("/l", &appending()).expect("opened");
+        locked(&file, 1, LockMode::Exclusive, 0, 0).expect("it is free");
+        let took = begin.elapsed();
+        match stopped {
+            false => assert!(took < Duration::from_millis(1900), "{took:?}"),
+            true => assert!(took > Duration::from_millis(500), "{took:?}"),
+        }
+        file.release_locks(1).expect("released");
+        let _ = process.kill();
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).ok();
+        let _ = process.wait();
+    }
+}
+
+fn patiently(place: &Place, wait: Duration) -> Volume {
+    let address = format!("unix:{}", place.path("s").display());
+    let mut options = VolumeOptions::new();
+    options.reconnect(wait);
+    Volume::open_with(&address, &options).expect("connected")
+}
+
+/// Sessions end, with words, where the next server can't know that all is there.
+#[test]
+fn a_session_goes_on_only_with_what_it_had() {
+    let _watchdog = Watchdog::new();
+    type Change = fn(&Place);
+    let cases: [(&str, &[&str], Change); 5] = [
+        ("no file", &[], |place| {
+            std::fs::remove_file(place.path("s.sessions")).expect("removed");
+        }),
+        ("garbage", &[], |place| {
+            let mut content = std::fs::read(place.path("s.sessions")).expect("read");
+            content[20] ^= 1;
+            std::fs::write(place.path("s.sessions"), content).expect("written");
+        }),
+        ("everybody may write to it", &[], |place| {
+            let mode = std::fs::Permissions::from_mode(0o666);
+            std::fs::set_permissions(place.path("s.sessions"), mode).expect("set");
+        }),
+        ("another volume", &[], |place| {
+            place.ok(&["mkfs", "v.adit", "--force", "--size", "128M"]);
+        }),
+        ("another process in between", &[], |place| {
+            place.ok(&["ls", "v.adit", "/"]);
+            place.ok(&["mkdir", "v.adit", "/between"]);
+        }),
+    ];
+    for (name, options, change) in cases {
+        let place = Place::with_volume();
+        let served = Served::start(&place, options);
+        let volume = patiently(&place, Duration::from_secs(20));
+        let file = volume.open_file("/f", &appending()).expect("made");
+        file.append(b"x").expect("appended");
+        drop(served);
+        change(&place);
+        let begin = Instant::now();
+        let _next = Served::start(&place, options);
+        let error = file.append(b"y").expect_err(name);
+        assert_eq!(error.errno(), Errno::PIPE, "{name}: {error}");
+        assert!(error.what().contains("open the volume again"), "{name}: {error}");
+        assert!(begin.elapsed() < Duration::from_secs(15), "{name}");
+        drop((file, volume));
+        connect(&place).write("/g", "all the same").expect(name);
+    }
+}
+
+/// Without surviving memory a kill may lose what was not synced, so no session goes on after one;
+/// after an end in order each does.
+#[test]
+fn without_surviving_memory_a_kill_is_the_end_of_sessions() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let off = &["--survive", "off"];
+    let served = Served::start(&place, off);
+    let volume = connect(&place);
+    let file = volume.open_file("/f", &appending()).expect("made");
+    file.append(b"1").expect("appended");
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+    let served = Served::start(&place, off);
+    file.append(b"2").expect("it goes on");
+    drop(served);
+    let _next = Served::start(&place, off);
+    let error = file.append(b"3").expect_err("lost");
+    assert_eq!(error.errno(), Errno::PIPE, "{error}");
+    let found = connect(&place).read("/f").expect("read");
+    assert!(found.starts_with(b"1"), "what was synced");
+}
+
+/// Who asked not to wait doesn't, and who waits does so no longer than asked.
+#[test]
+fn a_server_that_does_not_come_back_is_waited_for_as_long_as_asked() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let at_once = patiently(&place, Duration::ZERO);
+    let a_second = patiently(&place, Duration::from_secs(1));
+    drop(served);
+    let begin = Instant::now();
+    assert_eq!(at_once.exists("/").expect_err("gone").errno(), Errno::PIPE);
+    let soon = begin.elapsed();
+    let error = a_second.exists("/").expect_err("gone");
+    assert_eq!(error.errno(), Errno::PIPE);
+    assert!(error.what().contains("no server answers"), "{error}");
+    let waited = begin.elapsed();
+    assert!(soon < waited && waited > Duration::from_millis(900), "{soon:?} {waited:?}");
+    // What was refused once stays so.
+    let _next = Served::start(&place, &[]);
+    assert_eq!(a_second.exists("/").expect_err("ended").errno(), Errno::PIPE);
+}

@@ -1,0 +1,398 @@
+//! A session with one server, from its begin to the server's end.
+//!
+//! Invariants: a slot belongs to one thread from [`Link::try_take_slot`] until its reply is there, or
+//! until the next server has said what became of its message. A link is never used again once it is
+//! lost.
+
+use super::mapped::Mapped;
+use super::{Connection, foreign};
+use adit_base::clock::monotonic_ns;
+use adit_base::fork::ChildGuard;
+use adit_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use adit_base::{Errno, Error, Result};
+use adit_wire::calls::{FileCall, VolumeCall};
+use adit_wire::handshake::{Opening, Resumed};
+use adit_wire::memory::{AREA_BYTES, SessionMemory};
+use adit_wire::message::Message;
+use adit_wire::slot::{Reply, SLOTS};
+use adit_wire::value::{OwnedValue, Value};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, send};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// A thread that waits spins for so long: as long as an answer from memory takes.
+const SPIN_NS: u64 = 20_000;
+/// Then it lets other threads have its core between two looks, until it has waited for so long.
+const YIELD_NS: u64 = 60_000;
+/// A sleeping thread looks so often whether the server is still there.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// A session with a server.
+pub(super) struct Link {
+    pub(super) memory: SessionMemory,
+    /// The server's cache, if the session may read it itself.
+    pub(super) cache: Option<Mapped>,
+    /// Before the socket: unregistered before it is closed.
+    pub(super) _guard: ChildGuard,
+    pub(super) socket: Arc<OwnedFd>,
+    /// A bit for each slot that no thread has.
+    free: AtomicU64,
+    /// The server has ended.
+    is_lost: AtomicBool,
+    /// The server's opening of the volume.
+    pub(super) opening: Opening,
+    /// What became of the last server, if the session goes on with one of it.
+    pub(super) resumed: Option<Resumed>,
+    /// What became of this one, from the next server.
+    pub(super) ended: OnceLock<Resumed>,
+    /// Of each slot: the bytes of an append under way.
+    pub(super) append_bytes: Box<[AtomicU64]>,
+    /// Of each slot: whether the append was done, or 0.
+    settled: Box<[AtomicU8]>,
+}
+
+/// What became of a message that this server did not reply to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fate {
+    /// Was its first transaction applied? None: that can't be known.
+    pub(super) is_applied: Option<bool>,
+    /// The offset of its append, and whether it was done. None: it did not begin.
+    pub(super) append: Option<(u64, Option<bool>)>,
+}
+
+/// Why a message has no reply.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server says so, or there is no server any more.
+    Error(Error),
+    /// It is another server's now.
+    Lost(Fate),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Error(error)
+    }
+}
+
+/// A slot that a thread has for itself.
+pub(super) struct Taken<'c> {
+    pub(super) link: &'c Link,
+    /// Waits for the next server when this one ends. None: nobody does.
+    connection: Option<&'c Connection>,
+    slot: usize,
+}
+
+impl Link {
+    pub(super) fn new(
+        memory: SessionMemory,
+        cache: Option<Mapped>,
+        (guard, socket): (ChildGuard, OwnedFd),
+        opening: Opening,
+        resumed: Option<Resumed>,
+    ) -> Link {
+        Link {
+            memory,
+            cache,
+            _guard: guard,
+            socket: Arc::new(socket),
+            free: AtomicU64::new((1 << SLOTS) - 1),
+            is_lost: AtomicBool::new(false),
+            opening,
+            resumed,
+            ended: OnceLock::new(),
+            append_bytes: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            settled: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
+        }
+    }
+
+    /// A slot that no thread has; None: each has one.
+    #[inline]
+    pub(super) fn try_take_slot<'c>(
+        &'c self,
+        connection: Option<&'c Connection>,
+    ) -> Option<Taken<'c>> {
+        loop {
+            let free = self.free.load(Ordering::Relaxed);
+            if free == 0 {
+                return None;
+            }
+            // The lowest one: its memory was touched before, and lies in the cache.
+            let taken = self.free.compare_exchange_weak(
+                free,
+                free & (free - 1),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                return Some(Taken {
+                    link: self,
+                    connection,
+                    slot: free.trailing_zeros() as usize,
+                });
+            }
+        }
+    }
+
+    /// Does no thread wait for the server?
+    pub(super) fn is_unused(&self) -> bool {
+        self.free.load(Ordering::Acquire) == (1 << SLOTS) - 1
+    }
+
+    #[inline]
+    pub(super) fn is_known_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_lost(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the server gone? Asks the kernel.
+    pub(super) fn has_ended(&self) -> bool {
+        if self.is_known_lost() {
+            return true;
+        }
+        let mut socket = [PollFd::new(&*self.socket, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let ready = poll(&mut socket, Some(&now)).unwrap_or(0);
+        let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        // A server says nothing after the handshake, so a message is the end as well.
+        let lost = ready > 0 && socket[0].revents().intersects(ended | PollFlags::IN);
+        if lost {
+            self.note_lost();
+        }
+        lost
+    }
+
+    /// The appends under way that this server has begun and not replied to, and are not settled:
+    /// slot, number of the file, offset, bytes.
+    pub(super) fn unsettled_appends(&self) -> Vec<(usize, u64, u64, u64)> {
+        let free = self.free.load(Ordering::Acquire);
+        let under_way = (0..SLOTS).filter(|slot| free >> slot & 1 == 0);
+        let unsettled = under_way.filter_map(|number| {
+            let slot = self.memory.slot(number);
+            if slot.reply().is_some() || self.settled[number].load(Ordering::Relaxed) != 0 {
+                return None;
+            }
+            let offset = slot.appends()?;
+            let len_bytes = self.append_bytes[number].load(Ordering::Relaxed);
+            match Message::from_words(slot.words())? {
+                Message::Write { file, .. } => Some((number, file, offset, len_bytes)),
+                _ => None,
+            }
+        });
+        unsettled.collect()
+    }
+
+    /// An append was done, or nothing is left of it.
+    pub(super) fn settle(&self, slot: usize, is_done: bool) {
+        self.settled[slot].store(1 + u8::from(is_done), Ordering::Release);
+    }
+
+    fn fate(&self, number: usize) -> Fate {
+        let slot = self.memory.slot(number);
+        let is_applied = match (slot.applies(), self.ended.get()) {
+            (None, _) => Some(false),
+            (Some(number), Some(ended)) => Some(number <= ended.applied),
+            (Some(_), None) => None,
+        };
+        let append = slot.appends().map(|offset| {
+            let is_done = match self.settled[number].load(Ordering::Acquire) {
+                0 => None,
+                settled => Some(settled == 2),
+            };
+            (offset, is_done)
+        });
+        Fate { is_applied, append }
+    }
+
+    /// Does a call on behalf of the session's own user; waits for no other server.
+    pub(super) fn volume_call<'a, C>(&self, call: &C) -> Result<C::Reply, Failure>
+    where
+        C: VolumeCall<'a>,
+        C::Reply: OwnedValue,
+    {
+        let mut bytes = Vec::new();
+        None::<adit_fs::Credentials>.put(&mut bytes);
+        call.put(&mut bytes);
+        let (number, len) = (C::NUMBER, bytes.len() as u32);
+        self.call(&bytes, Message::VolumeCall { number, len })
+    }
+
+    /// Does a call about an open file; waits for no other server.
+    pub(super) fn file_call<'a, C>(&self, file: u64, call: &C) -> Result<C::Reply, Failure>
+    where
+        C: FileCall<'a>,
+        C::Reply: OwnedValue,
+    {
+        let bytes = call.encode();
+        let (number, len) = (C::NUMBER, bytes.len() as u32);
+        self.call(&bytes, Message::FileCall { number, file, len })
+    }
+
+    /// Opens again what was open, on behalf of a user.
+    pub(super) fn reopen(
+        &self,
+        who: Option<adit_fs::Credentials>,
+        call: &adit_wire::calls::Reopen,
+    ) -> Result<(), Failure> {
+        let mut bytes = Vec::new();
+        who.put(&mut bytes);
+        call.put(&mut bytes);
+        let (number, len) = (adit_wire::calls::Reopen::NUMBER, bytes.len() as u32);
+        self.call(&bytes, Message::VolumeCall { number, len })
+    }
+
+    fn call<T: OwnedValue>(&self, bytes: &[u8], message: Message) -> Result<T, Failure> {
+        let taken = self.try_take_slot(None);
+        let mut taken = taken.ok_or_else(|| Error::new(Errno::AGAIN))?;
+        taken.fill(bytes)?;
+        taken.call(message)
+    }
+}
+
+impl<'c> Taken<'c> {
+    /// Puts bytes into the area. `E2BIG` for more than it has, which is more than any operation
+    /// takes.
+    pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
+        match self.link.memory.fill_area(self.slot, bytes) {
+            true => Ok(()),
+            false => Err(Errno::TOOBIG.into()),
+        }
+    }
+
+    /// Puts data into the area, at an offset.
+    pub(super) fn put(&mut self, at: usize, data: &[u8]) {
+        assert!(at + data.len() <= AREA_BYTES, "data fits into the area");
+        let start = self.link.memory.area(self.slot);
+        // SAFETY: within the area, which belongs to this thread between two messages.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), start.as_ptr().add(at), data.len()) };
+    }
+
+    /// The first bytes of the area.
+    pub(super) fn area(&self, len: usize) -> &[u8] {
+        assert!(len <= AREA_BYTES, "{len} bytes lie in the area");
+        let start = self.link.memory.area(self.slot);
+        // SAFETY: mapped as long as the connection. The server changes it only while a message of
+        // this slot is under way, and no reference lives then: `send` takes `&mut self`.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    /// The next message appends so many bytes; 0: none.
+    pub(super) fn note_append(&self, bytes: u64) {
+        self.link.append_bytes[self.slot].store(bytes, Ordering::Relaxed);
+    }
+
+    /// Sends a message and waits for its reply.
+    #[inline]
+    pub(super) fn send(&mut self, message: Message) -> Result<Reply, Failure> {
+        self.begin(message);
+        self.end()
+    }
+
+    /// Sends a message; [`end`](Self::end) must follow.
+    #[inline]
+    pub(super) fn begin(&mut self, message: Message) {
+        let link = self.link;
+        // Before the message: whoever finds no reply finds nothing of the append before it.
+        link.settled[self.slot].store(0, Ordering::Relaxed);
+        link.memory.slot(self.slot).submit(message);
+        if link.memory.doorbell().ring(self.slot) {
+            // If it can't be sent, bytes lie there already, or nobody reads them any more.
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _ = send(&*link.socket, &[0], flags);
+        }
+    }
+
+    /// Waits for the reply.
+    #[inline]
+    pub(super) fn end(&mut self) -> Result<Reply, Failure> {
+        let slot = self.link.memory.slot(self.slot);
+        let mut began_ns = 0;
+        loop {
+            for _ in 0..64 {
+                if let Some(reply) = slot.reply() {
+                    return Ok(self.checked(reply)?);
+                }
+                std::hint::spin_loop();
+            }
+            let now_ns = monotonic_ns();
+            if began_ns == 0 {
+                began_ns = now_ns;
+            }
+            match now_ns.saturating_sub(began_ns) {
+                0..SPIN_NS => {}
+                SPIN_NS..YIELD_NS => std::thread::yield_now(),
+                _ => {
+                    slot.sleep(WATCH);
+                    if slot.reply().is_none() && self.link.has_ended() {
+                        return self.end_with_next_server();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The server has ended, and perhaps not replied.
+    #[cold]
+    fn end_with_next_server(&mut self) -> Result<Reply, Failure> {
+        let slot = self.link.memory.slot(self.slot);
+        if let Some(connection) = self.connection
+            && let Err(error) = connection.resume(self.link)
+        {
+            if let Some(reply) = slot.reply() {
+                return Ok(self.checked(reply)?);
+            }
+            // The slot stays taken: nobody knows what was done of its message.
+            self.slot = usize::MAX;
+            return Err(error.into());
+        }
+        // Only now: the last server may have gone on until its volume was closed.
+        match slot.reply() {
+            Some(reply) => Ok(self.checked(reply)?),
+            None => Err(Failure::Lost(self.link.fate(self.slot))),
+        }
+    }
+
+    /// The reply, or its error.
+    fn checked(&self, reply: Reply) -> Result<Reply> {
+        if reply.errno == 0 {
+            return match reply.len as usize <= AREA_BYTES {
+                true => Ok(reply),
+                false => Err(foreign()),
+            };
+        }
+        let words = (reply.len as usize <= AREA_BYTES).then(|| self.area(reply.len as usize));
+        let error = words
+            .filter(|words| !words.is_empty())
+            .and_then(Error::decode);
+        let errno = i32::try_from(reply.errno).ok();
+        let errno = errno.filter(|raw| (1..4096).contains(raw));
+        Err(error.unwrap_or_else(|| match errno {
+            Some(errno) => Errno::from_raw(errno).into(),
+            None => foreign(),
+        }))
+    }
+
+    /// Sends a call; its reply is in the area.
+    pub(super) fn call<T: OwnedValue>(&mut self, message: Message) -> Result<T, Failure> {
+        let reply = self.send(message)?;
+        Ok(T::decode(self.area(reply.len as usize)).ok_or_else(foreign)?)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if self.slot != usize::MAX {
+            let bit = 1 << self.slot;
+            let before = self.link.free.fetch_or(bit, Ordering::Release);
+            debug_assert!(before & bit == 0, "one thread had the slot");
+        }
+    }
+}

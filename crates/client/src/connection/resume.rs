@@ -1,0 +1,256 @@
+//! Going on with the next server when one has ended.
+//!
+//! ```text
+//! lost ─► connect, again and again ─► open files ─► locks ─► appends under way ─► EndResuming ─► current
+//!              └─ reconnect is over, or the server refuses ─► the end: EPIPE
+//! ```
+//! One thread does it, whichever notices first; a thread of the connection's own watches, so that
+//! an idle process comes back in time, too. Others wait.
+//!
+//! Invariants: a link becomes the current one only when the server has everything again, under the
+//! lock of what is held. What is once known of the last server's messages stays as it is, also if
+//! the next server ends before the session has gone on.
+
+use super::connect::connect_link;
+use super::held::Held;
+use super::link::{Failure, Link};
+use super::Connection;
+use adit_base::thread::spawn_without_signals;
+use adit_base::{Errno, Error, Result, fork};
+use adit_fs::{FlockOperation, LockMode};
+use adit_wire::calls::*;
+use adit_wire::handshake::{Opening, Resumed};
+use adit_wire::memory::Ending;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+impl Connection {
+    /// Waits for the next server after this one. `EPIPE` if there is none.
+    #[cold]
+    pub(super) fn resume(&self, lost: &Link) -> Result<()> {
+        if fork::generation() != self.generation {
+            return Err(fork::refused());
+        }
+        lost.note_lost();
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_current(lost) {
+            return Ok(());
+        }
+        if let Some(why) = self.end.get() {
+            return Err(self.ended(why));
+        }
+        match self.next_link(lost) {
+            Ok(link) => {
+                let link = Box::new(link);
+                let held = self.held();
+                // The held lock is not needed by `next_link` any more, but whoever has just opened
+                // something finds here that it must look again.
+                self.current
+                    .store(std::ptr::from_ref(&*link).cast_mut(), Ordering::Release);
+                drop(held);
+                if let Some(cache) = &lost.cache {
+                    cache.release();
+                }
+                links.push(link);
+                let (_, before) = links.split_last().expect("there is one");
+                let unused = before.iter().filter(|link| link.is_unused());
+                unused.for_each(|link| link.memory.discard());
+                tracing::info!(volume = %self.address, "the session goes on with the next server");
+                Ok(())
+            }
+            Err(why) => {
+                let why = why.to_string();
+                tracing::error!(volume = %self.address, %why, "the server has ended, and the session with it");
+                Err(self.ended(self.end.get_or_init(|| why)))
+            }
+        }
+    }
+
+    #[cold]
+    fn ended(&self, why: &str) -> Error {
+        let what = format!(
+            "ask the server at {}: it has ended, or ended the session ({why}); open the volume again",
+            self.address
+        );
+        Error::with(Errno::PIPE, what)
+    }
+
+    /// A session of the next server that has all of this one's.
+    fn next_link(&self, lost: &Link) -> Result<Link> {
+        if lost.memory.ending() == Ending::ForGood {
+            return Err(Error::with(Errno::PIPE, "no other server goes on"));
+        }
+        if self.reconnect.is_zero() {
+            return Err(Error::with(Errno::PIPE, "no other server is waited for"));
+        }
+        let until = Instant::now() + self.reconnect;
+        let mut last = lost.opening;
+        let mut pause = PAUSE;
+        loop {
+            let error = match connect_link(&self.address, self.read_only, Some(last)) {
+                Ok(link) => match self.have_again(&link, lost, &mut last) {
+                    Ok(()) => return Ok(link),
+                    // It has ended as well.
+                    Err(Failure::Lost(_)) => Error::with(Errno::PIPE, "the next server has ended"),
+                    Err(Failure::Error(error)) => return Err(error),
+                },
+                Err(error) if !may_pass(error.errno()) => return Err(error),
+                Err(error) => error,
+            };
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+
+    /// Has everything again that the session had. `last`: the opening to go on with if this server
+    /// ends, too.
+    fn have_again(&self, link: &Link, lost: &Link, last: &mut Opening) -> Result<(), Failure> {
+        let resumed = link.resumed.ok_or_else(super::foreign)?;
+        *last = link.opening;
+        // Of the server directly after `lost`: a later one knows of that server.
+        let is_first = lost.ended.get().is_none();
+        let Resumed { in_grace, .. } = *lost.ended.get_or_init(|| resumed);
+        let held = self.held();
+        let broken = have_files_again(link, &held)?;
+        if is_first && in_grace {
+            for (slot, file, offset, len_bytes) in lost.unsettled_appends() {
+                let settled = link.file_call(file, &SettleAppend { offset, len_bytes });
+                match settled {
+                    Ok(is_done) => lost.settle(slot, is_done),
+                    Err(Failure::Error(error)) => {
+                        tracing::warn!(volume = %self.address, %error, "whether an append was done is not known");
+                    }
+                    Err(lost) => return Err(lost),
+                }
+            }
+        }
+        drop(held);
+        link.volume_call(&EndResuming {})?;
+        for file in broken {
+            // What it had locked may be another one's now. Its descriptor is none from here on.
+            match link.file_call(file, &Close {}) {
+                Err(Failure::Lost(lost)) => return Err(Failure::Lost(lost)),
+                _ => self.held().close(file),
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches the server, so that a process that does nothing goes on in time, too.
+    pub(super) fn watch(self: &Arc<Self>) {
+        if self.reconnect.is_zero() {
+            return;
+        }
+        let (connection, socket) = (Arc::downgrade(self), self.link().socket.clone());
+        let spawned = spawn_without_signals("adit-session", move || watch(&connection, socket));
+        if let Err(error) = spawned {
+            tracing::warn!(volume = %self.address, %error, "no thread watches the server: what this process has locked is free if it does nothing while the next server begins");
+        }
+    }
+}
+
+/// Opens and locks what was open and locked. Answers the files that can't be had as they were.
+fn have_files_again(link: &Link, held: &Held) -> Result<Vec<u64>, Failure> {
+    let mut broken = Vec::new();
+    let mut note = |file: u64, result: Result<(), Failure>| match result {
+        Ok(()) => Ok(()),
+        Err(Failure::Error(error)) => {
+            tracing::error!(%error, file, "an open file can't be had as it was: it is closed");
+            broken.push(file);
+            Ok(())
+        }
+        Err(lost) => Err(lost),
+    };
+    for file in held.files() {
+        let Opened {
+            file: number,
+            id,
+            flags,
+            kind,
+            token,
+        } = file.opened;
+        let reopen = Reopen {
+            file: number,
+            id,
+            flags,
+            kind,
+            token,
+        };
+        note(number, link.reopen(file.who.clone(), &reopen))?;
+        let flock = file.flock.map(|mode| match mode {
+            LockMode::Shared => FlockOperation::Shared { wait: false },
+            _ => FlockOperation::Exclusive { wait: false },
+        });
+        if let Some(operation) = flock {
+            note(number, link.file_call(number, &Flock { operation }))?;
+        }
+        if file.is_claimed {
+            note(number, link.file_call(number, &ClaimMapping {}))?;
+        }
+    }
+    for (number, lock) in held.locks() {
+        let call = LockRange { lock, wait: false };
+        note(number, link.file_call(number, &call))?;
+    }
+    Ok(broken)
+}
+
+/// May it be another answer in a moment?
+fn may_pass(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT
+            | Errno::CONNREFUSED
+            | Errno::AGAIN
+            | Errno::PIPE
+            | Errno::CONNRESET
+            | Errno::TIMEDOUT
+            | Errno::MFILE
+            | Errno::NFILE
+            | Errno::NOMEM
+            | Errno::INTR
+    )
+}
+
+fn watch(connection: &Weak<Connection>, mut socket: Arc<OwnedFd>) {
+    loop {
+        // A server says nothing after the handshake, so a message is the end as well.
+        let mut waiting = [PollFd::new(&*socket, PollFlags::IN)];
+        match poll(&mut waiting, None) {
+            Ok(_) => {}
+            Err(_) => {
+                std::thread::sleep(PAUSE_MAX);
+                continue;
+            }
+        }
+        // The process may have closed the volume.
+        let Some(connection) = connection.upgrade() else {
+            return;
+        };
+        let link = connection.link();
+        if Arc::ptr_eq(&link.socket, &socket) && connection.resume(link).is_err() {
+            return;
+        }
+        socket = connection.link().socket.clone();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if fork::generation() == self.generation {
+            // The session ends, and so does the thread that watches it.
+            let socket = &self.link().socket;
+            let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Going on with the sessions of a server that has ended: what it leaves for the next one, and the
+//! time of grace in which the next one serves nobody else.
+//!
+//! ```text
+//! server A ── SOCKET.sessions: openings, processes, key ──► server B at the same socket
+//! sessions of A connect ─► open everything again, lock it, settle appends ─► EndResuming
+//!                                                   all have, or GRACE is over ─► all go on
+//! ```
+//! Invariants:
+//! 1. A session goes on only where all that its server had applied is there: the server closed the
+//!    volume, or this opening has taken its whole mapping over
+//!    ([`Store::predecessor`](adit_store::Store::predecessor)), and nobody opened it in between.
+//! 2. While the grace of a volume is open, no session changes anything: new ones wait to begin,
+//!    those that go on may only open again, lock and settle.
+//! 3. A token opens only the file, in the way and for the user that it was made for.
+//!
+//! docs/decisions/0029 has the reasons and the cases.
+
+use adit_base::hash::{HashKey, name_hash};
+use adit_base::random::os_random_u64;
+use adit_base::{Errno, Error, Result, from_rustix};
+use adit_fs::{BlobId, FileKind, OpenFlags};
+use adit_store::Predecessor;
+use adit_wire::handshake::{Opening, Resumed};
+use adit_wire::socket::own_uid;
+use adit_wire::value::{Value, structs};
+use rustix::fs::{Mode, OFlags, fstat, open};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Sessions of the last server have so long to come back.
+const GRACE: Duration = Duration::from_secs(2);
+/// Bound of the file.
+const BYTES_MAX: usize = 64 << 10;
+const MAGIC: u64 = u64::from_le_bytes(*b"aditnext");
+const VERSION: u32 = 1;
+
+/// What the next server has to know, in a file beside the socket.
+#[derive(Clone, Default, Debug)]
+struct Record {
+    magic: u64,
+    version: u32,
+    /// Of the tokens; the same for all servers at the socket.
+    key: (u64, u64),
+    volumes: Vec<VolumeRecord>,
+}
+
+/// A volume, as a server had it.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumeRecord {
+    opening: Opening,
+    /// The processes of its sessions; 0: one that has no number here.
+    processes: Vec<u32>,
+}
+
+structs! {
+    Record { magic, version, key, volumes }
+    VolumeRecord { opening, processes }
+}
+
+/// The file, as this server writes it.
+#[derive(Debug)]
+pub(crate) struct SessionsFile {
+    path: PathBuf,
+    /// None: the next server can't go on with sessions of this one.
+    file: Option<OwnedFd>,
+    record: Mutex<Record>,
+}
+
+impl SessionsFile {
+    /// Reads what the last server at the socket has left, and takes its place.
+    pub(crate) fn take(socket: &Path) -> (SessionsFile, Vec<VolumeRecord>) {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".sessions");
+        let path = PathBuf::from(path);
+        let (file, record) = match open_own(&path).and_then(|file| {
+            let record = read(&file)?;
+            Ok((file, record))
+        }) {
+            Ok((file, record)) => (Some(file), record),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "sessions end with this server: the next one can't know them");
+                (None, None)
+            }
+        };
+        let mut record = record.unwrap_or_else(|| Record {
+            magic: MAGIC,
+            version: VERSION,
+            key: (os_random_u64(), os_random_u64()),
+            volumes: Vec::new(),
+        });
+        let last = std::mem::take(&mut record.volumes);
+        let record = Mutex::new(record);
+        (SessionsFile { path, file, record }, last)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next server can go on with sessions of this one.
+    pub(crate) fn is_written(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The server has this volume from here on.
+    pub(crate) fn add(&self, opening: Opening) {
+        let mut record = self.lock();
+        record.volumes.push(VolumeRecord {
+            opening,
+            processes: Vec::new(),
+        });
+        self.write(&record);
+    }
+
+    fn change(&self, opening: Opening, change: impl FnOnce(&mut VolumeRecord)) {
+        let mut record = self.lock();
+        let mut volumes = record.volumes.iter_mut();
+        if let Some(volume) = volumes.find(|volume| volume.opening == opening) {
+            change(volume);
+            self.write(&record);
+        }
+    }
+
+    /// A process has begun a session.
+    pub(crate) fn begin(&self, opening: Opening, process: Option<u32>) {
+        self.change(opening, |of| of.processes.push(process.unwrap_or(0)));
+    }
+
+    /// A process has ended its session.
+    pub(crate) fn end(&self, opening: Opening, process: Option<u32>) {
+        let process = process.unwrap_or(0);
+        self.change(opening, |of| remove_one(&mut of.processes, process));
+    }
+
+    /// No server goes on with the sessions of this one.
+    pub(crate) fn remove(&self) {
+        if self.file.is_some() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    /// In one call: who is killed leaves the old record or the new one.
+    fn write(&self, record: &Record) {
+        let Some(file) = &self.file else { return };
+        let mut bytes = record.encode();
+        let sum = checksum(&bytes);
+        bytes.splice(0..0, [sum, bytes.len() as u64].into_iter().flat_map(u64::to_le_bytes));
+        let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, &bytes, 0));
+        if written != Ok(bytes.len()) {
+            tracing::warn!(path = %self.path.display(), ?written, "the next server won't know all sessions of this one");
+        }
+    }
+
+    /// What opens a file again.
+    pub(crate) fn token(&self, opening: Opening, file: &Known) -> u64 {
+        let key = self.lock().key;
+        let mut bytes = Vec::with_capacity(64);
+        opening.volume_id.put(&mut bytes);
+        file.put(&mut bytes);
+        name_hash(&HashKey([key.0, key.1]), &bytes)
+    }
+}
+
+/// What a token is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(crate) id: BlobId,
+    pub(crate) flags: OpenFlags,
+    pub(crate) kind: FileKind,
+    pub(crate) uid: u32,
+}
+
+structs!(Known { id, flags, kind, uid });
+
+fn checksum(bytes: &[u8]) -> u64 {
+    name_hash(&HashKey([MAGIC, VERSION.into()]), bytes)
+}
+
+/// Opens the file or makes it. Another user's is none: it could name the key.
+fn open_own(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = open(path, flags, Mode::from_raw_mode(0o600)).map_err(from_rustix)?;
+    let found = fstat(&file).map_err(from_rustix)?;
+    let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
+    if !is_file || found.st_nlink != 1 || found.st_uid != own_uid() || found.st_mode & 0o077 != 0 {
+        let what = "use it: it is no file of mode 0600 of this user alone";
+        return Err(Error::with(Errno::PERM, what));
+    }
+    Ok(file)
+}
+
+/// What is in the file; None: nothing that this version understands.
+fn read(file: &OwnedFd) -> Result<Option<Record>> {
+    let mut bytes = vec![0; BYTES_MAX];
+    let len = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut bytes[..], 0));
+    let bytes = &bytes[..len.map_err(from_rustix)?];
+    let parse = || {
+        let (sum, rest) = bytes.split_first_chunk::<8>()?;
+        let (len, rest) = rest.split_first_chunk::<8>()?;
+        let body = rest.get(..usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+        let sound = checksum(body) == u64::from_le_bytes(*sum);
+        let record = sound.then(|| Record::decode(body)).flatten()?;
+        (record.magic == MAGIC && record.version == VERSION).then_some(record)
+    };
+    Ok(parse())
+}
+
+fn remove_one(processes: &mut Vec<u32>, process: u32) {
+    if let Some(at) = processes.iter().position(|other| *other == process) {
+        processes.swap_remove(at);
+    }
+}
+
+/// A call when the grace is over.
+type Reply = Box<dyn FnOnce() + Send>;
+
+/// Going on with sessions of the last server on one volume.
+pub(crate) struct Resumption {
+    /// The last server's opening, and up to which transaction it came. None: no session goes on.
+    last: Option<(Opening, u64)>,
+    /// Whether the grace is open.
+    is_open: AtomicBool,
+    grace: Mutex<Grace>,
+}
+
+struct Grace {
+    until: Instant,
+    /// Processes whose sessions have not come back.
+    expected: Vec<u32>,
+    /// Sessions that have, and wait for the others.
+    waiting: Vec<Reply>,
+}
+
+impl Resumption {
+    /// Goes on after the opening before this one, if `last`, what the last server has left, says that
+    /// it was that server's.
+    pub(crate) fn new(
+        volume_id: (u64, u64),
+        predecessor: Option<Predecessor>,
+        last: &[VolumeRecord],
+    ) -> Resumption {
+        let known = predecessor.and_then(|before| {
+            let epoch = before.epoch;
+            let opening = Opening { volume_id, epoch };
+            let of_volume = last.iter().find(|last| last.opening == opening);
+            of_volume.map(|last| (last, before.applied))
+        });
+        let expected = known.map_or(Vec::new(), |(last, _)| last.processes.clone());
+        Resumption {
+            last: known.map(|(last, applied)| (last.opening, applied)),
+            is_open: AtomicBool::new(!expected.is_empty()),
+            grace: Mutex::new(Grace {
+                until: Instant::now() + GRACE,
+                expected,
+                waiting: Vec::new(),
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Grace> {
+        self.grace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While this is so, nobody changes anything.
+    pub(crate) fn in_grace(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// What a session learns that goes on with this opening. `EPIPE`, `ESTALE`: it can't.
+    pub(crate) fn resumed(&self, own: Opening, asked: Opening) -> Result<Resumed> {
+        match self.last {
+            Some((opening, applied)) if opening == asked => Ok(Resumed {
+                applied,
+                in_grace: self.in_grace(),
+            }),
+            _ if own == asked => {
+                let what = "go on with a session that this server has ended";
+                Err(Error::with(Errno::PIPE, what))
+            }
+            _ => {
+                let what = "go on with a session: not all that its server had done is known to be \
+                            on the volume";
+                Err(Error::with(Errno::STALE, what))
+            }
+        }
+    }
+
+    /// A session has everything again; `reply` is called when all have, or the grace is over.
+    pub(crate) fn has_come_back(&self, process: Option<u32>, reply: Reply) {
+        let mut grace = self.lock();
+        if !self.in_grace() {
+            drop(grace);
+            return reply();
+        }
+        grace.waiting.push(reply);
+        let process = process.unwrap_or(0);
+        remove_one(&mut grace.expected, process);
+    }
+
+    /// Ends the grace if it is over. True: it has ended now.
+    pub(crate) fn end_if_over(&self) -> bool {
+        if !self.in_grace() {
+            return false;
+        }
+        let mut grace = self.lock();
+        grace.expected.retain(|process| may_live(*process));
+        if !grace.expected.is_empty() && Instant::now() < grace.until {
+            return false;
+        }
+        if !grace.expected.is_empty() {
+            let missing = grace.expected.len();
+            tracing::warn!(missing, "not all sessions of the last server came back: what they had locked is free");
+        }
+        self.is_open.store(false, Ordering::Release);
+        let waiting = std::mem::take(&mut grace.waiting);
+        drop(grace);
+        waiting.into_iter().for_each(|reply| reply());
+        true
+    }
+}
+
+impl std::fmt::Debug for Resumption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Resumption({:?})", self.last)
+    }
+}
+
+/// Whether a process is there. One without a number here may be.
+fn may_live(process: u32) -> bool {
+    let Some(pid) = rustix::process::Pid::from_raw(process as i32) else {
+        return true;
+    };
+    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+}

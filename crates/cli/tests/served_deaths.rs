@@ -6,13 +6,13 @@
 mod support;
 
 use adit::{Errno, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Volume};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::Place;
 use support::servers::*;
@@ -34,6 +34,11 @@ fn records(volume: &Volume, path: &str) -> u64 {
         assert!(found == record(number as u64), "{path}: record {number}");
     }
     (content.len() / RECORD_BYTES) as u64
+}
+
+/// For tests of one server: its end is the end of the session.
+fn connect(place: &Place) -> Volume {
+    connect_for(place, Duration::ZERO)
 }
 
 // ---- clients die ----

@@ -5,15 +5,17 @@
 
 mod support;
 
-use adit::{
-    Errno, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Volume, VolumeOptions,
-};
+use adit::{Errno, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Volume};
 use std::io::IoSlice;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::Place;
 use support::servers::*;
+
+fn connect(place: &Place) -> Volume {
+    connect_for(place, LIMIT)
+}
 
 /// More than one message holds.
 const LARGE: usize = (1 << 20) + 12_345;
@@ -59,7 +61,10 @@ fn steps(volume: &Volume, client: usize, stop: &AtomicBool, done: &AtomicU64) ->
     while !stop.load(Ordering::Relaxed) {
         let line = line(client, number);
         match number % 4 {
-            0 => drop(own.append_and_sync(&[IoSlice::new(&line)]).expect("appended")),
+            0 => drop(
+                own.append_and_sync(&[IoSlice::new(&line)])
+                    .expect("appended"),
+            ),
             1 => {
                 own.append(&line).expect("appended");
                 own.sync_data().expect("synced");
@@ -143,9 +148,15 @@ fn go_on_under_load(way: impl Fn(u64) -> Way) {
             slowest = slowest.max(begin.elapsed());
         }
         stop.store(true, Ordering::Relaxed);
-        clients.into_iter().map(|of| of.join().expect("all went well")).collect()
+        clients
+            .into_iter()
+            .map(|of| of.join().expect("all went well"))
+            .collect()
     });
-    println!("{} steps, on again within {slowest:?}", counts.iter().sum::<u64>());
+    println!(
+        "{} steps, on again within {slowest:?}",
+        counts.iter().sum::<u64>()
+    );
     check_lines(&volumes[0].read("/shared").expect("read"), &counts);
     for (client, count) in counts.iter().enumerate() {
         let mut only = vec![0; CLIENTS];
@@ -159,7 +170,11 @@ fn go_on_under_load(way: impl Fn(u64) -> Way) {
     }
     let expected: u64 = counts.iter().map(|count| count.div_ceil(16)).sum();
     let found = volumes[0].read_dir("/").expect("listed").count() as u64;
-    assert_eq!(found, expected + 1 + 2 * CLIENTS as u64, "no other name is there");
+    assert_eq!(
+        found,
+        expected + 1 + 2 * CLIENTS as u64,
+        "no other name is there"
+    );
     drop(volumes);
     let served = served.expect("it serves");
     served.signal(rustix::process::Signal::TERM);
@@ -301,13 +316,6 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
     }
 }
 
-fn patiently(place: &Place, wait: Duration) -> Volume {
-    let address = format!("unix:{}", place.path("s").display());
-    let mut options = VolumeOptions::new();
-    options.reconnect(wait);
-    Volume::open_with(&address, &options).expect("connected")
-}
-
 /// Sessions end, with words, where the next server can't know that all is there.
 #[test]
 fn a_session_goes_on_only_with_what_it_had() {
@@ -337,7 +345,7 @@ fn a_session_goes_on_only_with_what_it_had() {
     for (name, options, change) in cases {
         let place = Place::with_volume();
         let served = Served::start(&place, options);
-        let volume = patiently(&place, Duration::from_secs(20));
+        let volume = connect_for(&place, Duration::from_secs(20));
         let file = volume.open_file("/f", &appending()).expect("made");
         file.append(b"x").expect("appended");
         drop(served);
@@ -346,7 +354,10 @@ fn a_session_goes_on_only_with_what_it_had() {
         let _next = Served::start(&place, options);
         let error = file.append(b"y").expect_err(name);
         assert_eq!(error.errno(), Errno::PIPE, "{name}: {error}");
-        assert!(error.what().contains("open the volume again"), "{name}: {error}");
+        assert!(
+            error.what().contains("open the volume again"),
+            "{name}: {error}"
+        );
         assert!(begin.elapsed() < Duration::from_secs(15), "{name}");
         drop((file, volume));
         connect(&place).write("/g", "all the same").expect(name);
@@ -382,8 +393,8 @@ fn a_server_that_does_not_come_back_is_waited_for_as_long_as_asked() {
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
-    let at_once = patiently(&place, Duration::ZERO);
-    let a_second = patiently(&place, Duration::from_secs(1));
+    let at_once = connect_for(&place, Duration::ZERO);
+    let a_second = connect_for(&place, Duration::from_secs(1));
     drop(served);
     let begin = Instant::now();
     assert_eq!(at_once.exists("/").expect_err("gone").errno(), Errno::PIPE);
@@ -392,8 +403,14 @@ fn a_server_that_does_not_come_back_is_waited_for_as_long_as_asked() {
     assert_eq!(error.errno(), Errno::PIPE);
     assert!(error.what().contains("no server answers"), "{error}");
     let waited = begin.elapsed();
-    assert!(soon < waited && waited > Duration::from_millis(900), "{soon:?} {waited:?}");
+    assert!(
+        soon < waited && waited > Duration::from_millis(900),
+        "{soon:?} {waited:?}"
+    );
     // What was refused once stays so.
     let _next = Served::start(&place, &[]);
-    assert_eq!(a_second.exists("/").expect_err("ended").errno(), Errno::PIPE);
+    assert_eq!(
+        a_second.exists("/").expect_err("ended").errno(),
+        Errno::PIPE
+    );
 }

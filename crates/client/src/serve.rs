@@ -113,7 +113,10 @@ impl Server {
     pub fn hand_over(mut self, volumes: Vec<Volume>) -> Result<()> {
         self.server.hand_over();
         drop(self);
-        volumes.into_iter().map(Volume::close).fold(Ok(()), Result::and)
+        volumes
+            .into_iter()
+            .map(Volume::close)
+            .fold(Ok(()), Result::and)
     }
 
     /// Ends all sessions after what they have under way, and takes no new ones.

@@ -310,8 +310,7 @@ impl Hall {
             .map_err(|error| error.context("make the memory of a session"))?;
         let socket = greeted.socket.try_clone();
         let socket = socket.map_err(|error| Error::from(error).context("keep a connection"))?;
-        let (peer, read_only) = (greeted.peer.clone(), request.read_only);
-        let session = Session::new(socket, peer, memory, volume, read_only, resumed.is_some())?;
+        let session = Session::new(socket, greeted.peer.clone(), memory, volume, request)?;
         Ok((Arc::new(session), descriptor, resumed))
     }
 

@@ -148,7 +148,12 @@ impl SessionsFile {
         let Some(file) = &self.file else { return };
         let mut bytes = record.encode();
         let sum = checksum(&bytes);
-        bytes.splice(0..0, [sum, bytes.len() as u64].into_iter().flat_map(u64::to_le_bytes));
+        bytes.splice(
+            0..0,
+            [sum, bytes.len() as u64]
+                .into_iter()
+                .flat_map(u64::to_le_bytes),
+        );
         let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, &bytes, 0));
         if written != Ok(bytes.len()) {
             tracing::warn!(path = %self.path.display(), ?written, "the next server won't know all sessions of this one");
@@ -174,7 +179,12 @@ pub(crate) struct Known {
     pub(crate) uid: u32,
 }
 
-structs!(Known { id, flags, kind, uid });
+structs!(Known {
+    id,
+    flags,
+    kind,
+    uid
+});
 
 fn checksum(bytes: &[u8]) -> u64 {
     name_hash(&HashKey([MAGIC, VERSION.into()]), bytes)
@@ -182,7 +192,8 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 /// Opens the file or makes it. Another user's is none: it could name the key.
 fn open_own(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let flags =
+        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = open(path, flags, Mode::from_raw_mode(0o600)).map_err(from_rustix)?;
     let found = fstat(&file).map_err(from_rustix)?;
     let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
@@ -313,7 +324,10 @@ impl Resumption {
         }
         if !grace.expected.is_empty() {
             let missing = grace.expected.len();
-            tracing::warn!(missing, "not all sessions of the last server came back: what they had locked is free");
+            tracing::warn!(
+                missing,
+                "not all sessions of the last server came back: what they had locked is free"
+            );
         }
         self.is_open.store(false, Ordering::Release);
         let waiting = std::mem::take(&mut grace.waiting);

@@ -2,8 +2,8 @@
 
 use crate::balance::Balance;
 use crate::listener::{Hall, Listener, spare_descriptor};
-use crate::resume::SessionsFile;
 use crate::poller::{Poller, check_cpus};
+use crate::resume::SessionsFile;
 use crate::volume::ServedVolume;
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result};

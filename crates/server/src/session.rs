@@ -17,6 +17,7 @@ use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
+use adit_wire::handshake::Request;
 use adit_wire::memory::{DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
@@ -47,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) privileged: bool,
     /// It changes nothing.
     pub(crate) read_only: bool,
+    /// The next server waits for it.
+    comes_back: bool,
     files: Mutex<Files>,
     /// The slots whose messages are under way.
     busy: AtomicU64,
@@ -82,14 +85,15 @@ impl Session {
         peer: Peer,
         memory: SessionMemory,
         volume: Arc<ServedVolume>,
-        read_only: bool,
-        resuming: bool,
+        request: &Request,
     ) -> Result<Session> {
         let privileged = is_privileged(&peer);
         let groups = Peer::groups(socket.as_fd())?;
         let mut who = Credentials::user(peer.uid, peer.gid, &groups);
         who.privileged = privileged;
-        volume.sessions_file.begin(volume.opening, peer.pid);
+        if request.comes_back {
+            volume.sessions_file.begin(volume.opening, peer.pid);
+        }
         let memory = Arc::new(memory);
         let receipt = |slot| {
             let memory = memory.clone();
@@ -104,7 +108,8 @@ impl Session {
             peer,
             who: Arc::new(who),
             privileged,
-            read_only,
+            read_only: request.read_only,
+            comes_back: request.comes_back,
             files: Mutex::default(),
             busy: AtomicU64::new(0),
             collected: Collected::default(),
@@ -113,7 +118,7 @@ impl Session {
             counts: SessionCounts::default(),
             served: AtomicU64::new(0),
             ended: AtomicBool::new(false),
-            resuming: AtomicBool::new(resuming),
+            resuming: AtomicBool::new(request.resumes.is_some()),
             handed_over: AtomicBool::new(false),
             lock_key: os_random_u64(),
         })
@@ -270,7 +275,7 @@ impl Session {
         if self.ended.swap(true, Ordering::Relaxed) {
             return None;
         }
-        if ending == Ending::ForGood {
+        if ending == Ending::ForGood && self.comes_back {
             let volume = &self.volume;
             volume.sessions_file.end(volume.opening, self.peer.pid);
         }

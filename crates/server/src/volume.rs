@@ -1,10 +1,10 @@
 //! A volume as the server has it.
 
+use crate::resume::{Resumption, SessionsFile, VolumeRecord};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
-use crate::resume::{Resumption, SessionsFile, VolumeRecord};
 use adit_wire::handshake::Opening;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

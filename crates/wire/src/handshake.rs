@@ -43,6 +43,8 @@ pub struct Request {
     pub volume: String,
     /// The session will change nothing.
     pub read_only: bool,
+    /// If the server ends, it will go on with the next one, which waits for it.
+    pub comes_back: bool,
     /// It goes on with a session of a server that has ended.
     pub resumes: Option<Opening>,
 }
@@ -110,7 +112,7 @@ impl Hello {
 
 structs! {
     Hello { magic, version }
-    Request { hello, volume, read_only, resumes }
+    Request { hello, volume, read_only, comes_back, resumes }
     Opening { volume_id, epoch }
     Resumed { applied, in_grace }
     Begun { privileged, volume, cache, opening, resumed }

@@ -159,7 +159,13 @@ impl SessionMemory {
     pub fn discard(&self) {
         // SAFETY: our own mapping of shared memory. A thread that comes late finds zeroes, which are
         // values of all that it may look at.
-        let _ = unsafe { madvise(self.start.as_ptr().cast(), MEMORY_BYTES, Advice::LinuxRemove) };
+        let _ = unsafe {
+            madvise(
+                self.start.as_ptr().cast(),
+                MEMORY_BYTES,
+                Advice::LinuxRemove,
+            )
+        };
     }
 
     /// A slot.

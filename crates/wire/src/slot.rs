@@ -148,7 +148,8 @@ impl Slot {
     /// The server: an append of the message begins at this offset, now.
     #[inline]
     pub fn note_appends(&self, offset: u64) {
-        self.appends.store(offset.wrapping_add(1), Ordering::Release);
+        self.appends
+            .store(offset.wrapping_add(1), Ordering::Release);
     }
 
     /// The session, when the server has gone: the number of the message's first transaction, if one

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test program uses some of it
 
 use super::Place;
-use adit::{OpenOptions, Volume};
+use adit::{OpenOptions, Volume, VolumeOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -108,9 +108,12 @@ impl Drop for Served {
     }
 }
 
-pub fn connect(place: &Place) -> Volume {
+/// A session that waits so long for the next server.
+pub fn connect_for(place: &Place, reconnect: Duration) -> Volume {
     let address = format!("unix:{}", place.path("s").display());
-    Volume::open(&address).expect("connected")
+    let mut options = VolumeOptions::new();
+    options.reconnect(reconnect);
+    Volume::open_with(&address, &options).expect("connected")
 }
 
 pub fn appending() -> OpenOptions {

@@ -30,7 +30,8 @@ pub(crate) fn connect(
     reconnect: Duration,
 ) -> Result<Arc<Connection>> {
     fork::install();
-    let link = Box::new(connect_link(address, read_only, None)?);
+    let comes_back = !reconnect.is_zero();
+    let link = Box::new(connect_link(address, read_only, comes_back, None)?);
     let connection = Arc::new(Connection {
         address: address.to_owned(),
         read_only,
@@ -51,6 +52,7 @@ pub(crate) fn connect(
 pub(super) fn connect_link(
     address: &str,
     read_only: bool,
+    comes_back: bool,
     resumes: Option<Opening>,
 ) -> Result<Link> {
     let place = address.strip_prefix(ADDRESS_PREFIX).unwrap_or(address);
@@ -94,6 +96,7 @@ pub(super) fn connect_link(
         hello: Hello::ours(),
         volume: volume.to_owned(),
         read_only,
+        comes_back,
         resumes,
     };
     send_message(&socket, &request)?;
@@ -113,7 +116,13 @@ pub(super) fn connect_link(
     };
     let memory = SessionMemory::map(memory.as_fd())?;
     let socket = (fork::close_in_child(socket.as_fd()), socket);
-    Ok(Link::new(memory, cache, socket, begun.opening, begun.resumed))
+    Ok(Link::new(
+        memory,
+        cache,
+        socket,
+        begun.opening,
+        begun.resumed,
+    ))
 }
 
 impl Connection {

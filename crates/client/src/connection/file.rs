@@ -3,8 +3,8 @@
 //! A write of more than a message holds goes in several, and is one operation of the server's all
 //! the same, up to [`COLLECTED_BYTES_MAX`]. Other writers may fall between the messages of a read.
 
-use super::link::{Failure, Fate, Taken};
 use super::Connection;
+use super::link::{Failure, Fate, Taken};
 use crate::file::ReadRequest;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, OpenFlags};

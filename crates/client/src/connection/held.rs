@@ -112,7 +112,8 @@ impl Held {
             }
             ReleaseLocks::NUMBER => {
                 if let Some(ReleaseLocks { owner_id }) = ReleaseLocks::decode(call) {
-                    let is_of = |owner| matches!(owner, LockOwner::Posix { id, .. } if id == owner_id);
+                    let is_of =
+                        |owner| matches!(owner, LockOwner::Posix { id, .. } if id == owner_id);
                     self.ranges
                         .retain(|range| range.id != id || !is_of(range.owner));
                 }
@@ -122,7 +123,14 @@ impl Held {
     }
 
     /// Takes a range from what an owner has; answers it.
-    fn free(&mut self, id: BlobId, file: u64, owner: LockOwner, offset: u64, len: u64) -> HeldRange {
+    fn free(
+        &mut self,
+        id: BlobId,
+        file: u64,
+        owner: LockOwner,
+        offset: u64,
+        len: u64,
+    ) -> HeldRange {
         let last = match len {
             0 => LAST_BYTE,
             len => offset.saturating_add(len - 1).min(LAST_BYTE),
@@ -165,7 +173,12 @@ impl Held {
                 LockMode::Shared => file.opened.flags.readable(),
                 _ => file.opened.flags.writable(),
             };
-            let any = || self.files.values().find(serves).map(|file| file.opened.file);
+            let any = || {
+                self.files
+                    .values()
+                    .find(serves)
+                    .map(|file| file.opened.file)
+            };
             range.file.or_else(any)
         };
         let lock = |range: &HeldRange| {

@@ -4,8 +4,8 @@
 //! Each of these calls is one transaction. Whether that was applied, the next server knows
 //! ([`Fate`]).
 
-use super::link::Fate;
 use super::Connection;
+use super::link::Fate;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, Follow};
 use adit_wire::calls::*;

@@ -11,10 +11,10 @@
 //! lock of what is held. What is once known of the last server's messages stays as it is, also if
 //! the next server ends before the session has gone on.
 
+use super::Connection;
 use super::connect::connect_link;
 use super::held::Held;
 use super::link::{Failure, Link};
-use super::Connection;
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{FlockOperation, LockMode};
@@ -94,7 +94,7 @@ impl Connection {
         let mut last = lost.opening;
         let mut pause = PAUSE;
         loop {
-            let error = match connect_link(&self.address, self.read_only, Some(last)) {
+            let error = match connect_link(&self.address, self.read_only, true, Some(last)) {
                 Ok(link) => match self.have_again(&link, lost, &mut last) {
                     Ok(()) => return Ok(link),
                     // It has ended as well.

@@ -141,10 +141,7 @@ impl Fs {
         if writes && self.store.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        let usable = matches!(
-            kind,
-            FileKind::File | FileKind::Directory | FileKind::Blob
-        );
+        let usable = matches!(kind, FileKind::File | FileKind::Directory | FileKind::Blob);
         if !usable && !flags.contains(OpenFlags::PATH) {
             return Err(Errno::NXIO.into());
         }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 pub(super) fn may_be(message: &Message) -> bool {
     match message {
         Message::Nothing => true,
-        Message::VolumeCall { number, .. } => [Reopen::NUMBER, EndResuming::NUMBER].contains(number),
+        Message::VolumeCall { number, .. } => {
+            [Reopen::NUMBER, EndResuming::NUMBER].contains(number)
+        }
         Message::FileCall { number, .. } => {
             let calls = [
                 Flock::NUMBER,
@@ -83,7 +85,10 @@ pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<
                     Ok(()) => Ok(()),
                     Err(open) => {
                         let _ = fs.close(&open).await;
-                        Err(Error::with(Errno::MFILE, "open a file under a number that is taken"))
+                        Err(Error::with(
+                            Errno::MFILE,
+                            "open a file under a number that is taken",
+                        ))
                     }
                 }
             }

@@ -111,6 +111,8 @@ impl Session {
             Greeting::Refused(error) => panic!("{error}"),
         }
         let request = Request {
+            comes_back: false,
+            resumes: None,
             hello: Hello::ours(),
             volume: String::new(),
             read_only: false,

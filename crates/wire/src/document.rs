@@ -4,9 +4,12 @@
 //! Not compared: the meanings beside them, and the types inside of an enum's variants.
 
 use crate::calls::{FILE_CALLS, Form, Opened, Place, VOLUME_CALLS};
-use crate::handshake::{Answer, BYTES_MAX, Begun, Greeting, Hello, Request, VERSION};
+use crate::handshake::{
+    Answer, BYTES_MAX, Begun, Greeting, Hello, Opening, Request, Resumed, VERSION,
+};
 use crate::memory::{
-    AREA_BYTES, AREAS_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET, LAYOUT, MEMORY_BYTES, SLOTS_OFFSET,
+    AREA_BYTES, AREAS_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET, ENDING_OFFSET, Ending, LAYOUT,
+    MEMORY_BYTES, SLOTS_OFFSET,
 };
 use crate::message::{Message, WORDS, WriteFlags};
 use crate::slot::{DONE, Doorbell, SLEEPING, SLOTS, Slot, WAITED};
@@ -144,8 +147,8 @@ fn structs() -> Rows {
         };
     }
     all!(
-        Hello Request Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry ListedEntry
-        OpenDescriptor CheckReport
+        Hello Request Opening Resumed Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
+        ListedEntry OpenDescriptor CheckReport
     )
 }
 
@@ -232,6 +235,7 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
             layout(&[
                 (0, size_of::<[u64; 3]>(), "header"),
                 (DOORBELL_OFFSET, size_of::<Doorbell>(), "doorbell"),
+                (ENDING_OFFSET, size_of::<u32>(), "ending"),
                 (SLOTS_OFFSET, slots_bytes, "slots"),
                 (AREAS_OFFSET, areas_bytes, "areas"),
             ]),
@@ -245,6 +249,13 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 row(&[&SLEEPING, &"`SLEEPING`"]),
                 row(&[&DONE, &"`DONE`"]),
             ],
+        ),
+        (
+            "Endings",
+            [Ending::Unsaid, Ending::HandedOver, Ending::ForGood]
+                .iter()
+                .map(|ending| row(&[&(*ending as u32), &format!("`{ending:?}`")]))
+                .collect(),
         ),
         ("Words of a message", message_words()),
         ("Operations", operations()),

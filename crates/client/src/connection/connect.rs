@@ -31,13 +31,13 @@ pub(crate) fn connect(
 ) -> Result<Arc<Connection>> {
     fork::install();
     let comes_back = !reconnect.is_zero();
-    let link = Box::new(connect_link(address, read_only, comes_back, None)?);
+    let link = Arc::new(connect_link(address, read_only, comes_back, None)?);
     let connection = Arc::new(Connection {
         address: address.to_owned(),
         read_only,
         reconnect,
         own: Credentials::process(),
-        current: AtomicPtr::new(std::ptr::from_ref(&*link).cast_mut()),
+        current: AtomicPtr::new(Arc::as_ptr(&link).cast_mut()),
         links: Mutex::new(vec![link]),
         end: OnceLock::new(),
         held: Mutex::default(),

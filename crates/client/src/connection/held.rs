@@ -200,3 +200,143 @@ fn is_same(one: LockOwner, other: LockOwner) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_base::random::Prng;
+    use adit_fs::FileKind;
+
+    const BYTES: u64 = 16;
+
+    fn opened(file: u64, slot: u64, flags: OpenFlags) -> Opened {
+        let id = BlobId {
+            slot,
+            generation: 1,
+        };
+        let kind = FileKind::File;
+        Opened {
+            file,
+            id,
+            flags,
+            kind,
+            token: 0,
+        }
+    }
+
+    /// Locks as bytes: (inode, descriptor or owner, byte) to mode.
+    type Model = BTreeMap<(u64, Option<u64>, u64, u64), LockMode>;
+
+    fn bytes(held: &Held) -> Model {
+        let mut model = Model::new();
+        for (file, lock) in held.locks() {
+            let slot = held.files[&file].opened.id.slot;
+            let last = match lock.len_bytes {
+                0 => BYTES,
+                len => lock.offset + len,
+            };
+            let (of, owner) = match lock.owner {
+                LockOwner::Descriptor => (Some(file), 0),
+                LockOwner::Posix { id, .. } => (None, id),
+                _ => unreachable!("there are two kinds"),
+            };
+            for byte in lock.offset..last.min(BYTES) {
+                let before = model.insert((slot, of, owner, byte), lock.mode);
+                assert_eq!(before, None, "an owner has a byte once");
+            }
+        }
+        model
+    }
+
+    #[test]
+    fn what_is_locked_is_what_was_locked_last() {
+        let mut random = Prng::new(1);
+        for _ in 0..50 {
+            let (mut held, mut model) = (Held::default(), Model::new());
+            for file in 0..4 {
+                held.open(opened(file, file / 2, OpenFlags::READ_WRITE), None);
+            }
+            for _ in 0..200 {
+                let file = random.below(4);
+                let slot = file / 2;
+                let (offset, len) = (random.below(BYTES), random.below(BYTES));
+                let end = if len == 0 {
+                    BYTES
+                } else {
+                    (offset + len).min(BYTES)
+                };
+                let (owner, of, number) = match random.below(2) {
+                    0 => (LockOwner::Descriptor, Some(file), 0),
+                    _ => {
+                        let id = random.below(2) + 1;
+                        let pid = random.below(9) as i32;
+                        (LockOwner::Posix { id, pid }, None, id)
+                    }
+                };
+                let range = (offset..end).map(|byte| (slot, of, number, byte));
+                match random.below(8) {
+                    0 => {
+                        let call = ReleaseLocks { owner_id: 1 };
+                        held.note(ReleaseLocks::NUMBER, file, &call.encode());
+                        model.retain(|key, _| !(key.0 == slot && key.1.is_none() && key.2 == 1));
+                    }
+                    1 | 2 => {
+                        let call = UnlockRange {
+                            owner,
+                            offset,
+                            len_bytes: len,
+                        };
+                        held.note(UnlockRange::NUMBER, file, &call.encode());
+                        range.for_each(|key| {
+                            model.remove(&key);
+                        });
+                    }
+                    _ => {
+                        let mode = match random.below(2) {
+                            0 => LockMode::Shared,
+                            _ => LockMode::Exclusive,
+                        };
+                        let lock = RangeLock::new(owner, mode, offset, len);
+                        let call = LockRange { lock, wait: false };
+                        held.note(LockRange::NUMBER, file, &call.encode());
+                        range.for_each(|key| {
+                            model.insert(key, mode);
+                        });
+                    }
+                }
+                assert_eq!(bytes(&held), model);
+            }
+            // A descriptor takes its own along; the last one of an inode all.
+            held.close(0);
+            model.retain(|key, _| key.1 != Some(0));
+            assert_eq!(bytes(&held), model);
+            held.close(1);
+            model.retain(|key, _| key.0 != 0);
+            assert_eq!(bytes(&held), model);
+        }
+    }
+
+    #[test]
+    fn a_lock_is_taken_through_a_descriptor_that_may() {
+        let mut held = Held::default();
+        held.open(opened(1, 5, OpenFlags::empty()), None);
+        held.open(opened(2, 5, OpenFlags::WRITE_ONLY), None);
+        let owner = LockOwner::Posix { id: 1, pid: 1 };
+        for (mode, offset) in [(LockMode::Shared, 0), (LockMode::Exclusive, 5)] {
+            let lock = RangeLock::new(owner, mode, offset, 1);
+            held.note(
+                LockRange::NUMBER,
+                2,
+                &LockRange { lock, wait: true }.encode(),
+            );
+        }
+        let through: Vec<u64> = held.locks().iter().map(|(file, _)| *file).collect();
+        assert_eq!(through, [1, 2]);
+        let operation = FlockOperation::Exclusive { wait: true };
+        held.note(Flock::NUMBER, 1, &Flock { operation }.encode());
+        assert_eq!(held.files[&1].flock, Some(LockMode::Exclusive));
+        let operation = FlockOperation::Unlock;
+        held.note(Flock::NUMBER, 1, &Flock { operation }.encode());
+        assert_eq!(held.files[&1].flock, None);
+    }
+}

@@ -47,10 +47,10 @@ pub(crate) struct Connection {
     current: AtomicPtr<Link>,
     /// Each lives as long as the connection, since threads may look at it. Locked while a next
     /// server is looked for.
-    links: Mutex<Vec<Box<Link>>>,
+    links: Mutex<Vec<Arc<Link>>>,
     /// There is no next server, and why.
     end: OnceLock<String>,
-    /// What the session has. A lock that is taken after that of `links`.
+    /// What the session has. Locked after `links`.
     held: Mutex<Held>,
     /// Holds queues of completions, and nothing else.
     queues: OnceLock<Arc<Engine<()>>>,

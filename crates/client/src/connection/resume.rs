@@ -46,14 +46,14 @@ impl Connection {
         if let Some(why) = self.end.get() {
             return Err(self.ended(why));
         }
-        match self.next_link(lost) {
+        // Until the next link is the current one: whoever opened or locked something meanwhile finds
+        // then that it must do so again.
+        let mut held = self.held();
+        match self.next_link(lost, &mut held) {
             Ok(link) => {
-                let link = Box::new(link);
-                let held = self.held();
-                // The held lock is not needed by `next_link` any more, but whoever has just opened
-                // something finds here that it must look again.
-                self.current
-                    .store(std::ptr::from_ref(&*link).cast_mut(), Ordering::Release);
+                let link = Arc::new(link);
+                let current = Arc::as_ptr(&link).cast_mut();
+                self.current.store(current, Ordering::Release);
                 drop(held);
                 if let Some(cache) = &lost.cache {
                     cache.release();
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// A session of the next server that has all of this one's.
-    fn next_link(&self, lost: &Link) -> Result<Link> {
+    fn next_link(&self, lost: &Link, held: &mut Held) -> Result<Link> {
         if lost.memory.ending() == Ending::ForGood {
             return Err(Error::with(Errno::PIPE, "no other server goes on"));
         }
@@ -95,7 +95,7 @@ impl Connection {
         let mut pause = PAUSE;
         loop {
             let error = match connect_link(&self.address, self.read_only, true, Some(last)) {
-                Ok(link) => match self.have_again(&link, lost, &mut last) {
+                Ok(link) => match self.have_again(&link, lost, held, &mut last) {
                     Ok(()) => return Ok(link),
                     // It has ended as well.
                     Err(Failure::Lost(_)) => Error::with(Errno::PIPE, "the next server has ended"),
@@ -114,14 +114,19 @@ impl Connection {
 
     /// Has everything again that the session had. `last`: the opening to go on with if this server
     /// ends, too.
-    fn have_again(&self, link: &Link, lost: &Link, last: &mut Opening) -> Result<(), Failure> {
+    fn have_again(
+        &self,
+        link: &Link,
+        lost: &Link,
+        held: &mut Held,
+        last: &mut Opening,
+    ) -> Result<(), Failure> {
         let resumed = link.resumed.ok_or_else(super::foreign)?;
         *last = link.opening;
         // Of the server directly after `lost`: a later one knows of that server.
         let is_first = lost.ended.get().is_none();
         let Resumed { in_grace, .. } = *lost.ended.get_or_init(|| resumed);
-        let held = self.held();
-        let broken = have_files_again(link, &held)?;
+        let broken = have_files_again(link, held)?;
         if is_first && in_grace {
             for (slot, file, offset, len_bytes) in lost.unsettled_appends() {
                 let settled = link.file_call(file, &SettleAppend { offset, len_bytes });
@@ -134,13 +139,12 @@ impl Connection {
                 }
             }
         }
-        drop(held);
         link.volume_call(&EndResuming {})?;
         for file in broken {
             // What it had locked may be another one's now. Its descriptor is none from here on.
             match link.file_call(file, &Close {}) {
                 Err(Failure::Lost(lost)) => return Err(Failure::Lost(lost)),
-                _ => self.held().close(file),
+                _ => held.close(file),
             }
         }
         Ok(())

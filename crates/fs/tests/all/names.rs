@@ -307,6 +307,78 @@ fn exchange_swaps_files_and_directories() {
 }
 
 #[test]
+fn what_was_open_is_opened_again_also_without_a_name() {
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 16 << 20);
+    volume.put("/named", b"named").unwrap();
+    volume.put("/gone", &[7; 100_000]).unwrap();
+    volume.put("/other", &[8; 100_000]).unwrap();
+    volume.mkdir("/d").unwrap();
+    let open = |path| volume.open(path, RW).unwrap();
+    let files = [open("/named"), open("/gone"), open("/other")];
+    let directory = volume.open("/d", RO).unwrap();
+    let ids: Vec<BlobId> = files.iter().map(|file| file.blob_id()).collect();
+    let directory_id = directory.blob_id();
+    for path in ["/gone", "/other"] {
+        volume.unlink(path).unwrap();
+    }
+    volume.rmdir("/d").unwrap();
+    for file in files.iter().chain([&directory]) {
+        volume.engine.run(|fs| async { fs.leave(file) }).unwrap();
+        assert_eq!(volume.close(file), Err(Errno::BADF), "it is left");
+    }
+    volume.close_volume();
+
+    let volume = Volume::open_with_orphans(device, 16 << 20);
+    let before = volume.free_bytes();
+    let reopen = |id, kind, flags| volume.run(move |fs| fs.reopen(id, kind, flags, &SELF));
+    let [named, gone, other] = ids[..] else {
+        unreachable!()
+    };
+    let stale = BlobId {
+        generation: gone.generation + 1,
+        ..gone
+    };
+    assert_eq!(reopen(stale, FileKind::File, RW).err(), Some(Errno::STALE));
+    assert_eq!(
+        reopen(gone, FileKind::Directory, RO).err(),
+        Some(Errno::STALE)
+    );
+    assert_eq!(
+        reopen(BlobId { slot: 77, ..gone }, FileKind::File, RW).err(),
+        Some(Errno::STALE)
+    );
+    let first = reopen(named, FileKind::File, RW).unwrap();
+    volume.append(&first, b"!").unwrap();
+    let one = reopen(gone, FileKind::File, RW).unwrap();
+    let two = reopen(gone, FileKind::File, RO).unwrap();
+    let directory = reopen(directory_id, FileKind::Directory, RO).unwrap();
+    volume.write(&one, 0, b"again").unwrap();
+    volume.engine.run(|fs| fs.delete_orphans()).unwrap();
+    // From here on what nobody has open is gone.
+    assert_eq!(reopen(other, FileKind::File, RW).err(), Some(Errno::STALE));
+    let mut found = [0; 6];
+    assert_eq!(volume.read(&two, 0, &mut found), Ok(6));
+    assert_eq!(&found, b"again\x07");
+    volume.sync().unwrap();
+    let between = volume.free_bytes();
+    assert!(between > before, "the one that nobody opened is deleted");
+    for file in [&one, &two, &directory, &first] {
+        volume.close(file).unwrap();
+    }
+    volume.sync().unwrap();
+    assert!(
+        volume.free_bytes() > between,
+        "with its last descriptor the other one is"
+    );
+    assert_eq!(volume.get("/named"), Ok(b"named!".to_vec()));
+    assert_eq!(volume.entries("/", 4096).unwrap().len(), 3);
+    let problems = volume.run(|fs| fs.check_names()).unwrap().problems;
+    assert_eq!(problems, Vec::<String>::new());
+    volume.close_volume();
+}
+
+#[test]
 fn an_unlinked_open_file_lives_until_it_is_closed() {
     let volume = Volume::fresh();
     volume.put("/warm-up", &stamped(1, 0, 100_000)).unwrap();

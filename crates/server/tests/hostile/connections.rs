@@ -24,6 +24,8 @@ fn request(version: u32) -> Vec<u8> {
         hello,
         volume: String::new(),
         read_only: false,
+        comes_back: false,
+        resumes: None,
     };
     request.encode()
 }
@@ -126,6 +128,8 @@ pub(crate) fn foreign(rig: &Rig) {
         hello: Hello::ours(),
         volume: "\n\u{1b}[2J".repeat(700),
         read_only: false,
+        comes_back: false,
+        resumes: None,
     };
     send_message(&socket, &request).expect("sent");
     match receive_message(&socket, &mut buffer).expect("answered") {
@@ -217,6 +221,8 @@ pub(crate) fn descriptors(rig: &Rig) {
             hello: Hello::ours(),
             volume: String::new(),
             read_only: false,
+            comes_back: false,
+            resumes: None,
         };
         let _ = send_message_with(&socket, &request, &[a_file().as_fd()]);
     }

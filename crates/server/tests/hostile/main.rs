@@ -7,6 +7,7 @@
 mod calls;
 mod connections;
 mod memory;
+mod resuming;
 mod rig;
 mod shares;
 
@@ -45,6 +46,17 @@ fn words_lengths_and_numbers_that_mean_nothing() {
 #[test]
 fn arguments_that_are_none_or_other_ones() {
     attack(&[calls::cut_off, calls::mutated]);
+}
+
+#[test]
+fn calls_of_sessions_that_go_on() {
+    attack(&[resuming::without_a_last_server]);
+}
+
+#[test]
+fn a_session_goes_on_with_its_own_files_alone() {
+    let _alone = alone();
+    resuming::with_a_last_server();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server, perform};
 use adit_store::{Store, StoreOptions, Survive};
 use adit_wire::calls::*;
-use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request};
+use adit_wire::handshake::{Answer, BYTES_MAX, Begun, Greeting, Hello, Opening, Request};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::Message;
 use adit_wire::slot::Reply;
@@ -386,6 +386,14 @@ impl Peer {
     }
 
     pub(crate) fn ask_for(path: &Path) -> adit_base::Result<Peer> {
+        Peer::resume(path, None).map(|(peer, _)| peer)
+    }
+
+    /// A session that goes on with one of that opening, if there is one.
+    pub(crate) fn resume(
+        path: &Path,
+        resumes: Option<Opening>,
+    ) -> adit_base::Result<(Peer, Begun)> {
         let socket = knock(path);
         let mut buffer = [0; BYTES_MAX];
         match receive_message(&socket, &mut buffer)? {
@@ -398,20 +406,24 @@ impl Peer {
                 hello: Hello::ours(),
                 volume: String::new(),
                 read_only: false,
+                comes_back: true,
+                resumes,
             },
         )?;
         let (answer, descriptors) = receive_message_with(&socket, &mut buffer)?;
-        if let Answer::Refused(error) = answer {
-            return Err(error);
-        }
+        let begun = match answer {
+            Answer::Refused(error) => return Err(error),
+            Answer::Begun(begun) => begun,
+        };
         let mut descriptors = descriptors.into_iter();
         let descriptor = descriptors.next().expect("it comes with its memory");
-        Ok(Peer {
+        let peer = Peer {
             memory: SessionMemory::map(descriptor.as_fd())?,
             socket,
             descriptor,
             cache: descriptors.collect(),
-        })
+        };
+        Ok((peer, begun))
     }
 
     pub(crate) fn fill(&self, slot: usize, bytes: &[u8]) {

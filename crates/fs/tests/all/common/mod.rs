@@ -115,6 +115,17 @@ impl Volume {
         Ok(Volume { engine })
     }
 
+    /// Without deleting what lost its last name.
+    pub fn open_with_orphans(device: Arc<dyn Device>, cache_bytes: u64) -> Volume {
+        let options = options(cache_bytes);
+        let engine = Engine::start(device, engine_options(true), |reactor| async move {
+            Fs::open_with_orphans(Store::open(reactor, &options).await?).await
+        });
+        Volume {
+            engine: engine.expect("opening"),
+        }
+    }
+
     pub fn close_volume(self) {
         self.engine
             .shutdown(|fs| fs.close_volume())

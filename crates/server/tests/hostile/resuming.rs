@@ -1,0 +1,210 @@
+//! Sessions that say they go on with one of the last server.
+
+use crate::rig::{LIMIT, Peer, Rig, until};
+use adit_base::Errno;
+use adit_block::{DeviceOptions, open_device};
+use adit_fs::{BlobId, Fs, OpenFlags};
+use adit_reactor::{Engine, EngineOptions};
+use adit_server::{ServeOptions, Server};
+use adit_store::{Store, StoreOptions, Survive};
+use adit_wire::calls::*;
+use adit_wire::handshake::Opening;
+use adit_wire::message::{Message, WriteFlags};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// There is no session to go on with.
+pub(crate) fn without_a_last_server(rig: &Rig) {
+    let (mut peer, begun) = Peer::resume(&rig.socket(), None).expect("a session");
+    assert_eq!(begun.resumed, None);
+    let other = Opening {
+        epoch: begun.opening.epoch + 7,
+        ..begun.opening
+    };
+    for (opening, errno) in [(begun.opening, Errno::PIPE), (other, Errno::STALE)] {
+        let refused = Peer::resume(&rig.socket(), Some(opening));
+        assert_eq!(refused.map(drop).expect_err("refused").errno(), errno);
+    }
+    let file = peer.create("/resuming");
+    let (id, flags, kind) = (
+        BlobId {
+            slot: 1,
+            generation: 1,
+        },
+        OpenFlags::READ_WRITE,
+        adit_fs::FileKind::File,
+    );
+    for token in [0, 1, u64::MAX] {
+        let reopen = Reopen {
+            file: file + 1,
+            id,
+            flags,
+            kind,
+            token,
+        };
+        assert_eq!(peer.volume_call(0, reopen), Err(libc::EPERM));
+    }
+    assert_eq!(peer.volume_call(0, EndResuming {}), Err(libc::EPERM));
+    let settle = SettleAppend {
+        offset: 0,
+        len_bytes: 1,
+    };
+    assert_eq!(peer.call(0, file, settle), Err(libc::EPERM));
+}
+
+fn start(image: &Path, fresh: bool) -> Arc<Engine<Fs>> {
+    let device = open_device(image.to_str().expect("text"), &DeviceOptions::default());
+    let options = EngineOptions {
+        queue_depth: 64,
+        keeper: true,
+        name: "resumed".into(),
+    };
+    let store = StoreOptions {
+        cache_bytes: 16 << 20,
+        survive: Survive::Off,
+        ..StoreOptions::default()
+    };
+    let started = Engine::start(device.expect("opened"), options, |reactor| async move {
+        if fresh {
+            adit_store::mkfs(&reactor, &adit_store::MkfsOptions::default()).await?;
+            return Fs::format(Store::open(reactor, &store).await?).await;
+        }
+        Fs::open_with_orphans(Store::open(reactor, &store).await?).await
+    });
+    started.expect("it starts")
+}
+
+fn serve(engine: &Arc<Engine<Fs>>, socket: &Path) -> Server {
+    let volumes = vec![("v".to_owned(), engine.clone())];
+    Server::start(volumes, socket, &ServeOptions::default()).expect("served")
+}
+
+/// A server ends in order, and its sessions lie to the next one.
+pub(crate) fn with_a_last_server() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, socket) = (directory.path().join("v"), directory.path().join("s"));
+    let file = std::fs::File::create(&image).expect("made");
+    file.set_len(64 << 20).expect("sized");
+    let engine = start(&image, true);
+    let mut server = serve(&engine, &socket);
+    let (mut peer, begun) = Peer::resume(&socket, None).expect("a session");
+    let place = Place::root(b"/f");
+    let open = |flags| Open {
+        place,
+        flags,
+        mode: 0o600,
+    };
+    let created = OpenFlags::CREATE | OpenFlags::READ_WRITE;
+    let written = peer.volume_call(0, open(created)).expect("made");
+    let read = peer
+        .volume_call(0, open(OpenFlags::empty()))
+        .expect("opened");
+    let pieces = [b"0123456789", b"abcdefghij"];
+    for piece in pieces {
+        peer.fill(1, piece);
+        let append = Message::Write {
+            file: written.file,
+            len: 10,
+            offset: 0,
+            flags: WriteFlags::APPEND,
+        };
+        assert_eq!(peer.ask(1, append).expect("a reply").errno, 0);
+    }
+    server.hand_over();
+    drop(server);
+    engine.shutdown(|fs| fs.close_volume()).expect("closed");
+    drop(engine);
+    assert!(peer.has_ended());
+    assert_eq!(peer.memory.ending(), adit_wire::memory::Ending::HandedOver);
+
+    let engine = start(&image, false);
+    let server = serve(&engine, &socket);
+    // Others wait, though not for ever.
+    let begin = Instant::now();
+    let impatient = std::thread::spawn({
+        let socket = socket.clone();
+        move || Peer::resume(&socket, None).map(|(_, begun)| begun)
+    });
+    let (mut next, second) = Peer::resume(&socket, Some(begun.opening)).expect("it goes on");
+    let resumed = second.resumed.expect("it goes on");
+    assert!(resumed.in_grace && resumed.applied == u64::MAX);
+    let again = |opened: &Opened| Reopen {
+        file: opened.file,
+        id: opened.id,
+        flags: opened.flags,
+        kind: opened.kind,
+        token: opened.token,
+    };
+    // What it did not have, or not so.
+    for (name, wrong) in [
+        (
+            "token",
+            Reopen {
+                token: written.token ^ 1,
+                ..again(&written)
+            },
+        ),
+        (
+            "flags",
+            Reopen {
+                flags: written.flags,
+                ..again(&read)
+            },
+        ),
+        (
+            "kind",
+            Reopen {
+                kind: adit_fs::FileKind::Directory,
+                ..again(&written)
+            },
+        ),
+        (
+            "inode",
+            Reopen {
+                id: BlobId {
+                    slot: 2,
+                    ..written.id
+                },
+                ..again(&written)
+            },
+        ),
+    ] {
+        assert_eq!(next.volume_call(0, wrong), Err(libc::EACCES), "{name}");
+    }
+    let far = Reopen {
+        file: 1 << 40 | 4096,
+        ..again(&written)
+    };
+    assert_eq!(next.volume_call(0, far), Err(libc::EMFILE));
+    assert_eq!(next.volume_call(0, again(&written)), Ok(()));
+    assert_eq!(next.volume_call(0, again(&written)), Err(libc::EMFILE));
+    assert_eq!(next.volume_call(0, again(&read)), Ok(()));
+    // An append of which all, a part, and nothing is there.
+    let settle = |offset, len_bytes| SettleAppend { offset, len_bytes };
+    assert_eq!(next.call(0, written.file, settle(10, 10)), Ok(true));
+    assert_eq!(next.call(0, written.file, settle(10, u64::MAX)), Ok(false));
+    assert_eq!(next.call(0, written.file, settle(10, 10)), Ok(false));
+    assert_eq!(
+        next.call(0, read.file, settle(0, 1 << 20)),
+        Err(libc::EINVAL)
+    );
+    // Nothing else, before all have come back: that ends the session.
+    let size = Message::Size { file: written.file };
+    if let Some(reply) = next.ask(2, size) {
+        assert_eq!(reply.errno, libc::EPROTO as u32);
+    }
+    until("it is ended", || next.has_ended());
+    let late = impatient.join().expect("no panic").expect("a session");
+    assert!(late.resumed.is_none() && begin.elapsed() < LIMIT);
+    // Beyond the grace it may come back; its appends can't be settled.
+    let (mut next, third) = Peer::resume(&socket, Some(begun.opening)).expect("it goes on");
+    assert!(!third.resumed.expect("it goes on").in_grace);
+    assert_eq!(next.volume_call(0, again(&written)), Ok(()));
+    assert_eq!(next.call(0, written.file, settle(0, 10)), Err(libc::EPERM));
+    assert_eq!(next.volume_call(0, EndResuming {}), Ok(()));
+    assert_eq!(next.volume_call(0, EndResuming {}), Err(libc::EPERM));
+    assert_eq!(next.ask(2, size).expect("a reply").value, 10);
+    drop((next, server));
+    engine.shutdown(|fs| fs.close_volume()).expect("closed");
+}

@@ -198,9 +198,14 @@ impl Hall {
                 if !ready {
                     silent.push(of);
                 } else if let Some(request) = ask(&of) {
-                    match any_grace && request.resumes.is_none() && held.len() < GREETED_MAX {
-                        true => held.push((of, request)),
-                        false => self.answer(of, &request),
+                    match () {
+                        () if !any_grace || request.resumes.is_some() => self.answer(of, &request),
+                        () if held.len() < self.sessions_max => held.push((of, request)),
+                        () => {
+                            let what = "begin a session while those of the last server come back: \
+                                        as many as the server takes wait already";
+                            refuse(&of, Error::with(Errno::AGAIN, what));
+                        }
                     }
                 }
             }

@@ -312,6 +312,12 @@ impl Resumption {
         remove_one(&mut grace.expected, process);
     }
 
+    /// The server ends: sessions that wait for others go on with the next one.
+    pub(crate) fn give_up(&self) {
+        self.is_open.store(false, Ordering::Release);
+        drop(std::mem::take(&mut self.lock().waiting));
+    }
+
     /// Ends the grace if it is over. True: it has ended now.
     pub(crate) fn end_if_over(&self) -> bool {
         if !self.in_grace() {

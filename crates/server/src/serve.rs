@@ -33,13 +33,18 @@ struct Ticket {
     session: Arc<Session>,
     slot: usize,
     replied: bool,
-    _under_way: UnderWay,
+    under_way: Option<UnderWay>,
 }
 
 impl Ticket {
     /// Where the operation's transactions and appends are noted.
     fn receipt(&self) -> Arc<dyn Receipt + Send + Sync> {
         self.session.receipt(self.slot)
+    }
+
+    /// The reply comes when something else happens: nobody waits for the operation meanwhile.
+    fn set_aside(&mut self) {
+        self.under_way = None;
     }
 
     fn finish_with(mut self, result: Result<u64>) {
@@ -84,7 +89,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         session: session.clone(),
         slot,
         replied: false,
-        _under_way: UnderWay::begin(&session.volume),
+        under_way: Some(UnderWay::begin(&session.volume)),
     };
     let Some(message) = message else {
         ticket.finish_with(Err(Errno::PROTO.into()));
@@ -239,7 +244,8 @@ fn write(
     start(ticket, begun, move |fs, session, slot| async move {
         // SAFETY: only copied from.
         let data = unsafe { session.data(slot, len) }?;
-        put(fs, &open, offset, data, appends, flags).await
+        let written = || session.memory.slot(slot).note_written();
+        put(fs, &open, offset, data, appends, flags, written).await
     });
 }
 
@@ -272,12 +278,13 @@ fn write_collected(
         return ticket.finish_with(Ok(0));
     }
     let appends = flags.contains(WriteFlags::APPEND) || open.flags().contains(OpenFlags::APPEND);
-    start(ticket, begun, move |fs, _, _| async move {
-        put(fs, &open, offset, pieces.data(), appends, flags).await
+    start(ticket, begun, move |fs, session, slot| async move {
+        let written = || session.memory.slot(slot).note_written();
+        put(fs, &open, offset, pieces.data(), appends, flags, written).await
     });
 }
 
-/// Writes, and syncs if that is asked for; the offset of an append.
+/// Writes, and syncs if that is asked for, after `written`; the offset of an append.
 async fn put(
     fs: &Fs,
     open: &OpenFile,
@@ -285,11 +292,13 @@ async fn put(
     data: &[u8],
     appends: bool,
     flags: WriteFlags,
+    written: impl FnOnce(),
 ) -> Result<u64> {
     let at = match appends {
         true => fs.append(open, data).await?,
         false => fs.write(open, offset, data).await.map(|()| 0)?,
     };
+    written();
     if flags.contains(WriteFlags::SYNC_ALL) {
         fs.fsync(open).await?;
     } else if flags.contains(WriteFlags::SYNC_DATA) {

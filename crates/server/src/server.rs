@@ -203,6 +203,9 @@ impl Server {
         pollers.iter().for_each(Poller::tell_to_stop);
         pollers.iter_mut().for_each(Poller::stop);
         pollers.clear();
+        for volume in &self.hall.volumes {
+            volume.resumption.give_up();
+        }
     }
 }
 

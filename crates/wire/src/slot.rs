@@ -64,6 +64,8 @@ pub struct Slot {
     applies: AtomicU64,
     /// The same for an append: its offset and 1, noted before the file changes.
     appends: AtomicU64,
+    /// The same for a write that is then synced: 1 when all is written, and the sync is left.
+    written: AtomicU32,
 }
 
 /// A reply, without what is in the area.
@@ -128,6 +130,7 @@ impl Slot {
         }
         self.applies.store(0, Ordering::Relaxed);
         self.appends.store(0, Ordering::Relaxed);
+        self.written.store(0, Ordering::Relaxed);
         // Release: who finds the state so finds no receipt of the message before.
         self.state.store(WAITED, Ordering::Release);
     }
@@ -150,6 +153,17 @@ impl Slot {
     pub fn note_appends(&self, offset: u64) {
         self.appends
             .store(offset.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The server: all of a write is done but its sync.
+    #[inline]
+    pub fn note_written(&self) {
+        self.written.store(1, Ordering::Release);
+    }
+
+    /// The session, when the server has gone: was all written, and perhaps not synced?
+    pub fn is_written(&self) -> bool {
+        self.written.load(Ordering::Acquire) != 0
     }
 
     /// The session, when the server has gone: the number of the message's first transaction, if one
@@ -207,7 +221,7 @@ impl Doorbell {
 #[cfg(all(test, not(loom)))]
 impl Slot {
     /// Offset, size and name of each field.
-    pub(crate) const FIELDS: [(usize, usize, &str); 8] = [
+    pub(crate) const FIELDS: [(usize, usize, &str); 9] = [
         (std::mem::offset_of!(Slot, words), 8 * WORDS, "words"),
         (std::mem::offset_of!(Slot, state), 4, "state"),
         (std::mem::offset_of!(Slot, errno), 4, "errno"),
@@ -216,6 +230,7 @@ impl Slot {
         (std::mem::offset_of!(Slot, hint), 8, "hint"),
         (std::mem::offset_of!(Slot, applies), 8, "applies"),
         (std::mem::offset_of!(Slot, appends), 8, "appends"),
+        (std::mem::offset_of!(Slot, written), 4, "written"),
     ];
 }
 
@@ -242,6 +257,7 @@ impl Slot {
             hint: AtomicU64::new(0),
             applies: AtomicU64::new(0),
             appends: AtomicU64::new(0),
+            written: AtomicU32::new(0),
         }
     }
 }
@@ -257,4 +273,5 @@ const _: () = {
     assert!(std::mem::offset_of!(Slot, hint) == 88);
     assert!(std::mem::offset_of!(Slot, applies) == 96);
     assert!(std::mem::offset_of!(Slot, appends) == 104);
+    assert!(std::mem::offset_of!(Slot, written) == 112);
 };

@@ -142,10 +142,14 @@ impl Connection {
                 taken.note_append(if appends { len as u64 } else { 0 });
                 taken.write_whole(file, offset, whole, &mut rest, flags)
             };
-            let settle = |fate: &Fate| match fate.append? {
-                (at, Some(true)) => Some(self.sync_append(file, flags).map(|()| at)),
-                (_, Some(false)) => None,
-                (_, None) => Some(Err(self.unknown())),
+            let settle = |fate: &Fate| match fate.append {
+                append if fate.is_written => {
+                    let at = append.map_or(0, |(at, _)| at);
+                    Some(self.sync_written(file, flags).map(|()| at))
+                }
+                Some((at, Some(true))) => Some(self.sync_written(file, flags).map(|()| at)),
+                Some((_, None)) => Some(Err(self.unknown())),
+                Some((_, Some(false))) | None => None,
             };
             let value = self.with_slot(write, settle)?;
             done += whole;
@@ -155,8 +159,8 @@ impl Connection {
         }
     }
 
-    /// The sync of an append that was done before its server ended.
-    fn sync_append(&self, file: &RemoteFile, flags: WriteFlags) -> Result<()> {
+    /// The sync of a write that was done before its server ended.
+    fn sync_written(&self, file: &RemoteFile, flags: WriteFlags) -> Result<()> {
         match flags.intersects(WriteFlags::SYNC_ALL | WriteFlags::SYNC_DATA) {
             true => self.sync(file, flags.contains(WriteFlags::SYNC_ALL)),
             false => Ok(()),

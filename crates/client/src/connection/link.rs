@@ -60,6 +60,8 @@ pub(super) struct Fate {
     pub(super) is_applied: Option<bool>,
     /// The offset of its append, and whether it was done. None: it did not begin.
     pub(super) append: Option<(u64, Option<bool>)>,
+    /// All of a write was done, but perhaps its sync.
+    pub(super) is_written: bool,
 }
 
 /// Why a message has no reply.
@@ -209,7 +211,11 @@ impl Link {
             };
             (offset, is_done)
         });
-        Fate { is_applied, append }
+        Fate {
+            is_applied,
+            append,
+            is_written: slot.is_written(),
+        }
     }
 
     /// Does a call on behalf of the session's own user; waits for no other server.

@@ -101,7 +101,7 @@ pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<
 }
 
 /// The session has everything again. It goes on when all have.
-pub(super) fn end(ticket: Ticket, bytes: &[u8]) -> Result<()> {
+pub(super) fn end(mut ticket: Ticket, bytes: &[u8]) -> Result<()> {
     let number = EndResuming::NUMBER;
     Decoded::<EndResuming>::decode(bytes).ok_or_else(|| garbled(number))?;
     let session = ticket.session.clone();
@@ -109,6 +109,7 @@ pub(super) fn end(ticket: Ticket, bytes: &[u8]) -> Result<()> {
         ticket.finish_with(Err(not_now()));
         return Ok(());
     }
+    ticket.set_aside();
     let process = session.peer.pid;
     let volume = session.volume.clone();
     let reply = move || {

@@ -67,6 +67,8 @@ pub(crate) struct SessionsFile {
     path: PathBuf,
     /// None: the next server can't go on with sessions of this one.
     file: Option<OwnedFd>,
+    /// Of the tokens.
+    key: HashKey,
     record: Mutex<Record>,
 }
 
@@ -93,8 +95,13 @@ impl SessionsFile {
             volumes: Vec::new(),
         });
         let last = std::mem::take(&mut record.volumes);
-        let record = Mutex::new(record);
-        (SessionsFile { path, file, record }, last)
+        let sessions_file = SessionsFile {
+            path,
+            file,
+            key: HashKey([record.key.0, record.key.1]),
+            record: Mutex::new(record),
+        };
+        (sessions_file, last)
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
@@ -162,11 +169,22 @@ impl SessionsFile {
 
     /// What opens a file again.
     pub(crate) fn token(&self, opening: Opening, file: &Known) -> u64 {
-        let key = self.lock().key;
-        let mut bytes = Vec::with_capacity(64);
-        opening.volume_id.put(&mut bytes);
-        file.put(&mut bytes);
-        name_hash(&HashKey([key.0, key.1]), &bytes)
+        let Known {
+            id,
+            flags,
+            kind,
+            uid,
+        } = *file;
+        let (upper, lower) = opening.volume_id;
+        let words = [
+            upper,
+            lower,
+            id.slot,
+            u64::from(id.generation) << 32 | u64::from(flags.bits()),
+            (kind as u64) << 32 | u64::from(uid),
+        ];
+        let bytes: [[u8; 8]; 5] = words.map(u64::to_le_bytes);
+        name_hash(&self.key, bytes.as_flattened())
     }
 }
 
@@ -178,13 +196,6 @@ pub(crate) struct Known {
     pub(crate) kind: FileKind,
     pub(crate) uid: u32,
 }
-
-structs!(Known {
-    id,
-    flags,
-    kind,
-    uid
-});
 
 fn checksum(bytes: &[u8]) -> u64 {
     name_hash(&HashKey([MAGIC, VERSION.into()]), bytes)

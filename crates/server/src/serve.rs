@@ -83,6 +83,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         let what = format!("slot {slot} was submitted while its message was under way");
         return Err(Error::with(Errno::PROTO, what));
     }
+    session.memory.notes(slot).begin();
     let message = Message::from_words(session.memory.slot(slot).words());
     let collected = session.collected().take(slot);
     let ticket = Ticket {
@@ -244,7 +245,7 @@ fn write(
     start(ticket, begun, move |fs, session, slot| async move {
         // SAFETY: only copied from.
         let data = unsafe { session.data(slot, len) }?;
-        let written = || session.memory.slot(slot).note_written();
+        let written = || session.memory.notes(slot).note_written();
         put(fs, &open, offset, data, appends, flags, written).await
     });
 }
@@ -279,7 +280,7 @@ fn write_collected(
     }
     let appends = flags.contains(WriteFlags::APPEND) || open.flags().contains(OpenFlags::APPEND);
     start(ticket, begun, move |fs, session, slot| async move {
-        let written = || session.memory.slot(slot).note_written();
+        let written = || session.memory.notes(slot).note_written();
         put(fs, &open, offset, pieces.data(), appends, flags, written).await
     });
 }

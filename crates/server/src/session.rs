@@ -295,11 +295,11 @@ struct SlotReceipt {
 
 impl Receipt for SlotReceipt {
     fn decided(&self, apply: u64) {
-        self.memory.slot(self.slot).note_applies(apply);
+        self.memory.notes(self.slot).note_applies(apply);
     }
 
     fn appends(&self, offset: u64) {
-        self.memory.slot(self.slot).note_appends(offset);
+        self.memory.notes(self.slot).note_appends(offset);
     }
 }
 

@@ -6,6 +6,7 @@
 //! | 4096 | [`Doorbell`] |
 //! | 6144 | [`Ending`]: how the server ended, four bytes |
 //! | 8192 | [`SLOTS`] slots of 128 bytes |
+//! | 16384 | [`SLOTS`] [`Notes`] of 64 bytes |
 //! | 65536 | [`SLOTS`] areas of [`AREA_BYTES`] |
 //!
 //! The server makes it as a memfd and seals it against every change of its size: neither side can
@@ -15,7 +16,7 @@
 //! Invariant: what is in an area may change at any time. No reference to its bytes is made on the
 //! server's side but for copying whole ranges from or to it.
 
-use crate::slot::{Doorbell, SLOTS, Slot};
+use crate::slot::{Doorbell, Notes, SLOTS, Slot};
 use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result, fork, from_rustix};
 use rustix::fs::{
@@ -41,9 +42,11 @@ pub(crate) const LAYOUT: u32 = 2;
 pub(crate) const DOORBELL_OFFSET: usize = 4096;
 pub(crate) const ENDING_OFFSET: usize = 6144;
 pub(crate) const SLOTS_OFFSET: usize = 8192;
+pub(crate) const NOTES_OFFSET: usize = 16384;
 pub(crate) const AREAS_OFFSET: usize = 65536;
 
-const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= AREAS_OFFSET);
+const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= NOTES_OFFSET);
+const _: () = assert!(NOTES_OFFSET + SLOTS * size_of::<Notes>() <= AREAS_OFFSET);
 const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= ENDING_OFFSET);
 
 /// How a server ended a session.
@@ -179,6 +182,17 @@ impl SessionMemory {
                 .cast::<Slot>()
                 .add(number)
                 .as_ref()
+        }
+    }
+
+    /// What the server notes of a slot's message.
+    #[inline]
+    pub fn notes(&self, number: usize) -> &Notes {
+        assert!(number < SLOTS, "there is a slot {number}");
+        // SAFETY: as for the doorbell; `number` is in range.
+        unsafe {
+            let first = self.start.add(NOTES_OFFSET).cast::<Notes>();
+            first.add(number).as_ref()
         }
     }
 

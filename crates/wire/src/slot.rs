@@ -59,12 +59,20 @@ pub struct Slot {
     len: AtomicU32,
     /// Where the page that was read is in the server's cache; 0: not said.
     hint: AtomicU64,
-    /// For a session that loses its server before the reply. The number of the first transaction of
-    /// this message, noted by the server before it is applied; 0: there is none yet.
+}
+
+/// What a session that loses its server before the reply wants to know of a slot's message. Only the
+/// server writes it, in a cache line of its own, so it costs no transfer between cores.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Notes {
+    /// How many messages of the slot have begun: the others are about the last one.
+    begun: AtomicU64,
+    /// The number of its first transaction, noted before that is applied; 0: there is none yet.
     applies: AtomicU64,
-    /// The same for an append: its offset and 1, noted before the file changes.
+    /// The offset of its append and 1, noted before the file changes; 0: there is none yet.
     appends: AtomicU64,
-    /// The same for a write that is then synced: 1 when all is written, and the sync is left.
+    /// 1: all of its write is done, and perhaps its sync is left.
     written: AtomicU32,
 }
 
@@ -128,10 +136,7 @@ impl Slot {
         for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
-        self.applies.store(0, Ordering::Relaxed);
-        self.appends.store(0, Ordering::Relaxed);
-        self.written.store(0, Ordering::Relaxed);
-        // Release: who finds the state so finds no receipt of the message before.
+        // Release: who finds the state so finds these words.
         self.state.store(WAITED, Ordering::Release);
     }
 
@@ -139,42 +144,6 @@ impl Slot {
     #[inline]
     pub fn words(&self) -> [u64; WORDS] {
         std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))
-    }
-
-    /// The server: the message's first transaction has this number, and is applied next.
-    #[inline]
-    pub fn note_applies(&self, number: u64) {
-        // Release: it is there when the transaction is.
-        self.applies.store(number, Ordering::Release);
-    }
-
-    /// The server: an append of the message begins at this offset, now.
-    #[inline]
-    pub fn note_appends(&self, offset: u64) {
-        self.appends
-            .store(offset.wrapping_add(1), Ordering::Release);
-    }
-
-    /// The server: all of a write is done but its sync.
-    #[inline]
-    pub fn note_written(&self) {
-        self.written.store(1, Ordering::Release);
-    }
-
-    /// The session, when the server has gone: was all written, and perhaps not synced?
-    pub fn is_written(&self) -> bool {
-        self.written.load(Ordering::Acquire) != 0
-    }
-
-    /// The session, when the server has gone: the number of the message's first transaction, if one
-    /// was about to be applied.
-    pub fn applies(&self) -> Option<u64> {
-        Some(self.applies.load(Ordering::Acquire)).filter(|number| *number != 0)
-    }
-
-    /// The session, when the server has gone: where the message's append began, if it did.
-    pub fn appends(&self) -> Option<u64> {
-        self.appends.load(Ordering::Acquire).checked_sub(1)
     }
 
     /// The server: the reply is there, and so is what it has in the area.
@@ -211,6 +180,61 @@ impl Slot {
     }
 }
 
+impl Notes {
+    /// The server: the slot's next message begins.
+    #[inline]
+    pub fn begin(&self) {
+        self.applies.store(0, Ordering::Relaxed);
+        self.appends.store(0, Ordering::Relaxed);
+        self.written.store(0, Ordering::Relaxed);
+        let begun = self.begun.load(Ordering::Relaxed);
+        // Last: who sees this sees nothing of the message before.
+        self.begun.store(begun.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The server: the message's first transaction has this number, and is applied next.
+    #[inline]
+    pub fn note_applies(&self, number: u64) {
+        // Release: it is there when the transaction is.
+        self.applies.store(number, Ordering::Release);
+    }
+
+    /// The server: an append of the message begins at this offset, now.
+    #[inline]
+    pub fn note_appends(&self, offset: u64) {
+        self.appends
+            .store(offset.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The server: all of a write is done but its sync.
+    #[inline]
+    pub fn note_written(&self) {
+        self.written.store(1, Ordering::Release);
+    }
+
+    /// The session, when the server has gone: was all written, and perhaps not synced?
+    pub fn is_written(&self) -> bool {
+        self.written.load(Ordering::Acquire) != 0
+    }
+
+    /// The session, when the server has gone: is this about the slot's message of that number, counted
+    /// from 1 on?
+    pub fn are_of(&self, message: u64) -> bool {
+        self.begun.load(Ordering::Acquire) == message
+    }
+
+    /// The session, when the server has gone: the number of the message's first transaction, if one
+    /// was about to be applied.
+    pub fn applies(&self) -> Option<u64> {
+        Some(self.applies.load(Ordering::Acquire)).filter(|number| *number != 0)
+    }
+
+    /// The session, when the server has gone: where the message's append began, if it did.
+    pub fn appends(&self) -> Option<u64> {
+        self.appends.load(Ordering::Acquire).checked_sub(1)
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 impl Doorbell {
     /// Offset, size and name of each field.
@@ -221,16 +245,24 @@ impl Doorbell {
 #[cfg(all(test, not(loom)))]
 impl Slot {
     /// Offset, size and name of each field.
-    pub(crate) const FIELDS: [(usize, usize, &str); 9] = [
+    pub(crate) const FIELDS: [(usize, usize, &str); 6] = [
         (std::mem::offset_of!(Slot, words), 8 * WORDS, "words"),
         (std::mem::offset_of!(Slot, state), 4, "state"),
         (std::mem::offset_of!(Slot, errno), 4, "errno"),
         (std::mem::offset_of!(Slot, value), 8, "value"),
         (std::mem::offset_of!(Slot, len), 4, "len"),
         (std::mem::offset_of!(Slot, hint), 8, "hint"),
-        (std::mem::offset_of!(Slot, applies), 8, "applies"),
-        (std::mem::offset_of!(Slot, appends), 8, "appends"),
-        (std::mem::offset_of!(Slot, written), 4, "written"),
+    ];
+}
+
+#[cfg(all(test, not(loom)))]
+impl Notes {
+    /// Offset, size and name of each field.
+    pub(crate) const FIELDS: [(usize, usize, &str); 4] = [
+        (std::mem::offset_of!(Notes, begun), 8, "begun"),
+        (std::mem::offset_of!(Notes, applies), 8, "applies"),
+        (std::mem::offset_of!(Notes, appends), 8, "appends"),
+        (std::mem::offset_of!(Notes, written), 4, "written"),
     ];
 }
 
@@ -255,9 +287,6 @@ impl Slot {
             value: AtomicU64::new(0),
             len: AtomicU32::new(0),
             hint: AtomicU64::new(0),
-            applies: AtomicU64::new(0),
-            appends: AtomicU64::new(0),
-            written: AtomicU32::new(0),
         }
     }
 }
@@ -271,7 +300,5 @@ const _: () = {
     assert!(std::mem::offset_of!(Slot, value) == 72);
     assert!(std::mem::offset_of!(Slot, len) == 80);
     assert!(std::mem::offset_of!(Slot, hint) == 88);
-    assert!(std::mem::offset_of!(Slot, applies) == 96);
-    assert!(std::mem::offset_of!(Slot, appends) == 104);
-    assert!(std::mem::offset_of!(Slot, written) == 112);
+    assert!(size_of::<Notes>() == 64);
 };

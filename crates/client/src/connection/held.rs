@@ -4,10 +4,12 @@
 use adit_fs::{BlobId, Credentials, FlockOperation, LockMode, LockOwner, OpenFlags, RangeLock};
 use adit_wire::calls::*;
 use adit_wire::value::Value;
-use std::collections::BTreeMap;
 
 /// The last byte that a file can have, as `fcntl` counts.
 const LAST_BYTE: u64 = i64::MAX as u64;
+
+/// Places of files beyond those of any server.
+const PLACES_MAX: u32 = 1 << 16;
 
 /// An open file.
 #[derive(Clone, Debug)]
@@ -35,7 +37,8 @@ struct HeldRange {
 /// All of it.
 #[derive(Default, Debug)]
 pub(super) struct Held {
-    files: BTreeMap<u64, HeldFile>,
+    /// By the place that is the lower half of a file's number: places are few and used again.
+    files: Vec<Option<HeldFile>>,
     ranges: Vec<HeldRange>,
 }
 
@@ -47,12 +50,29 @@ impl Held {
             flock: None,
             is_claimed: false,
         };
-        self.files.insert(opened.file, file);
+        let place = place(opened.file);
+        if self.files.len() <= place {
+            self.files.resize(place + 1, None);
+        }
+        self.files[place] = Some(file);
+    }
+
+    fn file(&self, number: u64) -> Option<&HeldFile> {
+        let held = self.files.get(place(number))?.as_ref();
+        held.filter(|held| held.opened.file == number)
+    }
+
+    fn file_mut(&mut self, number: u64) -> Option<&mut HeldFile> {
+        let held = self.files.get_mut(place(number))?.as_mut();
+        held.filter(|held| held.opened.file == number)
     }
 
     /// A file is closed, and what it had locked is free.
     pub(super) fn close(&mut self, number: u64) {
-        let Some(closed) = self.files.remove(&number) else {
+        if self.file(number).is_none() {
+            return;
+        }
+        let Some(closed) = self.files[place(number)].take() else {
             return;
         };
         if self.ranges.is_empty() {
@@ -60,13 +80,13 @@ impl Held {
         }
         let id = closed.opened.id;
         // Of an inode that nobody has open all locks go.
-        let is_open = self.files.values().any(|file| file.opened.id == id);
+        let is_open = self.files().any(|file| file.opened.id == id);
         self.ranges
             .retain(|range| range.file != Some(number) && (range.id != id || is_open));
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = &HeldFile> {
-        self.files.values()
+        self.files.iter().flatten()
     }
 
     /// Does a call of this number change what a session has?
@@ -83,7 +103,7 @@ impl Held {
 
     /// A call about an open file was done.
     pub(super) fn note(&mut self, number: u16, file: u64, call: &[u8]) {
-        let Some(held) = self.files.get_mut(&file) else {
+        let Some(held) = self.file_mut(file) else {
             return;
         };
         let id = held.opened.id;
@@ -173,12 +193,7 @@ impl Held {
                 LockMode::Shared => file.opened.flags.readable(),
                 _ => file.opened.flags.writable(),
             };
-            let any = || {
-                self.files
-                    .values()
-                    .find(serves)
-                    .map(|file| file.opened.file)
-            };
+            let any = || self.files().find(serves).map(|file| file.opened.file);
             range.file.or_else(any)
         };
         let lock = |range: &HeldRange| {
@@ -191,6 +206,11 @@ impl Held {
         };
         self.ranges.iter().filter_map(lock).collect()
     }
+}
+
+/// The place of a file in the table. A server of ours has 4096 of them.
+fn place(number: u64) -> usize {
+    (number as u32 % PLACES_MAX) as usize
 }
 
 fn is_same(one: LockOwner, other: LockOwner) -> bool {
@@ -206,6 +226,7 @@ mod tests {
     use super::*;
     use adit_base::random::Prng;
     use adit_fs::FileKind;
+    use std::collections::BTreeMap;
 
     const BYTES: u64 = 16;
 
@@ -230,7 +251,7 @@ mod tests {
     fn bytes(held: &Held) -> Model {
         let mut model = Model::new();
         for (file, lock) in held.locks() {
-            let slot = held.files[&file].opened.id.slot;
+            let slot = held.file(file).expect("open").opened.id.slot;
             let last = match lock.len_bytes {
                 0 => BYTES,
                 len => lock.offset + len,
@@ -334,9 +355,9 @@ mod tests {
         assert_eq!(through, [1, 2]);
         let operation = FlockOperation::Exclusive { wait: true };
         held.note(Flock::NUMBER, 1, &Flock { operation }.encode());
-        assert_eq!(held.files[&1].flock, Some(LockMode::Exclusive));
+        assert_eq!(held.file(1).expect("open").flock, Some(LockMode::Exclusive));
         let operation = FlockOperation::Unlock;
         held.note(Flock::NUMBER, 1, &Flock { operation }.encode());
-        assert_eq!(held.files[&1].flock, None);
+        assert_eq!(held.file(1).expect("open").flock, None);
     }
 }

@@ -14,7 +14,7 @@ use adit_wire::calls::{FileCall, VolumeCall};
 use adit_wire::handshake::{Opening, Resumed};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::Message;
-use adit_wire::slot::{Reply, SLOTS};
+use adit_wire::slot::{Notes, Reply, SLOTS};
 use adit_wire::value::{OwnedValue, Value};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
@@ -49,6 +49,8 @@ pub(super) struct Link {
     pub(super) ended: OnceLock<Resumed>,
     /// Of each slot: the bytes of an append under way.
     pub(super) append_bytes: Box<[AtomicU64]>,
+    /// Of each slot: how many messages it has had.
+    messages: Box<[AtomicU64]>,
     /// Of each slot: whether the append was done, or 0.
     settled: Box<[AtomicU8]>,
 }
@@ -106,6 +108,7 @@ impl Link {
             resumed,
             ended: OnceLock::new(),
             append_bytes: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            messages: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             settled: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
         }
     }
@@ -182,7 +185,7 @@ impl Link {
             if slot.reply().is_some() || self.settled[number].load(Ordering::Relaxed) != 0 {
                 return None;
             }
-            let offset = slot.appends()?;
+            let offset = self.notes(number)?.appends()?;
             let len_bytes = self.append_bytes[number].load(Ordering::Relaxed);
             match Message::from_words(slot.words())? {
                 Message::Write { file, .. } => Some((number, file, offset, len_bytes)),
@@ -197,14 +200,22 @@ impl Link {
         self.settled[slot].store(1 + u8::from(is_done), Ordering::Release);
     }
 
+    /// The server's notes of a slot's message; None: it has not begun.
+    fn notes(&self, slot: usize) -> Option<&Notes> {
+        let notes = self.memory.notes(slot);
+        let message = self.messages[slot].load(Ordering::Acquire);
+        notes.are_of(message).then_some(notes)
+    }
+
     fn fate(&self, number: usize) -> Fate {
-        let slot = self.memory.slot(number);
-        let is_applied = match (slot.applies(), self.ended.get()) {
+        let notes = self.notes(number);
+        let applies = notes.and_then(Notes::applies);
+        let is_applied = match (applies, self.ended.get()) {
             (None, _) => Some(false),
             (Some(number), Some(ended)) => Some(number <= ended.applied),
             (Some(_), None) => None,
         };
-        let append = slot.appends().map(|offset| {
+        let append = notes.and_then(Notes::appends).map(|offset| {
             let is_done = match self.settled[number].load(Ordering::Acquire) {
                 0 => None,
                 settled => Some(settled == 2),
@@ -214,7 +225,7 @@ impl Link {
         Fate {
             is_applied,
             append,
-            is_written: slot.is_written(),
+            is_written: notes.is_some_and(Notes::is_written),
         }
     }
 
@@ -308,6 +319,9 @@ impl<'c> Taken<'c> {
         let link = self.link;
         // Before the message: whoever finds no reply finds nothing of the append before it.
         link.settled[self.slot].store(0, Ordering::Relaxed);
+        // One thread has the slot.
+        let before = link.messages[self.slot].load(Ordering::Relaxed);
+        link.messages[self.slot].store(before + 1, Ordering::Relaxed);
         link.memory.slot(self.slot).submit(message);
         if link.memory.doorbell().ring(self.slot) {
             // If it can't be sent, bytes lie there already, or nobody reads them any more.

@@ -10,9 +10,9 @@
 use crate::recovery::Predecessor;
 use crate::state::Store;
 use std::cell::Cell;
-use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// Hears which number an operation's transaction has.
 pub trait Receipt {
@@ -49,22 +49,48 @@ impl Drop for Lent<'_> {
     }
 }
 
+/// See [`Store::with_receipt`]. As small as the operation can be: it is moved before it runs.
+#[must_use = "it runs when it is awaited"]
+pub struct WithReceipt<'a, F> {
+    place: &'a Cell<Option<Shared>>,
+    receipt: Option<Shared>,
+    operation: F,
+}
+
+impl<F: Future> Future for WithReceipt<'_, F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        // SAFETY: `operation` is not moved out of it; nothing pins the other fields.
+        let this = unsafe { self.get_unchecked_mut() };
+        let _lent = Lent::new(this.place, &mut this.receipt);
+        // SAFETY: pinned with `self`.
+        unsafe { Pin::new_unchecked(&mut this.operation) }.poll(context)
+    }
+}
+
+impl<F> std::fmt::Debug for WithReceipt<'_, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WithReceipt")
+    }
+}
+
 impl Store {
     /// Runs an operation. The first transaction that it applies tells `receipt` its number. Not
     /// those of other tasks, nor write-back that the operation happens to do: one that makes no
     /// other transaction, as a cached write does, tells none. Not to be nested.
-    pub async fn with_receipt<F: Future>(
+    #[inline]
+    pub fn with_receipt<F: Future>(
         &self,
         receipt: Arc<dyn Receipt + Send + Sync>,
         operation: F,
-    ) -> F::Output {
-        let mut operation = pin!(operation);
-        let mut receipt = Some(receipt);
-        poll_fn(|context| {
-            let _lent = Lent::new(&self.receipt, &mut receipt);
-            operation.as_mut().poll(context)
-        })
-        .await
+    ) -> WithReceipt<'_, F> {
+        WithReceipt {
+            place: &self.receipt,
+            receipt: Some(receipt),
+            operation,
+        }
     }
 
     /// The epoch of this opening, which its mapping has, too; of a look without recovery, that of

@@ -120,7 +120,8 @@ fn came(predecessor: Option<Predecessor>) -> (u64, u64) {
 #[test]
 fn the_next_opening_says_how_far_the_dead_process_came() {
     let scene = Scene::new();
-    assert_eq!(predecessor(&scene.engine), None);
+    // Formatted, and closed.
+    assert_eq!(came(predecessor(&scene.engine)), (1, u64::MAX));
     let nothing = scene.dies_now();
     let told = scene.receipt();
     let receipt = told.clone();

@@ -162,7 +162,9 @@ typedef struct adit_open_options {
     uint64_t cache_bytes; /* bound of the page cache: 8 MiB to the memory of the machine, else
                            * -EINVAL; default: 256 MiB */
     uint32_t queue_depth; /* requests in flight at the device; default: 128 */
-    uint32_t reserved;
+    uint32_t reconnect_ms; /* a volume in a server: how long calls wait for the next server when this
+                            * one ends, to go on with all that was open and locked; default: 10 s;
+                            * UINT32_MAX: they don't wait, and are -EPIPE */
     const char *survive_in; /* directory of the memory that survives the process, on a tmpfs;
                              * default: /dev/shm */
 } adit_open_options;
@@ -188,7 +190,8 @@ typedef struct adit_open_options {
 #define ADIT_VOLUME_DISCARD 0x100u /* open without that data, and delete it */
 
 /* Sets the options that the environment names, for programs without settings of their own:
- * ADIT_CACHE (like 64M), ADIT_SURVIVE (require, prefer or off), ADIT_SURVIVE_IN (a directory; the
+ * ADIT_CACHE (like 64M), ADIT_RECONNECT (seconds, like 30; 0: calls don't wait for the next server),
+ * ADIT_SURVIVE (require, prefer or off), ADIT_SURVIVE_IN (a directory; the
  * string stays the environment's) and ADIT_TAKEOVER (complete, adopt, leave or discard). -EINVAL:
  * a variable has an unknown value; the message names it. */
 int adit_options_from_environment(adit_open_options *options);

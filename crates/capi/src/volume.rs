@@ -10,6 +10,7 @@ use crate::types::{
 use adit::{Credentials, Errno, Error, IoEngine, Result, Survive, Takeover, Volume, VolumeOptions};
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 /// Behind `adit_volume *`.
 pub struct VolumeHandle {
@@ -125,6 +126,21 @@ pub unsafe extern "C" fn adit_options_from_environment(given: *mut OpenVolumeOpt
                 Error::with(Errno::INVAL, what)
             })?;
         }
+        if let Some(seconds) = variable(c"ADIT_RECONNECT") {
+            let text = seconds.to_string_lossy();
+            let ms = text
+                .parse()
+                .ok()
+                .and_then(|seconds: u32| seconds.checked_mul(1000));
+            chosen.reconnect_ms = match ms {
+                Some(0) => NO_RECONNECT,
+                Some(ms) => ms,
+                None => {
+                    let what = format!("ADIT_RECONNECT is {text:?} and not a number of seconds");
+                    return Err(Error::with(Errno::INVAL, what));
+                }
+            };
+        }
         chosen.flags |= flag_of(
             c"ADIT_SURVIVE",
             &[
@@ -157,6 +173,9 @@ pub unsafe extern "C" fn adit_options_from_environment(given: *mut OpenVolumeOpt
         Ok(())
     })
 }
+
+/// Of `reconnect_ms`: not at all.
+const NO_RECONNECT: u32 = u32::MAX;
 
 /// # Safety
 /// `survive_in` is null or a string.
@@ -206,6 +225,11 @@ unsafe fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
     }
     if let Some(queue_depth) = unless_zero(given.queue_depth) {
         chosen.queue_depth(queue_depth);
+    }
+    if let Some(ms) = unless_zero(given.reconnect_ms) {
+        let waits = ms != NO_RECONNECT;
+        let wait = Duration::from_millis(if waits { ms.into() } else { 0 });
+        chosen.reconnect(wait);
     }
     if given.survive_in != 0 {
         let directory = given.survive_in as *const c_char;

@@ -6,7 +6,7 @@
 mod support;
 
 use adit::{Errno, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Volume};
-use std::io::IoSlice;
+use std::io::{BufRead, IoSlice, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -289,7 +289,7 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
         let mut process = command.spawn().expect("it runs");
         let mut output = std::io::BufReader::new(process.stdout.take().expect("piped"));
         let mut told = String::new();
-        std::io::BufRead::read_line(&mut output, &mut told).expect("read");
+        output.read_line(&mut told).expect("read");
         assert_eq!(told, "=locked\n");
         let pid = rustix::process::Pid::from_child(&process);
         if stopped {
@@ -313,6 +313,56 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
         let _ = process.kill();
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).ok();
         let _ = process.wait();
+    }
+}
+
+/// Stock programs go on, too: each transaction that SQLite has acknowledged is there, once, and its
+/// locks are.
+#[test]
+fn sqlite_goes_on_under_run() {
+    const PROGRAM: &str = "
+import sqlite3,sys
+db=sqlite3.connect('/adit/t.db',timeout=60,isolation_level=None)
+db.execute('pragma journal_mode='+sys.argv[1])
+db.execute('pragma synchronous=full')
+db.execute('create table t(i integer primary key, v text)')
+print('=begun',flush=True)
+for i in range(400):
+    db.execute('begin')
+    db.execute('insert into t values(?,?)',(i,'x'*(i*7%3000)))
+    db.execute('update t set v=v||? where i=?',('y',i//2))
+    db.execute('commit')
+print(db.execute('pragma integrity_check').fetchone(),
+      db.execute('select count(*),sum(length(v)) from t').fetchone())
+";
+    let _watchdog = Watchdog::new();
+    let bytes: u64 = (0..400).map(|i| i * 7 % 3000).sum::<u64>() + 400;
+    let expected = format!("('ok',) (400, {bytes})\n");
+    for mode in ["delete", "wal"] {
+        let place = Place::with_volume();
+        let mut served = Served::start(&place, &[]);
+        let mut command = place.command(&["run", "unix:s", "--", "python3", "-c", PROGRAM, mode]);
+        command.stdout(std::process::Stdio::piped());
+        let mut program = command.spawn().expect("it runs");
+        let mut output = std::io::BufReader::new(program.stdout.take().expect("piped"));
+        let mut said = String::new();
+        output.read_line(&mut said).expect("read");
+        assert_eq!(said, "=begun\n", "{mode}");
+        let mut round = 0;
+        while program.try_wait().expect("asked").is_none() {
+            // Room for the program between two servers, however slow the machine is.
+            std::thread::sleep(Duration::from_millis(20 + 10 * round) + moment(round, 20_000));
+            let way = if round % 3 == 2 { Way::Term } else { Way::Kill };
+            served = replace(served, &place, way);
+            round += 1;
+        }
+        said.clear();
+        output.read_to_string(&mut said).expect("read");
+        assert_eq!(said, expected, "{mode}, {round} servers");
+        assert!(round > 0, "{mode}: no server ended meanwhile");
+        served.signal(rustix::process::Signal::TERM);
+        assert!(served.end().0.success());
+        place.ok(&["check", "v.adit"]);
     }
 }
 

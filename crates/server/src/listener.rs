@@ -244,7 +244,10 @@ impl Hall {
     fn end_graces(&self) -> bool {
         let mut any = false;
         for volume in &self.volumes {
-            if volume.resumption.end_if_over() {
+            let ended = volume
+                .resumption
+                .end_if_over(volume.opening, &volume.sessions_file);
+            if ended {
                 volume.delete_orphans();
             }
             any |= volume.resumption.in_grace();

@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 
 /// Sessions of the last server have so long to come back.
 const GRACE: Duration = Duration::from_secs(2);
+/// Sessions come back although so many servers ended meanwhile, before they could.
+const EARLIER_MAX: usize = 16;
 /// Bound of the file.
 const BYTES_MAX: usize = 64 << 10;
 const MAGIC: u64 = u64::from_le_bytes(*b"aditnext");
@@ -54,11 +56,26 @@ pub(crate) struct VolumeRecord {
     opening: Opening,
     /// The processes of its sessions; 0: one that has no number here.
     processes: Vec<u32>,
+    /// Those of earlier sessions that have not come back.
+    missing: Vec<u32>,
+    /// Openings before it, the last one first.
+    earlier: Vec<Earlier>,
+}
+
+/// An opening of which all that was applied is on the volume.
+#[derive(Clone, Copy, Debug)]
+struct Earlier {
+    opening: Opening,
+    /// The number of its last transaction.
+    applied: u64,
+    /// Sessions may have changed something since it ended.
+    is_past: bool,
 }
 
 structs! {
     Record { magic, version, key, volumes }
-    VolumeRecord { opening, processes }
+    VolumeRecord { opening, processes, missing, earlier }
+    Earlier { opening, applied, is_past }
 }
 
 /// The file, as this server writes it.
@@ -114,11 +131,18 @@ impl SessionsFile {
     }
 
     /// The server has this volume from here on.
-    pub(crate) fn add(&self, opening: Opening) {
+    pub(crate) fn add(&self, opening: Opening, resumption: &Resumption) {
+        let earlier = resumption.earlier.iter().map(|earlier| Earlier {
+            // Without a grace, sessions may change something at once.
+            is_past: earlier.is_past || !resumption.in_grace(),
+            ..*earlier
+        });
         let mut record = self.lock();
         record.volumes.push(VolumeRecord {
             opening,
             processes: Vec::new(),
+            missing: resumption.lock().expected.clone(),
+            earlier: earlier.collect(),
         });
         self.write(&record);
     }
@@ -132,9 +156,24 @@ impl SessionsFile {
         }
     }
 
-    /// A process has begun a session.
-    pub(crate) fn begin(&self, opening: Opening, process: Option<u32>) {
-        self.change(opening, |of| of.processes.push(process.unwrap_or(0)));
+    /// A process has begun a session, or goes on with one.
+    pub(crate) fn begin(&self, opening: Opening, process: Option<u32>, resumes: bool) {
+        let process = process.unwrap_or(0);
+        self.change(opening, |of| {
+            of.processes.push(process);
+            if resumes {
+                remove_one(&mut of.missing, process);
+            }
+        });
+    }
+
+    /// From here on sessions may change something.
+    fn end_grace(&self, opening: Opening) {
+        self.change(opening, |of| {
+            of.missing.clear();
+            let earlier = of.earlier.iter_mut();
+            earlier.for_each(|earlier| earlier.is_past = true);
+        });
     }
 
     /// A process has ended its session.
@@ -242,8 +281,8 @@ type Reply = Box<dyn FnOnce() + Send>;
 
 /// Going on with sessions of the last server on one volume.
 pub(crate) struct Resumption {
-    /// The last server's opening, and up to which transaction it came. None: no session goes on.
-    last: Option<(Opening, u64)>,
+    /// The openings whose sessions go on, the last one first.
+    earlier: Vec<Earlier>,
     /// Whether the grace is open.
     is_open: AtomicBool,
     grace: Mutex<Grace>,
@@ -259,7 +298,7 @@ struct Grace {
 
 impl Resumption {
     /// Goes on after the opening before this one, if `last`, what the last server has left, says that
-    /// it was that server's.
+    /// it was that server's; and after those after which that server went on.
     pub(crate) fn new(
         volume_id: (u64, u64),
         predecessor: Option<Predecessor>,
@@ -271,9 +310,18 @@ impl Resumption {
             let of_volume = last.iter().find(|last| last.opening == opening);
             of_volume.map(|last| (last, before.applied))
         });
-        let expected = known.map_or(Vec::new(), |(last, _)| last.processes.clone());
+        let (mut expected, mut earlier) = (Vec::new(), Vec::new());
+        if let Some((last, applied)) = known {
+            expected.extend(last.processes.iter().chain(&last.missing));
+            earlier.push(Earlier {
+                opening: last.opening,
+                applied,
+                is_past: false,
+            });
+            earlier.extend(last.earlier.iter().take(EARLIER_MAX - 1));
+        }
         Resumption {
-            last: known.map(|(last, applied)| (last.opening, applied)),
+            earlier,
             is_open: AtomicBool::new(!expected.is_empty()),
             grace: Mutex::new(Grace {
                 until: Instant::now() + GRACE,
@@ -294,10 +342,11 @@ impl Resumption {
 
     /// What a session learns that goes on with this opening. `EPIPE`, `ESTALE`: it can't.
     pub(crate) fn resumed(&self, own: Opening, asked: Opening) -> Result<Resumed> {
-        match self.last {
-            Some((opening, applied)) if opening == asked => Ok(Resumed {
-                applied,
-                in_grace: self.in_grace(),
+        let mut earlier = self.earlier.iter();
+        match earlier.find(|earlier| earlier.opening == asked) {
+            Some(earlier) => Ok(Resumed {
+                applied: earlier.applied,
+                in_grace: self.in_grace() && !earlier.is_past,
             }),
             _ if own == asked => {
                 let what = "go on with a session that this server has ended";
@@ -329,8 +378,8 @@ impl Resumption {
         drop(std::mem::take(&mut self.lock().waiting));
     }
 
-    /// Ends the grace if it is over. True: it has ended now.
-    pub(crate) fn end_if_over(&self) -> bool {
+    /// Ends the grace of an opening if it is over. True: it has ended now.
+    pub(crate) fn end_if_over(&self, opening: Opening, sessions_file: &SessionsFile) -> bool {
         if !self.in_grace() {
             return false;
         }
@@ -346,6 +395,8 @@ impl Resumption {
                 "not all sessions of the last server came back: what they had locked is free"
             );
         }
+        // First: the server after this one has to know.
+        sessions_file.end_grace(opening);
         self.is_open.store(false, Ordering::Release);
         let waiting = std::mem::take(&mut grace.waiting);
         drop(grace);
@@ -356,7 +407,7 @@ impl Resumption {
 
 impl std::fmt::Debug for Resumption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Resumption({:?})", self.last)
+        write!(f, "Resumption({:?})", self.earlier)
     }
 }
 

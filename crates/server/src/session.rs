@@ -92,7 +92,10 @@ impl Session {
         let mut who = Credentials::user(peer.uid, peer.gid, &groups);
         who.privileged = privileged;
         if request.comes_back {
-            volume.sessions_file.begin(volume.opening, peer.pid);
+            let resumes = request.resumes.is_some();
+            volume
+                .sessions_file
+                .begin(volume.opening, peer.pid, resumes);
         }
         let memory = Arc::new(memory);
         let receipt = |slot| {

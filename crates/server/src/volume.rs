@@ -59,10 +59,11 @@ impl ServedVolume {
             let (names, predecessor) = (fs.shared_names(), store.predecessor());
             Ok((names, capabilities.queued, published, opening, predecessor))
         })?;
-        sessions_file.add(opening);
+        let resumption = Resumption::new(opening.volume_id, predecessor, last);
+        sessions_file.add(opening, &resumption);
         Ok(ServedVolume {
             opening,
-            resumption: Resumption::new(opening.volume_id, predecessor, last),
+            resumption,
             sessions_file: sessions_file.clone(),
             name,
             engine,

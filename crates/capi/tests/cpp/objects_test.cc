@@ -145,6 +145,13 @@ static void a_volume_describes_itself(const adit::Volume &volume)
     setenv("ADIT_CACHE", "much", 1);
     FAILS(EINVAL, adit::options_from_environment());
     unsetenv("ADIT_CACHE");
+    for (const char *wrong : { "soon", "-1", "4294968" }) {
+        setenv("ADIT_RECONNECT", wrong, 1);
+        FAILS(EINVAL, adit::options_from_environment());
+    }
+    setenv("ADIT_RECONNECT", "30", 1);
+    OK(adit::options_from_environment());
+    unsetenv("ADIT_RECONNECT");
     OK(adit::set_log(nullptr, nullptr, 0));
     FAILS(EINVAL, adit::set_log([](void *, int, const char *) {}, nullptr, 99));
     OK(volume.survives());

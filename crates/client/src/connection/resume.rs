@@ -19,7 +19,6 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{FlockOperation, LockMode};
 use adit_wire::calls::*;
-use adit_wire::handshake::{Opening, Resumed};
 use adit_wire::memory::Ending;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
@@ -91,11 +90,11 @@ impl Connection {
             return Err(Error::with(Errno::PIPE, "no other server is waited for"));
         }
         let until = Instant::now() + self.reconnect;
-        let mut last = lost.opening;
         let mut pause = PAUSE;
         loop {
-            let error = match connect_link(&self.address, self.read_only, true, Some(last)) {
-                Ok(link) => match self.have_again(&link, lost, held, &mut last) {
+            let error = match connect_link(&self.address, self.read_only, true, Some(lost.opening))
+            {
+                Ok(link) => match self.have_again(&link, lost, held) {
                     Ok(()) => return Ok(link),
                     // It has ended as well.
                     Err(Failure::Lost(_)) => Error::with(Errno::PIPE, "the next server has ended"),
@@ -112,22 +111,12 @@ impl Connection {
         }
     }
 
-    /// Has everything again that the session had. `last`: the opening to go on with if this server
-    /// ends, too.
-    fn have_again(
-        &self,
-        link: &Link,
-        lost: &Link,
-        held: &mut Held,
-        last: &mut Opening,
-    ) -> Result<(), Failure> {
+    /// Has everything again that the session had.
+    fn have_again(&self, link: &Link, lost: &Link, held: &mut Held) -> Result<(), Failure> {
         let resumed = link.resumed.ok_or_else(super::foreign)?;
-        *last = link.opening;
-        // Of the server directly after `lost`: a later one knows of that server.
-        let is_first = lost.ended.get().is_none();
-        let Resumed { in_grace, .. } = *lost.ended.get_or_init(|| resumed);
+        lost.ended.get_or_init(|| resumed);
         let broken = have_files_again(link, held)?;
-        if is_first && in_grace {
+        if resumed.in_grace {
             for (slot, file, offset, len_bytes) in lost.unsettled_appends() {
                 let settled = link.file_call(file, &SettleAppend { offset, len_bytes });
                 match settled {

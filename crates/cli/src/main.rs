@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Partly) => ExitCode::from(1),
         Ok(Outcome::Problems) => ExitCode::from(3),
         // The reader of our output has seen enough: `adit ls … | head`.
-        Err(error) if error.errno() == Errno::PIPE => ExitCode::SUCCESS,
+        Err(error) if error.errno() == Errno::PIPE && output::reader_is_gone() => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&error);
             ExitCode::from(1)

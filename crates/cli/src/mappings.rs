@@ -42,7 +42,7 @@ impl From<&Mapping> for MappingLine {
 }
 
 pub(crate) fn list(arguments: &Mappings, options: &VolumeArguments) -> adit::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     for path in &arguments.remove {
         let removed = remove_mapping(path)?;
         writeln!(out, "removed {}", described(&removed))?;

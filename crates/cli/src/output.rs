@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 /// An inode in the JSON of `ls` and `stat`.
@@ -115,8 +116,18 @@ impl Write for Stdout {
     }
 }
 
+/// Whether the reader of standard output has gone. A server that has gone is EPIPE, too.
+pub(crate) fn reader_is_gone() -> bool {
+    READER_IS_GONE.load(Ordering::Relaxed)
+}
+
+static READER_IS_GONE: AtomicBool = AtomicBool::new(false);
+
 fn of_stdout(error: std::io::Error) -> std::io::Error {
     let kind = error.kind();
+    if kind == std::io::ErrorKind::BrokenPipe {
+        READER_IS_GONE.store(true, Ordering::Relaxed);
+    }
     std::io::Error::new(
         kind,
         adit::Error::from(error).context("write standard output"),

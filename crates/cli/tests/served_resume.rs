@@ -437,6 +437,33 @@ fn without_surviving_memory_a_kill_is_the_end_of_sessions() {
     assert!(found.starts_with(b"1"), "what was synced");
 }
 
+/// A command whose server ends for good fails, and says so.
+#[test]
+fn a_command_that_loses_its_server_fails_with_words() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &["--survive", "off"]);
+    connect(&place)
+        .write("/f", vec![1; 16 << 20])
+        .expect("written");
+    let mut command = place.command(&["cat", "unix:s", "/f"]);
+    command.stdout(std::process::Stdio::piped());
+    command.stderr(std::process::Stdio::piped());
+    let mut cat = command.spawn().expect("it runs");
+    let mut output = cat.stdout.take().expect("piped");
+    output.read_exact(&mut [0; 100]).expect("it begins");
+    // It waits for its reader now, in the middle.
+    drop(served);
+    let _next = Served::start(&place, &["--survive", "off"]);
+    let mut rest = Vec::new();
+    output.read_to_end(&mut rest).expect("read");
+    assert!(rest.len() < 16 << 20, "it had read all before");
+    let output = cat.wait_with_output().expect("ended");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("open the volume again"), "{said}");
+}
+
 /// Who asked not to wait doesn't, and who waits does so no longer than asked.
 #[test]
 fn a_server_that_does_not_come_back_is_waited_for_as_long_as_asked() {

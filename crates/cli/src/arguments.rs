@@ -262,6 +262,8 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Df(Info),
     /// Show which files the process that has the volume open has open
     Lsof(Lsof),
+    /// Show the sessions and pollers of a server, or move a session to another poller
+    Ctl(Ctl),
     /// Show what processes keep, or left, in shared memory, and whose it is
     Mappings(Mappings),
     /// Remove files, or trees with -r
@@ -592,6 +594,17 @@ pub(crate) struct Lsof {
     pub(crate) paths: bool,
     /// As JSON; of a name that is not UTF-8 all bytes, in hexadecimal, in a second field:
     /// name_bytes, path_bytes, target_bytes
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Ctl {
+    /// unix:SOCKET, or unix:SOCKET,NAME
+    pub(crate) volume: String,
+    /// Move this session to this poller, from 0 on; the server may move it again
+    #[arg(long = "move", num_args = 2, value_names = ["SESSION", "POLLER"])]
+    pub(crate) move_session: Vec<u64>,
     #[arg(long)]
     pub(crate) json: bool,
 }

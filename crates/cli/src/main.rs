@@ -6,6 +6,7 @@
 mod arguments;
 mod check;
 mod compare;
+mod ctl;
 mod log;
 mod lsof;
 mod mappings;
@@ -75,6 +76,7 @@ fn run(
         Command::Du(arguments) => read::du(&arguments, options)?,
         Command::Df(arguments) => volumes::df(&arguments, options)?,
         Command::Lsof(arguments) => lsof::lsof(&arguments, options)?,
+        Command::Ctl(arguments) => ctl::ctl(&arguments, options)?,
         Command::Mappings(arguments) => mappings::list(&arguments, options)?,
         Command::Rm(arguments) => names::rm(&arguments, options)?,
         Command::Mkdir(arguments) => names::mkdir(&arguments, options)?,

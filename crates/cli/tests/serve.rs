@@ -98,6 +98,61 @@ fn commands_change_and_look_at_a_volume_in_a_server() {
 /// Two programs lost each other's commits silently: the index of a write-ahead log was memory of
 /// each process. Now one process at a time has it; with a rollback journal there is no such limit.
 #[test]
+fn an_operator_sees_sessions_and_moves_them() {
+    let place = Place::with_volume();
+    let mut child = place
+        .command(&["serve", "v.adit", "--socket", "s", "--pollers", "2"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut line = String::new();
+    let read = BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line);
+    assert!(read.is_ok());
+    let pid = child.id();
+    let serving = Serving(Some(child));
+    let address = format!("unix:{}", place.path("s").display());
+    let volume = adit::Volume::open(&address).expect("connected");
+    volume.write("/f", "x").expect("written");
+    let open = volume.open_file("/f", adit::OpenOptions::new().read(true));
+    let shown = |arguments: &[&str]| -> serde_json::Value {
+        let all = [&["ctl", "unix:s", "--json"], arguments].concat();
+        serde_json::from_str(&place.ok(&all)).expect("JSON")
+    };
+    let state = shown(&[]);
+    assert_eq!(state["pid"], pid);
+    assert_eq!(state["pollers"], 2);
+    let [session] = &state["sessions"].as_array().expect("a list")[..] else {
+        panic!("one session, and not the command's: {state}");
+    };
+    assert_eq!(session["pid"], std::process::id());
+    assert_eq!(session["volume"], "v.adit");
+    assert_eq!(session["files"], 1);
+    assert!(session["messages"].as_u64().expect("a number") >= 3);
+    let number = session["session"].to_string();
+    // The policy may move an idle session back at any time.
+    let moved = (0..100).any(|_| {
+        place.ok(&["ctl", "unix:s", "--move", &number, "1"]);
+        shown(&[])["sessions"][0]["poller"] == 1
+    });
+    assert!(moved, "it is never there");
+    let text = place.ok(&["ctl", "unix:s"]);
+    assert!(text.contains(" of 2 pollers work\n") && text.contains("MESSAGES VOLUME\n"));
+    let refused = |arguments: &[&str], words: &str| {
+        let output = place.run(&[&["ctl"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(words), "{said}");
+    };
+    refused(&["unix:s", "--move", &number, "2"], "poller 2 of 2");
+    refused(
+        &["unix:s", "--move", "99999", "0"],
+        "session 99999, which there is not",
+    );
+    drop((open, volume));
+    serving.end();
+    refused(&["v.adit"], "the volume is in this process");
+}
+
+#[test]
 fn two_programs_never_lose_commits_of_one_database() {
     const PROGRAM: &str = "
 import sqlite3, sys

@@ -126,5 +126,5 @@ pub use options::{IoEngine, MkfsOptions, VolumeOptions};
 pub use pending::Pending;
 pub use repair::Repaired;
 pub use scrub::{Damaged, ScrubOptions, Scrubbed};
-pub use serve::{ServeOptions, Server, SessionInfo};
+pub use serve::{ServeOptions, Server, ServerState, SessionState};
 pub use volume::Volume;

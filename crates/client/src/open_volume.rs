@@ -24,7 +24,8 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_server::perform::{PerformFile, PerformVolume};
 use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, StoreOptions, Survive, foreign_signature};
-use adit_wire::calls::{CheckAccess, Place, SyncAll};
+use adit_wire::calls::{CheckAccess, Place, SyncAll, VolumeCall};
+use adit_wire::value::OwnedValue;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 use std::future::Future;
@@ -342,6 +343,23 @@ impl OpenVolume {
                 connection.volume_call(who, &call)
             }
         }
+    }
+
+    /// Does a call that only a server answers. `EOPNOTSUPP` without one.
+    pub(crate) fn server_call<'a, C>(&self, who: &Credentials, call: &C) -> Result<C::Reply>
+    where
+        C: VolumeCall<'a>,
+        C::Reply: OwnedValue,
+    {
+        let none = || {
+            Error::with(
+                Errno::OPNOTSUPP,
+                "ask a server: the volume is in this process",
+            )
+        };
+        let connection = self.connection().ok_or_else(none)?;
+        self.usable()?;
+        connection.volume_call(who, call)
     }
 
     /// Does a call about an open file.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use adit_server::SessionInfo;
+pub use adit_wire::calls::{ServerState, SessionState};
 
 /// Options of [`Server::start`].
 ///
@@ -93,14 +93,14 @@ impl Server {
         })
     }
 
-    /// The sessions that there are.
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        self.server.sessions()
+    /// Its sessions and pollers.
+    pub fn state(&self) -> ServerState {
+        self.server.state()
     }
 
     /// Moves a session to another poller; the server's policy may move it again. `ENOENT` if there is
     /// no such session, `EINVAL` if there is no such poller.
-    pub fn move_session(&self, number: u64, poller: usize) -> Result<()> {
+    pub fn move_session(&self, number: u64, poller: u32) -> Result<()> {
         self.server.move_session(number, poller)
     }
 

@@ -11,7 +11,7 @@ use adit_block::Buffer;
 use adit_fs::{CheckReport, Credentials, StatFs};
 use adit_server::perform::check;
 use adit_store::VolumeInfo;
-use adit_wire::calls::{Check, Grow, Info, Space, SyncAll};
+use adit_wire::calls::{Check, Grow, Info, MoveSession, ServerState, Sessions, Space, SyncAll};
 use std::sync::Arc;
 
 /// Says which volume it was, unless the error does that already.
@@ -241,6 +241,20 @@ impl Volume {
         self.opened
             .call(&self.who, Grow { size_bytes })
             .map_err(|error| naming(error, "grow", self.address()))
+    }
+
+    /// The sessions and pollers of the server that has the volume. `EOPNOTSUPP` for a volume in this
+    /// process, `EACCES` for other users than root and the server's.
+    pub fn server_state(&self) -> Result<ServerState> {
+        self.opened.server_call(&self.who, &Sessions {})
+    }
+
+    /// Moves a session to another poller of the server; the server's policy may move it again.
+    /// `ENOENT` if there is no such session, `EINVAL` if there is no such poller; else as
+    /// [`server_state`](Self::server_state).
+    pub fn move_session(&self, number: u64, poller: u32) -> Result<()> {
+        self.opened
+            .server_call(&self.who, &MoveSession { number, poller })
     }
 
     /// Memory for asynchronous and direct IO, aligned to 4096. Up to 1 MiB comes from a pool of 64

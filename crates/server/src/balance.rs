@@ -7,7 +7,9 @@
 
 use crate::poller::Shared;
 use crate::session::Session;
+use adit_base::{Errno, Error, Result};
 use adit_load::{Limits, Policy, PollerLoad, SessionId, SessionLoad, WINDOW_NS, Window};
+use adit_wire::calls::ServerState;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -122,6 +124,39 @@ impl Balance {
     /// A poller by its number.
     pub(crate) fn poller(&self, number: u32) -> Option<Arc<Shared>> {
         self.pollers.get()?.get(number as usize)?.upgrade()
+    }
+
+    /// The server's state, as a session of that number sees it; 0: none.
+    pub(crate) fn state(&self, own: u64) -> ServerState {
+        let pollers = self.pollers();
+        let sessions = (0..).zip(&pollers).flat_map(|(poller, shared)| {
+            let sessions = shared.sessions().into_iter();
+            sessions.map(move |session| session.state(poller, own))
+        });
+        let state = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        ServerState {
+            pid: std::process::id(),
+            pollers: pollers.len() as u32,
+            running: state.running.min(pollers.len() as u32),
+            sessions: sessions.collect(),
+        }
+    }
+
+    /// Moves a session to another poller; the policy may move it again. `ENOENT` if there is no such
+    /// session, `EINVAL` if there is no such poller.
+    pub(crate) fn move_session(&self, number: u64, to: u32) -> Result<()> {
+        let pollers = self.pollers();
+        if to as usize >= pollers.len() {
+            let what = format!("move a session to poller {to} of {}", pollers.len());
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        let has = |of: &&Arc<Shared>| of.sessions().iter().any(|session| session.number == number);
+        let Some(from) = pollers.iter().find(has) else {
+            let what = format!("move session {number}, which there is not");
+            return Err(Error::with(Errno::NOENT, what));
+        };
+        from.give_away(number, to);
+        Ok(())
     }
 
     /// The poller for a new session.

@@ -35,4 +35,4 @@ mod server;
 mod session;
 mod volume;
 
-pub use server::{ServeOptions, Server, SessionInfo};
+pub use server::{ServeOptions, Server};

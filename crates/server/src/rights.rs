@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) type Decoded<C> = (Option<Credentials>, C);
 
 /// Calls about the volume that only look.
-const LOOKING: [u16; 14] = [
+const LOOKING: [u16; 16] = [
     Stat::NUMBER,
     CheckAccess::NUMBER,
     ReadLink::NUMBER,
@@ -27,6 +27,9 @@ const LOOKING: [u16; 14] = [
     Check::NUMBER,
     Scrub::NUMBER,
     SyncAll::NUMBER,
+    Sessions::NUMBER,
+    // It changes nothing of the volume.
+    MoveSession::NUMBER,
 ];
 
 /// Calls that change a file through whatever descriptor.
@@ -39,7 +42,7 @@ const CHANGING: [u16; 5] = [
 ];
 
 /// Calls that only root and the server's own user may do.
-const ADMINISTRATIVE: [u16; 8] = [
+const ADMINISTRATIVE: [u16; 10] = [
     OpenDescriptors::NUMBER,
     CreateBlob::NUMBER,
     DeleteBlob::NUMBER,
@@ -48,6 +51,8 @@ const ADMINISTRATIVE: [u16; 8] = [
     Grow::NUMBER,
     Check::NUMBER,
     Scrub::NUMBER,
+    Sessions::NUMBER,
+    MoveSession::NUMBER,
 ];
 
 /// A read-only session wants to change something.

@@ -345,6 +345,8 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
                 OpenBlob::NUMBER => return open_blob(ticket, bytes, begun),
                 Reopen::NUMBER => return resuming::reopen(ticket, &bytes, begun),
                 EndResuming::NUMBER => return resuming::end(ticket, &bytes),
+                Sessions::NUMBER => return sessions(ticket, &bytes),
+                MoveSession::NUMBER => return move_session(ticket, &bytes),
                 _ => {
                     let what = format!("do call {number}, which this server doesn't know");
                     ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));
@@ -399,6 +401,32 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
         SetMode SetOwner SetTimes GetXattr SetXattr RemoveXattr ListXattrs List Info Space SyncAll
         OpenDescriptors CreateBlob DeleteBlob Blobs Grow AtomicBytesMax Check Scrub
     );
+    Ok(())
+}
+
+/// The state of the server, for its operator.
+fn sessions(ticket: Ticket, bytes: &[u8]) -> Result<()> {
+    let number = Sessions::NUMBER;
+    let decoded = Decoded::<Sessions>::decode(bytes).ok_or_else(|| garbled(number))?;
+    let session = &ticket.session;
+    let state = rights::check(session, &decoded).map(|()| {
+        let balance = session.volume.balance.upgrade();
+        balance.map_or_else(ServerState::default, |of| of.state(session.number))
+    });
+    ticket.finish_with_value(state);
+    Ok(())
+}
+
+fn move_session(ticket: Ticket, bytes: &[u8]) -> Result<()> {
+    let number = MoveSession::NUMBER;
+    let decoded = Decoded::<MoveSession>::decode(bytes).ok_or_else(|| garbled(number))?;
+    let session = &ticket.session;
+    let moved = rights::check(session, &decoded).and_then(|()| {
+        let MoveSession { number, poller } = decoded.1;
+        let balance = session.volume.balance.upgrade();
+        balance.map_or(Ok(()), |of| of.move_session(number, poller))
+    });
+    ticket.finish_with_value(moved);
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result};
 use adit_fs::Fs;
 use adit_reactor::Engine;
+use adit_wire::calls::ServerState;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -43,26 +43,6 @@ impl Default for ServeOptions {
     }
 }
 
-/// A session, for people.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct SessionInfo {
-    /// Tells sessions of this process apart.
-    pub number: u64,
-    /// Process at the other end, if it has a number here.
-    pub pid: Option<u32>,
-    /// Its user.
-    pub uid: u32,
-    /// Name of the volume.
-    pub volume: String,
-    /// Files that it has open.
-    pub files: usize,
-    /// The poller that has it now, from 0 on.
-    pub poller: usize,
-    /// Messages that it had done.
-    pub served: u64,
-}
-
 /// Volumes at a socket. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
@@ -93,19 +73,19 @@ impl Server {
         let listener = Listener::bind(path, options.mode)?;
         let (sessions_file, last) = SessionsFile::take(path);
         let sessions_file = Arc::new(sessions_file);
+        let balance = Balance::new();
         let mut served: Vec<Arc<ServedVolume>> = Vec::new();
         for (name, engine) in volumes {
             if served.iter().any(|other| other.name == name) {
                 let what = format!("serve two volumes with the name {name}");
                 return Err(Error::with(Errno::INVAL, what));
             }
-            let volume = ServedVolume::new(name, engine, &sessions_file, &last)?;
+            let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last)?;
             if !volume.resumption.in_grace() {
                 volume.delete_orphans();
             }
             served.push(Arc::new(volume));
         }
-        let balance = Balance::new();
         let pollers: Result<Vec<Poller>> = (0..options.pollers)
             .map(|number| {
                 let cpu = options.cpus.get(number).copied();
@@ -136,41 +116,15 @@ impl Server {
         })
     }
 
-    /// The sessions that there are.
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        let pollers = self.hall.pollers.lock().expect("no panic while it is held");
-        let sessions = (0..).zip(&*pollers).flat_map(|(number, poller)| {
-            let sessions = poller.sessions().into_iter();
-            sessions.map(move |session| (number, session))
-        });
-        sessions
-            .map(|(poller, session)| SessionInfo {
-                number: session.number,
-                poller,
-                pid: session.peer.pid,
-                uid: session.peer.uid,
-                volume: session.volume.name.clone(),
-                files: session.files().len(),
-                served: session.served.load(Ordering::Relaxed),
-            })
-            .collect()
+    /// Its sessions and pollers.
+    pub fn state(&self) -> ServerState {
+        self.hall.balance.state(0)
     }
 
     /// Moves a session to another poller; the policy may move it again. `ENOENT` if there is no such
     /// session, `EINVAL` if there is no such poller.
-    pub fn move_session(&self, number: u64, poller: usize) -> Result<()> {
-        let pollers = self.hall.pollers.lock().expect("no panic while it is held");
-        if poller >= pollers.len() {
-            let what = format!("move a session to poller {poller} of {}", pollers.len());
-            return Err(Error::with(Errno::INVAL, what));
-        }
-        let has = |of: &&Poller| of.sessions().iter().any(|session| session.number == number);
-        let Some(from) = pollers.iter().find(has) else {
-            let what = format!("move session {number}, which there is not");
-            return Err(Error::with(Errno::NOENT, what));
-        };
-        from.shared().give_away(number, poller as u32);
-        Ok(())
+    pub fn move_session(&self, number: u64, poller: u32) -> Result<()> {
+        self.hall.balance.move_session(number, poller)
     }
 
     /// As [`stop`](Self::stop), but the next server at the socket goes on with the sessions, if the

@@ -17,6 +17,7 @@ use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
+use adit_wire::calls::SessionState;
 use adit_wire::handshake::Request;
 use adit_wire::memory::{DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
@@ -148,6 +149,20 @@ impl Session {
         let before = self.lock_waits.fetch_add(1, Ordering::Relaxed);
         let wait = LockWait(self.clone());
         (before < LOCK_WAITS_MAX).then_some(wait)
+    }
+
+    /// For the operator; `own`: the number of the session that asks.
+    pub(crate) fn state(&self, poller: u32, own: u64) -> SessionState {
+        SessionState {
+            number: self.number,
+            pid: self.peer.pid,
+            uid: self.peer.uid,
+            volume: self.volume.name.clone(),
+            files: self.files().len() as u32,
+            poller,
+            served: self.served.load(Ordering::Relaxed),
+            is_own: self.number == own,
+        }
     }
 
     /// Where transactions and appends of a slot's message are noted.

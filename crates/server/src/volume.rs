@@ -1,5 +1,6 @@
 //! A volume as the server has it.
 
+use crate::balance::Balance;
 use crate::resume::{Resumption, SessionsFile, VolumeRecord};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, Fs, SharedNames};
@@ -8,7 +9,7 @@ use adit_store::cache::PublishedFrames;
 use adit_wire::handshake::Opening;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A volume, and what is under way on it for sessions.
 pub(crate) struct ServedVolume {
@@ -25,6 +26,8 @@ pub(crate) struct ServedVolume {
     mapped: Mutex<HashMap<BlobId, u64>>,
     /// Operations of sessions that have begun and not ended.
     under_way: AtomicUsize,
+    /// Of the server. Weak: its pollers have this.
+    pub(crate) balance: Weak<Balance>,
     /// This opening of it.
     pub(crate) opening: Opening,
     /// Sessions of the last server.
@@ -44,6 +47,7 @@ impl ServedVolume {
     pub(crate) fn new(
         name: String,
         engine: Arc<Engine<Fs>>,
+        balance: &Arc<Balance>,
         sessions_file: &Arc<SessionsFile>,
         last: &[VolumeRecord],
     ) -> Result<ServedVolume> {
@@ -62,6 +66,7 @@ impl ServedVolume {
         let resumption = Resumption::new(opening.volume_id, predecessor, last);
         sessions_file.add(opening, &resumption);
         Ok(ServedVolume {
+            balance: Arc::downgrade(balance),
             opening,
             resumption,
             sessions_file: sessions_file.clone(),

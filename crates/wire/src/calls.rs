@@ -241,6 +241,10 @@ calls! { VolumeCall VOLUME_CALLS:
     33 = Reopen { file: u64, id: BlobId, flags: OpenFlags, kind: FileKind, token: u64 } => ();
     /// The session has everything again. Answered when other sessions may change something, too.
     34 = EndResuming {} => ();
+    /// The server's sessions, and which of its pollers work.
+    35 = Sessions {} => ServerState;
+    /// Moves a session to another poller.
+    36 = MoveSession { number: u64, poller: u32 } => ();
 }
 
 calls! { FileCall FILE_CALLS:
@@ -310,6 +314,40 @@ pub struct Opened {
     pub token: u64,
 }
 
+/// A server, for its operator.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ServerState {
+    /// Its process.
+    pub pid: u32,
+    /// Its pollers; the first of them work, as many as the load needs.
+    pub pollers: u32,
+    /// Pollers that work.
+    pub running: u32,
+    /// Its sessions, on all its volumes.
+    pub sessions: Vec<SessionState>,
+}
+
+/// A session, for the operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionState {
+    /// Tells sessions of the server apart.
+    pub number: u64,
+    /// Process at the other end, if it has a number here.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+    /// Name of the volume.
+    pub volume: String,
+    /// Files that it has open.
+    pub files: u32,
+    /// The poller that has it now, from 0 on.
+    pub poller: u32,
+    /// Messages that it had done.
+    pub served: u64,
+    /// Is it the one that asks?
+    pub is_own: bool,
+}
+
 /// What a step of a scrub found.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ScrubStep {
@@ -346,6 +384,8 @@ pub struct LostData {
 
 structs! {
     Opened { file, id, flags, kind, token }
+    ServerState { pid, pollers, running, sessions }
+    SessionState { number, pid, uid, volume, files, poller, served, is_own }
     ScrubStep { bytes, unchecked_bytes, total_bytes, damages, damages_omitted, next }
     LostData { inode, path, offset, len_bytes, page, what }
 }

@@ -54,7 +54,7 @@ fn a_file_is_written_synced_and_read_through_a_server() {
     let error = there.read("/nothing").expect_err("there is none");
     assert_eq!(error.errno(), adit::Errno::NOENT);
     assert!(error.what().contains("/nothing"), "{error}");
-    assert_eq!(server.sessions().len(), 1);
+    assert_eq!(server.state().sessions.len(), 1);
     drop(file);
     there.close().expect("closed");
     server.stop();
@@ -185,7 +185,7 @@ fn mapped_reads_show_what_was_written_last() {
     }
     // And it was no message each time.
     reader.read_at(&mut buffer, 0).expect("read");
-    let messages = || server.sessions()[0].served;
+    let messages = || server.state().sessions[0].served;
     let before = messages();
     for _ in 0..100 {
         assert_eq!(reader.read_at(&mut buffer, 0).expect("read"), PAGE);
@@ -459,7 +459,7 @@ fn sessions_are_spread_over_pollers_while_they_work() {
         let mut places = BTreeSet::new();
         let mut to = 0;
         while !threads.iter().all(|thread| thread.is_finished()) {
-            for session in server.sessions() {
+            for session in server.state().sessions {
                 places.insert(session.poller);
                 to += 1;
                 // It may have ended meanwhile.
@@ -644,9 +644,11 @@ fn a_server_with_several_pollers_stops_while_locks_wait_and_sessions_work() {
             let sessions: Vec<Volume> = (0..6)
                 .map(|_| Volume::open(&address).expect("connected"))
                 .collect();
-            for session in server.sessions() {
-                let to = (session.number as usize + round) % 3;
-                server.move_session(session.number, to).expect("moved");
+            for session in server.state().sessions {
+                let to = (session.number + round as u64) % 3;
+                server
+                    .move_session(session.number, to as u32)
+                    .expect("moved");
             }
             let open = |session: &Volume| session.open_file("/f", &read_write()).expect("opened");
             let holder = open(&sessions[0]);

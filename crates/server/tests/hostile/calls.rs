@@ -397,6 +397,24 @@ fn valid(other: u64) -> Vec<Valid> {
             id,
             flags: OpenFlags::READ_WRITE,
         }),
+        volume(Reopen {
+            file: 1,
+            id,
+            flags: OpenFlags::READ_WRITE,
+            kind: FileKind::File,
+            token: 2,
+        }),
+        volume(EndResuming {}),
+        volume(Sessions {}),
+        volume(MoveSession {
+            number: 1,
+            poller: 0,
+        }),
+        of_file(SettleAppend {
+            offset: 0,
+            len_bytes: 1,
+        }),
+        of_file(ClaimMapping {}),
         of_file(FileStat {}),
         of_file(SetSize { size_bytes: 70_000 }),
         of_file(Allocate {

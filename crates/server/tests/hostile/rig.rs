@@ -233,7 +233,7 @@ impl Rig {
 
     pub(crate) fn sessions(&self) -> usize {
         match &mut *self.place.lock().expect("no panic") {
-            Place::Here(_, server) => server.as_ref().expect("it runs").sessions().len(),
+            Place::Here(_, server) => server.as_ref().expect("it runs").state().sessions.len(),
             Place::There(_, input, output) => {
                 writeln!(input, "sessions").expect("asked");
                 let said = expect_line(output, "=sessions ");
@@ -339,7 +339,7 @@ pub(crate) fn server_process() {
     println!("=ready");
     for line in std::io::stdin().lines() {
         match line.expect("read").as_str() {
-            "sessions" => println!("=sessions {}", server.sessions().len()),
+            "sessions" => println!("=sessions {}", server.state().sessions.len()),
             _ => break,
         }
     }

@@ -367,6 +367,10 @@ fn administration(peer: &mut Peer, id: BlobId) {
     let size_bytes = 1 << 40;
     assert_eq!(peer.volume_call(0, Grow { size_bytes }), Err(EACCES));
     assert_eq!(peer.volume_call(0, Check {}).err(), Some(EACCES));
+    assert_eq!(peer.volume_call(0, Sessions {}).err(), Some(EACCES));
+    let (number, poller) = (1, 0);
+    let moved = MoveSession { number, poller };
+    assert_eq!(peer.volume_call(0, moved), Err(EACCES));
     let info = peer.volume_call(0, Info {}).expect("some of it");
     assert!(info.mapping.is_none() && info.unsaved.is_none(), "{info:?}");
     peer.volume_call(0, Space {}).expect("known");

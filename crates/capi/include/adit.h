@@ -167,9 +167,11 @@ typedef struct adit_open_options {
                             * UINT32_MAX: they don't wait, and are -EPIPE */
     const char *survive_in; /* directory of the memory that survives the process, on a tmpfs;
                              * default: /dev/shm */
+    const char *share; /* a socket, at which other processes of this user and of root can use the
+                        * volume as unix:SOCKET while this one has it; default: none can */
 } adit_open_options;
 
-#define ADIT_OPEN_OPTIONS_INIT { sizeof(adit_open_options), 0, 0, 0, 0, 0 }
+#define ADIT_OPEN_OPTIONS_INIT { sizeof(adit_open_options), 0, 0, 0, 0, 0, 0 }
 
 #define ADIT_VOLUME_READ_ONLY 0x1u
 /* How a file is reached; default: the way that a probe finds faster. */
@@ -191,6 +193,7 @@ typedef struct adit_open_options {
 
 /* Sets the options that the environment names, for programs without settings of their own:
  * ADIT_CACHE (like 64M), ADIT_RECONNECT (seconds, like 30; 0: calls don't wait for the next server),
+ * ADIT_SHARE (a socket; the string stays the environment's),
  * ADIT_SURVIVE (require, prefer or off), ADIT_SURVIVE_IN (a directory; the
  * string stays the environment's) and ADIT_TAKEOVER (complete, adopt, leave or discard). -EINVAL:
  * a variable has an unknown value; the message names it. */

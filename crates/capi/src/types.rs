@@ -36,6 +36,8 @@ pub struct OpenVolumeOptions {
     pub reconnect_ms: u32,
     /// A `const char *`.
     pub survive_in: usize,
+    /// A `const char *`.
+    pub share: usize,
 }
 
 pub const VOLUME_READ_ONLY: u32 = 0x1;
@@ -387,7 +389,7 @@ mod tests {
         structure!(MkfsOptions, "adit_mkfs_options", struct_bytes "struct_bytes", flags "flags",
             size_bytes "size_bytes", journal_bytes "journal_bytes", cluster_bytes "cluster_bytes");
         structure!(OpenVolumeOptions, "adit_open_options", struct_bytes "struct_bytes", flags "flags",
-            cache_bytes "cache_bytes", queue_depth "queue_depth", reconnect_ms "reconnect_ms", survive_in "survive_in");
+            cache_bytes "cache_bytes", queue_depth "queue_depth", reconnect_ms "reconnect_ms", survive_in "survive_in", share "share");
         structure!(AditStatFs, "adit_statfs", struct_bytes "struct_bytes", total_bytes "total_bytes", free_bytes "free_bytes",
             available_bytes "available_bytes", page_bytes "page_bytes", name_max_bytes "name_max_bytes",
             volume_id "volume_id", reserved "reserved");

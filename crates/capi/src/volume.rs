@@ -9,6 +9,7 @@ use crate::types::{
 };
 use adit::{Credentials, Errno, Error, IoEngine, Result, Survive, Takeover, Volume, VolumeOptions};
 use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -158,11 +159,22 @@ pub unsafe extern "C" fn adit_options_from_environment(given: *mut OpenVolumeOpt
                 ("discard", VOLUME_DISCARD),
             ],
         )?;
+        let has_room = |end| chosen.struct_bytes as usize >= end;
+        let fits = (
+            has_room(offset_of!(OpenVolumeOptions, share)),
+            has_room(size_of::<OpenVolumeOptions>()),
+        );
         if let Some(directory) = variable(c"ADIT_SURVIVE_IN") {
-            if (chosen.struct_bytes as usize) < size_of::<OpenVolumeOptions>() {
+            if !fits.0 {
                 return Err(invalid("set survive_in in options of an older adit.h"));
             }
             chosen.survive_in = directory.as_ptr() as usize;
+        }
+        if let Some(socket) = variable(c"ADIT_SHARE") {
+            if !fits.1 {
+                return Err(invalid("set share in options of an older adit.h"));
+            }
+            chosen.share = socket.as_ptr() as usize;
         }
         let len = (chosen.struct_bytes as usize).min(size_of::<OpenVolumeOptions>());
         // SAFETY: the caller's structure has at least so many bytes, and `options` has read them.
@@ -178,7 +190,7 @@ pub unsafe extern "C" fn adit_options_from_environment(given: *mut OpenVolumeOpt
 const NO_RECONNECT: u32 = u32::MAX;
 
 /// # Safety
-/// `survive_in` is null or a string.
+/// `survive_in` and `share` are null or strings.
 unsafe fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
     let known = VOLUME_READ_ONLY
         | VOLUME_IO_URING
@@ -236,6 +248,11 @@ unsafe fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
         // SAFETY: promised by adit.h.
         let directory = unsafe { text(directory)? };
         chosen.survive_in(OsStr::from_bytes(directory.to_bytes()));
+    }
+    if given.share != 0 {
+        // SAFETY: promised by adit.h.
+        let socket = unsafe { text(given.share as *const c_char)? };
+        chosen.share(OsStr::from_bytes(socket.to_bytes()));
     }
     Ok(chosen)
 }

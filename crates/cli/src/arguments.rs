@@ -447,6 +447,12 @@ pub(crate) struct Run {
     /// The volume is inside the program: refuses the address of a server
     #[arg(long)]
     pub(crate) embedded: bool,
+    /// Other processes can use the volume meanwhile, as unix:SOCKET
+    ///
+    /// Those of the same user and of root. The first process of the program that uses the volume has
+    /// it, its children use it through the socket; they wait 10 seconds for the next one if it ends.
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) share: Option<PathBuf>,
     /// libadit_preload.so, if it is not beside this program
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,

@@ -74,6 +74,9 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
             "ADIT_RUN_ATOMIC_WRITES",
             arguments.atomic_writes.unwrap_or(0).to_string(),
         );
+    if let Some(socket) = &arguments.share {
+        command.env("ADIT_RUN_SHARE", std::path::absolute(socket)?);
+    }
     let error = Error::from(command.exec());
     Err(error.context(format_args!("start {}", program.display())))
 }

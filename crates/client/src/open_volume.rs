@@ -30,6 +30,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 use std::future::Future;
 use std::io::{Read, Write};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.
@@ -57,6 +58,8 @@ struct Embedded {
     names: SharedNames,
     /// Answers those who only look.
     server: Option<Server>,
+    /// Serves other processes.
+    shared: Option<adit_server::Server>,
 }
 
 /// An open file, where its volume is.
@@ -287,10 +290,21 @@ impl OpenVolume {
             false => None,
         };
         let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
+        let shared = match &options.share {
+            Some(socket) if !options.read_only && !fresh => {
+                share(address, &engine, socket).map(Some).inspect_err(|_| {
+                    // The error of sharing is the one to tell.
+                    server.iter().for_each(Server::stop);
+                    let _ = engine.shutdown(|fs| fs.close_volume());
+                })?
+            }
+            _ => None,
+        };
         let embedded = Embedded {
             engine: Some(engine),
             names,
             server,
+            shared,
         };
         Ok(OpenVolume::new(Placement::Embedded(embedded), address))
     }
@@ -434,6 +448,7 @@ impl OpenVolume {
                 false => self.call(&Credentials::process(), SyncAll {}),
             };
         };
+        hand_over(embedded.shared.take());
         match embedded.engine.take() {
             Some(engine) => end(&engine, embedded.server.take()),
             None => Ok(()),
@@ -590,11 +605,12 @@ impl Drop for OpenVolume {
         let Some(engine) = embedded.engine.take() else {
             return;
         };
-        let server = embedded.server.take();
+        let (server, shared) = (embedded.server.take(), embedded.shared.take());
         if self.is_inherited() {
-            std::mem::forget((engine, server));
+            std::mem::forget((engine, server, shared));
             return;
         }
+        hand_over(shared);
         let address = std::mem::take(&mut self.address);
         let report = move |done: Result<()>| {
             if let Err(error) = done {
@@ -617,6 +633,21 @@ impl Drop for OpenVolume {
     }
 }
 
+/// Serves a volume that this process has to others.
+fn share(address: &str, engine: &Arc<Engine<Fs>>, socket: &Path) -> Result<adit_server::Server> {
+    let name = Path::new(address).file_name().unwrap_or_default();
+    let volumes = vec![(name.to_string_lossy().into_owned(), engine.clone())];
+    adit_server::Server::start(volumes, socket, &adit_server::ServeOptions::default())
+        .map_err(|error| error.context("share the volume"))
+}
+
+/// The volume is about to be closed: its sessions go on with the next one that serves it.
+fn hand_over(shared: Option<adit_server::Server>) {
+    if let Some(mut shared) = shared {
+        shared.hand_over();
+    }
+}
+
 /// Opens the store on a device, which is a copy `in_memory` or not.
 fn start(
     device: Arc<dyn Device>,
@@ -632,7 +663,7 @@ fn start(
         survive: if fresh { Survive::Off } else { options.survive },
         ..store_options(options)
     };
-    let keeps_orphans = options.resumable;
+    let keeps_orphans = options.resumable || options.share.is_some();
     let engine_options = EngineOptions {
         queue_depth: options.queue_depth,
         keeper: true,
@@ -660,7 +691,7 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
         read_only: false,
         in_memory: false,
         survive: options.survive,
-        published: options.published,
+        published: options.published || options.share.is_some(),
         takeover: options.takeover,
         shared_directory: options.survive_in.clone(),
         writeback_interval: options.writeback_interval,

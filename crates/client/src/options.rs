@@ -115,6 +115,7 @@ pub struct VolumeOptions {
     pub(crate) inspectable: bool,
     pub(crate) published: bool,
     pub(crate) resumable: bool,
+    pub(crate) share: Option<PathBuf>,
     pub(crate) reconnect: Duration,
 }
 
@@ -132,6 +133,7 @@ impl Default for VolumeOptions {
             inspectable: true,
             published: false,
             resumable: false,
+            share: None,
             reconnect: Duration::from_secs(10),
         }
     }
@@ -218,6 +220,15 @@ impl VolumeOptions {
     /// them. The default is no: they are deleted when the volume is opened.
     pub fn resumable(&mut self, yes: bool) -> &mut Self {
         self.resumable = yes;
+        self
+    }
+
+    /// Other processes of this user, and of root, can use the volume meanwhile: as `unix:SOCKET`, in
+    /// sessions of this process ([`Server`](crate::Server) has more options). When the volume is
+    /// closed, or the process dies, they go on with whoever shares or serves it at the socket next.
+    /// Nothing for a volume that is in a server, is opened read-only, or is memory.
+    pub fn share(&mut self, socket: impl Into<PathBuf>) -> &mut Self {
+        self.share = Some(socket.into());
         self
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     cache_bytes: u64,
     survive: Survive,
     survive_in: Option<PathBuf>,
+    /// Where other processes can use it.
+    share: Option<PathBuf>,
     /// Aligned writes of at most so many bytes are atomic; 0: no promise.
     pub(crate) atomic_bytes: usize,
 }
@@ -46,6 +48,7 @@ mod variable {
     pub(super) const CACHE: &str = "ADIT_RUN_CACHE";
     pub(super) const SURVIVE: &str = "ADIT_RUN_SURVIVE";
     pub(super) const SURVIVE_IN: &str = "ADIT_RUN_SURVIVE_IN";
+    pub(super) const SHARE: &str = "ADIT_RUN_SHARE";
     pub(super) const ATOMIC: &str = "ADIT_RUN_ATOMIC_WRITES";
 }
 
@@ -97,6 +100,7 @@ impl Settings {
                 _ => Survive::Require,
             },
             survive_in: std::env::var_os(variable::SURVIVE_IN).map(PathBuf::from),
+            share: std::env::var_os(variable::SHARE).map(PathBuf::from),
             atomic_bytes: size(variable::ATOMIC, 0) as usize,
         })
     }
@@ -185,10 +189,21 @@ fn open() -> Answer<Opened> {
     if let Some(directory) = &settings.survive_in {
         options.survive_in(directory);
     }
+    if let Some(socket) = &settings.share {
+        options.share(socket);
+    }
     let begin = Instant::now();
     let low = LowNumbers::take();
     let volume = loop {
-        match Volume::open_with(&settings.address, &options) {
+        let opened = Volume::open_with(&settings.address, &options);
+        match opened.or_else(|error| match &settings.share {
+            // A process of the same program has it.
+            Some(socket) if error.errno() == Errno::BUSY => {
+                let shared = format!("unix:{}", socket.display());
+                Volume::open(&shared).map_err(|_| error)
+            }
+            _ => Err(error),
+        }) {
             Err(error) if error.errno() == Errno::BUSY && begin.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -207,7 +222,8 @@ fn open() -> Answer<Opened> {
 /// Closes the volume if nothing of it is in use, so that another process can have it. The next call
 /// that needs it opens it again.
 pub(crate) fn give_back() {
-    if VOLUME.load().is_none() || is_in_vfork() {
+    let is_shared = settings().is_some_and(|settings| settings.share.is_some());
+    if VOLUME.load().is_none() || is_in_vfork() || is_shared {
         return;
     }
     // Whoever needs the volume meanwhile waits in `open`.

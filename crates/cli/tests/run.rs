@@ -381,6 +381,61 @@ fn a_volume_that_cannot_be_had_is_told_in_words() {
     assert_eq!(prefix, ".\n..\n");
 }
 
+/// With --share the programs that a program starts use the volume beside it, and others do.
+#[test]
+fn programs_share_the_volume_that_one_of_them_has() {
+    if library().is_none() {
+        return;
+    }
+    let place = Place::with_volume();
+    let run = |program: &[&str]| {
+        let all = [&["run", "--share", "sh", "v.adit", "--"], program].concat();
+        place.ok(&all)
+    };
+    // The shell has the volume: it has a file open while the others run.
+    let said = run(&[
+        "sh",
+        "-c",
+        "exec 9>/adit/open; echo one >/adit/a; cp /adit/a /adit/b; cat /adit/a /adit/b; \
+         sh -c 'echo two >>/adit/b'; ls /adit",
+    ]);
+    assert_eq!(said, "one\none\na\nb\nopen\n");
+    assert_eq!(place.ok(&["cat", "v.adit", "/b"]), "one\ntwo\n");
+    // A process of another program, while the owner lives, and after its death.
+    let script = "f=open('/adit/own','a'); f.write('x'); f.flush(); print('=on',flush=True)\n\
+                  import time; time.sleep(600)";
+    let start = || {
+        let mut owner = place
+            .command(&[
+                "run", "--share", "sh", "v.adit", "--", "python3", "-c", script,
+            ])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut line = String::new();
+        let output = owner.stdout.as_mut().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("read");
+        assert_eq!(line, "=on\n");
+        owner
+    };
+    let mut owner = start();
+    let address = format!("unix:{}", place.path("sh").display());
+    let volume = adit::Volume::open(&address).expect("connected");
+    let mut options = adit::OpenOptions::new();
+    let file = volume.open_file("/own", options.read(true).append(true));
+    let file = file.expect("opened");
+    file.append(b"y").expect("appended");
+    owner.kill().expect("killed");
+    owner.wait().expect("ended");
+    let mut owner = start();
+    file.append(b"z").expect("with the next owner");
+    assert_eq!(volume.read("/own").expect("read"), b"xyxz");
+    owner.kill().expect("killed");
+    owner.wait().expect("ended");
+    drop((file, volume));
+    assert_clean(&place);
+}
+
 #[test]
 fn one_process_at_a_time_has_the_volume() {
     if support::SERVED {

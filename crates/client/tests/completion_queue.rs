@@ -71,6 +71,7 @@ fn a_queue_keeps_its_volume_open_and_waits_at_its_end() {
 fn threads_share_a_queue_and_each_completion_goes_to_one() {
     let (volume, file) = volume_and_file();
     let queue = CompletionQueue::<usize, Option<u64>>::new(&volume).expect("made");
+    let mut memory = vec![0; 2 * 1000 * 64];
     let taken = std::thread::scope(|scope| {
         let takers: Vec<_> = (0..4)
             .map(|_| {
@@ -87,12 +88,13 @@ fn threads_share_a_queue_and_each_completion_goes_to_one() {
                 })
             })
             .collect();
-        let submitters: Vec<_> = (0..2)
-            .map(|_| {
+        let submitters: Vec<_> = memory
+            .chunks_mut(1000 * 64)
+            .map(|memory| {
                 scope.spawn(|| {
-                    for number in 0..1000 {
-                        let memory = Box::leak(Box::new([0; 64])).as_mut_ptr();
-                        // SAFETY: leaked, and nobody else's.
+                    for (number, memory) in (0..).zip(memory.chunks_mut(64)) {
+                        let memory = memory.as_mut_ptr();
+                        // SAFETY: of this operation alone, and there until all are done.
                         let read = unsafe { file.read_into_async(memory, 64, number) };
                         queue.add(read, Some(number)).expect("added");
                     }

@@ -4,7 +4,7 @@ use super::Connection;
 use super::link::Link;
 use super::mapped::Mapped;
 use adit_base::fork;
-use adit_base::sync::atomic::AtomicPtr;
+use adit_base::sync::atomic::{AtomicBool, AtomicPtr};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
@@ -41,6 +41,8 @@ pub(crate) fn connect(
         links: Mutex::new(vec![link]),
         end: OnceLock::new(),
         held: Mutex::default(),
+        is_resuming: AtomicBool::new(false),
+        closed_meanwhile: Mutex::default(),
         queues: OnceLock::new(),
         generation: fork::generation(),
     });

@@ -22,14 +22,14 @@ pub(crate) use file::{RemoteFile, wait_for_lock};
 use held::Held;
 use link::{Failure, Fate, Link, Taken};
 
-use adit_base::sync::atomic::{AtomicPtr, Ordering};
+use adit_base::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_reactor::Engine;
 use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
 use adit_wire::message::Message;
 use adit_wire::value::{OwnedValue, Value};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// The file system follows no longer path.
@@ -50,8 +50,12 @@ pub(crate) struct Connection {
     links: Mutex<Vec<Arc<Link>>>,
     /// There is no next server, and why.
     end: OnceLock<String>,
-    /// What the session has. Locked after `links`.
+    /// What the session has. Locked after `links`, and as long as a next server is looked for.
     held: Mutex<Held>,
+    /// A next server is looked for.
+    is_resuming: AtomicBool,
+    /// Files that are to be closed as soon as that has ended.
+    closed_meanwhile: Mutex<Vec<u64>>,
     /// Holds queues of completions, and nothing else.
     queues: OnceLock<Arc<Engine<()>>>,
     /// Fork generation of its begin.
@@ -260,20 +264,54 @@ impl Connection {
         })
     }
 
-    /// Closes a file.
+    /// Closes a file. It waits for no next server: whoever drops a file may have no time for that.
     pub(crate) fn close(&self, file: u64) {
-        // First: no next server opens it again.
-        self.held().close(file);
+        loop {
+            if self.is_resuming.load(Ordering::SeqCst) {
+                let mut meanwhile = self.closed_meanwhile();
+                // Under the lock: `end_resuming` comes later, or was before.
+                if self.is_resuming.load(Ordering::SeqCst) {
+                    return meanwhile.push(file);
+                }
+            }
+            // First: no next server opens it again.
+            match self.held.try_lock() {
+                Ok(mut held) => break held.close(file),
+                Err(TryLockError::Poisoned(held)) => break held.into_inner().close(file),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        self.close_there(file);
+    }
+
+    fn closed_meanwhile(&self) -> MutexGuard<'_, Vec<u64>> {
+        let closed = self.closed_meanwhile.lock();
+        closed.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No next server is looked for any more. Answers the files that were closed meanwhile.
+    fn end_resuming(&self) -> Vec<u64> {
+        let mut meanwhile = self.closed_meanwhile();
+        self.is_resuming.store(false, Ordering::SeqCst);
+        std::mem::take(&mut *meanwhile)
+    }
+
+    /// Closes a file in the server. One that has gone has closed it.
+    fn close_there(&self, file: u64) {
         let link = self.link();
-        if !link.is_known_lost() {
-            let bytes = Close {}.encode();
-            let (number, len) = (Close::NUMBER, bytes.len() as u32);
-            let close = |taken: &mut Taken<'_>| {
-                taken.fill(&bytes)?;
-                taken.call::<()>(Message::FileCall { number, file, len })
+        let bytes = Close {}.encode();
+        let (number, len) = (Close::NUMBER, bytes.len() as u32);
+        while !link.is_known_lost() {
+            // Waits for no next server.
+            let Some(mut taken) = link.try_take_slot(None) else {
+                link.has_ended();
+                std::thread::yield_now();
+                continue;
             };
-            // A server that has gone has closed it.
-            let _ = self.with_slot(close, |_| Some(Ok(())));
+            if taken.fill(&bytes).is_ok() {
+                let _ = taken.call::<()>(Message::FileCall { number, file, len });
+            }
+            return;
         }
     }
 

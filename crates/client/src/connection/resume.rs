@@ -47,8 +47,10 @@ impl Connection {
         }
         // Until the next link is the current one: whoever opened or locked something meanwhile finds
         // then that it must do so again.
+        self.is_resuming.store(true, Ordering::SeqCst);
         let mut held = self.held();
-        match self.next_link(lost, &mut held) {
+        let next = self.next_link(lost, &mut held);
+        let resumed = match next {
             Ok(link) => {
                 let link = Arc::new(link);
                 let current = Arc::as_ptr(&link).cast_mut();
@@ -67,9 +69,17 @@ impl Connection {
             Err(why) => {
                 let why = why.to_string();
                 tracing::error!(volume = %self.address, %why, "the server has ended, and the session with it");
+                drop(held);
                 Err(self.ended(self.end.get_or_init(|| why)))
             }
+        };
+        let closed = self.end_resuming();
+        drop(links);
+        for file in closed {
+            self.held().close(file);
+            self.close_there(file);
         }
+        resumed
     }
 
     #[cold]

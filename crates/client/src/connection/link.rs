@@ -47,12 +47,20 @@ pub(super) struct Link {
     pub(super) resumed: Option<Resumed>,
     /// What became of this one, from the next server.
     pub(super) ended: OnceLock<Resumed>,
-    /// Of each slot: the bytes of an append under way.
-    pub(super) append_bytes: Box<[AtomicU64]>,
-    /// Of each slot: how many messages it has had.
-    messages: Box<[AtomicU64]>,
-    /// Of each slot: whether the append was done, or 0.
-    settled: Box<[AtomicU8]>,
+    /// What the session keeps of each slot for itself.
+    own: Box<[Own]>,
+}
+
+/// What the session keeps of a slot for itself: in a cache line of the thread that has the slot.
+#[derive(Default)]
+#[repr(align(64))]
+struct Own {
+    /// How many messages it has had.
+    messages: AtomicU64,
+    /// The bytes of an append under way; 0: there is none.
+    append_bytes: AtomicU64,
+    /// 2: the append was done; 1: it was not; 0: that is not known.
+    settled: AtomicU8,
 }
 
 /// What became of a message that this server did not reply to.
@@ -107,9 +115,7 @@ impl Link {
             opening,
             resumed,
             ended: OnceLock::new(),
-            append_bytes: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
-            messages: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
-            settled: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
+            own: (0..SLOTS).map(|_| Own::default()).collect(),
         }
     }
 
@@ -182,11 +188,11 @@ impl Link {
         let under_way = (0..SLOTS).filter(|slot| free >> slot & 1 == 0);
         let unsettled = under_way.filter_map(|number| {
             let slot = self.memory.slot(number);
-            if slot.reply().is_some() || self.settled[number].load(Ordering::Relaxed) != 0 {
+            if slot.reply().is_some() || self.own[number].settled.load(Ordering::Relaxed) != 0 {
                 return None;
             }
             let offset = self.notes(number)?.appends()?;
-            let len_bytes = self.append_bytes[number].load(Ordering::Relaxed);
+            let len_bytes = self.own[number].append_bytes.load(Ordering::Relaxed);
             match Message::from_words(slot.words())? {
                 Message::Write { file, .. } => Some((number, file, offset, len_bytes)),
                 _ => None,
@@ -197,13 +203,15 @@ impl Link {
 
     /// An append was done, or nothing is left of it.
     pub(super) fn settle(&self, slot: usize, is_done: bool) {
-        self.settled[slot].store(1 + u8::from(is_done), Ordering::Release);
+        self.own[slot]
+            .settled
+            .store(1 + u8::from(is_done), Ordering::Release);
     }
 
     /// The server's notes of a slot's message; None: it has not begun.
     fn notes(&self, slot: usize) -> Option<&Notes> {
         let notes = self.memory.notes(slot);
-        let message = self.messages[slot].load(Ordering::Acquire);
+        let message = self.own[slot].messages.load(Ordering::Acquire);
         notes.are_of(message).then_some(notes)
     }
 
@@ -216,7 +224,7 @@ impl Link {
             (Some(_), None) => None,
         };
         let append = notes.and_then(Notes::appends).map(|offset| {
-            let is_done = match self.settled[number].load(Ordering::Acquire) {
+            let is_done = match self.own[number].settled.load(Ordering::Acquire) {
                 0 => None,
                 settled => Some(settled == 2),
             };
@@ -303,7 +311,9 @@ impl<'c> Taken<'c> {
 
     /// The next message appends so many bytes; 0: none.
     pub(super) fn note_append(&self, bytes: u64) {
-        self.link.append_bytes[self.slot].store(bytes, Ordering::Relaxed);
+        self.link.own[self.slot]
+            .append_bytes
+            .store(bytes, Ordering::Relaxed);
     }
 
     /// Sends a message and waits for its reply.
@@ -318,10 +328,11 @@ impl<'c> Taken<'c> {
     pub(super) fn begin(&mut self, message: Message) {
         let link = self.link;
         // Before the message: whoever finds no reply finds nothing of the append before it.
-        link.settled[self.slot].store(0, Ordering::Relaxed);
+        let own = &link.own[self.slot];
+        own.settled.store(0, Ordering::Relaxed);
         // One thread has the slot.
-        let before = link.messages[self.slot].load(Ordering::Relaxed);
-        link.messages[self.slot].store(before + 1, Ordering::Relaxed);
+        let before = own.messages.load(Ordering::Relaxed);
+        own.messages.store(before + 1, Ordering::Relaxed);
         link.memory.slot(self.slot).submit(message);
         if link.memory.doorbell().ring(self.slot) {
             // If it can't be sent, bytes lie there already, or nobody reads them any more.

@@ -32,6 +32,11 @@ const LOOKING: [u16; 16] = [
     MoveSession::NUMBER,
 ];
 
+/// Does a call about the volume only look?
+pub(crate) fn only_looks(number: u16) -> bool {
+    LOOKING.contains(&number)
+}
+
 /// Calls that change a file through whatever descriptor.
 const CHANGING: [u16; 5] = [
     SetFileMode::NUMBER,

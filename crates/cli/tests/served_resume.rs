@@ -316,6 +316,66 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
     }
 }
 
+/// A process that comes back too late has none of its locks any more, nor any file that it had
+/// locked: another one may have changed what they protect. And no number of a file that is gone leads
+/// to another file.
+#[test]
+fn a_process_that_comes_back_late_has_no_locks() {
+    const PROGRAM: &str = "
+import fcntl,os,sys
+one=os.open('/adit/l',os.O_RDWR|os.O_CREAT); two=os.open('/adit/l',os.O_RDWR)
+whole=os.open('/adit/w',os.O_RDWR|os.O_CREAT); free=os.open('/adit/free',os.O_RDWR|os.O_CREAT)
+gone=os.open('/adit/gone',os.O_RDWR|os.O_CREAT); os.unlink('/adit/gone')
+fcntl.lockf(one,fcntl.LOCK_EX); fcntl.flock(whole,fcntl.LOCK_EX)
+print('=locked',flush=True)
+sys.stdin.readline()
+new=[os.open('/adit/important',os.O_RDWR|os.O_CREAT) for _ in range(8)]
+for name in 'one','two','whole','gone','free':
+    try:
+        os.pwrite(globals()[name],b'EVIL',0); print(name,'written')
+    except OSError as error:
+        print(name,error.errno)
+for old in one,two,whole,gone:
+    os.close(old)
+os.pwrite(new[0],b'good',0)
+";
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let mut command = place.command(&["run", "unix:s", "--", "python3", "-c", PROGRAM]);
+    command.stdout(std::process::Stdio::piped());
+    command.stdin(std::process::Stdio::piped());
+    let mut program = command.spawn().expect("it runs");
+    let mut output = std::io::BufReader::new(program.stdout.take().expect("piped"));
+    let mut said = String::new();
+    output.read_line(&mut said).expect("read");
+    assert_eq!(said, "=locked\n");
+    let pid = rustix::process::Pid::from_child(&program);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    let served = replace(served, &place, Way::Kill);
+    let other = connect(&place);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    for path in ["/l", "/w"] {
+        let file = other.open_file(path, &options).expect("opened");
+        locked(&file, 1, LockMode::Exclusive, 0, 0).expect("the time of grace is over");
+        let exclusive = FlockOperation::Exclusive { wait: false };
+        file.flock(exclusive).expect("the time of grace is over");
+        file.write_at(b"mine", 0).expect("written");
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("it goes on");
+    let mut input = program.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut input, b"\n").expect("read");
+    said.clear();
+    output.read_to_string(&mut said).expect("read");
+    assert!(program.wait().expect("ended").success());
+    assert_eq!(said, "one 9\ntwo 9\nwhole 9\ngone 9\nfree written\n");
+    assert_eq!(other.read("/l").expect("read"), b"mine");
+    assert_eq!(other.read("/w").expect("read"), b"mine");
+    assert_eq!(other.read("/important").expect("read"), b"good");
+    drop((other, served));
+}
+
 /// Stock programs go on, too: each transaction that SQLite has acknowledged is there, once, and its
 /// locks are.
 #[test]

@@ -10,8 +10,12 @@ use crate::session::Session;
 use adit_base::{Errno, Error, Result};
 use adit_load::{Limits, Policy, PollerLoad, SessionId, SessionLoad, WINDOW_NS, Window};
 use adit_wire::calls::ServerState;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// All pollers stop within this time: each drains for 0.2 s at most.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// The pollers of a server and the policy for them.
 #[derive(Debug)]
@@ -21,6 +25,8 @@ pub(crate) struct Balance {
     policy: Mutex<State>,
     /// The end of the window, on the monotonic clock.
     due_ns: AtomicU64,
+    /// Pollers of which no session gets a reply any more.
+    silent: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -98,6 +104,7 @@ impl Balance {
                 running: 1,
             }),
             due_ns: AtomicU64::new(0),
+            silent: AtomicUsize::new(0),
         })
     }
 
@@ -157,6 +164,17 @@ impl Balance {
         };
         from.give_away(number, to);
         Ok(())
+    }
+
+    /// A poller's sessions get no reply any more: waits until those of all others don't. Not for ever
+    /// for one that has panicked.
+    pub(crate) fn wait_for_silence(&self) {
+        self.silent.fetch_add(1, Ordering::SeqCst);
+        let pollers = self.pollers().len();
+        let begin = Instant::now();
+        while self.silent.load(Ordering::SeqCst) < pollers && begin.elapsed() < SILENCE_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The poller for a new session.

@@ -1,7 +1,7 @@
 //! The open files of a session, by number.
 //!
-//! A number is a place in the table and how often that place was used, so the number of a closed
-//! file is none of a later one. Invariant: a file that is in no table any more is closed by the one
+//! A number is a place in the table and how often that place was used, counted from a random number
+//! on: so that of a closed file is none of a later one, also of the next server. Invariant: a file that is in no table any more is closed by the one
 //! that took it out, once.
 
 use adit_fs::{BlobId, OpenFile};
@@ -14,8 +14,10 @@ pub(crate) const FILES_MAX: usize = 4096;
 const OWNERS_MAX: usize = 65_536;
 
 /// A session's open files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Files {
+    /// Places count their uses from here on.
+    first_use: u32,
     places: Vec<Place>,
     free: Vec<u32>,
     /// POSIX owners that locked ranges of a file, as the file system knows them. They outlive a
@@ -25,7 +27,7 @@ pub(crate) struct Files {
     ended: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
     uses: u32,
     file: Option<Arc<OpenFile>>,
@@ -39,16 +41,32 @@ pub(crate) struct Left {
 }
 
 impl Files {
+    pub(crate) fn new(first_use: u32) -> Files {
+        Files {
+            first_use,
+            places: Vec::new(),
+            free: Vec::new(),
+            lock_owners: HashSet::new(),
+            ended: false,
+        }
+    }
+
+    fn add_place(&mut self) -> u32 {
+        self.places.push(Place {
+            uses: self.first_use,
+            file: None,
+        });
+        self.places.len() as u32 - 1
+    }
+
     /// Adds a file; gives it back if there are too many, or if the session has ended.
     pub(crate) fn add(&mut self, open: Arc<OpenFile>) -> Result<u64, Arc<OpenFile>> {
         let full = self.free.is_empty() && self.places.len() == FILES_MAX;
         if self.ended || full {
             return Err(open);
         }
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            self.places.len() as u32 - 1
-        });
+        let index = self.free.pop();
+        let index = index.unwrap_or_else(|| self.add_place());
         let place = &mut self.places[index as usize];
         debug_assert!(place.file.is_none(), "a free place is empty");
         place.uses = place.uses.wrapping_add(1);
@@ -64,8 +82,8 @@ impl Files {
             return Err(open);
         }
         while self.places.len() <= index as usize {
-            self.free.push(self.places.len() as u32);
-            self.places.push(Place::default());
+            let place = self.add_place();
+            self.free.push(place);
         }
         let place = &mut self.places[index as usize];
         if place.file.is_some() {

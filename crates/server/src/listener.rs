@@ -167,6 +167,9 @@ impl Hall {
         let mut greeted: Vec<Greeted> = Vec::new();
         // They wait for the sessions of the last server.
         let mut held: Vec<(Greeted, Request)> = Vec::new();
+        for volume in &self.volumes {
+            volume.resumption.begin();
+        }
         let mut spare = Some(spare);
         loop {
             let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
@@ -200,7 +203,7 @@ impl Hall {
                 } else if let Some(request) = ask(&of) {
                     match () {
                         () if !any_grace || request.resumes.is_some() => self.answer(of, &request),
-                        () if held.len() < self.sessions_max => held.push((of, request)),
+                        () if self.has_room_to_hold(&of.peer, &held) => held.push((of, request)),
                         () => {
                             let what = "begin a session while those of the last server come back: \
                                         as many as the server takes wait already";
@@ -253,6 +256,14 @@ impl Hall {
             any |= volume.resumption.in_grace();
         }
         any
+    }
+
+    /// May another peer wait for the sessions of the last server? A user who is neither root nor the
+    /// server's own takes half of the places.
+    fn has_room_to_hold(&self, peer: &Peer, held: &[(Greeted, Request)]) -> bool {
+        let of_user = held.iter().filter(|(of, _)| of.peer.uid == peer.uid);
+        let max = self.sessions_max;
+        held.len() < max && (is_privileged(peer) || of_user.count() < max.div_ceil(2))
     }
 
     /// Begins the session that a peer asks for, or says why not.
@@ -318,7 +329,14 @@ impl Hall {
             .map_err(|error| error.context("make the memory of a session"))?;
         let socket = greeted.socket.try_clone();
         let socket = socket.map_err(|error| Error::from(error).context("keep a connection"))?;
-        let session = Session::new(socket, greeted.peer.clone(), memory, volume, request)?;
+        let session = Session::new(
+            socket,
+            greeted.peer.clone(),
+            memory,
+            volume,
+            request,
+            resumed,
+        )?;
         Ok((Arc::new(session), descriptor, resumed))
     }
 

@@ -349,6 +349,11 @@ impl Turns<'_> {
         self.drain(|| monotonic_ns().saturating_sub(begin_ns) < DRAIN_NS);
         self.round.clear(); // places in `polled`
         let handing_over = self.shared.handing_over.load(Ordering::SeqCst);
+        if handing_over {
+            self.polled.iter().for_each(|of| of.session.silence());
+            // What a session of another poller waits for is not granted to it any more.
+            self.shared.balance.wait_for_silence();
+        }
         for polled in std::mem::take(&mut self.polled) {
             self.end(&polled.session, handing_over);
         }

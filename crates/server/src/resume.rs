@@ -97,6 +97,9 @@ impl SessionsFile {
         let path = PathBuf::from(path);
         let (file, record) = match open_own(&path).and_then(|file| {
             let record = read(&file)?;
+            if record.is_none() && fstat(&file).map_err(from_rustix)?.st_size > 0 {
+                tracing::warn!(path = %path.display(), "sessions of the last server can't go on: it is damaged, or of another version");
+            }
             Ok((file, record))
         }) {
             Ok((file, record)) => (Some(file), record),
@@ -289,11 +292,20 @@ pub(crate) struct Resumption {
 }
 
 struct Grace {
-    until: Instant,
+    /// None: nobody can come back yet.
+    until: Option<Instant>,
+    /// Operations of sessions under way that may only be done while it is open.
+    under_way: u32,
     /// Processes whose sessions have not come back.
     expected: Vec<u32>,
     /// Sessions that have, and wait for the others.
     waiting: Vec<Reply>,
+}
+
+impl Grace {
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
 }
 
 impl Resumption {
@@ -324,7 +336,8 @@ impl Resumption {
             earlier,
             is_open: AtomicBool::new(!expected.is_empty()),
             grace: Mutex::new(Grace {
-                until: Instant::now() + GRACE,
+                until: None,
+                under_way: 0,
                 expected,
                 waiting: Vec::new(),
             }),
@@ -333,6 +346,25 @@ impl Resumption {
 
     fn lock(&self) -> MutexGuard<'_, Grace> {
         self.grace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sessions can come back from here on.
+    pub(crate) fn begin(&self) {
+        self.lock().until = Some(Instant::now() + GRACE);
+    }
+
+    /// Begins an operation that may only be done while the grace is open, which stays so until
+    /// [`end_operation`](Self::end_operation). False: it is not, or its time is over.
+    pub(crate) fn begin_operation(&self) -> bool {
+        let mut grace = self.lock();
+        let is_begun = self.in_grace() && !grace.is_over();
+        grace.under_way += u32::from(is_begun);
+        is_begun
+    }
+
+    /// See [`begin_operation`](Self::begin_operation).
+    pub(crate) fn end_operation(&self) {
+        self.lock().under_way -= 1;
     }
 
     /// While this is so, nobody changes anything.
@@ -385,7 +417,7 @@ impl Resumption {
         }
         let mut grace = self.lock();
         grace.expected.retain(|process| may_live(*process));
-        if !grace.expected.is_empty() && Instant::now() < grace.until {
+        if !grace.expected.is_empty() && !grace.is_over() || grace.under_way > 0 {
             return false;
         }
         if !grace.expected.is_empty() {

@@ -614,7 +614,9 @@ fn file_call(
                 ClaimMapping::NUMBER => {
                     ClaimMapping::decode(&bytes).ok_or_else(|| garbled(number))?;
                     let session = ticket.session.clone();
+                    let reclaim = session.is_resuming().then(|| session.begin_reclaim());
                     let claimed = match open.flags().writable() {
+                        _ if matches!(reclaim, Some(None)) => Err(resuming::not_now()),
                         true => session.volume.claim_mapping(open.blob_id(), session.number),
                         false => Err(Errno::BADF.into()),
                     };

@@ -18,7 +18,7 @@ use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
 use adit_wire::calls::SessionState;
-use adit_wire::handshake::Request;
+use adit_wire::handshake::{Request, Resumed};
 use adit_wire::memory::{DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
@@ -67,6 +67,10 @@ pub(crate) struct Session {
     ended: AtomicBool,
     /// It goes on with a session of the last server, and has not everything again.
     resuming: AtomicBool,
+    /// Nobody has changed anything since its last server ended, as long as the grace is open.
+    may_reclaim: bool,
+    /// It has said that it has everything again.
+    has_returned: AtomicBool,
     /// The next server replies to what has no reply.
     handed_over: AtomicBool,
     /// Makes its POSIX owners of locks other ones than those of other sessions.
@@ -87,6 +91,7 @@ impl Session {
         memory: SessionMemory,
         volume: Arc<ServedVolume>,
         request: &Request,
+        resumed: Option<Resumed>,
     ) -> Result<Session> {
         let privileged = is_privileged(&peer);
         let groups = Peer::groups(socket.as_fd())?;
@@ -114,7 +119,7 @@ impl Session {
             privileged,
             read_only: request.read_only,
             comes_back: request.comes_back,
-            files: Mutex::default(),
+            files: Mutex::new(Files::new(os_random_u64() as u32)),
             busy: AtomicU64::new(0),
             collected: Collected::default(),
             lock_waits: AtomicUsize::new(0),
@@ -122,7 +127,9 @@ impl Session {
             counts: SessionCounts::default(),
             served: AtomicU64::new(0),
             ended: AtomicBool::new(false),
-            resuming: AtomicBool::new(request.resumes.is_some()),
+            resuming: AtomicBool::new(resumed.is_some()),
+            may_reclaim: resumed.is_some_and(|resumed| resumed.in_grace),
+            has_returned: AtomicBool::new(false),
             handed_over: AtomicBool::new(false),
             lock_key: os_random_u64(),
         })
@@ -173,6 +180,19 @@ impl Session {
     /// Does it go on with a session of the last server, and has not everything again?
     pub(crate) fn is_resuming(&self) -> bool {
         self.resuming.load(Ordering::Relaxed)
+    }
+
+    /// Begins an operation on what its last server left: only while nobody has changed that. False:
+    /// it is too late.
+    pub(crate) fn begin_reclaim(self: &Arc<Self>) -> Option<Reclaim> {
+        let may = self.is_resuming() && self.may_reclaim;
+        let is_begun = may && self.volume.resumption.begin_operation();
+        is_begun.then(|| Reclaim(self.volume.clone()))
+    }
+
+    /// It says that it has everything again: true, once.
+    pub(crate) fn returns(&self) -> bool {
+        self.is_resuming() && !self.has_returned.swap(true, Ordering::Relaxed)
     }
 
     /// It has everything again.
@@ -278,9 +298,14 @@ impl Session {
         self.end_as(Ending::ForGood)
     }
 
-    /// The same, and it goes on with the next server: no reply comes any more.
-    pub(crate) fn hand_over(&self) -> Option<Left> {
+    /// It will go on with the next server: no reply comes any more from here on.
+    pub(crate) fn silence(&self) {
         self.handed_over.store(true, Ordering::Release);
+    }
+
+    /// As [`end`](Self::end), after [`silence`](Self::silence).
+    pub(crate) fn hand_over(&self) -> Option<Left> {
+        debug_assert!(self.is_handed_over(), "it was silenced");
         self.end_as(Ending::HandedOver)
     }
 
@@ -326,6 +351,15 @@ pub(crate) fn is_privileged(peer: &Peer) -> bool {
     /// As which the kernel shows users of other user namespaces that have no number here.
     const OVERFLOW_UID: u32 = 65_534;
     peer.uid == 0 || peer.uid == own_uid() && peer.uid != OVERFLOW_UID
+}
+
+/// The grace stays open as long as it lives.
+pub(crate) struct Reclaim(Arc<ServedVolume>);
+
+impl Drop for Reclaim {
+    fn drop(&mut self) {
+        self.0.resumption.end_operation();
+    }
 }
 
 /// A lock of a session waits.

@@ -130,7 +130,8 @@ pub(super) fn connect_link(
 impl Connection {
     /// The server's process.
     pub(crate) fn server(&self) -> Result<Peer> {
-        Peer::of(self.link().socket.as_fd())
+        let gone = || Error::with(Errno::PIPE, "the server has ended");
+        Peer::of(self.link().socket().ok_or_else(gone)?.fd.as_fd())
     }
 }
 

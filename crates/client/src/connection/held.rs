@@ -183,29 +183,42 @@ impl Held {
         free
     }
 
-    /// The locked ranges, each with a descriptor through which it can be locked.
-    pub(super) fn locks(&self) -> Vec<(u64, RangeLock)> {
-        let through = |range: &HeldRange| {
+    /// The locked ranges.
+    pub(super) fn locks(&self) -> Vec<HeldLock> {
+        let of = |range: &HeldRange| {
+            let same_inode = |file: &&HeldFile| file.opened.id == range.id;
             let serves = |file: &&HeldFile| match range.mode {
-                _ if file.opened.id != range.id || file.opened.flags.contains(OpenFlags::PATH) => {
-                    false
-                }
+                _ if file.opened.flags.contains(OpenFlags::PATH) => false,
                 LockMode::Shared => file.opened.flags.readable(),
                 _ => file.opened.flags.writable(),
             };
-            let any = || self.files().find(serves).map(|file| file.opened.file);
-            range.file.or_else(any)
-        };
-        let lock = |range: &HeldRange| {
+            let all = || self.files().filter(same_inode);
+            let any = || all().find(serves).map(|file| file.opened.file);
             let len_bytes = match range.last {
                 LAST_BYTE => 0,
                 last => last - range.first + 1,
             };
-            let lock = RangeLock::new(range.owner, range.mode, range.first, len_bytes);
-            Some((through(range)?, lock))
+            HeldLock {
+                lock: RangeLock::new(range.owner, range.mode, range.first, len_bytes),
+                through: range.file.or_else(any),
+                files: match range.file {
+                    Some(file) => vec![file],
+                    None => all().map(|file| file.opened.file).collect(),
+                },
+            }
         };
-        self.ranges.iter().filter_map(lock).collect()
+        self.ranges.iter().map(of).collect()
     }
+}
+
+/// A locked range, and what it is about.
+#[derive(Clone, Debug)]
+pub(super) struct HeldLock {
+    pub(super) lock: RangeLock,
+    /// A descriptor through which it can be locked.
+    pub(super) through: Option<u64>,
+    /// The descriptors that rely on it.
+    pub(super) files: Vec<u64>,
 }
 
 /// The place of a file in the table. A server of ours has 4096 of them.
@@ -250,7 +263,8 @@ mod tests {
 
     fn bytes(held: &Held) -> Model {
         let mut model = Model::new();
-        for (file, lock) in held.locks() {
+        for HeldLock { lock, through, .. } in held.locks() {
+            let file = through.expect("a descriptor");
             let slot = held.file(file).expect("open").opened.id.slot;
             let last = match lock.len_bytes {
                 0 => BYTES,
@@ -351,7 +365,7 @@ mod tests {
                 &LockRange { lock, wait: true }.encode(),
             );
         }
-        let through: Vec<u64> = held.locks().iter().map(|(file, _)| *file).collect();
+        let through: Vec<u64> = held.locks().iter().filter_map(|of| of.through).collect();
         assert_eq!(through, [1, 2]);
         let operation = FlockOperation::Exclusive { wait: true };
         held.note(Flock::NUMBER, 1, &Flock { operation }.encode());

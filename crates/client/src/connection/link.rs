@@ -19,7 +19,7 @@ use adit_wire::value::{OwnedValue, Value};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// A thread that waits spins for so long: as long as an answer from memory takes.
@@ -34,9 +34,8 @@ pub(super) struct Link {
     pub(super) memory: SessionMemory,
     /// The server's cache, if the session may read it itself.
     pub(super) cache: Option<Mapped>,
-    /// Before the socket: unregistered before it is closed.
-    pub(super) _guard: ChildGuard,
-    pub(super) socket: Arc<OwnedFd>,
+    /// None: the server has gone, and the session goes on with another one.
+    socket: Mutex<Option<Arc<Socket>>>,
     /// A bit for each slot that no thread has.
     free: AtomicU64,
     /// The server has ended.
@@ -49,6 +48,13 @@ pub(super) struct Link {
     pub(super) ended: OnceLock<Resumed>,
     /// What the session keeps of each slot for itself.
     own: Box<[Own]>,
+}
+
+/// The connection to a server.
+pub(super) struct Socket {
+    /// Before the descriptor: unregistered before it is closed.
+    _guard: ChildGuard,
+    pub(super) fd: OwnedFd,
 }
 
 /// What the session keeps of a slot for itself: in a cache line of the thread that has the slot.
@@ -108,8 +114,10 @@ impl Link {
         Link {
             memory,
             cache,
-            _guard: guard,
-            socket: Arc::new(socket),
+            socket: Mutex::new(Some(Arc::new(Socket {
+                _guard: guard,
+                fd: socket,
+            }))),
             free: AtomicU64::new((1 << SLOTS) - 1),
             is_lost: AtomicBool::new(false),
             opening,
@@ -161,12 +169,36 @@ impl Link {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
+    /// The connection, unless the session goes on with another one.
+    pub(super) fn socket(&self) -> Option<Arc<Socket>> {
+        self.socket
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The session goes on with another server: gives back what is not needed any more.
+    pub(super) fn give_up(&self) {
+        drop(
+            self.socket
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
+        if let Some(cache) = &self.cache {
+            cache.release();
+        }
+    }
+
     /// Has the server gone? Asks the kernel.
     pub(super) fn has_ended(&self) -> bool {
         if self.is_known_lost() {
             return true;
         }
-        let mut socket = [PollFd::new(&*self.socket, PollFlags::IN)];
+        let Some(socket) = self.socket() else {
+            return true;
+        };
+        let mut socket = [PollFd::new(&socket.fd, PollFlags::IN)];
         let now = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -188,10 +220,14 @@ impl Link {
         let under_way = (0..SLOTS).filter(|slot| free >> slot & 1 == 0);
         let unsettled = under_way.filter_map(|number| {
             let slot = self.memory.slot(number);
-            if slot.reply().is_some() || self.own[number].settled.load(Ordering::Relaxed) != 0 {
+            let notes = self.notes(number)?;
+            if slot.reply().is_some()
+                || notes.is_written()
+                || self.own[number].settled.load(Ordering::Relaxed) != 0
+            {
                 return None;
             }
-            let offset = self.notes(number)?.appends()?;
+            let offset = notes.appends()?;
             let len_bytes = self.own[number].append_bytes.load(Ordering::Relaxed);
             match Message::from_words(slot.words())? {
                 Message::Write { file, .. } => Some((number, file, offset, len_bytes)),
@@ -337,7 +373,9 @@ impl<'c> Taken<'c> {
         if link.memory.doorbell().ring(self.slot) {
             // If it can't be sent, bytes lie there already, or nobody reads them any more.
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let _ = send(&*link.socket, &[0], flags);
+            if let Some(socket) = link.socket() {
+                let _ = send(&socket.fd, &[0], flags);
+            }
         }
     }
 

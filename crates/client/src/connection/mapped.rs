@@ -9,6 +9,8 @@ use adit_base::PAGE_BYTES;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_fs::OpenFlags;
 use adit_store::cache::{FrameKey, Hint, RemoteFrames};
+use rustix::mm::{Advice, madvise};
+use std::ffi::c_void;
 
 /// Places that are remembered: of so many pages, with few that share one.
 const PLACES: usize = 1 << 17;
@@ -52,6 +54,11 @@ impl Mapped {
     /// Gives the memory back: the server has gone.
     pub(super) fn release(&self) {
         self.frames.release();
+        let start = self.places.as_ptr() as usize;
+        let (first, end) = (start.next_multiple_of(PAGE_BYTES), start + 8 * PLACES);
+        let len = (end - first) / PAGE_BYTES * PAGE_BYTES;
+        // SAFETY: whole pages of the table, which is private memory; a place of zero is none.
+        let _ = unsafe { madvise(first as *mut c_void, len, Advice::LinuxDontNeed) };
     }
 
     /// The server has said where the page at `offset` is.

@@ -192,10 +192,10 @@ impl Connection {
                 return Ok(reply);
             }
             let mut held = self.held();
-            held.note(number, file, &bytes);
             // Otherwise the next server has the locks of before; and none of these calls does more
             // when it is repeated.
             if self.is_current(link) {
+                held.note(number, file, &bytes);
                 return Ok(reply);
             }
         }
@@ -210,6 +210,7 @@ impl Connection {
         mode: u32,
     ) -> Result<RemoteFile> {
         let mut open = Open { place, flags, mode };
+        let mut is_made = false;
         loop {
             let mut is_created = false;
             let opened = self.volume_call_or(who, &open, |fate| {
@@ -224,6 +225,13 @@ impl Connection {
             });
             match opened {
                 Err(error) if is_created && error.errno() == Errno::AGAIN => {}
+                // Somebody has removed or replaced it, or its mode doesn't let its maker open it again.
+                Err(error)
+                    if is_made
+                        && [Errno::ACCESS, Errno::NOENT, Errno::LOOP].contains(&error.errno()) =>
+                {
+                    return Err(self.unknown());
+                }
                 opened => {
                     let (opened, link) = opened?;
                     if let Some(file) = self.keep(link, opened, who) {
@@ -231,10 +239,14 @@ impl Connection {
                     }
                 }
             }
-            // It is there, by this call.
-            let creates = OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
-            if !open.flags.contains(OpenFlags::PATH) {
-                open.flags = open.flags.difference(creates);
+            // It is there, by this call: no link, and nobody else's, since the name was free.
+            if open
+                .flags
+                .contains(OpenFlags::CREATE | OpenFlags::EXCLUSIVE)
+            {
+                let begins = OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+                open.flags = open.flags.difference(begins) | OpenFlags::NOFOLLOW;
+                is_made = true;
             }
         }
     }

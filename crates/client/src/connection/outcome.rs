@@ -43,6 +43,15 @@ impl Connection {
             ANSWER_NOTHING.contains(&C::NUMBER),
             ANSWER_ATTRIBUTES.contains(&C::NUMBER),
         );
+        if C::NUMBER == DeleteBlob::NUMBER && fate.is_applied != Some(false) {
+            // It may have been done in part, so it is repeated; and be gone.
+            return Some(match self.volume_call(who, call) {
+                Err(error) if error.errno() == Errno::NOENT => {
+                    C::Reply::decode(&[]).ok_or_else(super::foreign)
+                }
+                done => done,
+            });
+        }
         let makes_blob = C::NUMBER == CreateBlob::NUMBER;
         if !nothing && !attributes && !makes_blob || fate.is_applied == Some(false) {
             return None;

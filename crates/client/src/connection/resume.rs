@@ -14,14 +14,13 @@
 use super::Connection;
 use super::connect::connect_link;
 use super::held::Held;
-use super::link::{Failure, Link};
+use super::link::{Failure, Link, Socket};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{FlockOperation, LockMode};
 use adit_wire::calls::*;
 use adit_wire::memory::Ending;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -56,9 +55,7 @@ impl Connection {
                 let current = Arc::as_ptr(&link).cast_mut();
                 self.current.store(current, Ordering::Release);
                 drop(held);
-                if let Some(cache) = &lost.cache {
-                    cache.release();
-                }
+                lost.give_up();
                 links.push(link);
                 let (_, before) = links.split_last().expect("there is one");
                 let unused = before.iter().filter(|link| link.is_unused());
@@ -125,7 +122,7 @@ impl Connection {
     fn have_again(&self, link: &Link, lost: &Link, held: &mut Held) -> Result<(), Failure> {
         let resumed = link.resumed.ok_or_else(super::foreign)?;
         lost.ended.get_or_init(|| resumed);
-        let broken = have_files_again(link, held)?;
+        let broken = have_files_again(link, held, resumed.in_grace)?;
         if resumed.in_grace {
             for (slot, file, offset, len_bytes) in lost.unsettled_appends() {
                 let settled = link.file_call(file, &SettleAppend { offset, len_bytes });
@@ -154,7 +151,7 @@ impl Connection {
         if self.reconnect.is_zero() {
             return;
         }
-        let (connection, socket) = (Arc::downgrade(self), self.link().socket.clone());
+        let (connection, socket) = (Arc::downgrade(self), self.link().socket());
         let spawned = spawn_without_signals("adit-session", move || watch(&connection, socket));
         if let Err(error) = spawned {
             tracing::warn!(volume = %self.address, %error, "no thread watches the server: what this process has locked is free if it does nothing while the next server begins");
@@ -162,17 +159,25 @@ impl Connection {
     }
 }
 
-/// Opens and locks what was open and locked. Answers the files that can't be had as they were.
-fn have_files_again(link: &Link, held: &Held) -> Result<Vec<u64>, Failure> {
+/// Opens and locks what was open and locked. Answers the files that can't be had as they were. After
+/// the grace that is every file with a lock: another process may have had the lock meanwhile.
+fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>, Failure> {
     let mut broken = Vec::new();
-    let mut note = |file: u64, result: Result<(), Failure>| match result {
+    let mut note = |files: &[u64], result: Result<(), Failure>| match result {
         Ok(()) => Ok(()),
         Err(Failure::Error(error)) => {
-            tracing::error!(%error, file, "an open file can't be had as it was: it is closed");
-            broken.push(file);
+            tracing::error!(%error, ?files, "open files can't be had as they were: they are closed");
+            broken.extend(files);
             Ok(())
         }
         Err(lost) => Err(lost),
+    };
+    let reclaim = |call: &dyn Fn() -> Result<(), Failure>| match in_grace {
+        true => call(),
+        false => {
+            let what = "have a lock again: others may have had it meanwhile";
+            Err(Error::with(Errno::NOLCK, what).into())
+        }
     };
     for file in held.files() {
         let Opened {
@@ -189,22 +194,33 @@ fn have_files_again(link: &Link, held: &Held) -> Result<Vec<u64>, Failure> {
             kind,
             token,
         };
-        note(number, link.reopen(file.who.clone(), &reopen))?;
-        let flock = file.flock.map(|mode| match mode {
-            LockMode::Shared => FlockOperation::Shared { wait: false },
-            _ => FlockOperation::Exclusive { wait: false },
-        });
-        if let Some(operation) = flock {
-            note(number, link.file_call(number, &Flock { operation }))?;
+        note(&[number], link.reopen(file.who.clone(), &reopen))?;
+        if let Some(mode) = file.flock {
+            let operation = match mode {
+                LockMode::Shared => FlockOperation::Shared { wait: false },
+                _ => FlockOperation::Exclusive { wait: false },
+            };
+            let flock = || link.file_call(number, &Flock { operation });
+            note(&[number], reclaim(&flock))?;
         }
         if file.is_claimed {
-            note(number, link.file_call(number, &ClaimMapping {}))?;
+            let claim = || link.file_call(number, &ClaimMapping {});
+            note(&[number], reclaim(&claim))?;
         }
     }
-    for (number, lock) in held.locks() {
-        let call = LockRange { lock, wait: false };
-        note(number, link.file_call(number, &call))?;
+    for held_lock in held.locks() {
+        let call = LockRange {
+            lock: held_lock.lock,
+            wait: false,
+        };
+        let lock = || match held_lock.through {
+            Some(number) => link.file_call(number, &call),
+            None => Err(Error::from(Errno::BADF).into()),
+        };
+        note(&held_lock.files, reclaim(&lock))?;
     }
+    broken.sort_unstable();
+    broken.dedup();
     Ok(broken)
 }
 
@@ -215,6 +231,8 @@ fn may_pass(errno: Errno) -> bool {
         Errno::NOENT
             | Errno::CONNREFUSED
             | Errno::AGAIN
+            // Between the making of a socket and the setting of its mode.
+            | Errno::ACCESS
             | Errno::PIPE
             | Errno::CONNRESET
             | Errno::TIMEDOUT
@@ -225,26 +243,25 @@ fn may_pass(errno: Errno) -> bool {
     )
 }
 
-fn watch(connection: &Weak<Connection>, mut socket: Arc<OwnedFd>) {
-    loop {
+fn watch(connection: &Weak<Connection>, mut socket: Option<Arc<Socket>>) {
+    while let Some(watched) = socket.take() {
         // A server says nothing after the handshake, so a message is the end as well.
-        let mut waiting = [PollFd::new(&*socket, PollFlags::IN)];
-        match poll(&mut waiting, None) {
-            Ok(_) => {}
-            Err(_) => {
-                std::thread::sleep(PAUSE_MAX);
-                continue;
-            }
+        let mut waiting = [PollFd::new(&watched.fd, PollFlags::IN)];
+        if poll(&mut waiting, None).is_err() {
+            std::thread::sleep(PAUSE_MAX);
+            socket = Some(watched);
+            continue;
         }
         // The process may have closed the volume.
         let Some(connection) = connection.upgrade() else {
             return;
         };
         let link = connection.link();
-        if Arc::ptr_eq(&link.socket, &socket) && connection.resume(link).is_err() {
+        let is_watched = link.socket().is_some_and(|of| Arc::ptr_eq(&of, &watched));
+        if is_watched && connection.resume(link).is_err() {
             return;
         }
-        socket = connection.link().socket.clone();
+        socket = connection.link().socket();
     }
 }
 
@@ -252,8 +269,9 @@ impl Drop for Connection {
     fn drop(&mut self) {
         if fork::generation() == self.generation {
             // The session ends, and so does the thread that watches it.
-            let socket = &self.link().socket;
-            let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
+            if let Some(socket) = self.link().socket() {
+                let _ = rustix::net::shutdown(&socket.fd, rustix::net::Shutdown::Both);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Calls for locks, which may wait.
 
+use super::resuming::not_now;
 use super::{Begun, Ticket, garbled};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{FlockOperation, Fs, LockOwner, OpenFile, RangeLock};
@@ -24,6 +25,12 @@ pub(super) fn lock_call(
         Release(u64),
     }
     let session = ticket.session.clone();
+    // Otherwise another session may have had the lock meanwhile, and have changed what it protects.
+    let reclaim = session.is_resuming().then(|| session.begin_reclaim());
+    if let Some(None) = reclaim {
+        ticket.finish_with(Err(not_now()));
+        return Ok(());
+    }
     let owner = |owner| match owner {
         LockOwner::Posix { id, pid } => LockOwner::Posix {
             id: session.lock_owner(id),
@@ -73,6 +80,7 @@ pub(super) fn lock_call(
     let waiting = waits.then(|| session.begin_lock_wait()).flatten();
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
+        let _reclaim = reclaim;
         match asked {
             Asked::Flock(operation) => {
                 let done = match waits && waiting.is_none() {

@@ -44,7 +44,7 @@ pub(super) fn token(session: &Session, id: BlobId, flags: OpenFlags, kind: FileK
     volume.sessions_file.token(volume.opening, &known)
 }
 
-fn not_now() -> Error {
+pub(super) fn not_now() -> Error {
     let what = "do what only a session does that goes on with one of the last server";
     Error::with(Errno::PERM, what)
 }
@@ -105,7 +105,7 @@ pub(super) fn end(mut ticket: Ticket, bytes: &[u8]) -> Result<()> {
     let number = EndResuming::NUMBER;
     Decoded::<EndResuming>::decode(bytes).ok_or_else(|| garbled(number))?;
     let session = ticket.session.clone();
-    if !session.is_resuming() {
+    if !session.returns() {
         ticket.finish_with(Err(not_now()));
         return Ok(());
     }
@@ -131,12 +131,13 @@ pub(super) fn settle_append(
     let SettleAppend { offset, len_bytes } =
         SettleAppend::decode(bytes).ok_or_else(|| garbled(number))?;
     // Others may have appended behind it otherwise.
-    if !ticket.session.is_resuming() || !ticket.session.volume.resumption.in_grace() {
+    let Some(reclaim) = ticket.session.begin_reclaim() else {
         ticket.finish_with(Err(not_now()));
         return Ok(());
-    }
+    };
     let engine = ticket.session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
+        let _reclaim = reclaim;
         let size = open.size_bytes();
         let is_done = size >= offset.saturating_add(len_bytes);
         let result = match size > offset && !is_done {

@@ -190,7 +190,7 @@ pub(crate) fn numbers_of_files(rig: &Rig) {
         u64::MAX,
         open + 1,
         open ^ 1 << 32,
-        open | 1 << 63,
+        open ^ 1 << 63,
     ] {
         is_no_file(&mut peer, number);
     }

@@ -637,8 +637,12 @@ impl Drop for OpenVolume {
 fn share(address: &str, engine: &Arc<Engine<Fs>>, socket: &Path) -> Result<adit_server::Server> {
     let name = Path::new(address).file_name().unwrap_or_default();
     let volumes = vec![(name.to_string_lossy().into_owned(), engine.clone())];
-    adit_server::Server::start(volumes, socket, &adit_server::ServeOptions::default())
-        .map_err(|error| error.context("share the volume"))
+    let options = adit_server::ServeOptions::default();
+    let server = adit_server::Server::start(volumes, socket, &options)
+        .map_err(|error| error.context("share the volume"))?;
+    // Before this process changes anything.
+    server.wait_for_last_sessions();
+    Ok(server)
 }
 
 /// The volume is about to be closed: its sessions go on with the next one that serves it.

@@ -217,7 +217,9 @@ impl VolumeOptions {
 
     /// Files that lost their last name while a killed process had them open stay until a
     /// [`Server`](crate::Server) has begun to serve the volume, so that its sessions can go on with
-    /// them. The default is no: they are deleted when the volume is opened.
+    /// them, and with their locks. The program itself uses the volume only after
+    /// [`wait_for_last_sessions`](crate::Server::wait_for_last_sessions). The default is no: such files
+    /// are deleted when the volume is opened.
     pub fn resumable(&mut self, yes: bool) -> &mut Self {
         self.resumable = yes;
         self

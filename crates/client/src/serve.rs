@@ -93,6 +93,12 @@ impl Server {
         })
     }
 
+    /// Waits for the sessions of the last server, for two seconds at most. A program that opens a
+    /// volume as [`resumable`](crate::VolumeOptions::resumable) uses it itself only afterwards.
+    pub fn wait_for_last_sessions(&self) {
+        self.server.wait_for_last_sessions();
+    }
+
     /// Its sessions and pollers.
     pub fn state(&self) -> ServerState {
         self.server.state()

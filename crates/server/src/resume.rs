@@ -310,11 +310,13 @@ impl Grace {
 
 impl Resumption {
     /// Goes on after the opening before this one, if `last`, what the last server has left, says that
-    /// it was that server's; and after those after which that server went on.
+    /// it was that server's; and after those after which that server went on. `is_untouched`: nobody
+    /// has used the volume in this opening. Otherwise sessions come back as after the grace.
     pub(crate) fn new(
         volume_id: (u64, u64),
         predecessor: Option<Predecessor>,
         last: &[VolumeRecord],
+        is_untouched: bool,
     ) -> Resumption {
         let known = predecessor.and_then(|before| {
             let epoch = before.epoch;
@@ -331,6 +333,11 @@ impl Resumption {
                 is_past: false,
             });
             earlier.extend(last.earlier.iter().take(EARLIER_MAX - 1));
+        }
+        if !is_untouched {
+            expected.clear();
+            let earlier = earlier.iter_mut();
+            earlier.for_each(|earlier| earlier.is_past = true);
         }
         Resumption {
             earlier,

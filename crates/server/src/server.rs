@@ -127,6 +127,16 @@ impl Server {
         self.hall.balance.move_session(number, poller)
     }
 
+    /// Waits for the sessions of the last server, for two seconds at most. Until then nobody may
+    /// change anything but by a session, if the volumes were opened
+    /// [with their orphans](Fs::open_with_orphans).
+    pub fn wait_for_last_sessions(&self) {
+        let in_grace = |volume: &Arc<ServedVolume>| volume.resumption.in_grace();
+        while self.hall.volumes.iter().any(in_grace) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// As [`stop`](Self::stop), but the next server at the socket goes on with the sessions, if the
     /// volumes are closed now. What is under way for more than 0.2 s gets no reply from this one.
     pub fn hand_over(&mut self) {

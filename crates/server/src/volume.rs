@@ -51,19 +51,28 @@ impl ServedVolume {
         sessions_file: &Arc<SessionsFile>,
         last: &[VolumeRecord],
     ) -> Result<ServedVolume> {
-        let (names, is_queued, published, opening, predecessor) = engine.run(|fs| async {
-            let store = fs.store();
-            let capabilities = store.reactor().device().capabilities();
-            let published = store.frames().published()?;
-            let id = u128::from_be_bytes(store.info().await?.volume_id);
-            let opening = Opening {
-                volume_id: ((id >> 64) as u64, id as u64),
-                epoch: store.epoch(),
-            };
-            let (names, predecessor) = (fs.shared_names(), store.predecessor());
-            Ok((names, capabilities.queued, published, opening, predecessor))
-        })?;
-        let resumption = Resumption::new(opening.volume_id, predecessor, last);
+        let (names, is_queued, published, opening, predecessor, is_untouched) =
+            engine.run(|fs| async {
+                let store = fs.store();
+                let capabilities = store.reactor().device().capabilities();
+                let published = store.frames().published()?;
+                let id = u128::from_be_bytes(store.info().await?.volume_id);
+                let opening = Opening {
+                    volume_id: ((id >> 64) as u64, id as u64),
+                    epoch: store.epoch(),
+                };
+                let (names, is_queued) = (fs.shared_names(), capabilities.queued);
+                let (predecessor, is_untouched) = (store.predecessor(), fs.keeps_orphans());
+                Ok((
+                    names,
+                    is_queued,
+                    published,
+                    opening,
+                    predecessor,
+                    is_untouched,
+                ))
+            })?;
+        let resumption = Resumption::new(opening.volume_id, predecessor, last, is_untouched);
         sessions_file.add(opening, &resumption);
         Ok(ServedVolume {
             balance: Arc::downgrade(balance),

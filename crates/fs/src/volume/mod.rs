@@ -73,6 +73,12 @@ impl Fs {
         self.base.root
     }
 
+    /// Is what lost its last name in an earlier opening still there ([`Fs::open_with_orphans`])? Then
+    /// nobody has used the volume yet.
+    pub fn keeps_orphans(&self) -> bool {
+        self.keeps_orphans.get()
+    }
+
     /// Sets when reads change times of access; the default is never. It holds for files that are
     /// opened later.
     pub fn set_access_times(&self, policy: AccessTimes) {

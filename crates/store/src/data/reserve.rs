@@ -7,12 +7,18 @@ use adit_base::{Errno, Error, Result};
 pub(crate) struct Promise<'i> {
     store: &'i Store,
     pub(super) pages: u64,
+    /// Pages that the write has written since threads that wait had their turn.
+    pub(super) turn: u32,
 }
 
 impl<'i> Promise<'i> {
     /// Nothing yet: each page is promised when it comes.
     pub(crate) fn none(store: &'i Store) -> Promise<'i> {
-        Promise { store, pages: 0 }
+        Promise {
+            store,
+            pages: 0,
+            turn: 0,
+        }
     }
 
     /// Takes one page; false: there is none left.

@@ -169,13 +169,12 @@ impl Store {
         }
         blob.shared.withdraw_extents();
         let mut done = 0;
-        let mut pages = 0;
         while done < data.len() {
-            if pages == PAGES_PER_TURN {
+            if promise.turn == PAGES_PER_TURN {
                 self.reactor.give_way().await;
-                pages = 0;
+                promise.turn = 0;
             }
-            pages += 1;
+            promise.turn += 1;
             let at = offset + done as u64;
             let within = (at % PAGE) as usize;
             let count = (PAGE_BYTES - within).min(data.len() - done);

@@ -13,8 +13,10 @@ use adit_store::{
     BlobId, MkfsOptions, Store, SyncKind, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode,
 };
 use std::future::{Future, poll_fn};
+use std::io::IoSlice;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn free_pages(engine: &Arc<Engine<Store>>) -> u64 {
     engine
@@ -486,4 +488,47 @@ fn a_checkpoint_of_many_pages_lets_others_in_again_and_again() {
             Ok(())
         })
         .unwrap();
+}
+
+/// A write of many small pieces is as long as one of few large ones: others have their turn in both.
+#[test]
+fn a_write_of_many_pieces_gives_way_like_one_of_few() {
+    const PAGES: usize = 200;
+    let device = formatted(64 * MIB);
+    let engine = open(&device);
+    let id = engine.run(|store| async { create(store).await }).unwrap();
+    let page = [1; 4096];
+    let large = vec![1; PAGES * 4096];
+    let meets = |pieces: &[IoSlice<'_>]| {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    engine.run(|_| async { Ok(()) }).unwrap();
+                }
+            });
+            // As often as it takes until the other thread waits in the middle of a write.
+            let met = (0..5000).any(|_| {
+                let turns = engine.run(|store| async move {
+                    let blob = store.blob(id).await?;
+                    store.write(&blob, 0, &[1; 4096]).await?;
+                    let mut turns = 0;
+                    let mut writing = pin!(store.write_vectored(&blob, 0, pieces));
+                    poll_fn(|context| {
+                        turns += 1;
+                        writing.as_mut().poll(context)
+                    })
+                    .await?;
+                    Ok(turns)
+                });
+                turns.unwrap() > 1
+            });
+            stop.store(true, Ordering::Relaxed);
+            other.join().unwrap();
+            met
+        })
+    };
+    assert!(meets(&[IoSlice::new(&large)]), "a large piece");
+    assert!(meets(&[IoSlice::new(&page); PAGES]), "small pieces");
+    drop_dead(engine);
 }

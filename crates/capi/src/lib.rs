@@ -4,7 +4,7 @@
 //! Each function of `adit.h` is one function here of the same name, and does three things: it
 //! checks its arguments, calls the client crate `adit`, and turns the result into a number.
 //!
-//! Invariants: no panic crosses the boundary ([`result::guard`] wraps every function body); a NULL
+//! Invariants: no panic crosses the boundary (`result::guard` wraps every function body); a NULL
 //! handle, path or result pointer is `-EINVAL`; only success writes out-parameters; no function on
 //! the data path allocates.
 //!

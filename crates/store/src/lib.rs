@@ -5,7 +5,7 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`format`] | the bytes on the device: pages, superblock, records, where the groups lie |
+//! | [`mod@format`] | the bytes on the device: pages, superblock, records, where the groups lie |
 //! | [`cache`] | frames of pages, and the shared mapping that survives the process |
 //! | [`metadata`] | pages read and changed by any means: trees, extents, slots, free space |
 //! | `journal` | the ring, the open transaction, pending frees, images for a checkpoint |

@@ -32,7 +32,7 @@ impl Fs {
 
     /// Copies up to `len_bytes` from one open file to another, or to another place of the same, and
     /// returns the number of bytes copied: fewer at the end of the source, after
-    /// [`COPY_BYTES_MAX`], and if an error followed the first piece. A copy is not atomic: readers
+    /// `COPY_BYTES_MAX`, and if an error followed the first piece. A copy is not atomic: readers
     /// may see a part of it, and a crash may leave one. Holes stay holes where the target has
     /// holes.
     ///

@@ -162,7 +162,7 @@ pub const JOURNAL_PAYLOAD_BYTES: usize = PAGE_BYTES - size_of::<JournalHeader>()
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RecordHeader {
-    /// Device page in the low 48 bits, [`RecordKind`] in the next 8.
+    /// Device page in the low 48 bits, the kind of the record in the next 8.
     pub page_and_kind: u64,
     /// Byte offset in the page.
     pub offset: u16,

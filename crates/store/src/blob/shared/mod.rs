@@ -67,7 +67,7 @@ pub struct GrantedWrite {
     /// It is done; otherwise the worker has to do it.
     pub written: bool,
     /// The worker waits for the end of such writes and must be told
-    /// ([`Store::end_granted_writes`]), first.
+    /// ([`Store::end_granted_writes`](crate::Store::end_granted_writes)), first.
     pub recalled: bool,
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 /// More descriptors than this are possible, but aren't taken from a child (its use of them is still
 /// refused by the generation).
-const DESCRIPTORS_MAX: usize = 256;
+const DESCRIPTORS_MAX: usize = 2048;
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(-1) }; DESCRIPTORS_MAX];

@@ -610,13 +610,24 @@ impl Drop for OpenVolume {
             std::mem::forget((engine, server, shared));
             return;
         }
-        hand_over(shared);
         let address = std::mem::take(&mut self.address);
         let report = move |done: Result<()>| {
             if let Err(error) = done {
                 tracing::error!(volume = %address, %error, "the volume was not closed well; the next open recovers it");
             }
         };
+        // The pollers' last operations may wait for the thread that we are on.
+        let is_inside = |engine: &Engine<Fs>| {
+            let asked = engine.run(|_| async { Ok(()) });
+            asked.is_err_and(|error| error.errno() == Errno::DEADLK)
+        };
+        if shared.is_some() && is_inside(&engine) {
+            return elsewhere(move || {
+                hand_over(shared);
+                report(end(&engine, server));
+            });
+        }
+        hand_over(shared);
         server.iter().for_each(Server::stop);
         match engine.shutdown(|fs| fs.close_volume()) {
             // The last handle went inside an operation: it can't wait for itself.

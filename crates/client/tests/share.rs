@@ -97,3 +97,79 @@ fn a_volume_that_can_not_be_shared_is_not_left_open() {
     drop(Volume::open_with("mem:16M", &options).expect("opened"));
     assert!(!socket.exists());
 }
+
+/// The last handle goes inside an operation, with a session there: the volume is closed all the same.
+#[test]
+fn a_shared_volume_whose_last_handle_goes_in_an_operation_is_closed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, socket) = (image(directory.path()), directory.path().join("s"));
+    for round in 0..20 {
+        let owner = open(&image, &socket).expect("opened");
+        let other = connect(&socket, Duration::ZERO);
+        owner.write("/f", "x").expect("written");
+        assert_eq!(other.read("/f").expect("read"), b"x");
+        let mut options = OpenOptions::new();
+        options.read(true);
+        for _ in 0..round {
+            drop(owner.open_file_async("/f", &options));
+        }
+        drop(owner);
+        let begin = std::time::Instant::now();
+        loop {
+            match Volume::open(image.to_str().expect("text")) {
+                Ok(next) => break next.close().expect("closed"),
+                Err(error) => assert_eq!(error.errno(), Errno::BUSY, "{error}"),
+            }
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "it is never closed"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A child of fork without exec outlives the owner: the next one shares the volume all the same.
+#[test]
+fn a_forked_child_keeps_no_socket() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, socket) = (image(directory.path()), directory.path().join("s"));
+    let owner = open(&image, &socket).expect("opened");
+    let other = connect(&socket, Duration::from_secs(60));
+    // SAFETY: the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::pause();
+            libc::_exit(0);
+        }
+    }
+    // As after a kill: the child's copies of the descriptors are what is left.
+    let known = std::fs::read_to_string("/proc/net/unix").expect("listed");
+    let path = socket.to_str().expect("text");
+    let of_ours = known.lines().filter(|line| line.ends_with(path));
+    let inodes = of_ours.filter_map(|line| line.split_whitespace().nth(6));
+    let links: Vec<String> = inodes.map(|inode| format!("socket:[{inode}]")).collect();
+    let has_one = |pid: &str| {
+        let listed = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("listed");
+        let found = listed.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        let mut found = found.map(|link| link.to_string_lossy().into_owned());
+        found.any(|link| links.contains(&link))
+    };
+    assert!(has_one("self"), "it listens: {links:?}");
+    // The child may not have begun yet.
+    let begin = std::time::Instant::now();
+    let child_name = child.to_string();
+    while has_one(&child_name) && begin.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let is_left = has_one(&child_name);
+    // SAFETY: a child of ours.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert!(!is_left, "the child keeps the socket");
+    drop((other, owner));
+}

@@ -9,6 +9,7 @@ use crate::notices;
 use crate::poller::Poller;
 use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find};
+use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_wire::handshake::{Answer, BYTES_MAX, Begun, Greeting, Hello, Request, Resumed, VERSION};
 use adit_wire::memory::SessionMemory;
@@ -45,6 +46,9 @@ const SHORTAGE_NS: i64 = 100_000_000;
 /// The server's socket in the file system.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    /// Before the descriptor: unregistered before it is closed. A forked child that kept it would
+    /// keep the next server away.
+    _guard: ChildGuard,
     fd: OwnedFd,
     path: PathBuf,
     made: (u64, u64),
@@ -88,6 +92,7 @@ impl Listener {
         chmod(path, Mode::from_raw_mode(mode)).map_err(from_rustix)?;
         let made = identity(&std::fs::symlink_metadata(path)?);
         let listener = Listener {
+            _guard: fork::close_in_child(fd.as_fd()),
             fd,
             path: path.to_owned(),
             made,
@@ -156,6 +161,8 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
 
 /// A connection whose peer has not asked for a session yet.
 struct Greeted {
+    /// Before the socket: unregistered before it is closed.
+    _guard: ChildGuard,
     socket: OwnedFd,
     peer: Peer,
 }
@@ -441,7 +448,11 @@ pub(crate) fn spare_descriptor() -> Result<OwnedFd> {
 fn greet(socket: OwnedFd) -> Option<Greeted> {
     let peer = Peer::of(socket.as_fd()).ok()?;
     send_message(&socket, &Greeting::Hello(Hello::ours())).ok()?;
-    Some(Greeted { socket, peer })
+    Some(Greeted {
+        _guard: fork::close_in_child(socket.as_fd()),
+        socket,
+        peer,
+    })
 }
 
 /// Was the listener shut down?

@@ -5,6 +5,7 @@ use crate::listener::{Hall, Listener, spare_descriptor};
 use crate::poller::{Poller, check_cpus};
 use crate::resume::SessionsFile;
 use crate::volume::ServedVolume;
+use adit_base::fork;
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result};
 use adit_fs::Fs;
@@ -49,6 +50,8 @@ pub struct Server {
     hall: Arc<Hall>,
     thread: Option<JoinHandle<()>>,
     sessions_file: Arc<SessionsFile>,
+    /// Fork generation of its start.
+    generation: u32,
 }
 
 impl Server {
@@ -113,6 +116,7 @@ impl Server {
             hall,
             thread: Some(thread),
             sessions_file,
+            generation: fork::generation(),
         })
     }
 
@@ -175,6 +179,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            // A forked child: the threads, the socket and the file are its parent's.
+            std::mem::forget(self.hall.clone());
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.stop();
     }
 }

@@ -77,6 +77,11 @@ pub(super) fn lock_call(
                 FlockOperation::Shared { wait: true } | FlockOperation::Exclusive { wait: true }
             )
     );
+    if waits && reclaim.is_some() {
+        // It would hold up all others.
+        ticket.finish_with(Err(not_now()));
+        return Ok(());
+    }
     let waiting = waits.then(|| session.begin_lock_wait()).flatten();
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {

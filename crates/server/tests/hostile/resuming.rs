@@ -3,7 +3,7 @@
 use crate::rig::{LIMIT, Peer, Rig, until};
 use adit_base::Errno;
 use adit_block::{DeviceOptions, open_device};
-use adit_fs::{BlobId, Fs, OpenFlags};
+use adit_fs::{BlobId, FlockOperation, Fs, OpenFlags};
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server};
 use adit_store::{Store, StoreOptions, Survive};
@@ -180,6 +180,12 @@ pub(crate) fn with_a_last_server() {
     assert_eq!(next.volume_call(0, again(&written)), Ok(()));
     assert_eq!(next.volume_call(0, again(&written)), Err(libc::EMFILE));
     assert_eq!(next.volume_call(0, again(&read)), Ok(()));
+    // A lock that waits, for one of its own: the grace would not end.
+    let flock = |operation| Flock { operation };
+    let at_once = FlockOperation::Exclusive { wait: false };
+    assert_eq!(next.call(0, written.file, flock(at_once)), Ok(()));
+    let wait = FlockOperation::Exclusive { wait: true };
+    assert_eq!(next.call(0, read.file, flock(wait)), Err(libc::EPERM));
     // An append of which all, a part, and nothing is there.
     let settle = |offset, len_bytes| SettleAppend { offset, len_bytes };
     assert_eq!(next.call(0, written.file, settle(10, 10)), Ok(true));

@@ -45,7 +45,8 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         .cpus(&arguments.cpus)
         .spin(Duration::from_micros(arguments.spin_us))
         .mode(arguments.mode)
-        .sessions_max(arguments.sessions_max);
+        .sessions_max(arguments.sessions_max)
+        .grace(Duration::from_secs(arguments.grace));
     let server = Server::start(&served, &arguments.socket, &serve)?;
     let names: Vec<&str> = volumes.iter().map(|(name, _)| name.as_str()).collect();
     let mut out = output::stdout();

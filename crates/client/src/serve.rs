@@ -60,6 +60,13 @@ impl ServeOptions {
         self.options.sessions_max = sessions;
         self
     }
+
+    /// How long sessions of the last server at the socket are waited for before others go on; what
+    /// they have locked is free then. The default is 2 s.
+    pub fn grace(&mut self, grace: Duration) -> &mut Self {
+        self.options.grace = grace;
+        self
+    }
 }
 
 /// Open volumes at a socket: other processes open them as `unix:SOCKET`. It keeps the volumes open
@@ -93,7 +100,7 @@ impl Server {
         })
     }
 
-    /// Waits for the sessions of the last server, for two seconds at most. A program that opens a
+    /// Waits for the sessions of the last server, for [`ServeOptions::grace`] at most. A program that opens a
     /// volume as [`resumable`](crate::VolumeOptions::resumable) uses it itself only afterwards.
     pub fn wait_for_last_sessions(&self) {
         self.server.wait_for_last_sessions();

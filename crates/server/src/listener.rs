@@ -63,6 +63,7 @@ pub(crate) struct Hall {
     pub(crate) pollers: Mutex<Vec<Poller>>,
     pub(crate) balance: Arc<Balance>,
     pub(crate) sessions_max: usize,
+    pub(crate) grace: Duration,
 }
 
 impl Listener {
@@ -175,7 +176,7 @@ impl Hall {
         // They wait for the sessions of the last server.
         let mut held: Vec<(Greeted, Request)> = Vec::new();
         for volume in &self.volumes {
-            volume.resumption.begin();
+            volume.resumption.begin(self.grace);
         }
         let mut spare = Some(spare);
         loop {

@@ -4,7 +4,7 @@
 //! ```text
 //! server A ── SOCKET.sessions: openings, processes, key ──► server B at the same socket
 //! sessions of A connect ─► open everything again, lock it, settle appends ─► EndResuming
-//!                                                   all have, or GRACE is over ─► all go on
+//!                                                   all have, or the grace is over ─► all go on
 //! ```
 //! Invariants:
 //! 1. A session goes on only where all that its server had applied is there: the server closed the
@@ -31,8 +31,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Sessions of the last server have so long to come back.
-const GRACE: Duration = Duration::from_secs(2);
 /// Sessions come back although so many servers ended meanwhile, before they could.
 const EARLIER_MAX: usize = 16;
 /// Bound of the file.
@@ -355,9 +353,9 @@ impl Resumption {
         self.grace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sessions can come back from here on.
-    pub(crate) fn begin(&self) {
-        self.lock().until = Some(Instant::now() + GRACE);
+    /// Sessions can come back from here on, for so long.
+    pub(crate) fn begin(&self, grace: Duration) {
+        self.lock().until = Some(Instant::now() + grace);
     }
 
     /// Begins an operation that may only be done while the grace is open, which stays so until

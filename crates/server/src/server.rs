@@ -30,6 +30,8 @@ pub struct ServeOptions {
     pub mode: u32,
     /// Most sessions at a time.
     pub sessions_max: usize,
+    /// How long sessions of the last server are waited for.
+    pub grace: Duration,
 }
 
 impl Default for ServeOptions {
@@ -40,6 +42,7 @@ impl Default for ServeOptions {
             spin: Duration::from_micros(50),
             mode: 0o600,
             sessions_max: 256,
+            grace: Duration::from_secs(2),
         }
     }
 }
@@ -107,6 +110,7 @@ impl Server {
             pollers: Mutex::new(pollers),
             balance,
             sessions_max: options.sessions_max,
+            grace: options.grace,
         });
 
         let serving = hall.clone();
@@ -131,7 +135,7 @@ impl Server {
         self.hall.balance.move_session(number, poller)
     }
 
-    /// Waits for the sessions of the last server, for two seconds at most. Until then nobody may
+    /// Waits for the sessions of the last server, as long as the options say at most. Until then nobody may
     /// change anything but by a session, if the volumes were opened
     /// [with their orphans](Fs::open_with_orphans).
     pub fn wait_for_last_sessions(&self) {

@@ -45,7 +45,7 @@ fn line(client: usize, number: u64) -> Vec<u8> {
     format!("client {client} line {number:09}\n").into_bytes()
 }
 
-/// What a client does over and over. Each step fails or shows twice if it is done twice.
+/// A client's steps, over and over. Each fails, or shows twice, if it is done twice.
 fn steps(volume: &Volume, client: usize, stop: &AtomicBool, done: &AtomicU64) -> u64 {
     let own = volume
         .open_file(format!("/own{client}"), &appending())
@@ -525,7 +525,8 @@ fn a_command_that_loses_its_server_fails_with_words() {
     assert!(said.contains("open the volume again"), "{said}");
 }
 
-/// Who asked not to wait doesn't, and who waits does so no longer than asked.
+/// A process that asked for no reconnection gets its error at once; another one waits as long as it
+/// asked.
 #[test]
 fn a_server_that_does_not_come_back_is_waited_for_as_long_as_asked() {
     let _watchdog = Watchdog::new();
@@ -545,7 +546,7 @@ fn a_server_that_does_not_come_back_is_waited_for_as_long_as_asked() {
         soon < waited && waited > Duration::from_millis(900),
         "{soon:?} {waited:?}"
     );
-    // What was refused once stays so.
+    // A session that has ended stays so.
     let _next = Served::start(&place, &[]);
     assert_eq!(
         a_second.exists("/").expect_err("ended").errno(),

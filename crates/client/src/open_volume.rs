@@ -448,6 +448,10 @@ impl OpenVolume {
                 false => self.call(&Credentials::process(), SyncAll {}),
             };
         };
+        if embedded.shared.is_some() && is_inside(embedded.engine()) {
+            // Dropping it closes it, on another thread.
+            return Err(Errno::DEADLK.into());
+        }
         hand_over(embedded.shared.take());
         match embedded.engine.take() {
             Some(engine) => end(&engine, embedded.server.take()),
@@ -617,10 +621,6 @@ impl Drop for OpenVolume {
             }
         };
         // The pollers' last operations may wait for the thread that we are on.
-        let is_inside = |engine: &Engine<Fs>| {
-            let asked = engine.run(|_| async { Ok(()) });
-            asked.is_err_and(|error| error.errno() == Errno::DEADLK)
-        };
         if shared.is_some() && is_inside(&engine) {
             return elsewhere(move || {
                 hand_over(shared);
@@ -654,6 +654,12 @@ fn share(address: &str, engine: &Arc<Engine<Fs>>, socket: &Path) -> Result<adit_
     // Before this process changes anything.
     server.wait_for_last_sessions();
     Ok(server)
+}
+
+/// Is this thread in an operation of some volume?
+fn is_inside(engine: &Engine<Fs>) -> bool {
+    let asked = engine.run(|_| async { Ok(()) });
+    asked.is_err_and(|error| error.errno() == Errno::DEADLK)
 }
 
 /// The volume is about to be closed: its sessions go on with the next one that serves it.

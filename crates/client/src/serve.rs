@@ -100,8 +100,9 @@ impl Server {
         })
     }
 
-    /// Waits for the sessions of the last server, for [`ServeOptions::grace`] at most. A program that opens a
-    /// volume as [`resumable`](crate::VolumeOptions::resumable) uses it itself only afterwards.
+    /// Waits for the sessions of the last server, for [`ServeOptions::grace`] at most. A program
+    /// that opens a volume as [`resumable`](crate::VolumeOptions::resumable) uses it itself only
+    /// afterwards.
     pub fn wait_for_last_sessions(&self) {
         self.server.wait_for_last_sessions();
     }

@@ -1,8 +1,8 @@
 //! The open files of a session, by number.
 //!
 //! A number is a place in the table and how often that place was used, counted from a random number
-//! on: so that of a closed file is none of a later one, also of the next server. Invariant: a file that is in no table any more is closed by the one
-//! that took it out, once.
+//! on: so that of a closed file is none of a later one, also of the next server. Invariant: a file
+//! that is in no table any more is closed by the one that took it out, once.
 
 use adit_fs::{BlobId, OpenFile};
 use std::collections::HashSet;

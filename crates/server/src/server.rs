@@ -112,7 +112,6 @@ impl Server {
             sessions_max: options.sessions_max,
             grace: options.grace,
         });
-
         let serving = hall.clone();
         let spare = spare_descriptor()?;
         let thread = spawn_without_signals("adit-server", move || serving.serve(spare))?;
@@ -135,8 +134,8 @@ impl Server {
         self.hall.balance.move_session(number, poller)
     }
 
-    /// Waits for the sessions of the last server, as long as the options say at most. Until then nobody may
-    /// change anything but by a session, if the volumes were opened
+    /// Waits for the sessions of the last server, as long as the options say at most. Until then
+    /// nobody may change anything but by a session, if the volumes were opened
     /// [with their orphans](Fs::open_with_orphans).
     pub fn wait_for_last_sessions(&self) {
         let in_grace = |volume: &Arc<ServedVolume>| volume.resumption.in_grace();

@@ -1,5 +1,4 @@
-//! What a session has in its server, so that it can have the same in the next one: open files,
-//! locks, claims.
+//! The files, locks and claims that a session has in its server: it takes the same in the next one.
 
 use adit_fs::{BlobId, Credentials, FlockOperation, LockMode, LockOwner, OpenFlags, RangeLock};
 use adit_wire::calls::*;

@@ -42,11 +42,11 @@ pub(super) struct Link {
     is_lost: AtomicBool,
     /// The server's opening of the volume.
     pub(super) opening: Opening,
-    /// What became of the last server, if the session goes on with one of it.
+    /// How the last server ended, if the session goes on with one of it.
     pub(super) resumed: Option<Resumed>,
-    /// What became of this one, from the next server.
+    /// How this one ended, as the next server says.
     pub(super) ended: OnceLock<Resumed>,
-    /// What the session keeps of each slot for itself.
+    /// The session's own words about each slot.
     own: Box<[Own]>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Socket {
     pub(super) fd: OwnedFd,
 }
 
-/// What the session keeps of a slot for itself: in a cache line of the thread that has the slot.
+/// The session's own words about a slot, in a cache line of the thread that has the slot.
 #[derive(Default)]
 #[repr(align(64))]
 struct Own {
@@ -69,7 +69,7 @@ struct Own {
     settled: AtomicU8,
 }
 
-/// What became of a message that this server did not reply to.
+/// The fate of a message that this server did not reply to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fate {
     /// Was its first transaction applied? None: that can't be known.

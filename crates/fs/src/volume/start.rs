@@ -49,9 +49,7 @@ impl Fs {
     /// Opens a volume that has a root, and deletes what a crash left in the orphan directory.
     pub async fn open_volume(store: Store) -> Result<Fs> {
         let fs = Fs::open_with_orphans(store).await?;
-        if !fs.store.is_read_only() {
-            fs.delete_orphans().await?;
-        }
+        fs.delete_orphans().await?;
         Ok(fs)
     }
 
@@ -101,9 +99,13 @@ impl Fs {
         Ok(fs)
     }
 
-    /// Deletes the orphans that nobody has open. From here on no other one can be reopened.
+    /// Deletes the orphans that nobody has open. From here on no other one can be reopened. A
+    /// read-only volume keeps them.
     pub async fn delete_orphans(&self) -> Result<()> {
         self.keeps_orphans.set(false);
+        if self.store.is_read_only() {
+            return Ok(());
+        }
         let orphans = self.orphans();
         let mut left = ORPHANS_AT_OPENING;
         let mut from = 0;

@@ -12,7 +12,7 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server, perform};
 use adit_store::Store;
 use adit_wire::calls::{FileCall, Flock, LockRange, Open, Opened, VolumeCall};
-use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request};
+use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Greeting, Hello, Request};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::{Reply, SLOTS};
@@ -112,7 +112,7 @@ impl Session {
         }
         let request = Request {
             comes_back: false,
-            resumes: None,
+            aim: Aim::Begin,
             hello: Hello::ours(),
             volume: String::new(),
             read_only: false,

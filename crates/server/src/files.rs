@@ -1,8 +1,9 @@
 //! The open files of a session, by number.
 //!
 //! A number is a place in the table and how often that place was used, counted from a random number
-//! on: so that of a closed file is none of a later one, also of the next server. Invariant: a file
-//! that is in no table any more is closed by the one that took it out, once.
+//! on: so that of a closed file is none of a later one, also of the next server. Sessions of forked
+//! processes have files in common, as descriptors of one description. Invariant: a file that is in
+//! no table any more is closed by the one that took it out of the last, once.
 
 use adit_fs::{BlobId, OpenFile};
 use std::collections::HashSet;
@@ -30,12 +31,46 @@ pub(crate) struct Files {
 #[derive(Debug)]
 struct Place {
     uses: u32,
-    file: Option<Arc<OpenFile>>,
+    file: Option<Tabled>,
+}
+
+/// An open file, and whether other tables have it as well.
+#[derive(Debug)]
+pub(crate) struct Tabled {
+    open: Arc<OpenFile>,
+    /// One for each table; None: there is only this one.
+    tables: Option<Arc<()>>,
+}
+
+impl From<Arc<OpenFile>> for Tabled {
+    fn from(open: Arc<OpenFile>) -> Tabled {
+        Tabled { open, tables: None }
+    }
+}
+
+impl Tabled {
+    /// For another table.
+    fn share(&mut self) -> Tabled {
+        let tables = self.tables.get_or_insert_default();
+        Tabled {
+            open: self.open.clone(),
+            tables: Some(tables.clone()),
+        }
+    }
+
+    /// It is in no table any more, unless others have it: then None.
+    pub(crate) fn into_last(self) -> Option<Arc<OpenFile>> {
+        match self.tables {
+            Some(tables) => Arc::into_inner(tables).map(|()| self.open),
+            None => Some(self.open),
+        }
+    }
 }
 
 /// What a session leaves behind.
 #[derive(Debug)]
 pub(crate) struct Left {
+    /// Those that no other session has.
     pub(crate) files: Vec<Arc<OpenFile>>,
     pub(crate) lock_owners: HashSet<(BlobId, u64)>,
 }
@@ -70,13 +105,13 @@ impl Files {
         let place = &mut self.places[index as usize];
         debug_assert!(place.file.is_none(), "a free place is empty");
         place.uses = place.uses.wrapping_add(1);
-        place.file = Some(open);
+        place.file = Some(open.into());
         Ok(u64::from(place.uses) << 32 | u64::from(index))
     }
 
-    /// Puts a file where the last server had it. Gives it back if there can't be such a place, or it
-    /// is taken.
-    pub(crate) fn put(&mut self, number: u64, open: Arc<OpenFile>) -> Result<(), Arc<OpenFile>> {
+    /// Puts a file where the last server, or another session, had it. Gives it back if there can't be
+    /// such a place, or it is taken.
+    pub(crate) fn put(&mut self, number: u64, open: Tabled) -> Result<(), Tabled> {
         let (index, uses) = (number as u32, (number >> 32) as u32);
         if self.ended || index as usize >= FILES_MAX {
             return Err(open);
@@ -103,7 +138,17 @@ impl Files {
     /// A file by its number.
     pub(crate) fn get(&mut self, number: u64) -> Option<&Arc<OpenFile>> {
         let (_, place) = self.place(number)?;
-        place.file.as_ref()
+        place.file.as_ref().map(|of| &of.open)
+    }
+
+    /// All of them, for another session. None: the session has ended.
+    pub(crate) fn share(&mut self) -> Option<Vec<(u64, Tabled)>> {
+        let places = self.places.iter_mut().enumerate();
+        let shared = places.filter_map(|(index, place)| {
+            let number = u64::from(place.uses) << 32 | index as u64;
+            place.file.as_mut().map(|file| (number, file.share()))
+        });
+        (!self.ended).then(|| shared.collect())
     }
 
     /// An owner locks ranges of a file. False: there are too many already.
@@ -138,8 +183,8 @@ impl Files {
         !self.lock_owners.is_empty()
     }
 
-    /// Takes a file out, to be closed.
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Arc<OpenFile>> {
+    /// Takes a file out.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Tabled> {
         let (index, place) = self.place(number)?;
         let file = place.file.take();
         self.free.push(index);
@@ -152,7 +197,7 @@ impl Files {
         self.free.clear();
         let places = self.places.drain(..);
         Left {
-            files: places.filter_map(|place| place.file).collect(),
+            files: places.filter_map(|place| place.file?.into_last()).collect(),
             lock_owners: std::mem::take(&mut self.lock_owners),
         }
     }
@@ -160,7 +205,7 @@ impl Files {
     /// Is an inode with this blob open here?
     pub(crate) fn has_open(&self, id: BlobId) -> bool {
         let mut files = self.places.iter().filter_map(|place| place.file.as_ref());
-        files.any(|file| file.blob_id() == id)
+        files.any(|file| file.open.blob_id() == id)
     }
 
     /// Number of open files.

@@ -13,6 +13,7 @@
 //! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
 //! | `poller` | the thread that takes messages and drives the volumes |
 //! | `balance` | which poller has which session |
+//! | `inheritance` | what a session leaves to a forked process |
 //! | `resume` | going on with the sessions of a server that has ended |
 //! | `rights` | what a session may ask for |
 //! | `serve` | from a message to its operation |
@@ -24,6 +25,7 @@
 mod balance;
 mod collected;
 mod files;
+mod inheritance;
 mod listener;
 mod notices;
 pub mod perform;

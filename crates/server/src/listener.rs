@@ -5,13 +5,17 @@
 //! deadline while nobody comes. A peer that is refused hears why, also when no descriptor is left.
 
 use crate::balance::Balance;
+use crate::inheritance::Inheritance;
 use crate::notices;
 use crate::poller::Poller;
+use crate::serve;
 use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result, from_rustix};
-use adit_wire::handshake::{Answer, BYTES_MAX, Begun, Greeting, Hello, Request, Resumed, VERSION};
+use adit_wire::handshake::{
+    Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, Request, Resumed, VERSION,
+};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{
     Peer, receive_message, refuse_descriptors, send_message, send_message_with, unconnected,
@@ -171,6 +175,14 @@ struct Greeted {
 impl Hall {
     /// Serves the socket until it is shut down. `spare` is of `spare_descriptor`.
     pub(crate) fn serve(&self, spare: OwnedFd) {
+        let mut inheritances = Vec::new();
+        self.serve_with(spare, &mut inheritances);
+        for left in &mut inheritances {
+            left.is_handed_over = true;
+        }
+    }
+
+    fn serve_with(&self, spare: OwnedFd, inheritances: &mut Vec<Inheritance>) {
         let listener = &self.listener.fd;
         let mut greeted: Vec<Greeted> = Vec::new();
         // They wait for the sessions of the last server.
@@ -180,18 +192,20 @@ impl Hall {
         }
         let mut spare = Some(spare);
         loop {
-            let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
-            waiting.extend(
-                greeted
-                    .iter()
-                    .map(|of| PollFd::new(&of.socket, PollFlags::IN)),
-            );
             let any_grace = self.end_graces();
             if !any_grace {
                 for (of, request) in held.drain(..) {
-                    self.answer(of, &request);
+                    self.answer(of, &request, inheritances);
                 }
             }
+            let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
+            let asking = greeted.iter().map(|of| &of.socket);
+            let kept = inheritances.iter().map(|of| &of.socket);
+            waiting.extend(
+                asking
+                    .chain(kept)
+                    .map(|socket| PollFd::new(socket, PollFlags::IN)),
+            );
             match poll(&mut waiting, any_grace.then_some(&GRACE_LOOK)) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
@@ -204,13 +218,18 @@ impl Hall {
             }
             let connecting = !new.revents().is_empty();
             let ready: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let (ready, ended) = ready.split_at(greeted.len());
+            let mut ended = ended.iter();
+            inheritances.retain(|_| ended.next() == Some(&false));
             let mut silent = Vec::with_capacity(greeted.len());
             for (of, ready) in greeted.into_iter().zip(ready) {
                 if !ready {
                     silent.push(of);
                 } else if let Some(request) = ask(&of) {
                     match () {
-                        () if !any_grace || request.resumes.is_some() => self.answer(of, &request),
+                        () if !any_grace || request.resumes().is_some() => {
+                            self.answer(of, &request, inheritances);
+                        }
                         () if self.has_room_to_hold(&of.peer, &held) => held.push((of, request)),
                         () => {
                             let what = "begin a session while those of the last server come back: \
@@ -275,7 +294,7 @@ impl Hall {
     }
 
     /// Begins the session that a peer asks for, or says why not.
-    fn answer(&self, greeted: Greeted, request: &Request) {
+    fn answer(&self, greeted: Greeted, request: &Request, inheritances: &mut Vec<Inheritance>) {
         let hello = request.hello;
         if !hello.is_adit() || hello.version != VERSION {
             let what = format!(
@@ -284,8 +303,10 @@ impl Hall {
             );
             return refuse(&greeted, Error::with(Errno::PROTO, what));
         }
-        let begun = find(&self.volumes, &request.volume)
-            .and_then(|volume| self.begin(&greeted, volume, request));
+        if let Aim::Leave(key) = request.aim {
+            return self.leave(greeted, key, inheritances);
+        }
+        let begun = self.begin(&greeted, request, inheritances);
         let (session, memory, resumed) = match begun {
             Ok(begun) => begun,
             Err(error) => return refuse(&greeted, error),
@@ -299,13 +320,14 @@ impl Hall {
             cache: published.map(|of| (of.frames, of.memory_offset)),
             opening: session.volume.opening,
             resumed,
+            key: session.key(),
         });
         let mut descriptors = vec![memory.as_fd()];
         if let Some(published) = published {
             descriptors.extend([published.memory.as_fd(), published.versions.as_fd()]);
         }
         if send_message_with(&session.socket, &answer, &descriptors).is_err() {
-            drop(session.end());
+            serve::close_all_now(&session);
             return; // it went away
         }
         tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");
@@ -315,24 +337,55 @@ impl Hall {
         let placed = pollers.get(place).filter(takes);
         match placed.or_else(|| pollers.iter().find(takes)) {
             Some(poller) => poller.add(session),
-            None => drop(session.end()),
+            None => serve::close_all_now(&session),
+        }
+    }
+
+    fn sessions(&self) -> Vec<Arc<Session>> {
+        let pollers = self.pollers.lock().expect("no panic while it is held");
+        pollers.iter().flat_map(Poller::sessions).collect()
+    }
+
+    /// Keeps what the session with this key has open, as long as the connection lives.
+    fn leave(&self, greeted: Greeted, key: Key, inheritances: &mut Vec<Inheritance>) {
+        let sessions = self.sessions();
+        let left = || {
+            self.check_room(&greeted.peer, &sessions, inheritances)?;
+            let session = sessions.iter().find(|session| session.key() == key);
+            let session = session.ok_or_else(|| no_inheritance("a session"))?;
+            let socket = greeted.socket.try_clone()?;
+            Inheritance::of(session, socket, greeted.peer.uid)
+        };
+        match left() {
+            Err(error) => refuse(&greeted, error),
+            Ok(left) => {
+                // If it went away, its connection says so.
+                let _ = send_message(&greeted.socket, &Answer::Left(left.key()));
+                inheritances.push(left);
+            }
         }
     }
 
     fn begin(
         &self,
         greeted: &Greeted,
-        volume: Arc<ServedVolume>,
         request: &Request,
+        inheritances: &mut Vec<Inheritance>,
     ) -> Result<(Arc<Session>, OwnedFd, Option<Resumed>)> {
-        let resumed = match request.resumes {
+        let mut inherited = None;
+        if let Aim::Inherit(key) = request.aim {
+            let found = inheritances.iter().position(|left| left.key() == key);
+            inherited = Some(found.ok_or_else(|| no_inheritance("files"))?);
+        }
+        let volume = match inherited {
+            Some(at) => inheritances[at].volume.clone(),
+            None => find(&self.volumes, &request.volume)?,
+        };
+        let resumed = match request.resumes() {
             Some(opening) => Some(volume.resumption.resumed(volume.opening, opening)?),
             None => None,
         };
-        let pollers = self.pollers.lock().expect("no panic while it is held");
-        let sessions: Vec<Arc<Session>> = pollers.iter().flat_map(Poller::sessions).collect();
-        drop(pollers);
-        self.check_room(&greeted.peer, &sessions)?;
+        self.check_room(&greeted.peer, &self.sessions(), inheritances)?;
         let (memory, descriptor) = SessionMemory::create()
             .map_err(|error| error.context("make the memory of a session"))?;
         let socket = greeted.socket.try_clone();
@@ -344,26 +397,35 @@ impl Hall {
             volume,
             request,
             resumed,
+            inherited.is_some_and(|at| inheritances[at].read_only),
         )?;
+        if let Some(at) = inherited {
+            inheritances.swap_remove(at).hand_to(&session);
+        }
         Ok((Arc::new(session), descriptor, resumed))
     }
 
     /// EAGAIN if there are as many sessions as may be. A user who is neither root nor the server's
     /// own has half of them at most; all of these together leave some to root.
-    fn check_room(&self, peer: &Peer, sessions: &[Arc<Session>]) -> Result<()> {
+    /// What waits for an heir counts as a session.
+    fn check_room(
+        &self,
+        peer: &Peer,
+        sessions: &[Arc<Session>],
+        inheritances: &[Inheritance],
+    ) -> Result<()> {
         let max = self.sessions_max;
         let refused = |what| Err(Error::with(Errno::AGAIN, what));
-        if sessions.len() >= max {
+        if sessions.len() + inheritances.len() >= max {
             let what = format!("begin another session: the server has {max}, and takes no more");
             return refused(what);
         }
         if is_privileged(peer) {
             return Ok(());
         }
-        let of_user = sessions
-            .iter()
-            .filter(|session| session.peer.uid == peer.uid);
-        let of_user = of_user.count();
+        let users = sessions.iter().map(|session| session.peer.uid);
+        let users = users.chain(inheritances.iter().map(|left| left.uid));
+        let of_user = users.filter(|uid| *uid == peer.uid).count();
         if of_user >= max.div_ceil(2) {
             let what = format!(
                 "begin another session: user {} has {of_user}, half of those that the server takes",
@@ -381,6 +443,12 @@ impl Hall {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn no_inheritance(what: &str) -> Error {
+    let what = format!("inherit {what} of another process: the key is none of this server's");
+    Error::with(Errno::STALE, what)
 }
 
 /// What a peer asks for. None: it went away, or asks for nothing that can be understood.

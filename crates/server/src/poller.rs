@@ -122,8 +122,8 @@ impl Poller {
     /// Gives it a session.
     pub(crate) fn add(&self, session: Arc<Session>) {
         if let Err(session) = self.shared.give(session) {
-            // It has panicked. The session has no open files yet.
-            drop(session.end());
+            // It has panicked.
+            serve::close_all_now(&session);
         }
     }
 

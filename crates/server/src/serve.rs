@@ -12,7 +12,7 @@ use crate::files::Left;
 use crate::perform::{PerformFile, PerformVolume};
 use crate::rights::{self, Decoded};
 use crate::session::Session;
-use crate::volume::UnderWay;
+use crate::volume::{ServedVolume, UnderWay};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Fs, OpenFile, OpenFlags};
 use adit_reactor::Prepared;
@@ -665,6 +665,9 @@ fn close(ticket: Ticket, file: u64, begun: &mut Begun) {
     let session = &ticket.session;
     let is_open = |id| session.files().has_open(id);
     session.volume.release_mappings(session.number, is_open);
+    let Some(closed) = closed.into_last() else {
+        return ticket.finish_with_value(Ok(())); // another session has it still
+    };
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         let result = fs.close(&closed).await;
@@ -683,6 +686,44 @@ pub(crate) fn close_all(session: &Arc<Session>, begun: &mut Begun) {
     }
 }
 
+/// The same for a session that no poller has.
+pub(crate) fn close_all_now(session: &Arc<Session>) {
+    let mut begun = Begun::new();
+    close_all(session, &mut begun);
+    let engine = &session.volume.engine;
+    let _ = engine.poll(begun, &|| true);
+    engine.leave_to_keeper();
+}
+
+/// Closes files that no session has; the next server goes on with those that have no name, if
+/// `is_handed_over`.
+pub(crate) fn close_files(
+    volume: &Arc<ServedVolume>,
+    files: Vec<Arc<OpenFile>>,
+    is_handed_over: bool,
+) {
+    if files.is_empty() {
+        return;
+    }
+    let under_way = UnderWay::begin(volume);
+    let close = move |fs: &'static Fs| async move {
+        let _under_way = under_way;
+        close_each(fs, &files, is_handed_over).await;
+        Ok(())
+    };
+    let _ = volume.engine.start_together([close], false);
+}
+
+async fn close_each(fs: &Fs, files: &[Arc<OpenFile>], is_handed_over: bool) {
+    for file in files {
+        // Nobody is left to be told; the next fsync of another descriptor is.
+        let _ = match is_handed_over {
+            true => fs.leave(file),
+            false => fs.close(file).await,
+        };
+    }
+}
+
 /// Ends a session for this server. Locks that wait end; files without names stay.
 pub(crate) fn hand_over(session: &Arc<Session>, begun: &mut Begun) {
     if let Some(left) = session.hand_over() {
@@ -696,13 +737,7 @@ fn close_left(session: &Arc<Session>, left: Left, begun: &mut Begun) {
     let under_way = UnderWay::begin(&session.volume);
     let prepared = session.volume.engine.prepare(move |fs| async move {
         let _under_way = under_way;
-        for file in left.files {
-            // Nobody is left to be told; the next fsync of another descriptor is.
-            let _ = match is_handed_over {
-                true => fs.leave(&file),
-                false => fs.close(&file).await,
-            };
-        }
+        close_each(fs, &left.files, is_handed_over).await;
         // Last: a lock that waited for one of these files may have been granted meanwhile.
         for (id, owner) in left.lock_owners {
             fs.release_locks_of(id, owner);

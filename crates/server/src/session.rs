@@ -18,7 +18,7 @@ use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
 use adit_wire::calls::SessionState;
-use adit_wire::handshake::{Request, Resumed};
+use adit_wire::handshake::{Key, Request, Resumed};
 use adit_wire::memory::{DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
@@ -60,6 +60,7 @@ pub(crate) struct Session {
     lock_waits: AtomicUsize,
     /// Tells sessions of this process apart.
     pub(crate) number: u64,
+    secret: (u64, u64),
     /// For the policy that places it.
     pub(crate) counts: SessionCounts,
     /// Messages that it had done.
@@ -92,13 +93,14 @@ impl Session {
         volume: Arc<ServedVolume>,
         request: &Request,
         resumed: Option<Resumed>,
+        inherits_read_only: bool,
     ) -> Result<Session> {
         let privileged = is_privileged(&peer);
         let groups = Peer::groups(socket.as_fd())?;
         let mut who = Credentials::user(peer.uid, peer.gid, &groups);
         who.privileged = privileged;
         if request.comes_back {
-            let resumes = request.resumes.is_some();
+            let resumes = request.resumes().is_some();
             volume
                 .sessions_file
                 .begin(volume.opening, peer.pid, resumes);
@@ -117,13 +119,14 @@ impl Session {
             peer,
             who: Arc::new(who),
             privileged,
-            read_only: request.read_only,
+            read_only: request.read_only || inherits_read_only,
             comes_back: request.comes_back,
             files: Mutex::new(Files::new(os_random_u64() as u32)),
             busy: AtomicU64::new(0),
             collected: Collected::default(),
             lock_waits: AtomicUsize::new(0),
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            secret: (os_random_u64(), os_random_u64()),
             counts: SessionCounts::default(),
             served: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -133,6 +136,14 @@ impl Session {
             handed_over: AtomicBool::new(false),
             lock_key: os_random_u64(),
         })
+    }
+
+    /// Who has it may speak for the session.
+    pub(crate) fn key(&self) -> Key {
+        Key {
+            number: self.number,
+            secret: self.secret,
+        }
     }
 
     pub(crate) fn files(&self) -> MutexGuard<'_, Files> {

@@ -5,7 +5,7 @@
 
 use crate::calls::{FILE_CALLS, Form, Opened, Place, VOLUME_CALLS};
 use crate::handshake::{
-    Answer, BYTES_MAX, Begun, Greeting, Hello, Opening, Request, Resumed, VERSION,
+    Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, Opening, Request, Resumed, VERSION,
 };
 use crate::memory::{
     AREA_BYTES, AREAS_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET, ENDING_OFFSET, Ending, LAYOUT,
@@ -147,7 +147,7 @@ fn structs() -> Rows {
         };
     }
     all!(
-        Hello Request Opening Resumed Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
+        Hello Request Key Opening Resumed Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
         ListedEntry OpenDescriptor CheckReport
     )
 }
@@ -167,7 +167,7 @@ fn enums() -> Rows {
             }
         )* };
     }
-    all!(Greeting Answer Follow LockMode LockOwner FlockOperation SetTime XattrMode);
+    all!(Greeting Answer Aim Follow LockMode LockOwner FlockOperation SetTime XattrMode);
     for (number, kind) in (0..=u8::MAX).filter_map(|of| Some((of, FileKind::from_u8(of)?))) {
         rows.push(row(&[&"`FileKind`", &number, &format!("`{kind:?}`"), &""]));
     }

@@ -2,17 +2,20 @@
 //!
 //! ```text
 //! server  ── Greeting: its version, or why not ──►  session
-//!         ◄── Request: our version, which volume ──
+//!         ◄── Request: our version, which volume, what for ──
 //!         ── Answer: the session and its memory, or why not ──►
 //! ```
 //! The server speaks first, so that a refusal is heard. After that nothing but single bytes goes
 //! over the socket, each to wake the server; its end is the end of the session.
+//!
+//! A process that forks leaves its open files to the child over a connection of its own, which the
+//! child keeps until it has begun a session with them.
 
 use crate::value::{structs, variants};
 use adit_base::Error;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: [u8; 8] = *b"aditwire";
@@ -45,8 +48,31 @@ pub struct Request {
     pub read_only: bool,
     /// If the server ends, it will go on with the next one, which waits for it.
     pub comes_back: bool,
-    /// It goes on with a session of a server that has ended.
-    pub resumes: Option<Opening>,
+    /// What it asks for.
+    pub aim: Aim,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Aim {
+    /// A session.
+    Begin,
+    /// One that goes on with a session of a server that has ended.
+    Resume(Opening),
+    /// To keep what a session has open for a process that its own one starts, as long as the
+    /// connection lives.
+    Leave(Key),
+    /// A session that begins with what was kept under this key.
+    Inherit(Key),
+}
+
+/// Proves that a process may speak for a session, or have what was kept for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key {
+    /// Of the session.
+    pub number: u64,
+    /// Random.
+    pub secret: (u64, u64),
 }
 
 /// An opening of a volume: what a server did with it between two closings or deaths.
@@ -75,6 +101,8 @@ pub enum Answer {
     Refused(Error),
     /// The session; its memory comes with the message.
     Begun(Begun),
+    /// What the session has open is kept, under this key.
+    Left(Key),
 }
 
 /// What a session knows of itself.
@@ -93,6 +121,18 @@ pub struct Begun {
     pub opening: Opening,
     /// The session goes on with the one that it asked for.
     pub resumed: Option<Resumed>,
+    /// Its own.
+    pub key: Key,
+}
+
+impl Request {
+    /// The opening that it goes on with.
+    pub fn resumes(&self) -> Option<Opening> {
+        match self.aim {
+            Aim::Resume(opening) => Some(opening),
+            _ => None,
+        }
+    }
 }
 
 impl Hello {
@@ -112,10 +152,12 @@ impl Hello {
 
 structs! {
     Hello { magic, version }
-    Request { hello, volume, read_only, comes_back, resumes }
+    Request { hello, volume, read_only, comes_back, aim }
+    Key { number, secret }
     Opening { volume_id, epoch }
     Resumed { applied, in_grace }
-    Begun { privileged, volume, cache, opening, resumed }
+    Begun { privileged, volume, cache, opening, resumed, key }
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
-variants!(Answer { 0 = Refused(error), 1 = Begun(begun) });
+variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key) });
+variants!(Aim { 0 = Begin, 1 = Resume(opening), 2 = Leave(key), 3 = Inherit(key) });

@@ -8,12 +8,12 @@ use adit_base::sync::atomic::{AtomicBool, AtomicPtr};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
-use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Opening, Request, VERSION};
+use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Greeting, Hello, Key, Request, VERSION};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{Peer, receive_message, receive_message_with, send_message, unconnected};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags, connect as connect_socket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(crate) fn connect(
 ) -> Result<Arc<Connection>> {
     fork::install();
     let comes_back = !reconnect.is_zero();
-    let link = Arc::new(connect_link(address, read_only, comes_back, None)?);
+    let link = Arc::new(connect_link(address, read_only, comes_back, Aim::Begin)?);
     let connection = Arc::new(Connection {
         address: address.to_owned(),
         read_only,
@@ -50,13 +50,50 @@ pub(crate) fn connect(
     Ok(connection)
 }
 
-/// Begins a session; `resumes`: one that goes on with one of that opening.
+/// Begins a session.
 pub(super) fn connect_link(
     address: &str,
     read_only: bool,
     comes_back: bool,
-    resumes: Option<Opening>,
+    aim: Aim,
 ) -> Result<Link> {
+    let (socket, answer, descriptors) = ask(address, read_only, comes_back, aim)?;
+    let begun = match answer {
+        Answer::Refused(error) => return Err(error),
+        Answer::Begun(begun) => begun,
+        Answer::Left(_) => return Err(super::foreign()),
+    };
+    let mut descriptors = descriptors.into_iter();
+    let memory = descriptors.next();
+    let memory = memory.ok_or(Error::with(Errno::PROTO, "the server sends no memory"))?;
+    let cache = match (begun.cache, descriptors.next(), descriptors.next()) {
+        (Some((frames, offset)), Some(memory), Some(versions)) => Some(Mapped::new(
+            RemoteFrames::map(memory.as_fd(), versions.as_fd(), frames, offset)?,
+        )),
+        _ => None,
+    };
+    let memory = SessionMemory::map(memory.as_fd())?;
+    let socket = (fork::close_in_child(socket.as_fd()), socket);
+    Ok(Link::new(memory, cache, socket, &begun))
+}
+
+/// Leaves what a session has open to a process that this one starts. The connection that keeps it,
+/// which a child of fork keeps; and the key.
+pub(super) fn leave(address: &str, key: Key) -> Result<(OwnedFd, Key)> {
+    match ask(address, false, false, Aim::Leave(key))? {
+        (_, Answer::Refused(error), _) => Err(error),
+        (socket, Answer::Left(key), _) => Ok((socket, key)),
+        (_, Answer::Begun(_), _) => Err(super::foreign()),
+    }
+}
+
+/// Connects to a server and asks it for something: the connection, the answer, and what came with it.
+fn ask(
+    address: &str,
+    read_only: bool,
+    comes_back: bool,
+    aim: Aim,
+) -> Result<(OwnedFd, Answer, Vec<OwnedFd>)> {
     let place = address.strip_prefix(ADDRESS_PREFIX).unwrap_or(address);
     let (path, volume) = match place.rsplit_once(',') {
         Some((path, volume)) if !std::path::Path::new(place).exists() => (path, volume),
@@ -99,32 +136,11 @@ pub(super) fn connect_link(
         volume: volume.to_owned(),
         read_only,
         comes_back,
-        resumes,
+        aim,
     };
     send_message(&socket, &request)?;
     let (answer, descriptors) = receive_message_with(&socket, &mut buffer).map_err(unanswered)?;
-    let begun = match answer {
-        Answer::Refused(error) => return Err(error),
-        Answer::Begun(begun) => begun,
-    };
-    let mut descriptors = descriptors.into_iter();
-    let memory = descriptors.next();
-    let memory = memory.ok_or(Error::with(Errno::PROTO, "the server sends no memory"))?;
-    let cache = match (begun.cache, descriptors.next(), descriptors.next()) {
-        (Some((frames, offset)), Some(memory), Some(versions)) => Some(Mapped::new(
-            RemoteFrames::map(memory.as_fd(), versions.as_fd(), frames, offset)?,
-        )),
-        _ => None,
-    };
-    let memory = SessionMemory::map(memory.as_fd())?;
-    let socket = (fork::close_in_child(socket.as_fd()), socket);
-    Ok(Link::new(
-        memory,
-        cache,
-        socket,
-        begun.opening,
-        begun.resumed,
-    ))
+    Ok((socket, answer, descriptors))
 }
 
 impl Connection {

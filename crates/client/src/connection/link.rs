@@ -11,7 +11,7 @@ use adit_base::fork::ChildGuard;
 use adit_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_wire::calls::{FileCall, VolumeCall};
-use adit_wire::handshake::{Opening, Resumed};
+use adit_wire::handshake::{Begun, Key, Opening, Resumed};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::Message;
 use adit_wire::slot::{Notes, Reply, SLOTS};
@@ -42,6 +42,8 @@ pub(super) struct Link {
     is_lost: AtomicBool,
     /// The server's opening of the volume.
     pub(super) opening: Opening,
+    /// With it, another connection may speak for the session.
+    pub(super) key: Key,
     /// How the last server ended, if the session goes on with one of it.
     pub(super) resumed: Option<Resumed>,
     /// How this one ended, as the next server says.
@@ -108,8 +110,7 @@ impl Link {
         memory: SessionMemory,
         cache: Option<Mapped>,
         (guard, socket): (ChildGuard, OwnedFd),
-        opening: Opening,
-        resumed: Option<Resumed>,
+        begun: &Begun,
     ) -> Link {
         Link {
             memory,
@@ -120,8 +121,9 @@ impl Link {
             }))),
             free: AtomicU64::new((1 << SLOTS) - 1),
             is_lost: AtomicBool::new(false),
-            opening,
-            resumed,
+            opening: begun.opening,
+            key: begun.key,
+            resumed: begun.resumed,
             ended: OnceLock::new(),
             own: (0..SLOTS).map(|_| Own::default()).collect(),
         }

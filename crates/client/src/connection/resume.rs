@@ -19,6 +19,7 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{FlockOperation, LockMode};
 use adit_wire::calls::*;
+use adit_wire::handshake::Aim;
 use adit_wire::memory::Ending;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::atomic::Ordering;
@@ -99,8 +100,8 @@ impl Connection {
         let until = Instant::now() + self.reconnect;
         let mut pause = PAUSE;
         loop {
-            let error = match connect_link(&self.address, self.read_only, true, Some(lost.opening))
-            {
+            let aim = Aim::Resume(lost.opening);
+            let error = match connect_link(&self.address, self.read_only, true, aim) {
                 Ok(link) => match self.have_again(&link, lost, held) {
                     Ok(()) => return Ok(link),
                     // It has ended as well.

@@ -80,10 +80,10 @@ pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<
         let who = who.as_ref().unwrap_or(&session.who);
         let result = match fs.reopen(id, kind, flags, who).await {
             Ok(open) => {
-                let put = session.files().put(file, open);
+                let put = session.files().put(file, open.clone().into());
                 match put {
                     Ok(()) => Ok(()),
-                    Err(open) => {
+                    Err(_) => {
                         let _ = fs.close(&open).await;
                         Err(Error::with(
                             Errno::MFILE,

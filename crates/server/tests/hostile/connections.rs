@@ -3,7 +3,7 @@
 use crate::rig::{Peer, Rig, SESSIONS_MAX, knock, until};
 use adit_base::Errno;
 use adit_base::random::Prng;
-use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
+use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
 use adit_wire::message::Message;
 use adit_wire::socket::{receive_message, receive_message_with, send_message, send_message_with};
 use adit_wire::value::Value;
@@ -25,7 +25,7 @@ fn request(version: u32) -> Vec<u8> {
         volume: String::new(),
         read_only: false,
         comes_back: false,
-        resumes: None,
+        aim: Aim::Begin,
     };
     request.encode()
 }
@@ -129,7 +129,7 @@ pub(crate) fn foreign(rig: &Rig) {
         volume: "\n\u{1b}[2J".repeat(700),
         read_only: false,
         comes_back: false,
-        resumes: None,
+        aim: Aim::Begin,
     };
     send_message(&socket, &request).expect("sent");
     match receive_message(&socket, &mut buffer).expect("answered") {
@@ -222,7 +222,7 @@ pub(crate) fn descriptors(rig: &Rig) {
             volume: String::new(),
             read_only: false,
             comes_back: false,
-            resumes: None,
+            aim: Aim::Begin,
         };
         let _ = send_message_with(&socket, &request, &[a_file().as_fd()]);
     }

@@ -8,7 +8,7 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server, perform};
 use adit_store::{Store, StoreOptions, Survive};
 use adit_wire::calls::*;
-use adit_wire::handshake::{Answer, BYTES_MAX, Begun, Greeting, Hello, Opening, Request};
+use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Opening, Request};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::Message;
 use adit_wire::slot::Reply;
@@ -407,13 +407,14 @@ impl Peer {
                 volume: String::new(),
                 read_only: false,
                 comes_back: true,
-                resumes,
+                aim: resumes.map_or(Aim::Begin, Aim::Resume),
             },
         )?;
         let (answer, descriptors) = receive_message_with(&socket, &mut buffer)?;
         let begun = match answer {
             Answer::Refused(error) => return Err(error),
             Answer::Begun(begun) => begun,
+            Answer::Left(_) => panic!("nothing was left"),
         };
         let mut descriptors = descriptors.into_iter();
         let descriptor = descriptors.next().expect("it comes with its memory");

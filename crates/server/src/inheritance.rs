@@ -1,0 +1,80 @@
+//! What a session has left to a process that its own one starts: open files, until that process
+//! begins a session with them.
+//!
+//! ```text
+//! before fork:  parent ── Leave(key of its session) ──► files kept, with the connection
+//! after it:     child ── Inherit(key of those) ──► a session with them, under the same numbers
+//! ```
+//! Invariants: the child has the files as they were when it was forked, also if its parent has
+//! closed them since. They are closed when the connection ends of which both processes had a copy:
+//! so when the child has executed another program, or ended.
+
+use crate::files::Tabled;
+use crate::serve;
+use crate::session::Session;
+use crate::volume::ServedVolume;
+use adit_base::fork::{self, ChildGuard};
+use adit_base::random::os_random_u64;
+use adit_base::{Errno, Error, Result};
+use adit_wire::handshake::Key;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Files that wait for their heir.
+pub(crate) struct Inheritance {
+    /// Before the socket: unregistered before it is closed.
+    _guard: ChildGuard,
+    pub(crate) socket: OwnedFd,
+    key: Key,
+    /// Whose it counts as.
+    pub(crate) uid: u32,
+    pub(crate) volume: Arc<ServedVolume>,
+    /// Of the session that left them.
+    pub(crate) read_only: bool,
+    files: Vec<(u64, Tabled)>,
+    /// The next server is asked for them: what has no name stays.
+    pub(crate) is_handed_over: bool,
+}
+
+impl Inheritance {
+    /// Keeps what a session has open, as long as the connection lives. `EPIPE`: the session has
+    /// ended.
+    pub(crate) fn of(session: &Session, socket: OwnedFd, uid: u32) -> Result<Inheritance> {
+        let files = session.files().share();
+        let ended = || Error::with(Errno::PIPE, "inherit from a session that has ended");
+        Ok(Inheritance {
+            _guard: fork::close_in_child(socket.as_fd()),
+            socket,
+            key: Key {
+                number: session.number,
+                secret: (os_random_u64(), os_random_u64()),
+            },
+            uid,
+            volume: session.volume.clone(),
+            read_only: session.read_only,
+            files: files.ok_or_else(ended)?,
+            is_handed_over: false,
+        })
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Puts the files into the table of a new session.
+    pub(crate) fn hand_to(&mut self, session: &Session) {
+        for (number, file) in self.files.drain(..) {
+            let put = session.files().put(number, file);
+            debug_assert!(put.is_ok(), "a new session has no files");
+        }
+    }
+}
+
+impl Drop for Inheritance {
+    /// Nobody has come for them, or the server ends: the next one may be asked for them then.
+    fn drop(&mut self) {
+        let files = self.files.drain(..);
+        let last = files.filter_map(|(_, file)| file.into_last()).collect();
+        serve::close_files(&self.volume, last, self.is_handed_over);
+    }
+}

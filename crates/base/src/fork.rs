@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 /// refused by the generation).
 const DESCRIPTORS_MAX: usize = 2048;
 
+/// Connections that children keep, at most.
+const KEPT_MAX: usize = 64;
+static KEPT: [AtomicI32; KEPT_MAX] = [const { AtomicI32::new(-1) }; KEPT_MAX];
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(-1) }; DESCRIPTORS_MAX];
 static INSTALL: Once = Once::new();
@@ -55,13 +58,36 @@ pub fn refused() -> Error {
 /// before closing the descriptor.
 pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
     install();
-    let raw = fd.as_raw_fd();
-    let place = DESCRIPTORS.iter().find(|place| {
+    ChildGuard {
+        place: register(&DESCRIPTORS, fd.as_raw_fd()),
+    }
+}
+
+/// Says that a descriptor is Adit's own, and that children keep it.
+pub fn keep_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
+    ChildGuard {
+        place: register(&KEPT, fd.as_raw_fd()),
+    }
+}
+
+fn register(places: &'static [AtomicI32], fd: RawFd) -> Option<&'static AtomicI32> {
+    places.iter().find(|place| {
         place
-            .compare_exchange(-1, raw, Ordering::Relaxed, Ordering::Relaxed)
+            .compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
-    });
-    ChildGuard { place }
+    })
+}
+
+/// All descriptors that [`keep_in_child`] registered.
+pub fn kept() -> Vec<RawFd> {
+    let numbers = KEPT.iter().map(|place| place.load(Ordering::Relaxed));
+    numbers.filter(|fd| *fd >= 0).collect()
+}
+
+/// Is it a descriptor that [`keep_in_child`] registered?
+pub fn is_kept(fd: RawFd) -> bool {
+    let mut places = KEPT.iter();
+    fd >= 0 && places.any(|place| place.load(Ordering::Relaxed) == fd)
 }
 
 /// Is it a descriptor that [`close_in_child`] registered?
@@ -80,7 +106,7 @@ pub fn registered() -> Vec<RawFd> {
     numbers.filter(|fd| *fd >= 0).collect()
 }
 
-/// Keeps a descriptor registered; see [`close_in_child`].
+/// Keeps a descriptor registered; see [`close_in_child`] and [`keep_in_child`].
 #[derive(Debug)]
 pub struct ChildGuard {
     place: Option<&'static AtomicI32>,

@@ -148,10 +148,7 @@ unsafe fn run_remotely(file: &FileState, work: Work) -> Result<usize> {
     else {
         unreachable!("asked only of volumes in a server");
     };
-    if file.volume.is_inherited() {
-        return Err(Error::with(Errno::BADF, "use a volume in a forked process"));
-    }
-
+    file.volume.usable()?;
     let (memory, offset, durable) = match work {
         Work::Read(memory, offset) => {
             // SAFETY: promised by the caller.

@@ -11,7 +11,7 @@ use crate::metadata::Metadata;
 use crate::names::set_time;
 use crate::open_volume::{OpenVolume, OpenedFile};
 use crate::pending::Pending;
-use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
 use adit_fs::{
     AllocateFlags, BlobId, Credentials, FlockOperation, Fs, LockOwner, OpenFile, OpenFlags,
@@ -45,15 +45,13 @@ pub struct File {
 pub(crate) struct FileState {
     pub(crate) volume: Arc<OpenVolume>,
     pub(crate) open: OpenedFile,
-    /// Of the process that volume it: in a forked child the memory of the volume is not there.
-    generation: u32,
 }
 
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: nothing uses the field after this.
         let state = unsafe { ManuallyDrop::take(&mut self.state) };
-        if let Some(FileState { volume, open, .. }) = Arc::into_inner(state) {
+        if let Some(FileState { volume, open }) = Arc::into_inner(state) {
             volume.close_file(open);
         }
     }
@@ -656,11 +654,7 @@ impl File {
 impl File {
     pub(crate) fn new(volume: Arc<OpenVolume>, open: OpenedFile) -> Self {
         File {
-            state: ManuallyDrop::new(Arc::new(FileState {
-                volume,
-                open,
-                generation: fork::generation(),
-            })),
+            state: ManuallyDrop::new(Arc::new(FileState { volume, open })),
         }
     }
 
@@ -737,11 +731,11 @@ impl File {
         })
     }
 
-    #[inline]
     /// True in a forked child of the process that opened it: every operation answers `EBADF`, and
     /// dropping it only frees memory.
+    #[inline]
     pub fn is_inherited(&self) -> bool {
-        self.state.generation != fork::generation()
+        self.state.volume.is_inherited()
     }
 
     #[cfg(feature = "internal")]
@@ -749,10 +743,9 @@ impl File {
         &self.state
     }
 
+    #[inline]
     pub(crate) fn alive(&self) -> Result<&FileState> {
-        if self.is_inherited() {
-            return Err(Error::new(Errno::BADF));
-        }
+        self.state.volume.usable()?;
         Ok(&self.state)
     }
 }

@@ -127,4 +127,7 @@ pub use pending::Pending;
 pub use repair::Repaired;
 pub use scrub::{Damaged, ScrubOptions, Scrubbed};
 pub use serve::{ServeOptions, Server, ServerState, SessionState};
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub use volume::Fork;
 pub use volume::Volume;

@@ -8,9 +8,9 @@
 //! end:   shutdown(close), by `Volume::close` or by whoever drops the last handle
 //! ```
 //! Invariants: an embedded file system is reached only through [`OpenVolume::run`] and
-//! [`OpenVolume::spawn`]. A forked child touches nothing of a volume, not even to free it.
+//! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free it.
 
-use crate::connection::{ADDRESS_PREFIX, Connection, RemoteFile, connect};
+use crate::connection::{ADDRESS_PREFIX, Connection, Fork, RemoteFile, connect};
 use crate::inspect::Server;
 use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
@@ -31,16 +31,18 @@ use rustix::io::retry_on_intr;
 use std::future::Future;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.
 pub(crate) struct OpenVolume {
     placement: Placement,
     address: String,
-    /// Memory for asynchronous and direct IO; made when first asked for.
-    pool: OnceLock<Arc<BufferPool>>,
-    /// Of the process that opened it.
-    generation: u32,
+    /// Memory for asynchronous and direct IO; made when first asked for, by the process of that
+    /// generation.
+    pool: OnceLock<(Arc<BufferPool>, u32)>,
+    /// Of the process that has it.
+    generation: AtomicU32,
 }
 
 /// Where the volume is.
@@ -314,7 +316,7 @@ impl OpenVolume {
             placement,
             address: address.to_owned(),
             pool: OnceLock::new(),
-            generation: fork::generation(),
+            generation: AtomicU32::new(fork::generation()),
         }
     }
 
@@ -336,12 +338,34 @@ impl OpenVolume {
         }
     }
 
-    /// `EBADF` in a forked child, which has no connection.
+    /// `EBADF` in a forked child, unless its parent has left what it had open; then that is the
+    /// child's from here on.
     #[inline]
-    fn usable(&self) -> Result<()> {
+    pub(crate) fn usable(&self) -> Result<()> {
         match self.is_inherited() {
             false => Ok(()),
-            true => Err(fork::refused()),
+            true => self.inherit(),
+        }
+    }
+
+    #[cold]
+    fn inherit(&self) -> Result<()> {
+        let Placement::Connected(connection) = &self.placement else {
+            return Err(fork::refused());
+        };
+        connection.inherit()?;
+        self.generation.store(fork::generation(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Leaves what is open to a child of this process; called before `fork`. None: it is in this
+    /// process.
+    pub(crate) fn begin_fork(&self) -> Option<Fork> {
+        match &self.placement {
+            Placement::Connected(connection) if self.usable().is_ok() => {
+                Some(Fork::begin(connection))
+            }
+            _ => None,
         }
     }
 
@@ -435,8 +459,9 @@ impl OpenVolume {
     }
 
     /// Is this the copy in a forked child?
+    #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
-        self.generation != fork::generation()
+        self.generation.load(Ordering::Relaxed) != fork::generation()
     }
 
     /// Makes everything durable and ends the engine.
@@ -543,9 +568,7 @@ impl OpenVolume {
 
     /// A queue whose waiting threads drive this volume.
     pub(crate) fn completion_queue(&self) -> Result<adit_reactor::CompletionQueue> {
-        if self.is_inherited() {
-            return Err(Error::with(Errno::BADF, "make a queue in a forked process"));
-        }
+        self.usable()?;
         Ok(match &self.placement {
             Placement::Embedded(embedded) => embedded.engine().completion_queue(),
             Placement::Connected(connection) => connection.queues()?.completion_queue(),
@@ -554,7 +577,7 @@ impl OpenVolume {
 
     /// Closes a file that nothing uses any more; called by whichever thread dropped it.
     pub(crate) fn close_file(&self, open: OpenedFile) {
-        if self.is_inherited() {
+        if self.is_inherited() && !self.connection().is_some_and(Connection::has_inherited) {
             return;
         }
         match (open, &self.placement) {
@@ -574,23 +597,25 @@ impl OpenVolume {
     }
 
     pub(crate) fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
-        if self.is_inherited() {
-            return Err(Error::new(Errno::BADF)); // the pool's lock may be held for ever
-        }
+        self.usable()?;
         if len_bytes > POOLED_BYTES_MAX {
             return Buffer::try_zeroed(len_bytes);
         }
-        let pool = match self.pool.get() {
+        let (pool, generation) = match self.pool.get() {
             Some(pool) => pool,
             None => {
                 let fresh = BufferPool::new(PoolConfig {
                     preallocate: Vec::new(),
                     ..PoolConfig::default()
                 })?;
-                self.pool.get_or_init(|| fresh)
+                self.pool.get_or_init(|| (fresh, fork::generation()))
             }
         };
-        pool.get(len_bytes)
+        match *generation == fork::generation() {
+            true => pool.get(len_bytes),
+            // The parent's: its lock may be held for ever.
+            false => Buffer::try_zeroed(len_bytes),
+        }
     }
 }
 

@@ -131,6 +131,20 @@ impl Volume {
         self.opened.is_inherited()
     }
 
+    /// Leaves what is open to a child of this process: call it before `fork`, and one of [`Fork`]'s
+    /// functions after it. None: the volume is in this process, and the child has none of it.
+    #[cfg(feature = "internal")]
+    pub fn begin_fork(&self) -> Option<Fork> {
+        self.opened.begin_fork().map(Fork)
+    }
+
+    /// In a forked child: does it have what its parent had open, as soon as it asks for that?
+    #[cfg(feature = "internal")]
+    pub fn has_inherited(&self) -> bool {
+        let connection = self.opened.connection();
+        connection.is_some_and(|connection| connection.has_inherited())
+    }
+
     /// Is the volume in a server (`unix:SOCKET`)? Then asynchronous operations are done when they
     /// are started.
     pub fn is_connected(&self) -> bool {
@@ -270,5 +284,17 @@ impl std::fmt::Debug for Volume {
         f.debug_struct("Volume")
             .field("address", &self.address())
             .finish_non_exhaustive()
+    }
+}
+
+/// A process with a volume in a server that is about to fork. Dropping it is for the parent.
+#[cfg(feature = "internal")]
+pub struct Fork(crate::connection::Fork);
+
+#[cfg(feature = "internal")]
+impl Fork {
+    /// Called in the child, by the thread that forked: what its parent had open is its own, too.
+    pub fn in_child(self) {
+        self.0.in_child();
     }
 }

@@ -12,6 +12,7 @@
 
 use crate::answer::{Answer, errno};
 use crate::own::Own;
+use crate::position::{Locked, Position};
 use crate::real::real;
 use adit::{Errno, File, FileKind};
 use adit_fs::{BlobId, DirEntry};
@@ -28,7 +29,7 @@ pub(crate) struct Open {
     pub(crate) kind: FileKind,
     /// As `F_GETFL` tells them: the access mode and the flags that stay.
     flags: AtomicI32,
-    position: Mutex<u64>,
+    pub(crate) position: Position,
     /// Of a directory.
     listing: Mutex<Listing>,
     /// The path by which it was opened, as the program sees it.
@@ -68,7 +69,7 @@ impl Open {
             file,
             kind,
             flags: AtomicI32::new(flags & STATUS_FLAGS),
-            position: Mutex::new(0),
+            position: Position::default(),
             listing: Mutex::default(),
             shown,
             changes: Arc::default(),
@@ -109,8 +110,8 @@ impl Open {
     }
 
     #[inline]
-    pub(crate) fn position(&self) -> MutexGuard<'_, u64> {
-        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn position(&self) -> Locked<'_> {
+        self.position.lock()
     }
 
     pub(crate) fn listing(&self) -> MutexGuard<'_, Listing> {
@@ -281,6 +282,12 @@ pub(crate) fn in_range(first: c_int, last: c_int) -> Vec<c_int> {
             .map(move |(within, _)| (at * CHUNK + within) as c_int)
     });
     numbers.filter(|fd| (first..=last).contains(fd)).collect()
+}
+
+/// What stands behind any number.
+pub(crate) fn all() -> Vec<Arc<Open>> {
+    let numbers = in_range(0, c_int::MAX).into_iter();
+    numbers.filter_map(|fd| Some(get(fd)?.clone())).collect()
 }
 
 /// Takes away everything, at the end of the process.

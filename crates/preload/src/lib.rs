@@ -12,6 +12,7 @@
 //! - [`volume`]: which one, opened when first needed
 //! - [`path`]: which paths are the volume's; the working directory
 //! - [`descriptors`]: numbers of the kernel with our open files behind them
+//! - [`position`]: where in its file a descriptor is, also in forked processes
 //! - [`own`]: numbers that the library itself needs
 //! - [`nowhere`]: the kernel's working directory, while ours is in the volume
 //! - [`inside`]: what a thread in a call must not do: be cancelled, or begin another
@@ -31,5 +32,6 @@ mod message;
 mod nowhere;
 mod own;
 mod path;
+mod position;
 mod real;
 mod volume;

@@ -2,23 +2,24 @@
 //!
 //! `adit run` says in environment variables which volume it is, and where the program sees it.
 //! Invariants: one thread opens at a time; the calls that opening makes pass through to the C
-//! library, since no descriptor and no path of the volume is in them. A child of `fork` has no
-//! volume: what its parent opened answers EBADF.
+//! library, since no descriptor and no path of the volume is in them. A child of `fork` has what its parent had
+//! open if the volume is in a server; otherwise that answers EBADF.
 
 use crate::answer::{Answer, errno};
 use crate::message::{say, say_once};
-use crate::{calls, descriptors, inside, path};
+use crate::{calls, descriptors, inside, path, position};
 use adit::log::{Filter, Level};
-use adit::{Credentials, Errno, Survive, Volume, VolumeOptions};
+use adit::{Credentials, Errno, Fork, Survive, Volume, VolumeOptions};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::{c_int, c_void};
+use std::cell::RefCell;
 use std::fs::File;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a volume is waited for that a process before us is closing.
@@ -124,7 +125,7 @@ unsafe extern "C" {
 }
 
 extern "C" fn at_start() {
-    in_child();
+    take_memory();
     if let Some(settings) = Settings::read() {
         SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
         calls::at_start();
@@ -220,10 +221,11 @@ fn open() -> Answer<Opened> {
 }
 
 /// Closes the volume if nothing of it is in use, so that another process can have it. The next call
-/// that needs it opens it again.
+/// that needs it opens it again. One in a server, or that is shared, others can have as well.
 pub(crate) fn give_back() {
     let is_shared = settings().is_some_and(|settings| settings.share.is_some());
-    if VOLUME.load().is_none() || is_in_vfork() || is_shared {
+    let is_served = || opened().is_none_or(|volume| volume.is_connected());
+    if is_in_vfork() || is_shared || is_served() {
         return;
     }
     // Whoever needs the volume meanwhile waits in `open`.
@@ -248,11 +250,71 @@ pub(crate) fn give_back() {
     }
 }
 
-/// The process whose memory this is.
-static PROCESS: AtomicI32 = AtomicI32::new(0);
+/// This thread is about to fork, or has: locks that the child needs, and what it inherits.
+struct Forking {
+    _opening: MutexGuard<'static, ()>,
+    _maps: calls::MapsLock,
+    volume: Option<Fork>,
+    /// Nothing of the volume is open: the child opens it for itself.
+    is_unused: bool,
+}
+
+thread_local! {
+    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+}
+
+/// Called by the C library in `fork`, in the parent.
+pub(crate) extern "C" fn before_fork() {
+    give_back();
+    if is_in_vfork() || inside::is_inside() {
+        return;
+    }
+    let forking = inside::call(|| {
+        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let volume = opened().filter(|volume| volume.is_connected());
+        let is_unused = volume.as_ref().is_some_and(|volume| volume.handles() == 1);
+        if volume.is_some() && !is_unused {
+            let open = descriptors::all();
+            if let Err(errno) = position::share(open.iter().map(|open| &open.position)) {
+                say_once!("forked processes have positions of their own in open files: {errno:?}");
+            }
+        }
+        let _maps = calls::lock_maps();
+        let volume = volume.filter(|_| !is_unused);
+        Ok(Forking {
+            _opening,
+            _maps,
+            volume: volume.and_then(|volume| volume.begin_fork()),
+            is_unused,
+        })
+    });
+    FORKING.set(forking.ok());
+}
+
+/// Called by the C library in `fork`, in the parent.
+pub(crate) extern "C" fn after_fork() {
+    drop(FORKING.take());
+}
 
 /// Called in a child of `fork`: the memory is its own.
 pub(crate) extern "C" fn in_child() {
+    take_memory();
+    let Some(forking) = FORKING.take() else {
+        return;
+    };
+    if let Some(fork) = forking.volume {
+        fork.in_child();
+    }
+    if forking.is_unused {
+        // Its parent's.
+        std::mem::forget(VOLUME.swap(None));
+    }
+}
+
+/// The process whose memory this is.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+fn take_memory() {
     // SAFETY: no preconditions.
     PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
@@ -333,7 +395,8 @@ pub(crate) fn credentials() -> &'static Credentials {
 /// stays as after a kill, which loses nothing: the next open recovers it. So it does if this thread
 /// is, because a signal handler ends the process.
 extern "C" fn at_exit(_: *mut c_void) {
-    if inside::is_inside() || opened().is_none_or(|volume| volume.is_inherited()) {
+    let is_another_ones = |volume: Opened| volume.is_inherited() && !volume.has_inherited();
+    if inside::is_inside() || opened().is_none_or(is_another_ones) {
         return;
     }
     calls::flush_streams();
@@ -349,6 +412,11 @@ extern "C" fn at_exit(_: *mut c_void) {
     let Some(mut volume) = VOLUME.swap(None) else {
         return;
     };
+    if volume.is_inherited() {
+        // A child that has asked for nothing: what was left to it goes with it.
+        std::mem::forget(volume);
+        return;
+    }
     let begin = Instant::now();
     loop {
         volume = match Arc::try_unwrap(volume) {

@@ -4,7 +4,7 @@ use super::Connection;
 use super::link::Link;
 use super::mapped::Mapped;
 use adit_base::fork;
-use adit_base::sync::atomic::{AtomicBool, AtomicPtr};
+use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
@@ -44,7 +44,8 @@ pub(crate) fn connect(
         is_resuming: AtomicBool::new(false),
         closed_meanwhile: Mutex::default(),
         queues: OnceLock::new(),
-        generation: fork::generation(),
+        inherited: Mutex::default(),
+        generation: AtomicU32::new(fork::generation()),
     });
     connection.watch();
     Ok(connection)
@@ -103,7 +104,7 @@ fn ask(
         let what = "connect to a server: the address is unix:SOCKET or unix:SOCKET,VOLUME";
         return Err(Error::with(Errno::INVAL, what));
     }
-    let socket = unconnected(SocketFlags::empty()).map_err(from_rustix)?;
+    let socket = with_high_number(unconnected(SocketFlags::empty()).map_err(from_rustix)?);
     set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_MAX)).map_err(from_rustix)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX)).map_err(from_rustix)?;
     let name = SocketAddrUnix::new(path).map_err(from_rustix)?;
@@ -141,6 +142,12 @@ fn ask(
     send_message(&socket, &request)?;
     let (answer, descriptors) = receive_message_with(&socket, &mut buffer).map_err(unanswered)?;
     Ok((socket, answer, descriptors))
+}
+
+/// Programs have plans for low numbers, so it gets a higher one, if the process may have that.
+fn with_high_number(socket: OwnedFd) -> OwnedFd {
+    const LOW_NUMBERS: i32 = 256;
+    rustix::io::fcntl_dupfd_cloexec(&socket, LOW_NUMBERS).unwrap_or(socket)
 }
 
 impl Connection {

@@ -56,6 +56,15 @@ impl Held {
         self.files[place] = Some(file);
     }
 
+    /// In a forked child: the locks and claims are its parent's.
+    pub(super) fn keep_only_files(&mut self) {
+        self.ranges.clear();
+        for file in self.files.iter_mut().flatten() {
+            file.flock = None;
+            file.is_claimed = false;
+        }
+    }
+
     fn file(&self, number: u64) -> Option<&HeldFile> {
         let held = self.files.get(place(number))?.as_ref();
         held.filter(|held| held.opened.file == number)

@@ -5,12 +5,13 @@
 //! ```
 //! Invariants: each operation is done once, also if its server ends before it has replied: it is
 //! repeated where that changes nothing, or where the next server says that it was not done
-//! (`outcome.rs`). A forked child has no connection: the memory is not there in it, and its copy of
-//! the socket is closed.
+//! (`outcome.rs`). A forked child has no link: the memory is not there in it, and its copy of the
+//! socket is closed. If its parent has left its files to it, it makes one of its own (`inherit.rs`).
 
 mod connect;
 mod file;
 mod held;
+mod inherit;
 mod link;
 mod mapped;
 mod outcome;
@@ -18,12 +19,14 @@ mod resume;
 
 pub(crate) use connect::{ADDRESS_PREFIX, connect};
 pub(crate) use file::{RemoteFile, wait_for_lock};
+pub(crate) use inherit::Fork;
 
 use held::Held;
+use inherit::Inherited;
 use link::{Failure, Fate, Link, Taken};
 
-use adit_base::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use adit_base::{Errno, Error, Result};
+use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_reactor::Engine;
 use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
@@ -57,9 +60,11 @@ pub(crate) struct Connection {
     /// Files that are to be closed as soon as that has ended.
     closed_meanwhile: Mutex<Vec<u64>>,
     /// Holds queues of completions, and nothing else.
-    queues: OnceLock<Arc<Engine<()>>>,
-    /// Fork generation of its begin.
-    generation: u32,
+    queues: OnceLock<(Arc<Engine<()>>, u32)>,
+    /// What the parent of this process has left to it, until it is asked for.
+    inherited: Mutex<Option<Inherited>>,
+    /// Fork generation of the process whose link it is.
+    generation: AtomicU32,
 }
 
 impl Connection {
@@ -329,8 +334,11 @@ impl Connection {
 
     /// An engine that only holds queues of completions.
     pub(crate) fn queues(&self) -> Result<&Arc<Engine<()>>> {
-        if let Some(engine) = self.queues.get() {
-            return Ok(engine);
+        if let Some(made) = self.queues.get() {
+            return match made {
+                (engine, generation) if *generation == fork::generation() => Ok(engine),
+                _ => Err(fork::refused()), // its thread is the parent's
+            };
         }
         let device = adit_block::open_device("mem:1M", &adit_block::DeviceOptions::default())?;
         let options = adit_reactor::EngineOptions {
@@ -339,7 +347,8 @@ impl Connection {
             name: self.address.clone(),
         };
         let engine = Engine::start(device, options, |_| async { Ok(()) })?;
-        Ok(self.queues.get_or_init(|| engine))
+        let made = self.queues.get_or_init(|| (engine, fork::generation()));
+        Ok(&made.0)
     }
 }
 

@@ -19,7 +19,7 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{FlockOperation, LockMode};
 use adit_wire::calls::*;
-use adit_wire::handshake::Aim;
+use adit_wire::handshake::{Aim, Opening, Resumed};
 use adit_wire::memory::Ending;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ impl Connection {
     /// Waits for the next server after this one. `EPIPE` if there is none.
     #[cold]
     pub(super) fn resume(&self, lost: &Link) -> Result<()> {
-        if fork::generation() != self.generation {
+        if !self.is_own() {
             return Err(fork::refused());
         }
         lost.note_lost();
@@ -49,7 +49,10 @@ impl Connection {
         // then that it must do so again.
         self.is_resuming.store(true, Ordering::SeqCst);
         let mut held = self.held();
-        let next = self.next_link(lost, &mut held);
+        let next = match lost.memory.ending() {
+            Ending::ForGood => Err(Error::with(Errno::PIPE, "no other server goes on")),
+            _ => self.next_link(lost.opening, Some(lost), &mut held),
+        };
         let resumed = match next {
             Ok(link) => {
                 let link = Arc::new(link);
@@ -89,18 +92,21 @@ impl Connection {
         Error::with(Errno::PIPE, what)
     }
 
-    /// A session of the next server that has all of this one's.
-    fn next_link(&self, lost: &Link, held: &mut Held) -> Result<Link> {
-        if lost.memory.ending() == Ending::ForGood {
-            return Err(Error::with(Errno::PIPE, "no other server goes on"));
-        }
+    /// A session of the server after that of this opening, which has all that the last one had; None:
+    /// that was another process's.
+    pub(super) fn next_link(
+        &self,
+        opening: Opening,
+        lost: Option<&Link>,
+        held: &mut Held,
+    ) -> Result<Link> {
         if self.reconnect.is_zero() {
             return Err(Error::with(Errno::PIPE, "no other server is waited for"));
         }
         let until = Instant::now() + self.reconnect;
         let mut pause = PAUSE;
         loop {
-            let aim = Aim::Resume(lost.opening);
+            let aim = Aim::Resume(opening);
             let error = match connect_link(&self.address, self.read_only, true, aim) {
                 Ok(link) => match self.have_again(&link, lost, held) {
                     Ok(()) => return Ok(link),
@@ -120,10 +126,26 @@ impl Connection {
     }
 
     /// Has everything again that the session had.
-    fn have_again(&self, link: &Link, lost: &Link, held: &mut Held) -> Result<(), Failure> {
+    fn have_again(&self, link: &Link, lost: Option<&Link>, held: &mut Held) -> Result<(), Failure> {
         let resumed = link.resumed.ok_or_else(super::foreign)?;
-        lost.ended.get_or_init(|| resumed);
         let broken = have_files_again(link, held, resumed.in_grace)?;
+        if let Some(lost) = lost {
+            lost.ended.get_or_init(|| resumed);
+            self.settle_appends(link, lost, resumed)?;
+        }
+        link.volume_call(&EndResuming {})?;
+        for file in broken {
+            // What it had locked may be another one's now. Its descriptor is none from here on.
+            match link.file_call(file, &Close {}) {
+                Err(Failure::Lost(lost)) => return Err(Failure::Lost(lost)),
+                _ => held.close(file),
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns of the appends that the last server has not replied to whether they were done.
+    fn settle_appends(&self, link: &Link, lost: &Link, resumed: Resumed) -> Result<(), Failure> {
         if resumed.in_grace {
             for (slot, file, offset, len_bytes) in lost.unsettled_appends() {
                 let settled = link.file_call(file, &SettleAppend { offset, len_bytes });
@@ -134,14 +156,6 @@ impl Connection {
                     }
                     Err(lost) => return Err(lost),
                 }
-            }
-        }
-        link.volume_call(&EndResuming {})?;
-        for file in broken {
-            // What it had locked may be another one's now. Its descriptor is none from here on.
-            match link.file_call(file, &Close {}) {
-                Err(Failure::Lost(lost)) => return Err(Failure::Lost(lost)),
-                _ => held.close(file),
             }
         }
         Ok(())
@@ -226,7 +240,7 @@ fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>
 }
 
 /// May it be another answer in a moment?
-fn may_pass(errno: Errno) -> bool {
+pub(super) fn may_pass(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::NOENT
@@ -268,7 +282,7 @@ fn watch(connection: &Weak<Connection>, mut socket: Option<Arc<Socket>>) {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if fork::generation() == self.generation {
+        if self.is_own() {
             // The session ends, and so does the thread that watches it.
             if let Some(socket) = self.link().socket() {
                 let _ = rustix::net::shutdown(&socket.fd, rustix::net::Shutdown::Both);

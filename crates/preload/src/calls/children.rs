@@ -1,23 +1,23 @@
 //! Before another process begins: the volume is given back, if nothing of it is open.
 //!
-//! One process at a time has the volume. A shell that has only looked at it (`test -d /adit/data`)
+//! One process at a time has an embedded volume. A shell that has only looked at it (`test -d /adit/data`)
 //! doesn't need it any more when it starts a program that does: it is closed before `fork`, `vfork`,
 //! `posix_spawn`, `system` and `popen`, and opened again by the next call. While a file, a mapping
 //! or the working directory is the volume's, it stays, and the child gets EBUSY.
+//! A volume in a server stays open, and a child of `fork` has what its parent has open.
 
 use crate::real::{self, real};
 use crate::volume;
 use libc::{FILE, c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use std::sync::atomic::AtomicPtr;
 
-/// Called by the C library in `fork`, in the parent.
-extern "C" fn before_fork() {
-    volume::give_back();
-}
-
 extern "C" fn at_start() {
-    // SAFETY: a function that is there as long as the process, since the library is.
-    let failed = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(volume::in_child)) };
+    let (before, after, child) = (volume::before_fork, volume::after_fork, volume::in_child);
+    // An allocator that watches fork, too, does so when it is first used. Before us: then it stops
+    // after us, and goes on before us.
+    drop(std::hint::black_box(Box::new(0u64)));
+    // SAFETY: functions that are there as long as the process, since the library is.
+    let failed = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
     if failed != 0 {
         crate::message::say(format_args!("no memory to watch fork"));
     }

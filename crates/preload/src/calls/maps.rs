@@ -47,7 +47,7 @@ struct Mapping {
 }
 
 #[derive(Default)]
-struct Maps {
+pub(crate) struct Maps {
     scratches: HashMap<BlobId, Scratch>,
     mappings: Vec<Mapping>,
 }
@@ -106,6 +106,13 @@ fn is_ours(address: *mut c_void, len: usize) -> bool {
 
 fn lock() -> MutexGuard<'static, Option<Maps>> {
     MAPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps other threads from the mappings while this one forks.
+pub(crate) struct MapsLock(#[expect(dead_code)] MutexGuard<'static, Option<Maps>>);
+
+pub(crate) fn lock_maps() -> MapsLock {
+    MapsLock(lock())
 }
 
 #[inline]

@@ -21,7 +21,7 @@ mod trees;
 mod working;
 mod xattrs;
 
-pub(crate) use maps::{flush_all as flush_mappings, is_mapped};
+pub(crate) use maps::{MapsLock, flush_all as flush_mappings, is_mapped, lock_maps};
 pub(crate) use numbers::at_start;
 pub(crate) use streams::flush_all as flush_streams;
 

@@ -36,12 +36,11 @@ pub(crate) fn at_start() {
     }
 }
 
-/// Does the open volume itself need this number? A forked child has no volume.
+/// Does the open volume itself need this number? A forked child has a copy of its parent's only.
 fn is_the_volumes(fd: c_int) -> bool {
-    own::is_own(fd) && is_ours()
-        || fork::is_registered(fd)
-            && is_ours()
-            && volume::opened().is_some_and(|volume| !volume.is_inherited())
+    let is_own = own::is_own(fd) || fork::is_kept(fd);
+    let is_open = || volume::opened().is_some_and(|volume| !volume.is_inherited());
+    is_ours() && (is_own || fork::is_registered(fd) && is_open())
 }
 
 #[unsafe(no_mangle)]
@@ -83,6 +82,7 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut from = first;
     let mut kept = fork::registered();
     kept.extend(own::all());
+    kept.extend(fork::kept());
     kept.retain(|fd| is_the_volumes(*fd));
     kept.sort_unstable();
     kept.dedup();

@@ -1,0 +1,274 @@
+/* What forked processes have in common, as on Linux: the first argument is a directory to work in. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int failures;
+#define CHECK(condition)                                                                  \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #condition, strerror(errno)); \
+            failures++;                                                                   \
+        }                                                                                 \
+    } while (0)
+
+/* A child that runs this, and ends with its failures. */
+#define CHILD(...)                  \
+    ({                              \
+        fflush(NULL);               \
+        pid_t made = fork();        \
+        if (made == 0) {            \
+            failures = 0;           \
+            __VA_ARGS__;             \
+            _exit(failures ? 1 : 0); \
+        }                           \
+        made;                       \
+    })
+
+static void end_of(pid_t child) {
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static int contains(const char *name, const char *expected) {
+    char content[4096];
+    int fd = open(name, O_RDONLY);
+    ssize_t got = read(fd, content, sizeof content);
+    close(fd);
+    if (got == (ssize_t)strlen(expected) && !memcmp(content, expected, got))
+        return 1;
+    fprintf(stderr, "%s: %.*s\n", name, got > 0 ? (int)got : 0, content);
+    return 0;
+}
+
+static void positions(void) {
+    int fd = open("position", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK(write(fd, "one ", 4) == 4);
+    end_of(CHILD(CHECK(write(fd, "two ", 4) == 4)));
+    CHECK(write(fd, "three ", 6) == 6);
+    /* Twice, and by a duplicate. */
+    int copy = dup(fd);
+    end_of(CHILD({
+        CHECK(write(copy, "four ", 5) == 5);
+        end_of(CHILD(CHECK(write(fd, "five ", 5) == 5)));
+    }));
+    CHECK(lseek(fd, 0, SEEK_CUR) == 24);
+    CHECK(contains("position", "one two three four five "));
+    end_of(CHILD(CHECK(lseek(fd, 4, SEEK_SET) == 4)));
+    char word[4];
+    CHECK(read(copy, word, 4) == 4 && !memcmp(word, "two ", 4));
+    close(fd), close(copy);
+}
+
+static void lives(void) {
+    /* A file without a name, and one that the parent has closed. */
+    int fd = open("gone", O_RDWR | O_CREAT, 0600), ready[2];
+    CHECK(pwrite(fd, "alive", 5, 0) == 5 && unlink("gone") == 0 && pipe(ready) == 0);
+    pid_t child = CHILD({
+        char word[5];
+        close(ready[1]);
+        CHECK(read(ready[0], word, 1) == 0);
+        CHECK(pread(fd, word, 5, 0) == 5 && !memcmp(word, "alive", 5));
+        CHECK(pwrite(fd, "again", 5, 0) == 5 && fsync(fd) == 0 && close(fd) == 0);
+    });
+    CHECK(close(fd) == 0);
+    close(ready[0]), close(ready[1]);
+    end_of(child);
+    /* What a child closes is open here. */
+    fd = open("kept", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    end_of(CHILD(CHECK(close(fd) == 0)));
+    CHECK(write(fd, "kept", 4) == 4);
+    /* Killed. */
+    child = CHILD({
+        CHECK(write(fd, "!", 1) == 1);
+        raise(SIGKILL);
+    });
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    CHECK(contains("kept", "kept!") && close(fd) == 0);
+    /* Nothing is asked for, or only a path. */
+    end_of(CHILD({}));
+    fd = open("kept", O_RDONLY);
+    end_of(CHILD(CHECK(access("kept", R_OK) == 0)));
+    close(fd);
+}
+
+static void locks(void) {
+    int fd = open("locked", O_RDWR | O_CREAT, 0600), other = open("locked", O_RDWR);
+    CHECK(flock(fd, LOCK_EX) == 0);
+    end_of(CHILD({
+        CHECK(flock(other, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK);
+        CHECK(flock(fd, LOCK_UN) == 0);
+    }));
+    /* The description is the child's as well. */
+    CHECK(flock(other, LOCK_EX | LOCK_NB) == 0 && close(other) == 0);
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
+    CHECK(fcntl(fd, F_SETLK, &range) == 0);
+    pid_t parent = getpid();
+    end_of(CHILD({
+        struct flock asked = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 100};
+        CHECK(fcntl(fd, F_GETLK, &asked) == 0 && asked.l_type == F_WRLCK && asked.l_pid == parent);
+        CHECK(fcntl(fd, F_SETLK, &range) == -1 && (errno == EAGAIN || errno == EACCES));
+        CHECK(close(fd) == 0);
+    }));
+    /* A child that closed it has released nothing of ours. */
+    end_of(CHILD({
+        struct flock asked = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 100};
+        int again = open("locked", O_RDWR);
+        CHECK(fcntl(again, F_GETLK, &asked) == 0 && asked.l_type == F_WRLCK);
+    }));
+    close(fd);
+}
+
+#define CHILDREN 4
+#define LINES 200
+static void crowd(void) {
+    int appended = open("appended", O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    int shared = open("shared", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    pid_t children[CHILDREN];
+    for (int child = 0; child < CHILDREN; child++)
+        children[child] = CHILD({
+            for (int line = 0; line < LINES; line++) {
+                char text[16];
+                snprintf(text, sizeof text, "%d %4d\n", child, line);
+                CHECK(write(appended, text, 7) == 7 && write(shared, text, 7) == 7);
+            }
+        });
+    for (int child = 0; child < CHILDREN; child++)
+        end_of(children[child]);
+    for (int file = 0; file < 2; file++) {
+        FILE *lines = fopen(file ? "shared" : "appended", "r");
+        int next[CHILDREN] = {0}, child, line;
+        while (fscanf(lines, "%d %d\n", &child, &line) == 2)
+            CHECK(child >= 0 && child < CHILDREN && line == next[child]++);
+        for (child = 0; child < CHILDREN; child++)
+            CHECK(next[child] == LINES);
+        fclose(lines);
+    }
+    close(appended), close(shared);
+}
+
+static void daemons(void) {
+    int fd = open("daemon", O_RDWR | O_CREAT | O_TRUNC, 0600), done[2];
+    CHECK(pipe(done) == 0);
+    /* Two forks, and all numbers but two are closed. */
+    pid_t child = CHILD({
+        setsid();
+        if (fork() != 0)
+            _exit(0);
+        for (int other = 3; other < 1024; other++)
+            if (other != fd && other != done[1])
+                close(other);
+        CHECK(write(fd, "I live", 6) == 6 && access("daemon", F_OK) == 0);
+        int more = open("more", O_RDWR | O_CREAT, 0600);
+        CHECK(more == 3 || more == 4 || more == 5);
+    });
+    end_of(child);
+    char byte;
+    close(done[1]);
+    CHECK(read(done[0], &byte, 1) == 0);
+    close(done[0]);
+    CHECK(contains("daemon", "I live") && access("more", F_OK) == 0);
+    close(fd);
+}
+
+static void directories(const char *root) {
+    char where[4096];
+    CHECK(mkdir("sub", 0700) == 0);
+    end_of(CHILD({
+        CHECK(chdir("sub") == 0 && close(open("below", O_CREAT | O_WRONLY, 0600)) == 0);
+        CHECK(getcwd(where, sizeof where) && strstr(where, "/sub"));
+        end_of(CHILD(CHECK(access("below", F_OK) == 0 && access("../sub/below", F_OK) == 0)));
+    }));
+    CHECK(getcwd(where, sizeof where) && !strcmp(where, root));
+    CHECK(access("sub/below", F_OK) == 0);
+}
+
+static void streams(void) {
+    FILE *stream = fopen("stream", "w");
+    fprintf(stream, "parent\n");
+    fflush(stream);
+    pid_t child = fork();
+    if (child == 0) {
+        fprintf(stream, "child\n");
+        exit(0); /* writes what the stream holds */
+    }
+    end_of(child);
+    fprintf(stream, "end\n");
+    fclose(stream);
+    CHECK(contains("stream", "parent\nchild\nend\n"));
+}
+
+static void mappings(void) {
+    int fd = open("mapped", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK(ftruncate(fd, 8192) == 0);
+    char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(memory != MAP_FAILED);
+    strcpy(memory, "parent");
+    end_of(CHILD({
+        CHECK(!strcmp(memory, "parent"));
+        strcpy(memory + 4096, "child");
+    }));
+    CHECK(!strcmp(memory + 4096, "child") && msync(memory, 8192, MS_SYNC) == 0);
+    char word[6];
+    CHECK(pread(fd, word, 6, 4096) == 6 && !strcmp(word, "child"));
+    CHECK(munmap(memory, 8192) == 0 && close(fd) == 0);
+}
+
+static volatile int is_over;
+static void *busy(void *argument) {
+    int fd = *(int *)argument;
+    for (unsigned i = 0; !is_over; i++) {
+        char page[512];
+        memset(page, i, sizeof page);
+        CHECK(pwrite(fd, page, sizeof page, 512 * (i % 16)) == sizeof page);
+        int other = open("thread", O_RDWR | O_CREAT, 0600);
+        CHECK(other >= 0 && close(other) == 0);
+    }
+    return NULL;
+}
+
+/* A thread works while another one forks. */
+static void threads(void) {
+    int fd = open("busy", O_RDWR | O_CREAT, 0600);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, busy, &fd) == 0);
+    for (int i = 0; i < 50; i++)
+        end_of(CHILD({
+            char page[512];
+            CHECK(pread(fd, page, sizeof page, 0) >= 0 && write(fd, "x", 1) == 1);
+        }));
+    is_over = 1;
+    pthread_join(thread, NULL);
+    CHECK(lseek(fd, 0, SEEK_CUR) == 50 && close(fd) == 0);
+}
+
+int main(int count, char **arguments) {
+    if (count != 2 || chdir(arguments[1]) != 0)
+        return 2;
+    alarm(120);
+    positions();
+    lives();
+    locks();
+    crowd();
+    daemons();
+    directories(arguments[1]);
+    streams();
+    mappings();
+    threads();
+    if (failures == 0)
+        puts("as on Linux");
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,168 @@
+//! Forked processes: the child has the files that its parent had open.
+//!
+//! ```text
+//! parent: Fork::begin ── Leave ──► the server keeps the files, with a connection of both processes
+//!         fork
+//! parent: in_parent: closes its copy of the connection
+//! child:  in_child: nothing but a note    first use ── Inherit ──► a link with the files
+//!                                         exec, exit: the connection ends, and what was kept
+//! ```
+//! Invariants: between [`Fork::begin`] and the end of it this thread has the connection's locks, so
+//! the child finds them free, and what they protect whole. The child touches nothing of its
+//! parent's link: that memory is not there.
+
+use super::connect::{connect_link, leave};
+use super::held::Held;
+use super::link::Link;
+use super::{Connection, resume};
+use adit_base::fork::{self, ChildGuard};
+use adit_base::{Errno, Error, Result};
+use adit_wire::handshake::{Aim, Key, Opening};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// What a server keeps for this process.
+pub(super) struct Inherited {
+    /// Before the socket: unregistered before it is closed.
+    _guard: ChildGuard,
+    /// As long as it is open, the server keeps it.
+    _socket: OwnedFd,
+    key: Key,
+    /// If that server has gone, the next one is asked.
+    opening: Opening,
+}
+
+/// A process that is about to fork, until it has.
+pub(crate) struct Fork {
+    _links: MutexGuard<'static, Vec<Arc<Link>>>,
+    held: MutexGuard<'static, Held>,
+    closed: MutexGuard<'static, Vec<u64>>,
+    inherited: MutexGuard<'static, Option<Inherited>>,
+    left: Result<Inherited>,
+    /// After the locks, which are its own.
+    connection: Arc<Connection>,
+}
+
+impl Fork {
+    /// Leaves what the session has open to the child. An error is the child's, too.
+    pub(crate) fn begin(connection: &Arc<Connection>) -> Fork {
+        let left = connection.leave();
+        // SAFETY: the reference is used for locks only, which go before `connection`.
+        let of: &'static Connection = unsafe { &*Arc::as_ptr(connection) };
+        // In the order in which others take them.
+        let links = of.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = of.held();
+        let closed = of.closed_meanwhile();
+        let inherited = of.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+        Fork {
+            _links: links,
+            held,
+            closed,
+            inherited,
+            left,
+            connection: connection.clone(),
+        }
+    }
+
+    /// Called in the child. It asks for what was left when it needs that.
+    pub(crate) fn in_child(mut self) {
+        self.held.keep_only_files();
+        // Another thread of the parent may have been about to close them: they are open here.
+        self.closed.clear();
+        match self.left {
+            Ok(left) => {
+                // Closing waits until then.
+                self.connection.is_resuming.store(true, Ordering::SeqCst);
+                *self.inherited = Some(left);
+            }
+            Err(error) => {
+                *self.inherited = None;
+                let volume = &self.connection.address;
+                tracing::error!(%volume, %error, "a forked process has none of its parent's files");
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Is the link this process's?
+    pub(super) fn is_own(&self) -> bool {
+        self.generation.load(Ordering::Acquire) == fork::generation()
+    }
+
+    /// In a forked child: is there something that its parent has left?
+    pub(crate) fn has_inherited(&self) -> bool {
+        let inherited = self.inherited.lock();
+        inherited.unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Leaves what the session has open to a process that this one starts.
+    fn leave(&self) -> Result<Inherited> {
+        let mut again = 3;
+        loop {
+            let link = self.link();
+            if link.has_ended() {
+                self.resume(link)?;
+                continue;
+            }
+            match leave(&self.address, link.key) {
+                Ok((socket, key)) => {
+                    return Ok(Inherited {
+                        _guard: fork::keep_in_child(socket.as_fd()),
+                        _socket: socket,
+                        key,
+                        opening: link.opening,
+                    });
+                }
+                // Its server has ended meanwhile.
+                Err(error) if link.has_ended() && again > 0 => {
+                    tracing::debug!(%error, "leave files once more");
+                    again -= 1;
+                }
+                Err(error) => return Err(error.context("leave open files to a forked process")),
+            }
+        }
+    }
+
+    /// In a forked child: begins a session of its own, with the files that its parent had. `EBADF`:
+    /// there is nothing to inherit.
+    #[cold]
+    pub(crate) fn inherit(self: &Arc<Self>) -> Result<()> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_own() {
+            return Ok(()); // by another thread
+        }
+        let inherited = self.inherited.lock();
+        let mut inherited = inherited.unwrap_or_else(PoisonError::into_inner);
+        let Some(left) = &*inherited else {
+            return Err(fork::refused());
+        };
+        let comes_back = !self.reconnect.is_zero();
+        let mut held = self.held();
+        let aim = Aim::Inherit(left.key);
+        let link = match connect_link(&self.address, self.read_only, comes_back, aim) {
+            Err(error) if is_gone(&error) && comes_back => {
+                self.next_link(left.opening, None, &mut held)
+            }
+            link => link,
+        };
+        let link = Arc::new(link.map_err(|error| error.context("inherit open files"))?);
+        self.current
+            .store(Arc::as_ptr(&link).cast_mut(), Ordering::Release);
+        links.push(link);
+        *inherited = None;
+        self.generation.store(fork::generation(), Ordering::Release);
+        drop((held, links, inherited));
+        for file in self.end_resuming() {
+            self.close(file);
+        }
+        self.watch();
+        Ok(())
+    }
+}
+
+/// Has the server that kept them ended?
+fn is_gone(error: &Error) -> bool {
+    error.errno() == Errno::STALE || resume::may_pass(error.errno())
+}

@@ -1,0 +1,199 @@
+//! The position of an open file. Processes that inherit the file have it in common, as those of one
+//! description of the kernel's.
+//!
+//! At first it lies in the process's own memory. Before the process forks it moves into a cell of
+//! shared memory. Invariant: whoever uses the position has its lock, that of the process first and
+//! then, if there is one, that of the cell, which is robust: it goes with a process that dies.
+
+use crate::answer::Answer;
+use crate::own::Own;
+use adit::Errno;
+use libc::{c_int, pthread_mutex_t, pthread_mutexattr_t};
+use std::cell::UnsafeCell;
+use std::fs::File;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// A position, in bytes.
+#[derive(Default)]
+pub(crate) struct Position {
+    own: Mutex<u64>,
+    shared: OnceLock<(Arc<Cells>, usize)>,
+}
+
+/// Positions in memory that a child of this process has, too.
+pub(crate) struct Cells {
+    pub(crate) memory: Own,
+    start: NonNull<Cell>,
+    count: usize,
+}
+
+#[repr(C, align(64))]
+struct Cell {
+    mutex: UnsafeCell<pthread_mutex_t>,
+    position: UnsafeCell<u64>,
+}
+
+// SAFETY: the cells are changed under their locks.
+unsafe impl Send for Cells {}
+// SAFETY: as above.
+unsafe impl Sync for Cells {}
+
+/// The position, locked.
+pub(crate) struct Locked<'p> {
+    own: MutexGuard<'p, u64>,
+    cell: Option<&'p Cell>,
+}
+
+impl Position {
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = self.shared.get().map(|(cells, at)| cells.cell(*at));
+        if let Some(cell) = cell {
+            *own = cell.lock();
+        }
+        Locked { own, cell }
+    }
+
+    /// The cell that it is in, if it is in one.
+    pub(crate) fn shared(&self) -> Option<&(Arc<Cells>, usize)> {
+        self.shared.get()
+    }
+
+    /// It is in this cell, which another process has made.
+    pub(crate) fn of_cell(cells: Arc<Cells>, at: usize) -> Position {
+        Position {
+            own: Mutex::default(),
+            shared: OnceLock::from((cells, at)),
+        }
+    }
+}
+
+/// Moves positions into memory that processes have in common.
+pub(crate) fn share<'p>(positions: impl Iterator<Item = &'p Position>) -> Answer<()> {
+    let alone: Vec<&Position> = positions.filter(|of| of.shared.get().is_none()).collect();
+    if alone.is_empty() {
+        return Ok(());
+    }
+    let cells = Arc::new(Cells::new(alone.len())?);
+    for (at, position) in alone.into_iter().enumerate() {
+        let own = position.own.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: nobody else has the cells yet.
+        unsafe { *cells.cell(at).position.get() = *own };
+        let _ = position.shared.set((cells.clone(), at)); // not, if another thread forks, too
+    }
+    Ok(())
+}
+
+impl Cells {
+    fn new(count: usize) -> Answer<Cells> {
+        // SAFETY: a C string; the result is ours.
+        let memory = unsafe {
+            let fd = libc::memfd_create(c"adit-positions".as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return Err(Errno::last());
+            }
+            File::from_raw_fd(fd)
+        };
+        let bytes = (count * size_of::<Cell>()) as u64;
+        memory.set_len(bytes).map_err(|_| Errno::last())?;
+        let cells = Cells::map(memory)?;
+        for at in 0..count {
+            cells.cell(at).begin();
+        }
+        Ok(cells)
+    }
+
+    /// What this process, or one before it, has made.
+    pub(crate) fn map(memory: File) -> Answer<Cells> {
+        let memory = Own::new(memory).map_err(|_| Errno::MFILE)?;
+        let bytes = memory.metadata().map_err(|_| Errno::last())?.len() as usize;
+        let count = bytes / size_of::<Cell>();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (nowhere, fd) = (std::ptr::null_mut(), memory.as_raw_fd());
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let start = unsafe { libc::mmap(nowhere, bytes, protection, libc::MAP_SHARED, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        Ok(Cells {
+            memory,
+            start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?,
+            count,
+        })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    fn cell(&self, at: usize) -> &Cell {
+        assert!(at < self.count, "a position is in a cell that there is");
+        // SAFETY: mapped as long as `self`; all bits are valid.
+        unsafe { self.start.add(at).as_ref() }
+    }
+}
+
+impl Drop for Cells {
+    fn drop(&mut self) {
+        let bytes = self.count * size_of::<Cell>();
+        // SAFETY: mapped by `map`, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), bytes) };
+    }
+}
+
+impl Cell {
+    /// Makes the lock. Nobody else has the cell yet.
+    fn begin(&self) {
+        // SAFETY: zero bytes are room for attributes, which the calls fill; the mutex's memory is
+        // this cell's, and is never moved.
+        unsafe {
+            let mut attributes: pthread_mutexattr_t = std::mem::zeroed();
+            libc::pthread_mutexattr_init(&mut attributes);
+            libc::pthread_mutexattr_setpshared(&mut attributes, libc::PTHREAD_PROCESS_SHARED);
+            libc::pthread_mutexattr_setrobust(&mut attributes, libc::PTHREAD_MUTEX_ROBUST);
+            libc::pthread_mutex_init(self.mutex.get(), &attributes);
+            libc::pthread_mutexattr_destroy(&mut attributes);
+        }
+    }
+
+    fn lock(&self) -> u64 {
+        // SAFETY: made by `begin`, and unlocked by the drop of `Locked` only.
+        unsafe {
+            let got: c_int = libc::pthread_mutex_lock(self.mutex.get());
+            if got == libc::EOWNERDEAD {
+                // The position is one word, so it is whole.
+                libc::pthread_mutex_consistent(self.mutex.get());
+            }
+            *self.position.get()
+        }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = u64;
+
+    fn deref(&self) -> &u64 {
+        &self.own
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut u64 {
+        &mut self.own
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if let Some(cell) = self.cell {
+            // SAFETY: this thread has the lock.
+            unsafe {
+                *cell.position.get() = *self.own;
+                libc::pthread_mutex_unlock(cell.mutex.get());
+            }
+        }
+    }
+}

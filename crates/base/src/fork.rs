@@ -26,6 +26,16 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(-1) }; DESCRIPTORS_MAX];
 static INSTALL: Once = Once::new();
 
+/// The process whose memory this is.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Is it a child of `vfork`, with its parent's memory and descriptors of its own? Known after
+/// [`install`].
+pub fn is_in_vfork() -> bool {
+    // SAFETY: no preconditions.
+    PROCESS.load(Ordering::Relaxed) != unsafe { libc::getpid() }
+}
+
 /// How many forks lie between the process that installed the hook and this one.
 pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -35,6 +45,8 @@ pub fn generation() -> u32 {
 /// when repeated.
 pub fn install() {
     INSTALL.call_once(|| {
+        // SAFETY: no preconditions.
+        PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
         // SAFETY: `in_child` is a plain function that only uses atomics and async-signal-safe
         // system calls.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -122,6 +134,8 @@ impl Drop for ChildGuard {
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: async-signal-safe, without preconditions.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     let mut dead: RawFd = -1;
     for place in &DESCRIPTORS {
         let fd = place.load(Ordering::Relaxed);

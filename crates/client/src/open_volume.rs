@@ -10,7 +10,7 @@
 //! Invariants: an embedded file system is reached only through [`OpenVolume::run`] and
 //! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free it.
 
-use crate::connection::{ADDRESS_PREFIX, Connection, Fork, RemoteFile, connect};
+use crate::connection::{ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, RemoteFile, connect};
 use crate::inspect::Server;
 use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
@@ -30,6 +30,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 use std::future::Future;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -356,6 +357,34 @@ impl OpenVolume {
         connection.inherit()?;
         self.generation.store(fork::generation(), Ordering::Release);
         Ok(())
+    }
+
+    /// Leaves files to a program that this process executes: the connection that it must keep open,
+    /// and what to tell it. `EOPNOTSUPP`: the volume is in this process.
+    pub(crate) fn leave<'f>(
+        &self,
+        files: impl Iterator<Item = &'f OpenedFile>,
+    ) -> Result<(OwnedFd, Vec<u8>)> {
+        let connection = self.connection().ok_or(Errno::OPNOTSUPP)?;
+        let files = files.filter_map(|file| match file {
+            OpenedFile::Connected(file) => Some(*file),
+            OpenedFile::Embedded(_) => None,
+        });
+        connection.leave_to_program(&files.collect::<Vec<_>>())
+    }
+
+    /// The volume with what the program before this one has left.
+    pub(crate) fn of_program(
+        address: &str,
+        options: &VolumeOptions,
+        left: (OwnedFd, &[u8]),
+    ) -> Result<(OpenVolume, Vec<OpenedFile>)> {
+        let (read_only, reconnect) = (options.read_only, options.reconnect);
+        let (connection, files) = Connection::of_program(address, read_only, reconnect, left)?;
+        let volume = OpenVolume::new(Placement::Connected(connection), address);
+        volume.generation.store(NO_GENERATION, Ordering::Release);
+        let files = files.into_iter().map(OpenedFile::Connected).collect();
+        Ok((volume, files))
     }
 
     /// Leaves what is open to a child of this process; called before `fork`. None: it is in this

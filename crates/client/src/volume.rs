@@ -3,6 +3,7 @@
 //! Invariant: every clone and every open file holds the same [`OpenVolume`]; the last one to go
 //! closes it. Operations on names are in `names.rs`, on content in `file.rs`.
 
+use crate::file::File;
 use crate::open_volume::{self, OpenVolume};
 use crate::options::{MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
@@ -12,6 +13,7 @@ use adit_fs::{CheckReport, Credentials, StatFs};
 use adit_server::perform::check;
 use adit_store::VolumeInfo;
 use adit_wire::calls::{Check, Grow, Info, MoveSession, ServerState, Sessions, Space, SyncAll};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Says which volume it was, unless the error does that already.
@@ -136,6 +138,31 @@ impl Volume {
     #[cfg(feature = "internal")]
     pub fn begin_fork(&self) -> Option<Fork> {
         self.opened.begin_fork().map(Fork)
+    }
+
+    /// Leaves open files to a program that this process executes: a connection that the program must
+    /// keep open, and what to tell it for [`of_program`](Self::of_program).
+    #[cfg(feature = "internal")]
+    pub fn leave(&self, files: &[&File]) -> Result<(OwnedFd, Vec<u8>)> {
+        self.opened.leave(files.iter().map(|file| file.open()))
+    }
+
+    /// The volume with the files that the program before this one has left, in the order in which it
+    /// has named them.
+    #[cfg(feature = "internal")]
+    pub fn of_program(
+        address: &str,
+        options: &VolumeOptions,
+        left: (OwnedFd, &[u8]),
+    ) -> Result<(Volume, Vec<File>)> {
+        let (opened, files) = OpenVolume::of_program(address, options, left)?;
+        let opened = Arc::new(opened);
+        let files = files
+            .into_iter()
+            .map(|file| File::new(opened.clone(), file));
+        let files = files.collect();
+        let who = Arc::new(Credentials::process());
+        Ok((Volume { opened, who }, files))
     }
 
     /// In a forked child: does it have what its parent had open, as soon as it asks for that?

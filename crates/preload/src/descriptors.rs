@@ -18,10 +18,11 @@ use adit::{Errno, File, FileKind};
 use adit_fs::{BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::c_int;
+use std::cell::RefCell;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// What `open` made, and all its duplicates share.
 pub(crate) struct Open {
@@ -74,6 +75,20 @@ impl Open {
             shown,
             changes: Arc::default(),
             is_locked: AtomicBool::new(false),
+        }
+    }
+
+    /// As the program before this one had it.
+    pub(crate) fn inherited(
+        file: File,
+        kind: FileKind,
+        flags: c_int,
+        shown: Vec<u8>,
+        position: Position,
+    ) -> Open {
+        Open {
+            position,
+            ..Open::new(file, kind, flags, shown)
         }
     }
 
@@ -282,6 +297,52 @@ pub(crate) fn in_range(first: c_int, last: c_int) -> Vec<c_int> {
             .map(move |(within, _)| (at * CHUNK + within) as c_int)
     });
     numbers.filter(|fd| (first..=last).contains(fd)).collect()
+}
+
+thread_local! {
+    /// The numbers that a child of vfork, which has this thread's memory, has changed; None: closed.
+    static VFORKED: RefCell<Vec<(c_int, Option<Weak<Open>>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// This thread calls vfork.
+pub(crate) fn begin_vfork() {
+    VFORKED.take();
+}
+
+/// In a child of vfork: what stands behind a number of its own.
+pub(crate) fn get_in_vfork(fd: c_int) -> Option<Arc<Open>> {
+    VFORKED.with_borrow(|changed| match changed.iter().rev().find(|of| of.0 == fd) {
+        Some((_, open)) => open.as_ref()?.upgrade(),
+        None => get(fd).map(|open| open.clone()),
+    })
+}
+
+/// In a child of vfork: this stands behind a number of its own from now on.
+pub(crate) fn put_in_vfork(fd: c_int, open: Option<&Arc<Open>>) {
+    if open.is_some() || get_in_vfork(fd).is_some() {
+        VFORKED.with_borrow_mut(|changed| changed.push((fd, open.map(Arc::downgrade))));
+    }
+}
+
+/// The numbers of this process, or of a child of vfork, and what stands behind them.
+pub(crate) fn seen() -> Vec<(c_int, Arc<Open>)> {
+    let mut numbers = in_range(0, c_int::MAX);
+    if crate::calls::is_ours() {
+        let of = |fd: c_int| Some((fd, get(fd)?.clone()));
+        return numbers.into_iter().filter_map(of).collect();
+    }
+    VFORKED.with_borrow(|changed| numbers.extend(changed.iter().map(|of| of.0)));
+    numbers.sort_unstable();
+    numbers.dedup();
+    let of = |fd: c_int| Some((fd, get_in_vfork(fd)?));
+    numbers.into_iter().filter_map(of).collect()
+}
+
+/// Is it one of the numbers behind which the kernel has nothing?
+pub(crate) fn is_placeholder(fd: c_int) -> bool {
+    // SAFETY: no preconditions.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_PATH != 0
 }
 
 /// What stands behind any number.

@@ -216,7 +216,7 @@ pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
     }
     match descriptors::get(directory) {
         Some(open) => relative(&open, &open.shown, path),
-        None => Place::Host(HostPath::Given),
+        None => from_host_directory(directory, path),
     }
 }
 
@@ -288,19 +288,40 @@ fn from_working_directory(path: &[u8]) -> Place {
             };
         }
     }
-    // `tar -C / adit` is the volume, too. Other directories above the prefix are rare.
-    let first = path.split(|byte| *byte == b'/').next();
-    let of_prefix = prefix().split(|byte| *byte == b'/').nth(1);
-    if first.is_some() && first == of_prefix && host_directory_is_root() {
-        return absolute(&[b"/", path].concat());
+    from_host_directory(libc::AT_FDCWD, path)
+}
+
+/// `tar -C / adit` is the volume, too, and so is `openat(root, "adit")`. The directory is looked at
+/// only if the path begins with a name of the prefix.
+fn from_host_directory(directory: c_int, path: &[u8]) -> Place {
+    let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let mut names = prefix().split(|byte| *byte == b'/').skip(1);
+    if !first.is_empty()
+        && names.any(|name| name == first)
+        && let Some(above) = host_directory(directory)
+    {
+        let joined = [&above[..], b"/", path].concat();
+        if behind(&normalized(&joined), prefix()).is_some() {
+            return absolute(&joined);
+        }
     }
     Place::Host(HostPath::Given)
 }
 
-fn host_directory_is_root() -> bool {
-    let mut text = [0u8; 2];
-    let found = real!(getcwd(text.as_mut_ptr().cast() => *mut c_char, 2 => usize) -> *mut c_char);
-    !found.is_null()
+/// The path of a directory of the host.
+fn host_directory(directory: c_int) -> Option<Vec<u8>> {
+    let name = match directory {
+        libc::AT_FDCWD => "/proc/self/cwd".to_owned(),
+        number => format!("/proc/self/fd/{number}"),
+    };
+    let name = CString::new(name).ok()?;
+    let mut text = [0u8; libc::PATH_MAX as usize];
+    let (link, room) = (name.as_ptr(), text.len());
+    let count = real!(readlink(
+        link => *const c_char, text.as_mut_ptr().cast() => *mut c_char, room => usize
+    ) -> isize);
+    let text = text.get(..usize::try_from(count).ok()?)?;
+    (text.first() == Some(&b'/')).then(|| text.to_vec())
 }
 
 /// The working directory's path in the volume, if it is there.

@@ -10,6 +10,7 @@ use crate::message::{say, say_once};
 use crate::{calls, descriptors, inside, path, position};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Fork, Survive, Volume, VolumeOptions};
+use adit_base::fork;
 use arc_swap::{ArcSwapOption, Guard};
 use libc::{c_int, c_void};
 use std::cell::RefCell;
@@ -18,7 +19,7 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -105,6 +106,18 @@ impl Settings {
             atomic_bytes: size(variable::ATOMIC, 0) as usize,
         })
     }
+
+    fn options(&self) -> VolumeOptions {
+        let mut options = VolumeOptions::new();
+        options.cache_bytes(self.cache_bytes).survive(self.survive);
+        if let Some(directory) = &self.survive_in {
+            options.survive_in(directory);
+        }
+        if let Some(socket) = &self.share {
+            options.share(socket);
+        }
+        options
+    }
 }
 
 /// What `adit run` was told; None: nothing, so every call goes to the C library. So it is, too,
@@ -125,17 +138,32 @@ unsafe extern "C" {
 }
 
 extern "C" fn at_start() {
-    take_memory();
+    fork::install();
     if let Some(settings) = Settings::read() {
         SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
-        calls::at_start();
         path::inherit();
+        inherit();
         // What the loader registers later runs earlier: the destructors of all libraries, which may
         // write to the volume.
         // SAFETY: a function of this library, which stays; it takes no argument.
         let failed = unsafe { __cxa_atexit(at_exit, std::ptr::null_mut(), std::ptr::null_mut()) };
         if failed != 0 {
             say(format_args!("no memory to close the volume at the end"));
+        }
+    }
+}
+
+/// Takes what the program before this one has left to it.
+fn inherit() {
+    let begin = |socket: OwnedFd, words: &[u8]| {
+        say_messages();
+        let settings = settings().ok_or(Errno::NXIO)?;
+        Volume::of_program(&settings.address, &settings.options(), (socket, words)).map_err(errno)
+    };
+    if let Some(volume) = calls::inherit(begin) {
+        VOLUME.store(Some(Arc::new(volume)));
+        for fd in descriptors::in_range(0, 2) {
+            calls::redirect_standard(fd);
         }
     }
 }
@@ -178,21 +206,12 @@ fn open() -> Answer<Opened> {
         return Ok(Opened(volume));
     }
     let settings = settings().ok_or(Errno::NXIO)?;
-    if is_in_vfork() {
+    if fork::is_in_vfork() {
         say_once!("a child of vfork can't open the volume before it has started its program");
         return Err(Errno::BUSY);
     }
     say_messages();
-    let mut options = VolumeOptions::new();
-    options
-        .cache_bytes(settings.cache_bytes)
-        .survive(settings.survive);
-    if let Some(directory) = &settings.survive_in {
-        options.survive_in(directory);
-    }
-    if let Some(socket) = &settings.share {
-        options.share(socket);
-    }
+    let options = settings.options();
     let begin = Instant::now();
     let low = LowNumbers::take();
     let volume = loop {
@@ -225,7 +244,7 @@ fn open() -> Answer<Opened> {
 pub(crate) fn give_back() {
     let is_shared = settings().is_some_and(|settings| settings.share.is_some());
     let is_served = || opened().is_none_or(|volume| volume.is_connected());
-    if is_in_vfork() || is_shared || is_served() {
+    if fork::is_in_vfork() || is_shared || is_served() {
         return;
     }
     // Whoever needs the volume meanwhile waits in `open`.
@@ -263,22 +282,29 @@ thread_local! {
     static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
 }
 
+/// Another process is about to have the open files, too, if the volume is in a server.
+pub(crate) fn share_positions() {
+    let is_served = || opened().is_some_and(|volume| volume.is_connected());
+    if !descriptors::are_there_any() || fork::is_in_vfork() || !is_served() {
+        return;
+    }
+    let open = descriptors::all();
+    if let Err(errno) = position::share(open.iter().map(|open| &open.position)) {
+        say_once!("other processes have positions of their own in open files: {errno:?}");
+    }
+}
+
 /// Called by the C library in `fork`, in the parent.
 pub(crate) extern "C" fn before_fork() {
     give_back();
-    if is_in_vfork() || inside::is_inside() {
+    if fork::is_in_vfork() || inside::is_inside() {
         return;
     }
     let forking = inside::call(|| {
         let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
         let volume = opened().filter(|volume| volume.is_connected());
         let is_unused = volume.as_ref().is_some_and(|volume| volume.handles() == 1);
-        if volume.is_some() && !is_unused {
-            let open = descriptors::all();
-            if let Err(errno) = position::share(open.iter().map(|open| &open.position)) {
-                say_once!("forked processes have positions of their own in open files: {errno:?}");
-            }
-        }
+        share_positions();
         let _maps = calls::lock_maps();
         let volume = volume.filter(|_| !is_unused);
         Ok(Forking {
@@ -296,33 +322,18 @@ pub(crate) extern "C" fn after_fork() {
     drop(FORKING.take());
 }
 
-/// Called in a child of `fork`: the memory is its own.
+/// Called in a child of `fork`.
 pub(crate) extern "C" fn in_child() {
-    take_memory();
     let Some(forking) = FORKING.take() else {
         return;
     };
-    if let Some(fork) = forking.volume {
-        fork.in_child();
+    if let Some(volume) = forking.volume {
+        volume.in_child();
     }
     if forking.is_unused {
         // Its parent's.
         std::mem::forget(VOLUME.swap(None));
     }
-}
-
-/// The process whose memory this is.
-static PROCESS: AtomicI32 = AtomicI32::new(0);
-
-fn take_memory() {
-    // SAFETY: no preconditions.
-    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-}
-
-/// Is this a child of `vfork`? Its memory is its parent's, its descriptors are not.
-fn is_in_vfork() -> bool {
-    // SAFETY: no preconditions.
-    PROCESS.load(Ordering::Relaxed) != unsafe { libc::getpid() }
 }
 
 /// The free low numbers, taken while the volume is opened: it gets high ones, since programs have

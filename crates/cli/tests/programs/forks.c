@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -255,7 +256,81 @@ static void threads(void) {
     CHECK(lseek(fd, 0, SEEK_CUR) == 50 && close(fd) == 0);
 }
 
+extern char **environ;
+
+/* The same program, as `forks write FD TEXT`. */
+static char *words_of(char *self, int fd, const char *text, char **words) {
+    static char number[16];
+    snprintf(number, sizeof number, "%d", fd);
+    words[0] = self, words[1] = "write", words[2] = number, words[3] = (char *)text, words[4] = NULL;
+    return self;
+}
+
+static void programs(char *self) {
+    char *words[5];
+    int fd = open("program", O_RDWR | O_CREAT | O_TRUNC, 0600), status;
+    CHECK(write(fd, "here ", 5) == 5);
+    end_of(CHILD(execv(words_of(self, fd, "execv ", words), words), failures++));
+    end_of(CHILD(execvp(words_of(self, dup(fd), "execvp ", words), words), failures++));
+    /* A child of vfork has numbers of its own. */
+    words_of(self, 40, "vfork ", words);
+    pid_t child = vfork();
+    if (child == 0) {
+        if (dup2(fd, 40) == 40 && close(fd) == 0)
+            execve(self, words, environ);
+        _exit(9);
+    }
+    end_of(child);
+    CHECK(fcntl(40, F_GETFD) == -1);
+    posix_spawn_file_actions_t actions;
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    CHECK(posix_spawn_file_actions_adddup2(&actions, fd, 50) == 0);
+    CHECK(posix_spawn(&child, words_of(self, 50, "spawned ", words), &actions, NULL, words, environ) == 0);
+    CHECK(posix_spawn_file_actions_destroy(&actions) == 0);
+    end_of(child);
+    /* What closes on exec is not there; a program that can't be executed changes nothing. */
+    int closing = open("program", O_RDWR | O_CLOEXEC);
+    child = CHILD(execv(words_of(self, closing, "closed ", words), words));
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    end_of(CHILD({
+        CHECK(execv("/nowhere", words) == -1 && errno == ENOENT);
+        CHECK(write(fd, "not ", 4) == 4);
+    }));
+    CHECK(write(fd, "end", 3) == 3);
+    CHECK(contains("program", "here execv execvp vfork spawned not end"));
+    /* Without a fork; and what it has not asked for it hands on. */
+    CHECK(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
+    int two = open("two", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    end_of(CHILD({
+        char number[16];
+        snprintf(number, sizeof number, "%d", two);
+        char *through[] = {self, "through", number, NULL};
+        execv(self, through);
+        failures++;
+    }));
+    CHECK(contains("two", "through it") && close(two) == 0 && close(fd) == 0);
+    /* Standard streams. */
+    CHECK(system("echo shell > out; ls out >> out; (cat out; echo end) > copy") == 0);
+    CHECK(contains("out", "shell\nout\n") && contains("copy", "shell\nout\nend\n"));
+    CHECK(system("tr a-z A-Z < out > upper && sort -r < upper > sorted") == 0);
+    CHECK(contains("sorted", "SHELL\nOUT\n"));
+}
+
+static int program(int count, char **arguments) {
+    if (count == 4 && !strcmp(arguments[1], "write")) {
+        int fd = atoi(arguments[2]), len = strlen(arguments[3]);
+        return write(fd, arguments[3], len) == len ? 0 : 3;
+    }
+    if (count == 3 && !strcmp(arguments[1], "through")) {
+        char *words[5];
+        execv(words_of(arguments[0], atoi(arguments[2]), "through it", words), words);
+    }
+    return 2;
+}
+
 int main(int count, char **arguments) {
+    if (count > 2)
+        return program(count, arguments);
     if (count != 2 || chdir(arguments[1]) != 0)
         return 2;
     alarm(120);
@@ -268,6 +343,7 @@ int main(int count, char **arguments) {
     streams();
     mappings();
     threads();
+    programs(arguments[0]);
     if (failures == 0)
         puts("as on Linux");
     return failures ? 1 : 0;

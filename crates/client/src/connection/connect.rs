@@ -22,6 +22,9 @@ pub(crate) const ADDRESS_PREFIX: &str = "unix:";
 /// A server that doesn't answer for so long won't.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// No process has this fork generation.
+pub(crate) const NO_GENERATION: u32 = u32::MAX;
+
 /// Connects to the server at `unix:SOCKET`, for its only volume, or at `unix:SOCKET,VOLUME`.
 /// If the server ends, the next one is waited for as long as `reconnect` says.
 pub(crate) fn connect(
@@ -30,25 +33,44 @@ pub(crate) fn connect(
     reconnect: Duration,
 ) -> Result<Arc<Connection>> {
     fork::install();
-    let comes_back = !reconnect.is_zero();
-    let link = Arc::new(connect_link(address, read_only, comes_back, Aim::Begin)?);
-    let connection = Arc::new(Connection {
-        address: address.to_owned(),
-        read_only,
-        reconnect,
-        own: Credentials::process(),
-        current: AtomicPtr::new(Arc::as_ptr(&link).cast_mut()),
-        links: Mutex::new(vec![link]),
-        end: OnceLock::new(),
-        held: Mutex::default(),
-        is_resuming: AtomicBool::new(false),
-        closed_meanwhile: Mutex::default(),
-        queues: OnceLock::new(),
-        inherited: Mutex::default(),
-        generation: AtomicU32::new(fork::generation()),
-    });
+    let mut connection = Connection::without_link(address, read_only, reconnect);
+    let link = connect_link(address, read_only, connection.comes_back(), Aim::Begin)?;
+    connection.begin(Arc::new(link));
+    let connection = Arc::new(connection);
     connection.watch();
     Ok(connection)
+}
+
+impl Connection {
+    /// Without a link, it can only inherit one.
+    pub(super) fn without_link(address: &str, read_only: bool, reconnect: Duration) -> Connection {
+        Connection {
+            address: address.to_owned(),
+            read_only,
+            reconnect,
+            own: Credentials::process(),
+            current: AtomicPtr::default(),
+            links: Mutex::default(),
+            end: OnceLock::new(),
+            held: Mutex::default(),
+            is_resuming: AtomicBool::new(false),
+            closed_meanwhile: Mutex::default(),
+            queues: OnceLock::new(),
+            inherited: Mutex::default(),
+            generation: AtomicU32::new(NO_GENERATION),
+        }
+    }
+
+    fn begin(&mut self, link: Arc<Link>) {
+        *self.current.get_mut() = Arc::as_ptr(&link).cast_mut();
+        self.links.get_mut().expect("new").push(link);
+        *self.generation.get_mut() = fork::generation();
+    }
+
+    /// Does its session go on with the next server?
+    pub(super) fn comes_back(&self) -> bool {
+        !self.reconnect.is_zero()
+    }
 }
 
 /// Begins a session.

@@ -1,4 +1,4 @@
-//! Forked processes: the child has the files that its parent had open.
+//! Forked processes, and programs that are executed: they have the files that were open before.
 //!
 //! ```text
 //! parent: Fork::begin ── Leave ──► the server keeps the files, with a connection of both processes
@@ -14,24 +14,43 @@
 use super::connect::{connect_link, leave};
 use super::held::Held;
 use super::link::Link;
-use super::{Connection, resume};
+use super::{Connection, RemoteFile, resume};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result};
+use adit_wire::calls::Opened;
 use adit_wire::handshake::{Aim, Key, Opening};
+use adit_wire::value::Value;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What a server keeps for this process.
 pub(super) struct Inherited {
     /// Before the socket: unregistered before it is closed.
     _guard: ChildGuard,
     /// As long as it is open, the server keeps it.
-    _socket: OwnedFd,
+    socket: OwnedFd,
     key: Key,
     /// If that server has gone, the next one is asked.
     opening: Opening,
 }
+
+/// What a process says to the program that takes its place.
+struct Words {
+    key: Key,
+    opening: Opening,
+    /// What the program has open.
+    files: Vec<Opened>,
+    /// What else is kept, which it closes.
+    others: Vec<u64>,
+}
+adit_wire::value::structs!(Words {
+    key,
+    opening,
+    files,
+    others
+});
 
 /// A process that is about to fork, until it has.
 pub(crate) struct Fork {
@@ -103,6 +122,13 @@ impl Connection {
         loop {
             let link = self.link();
             if link.has_ended() {
+                // In a child of vfork the descriptor of the next link would be the child's alone.
+                if fork::is_in_vfork() {
+                    return Err(Error::with(
+                        Errno::AGAIN,
+                        "leave files: the server has ended",
+                    ));
+                }
                 self.resume(link)?;
                 continue;
             }
@@ -110,7 +136,7 @@ impl Connection {
                 Ok((socket, key)) => {
                     return Ok(Inherited {
                         _guard: fork::keep_in_child(socket.as_fd()),
-                        _socket: socket,
+                        socket,
                         key,
                         opening: link.opening,
                     });
@@ -138,7 +164,7 @@ impl Connection {
         let Some(left) = &*inherited else {
             return Err(fork::refused());
         };
-        let comes_back = !self.reconnect.is_zero();
+        let comes_back = self.comes_back();
         let mut held = self.held();
         let aim = Aim::Inherit(left.key);
         let link = match connect_link(&self.address, self.read_only, comes_back, aim) {
@@ -147,6 +173,9 @@ impl Connection {
             }
             link => link,
         };
+        let link = link.inspect_err(
+            |error| tracing::error!(volume = %self.address, %error, "open files can't be inherited"),
+        );
         let link = Arc::new(link.map_err(|error| error.context("inherit open files"))?);
         self.current
             .store(Arc::as_ptr(&link).cast_mut(), Ordering::Release);
@@ -159,6 +188,82 @@ impl Connection {
         }
         self.watch();
         Ok(())
+    }
+}
+
+/// Executing another program.
+impl Connection {
+    /// Leaves these files to a program that this process executes: the connection that it must keep
+    /// open, and what to tell it.
+    pub(crate) fn leave_to_program(&self, files: &[RemoteFile]) -> Result<(OwnedFd, Vec<u8>)> {
+        let left = match self.is_own() {
+            true => self.leave()?,
+            // A forked child that has asked for nothing hands on what its parent has left.
+            false => {
+                let inherited = self.inherited.lock();
+                let inherited = inherited.unwrap_or_else(PoisonError::into_inner);
+                let left = inherited.as_ref().ok_or_else(fork::refused)?;
+                left.again()?
+            }
+        };
+        let (mut words, held) = (
+            Words {
+                key: left.key,
+                opening: left.opening,
+                files: Vec::new(),
+                others: Vec::new(),
+            },
+            self.held(),
+        );
+        for file in files {
+            let held = held.files().find(|held| held.opened.file == file.number);
+            words.files.push(held.ok_or(Errno::BADF)?.opened);
+        }
+        let others = held.files().map(|held| held.opened.file);
+        let is_left = |number: &u64| files.iter().any(|file| file.number == *number);
+        words
+            .others
+            .extend(others.filter(|number| !is_left(number)));
+        Ok((left.socket, words.encode()))
+    }
+
+    /// In the program: a connection with what was left to it, and the files in the order in which
+    /// they were named. `EPROTO`: these are no such words.
+    pub(crate) fn of_program(
+        address: &str,
+        read_only: bool,
+        reconnect: Duration,
+        (socket, words): (OwnedFd, &[u8]),
+    ) -> Result<(Arc<Connection>, Vec<RemoteFile>)> {
+        fork::install();
+        let words = Words::decode(words).ok_or_else(super::foreign)?;
+        let connection = Connection::without_link(address, read_only, reconnect);
+        let inherited = Inherited {
+            _guard: fork::keep_in_child(socket.as_fd()),
+            socket,
+            key: words.key,
+            opening: words.opening,
+        };
+        connection.is_resuming.store(true, Ordering::SeqCst);
+        *connection.closed_meanwhile() = words.others;
+        *connection.inherited.lock().expect("new") = Some(inherited);
+        for opened in &words.files {
+            connection.held().open(*opened, None);
+        }
+        let files = words.files.into_iter().map(RemoteFile::from);
+        Ok((Arc::new(connection), files.collect()))
+    }
+}
+
+impl Inherited {
+    fn again(&self) -> Result<Inherited> {
+        let socket = self.socket.try_clone()?;
+        Ok(Inherited {
+            _guard: fork::keep_in_child(socket.as_fd()),
+            socket,
+            key: self.key,
+            opening: self.opening,
+        })
     }
 }
 

@@ -17,7 +17,7 @@ mod mapped;
 mod outcome;
 mod resume;
 
-pub(crate) use connect::{ADDRESS_PREFIX, connect};
+pub(crate) use connect::{ADDRESS_PREFIX, NO_GENERATION, connect};
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
 

@@ -6,9 +6,10 @@
 //! or the working directory is the volume's, it stays, and the child gets EBUSY.
 //! A volume in a server stays open, and a child of `fork` has what its parent has open.
 
+use crate::descriptors;
 use crate::real::{self, real};
 use crate::volume;
-use libc::{FILE, c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use libc::{FILE, c_char, c_int, c_void, pid_t};
 use std::sync::atomic::AtomicPtr;
 
 extern "C" fn at_start() {
@@ -31,6 +32,8 @@ static AT_START: extern "C" fn() = at_start;
 extern "C" fn before_vfork() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     volume::give_back();
+    descriptors::begin_vfork();
+    volume::share_positions();
     let address = real::find(&FOUND, c"vfork");
     if address.is_null() {
         real::missing(c"vfork");
@@ -65,26 +68,6 @@ unsafe extern "C" fn vfork() -> pid_t {
         before = sym before_vfork,
     )
 }
-
-macro_rules! spawn {
-    ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(
-            child: *mut pid_t, program: *const c_char,
-            actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
-            arguments: *const *mut c_char, environment: *const *mut c_char,
-        ) -> c_int {
-            volume::give_back();
-            real!($name(
-                child => *mut pid_t, program => *const c_char,
-                actions => *const posix_spawn_file_actions_t,
-                attributes => *const posix_spawnattr_t,
-                arguments => *const *mut c_char, environment => *const *mut c_char,
-            ) -> c_int)
-        }
-    )*};
-}
-spawn!(posix_spawn posix_spawnp);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {

@@ -10,6 +10,7 @@ mod children;
 mod copies;
 pub(crate) mod data;
 mod directories;
+mod exec;
 mod locks;
 mod maps;
 mod names;
@@ -21,9 +22,10 @@ mod trees;
 mod working;
 mod xattrs;
 
+pub(crate) use exec::inherit;
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, is_mapped, lock_maps};
-pub(crate) use numbers::at_start;
-pub(crate) use streams::flush_all as flush_streams;
+pub(crate) use numbers::is_ours;
+pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
 
 /// Functions whose first argument is a descriptor: `ours` gets the open file instead.
 macro_rules! of_descriptor {

@@ -10,37 +10,18 @@ use crate::{inside, own, volume};
 use adit::{Errno, FileKind};
 use adit_base::fork;
 use libc::{c_int, c_long, c_uint, c_ulong};
-use std::sync::atomic::{AtomicI32, Ordering};
-
-/// The process whose memory this is.
-static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// Is it the process that the table belongs to? Not after vfork, in the child.
 pub(crate) fn is_ours() -> bool {
-    // SAFETY: no preconditions.
-    OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+    !fork::is_in_vfork()
 }
 
-/// Called in a child of `fork`, which has a table of its own.
-extern "C" fn in_child() {
-    // SAFETY: no preconditions.
-    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-}
-
-/// Called once, before the program begins: not in a child of vfork.
-pub(crate) fn at_start() {
-    in_child();
-    // SAFETY: a function of this library, which stays.
-    if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
-        crate::message::say(format_args!("no memory to watch fork"));
-    }
-}
-
-/// Does the open volume itself need this number? A forked child has a copy of its parent's only.
+/// Does the open volume itself need this number? A forked child has a copy of its parent's only. One
+/// of vfork needs its copies to leave files to a program.
 fn is_the_volumes(fd: c_int) -> bool {
     let is_own = own::is_own(fd) || fork::is_kept(fd);
     let is_open = || volume::opened().is_some_and(|volume| !volume.is_inherited());
-    is_ours() && (is_own || fork::is_registered(fd) && is_open())
+    is_own || fork::is_registered(fd) && is_open()
 }
 
 #[unsafe(no_mangle)]
@@ -54,6 +35,8 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
             if closed.is_err() {
                 return closed.to_c() as c_int;
             }
+        } else {
+            descriptors::put_in_vfork(fd, None);
         }
     } else if is_the_volumes(fd) {
         // The volume's own: a program that closes all numbers closes what it knows.
@@ -66,13 +49,22 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOSE_RANGE_CLOEXEC: c_int = 4;
     let close = |first: c_uint, last: c_uint| real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
-    if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last || !is_ours() {
+    if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return close(first, last);
     }
     let bound = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
+    let (from, to) = (bound(first), bound(last));
     let closed = inside::call(|| {
-        for fd in descriptors::in_range(bound(first), bound(last)) {
-            drop(descriptors::take(fd));
+        match is_ours() {
+            true => descriptors::in_range(from, to)
+                .into_iter()
+                .for_each(|fd| drop(descriptors::take(fd))),
+            false => {
+                let mut seen = descriptors::seen();
+                seen.retain(|(fd, _)| (from..=to).contains(fd));
+                seen.iter()
+                    .for_each(|(fd, _)| descriptors::put_in_vfork(*fd, None));
+            }
         }
         Ok(())
     });
@@ -109,10 +101,16 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 /// Lets the kernel duplicate a number; puts the same file behind the new one.
 fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
+    if !is_ours() {
+        let new = duplicate();
+        if new >= 0 {
+            descriptors::put_in_vfork(new, descriptors::get_in_vfork(old).as_ref());
+        }
+        return new;
+    }
     let open = descriptors::get(old).map(|open| open.clone());
     let new = duplicate();
     if let (Some(open), 0..) = (open, new)
-        && is_ours()
         && let Err(error) = descriptors::put(new, open)
     {
         real!(close(new => c_int) -> c_int);

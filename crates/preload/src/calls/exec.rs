@@ -1,0 +1,451 @@
+//! Programs that are executed: they have the descriptors that don't close then, as with the kernel,
+//! if the volume is in a server.
+//!
+//! ```text
+//! execve ─► the server keeps the files ─► a memfd says which numbers have which file ─► program
+//!           with a connection                its number is in the environment             at_start
+//! ```
+//! Descriptors: the connection, the memfd, and the memory of positions stay open in the program.
+//! Invariant: what was opened for a program that could not be executed is closed again.
+
+use super::is_ours;
+use crate::answer::{Answer, errno};
+use crate::descriptors::{self, Open};
+use crate::message::say_once;
+use crate::position::{self, Cells, Position};
+use crate::real::real;
+use crate::{inside, volume};
+use adit::{Errno, FileKind, Volume};
+use libc::{
+    c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, ssize_t,
+};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The environment variable with the memfd's number.
+const VARIABLE: &CStr = c"ADIT_RUN_INHERIT";
+/// What its content begins with.
+const MAGIC: &[u8] = b"adit left 1\n";
+/// Programs have plans for lower numbers.
+const LOW_NUMBERS: c_int = 256;
+
+/// A number and what stands behind it in the program.
+type Numbers = Vec<(c_int, Arc<Open>)>;
+
+/// What a program is given: the environment, and what has to stay open until it has begun.
+struct Left {
+    environment: Vec<*const c_char>,
+    _variable: CString,
+    _open: Vec<OwnedFd>,
+}
+
+/// Numbers of this process, or of a child of vfork, that stay open when a program is executed.
+fn staying() -> Numbers {
+    let stays = |fd: c_int| {
+        // SAFETY: no preconditions.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+        flags >= 0 && flags & libc::FD_CLOEXEC == 0
+    };
+    let mut numbers = descriptors::seen();
+    numbers.retain(|(fd, _)| stays(*fd));
+    numbers
+}
+
+/// A copy of a descriptor that stays open.
+fn lasting(fd: RawFd) -> Answer<OwnedFd> {
+    // SAFETY: a new number, or -1.
+    match unsafe { libc::fcntl(fd, libc::F_DUPFD, LOW_NUMBERS) } {
+        // SAFETY: just made, and nobody else has it.
+        copy @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// Leaves files to a program that is about to be executed with this environment.
+fn leave(numbers: &Numbers, environment: *const *const c_char) -> Answer<Left> {
+    let volume = volume::volume()?;
+    let mut opens: Vec<&Arc<Open>> = Vec::new();
+    let mut places = Vec::new();
+    for (_, open) in numbers {
+        let known = opens.iter().position(|other| Arc::ptr_eq(other, open));
+        places.push(known.unwrap_or_else(|| {
+            opens.push(open);
+            opens.len() - 1
+        }));
+    }
+    // A child of vfork has none to share: `before_vfork` has done so.
+    if is_ours() {
+        position::share(opens.iter().map(|open| &open.position))?;
+    }
+    let files: Vec<&adit::File> = opens.iter().map(|open| &open.file).collect();
+    let (socket, words) = volume.leave(&files).map_err(errno)?;
+    let mut open = vec![lasting(socket.as_raw_fd())?];
+
+    let mut content = MAGIC.to_vec();
+    let put = |content: &mut Vec<u8>, number: usize| {
+        content.extend_from_slice(&(number as u64).to_le_bytes());
+    };
+    let put_bytes = |content: &mut Vec<u8>, bytes: &[u8]| {
+        put(content, bytes.len());
+        content.extend_from_slice(bytes);
+    };
+    put(&mut content, open[0].as_raw_fd() as usize);
+    put_bytes(&mut content, &words);
+    let mut memories: HashMap<*const Cells, RawFd> = HashMap::new();
+    put(&mut content, opens.len());
+    for of in &opens {
+        let (cells, at) = of.position.shared().ok_or(Errno::IO)?;
+        let memory = match memories.get(&Arc::as_ptr(cells)) {
+            Some(known) => *known,
+            None => {
+                let memory = lasting(cells.memory.as_raw_fd())?;
+                let number = memory.as_raw_fd();
+                memories.insert(Arc::as_ptr(cells), number);
+                open.push(memory);
+                number
+            }
+        };
+        put(&mut content, memory as usize);
+        put(&mut content, *at);
+        put(&mut content, of.kind as usize);
+        put(&mut content, of.flags() as usize);
+        put_bytes(&mut content, &of.shown);
+    }
+    put(&mut content, numbers.len());
+    for ((fd, _), place) in numbers.iter().zip(places) {
+        put(&mut content, *fd as usize);
+        put(&mut content, place);
+    }
+
+    // SAFETY: a C string; the result is ours.
+    let told = unsafe {
+        let fd = libc::memfd_create(c"adit-left".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        File::from_raw_fd(fd)
+    };
+    // Past us: a child of vfork may have a number anew that is its parent's file.
+    let (number, start, len) = (told.as_raw_fd(), content.as_ptr(), content.len());
+    let written = real!(write(
+        number => c_int, start.cast() => *const c_void, len => size_t
+    ) -> ssize_t);
+    if written < 0 || written as usize != len {
+        return Err(Errno::NOSPC);
+    }
+    open.push(lasting(told.as_raw_fd())?);
+    let number = open[open.len() - 1].as_raw_fd().to_string();
+    let variable = [VARIABLE.to_bytes(), b"=", number.as_bytes()].concat();
+    let variable = CString::new(variable).map_err(|_| Errno::INVAL)?;
+    let mut environment = without_variable(environment);
+    environment.push(variable.as_ptr());
+    environment.push(std::ptr::null());
+    Ok(Left {
+        environment,
+        _variable: variable,
+        _open: open,
+    })
+}
+
+/// Has the program that gets this environment this library?
+fn is_for_us(environment: *const *const c_char) -> bool {
+    let entries = without_variable(environment);
+    // SAFETY: C strings of the environment.
+    let mut texts = entries
+        .iter()
+        .map(|entry| unsafe { CStr::from_ptr(*entry) });
+    texts.any(|text| text.to_bytes().starts_with(b"ADIT_RUN_VOLUME="))
+}
+
+/// An environment without what another program was told.
+fn without_variable(environment: *const *const c_char) -> Vec<*const c_char> {
+    let mut entries = Vec::new();
+    let mut at = environment;
+    // SAFETY: an array of C strings with NULL at its end, or NULL.
+    while !at.is_null() && unsafe { !(*at).is_null() } {
+        // SAFETY: as above.
+        let (entry, text) = unsafe { (*at, CStr::from_ptr(*at).to_bytes()) };
+        let rest = text.strip_prefix(VARIABLE.to_bytes());
+        if rest.is_none_or(|rest| !rest.starts_with(b"=")) {
+            entries.push(entry);
+        }
+        // SAFETY: there is a NULL at the end.
+        at = unsafe { at.add(1) };
+    }
+    entries
+}
+
+/// Calls something that executes a program, with the environment that it is to have.
+fn with_left<T>(
+    numbers: impl FnOnce() -> Numbers,
+    environment: *const *const c_char,
+    execute: impl FnOnce(*const *const c_char) -> T,
+) -> T {
+    let is_served = || volume::opened().is_some_and(|volume| volume.is_connected());
+    if !descriptors::are_there_any() || inside::is_inside() || !is_served() {
+        return execute(environment);
+    }
+    if !is_for_us(environment) {
+        return execute(environment);
+    }
+    let left = inside::call(|| {
+        let numbers = numbers();
+        match numbers.is_empty() {
+            true => Ok(None),
+            false => leave(&numbers, environment).map(Some),
+        }
+    });
+    match left {
+        Ok(Some(left)) => {
+            let done = execute(left.environment.as_ptr());
+            drop(left);
+            done
+        }
+        Ok(None) => execute(environment),
+        Err(errno) => {
+            say_once!("a program that is executed has none of the open files: {errno:?}");
+            execute(environment)
+        }
+    }
+}
+
+// ------------------------------------------------------------------------ in the program
+
+/// Bytes that are taken from the front.
+struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn bytes(&mut self, len: usize) -> Option<&'b [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn number(&mut self) -> Option<usize> {
+        let bytes = self.bytes(8)?.try_into().ok()?;
+        usize::try_from(u64::from_le_bytes(bytes)).ok()
+    }
+
+    fn descriptor(&mut self) -> Option<RawFd> {
+        RawFd::try_from(self.number()?).ok()
+    }
+
+    fn text(&mut self) -> Option<&'b [u8]> {
+        let len = self.number()?;
+        self.bytes(len)
+    }
+}
+
+/// At the start: takes what the program before this one has left. The volume, if there is some.
+pub(crate) fn inherit(
+    begin: impl FnOnce(OwnedFd, &[u8]) -> Answer<(Volume, Vec<adit::File>)>,
+) -> Option<Volume> {
+    let told = std::env::var(VARIABLE.to_str().ok()?).ok()?;
+    // SAFETY: the program has not begun, so no other thread reads the environment.
+    unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
+    let told = owned(told.parse().ok()?)?;
+    let mut content = Vec::new();
+    let mut file = File::from(told);
+    file.rewind().ok()?;
+    file.read_to_end(&mut content).ok()?;
+    drop(file);
+    let volume = take_all(Reader(content.strip_prefix(MAGIC)?), begin);
+    if volume.is_none() {
+        say_once!("what the program before this one had open can't be had: EBADF");
+    }
+    volume
+}
+
+/// A descriptor that was left to this program; None: it is none.
+fn owned(fd: RawFd) -> Option<OwnedFd> {
+    // SAFETY: no preconditions.
+    let is_open = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
+    // SAFETY: it was opened for this, says the environment.
+    is_open.then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn take_all(
+    mut from: Reader<'_>,
+    begin: impl FnOnce(OwnedFd, &[u8]) -> Answer<(Volume, Vec<adit::File>)>,
+) -> Option<Volume> {
+    let socket = owned(from.descriptor()?)?;
+    let (volume, files) = begin(socket, from.text()?).ok()?;
+    let mut memories: HashMap<RawFd, Arc<Cells>> = HashMap::new();
+    let mut opens = Vec::new();
+    let count = from.number()?;
+    for file in files.into_iter().take(count) {
+        let (memory, at) = (from.descriptor()?, from.number()?);
+        let cells = match memories.get(&memory) {
+            Some(known) => known.clone(),
+            None => {
+                let cells = Arc::new(Cells::map(File::from(owned(memory)?)).ok()?);
+                memories.insert(memory, cells.clone());
+                cells
+            }
+        };
+        let position = (at < cells.count()).then(|| Position::of_cell(cells, at))?;
+        let kind = FileKind::from_u8(u8::try_from(from.number()?).ok()?)?;
+        let flags = c_int::try_from(from.number()?).ok()?;
+        let shown = from.text()?.to_vec();
+        opens.push(Arc::new(Open::inherited(
+            file, kind, flags, shown, position,
+        )));
+    }
+    for _ in 0..from.number()? {
+        let (fd, place) = (from.descriptor()?, from.number()?);
+        if descriptors::is_placeholder(fd) {
+            descriptors::put(fd, opens.get(place)?.clone()).ok()?;
+        }
+    }
+    Some(volume)
+}
+
+// ------------------------------------------------------------------------ the calls
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+type Words = *const *const c_char;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
+    with_left(staying, environment, |environment| {
+        real!(execve(
+            path => *const c_char, arguments => Words, environment => Words
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: *const c_char, arguments: Words) -> c_int {
+    // SAFETY: as for this function; the C library's variable.
+    unsafe { execve(path, arguments, environ) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
+    with_left(staying, environment, |environment| {
+        real!(execvpe(
+            file => *const c_char, arguments => Words, environment => Words
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(file: *const c_char, arguments: Words) -> c_int {
+    // SAFETY: as for this function; the C library's variable.
+    unsafe { execvpe(file, arguments, environ) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
+    with_left(
+        staying,
+        environment,
+        |environment| real!(fexecve(fd => c_int, arguments => Words, environment => Words) -> c_int),
+    )
+}
+
+/// What `posix_spawn` does with descriptors in the child: (old, new) for a duplicate, (old, -1) for
+/// one that is closed.
+type Actions = Vec<(c_int, c_int)>;
+
+/// By the address of the program's own list.
+static ACTIONS: Mutex<Option<HashMap<usize, Actions>>> = Mutex::new(None);
+
+fn note_action(actions: *const posix_spawn_file_actions_t, old: c_int, new: c_int) {
+    let mut noted = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let noted = noted.get_or_insert_default();
+    noted.entry(actions as usize).or_default().push((old, new));
+}
+
+fn forget_actions(actions: *const posix_spawn_file_actions_t) {
+    let mut noted = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    noted.as_mut().and_then(|of| of.remove(&(actions as usize)));
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut posix_spawn_file_actions_t,
+    old: c_int,
+    new: c_int,
+) -> c_int {
+    note_action(actions, old, new);
+    real!(posix_spawn_file_actions_adddup2(
+        actions => *mut posix_spawn_file_actions_t, old => c_int, new => c_int
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_addclose(
+    actions: *mut posix_spawn_file_actions_t,
+    fd: c_int,
+) -> c_int {
+    note_action(actions, fd, -1);
+    real!(posix_spawn_file_actions_addclose(
+        actions => *mut posix_spawn_file_actions_t, fd => c_int
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_init(
+    actions: *mut posix_spawn_file_actions_t,
+) -> c_int {
+    forget_actions(actions);
+    real!(posix_spawn_file_actions_init(
+        actions => *mut posix_spawn_file_actions_t
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn_file_actions_destroy(
+    actions: *mut posix_spawn_file_actions_t,
+) -> c_int {
+    forget_actions(actions);
+    real!(posix_spawn_file_actions_destroy(
+        actions => *mut posix_spawn_file_actions_t
+    ) -> c_int)
+}
+
+/// The numbers of a child that `posix_spawn` makes.
+fn spawned(actions: *const posix_spawn_file_actions_t) -> Numbers {
+    let noted = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let noted = noted.as_ref().and_then(|of| of.get(&(actions as usize)));
+    let mut numbers = staying();
+    for (old, new) in noted.into_iter().flatten() {
+        let before = numbers.iter().find(|(fd, _)| fd == old);
+        // A duplicate stays, also of a number that doesn't.
+        let before = before.map(|(_, open)| open.clone());
+        let open = before.or_else(|| descriptors::get(*old).map(|open| open.clone()));
+        numbers.retain(|(fd, _)| fd != if *new < 0 { old } else { new });
+        if let (Some(open), 0..) = (open, *new) {
+            numbers.push((*new, open));
+        }
+    }
+    numbers
+}
+
+macro_rules! spawn {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            child: *mut pid_t, program: *const c_char,
+            actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
+            arguments: Words, environment: Words,
+        ) -> c_int {
+            volume::give_back();
+            with_left(|| spawned(actions), environment, |environment| real!($name(
+                child => *mut pid_t, program => *const c_char,
+                actions => *const posix_spawn_file_actions_t,
+                attributes => *const posix_spawnattr_t,
+                arguments => Words, environment => Words,
+            ) -> c_int))
+        }
+    )*};
+}
+spawn!(posix_spawn posix_spawnp);

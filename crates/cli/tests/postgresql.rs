@@ -1,0 +1,395 @@
+//! PostgreSQL, as Debian has it, on a volume in a server: `adit run unix:SOCKET -- postgres`.
+//!
+//! It forks a process for each connection. Each insert that was acknowledged must be there after a
+//! kill of one of its processes, of the postmaster, of the server that has the volume, or of both.
+//! More kills: `ADIT_DEATHS=50`.
+
+mod support;
+
+use adit_skip::skip;
+use std::fs::{File, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use support::servers::{Served, Watchdog, deaths, moment, until};
+use support::{Place, is_root};
+
+/// Where Debian has the programs of a server.
+fn programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let programs = versions.flatten().map(|of| of.path().join("bin"));
+    programs.filter(|of| of.join("postgres").is_file()).max()
+}
+
+/// It refuses to be root.
+fn user() -> Option<(u32, u32)> {
+    if !is_root() {
+        return None;
+    }
+    let users = std::fs::read_to_string("/etc/passwd").expect("read");
+    let mut lines = users
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>());
+    let user = lines.find(|line| line[0] == "postgres").expect("a user");
+    Some((
+        user[2].parse().expect("a number"),
+        user[3].parse().expect("a number"),
+    ))
+}
+
+/// A cluster on a volume.
+struct Cluster {
+    place: Place,
+    programs: PathBuf,
+    /// Short paths, which the server's user may use: the sockets, and the command.
+    shared: tempfile::TempDir,
+    served: Option<Served>,
+    postmaster: Option<Child>,
+}
+
+impl Cluster {
+    fn new(programs: PathBuf) -> Cluster {
+        let shared = tempfile::tempdir().expect("a directory");
+        let open = Permissions::from_mode(0o777);
+        std::fs::set_permissions(shared.path(), open).expect("set");
+        let command = Path::new(env!("CARGO_BIN_EXE_adit"));
+        for name in ["adit", "libadit_preload.so"] {
+            let copied = std::fs::copy(command.with_file_name(name), shared.path().join(name));
+            copied.expect("copied");
+        }
+        let place = Place::new();
+        place.ok(&["mkfs", "v.adit", "--size", "512M"]);
+        let mut cluster = Cluster {
+            place,
+            programs,
+            shared,
+            served: None,
+            postmaster: None,
+        };
+        cluster.serve();
+        let address = cluster.address();
+        let (uid, gid) = user().unwrap_or_else(|| {
+            let own = std::fs::metadata("/proc/self").expect("there");
+            use std::os::unix::fs::MetadataExt;
+            (own.uid(), own.gid())
+        });
+        let script = format!("mkdir -m 700 /adit/pg && chown {uid}:{gid} /adit/pg");
+        (cluster.place).ok(&["run", &address, "--", "sh", "-c", &script]);
+        let made = cluster
+            .run("initdb")
+            .args(["-D", "/adit/pg/data", "-U", "postgres", "-A", "trust", "-N"])
+            .output()
+            .expect("it runs");
+        let errors = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "initdb: {errors}");
+        assert_eq!(errors.find("adit: "), None, "{errors}");
+        cluster
+    }
+
+    fn address(&self) -> String {
+        format!("unix:{}", self.shared.path().join("s").display())
+    }
+
+    fn serve(&mut self) {
+        let socket = self.shared.path().join("s");
+        let socket = socket.to_str().expect("text");
+        let arguments = ["serve", "v.adit", "--socket", socket, "--mode", "666"];
+        self.served = Some(Served::start_command(self.place.command(&arguments)));
+    }
+
+    /// A program of PostgreSQL's, with the volume.
+    fn run(&self, program: &str) -> Command {
+        let mut command = Command::new(self.shared.path().join("adit"));
+        command.args(["run", &self.address(), "--"]);
+        command.arg(self.programs.join(program)).current_dir("/");
+        if let Some((uid, gid)) = user() {
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.place.path("log")).unwrap_or_default()
+    }
+
+    /// Starts it; again, while processes of the last one are there.
+    fn start(&mut self) {
+        until("the database is there", || {
+            if self.postmaster.is_none() {
+                let mut options = File::options();
+                options.create(true).append(true);
+                let log = options.open(self.place.path("log")).expect("a log");
+                let mut command = self.run("postgres");
+                command
+                    .args(["-D", "/adit/pg/data", "-c", "listen_addresses="])
+                    .args(["-c", "shared_buffers=16MB", "-c", "max_wal_size=64MB"])
+                    .arg("-c")
+                    .arg(format!(
+                        "unix_socket_directories={}",
+                        self.shared.path().display()
+                    ))
+                    .stdin(Stdio::null())
+                    .stdout(log.try_clone().expect("a descriptor"))
+                    .stderr(log);
+                self.postmaster = Some(command.spawn().expect("it runs"));
+            }
+            let postmaster = self.postmaster.as_mut().expect("started");
+            if postmaster.try_wait().expect("a child").is_some() {
+                self.postmaster = None;
+            }
+            self.client(&["-c", "select 1"]).0
+        });
+    }
+
+    fn client_command(&self) -> Command {
+        let mut command = Command::new(self.programs.join("psql"));
+        command
+            .args([
+                "-X",
+                "-A",
+                "-t",
+                "-q",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-U",
+                "postgres",
+                "-h",
+            ])
+            .arg(self.shared.path());
+        command
+    }
+
+    fn client(&self, arguments: &[&str]) -> (bool, String) {
+        let output = self.client_command().args(arguments).output();
+        let output = output.expect("a client");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (output.status.success(), said)
+    }
+
+    fn sql(&self, statement: &str) -> String {
+        let (done, said) = self.client(&["-c", statement]);
+        assert!(done, "{statement}: {said}\n{}", self.said());
+        said.trim().to_owned()
+    }
+
+    fn pgbench(&self, arguments: &[&str]) {
+        let done = Command::new(self.programs.join("pgbench"))
+            .args(["-U", "postgres", "-h"])
+            .arg(self.shared.path())
+            .args(arguments)
+            .arg("postgres")
+            .output()
+            .expect("it runs");
+        let errors = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "pgbench: {errors}\n{}", self.said());
+    }
+
+    fn kill_postmaster(&mut self) {
+        if let Some(mut postmaster) = self.postmaster.take() {
+            let _ = postmaster.kill();
+            let _ = postmaster.wait();
+        }
+    }
+
+    fn kill_server(&mut self) {
+        let served = self.served.take().expect("it serves");
+        served.signal(rustix::process::Signal::KILL);
+        served.end();
+        self.serve();
+    }
+
+    /// Kills a process that works for a client.
+    fn kill_backend(&self) {
+        let pid = self.sql("select pid from pg_stat_activity where query like 'insert%' limit 1");
+        if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Cluster {
+    /// A test that fails leaves no server.
+    fn drop(&mut self) {
+        self.kill_postmaster();
+    }
+}
+
+/// A client that commits one row after the other, and counts what was acknowledged.
+struct Ledger {
+    client: Child,
+    name: u64,
+    acknowledged: JoinHandle<u64>,
+}
+
+impl Ledger {
+    fn start(cluster: &Cluster, name: u64) -> Ledger {
+        let mut client = cluster
+            .client_command()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a client");
+        let mut to = client.stdin.take().expect("piped");
+        let from = BufReader::new(client.stdout.take().expect("piped"));
+        let acknowledged = std::thread::spawn(move || {
+            let mut lines = from.lines().map_while(Result::ok);
+            let mut acknowledged = 0;
+            loop {
+                let next = acknowledged + 1;
+                let line = format!(
+                    "insert into ledger values ({name}, {next}, repeat('{next}', 100)) returning number;\n"
+                );
+                if to.write_all(line.as_bytes()).is_err() {
+                    return acknowledged;
+                }
+                match lines.next() {
+                    Some(line) if line == next.to_string() => acknowledged = next,
+                    _ => return acknowledged,
+                }
+            }
+        });
+        Ledger {
+            client,
+            name,
+            acknowledged,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.acknowledged.is_finished()
+    }
+
+    /// Each acknowledged row is there; beyond them at most the one that was under way.
+    fn check(mut self, cluster: &Cluster) -> u64 {
+        let _ = self.client.kill();
+        let _ = self.client.wait();
+        let acknowledged = self.acknowledged.join().expect("no panic");
+        // What its process was doing ends after it.
+        let running = format!(
+            "select count(*) from pg_stat_activity where query like 'insert into ledger values ({},%'",
+            self.name
+        );
+        until("its connection has ended", || cluster.sql(&running) == "0");
+        let found = cluster.sql(&format!(
+            "select count(*), coalesce(max(number), 0),
+                 coalesce(sum((padding = repeat(number::text, 100))::int), 0)
+             from ledger where client = {}",
+            self.name
+        ));
+        let found: Vec<u64> = found
+            .split('|')
+            .map(|of| of.parse().expect("a number"))
+            .collect();
+        let [count, newest, whole] = found[..] else {
+            panic!("{found:?}")
+        };
+        assert!(
+            count == newest && count == whole && (0..=1).contains(&(count - acknowledged)),
+            "{acknowledged} inserts were acknowledged, {count} rows are there, the newest is \
+             {newest}, {whole} are whole\n{}",
+            cluster.said()
+        );
+        acknowledged
+    }
+}
+
+#[test]
+fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
+    let library = Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("libadit_preload.so");
+    if !library.is_file() {
+        return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
+    }
+    let Some(programs) = programs() else {
+        return skip("PostgreSQL is not installed");
+    };
+    let _watchdog = Watchdog::new();
+    let mut cluster = Cluster::new(programs);
+    cluster.start();
+    cluster.sql(
+        "create table ledger (client int, number int, padding text, primary key (client, number))",
+    );
+    cluster.pgbench(&["-i", "-q"]);
+    cluster.pgbench(&["-c", "4", "-t", "25", "-n"]);
+    let mut clients = 0;
+    for round in 0..deaths(5) {
+        let ledgers = [(); 2].map(|()| {
+            clients += 1;
+            Ledger::start(&cluster, clients)
+        });
+        std::thread::sleep(Duration::from_millis(100) + moment(round, 300_000));
+        let goes_on = match round % 5 {
+            0 => {
+                cluster.kill_server();
+                true
+            }
+            1 => {
+                cluster.kill_backend();
+                false
+            }
+            2 => {
+                cluster.kill_postmaster();
+                false
+            }
+            3 => {
+                cluster.kill_postmaster();
+                cluster.kill_server();
+                false
+            }
+            _ => {
+                // Both, the other way round.
+                let served = cluster.served.take().expect("it serves");
+                served.signal(rustix::process::Signal::KILL);
+                cluster.kill_postmaster();
+                served.end();
+                cluster.serve();
+                false
+            }
+        };
+        if goes_on {
+            std::thread::sleep(Duration::from_millis(200));
+            let ended = ledgers.iter().any(Ledger::has_ended);
+            assert!(
+                !ended,
+                "clients go on with the next server\n{}",
+                cluster.said()
+            );
+        } else {
+            until("the clients have ended", || {
+                ledgers.iter().all(Ledger::has_ended)
+            });
+        }
+        cluster.start();
+        let acknowledged: u64 = ledgers.map(|ledger| ledger.check(&cluster)).iter().sum();
+        assert!(acknowledged > 0, "nothing was done\n{}", cluster.said());
+    }
+    cluster.pgbench(&["-c", "4", "-t", "25", "-n"]);
+    let sums = "select (select sum(abalance) from pgbench_accounts) = (select sum(bbalance) from pgbench_branches)
+         and (select sum(bbalance) from pgbench_branches) = (select sum(tbalance) from pgbench_tellers)
+         and (select count(*) from pgbench_history) = 200";
+    assert_eq!(cluster.sql(sums), "t");
+    // In order.
+    let mut postmaster = cluster.postmaster.take().expect("it runs");
+    let pid = rustix::process::Pid::from_child(&postmaster);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("signalled");
+    assert!(
+        postmaster.wait().expect("ended").success(),
+        "{}",
+        cluster.said()
+    );
+    let said = cluster.said();
+    assert_eq!(
+        said.lines().find(|line| line.contains("PANIC")),
+        None,
+        "{said}"
+    );
+    let served = cluster.served.take().expect("it serves");
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+    cluster.place.ok(&["check", "v.adit"]);
+}

@@ -456,6 +456,9 @@ pub(crate) struct Run {
     /// it, its children use it through the socket; they wait 10 seconds for the next one if it ends.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) share: Option<PathBuf>,
+    /// If the server ends, calls wait so long for the next one
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) reconnect: u64,
     /// libadit_preload.so, if it is not beside this program
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,

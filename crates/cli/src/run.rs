@@ -70,6 +70,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
             },
         )
         .env("ADIT_RUN_SURVIVE_IN", &options.survive_in)
+        .env("ADIT_RUN_RECONNECT", arguments.reconnect.to_string())
         .env(
             "ADIT_RUN_ATOMIC_WRITES",
             arguments.atomic_writes.unwrap_or(0).to_string(),

@@ -88,7 +88,16 @@ fn a_forked_process_goes_on_with_the_next_server() {
              status = os.wait()[1]\n\
              os.write(fd, b'end\\n')\n\
              sys.exit(status)\n";
-        let mut command = place.command(&["run", "unix:s", "--", "python3", "-c", script]);
+        let mut command = place.command(&[
+            "run",
+            "unix:s",
+            "--reconnect",
+            "60",
+            "--",
+            "python3",
+            "-c",
+            script,
+        ]);
         let mut program = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -110,4 +119,75 @@ fn a_forked_process_goes_on_with_the_next_server() {
         assert_eq!(content, "parent\nchild\nend\n");
         end(&place, served);
     }
+}
+
+/// Programs of every day that start others, and hand descriptors to them.
+#[test]
+fn programs_that_start_others_work() {
+    need_library!();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for program in ["rsync", "git", "make", "bash", "dash", "python3", "cc"] {
+        let has = |directory: std::path::PathBuf| directory.join(program).is_file();
+        if !std::env::split_paths(&path).any(has) {
+            return skip(format!("{program} is not installed"));
+        }
+    }
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    place.write("tree/a/b", support::noise(1, 300_000));
+    place.write("tree/c", "text");
+    let top = place.path("");
+    let top = top.to_str().expect("text");
+    let script = format!(
+        r#"set -e
+        cd /adit
+        rsync -a {top}/tree/ copied/
+        diff -r {top}/tree copied
+        git init -q repository
+        cp -r copied repository/
+        git -C repository add -A
+        git -C repository -c user.name=a -c user.email=b commit -qm first
+        git clone -q repository clone
+        diff -r copied clone/copied
+        git -C clone gc -q
+        git -C clone fsck
+        mkdir made
+        printf 'all: a b c d\na b c d:\n\techo $@ > $@; echo made $@\n' > made/Makefile
+        make -s -C made -j4 > log
+        [ "$(sort log | tr '\n' ' ')" = "made a made b made c made d " ]
+        [ "$(cat made/a made/d | tr '\n' ' ')" = "a d " ]
+        printf 'int puts(const char *);\nint main() {{ return puts("compiled") < 0; }}\n' > h.c
+        cc -o h h.c
+        cp h {top}/h
+        {top}/h > said
+        [ "$(cat < said)" = compiled ]
+        for shell in bash dash; do
+            $shell -c 'seq 5 > numbers; sort -r numbers | tee reversed | head -1 > first
+                (echo sub; echo shell) > both; exec 3>> both; echo three >&3; ls both >&3; exec 3>&-
+                while read line; do echo "[$line]"; done < both > bracketed'
+            [ "$(cat first) $(cat bracketed | tr '\n' ' ')" = "5 [sub] [shell] [three] [both] " ]
+        done
+        "#
+    );
+    run(&place, &["bash", "-c", &script]);
+    let script = r"
+import multiprocessing, subprocess
+with open('/adit/output', 'w') as file:
+    subprocess.check_call(['sh', '-c', 'echo one; echo two >&2'], stdout=file, stderr=subprocess.STDOUT)
+    subprocess.check_call(['ls', '/adit/output'], stdout=file, close_fds=False)
+with open('/adit/output') as file:
+    counted = subprocess.check_output(['wc', '-l'], stdin=file)
+assert open('/adit/output').read().split() == ['one', 'two', '/adit/output']
+assert counted.split() == [b'3'], counted
+def work(number):
+    with open('/adit/lines', 'a') as file:
+        file.write('%d\n' % number)
+    return number
+with multiprocessing.Pool(4) as pool:
+    assert sum(pool.map(work, range(100))) == 4950
+assert len(open('/adit/lines').readlines()) == 100
+";
+    run(&place, &["python3", "-c", script]);
+    end(&place, served);
 }

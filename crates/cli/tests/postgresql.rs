@@ -104,7 +104,7 @@ impl Cluster {
     /// A program of PostgreSQL's, with the volume.
     fn run(&self, program: &str) -> Command {
         let mut command = Command::new(self.shared.path().join("adit"));
-        command.args(["run", &self.address(), "--"]);
+        command.args(["run", &self.address(), "--reconnect", "60", "--"]);
         command.arg(self.programs.join(program)).current_dir("/");
         if let Some((uid, gid)) = user() {
             command.uid(uid).gid(gid);

@@ -281,7 +281,8 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
         let place = Place::with_volume();
         let served = Served::start(&place, &[]);
         let volume = connect(&place);
-        let mut command = place.command(&["run", "unix:s", "--", "python3", "-c"]);
+        let mut command =
+            place.command(&["run", "unix:s", "--reconnect", "60", "--", "python3", "-c"]);
         command.arg(
             "import fcntl,sys,time\nf=open('/adit/l','a')\nfcntl.lockf(f,fcntl.LOCK_EX)\n\
              print('=locked',flush=True)\ntime.sleep(600)",
@@ -343,7 +344,16 @@ os.pwrite(new[0],b'good',0)
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
-    let mut command = place.command(&["run", "unix:s", "--", "python3", "-c", PROGRAM]);
+    let mut command = place.command(&[
+        "run",
+        "unix:s",
+        "--reconnect",
+        "60",
+        "--",
+        "python3",
+        "-c",
+        PROGRAM,
+    ]);
     command.stdout(std::process::Stdio::piped());
     command.stdin(std::process::Stdio::piped());
     let mut program = command.spawn().expect("it runs");
@@ -403,7 +413,17 @@ print(db.execute('pragma integrity_check').fetchone(),
     for mode in ["delete", "wal"] {
         let place = Place::with_volume();
         let mut served = Served::start(&place, &[]);
-        let mut command = place.command(&["run", "unix:s", "--", "python3", "-c", PROGRAM, mode]);
+        let mut command = place.command(&[
+            "run",
+            "unix:s",
+            "--reconnect",
+            "60",
+            "--",
+            "python3",
+            "-c",
+            PROGRAM,
+            mode,
+        ]);
         command.stdout(std::process::Stdio::piped());
         let mut program = command.spawn().expect("it runs");
         let mut output = std::io::BufReader::new(program.stdout.take().expect("piped"));

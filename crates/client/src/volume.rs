@@ -165,6 +165,12 @@ impl Volume {
         Ok((Volume { opened, who }, files))
     }
 
+    /// In a forked child, or in a program: takes what was left to it, so that another process can't.
+    #[cfg(feature = "internal")]
+    pub fn inherit(&self) -> Result<()> {
+        self.opened.usable()
+    }
+
     /// In a forked child: does it have what its parent had open, as soon as it asks for that?
     #[cfg(feature = "internal")]
     pub fn has_inherited(&self) -> bool {

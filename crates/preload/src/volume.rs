@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How long the end of the process waits for calls that other threads are in.
 const PATIENCE_AT_EXIT: Duration = Duration::from_millis(200);
 
+/// How long a next server is waited for, if nothing else is said.
+const RECONNECT: Duration = Duration::from_secs(10);
+
 /// What `adit run` was told.
 pub(crate) struct Settings {
     /// The volume's address.
@@ -39,6 +42,8 @@ pub(crate) struct Settings {
     survive_in: Option<PathBuf>,
     /// Where other processes can use it.
     share: Option<PathBuf>,
+    /// How long a next server is waited for.
+    reconnect: Duration,
     /// Aligned writes of at most so many bytes are atomic; 0: no promise.
     pub(crate) atomic_bytes: usize,
 }
@@ -51,6 +56,7 @@ mod variable {
     pub(super) const SURVIVE: &str = "ADIT_RUN_SURVIVE";
     pub(super) const SURVIVE_IN: &str = "ADIT_RUN_SURVIVE_IN";
     pub(super) const SHARE: &str = "ADIT_RUN_SHARE";
+    pub(super) const RECONNECT: &str = "ADIT_RUN_RECONNECT";
     pub(super) const ATOMIC: &str = "ADIT_RUN_ATOMIC_WRITES";
 }
 
@@ -103,13 +109,19 @@ impl Settings {
             },
             survive_in: std::env::var_os(variable::SURVIVE_IN).map(PathBuf::from),
             share: std::env::var_os(variable::SHARE).map(PathBuf::from),
+            reconnect: text(variable::RECONNECT)
+                .and_then(|given| given.parse().ok())
+                .map_or(RECONNECT, Duration::from_secs),
             atomic_bytes: size(variable::ATOMIC, 0) as usize,
         })
     }
 
     fn options(&self) -> VolumeOptions {
         let mut options = VolumeOptions::new();
-        options.cache_bytes(self.cache_bytes).survive(self.survive);
+        options
+            .cache_bytes(self.cache_bytes)
+            .survive(self.survive)
+            .reconnect(self.reconnect);
         if let Some(directory) = &self.survive_in {
             options.survive_in(directory);
         }
@@ -220,7 +232,7 @@ fn open() -> Answer<Opened> {
             // A process of the same program has it.
             Some(socket) if error.errno() == Errno::BUSY => {
                 let shared = format!("unix:{}", socket.display());
-                Volume::open(&shared).map_err(|_| error)
+                Volume::open_with(&shared, &options).map_err(|_| error)
             }
             _ => Err(error),
         }) {
@@ -282,10 +294,15 @@ thread_local! {
     static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
 }
 
-/// Another process is about to have the open files, too, if the volume is in a server.
-pub(crate) fn share_positions() {
-    let is_served = || opened().is_some_and(|volume| volume.is_connected());
-    if !descriptors::are_there_any() || fork::is_in_vfork() || !is_served() {
+/// Another process is about to have the open files, too, if the volume is in a server. This one goes
+/// on with them, so what was left to it is not for the other one.
+pub(crate) fn share_files() {
+    let volume = opened().filter(|volume| volume.is_connected());
+    let Some(volume) = volume.filter(|_| descriptors::are_there_any() && !fork::is_in_vfork())
+    else {
+        return;
+    };
+    if volume.inherit().is_err() {
         return;
     }
     let open = descriptors::all();
@@ -304,7 +321,7 @@ pub(crate) extern "C" fn before_fork() {
         let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
         let volume = opened().filter(|volume| volume.is_connected());
         let is_unused = volume.as_ref().is_some_and(|volume| volume.handles() == 1);
-        share_positions();
+        share_files();
         let _maps = calls::lock_maps();
         let volume = volume.filter(|_| !is_unused);
         Ok(Forking {

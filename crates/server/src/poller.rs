@@ -198,7 +198,9 @@ impl Shared {
 
     /// The sessions that it has.
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
-        let mut sessions = lock(&self.arrivals).clone().unwrap_or_default();
+        // Held meanwhile: one that arrives is in one list or the other.
+        let arrivals = lock(&self.arrivals);
+        let mut sessions = arrivals.clone().unwrap_or_default();
         sessions.extend(lock(&self.sessions).iter().cloned());
         sessions
     }
@@ -325,10 +327,11 @@ impl Turns<'_> {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.shared.bell, &mut counter);
         let stopping = self.shared.stopping.load(Ordering::SeqCst);
+        let mut arrivals = lock(&self.shared.arrivals);
         let arrived = match stopping {
             // No more.
-            true => lock(&self.shared.arrivals).take(),
-            false => lock(&self.shared.arrivals).as_mut().map(std::mem::take),
+            true => arrivals.take(),
+            false => arrivals.as_mut().map(std::mem::take),
         };
         let arrived = arrived.into_iter().flatten();
         self.polled.extend(arrived.map(|session| Polled {
@@ -336,8 +339,9 @@ impl Turns<'_> {
             waiting: 0,
             next: 0,
         }));
-        let departures = std::mem::take(&mut *lock(&self.shared.departures));
         self.publish();
+        drop(arrivals);
+        let departures = std::mem::take(&mut *lock(&self.shared.departures));
         if !stopping {
             if !departures.is_empty() {
                 self.depart(&departures);

@@ -29,6 +29,10 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "fio",
     "mariadb-server-core",
     "mariadb-client-core",
+    "postgresql-15",
+    "rsync",
+    "git",
+    "make",
 ];
 
 /// Checks, installs what is missing as root, and otherwise names it and fails.

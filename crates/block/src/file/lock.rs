@@ -16,9 +16,12 @@ use std::time::{Duration, Instant};
 use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::fs::{FlockOperation, flock, major, minor};
 
-/// A dead process's lock is gone within this time, or its holder isn't dead but in another pid
+/// A holder without a number is dead, and its lock gone within this time, or it lives in another pid
 /// namespace.
-const DEAD_HOLDER_MAX: Duration = Duration::from_secs(2);
+const UNKNOWN_HOLDER_MAX: Duration = Duration::from_secs(2);
+/// The lock of a process that is known to be dead: on a busy machine the kernel was seen to need more
+/// than 2 s for its requests.
+const DEAD_HOLDER_MAX: Duration = Duration::from_secs(30);
 
 /// Takes the lock, or names its holder (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
@@ -33,8 +36,7 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
                 let pid = holder_pid(file);
-                // In a container a dead holder has no number any more.
-                if pid.is_none_or(is_dead) && waits(begin, DEAD_HOLDER_MAX) {
+                if lets_go(pid, begin) {
                     continue;
                 }
                 let owner = pid.map_or_else(|| "another process".to_owned(), named);
@@ -59,15 +61,20 @@ pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Res
             // lock, and in a container has no number.
             Err(error)
                 if error.raw_os_error() == Some(libc::EBUSY)
-                    && lock_holder(path).is_none_or(is_dead)
-                    && waits(begin, DEAD_HOLDER_MAX) => {}
+                    && lets_go(lock_holder(path), begin) => {}
             opened => return opened,
         }
     }
 }
 
-/// A millisecond passes, unless it has been long enough.
-fn waits(begin: Instant, max: Duration) -> bool {
+/// Is the holder dead, so that it is worth another look? A millisecond passes then, unless it has been
+/// long enough. In a container a dead holder has no number any more.
+fn lets_go(holder: Option<u32>, begin: Instant) -> bool {
+    let max = match holder {
+        None => UNKNOWN_HOLDER_MAX,
+        Some(pid) if is_dead(pid) => DEAD_HOLDER_MAX,
+        Some(_) => return false,
+    };
     let waits = begin.elapsed() < max;
     if waits {
         std::thread::sleep(Duration::from_millis(1));

@@ -272,6 +272,17 @@ static void programs(char *self) {
     CHECK(write(fd, "here ", 5) == 5);
     end_of(CHILD(execv(words_of(self, fd, "execv ", words), words), failures++));
     end_of(CHILD(execvp(words_of(self, dup(fd), "execvp ", words), words), failures++));
+    char number[16];
+    snprintf(number, sizeof number, "%d", fd);
+    end_of(CHILD(execl(self, self, "write", number, "execl ", NULL), failures++));
+    end_of(CHILD(execlp(self, self, "write", number, "execlp ", NULL), failures++));
+    end_of(CHILD(execle(self, self, "write", number, "execle ", NULL, environ), failures++));
+    /* With arguments on the stack. */
+    end_of(CHILD({
+        execl("/bin/sh", "sh", "-c", "[ $# = 8 ] && printf '%s ' $8 >&$1", "sh", number, "2", "3", "4", "5", "6",
+              "7", "many", NULL);
+        failures++;
+    }));
     /* A child of vfork has numbers of its own. */
     words_of(self, 40, "vfork ", words);
     pid_t child = vfork();
@@ -297,7 +308,7 @@ static void programs(char *self) {
         CHECK(write(fd, "not ", 4) == 4);
     }));
     CHECK(write(fd, "end", 3) == 3);
-    CHECK(contains("program", "here execv execvp vfork spawned not end"));
+    CHECK(contains("program", "here execv execvp execl execlp execle many vfork spawned not end"));
     /* Without a fork; and what it has not asked for it hands on. */
     CHECK(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
     int two = open("two", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
@@ -310,6 +321,14 @@ static void programs(char *self) {
     }));
     CHECK(contains("two", "through it") && close(two) == 0 && close(fd) == 0);
     /* Standard streams. */
+    int told = open("told", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    end_of(CHILD({
+        CHECK(dup2(told, 1) == 1 && system("echo by system") == 0);
+        FILE *shell = popen("cat", "w");
+        CHECK(shell && fputs("by popen\n", shell) >= 0 && pclose(shell) == 0);
+        CHECK(!getenv("ADIT_RUN_INHERIT"));
+    }));
+    CHECK(contains("told", "by system\nby popen\n") && close(told) == 0);
     CHECK(system("echo shell > out; ls out >> out; (cat out; echo end) > copy") == 0);
     CHECK(contains("out", "shell\nout\n") && contains("copy", "shell\nout\nend\n"));
     CHECK(system("tr a-z A-Z < out > upper && sort -r < upper > sorted") == 0);

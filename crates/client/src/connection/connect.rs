@@ -3,6 +3,7 @@
 use super::Connection;
 use super::link::Link;
 use super::mapped::Mapped;
+use super::resume::Waiting;
 use adit_base::fork;
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 use adit_base::{Errno, Error, Result, from_rustix};
@@ -14,6 +15,7 @@ use adit_wire::socket::{Peer, receive_message, receive_message_with, send_messag
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags, connect as connect_socket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -34,7 +36,14 @@ pub(crate) fn connect(
 ) -> Result<Arc<Connection>> {
     fork::install();
     let mut connection = Connection::without_link(address, read_only, reconnect);
-    let link = connect_link(address, read_only, connection.comes_back(), Aim::Begin)?;
+    let mut wait = Waiting::for_a_server(reconnect);
+    let link = loop {
+        match connect_link(address, read_only, connection.comes_back(), Aim::Begin) {
+            // The sessions of a server that was killed wait for the next one, too.
+            Err(error) if has_ended(&error) && has_last_sessions(address) && wait.goes_on() => {}
+            link => break link?,
+        }
+    };
     connection.begin(Arc::new(link));
     let connection = Arc::new(connection);
     connection.watch();
@@ -71,6 +80,32 @@ impl Connection {
     pub(super) fn comes_back(&self) -> bool {
         !self.reconnect.is_zero()
     }
+}
+
+/// The socket's path, and the name of a volume.
+fn parts(address: &str) -> (&str, &str) {
+    let place = address.strip_prefix(ADDRESS_PREFIX).unwrap_or(address);
+    match place.rsplit_once(',') {
+        Some((path, volume)) if !Path::new(place).exists() => (path, volume),
+        _ => (place, ""),
+    }
+}
+
+/// Is there no server?
+fn has_ended(error: &Error) -> bool {
+    let errnos = [
+        Errno::NOENT,
+        Errno::CONNREFUSED,
+        Errno::CONNRESET,
+        Errno::PIPE,
+    ];
+    errnos.contains(&error.errno())
+}
+
+/// Has a server left its sessions to the next one?
+fn has_last_sessions(address: &str) -> bool {
+    let (path, _) = parts(address);
+    Path::new(&format!("{path}.sessions")).exists()
 }
 
 /// Begins a session.
@@ -117,11 +152,7 @@ fn ask(
     comes_back: bool,
     aim: Aim,
 ) -> Result<(OwnedFd, Answer, Vec<OwnedFd>)> {
-    let place = address.strip_prefix(ADDRESS_PREFIX).unwrap_or(address);
-    let (path, volume) = match place.rsplit_once(',') {
-        Some((path, volume)) if !std::path::Path::new(place).exists() => (path, volume),
-        _ => (place, ""),
-    };
+    let (path, volume) = parts(address);
     if path.is_empty() {
         let what = "connect to a server: the address is unix:SOCKET or unix:SOCKET,VOLUME";
         return Err(Error::with(Errno::INVAL, what));

@@ -14,7 +14,8 @@
 use super::connect::{connect_link, leave};
 use super::held::Held;
 use super::link::Link;
-use super::{Connection, RemoteFile, resume};
+use super::resume::{Waiting, may_pass};
+use super::{Connection, RemoteFile};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result};
 use adit_wire::calls::Opened;
@@ -118,17 +119,12 @@ impl Connection {
 
     /// Leaves what the session has open to a process that this one starts.
     fn leave(&self) -> Result<Inherited> {
-        let mut again = 3;
+        let mut wait = Waiting::for_a_server(self.reconnect);
         loop {
             let link = self.link();
-            if link.has_ended() {
-                // In a child of vfork the descriptor of the next link would be the child's alone.
-                if fork::is_in_vfork() {
-                    return Err(Error::with(
-                        Errno::AGAIN,
-                        "leave files: the server has ended",
-                    ));
-                }
+            // A child of vfork has no descriptor of a link that its parent has got meanwhile, and must
+            // make none.
+            if !fork::is_in_vfork() && link.has_ended() {
                 self.resume(link)?;
                 continue;
             }
@@ -142,11 +138,8 @@ impl Connection {
                     });
                 }
                 // Its server has ended meanwhile.
-                Err(error) if link.has_ended() && again > 0 => {
-                    tracing::debug!(%error, "leave files once more");
-                    again -= 1;
-                }
-                Err(error) => return Err(error.context("leave open files to a forked process")),
+                Err(error) if is_gone(&error) && wait.goes_on() => {}
+                Err(error) => return Err(error.context("leave open files to another process")),
             }
         }
     }
@@ -269,5 +262,5 @@ impl Inherited {
 
 /// Has the server that kept them ended?
 fn is_gone(error: &Error) -> bool {
-    error.errno() == Errno::STALE || resume::may_pass(error.errno())
+    error.errno() == Errno::STALE || may_pass(error.errno())
 }

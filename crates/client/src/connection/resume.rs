@@ -103,8 +103,7 @@ impl Connection {
         if self.reconnect.is_zero() {
             return Err(Error::with(Errno::PIPE, "no other server is waited for"));
         }
-        let until = Instant::now() + self.reconnect;
-        let mut pause = PAUSE;
+        let mut wait = Waiting::for_a_server(self.reconnect);
         loop {
             let aim = Aim::Resume(opening);
             let error = match connect_link(&self.address, self.read_only, true, aim) {
@@ -117,11 +116,9 @@ impl Connection {
                 Err(error) if !may_pass(error.errno()) => return Err(error),
                 Err(error) => error,
             };
-            if Instant::now() >= until {
+            if !wait.goes_on() {
                 return Err(error);
             }
-            std::thread::sleep(pause);
-            pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 
@@ -237,6 +234,31 @@ fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>
     broken.sort_unstable();
     broken.dedup();
     Ok(broken)
+}
+
+/// Attempts to reach a server, with pauses between them.
+pub(super) struct Waiting {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Waiting {
+    pub(super) fn for_a_server(limit: Duration) -> Waiting {
+        Waiting {
+            until: Instant::now() + limit,
+            pause: PAUSE,
+        }
+    }
+
+    /// Waits for the next attempt; false: it is over.
+    pub(super) fn goes_on(&mut self) -> bool {
+        let goes_on = Instant::now() < self.until;
+        if goes_on {
+            std::thread::sleep(self.pause);
+            self.pause = (2 * self.pause).min(PAUSE_MAX);
+        }
+        goes_on
+    }
 }
 
 /// May it be another answer in a moment?

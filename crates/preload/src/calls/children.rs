@@ -6,9 +6,10 @@
 //! or the working directory is the volume's, it stays, and the child gets EBUSY.
 //! A volume in a server stays open, and a child of `fork` has what its parent has open.
 
+use super::exec::with_left_in_environment;
 use crate::descriptors;
 use crate::real::{self, real};
-use crate::volume;
+use crate::{inside, volume};
 use libc::{FILE, c_char, c_int, c_void, pid_t};
 use std::sync::atomic::AtomicPtr;
 
@@ -33,7 +34,12 @@ extern "C" fn before_vfork() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     volume::give_back();
     descriptors::begin_vfork();
-    volume::share_positions();
+    if !inside::is_inside() {
+        let _ = inside::call(|| {
+            volume::share_files();
+            Ok(())
+        });
+    }
     let address = real::find(&FOUND, c"vfork");
     if address.is_null() {
         real::missing(c"vfork");
@@ -72,11 +78,13 @@ unsafe extern "C" fn vfork() -> pid_t {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
     volume::give_back();
-    real!(system(command => *const c_char) -> c_int)
+    with_left_in_environment(|| real!(system(command => *const c_char) -> c_int))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
     volume::give_back();
-    real!(popen(command => *const c_char, kind => *const c_char) -> *mut FILE)
+    with_left_in_environment(
+        || real!(popen(command => *const c_char, kind => *const c_char) -> *mut FILE),
+    )
 }

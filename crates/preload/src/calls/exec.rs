@@ -55,6 +55,12 @@ fn staying() -> Numbers {
     numbers
 }
 
+/// The same for a process that goes on beside the program.
+fn going_on() -> Numbers {
+    volume::share_files();
+    staying()
+}
+
 /// A copy of a descriptor that stays open.
 fn lasting(fd: RawFd) -> Answer<OwnedFd> {
     // SAFETY: a new number, or -1.
@@ -213,6 +219,33 @@ fn with_left<T>(
     }
 }
 
+/// Calls something that starts a program with this process's own environment.
+pub(super) fn with_left_in_environment<T>(execute: impl FnOnce() -> T) -> T {
+    // SAFETY: the C library's variable.
+    let own = unsafe { environ };
+    with_left(going_on, own, |environment| {
+        if environment == own {
+            return execute();
+        }
+        let mut last = environment;
+        // SAFETY: made by `leave`: the variable is the last string before the NULL.
+        unsafe {
+            while !(*last.add(1)).is_null() {
+                last = last.add(1);
+            }
+            libc::setenv(
+                VARIABLE.as_ptr(),
+                (*last).add(VARIABLE.count_bytes() + 1),
+                1,
+            );
+        }
+        let done = execute();
+        // SAFETY: as the program's own calls of it.
+        unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
+        done
+    })
+}
+
 // ------------------------------------------------------------------------ in the program
 
 /// Bytes that are taken from the front.
@@ -351,6 +384,67 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) ->
     )
 }
 
+/// The functions with the arguments one after the other: puts those of registers in front of those
+/// on the stack, so that they are an array, and calls the function with that.
+macro_rules! listed {
+    ($($name:ident: $with_array:ident;)*) => {$(
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+            std::arch::naked_asm!(
+                "pop r11", // where to return to
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push r11",
+                "call {with_array}",
+                "pop r11",
+                "add rsp, 40",
+                "push r11",
+                "ret",
+                with_array = sym $with_array,
+            )
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+            std::arch::naked_asm!(
+                "sub sp, sp, 80",
+                "stp x29, x30, [sp]",
+                "stp x1, x2, [sp, 24]",
+                "stp x3, x4, [sp, 40]",
+                "stp x5, x6, [sp, 56]",
+                "str x7, [sp, 72]",
+                "add x1, sp, 24",
+                "bl {with_array}",
+                "ldp x29, x30, [sp]",
+                "add sp, sp, 80",
+                "ret",
+                with_array = sym $with_array,
+            )
+        }
+    )*};
+}
+listed!(execl: execv; execlp: execvp; execle: with_environment_behind;);
+
+/// `execle`: the environment is the argument behind the NULL.
+unsafe extern "C" fn with_environment_behind(path: *const c_char, arguments: Words) -> c_int {
+    let mut end = arguments;
+    // SAFETY: as for this function: there is a NULL, and an argument behind it.
+    unsafe {
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, arguments, *end.add(1).cast())
+    }
+}
+
 /// What `posix_spawn` does with descriptors in the child: (old, new) for a duplicate, (old, -1) for
 /// one that is closed.
 type Actions = Vec<(c_int, c_int)>;
@@ -416,7 +510,7 @@ unsafe extern "C" fn posix_spawn_file_actions_destroy(
 fn spawned(actions: *const posix_spawn_file_actions_t) -> Numbers {
     let noted = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let noted = noted.as_ref().and_then(|of| of.get(&(actions as usize)));
-    let mut numbers = staying();
+    let mut numbers = going_on();
     for (old, new) in noted.into_iter().flatten() {
         let before = numbers.iter().find(|(fd, _)| fd == old);
         // A duplicate stays, also of a number that doesn't.

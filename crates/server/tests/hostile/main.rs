@@ -6,6 +6,7 @@
 
 mod calls;
 mod connections;
+mod inheriting;
 mod memory;
 mod resuming;
 mod rig;
@@ -51,6 +52,11 @@ fn arguments_that_are_none_or_other_ones() {
 #[test]
 fn calls_of_sessions_that_go_on() {
     attack(&[resuming::without_a_last_server]);
+}
+
+#[test]
+fn files_that_are_left_to_another_process() {
+    attack(&[inheriting::keys, inheriting::many]);
 }
 
 #[test]

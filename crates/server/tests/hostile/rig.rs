@@ -394,6 +394,11 @@ impl Peer {
         path: &Path,
         resumes: Option<Opening>,
     ) -> adit_base::Result<(Peer, Begun)> {
+        Peer::ask_with(path, resumes.map_or(Aim::Begin, Aim::Resume))
+    }
+
+    /// A session with some aim.
+    pub(crate) fn ask_with(path: &Path, aim: Aim) -> adit_base::Result<(Peer, Begun)> {
         let socket = knock(path);
         let mut buffer = [0; BYTES_MAX];
         match receive_message(&socket, &mut buffer)? {
@@ -407,7 +412,7 @@ impl Peer {
                 volume: String::new(),
                 read_only: false,
                 comes_back: true,
-                aim: resumes.map_or(Aim::Begin, Aim::Resume),
+                aim,
             },
         )?;
         let (answer, descriptors) = receive_message_with(&socket, &mut buffer)?;

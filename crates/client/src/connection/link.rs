@@ -106,6 +106,8 @@ pub(super) struct Taken<'c> {
     /// Waits for the next server when this one ends. None: nobody does.
     connection: Option<&'c Connection>,
     slot: usize,
+    /// The server slept when it was called.
+    woke: bool,
 }
 
 impl Link {
@@ -156,6 +158,7 @@ impl Link {
                     link: self,
                     connection,
                     slot: free.trailing_zeros() as usize,
+                    woke: false,
                 });
             }
         }
@@ -376,7 +379,8 @@ impl<'c> Taken<'c> {
         let before = own.messages.load(Ordering::Relaxed);
         own.messages.store(before + 1, Ordering::Relaxed);
         link.memory.slot(self.slot).submit(message);
-        if link.memory.doorbell().ring(self.slot) {
+        self.woke = link.memory.doorbell().ring(self.slot);
+        if self.woke {
             // If it can't be sent, bytes lie there already, or nobody reads them any more.
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             if let Some(socket) = link.socket() {
@@ -403,6 +407,8 @@ impl<'c> Taken<'c> {
                 began_ns = now_ns;
             }
             let (spin_ns, yield_ns) = match patience.is_short(now_ns) {
+                // The server may need this core.
+                true if self.woke => (0, 0),
                 true => (SHORT_SPIN_NS, SHORT_SPIN_NS),
                 false => (SPIN_NS, YIELD_NS),
             };

@@ -237,7 +237,7 @@ fn instances_follow_a_primary_that_shares_its_volume() {
     reader.ends();
     secondary.ends();
     primary.ends();
-    run(&mut with_plugin("ldb").args([
+    run(with_plugin("ldb").args([
         &format!("--fs_uri=adit://{}", image.display()),
         "--db=/db",
         "checkconsistency",

@@ -103,8 +103,8 @@ fn place() -> (tempfile::TempDir, PathBuf, tempfile::TempDir, PathBuf) {
     (folder, image, sockets, socket)
 }
 
-/// Another process saw tables that the primary deletes, and keys that came later, never with `unix:`:
-/// no test had more than one process on a database.
+/// No test had several processes on one database: readers keep the tables that the writer deletes,
+/// and see what it has written since.
 fn instances_of_one_database(direct: bool) {
     let (_folder, image, _sockets, socket) = place();
     let server = serve(&image, &socket);
@@ -133,7 +133,7 @@ fn instances_of_one_database(direct: bool) {
     secondary.does(&["absent 0 100", "count 3900"]);
     reader.does(&["verify 0 3000 1", "absent 3000 4000"]);
 
-    // Afterwards no file is there any more that the others had opened.
+    // Afterwards none of the tables is there any more that the others had opened.
     primary.does(&["flush", "compact", "count 3900"]);
     for instance in [&mut secondary, &mut reader] {
         instance.does(&["held 0 3000 1"]);

@@ -13,6 +13,7 @@ pub mod hash;
 pub mod held;
 mod labels;
 pub mod memory;
+pub mod patience;
 pub mod random;
 pub mod simulation;
 pub mod size;

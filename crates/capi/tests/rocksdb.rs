@@ -1,5 +1,5 @@
-//! RocksDB on Adit: the plugin's own test, stock `db_bench`, our benchmark, and a RocksDB that is
-//! killed again and again.
+//! RocksDB on Adit: the plugin's own test, stock `db_bench`, our benchmark, a database in several
+//! processes, and a RocksDB that is killed again and again.
 //!
 //! They need g++ and Debian's librocksdb-dev and rocksdb-tools, as `cargo xtask setup` installs
 //! them. The plugin is built here from the same sources and with the same flags as by `cargo xtask
@@ -7,6 +7,8 @@
 
 #[path = "../../client/tests/support/failing.rs"]
 mod failing;
+#[path = "rocksdb/instances.rs"]
+mod instances;
 mod support;
 
 use std::collections::BTreeSet;

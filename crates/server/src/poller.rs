@@ -17,6 +17,7 @@ use crate::serve::{self, Begun};
 use crate::session::Session;
 use crate::volume::ServedVolume;
 use adit_base::clock::monotonic_ns;
+use adit_base::patience::Patience;
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -43,7 +44,7 @@ const DRAIN_NS: u64 = 200_000_000;
 /// How often a poller that never sleeps looks whether sessions have ended.
 const SOCKETS_NS: u64 = 1_000_000;
 /// A poller that has nothing to do spins for so long, then lets other threads have its core
-/// between two looks.
+/// between two looks. Where other programs compute on its core, it sleeps instead.
 const SPIN_NS: u64 = 3_000;
 
 /// A poller, as the server holds it.
@@ -271,6 +272,7 @@ struct Turns<'s> {
     /// When the round before this one began.
     round_ns: u64,
     looked_at_sockets_ns: u64,
+    patience: Patience,
 }
 
 impl Turns<'_> {
@@ -282,6 +284,7 @@ impl Turns<'_> {
             round: Vec::new(),
             round_ns: 0,
             looked_at_sockets_ns: 0,
+            patience: Patience::default(),
         }
     }
 
@@ -311,12 +314,16 @@ impl Turns<'_> {
                 active_ns = now_ns;
                 continue;
             }
+            let awake_ns = match self.patience.is_short(now_ns) {
+                true => spin_ns.min(SPIN_NS),
+                false => spin_ns,
+            };
             match now_ns.saturating_sub(active_ns) {
-                idle_ns if idle_ns >= spin_ns => {
+                idle_ns if idle_ns >= awake_ns => {
                     self.sleep();
                     active_ns = monotonic_ns();
                 }
-                idle_ns if idle_ns >= SPIN_NS => rustix::thread::sched_yield(),
+                idle_ns if idle_ns >= SPIN_NS => self.patience.yield_now(),
                 _ => std::hint::spin_loop(),
             }
         }

@@ -8,6 +8,7 @@ use super::mapped::Mapped;
 use super::{Connection, foreign};
 use adit_base::clock::monotonic_ns;
 use adit_base::fork::ChildGuard;
+use adit_base::patience::Patience;
 use adit_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_wire::calls::{FileCall, VolumeCall};
@@ -26,6 +27,8 @@ use std::time::Duration;
 const SPIN_NS: u64 = 20_000;
 /// Then it lets other threads have its core between two looks, until it has waited for so long.
 const YIELD_NS: u64 = 60_000;
+/// Where other programs compute on its core, it spins for so long and does not yield.
+const SHORT_SPIN_NS: u64 = 3_000;
 /// A sleeping thread looks so often whether the server is still there.
 const WATCH: Duration = Duration::from_millis(50);
 
@@ -50,6 +53,8 @@ pub(super) struct Link {
     pub(super) ended: OnceLock<Resumed>,
     /// The session's own words about each slot.
     own: Box<[Own]>,
+    /// Of the threads that wait for replies.
+    pub(super) patience: Patience,
 }
 
 /// The connection to a server.
@@ -103,6 +108,8 @@ pub(super) struct Taken<'c> {
     /// Waits for the next server when this one ends. None: nobody does.
     connection: Option<&'c Connection>,
     slot: usize,
+    /// The server slept when it was called.
+    woke: bool,
 }
 
 impl Link {
@@ -126,6 +133,7 @@ impl Link {
             resumed: begun.resumed,
             ended: OnceLock::new(),
             own: (0..SLOTS).map(|_| Own::default()).collect(),
+            patience: Patience::default(),
         }
     }
 
@@ -152,6 +160,7 @@ impl Link {
                     link: self,
                     connection,
                     slot: free.trailing_zeros() as usize,
+                    woke: false,
                 });
             }
         }
@@ -372,7 +381,8 @@ impl<'c> Taken<'c> {
         let before = own.messages.load(Ordering::Relaxed);
         own.messages.store(before + 1, Ordering::Relaxed);
         link.memory.slot(self.slot).submit(message);
-        if link.memory.doorbell().ring(self.slot) {
+        self.woke = link.memory.doorbell().ring(self.slot);
+        if self.woke {
             // If it can't be sent, bytes lie there already, or nobody reads them any more.
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             if let Some(socket) = link.socket() {
@@ -385,6 +395,7 @@ impl<'c> Taken<'c> {
     #[inline]
     pub(super) fn end(&mut self) -> Result<Reply, Failure> {
         let slot = self.link.memory.slot(self.slot);
+        let patience = &self.link.patience;
         let mut began_ns = 0;
         loop {
             for _ in 0..64 {
@@ -397,9 +408,15 @@ impl<'c> Taken<'c> {
             if began_ns == 0 {
                 began_ns = now_ns;
             }
+            let (spin_ns, yield_ns) = match patience.is_short(now_ns) {
+                // The server may need this core.
+                true if self.woke => (0, 0),
+                true => (SHORT_SPIN_NS, SHORT_SPIN_NS),
+                false => (SPIN_NS, YIELD_NS),
+            };
             match now_ns.saturating_sub(began_ns) {
-                0..SPIN_NS => {}
-                SPIN_NS..YIELD_NS => std::thread::yield_now(),
+                waited_ns if waited_ns < spin_ns => {}
+                waited_ns if waited_ns < yield_ns => patience.yield_now(),
                 _ => {
                     slot.sleep(WATCH);
                     if slot.reply().is_none() && self.link.has_ended() {

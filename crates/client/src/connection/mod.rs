@@ -25,6 +25,7 @@ use held::Held;
 use inherit::Inherited;
 use link::{Failure, Fate, Link, Taken};
 
+use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{BlobId, Credentials, OpenFlags};
@@ -100,7 +101,7 @@ impl Connection {
             }
             // More threads than slots.
             match rounds {
-                0..100 => std::thread::yield_now(),
+                0..100 if !link.patience.is_short(monotonic_ns()) => link.patience.yield_now(),
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
             rounds = rounds.saturating_add(1);

@@ -23,7 +23,7 @@ mod repair;
 mod types;
 mod volume;
 
-pub use adit_store::{BlobId, Finding, FindingKind, Findings, Store, XattrMode};
+pub use adit_store::{BlobId, Finding, FindingKind, Findings, MappedMemory, Store, XattrMode};
 pub use attributes::SharedNames;
 pub use check::CheckReport;
 pub use inspect::{ListedEntry, OpenDescriptor};

@@ -718,7 +718,7 @@ async fn close_each(fs: &Fs, files: &[Arc<OpenFile>], is_handed_over: bool) {
     for file in files {
         // Nobody is left to be told; the next fsync of another descriptor is.
         let _ = match is_handed_over {
-            true => fs.leave(file),
+            true => fs.leave(file).await,
             false => fs.close(file).await,
         };
     }

@@ -27,7 +27,10 @@ impl Fs {
 
     async fn seek(&self, file: &OpenFile, offset: u64, sought: Sought) -> Result<u64> {
         let inode = self.usable(file)?;
-        self.store.seek(inode.content()?, offset, sought).await
+        let blob = inode.content()?;
+        // What programs have stored to a mapping may lie in a hole.
+        self.store.flush_mapped(blob).await?;
+        self.store.seek(blob, offset, sought).await
     }
 
     /// Copies up to `len_bytes` from one open file to another, or to another place of the same, and
@@ -73,6 +76,8 @@ impl Fs {
             return Ok(0);
         }
         let len_bytes = len_bytes.min(COPY_BYTES_MAX);
+        self.store.flush_mapped(from).await?;
+        self.store.flush_mapped(to).await?;
         let target_inode = self.writing(target, false).await?;
         let mut done = 0;
         let mut failure = None;

@@ -2,7 +2,7 @@
 //! descriptors (modes, APPEND, DIRECT, SYNC), vectored IO, and fsync's promise for names.
 //!
 //! `open`: opening and closing; `read`, `write`; `size`: truncate and fallocate; `copy`: holes and
-//! copies; `sync`: durability.
+//! copies; `map`: shared mappings; `sync`: durability.
 //!
 //! Life of an fsync: the blob's data, size, map and attributes become durable (`Store::sync`), and
 //! with them its names, since every transaction that adds or removes a name changes the inode's
@@ -11,6 +11,7 @@
 //! descriptor.
 
 mod copy;
+mod map;
 mod open;
 mod read;
 mod size;

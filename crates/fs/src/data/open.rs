@@ -162,24 +162,31 @@ impl Fs {
     /// Closes: its locks go, an unlinked file's data too when it was the last descriptor. Does not
     /// sync.
     pub async fn close(&self, file: &OpenFile) -> Result<()> {
-        let inode = self.take_descriptor(file)?;
+        let inode = self.take_descriptor(file).await?;
         self.release(inode).await;
         Ok(())
     }
 
     /// As [`Fs::close`], but an unlinked file stays, so that the next opening can
     /// [`reopen`](Fs::reopen) it.
-    pub fn leave(&self, file: &OpenFile) -> Result<()> {
-        let inode = self.take_descriptor(file)?;
+    pub async fn leave(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.take_descriptor(file).await?;
         self.release_inode(&inode);
         Ok(())
     }
 
-    fn take_descriptor(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+    async fn take_descriptor(&self, file: &OpenFile) -> Result<Rc<Inode>> {
         let taken = self.descriptors.borrow_mut().take(file);
         let inode = taken.ok_or(Error::new(Errno::BADF))?;
         file.mark_closed();
         inode.locks.close(file.id());
+        if file.set_maps(false)
+            && let Some(blob) = &inode.blob
+        {
+            let release: LocalBoxFuture<'_, _> = Box::pin(self.store.release_mapped(blob));
+            // An error is the next fsync's to tell.
+            let _ = release.await;
+        }
         Ok(inode)
     }
 

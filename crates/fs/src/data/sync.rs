@@ -30,12 +30,14 @@ impl Fs {
     /// directory: all earlier operations on its names.
     pub async fn fsync(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
+        self.flush_mapped(file).await?;
         self.sync_inode(file, &inode, SyncKind::All).await
     }
 
     /// As [`Fs::fsync`], without what is not needed to read the content back.
     pub async fn fdatasync(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
+        self.flush_mapped(file).await?;
         self.sync_inode(file, &inode, SyncKind::Data).await
     }
 

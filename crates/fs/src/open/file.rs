@@ -5,7 +5,7 @@ use crate::types::*;
 use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_block::Buffer;
 use adit_store::cache::Hint;
-use adit_store::{BlobId, BlobShared, GrantedWrite};
+use adit_store::{BlobId, BlobShared, GrantedWrite, MappedMemory};
 use std::sync::Arc;
 
 /// An open file, directory or blob. Any thread may hold it; operations go through `Fs`, except
@@ -22,6 +22,8 @@ pub struct OpenFile {
     /// Where in the sequence of the blob's IO errors this descriptor is.
     error_seen: AtomicU64,
     closed: AtomicBool,
+    /// It holds the memory of the file's shared mappings.
+    maps: AtomicBool,
 }
 
 impl OpenFile {
@@ -44,6 +46,7 @@ impl OpenFile {
             shared,
             error_seen: AtomicU64::new(error_seen),
             closed: AtomicBool::new(false),
+            maps: AtomicBool::new(false),
         }
     }
 
@@ -56,6 +59,10 @@ impl OpenFile {
     pub(crate) fn mark_closed(&self) {
         let closed = self.closed.swap(true, Ordering::Relaxed);
         debug_assert!(!closed, "a descriptor leaves the table once");
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Tells descriptors apart.
@@ -93,6 +100,22 @@ impl OpenFile {
         self.shared.as_ref()
     }
 
+    /// The memory of the file's shared mappings, if this descriptor holds it.
+    pub fn mapped_memory(&self) -> Option<Arc<MappedMemory>> {
+        let shared = self.shared.as_ref().filter(|_| self.maps())?;
+        shared.mapped_memory()
+    }
+
+    /// Does it hold the memory of the file's shared mappings?
+    pub fn maps(&self) -> bool {
+        self.maps.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether it did before.
+    pub(crate) fn set_maps(&self, maps: bool) -> bool {
+        self.maps.swap(maps, Ordering::Relaxed)
+    }
+
     pub(crate) fn error_seen(&self) -> &AtomicU64 {
         &self.error_seen
     }
@@ -101,7 +124,7 @@ impl OpenFile {
     fn readable(&self) -> Option<&BlobShared> {
         let usable = self.flags.readable() && !self.closed.load(Ordering::Relaxed);
         let shared = self.shared.as_deref().filter(|_| usable)?;
-        (!self.access_is_due(shared)).then_some(shared)
+        (!self.access_is_due(shared) && !shared.is_mapped()).then_some(shared)
     }
 
     /// Does a read change the time of access?

@@ -91,11 +91,13 @@ impl Fs {
 
     /// Makes everything durable and marks the volume clean. Open files become unusable.
     pub async fn close_volume(&self) -> Result<()> {
+        self.flush_all_mapped().await?;
         self.store.close().await
     }
 
     /// Makes everything durable.
     pub async fn syncfs(&self) -> Result<()> {
+        self.flush_all_mapped().await?;
         self.store.sync_all().await
     }
 

@@ -14,6 +14,7 @@ mod granted;
 mod hot_paths;
 mod locks;
 mod lost_superblock;
+mod mapped;
 mod million;
 mod names;
 mod overlap;

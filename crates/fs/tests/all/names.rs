@@ -324,7 +324,7 @@ fn what_was_open_is_opened_again_also_without_a_name() {
     }
     volume.rmdir("/d").unwrap();
     for file in files.iter().chain([&directory]) {
-        volume.engine.run(|fs| async { fs.leave(file) }).unwrap();
+        volume.engine.run(|fs| fs.leave(file)).unwrap();
         assert_eq!(volume.close(file), Err(Errno::BADF), "it is left");
     }
     volume.close_volume();

@@ -6,11 +6,13 @@
 //! | `ahead` | which blobs may be ahead of their slots, for any thread |
 //! | `table` | all of them; those that are ahead of their slots |
 //! | `shared` | the part that any thread reads |
+//! | `mapped` | memory that programs have mapped, and which pages it has |
 //! | `published` | extents that any thread may read from the device |
 //! | `write_grant` | extents and dirty pages that any thread may overwrite |
 //! | `streams` | its sequential readers |
 
 mod ahead;
+mod mapped;
 mod published;
 mod resident;
 mod shared;
@@ -19,6 +21,8 @@ mod table;
 mod write_grant;
 
 pub(crate) use ahead::Ahead;
+pub use mapped::MappedMemory;
+pub(crate) use mapped::MappedPages;
 pub(crate) use published::*;
 pub use resident::Blob;
 pub(crate) use shared::*;

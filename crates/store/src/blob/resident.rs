@@ -9,7 +9,7 @@
 //! writes). Exclusively only by `Store::lock_map` and `Store::lock`, which recall grants first
 //! (`blob/write_grant`): forgetting to recall deadlocks.
 
-use super::{BlobShared, GRANT_FRAMES_AFTER, Streams, WriteGrant};
+use super::{BlobShared, GRANT_FRAMES_AFTER, MappedPages, Streams, WriteGrant};
 use crate::cache::{FrameKey, Frames};
 use crate::format::{BlobId, BlobKind, Slot};
 use crate::journal::Point;
@@ -71,6 +71,8 @@ pub struct Blob {
     pub(crate) grant_pause: Cell<u32>,
     /// Who waits for the pages without a place in a lock's queue.
     pub(crate) recalling: Cell<u32>,
+    /// What programs have mapped. Changed with `lock` held exclusively.
+    pub(crate) mapped: RefCell<Option<Rc<MappedPages>>>,
 }
 
 impl Drop for Blob {
@@ -126,6 +128,16 @@ impl Blob {
             grant_after: Cell::new(GRANT_FRAMES_AFTER),
             grant_pause: Cell::new(0),
             recalling: Cell::new(0),
+            mapped: RefCell::default(),
+        }
+    }
+
+    /// What programs have mapped of it.
+    #[inline]
+    pub(crate) fn mapped(&self) -> Option<Rc<MappedPages>> {
+        match self.shared.is_mapped() {
+            false => None,
+            true => self.mapped.borrow().clone(),
         }
     }
 

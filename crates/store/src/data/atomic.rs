@@ -112,6 +112,10 @@ impl Store {
         if size > blob.size() {
             blob.shared.set_size(size);
         }
+        if let Some(mapped) = blob.mapped() {
+            let mut ranges = ranges.iter();
+            ranges.try_for_each(|(offset, data)| mapped.note_write(*offset, data))?;
+        }
         Ok(())
     }
 

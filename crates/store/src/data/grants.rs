@@ -204,6 +204,7 @@ impl Store {
             && blob.truncating_from.get() == 0
             && !blob.deleted.get()
             && blob.recalling.get() == 0
+            && !blob.shared.is_mapped()
             && self.writable().is_ok()
     }
 

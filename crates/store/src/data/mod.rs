@@ -8,6 +8,7 @@ mod direct;
 mod frames;
 mod grants;
 mod home;
+mod mapped;
 pub(crate) mod read;
 mod reserve;
 mod resize;

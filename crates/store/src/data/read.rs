@@ -84,6 +84,11 @@ impl Store {
         if len == 0 {
             return Ok(Buffer::zeroed(0));
         }
+        if blob.shared.is_mapped() {
+            let mut bytes = [0; PAGE_BYTES];
+            let count = self.read_locked(blob, offset, &mut bytes[..len]).await?;
+            return Ok(Buffer::copy_of(&bytes[..count]));
+        }
         let page = (offset / PAGE_BYTES as u64) as u32;
         match self.source_ahead(blob, page, 1, &mut false).await? {
             Source::Frame(frame) => Ok(self.cache.buffer(frame).slice(within..within + len)),
@@ -95,6 +100,20 @@ impl Store {
 impl Store {
     /// As [`Store::read`], for who holds `blob.lock`.
     async fn read_locked(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let len = self.read_stored(blob, offset, buffer).await?;
+        if let Some(mapped) = blob.mapped() {
+            mapped.overlay(offset, &mut buffer[..len])?;
+        }
+        Ok(len)
+    }
+
+    /// The same, past the memory of programs that have mapped it.
+    pub(crate) async fn read_stored(
+        &self,
+        blob: &Rc<Blob>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
         debug_assert!(blob.lock.is_locked(), "lock is held");
         let len = blob.shared.readable(offset, buffer.len());
         let end_page = ((offset + len as u64).div_ceil(PAGE_BYTES as u64)) as u32;

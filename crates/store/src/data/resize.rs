@@ -61,7 +61,10 @@ impl Store {
         }
         blob.mtime.set(None);
         blob.point.set(self.journal.point());
-        Ok(())
+        match blob.mapped() {
+            None => Ok(()),
+            Some(mapped) => mapped.note_cleared(size..BLOB_BYTES_MAX.next_multiple_of(PAGE)),
+        }
     }
 
     /// Gives the range pages of its own, so that writing there can't fail for lack of space. Reads
@@ -83,7 +86,10 @@ impl Store {
         self.punch_locked(blob, &range).await?;
         self.touch(blob);
         blob.point.set(self.journal.point());
-        Ok(())
+        match blob.mapped() {
+            None => Ok(()),
+            Some(mapped) => mapped.note_cleared(range),
+        }
     }
 
     /// Makes the range read as zeroes and keeps (or gives) it pages of its own.
@@ -111,6 +117,9 @@ impl Store {
         self.allocate_locked(blob, &range).await?;
         if zeroes {
             self.zero_locked(blob, &range).await?;
+            if let Some(mapped) = blob.mapped() {
+                mapped.note_cleared(range.clone())?;
+            }
         }
         if mode == AllocateMode::Extend && range.end > blob.size() {
             let grown = self.grow_slot(blob, range.end).await;

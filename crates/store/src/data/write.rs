@@ -162,6 +162,21 @@ impl Store {
         data: &[u8],
         promise: &mut Promise<'_>,
     ) -> Result<()> {
+        self.write_stored(blob, offset, data, promise).await?;
+        match blob.mapped() {
+            None => Ok(()),
+            Some(mapped) => mapped.note_write(offset, data),
+        }
+    }
+
+    /// As [`Store::write_locked`], past the memory of programs that have mapped it.
+    pub(crate) async fn write_stored(
+        &self,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[u8],
+        promise: &mut Promise<'_>,
+    ) -> Result<()> {
         debug_assert!(blob.lock.is_locked_exclusively(), "lock is held");
         self.check_write(blob, offset, data.len() as u64)?;
         if data.is_empty() {

@@ -4,17 +4,17 @@
 #[cfg(all(test, loom))]
 mod models;
 
-use super::{PublishedExtents, Ticket, WriteGrant};
+use super::{MappedMemory, PublishedExtents, Ticket, WriteGrant};
 use crate::cache::{FrameKey, Frames, Hint};
 use crate::format::BlobId;
 use crate::metadata::extents::Extent;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
-use adit_base::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use adit_base::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Device, Operation, Request};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -41,6 +41,9 @@ pub struct BlobShared {
     /// The next read is one that changes the time of access; for the layer above, which asks and
     /// sets.
     access_due: AtomicBool,
+    /// Programs have mapped some of it: its newest bytes may be in their memory.
+    is_mapped: AtomicBool,
+    memory: Mutex<Option<Arc<MappedMemory>>>,
     /// Counts write-back errors, so that each descriptor reports each once.
     errors: AtomicU64,
     last_errno: AtomicI32,
@@ -96,6 +99,8 @@ impl BlobShared {
             size: AtomicU64::new(size_bytes),
             frames: FramesHandle(frames),
             access_due: AtomicBool::new(false),
+            is_mapped: AtomicBool::new(false),
+            memory: Mutex::new(None),
             errors: AtomicU64::new(0),
             last_errno: AtomicI32::new(0),
             direct: OnceLock::new(),
@@ -144,7 +149,11 @@ impl BlobShared {
             space: self.id.slot,
             page,
         };
-        (self.frames.0).hint(key, || self.readable(page * PAGE, PAGE_BYTES))
+        let hint = (self.frames.0).hint(key, || self.readable(page * PAGE, PAGE_BYTES));
+        // Behind the look at the version: of a page that is filled now, either it is old, or this is
+        // seen.
+        fence(Ordering::SeqCst);
+        hint.filter(|_| !self.is_mapped())
     }
 
     /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the
@@ -255,6 +264,25 @@ impl BlobShared {
         if let Some(direct) = self.direct.get() {
             direct.extents.forget();
         }
+    }
+
+    /// Have programs mapped some of it?
+    #[inline]
+    pub fn is_mapped(&self) -> bool {
+        self.is_mapped.load(Ordering::Relaxed)
+    }
+
+    /// The memory that they have mapped.
+    pub fn mapped_memory(&self) -> Option<Arc<MappedMemory>> {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.clone()
+    }
+
+    /// The worker only, with the blob's `lock` held exclusively.
+    pub(crate) fn set_mapped(&self, memory: Option<Arc<MappedMemory>>) {
+        self.is_mapped.store(memory.is_some(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
     }
 
     /// Is the next read one that changes the time of access?

@@ -109,6 +109,9 @@ impl Store {
                 None => self.read_device(blob, page, within, rest).await?,
             };
         }
+        if let Some(mapped) = blob.mapped() {
+            mapped.overlay(offset, &mut buffer[..len])?;
+        }
         Ok(len)
     }
 
@@ -261,7 +264,7 @@ impl Store {
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
         let end = (offset + data.len() as u64).next_multiple_of(PAGE);
-        if end > blob.slot.borrow().valid_size {
+        if end > blob.slot.borrow().valid_size || blob.shared.is_mapped() {
             return Ok(false);
         }
         let (first, last) = ((offset / PAGE) as u32, (end / PAGE) as u32);

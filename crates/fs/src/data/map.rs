@@ -1,0 +1,93 @@
+//! Shared mappings of files: memory that programs map in place of the file.
+//!
+//! Life of a mapping: a descriptor takes hold of the file's memory, which the first one makes
+//! (`Fs::map`); pages are filled from the file; programs load and store; a sync, and the end of each
+//! descriptor's hold, writes the pages that differ to the file. `adit_store`'s `blob/mapped.rs` keeps
+//! the memory equal to what is read and written by calls.
+
+use crate::open::file::OpenFile;
+use crate::types::*;
+use crate::volume::Fs;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_store::MappedMemory;
+
+impl Fs {
+    /// The memory behind shared mappings of the file has these bytes afterwards, up to the end of
+    /// their last page ([`OpenFile::mapped_memory`]), and the descriptor holds it until it is closed
+    /// or [`Fs::unmap`]. `make` makes the memory if there is none.
+    ///
+    /// As mmap(2): EACCES unless readable, ENODEV for a directory, EINVAL for nothing or within a
+    /// page, EOVERFLOW behind the largest file.
+    pub async fn map(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        len_bytes: u64,
+        make: impl FnOnce() -> Result<MappedMemory>,
+    ) -> Result<()> {
+        let inode = self.usable(file)?;
+        let blob = inode.blob.as_ref().ok_or(Error::new(Errno::NODEV))?;
+        if !file.flags().readable() {
+            return Err(Errno::ACCESS.into());
+        }
+        if len_bytes == 0 || !offset.is_multiple_of(PAGE_BYTES as u64) {
+            return Err(Errno::INVAL.into());
+        }
+        let end = offset.checked_add(len_bytes);
+        let end = end.filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(Error::new(Errno::OVERFLOW))?;
+        if !file.maps() {
+            let hold = self.store.hold_mapped(blob, file.flags().writable(), make);
+            hold.await?;
+            // Another call has closed it, or did the same, meanwhile.
+            if file.is_closed() || file.set_maps(true) {
+                self.store.release_mapped(blob).await?;
+            }
+            self.usable(file)?;
+        }
+        self.store.fill_mapped(blob, offset..end).await
+    }
+
+    /// Writes what programs have stored to the file, as msync(2) with MS_ASYNC: the next sync makes
+    /// it durable.
+    pub async fn flush_mapped(&self, file: &OpenFile) -> Result<()> {
+        match &self.usable(file)?.blob {
+            Some(blob) => self.store.flush_mapped(blob).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The descriptor holds the memory no more; what was stored is in the file.
+    pub async fn unmap(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.usable(file)?;
+        match &inode.blob {
+            Some(blob) if file.set_maps(false) => self.store.release_mapped(blob).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what another process has left in the memory of a file's mappings to the file.
+    pub async fn flush_left(&self, id: adit_store::BlobId, memory: &MappedMemory) -> Result<()> {
+        let who = Credentials::process();
+        let file = self.reopen(id, FileKind::File, OpenFlags::READ_WRITE, &who);
+        let file = file.await?;
+        let flushed = match self.usable(&file)?.content() {
+            Ok(blob) => self.store.flush_memory(blob, memory).await,
+            Err(error) => Err(error),
+        };
+        // What has no name is deleted by those who delete all of that kind.
+        self.leave(&file).await?;
+        flushed
+    }
+
+    /// What programs have stored to any file is in it.
+    pub(crate) async fn flush_all_mapped(&self) -> Result<()> {
+        let inodes: Vec<_> = self.inodes.borrow().values().cloned().collect();
+        for inode in inodes {
+            if let Some(blob) = &inode.blob {
+                self.store.flush_mapped(blob).await?;
+            }
+        }
+        Ok(())
+    }
+}

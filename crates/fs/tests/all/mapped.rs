@@ -1,0 +1,302 @@
+//! Shared mappings: what is stored to their memory and what is written by calls is one content.
+
+use crate::common::*;
+use adit_base::Errno;
+use adit_base::random::Prng;
+use adit_fs::*;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PAGE: u64 = 4096;
+const END: u64 = 40 * PAGE;
+
+fn map(volume: &Volume, file: &OpenFile, offset: u64, len: u64) -> Answer<()> {
+    volume.run(|fs| fs.map(file, offset, len, MappedMemory::anonymous))
+}
+
+/// As a program maps it: a write to this is a store.
+fn memory_of(file: &OpenFile) -> File {
+    let memory = file.mapped_memory().expect("mapped");
+    let writable = file.flags().writable();
+    memory.descriptor(writable).expect("a descriptor").into()
+}
+
+fn read_all(volume: &Volume, file: &OpenFile) -> Vec<u8> {
+    let mut content = vec![0xee; END as usize + 1];
+    let count = volume.read(file, 0, &mut content).expect("read");
+    content.truncate(count);
+    content
+}
+
+/// All kinds of changes, in random order, beside an array of bytes.
+#[test]
+fn stores_and_calls_change_one_content() {
+    for seed in 0..12 {
+        let volume = Volume::format(memory(64 << 20), 4 << 20);
+        let mut random = Prng::new(seed);
+        let direct = if seed % 3 == 2 {
+            OpenFlags::DIRECT
+        } else {
+            OpenFlags::empty()
+        };
+        let file = volume.open("/f", CREATE | direct).expect("made");
+        let other = volume.open("/f", RW).expect("opened");
+        let source = volume.open("/source", CREATE).expect("made");
+        volume
+            .write(&source, 0, &[0x77; 3 * PAGE as usize])
+            .expect("written");
+        let mut model: Vec<u8> = Vec::new();
+        let mut mapped: Vec<bool> = vec![false; (END / PAGE) as usize];
+        let mut program: Option<File> = None;
+        for step in 0..600u32 {
+            let (a, b) = (random.below(END), random.below(END));
+            let (from, to) = (a.min(b), a.max(b).min(a.min(b) + 3 * PAGE));
+            let (from, to) = match direct.is_empty() || random.below(2) == 0 {
+                true => (from, to),
+                false => (from / PAGE * PAGE, to.div_ceil(PAGE) * PAGE),
+            };
+            let data = vec![step as u8 | 1; (to - from) as usize];
+            let writer = if random.below(2) == 0 { &file } else { &other };
+            let set = |model: &mut Vec<u8>, from: u64, data: &[u8]| {
+                let end = from as usize + data.len();
+                if data.is_empty() {
+                    return;
+                }
+                model.resize(model.len().max(end), 0);
+                model[from as usize..end].copy_from_slice(data);
+            };
+            match random.below(13) {
+                0 => {
+                    let from = from / PAGE * PAGE;
+                    map(&volume, &file, from, (to - from).max(1)).expect("mapped");
+                    let pages = from / PAGE..to.max(from + 1).div_ceil(PAGE);
+                    pages.for_each(|page| mapped[page as usize] = true);
+                    program.get_or_insert_with(|| memory_of(&file));
+                }
+                1..=4 => {
+                    let (page, within) = (from / PAGE, from % PAGE);
+                    let len = (to - from).min(PAGE - within) as usize;
+                    let end = (from as usize + len).min(model.len());
+                    if mapped[page as usize] && from as usize <= end {
+                        let program = program.as_ref().expect("mapped");
+                        let data = &data[..end - from as usize];
+                        program.write_all_at(data, from).expect("stored");
+                        set(&mut model, from, data);
+                    }
+                }
+                5 if from as usize <= model.len() => {
+                    volume.write(writer, from, &data).expect("written");
+                    set(&mut model, from, &data);
+                }
+                6 => {
+                    volume.run(|fs| fs.ftruncate(&other, from)).expect("cut");
+                    model.resize(from as usize, 0);
+                }
+                7 if from < to => {
+                    let flags = AllocateFlags::KEEP_SIZE
+                        | match random.below(2) {
+                            0 => AllocateFlags::PUNCH_HOLE,
+                            _ => AllocateFlags::ZERO_RANGE,
+                        };
+                    volume
+                        .run(|fs| fs.allocate(&other, flags, from, to - from))
+                        .expect("zeroed");
+                    let end = model.len().min(to as usize);
+                    model[(from as usize).min(end)..end].fill(0);
+                }
+                8 => {
+                    let ranges = [(from, &data[..])];
+                    volume
+                        .run(|fs| fs.write_atomic(&other, &ranges, false))
+                        .expect("written");
+                    if !data.is_empty() {
+                        model.resize(model.len().max(from as usize), 0);
+                        set(&mut model, from, &data);
+                    }
+                }
+                9 if model.len() as u64 + PAGE < END => {
+                    let data = &data[..data.len().min(PAGE as usize)];
+                    volume.run(|fs| fs.append(&other, data)).expect("appended");
+                    model.extend(data);
+                }
+                10 => {
+                    let to = &other;
+                    let copied = volume.run(|fs| fs.copy_range(&source, 0, to, from, PAGE + 5));
+                    if from + PAGE + 5 <= END {
+                        assert_eq!(copied, Ok(PAGE + 5));
+                        model.resize(model.len().max(from as usize), 0);
+                        set(&mut model, from, &[0x77; PAGE as usize + 5]);
+                    } else {
+                        volume.run(|fs| fs.ftruncate(&other, END)).expect("cut");
+                        let got = read_all(&volume, &other);
+                        model = got;
+                    }
+                }
+                11 => volume.run(|fs| fs.fsync(&other)).expect("synced"),
+                12 if random.below(4) == 0 => {
+                    volume.run(|fs| fs.unmap(&file)).expect("unmapped");
+                    (mapped.fill(false), program = None);
+                }
+                _ => {}
+            }
+            let reader = if random.below(2) == 0 { &file } else { &other };
+            let got = read_all(&volume, reader);
+            assert!(
+                got == model,
+                "seed {seed}, step {step}: {}",
+                first_difference(&got, &model)
+            );
+            if let Some(program) = &program {
+                for page in (0..END / PAGE).filter(|page| mapped[*page as usize]) {
+                    let end = model.len().min(((page + 1) * PAGE) as usize);
+                    let from = (page * PAGE) as usize;
+                    if from < end {
+                        let mut seen = vec![0; end - from];
+                        program
+                            .read_exact_at(&mut seen, from as u64)
+                            .expect("loaded");
+                        assert!(
+                            seen == model[from..end],
+                            "seed {seed}, step {step}, page {page}"
+                        );
+                    }
+                }
+            }
+        }
+        volume.close(&file).expect("closed");
+        assert!(!other.shared().expect("a file").is_mapped());
+        assert!(read_all(&volume, &other) == model);
+        volume.close(&other).expect("closed");
+        volume.close(&source).expect("closed");
+        volume.close_volume();
+    }
+}
+
+fn first_difference(got: &[u8], expected: &[u8]) -> String {
+    let at = got.iter().zip(expected).position(|(a, b)| a != b);
+    format!(
+        "{} and {} bytes, different at {at:?}",
+        got.len(),
+        expected.len()
+    )
+}
+
+#[test]
+fn what_was_stored_is_in_the_file_when_a_holder_goes_and_others_see_it_at_once() {
+    let volume = Volume::fresh();
+    volume.put("/f", &[1; 3 * PAGE as usize]).expect("made");
+    let (one, two) = (
+        volume.open("/f", RW).expect("opened"),
+        volume.open("/f", RW).expect("opened"),
+    );
+    let reader = volume.open("/f", RO).expect("opened");
+    for file in [&one, &two, &reader] {
+        map(&volume, file, 0, 3 * PAGE).expect("mapped");
+    }
+    memory_of(&one).write_all_at(b"one", PAGE).expect("stored");
+    // The second holder's mapping fills nothing again.
+    map(&volume, &two, 0, 2 * PAGE).expect("mapped");
+    let mut seen = [0; 3];
+    memory_of(&two)
+        .read_exact_at(&mut seen, PAGE)
+        .expect("loaded");
+    assert_eq!(&seen, b"one");
+    assert!(memory_of(&reader).write_all_at(b"no", 0).is_err());
+    volume.close(&one).expect("closed");
+    volume.close(&two).expect("closed");
+    // Through the reader's memory, and without it.
+    assert_eq!(&read_all(&volume, &reader)[PAGE as usize..][..3], b"one");
+    volume.close(&reader).expect("closed");
+    let file = volume.open("/f", RO).expect("opened");
+    assert_eq!(&read_all(&volume, &file)[PAGE as usize..][..3], b"one");
+    assert!(file.mapped_memory().is_none());
+    volume.close(&file).expect("closed");
+    volume.close_volume();
+}
+
+#[test]
+fn what_cannot_be_mapped_is_refused_as_by_linux() {
+    let volume = Volume::fresh();
+    volume.put("/f", b"content").expect("made");
+    volume.mkdir("/d").expect("made");
+    let file = volume.open("/f", RW).expect("opened");
+    assert_eq!(map(&volume, &file, 0, 0), Err(Errno::INVAL));
+    assert_eq!(map(&volume, &file, 5, 5), Err(Errno::INVAL));
+    assert_eq!(
+        map(&volume, &file, u64::MAX / PAGE * PAGE, u64::MAX),
+        Err(Errno::OVERFLOW)
+    );
+    assert_eq!(
+        map(&volume, &file, 0, FILE_BYTES_MAX + 1),
+        Err(Errno::OVERFLOW)
+    );
+    assert!(!file.maps());
+    // All of what a file could have costs nothing.
+    map(&volume, &file, 0, FILE_BYTES_MAX).expect("mapped");
+    let directory = volume.open("/d", RO).expect("opened");
+    assert_eq!(map(&volume, &directory, 0, 5), Err(Errno::NODEV));
+    let writer = volume.open("/f", OpenFlags::WRITE_ONLY).expect("opened");
+    assert_eq!(map(&volume, &writer, 0, 5), Err(Errno::ACCESS));
+    let path = volume.open("/f", OpenFlags::PATH).expect("opened");
+    assert_eq!(map(&volume, &path, 0, 5), Err(Errno::BADF));
+    volume.close(&file).expect("closed");
+    assert_eq!(map(&volume, &file, 0, 5), Err(Errno::BADF));
+}
+
+/// Threads that overwrite cached pages past the worker, and read them so, beside one that maps and
+/// unmaps: nobody's bytes are lost, and none are seen that are older than acknowledged.
+#[test]
+fn writes_past_the_worker_end_while_a_file_is_mapped() {
+    let volume = Volume::fresh();
+    let file = volume.open("/f", CREATE).expect("made");
+    volume
+        .write(&file, 0, &[0; 8 * PAGE as usize])
+        .expect("written");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2u64)
+            .map(|thread| {
+                let (volume, done) = (&volume, &done);
+                scope.spawn(move || {
+                    let file = volume.open("/f", RW).expect("opened");
+                    let (mut number, mut past) = (0u64, 0);
+                    while !done.load(Ordering::Relaxed) {
+                        number += 1;
+                        let at = (2 * (number % 4) + thread) * PAGE + 8 * (number % 100);
+                        let bytes = number.to_le_bytes();
+                        let granted = file.try_write(at, &bytes);
+                        if granted.recalled {
+                            volume.run(|fs| fs.end_granted_writes(&file)).expect("told");
+                        }
+                        past += u32::from(granted.written);
+                        if !granted.written {
+                            volume.write(&file, at, &bytes).expect("written");
+                        }
+                        let mut seen = [0; 8];
+                        if file.try_read(at, &mut seen).is_none() {
+                            volume.read(&file, at, &mut seen).expect("read");
+                        }
+                        assert_eq!(seen, bytes);
+                    }
+                    volume.close(&file).expect("closed");
+                    past
+                })
+            })
+            .collect();
+        for _ in 0..300 {
+            map(&volume, &file, 0, 8 * PAGE).expect("mapped");
+            std::thread::yield_now();
+            volume.run(|fs| fs.unmap(&file)).expect("unmapped");
+            std::thread::sleep(std::time::Duration::from_micros(300));
+        }
+        done.store(true, Ordering::Relaxed);
+        let past: u32 = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("held"))
+            .sum();
+        assert!(past > 0, "some were past the worker");
+    });
+    volume.close(&file).expect("closed");
+    volume.close_volume();
+}

@@ -1,0 +1,403 @@
+//! The memory behind shared mappings of a file, and which of the file's pages it has.
+//!
+//! ```text
+//! programs ── load, store ──► memory ── flush: pages that differ ──► the file
+//!                               ▲ filled once; then what is written to the file
+//! ```
+//! Programs store to the memory past the worker, at any time. Invariants:
+//! 1. Of a page that the memory has, the memory has the newest bytes: a read takes them from there,
+//!    and a write changes the file first and then the memory, under the blob's `lock`.
+//! 2. A page is filled from the file once: a second time would overwrite stores.
+//! 3. This process never maps the memory. So nobody who shortens it can fault this process.
+//! 4. Nobody else has the descriptor that this process uses, whose flags decide where it writes.
+
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate, fchmod,
+    fcntl_add_seals, fstat, ftruncate, memfd_create, open, seek,
+};
+use rustix::io::{pread, pwrite, retry_on_intr};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Memory that programs map in place of a file.
+#[derive(Debug)]
+pub struct MappedMemory {
+    file: OwnedFd,
+    /// Where another process finds it when this one is killed.
+    name: Option<PathBuf>,
+    /// The name stays.
+    is_left: AtomicBool,
+    /// A process before this one has filled it.
+    is_taken_over: bool,
+}
+
+fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
+    match errno {
+        // Of the memory, not of the volume.
+        rustix::io::Errno::NOSPC => Error::with(Errno::NOMEM, what),
+        _ => Error::with(from_rustix(errno), what),
+    }
+}
+
+impl MappedMemory {
+    /// Memory without a name: it ends with the processes that have it.
+    pub fn anonymous() -> Result<MappedMemory> {
+        let make = || {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = memfd_create("adit-mapped", flags)?;
+            // A reader could open its descriptor again for writing otherwise.
+            fchmod(&file, Mode::from_raw_mode(0o600))?;
+            fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
+            Ok(file)
+        };
+        let file = make().map_err(|errno| failed(errno, "make memory for a mapping"))?;
+        Ok(MappedMemory {
+            file,
+            name: None,
+            is_left: AtomicBool::new(false),
+            is_taken_over: false,
+        })
+    }
+
+    /// Memory that another process of this user finds under a name, if this one is killed; `name`
+    /// lies on a tmpfs.
+    pub fn named(name: PathBuf) -> Result<MappedMemory> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = open(&name, flags, Mode::from_raw_mode(0o600));
+        let file = file.map_err(|errno| failed(errno, "make memory for a mapping"))?;
+        Ok(MappedMemory {
+            file,
+            name: Some(name),
+            is_left: AtomicBool::new(false),
+            is_taken_over: false,
+        })
+    }
+
+    /// What another process has left under a name. `EPERM` if it can't be that of a process of this
+    /// user.
+    pub fn take_over(name: PathBuf) -> Result<MappedMemory> {
+        let what = "take over the memory of a mapping";
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = open(&name, flags, Mode::empty()).map_err(|errno| failed(errno, what))?;
+        let found = fstat(&file).map_err(|errno| failed(errno, what))?;
+        let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
+        let own = rustix::process::geteuid().as_raw();
+        if !is_file || found.st_nlink != 1 || found.st_uid != own || found.st_mode & 0o077 != 0 {
+            return Err(Error::with(Errno::PERM, what));
+        }
+        Ok(MappedMemory {
+            file,
+            name: Some(name),
+            is_left: AtomicBool::new(false),
+            is_taken_over: true,
+        })
+    }
+
+    /// A descriptor for a program that maps it.
+    pub fn descriptor(&self, writable: bool) -> Result<OwnedFd> {
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let access = match writable {
+            true => OFlags::RDWR,
+            false => OFlags::RDONLY,
+        };
+        let opened = open(own, access | OFlags::CLOEXEC, Mode::empty());
+        opened.map_err(|errno| failed(errno, "open the memory of a mapping"))
+    }
+
+    /// The next process goes on with it.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes it at least so long.
+    pub(crate) fn grow(&self, len: u64) -> Result<()> {
+        let what = "make the memory of a mapping longer";
+        let now = fstat(&self.file).map_err(|errno| failed(errno, what))?;
+        match now.st_size as u64 >= len {
+            true => Ok(()),
+            false => ftruncate(&self.file, len).map_err(|errno| failed(errno, what)),
+        }
+    }
+
+    /// Takes memory for pages, so that no store to them fails.
+    pub(crate) fn allocate(&self, pages: &Range<u64>) -> Result<()> {
+        let len = (pages.end - pages.start) * PAGE;
+        let allocated = retry_on_intr(|| {
+            fallocate(&self.file, FallocateFlags::empty(), pages.start * PAGE, len)
+        });
+        allocated.map_err(|errno| failed(errno, "take memory for a mapping"))
+    }
+
+    /// Reads it; zeroes where it is shorter.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = &mut buffer[done..];
+            match retry_on_intr(|| pread(&self.file, &mut *rest, offset + done as u64)) {
+                Ok(0) => {
+                    rest.fill(0);
+                    break;
+                }
+                Ok(count) => done += count,
+                Err(errno) => return Err(failed(errno, "read the memory of a mapping")),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &data[done..];
+            let written = retry_on_intr(|| pwrite(&self.file, rest, offset + done as u64));
+            done += written.map_err(|errno| failed(errno, "write the memory of a mapping"))?;
+        }
+        Ok(())
+    }
+
+    /// It reads as zeroes there.
+    pub(crate) fn clear(&self, bytes: &Range<u64>) -> Result<()> {
+        let (flags, len) = (
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            bytes.end - bytes.start,
+        );
+        let cleared = retry_on_intr(|| fallocate(&self.file, flags, bytes.start, len));
+        cleared.map_err(|errno| failed(errno, "clear the memory of a mapping"))
+    }
+
+    /// The next bytes from `offset` on that were ever written, in whole pages.
+    pub(crate) fn data_from(&self, offset: u64) -> Result<Option<Range<u64>>> {
+        let what = "look at the memory of a mapping";
+        let start = match seek(&self.file, SeekFrom::Data(offset as _)) {
+            Ok(start) => start / PAGE * PAGE,
+            Err(rustix::io::Errno::NXIO) => return Ok(None),
+            Err(errno) => return Err(failed(errno, what)),
+        };
+        let end = seek(&self.file, SeekFrom::Hole(start as _));
+        let end = end.map_err(|errno| failed(errno, what))?;
+        Ok(Some(start..end.next_multiple_of(PAGE)))
+    }
+}
+
+impl Drop for MappedMemory {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name
+            && !self.is_left.load(Ordering::Relaxed)
+        {
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
+
+/// The pages of a blob that programs have mapped.
+pub(crate) struct MappedPages {
+    pub(crate) memory: Arc<MappedMemory>,
+    pub(crate) pages: RefCell<PageSet>,
+    /// Descriptors that hold it.
+    pub(crate) holders: Cell<u32>,
+    /// One of them may have stored something.
+    pub(crate) is_written: Cell<bool>,
+}
+
+impl MappedPages {
+    pub(crate) fn new(memory: MappedMemory) -> MappedPages {
+        MappedPages {
+            is_written: Cell::new(memory.is_taken_over),
+            memory: Arc::new(memory),
+            pages: RefCell::default(),
+            holders: Cell::new(0),
+        }
+    }
+
+    /// Is this page in the memory already, from the process before?
+    pub(crate) fn has_content(&self, page: u64) -> Result<bool> {
+        if !self.memory.is_taken_over {
+            return Ok(false);
+        }
+        let data = self.memory.data_from(page * PAGE)?;
+        Ok(data.is_some_and(|data| data.start == page * PAGE))
+    }
+
+    /// The parts of a range of bytes that it has.
+    fn parts(&self, offset: u64, len: u64) -> Vec<Range<u64>> {
+        let end = offset.saturating_add(len);
+        let pages = self.pages.borrow();
+        let parts = pages.within(offset / PAGE..end.div_ceil(PAGE));
+        let bytes = |pages: Range<u64>| offset.max(pages.start * PAGE)..end.min(pages.end * PAGE);
+        parts.into_iter().map(bytes).collect()
+    }
+
+    /// After a read of the file: what the memory has is newer.
+    pub(crate) fn overlay(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        for part in self.parts(offset, buffer.len() as u64) {
+            let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);
+            self.memory.read(part.start, &mut buffer[from..to])?;
+        }
+        Ok(())
+    }
+
+    /// The file got these bytes.
+    pub(crate) fn note_write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        for part in self.parts(offset, data.len() as u64) {
+            let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);
+            self.memory.write(part.start, &data[from..to])?;
+        }
+        Ok(())
+    }
+
+    /// The file reads as zeroes there.
+    pub(crate) fn note_cleared(&self, bytes: Range<u64>) -> Result<()> {
+        let len = bytes.end.saturating_sub(bytes.start);
+        let mut parts = self.parts(bytes.start, len).into_iter();
+        parts.try_for_each(|part| self.memory.clear(&part))
+    }
+}
+
+/// Pages of a file, as ranges: a mapping may reach far behind the file's end.
+#[derive(Debug, Default)]
+pub(crate) struct PageSet {
+    /// Disjoint, not adjacent; by their first page.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl PageSet {
+    pub(crate) fn insert(&mut self, pages: Range<u64>) {
+        if pages.is_empty() {
+            return;
+        }
+        let Range { mut start, mut end } = pages;
+        // All that touch it become one with it.
+        while let Some((&first, &last)) = self.ranges.range(..=end).next_back()
+            && last >= start
+        {
+            self.ranges.remove(&first);
+            (start, end) = (start.min(first), end.max(last));
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// The parts of a range that it has.
+    pub(crate) fn within(&self, pages: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts = Vec::new();
+        for (&first, &last) in self.ranges.range(..pages.end).rev() {
+            if last <= pages.start {
+                break;
+            }
+            parts.push(first.max(pages.start)..last.min(pages.end));
+        }
+        parts
+    }
+
+    /// The first part of a range that it doesn't have.
+    pub(crate) fn first_gap(&self, pages: Range<u64>) -> Option<Range<u64>> {
+        let before = self.ranges.range(..=pages.start).next_back();
+        let start = before.map_or(pages.start, |(_, &last)| last.max(pages.start));
+        let behind = self.ranges.range(start..).next();
+        let end = behind.map_or(pages.end, |(&first, _)| first.min(pages.end));
+        (start < end).then_some(start..end)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use adit_base::random::Prng;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_set_of_pages_has_what_was_put_in() {
+        let mut random = Prng::new(1);
+        for _ in 0..200 {
+            let (mut set, mut model) = (PageSet::default(), BTreeSet::new());
+            for _ in 0..20 {
+                let (a, b) = (random.below(40), random.below(40));
+                let range = a.min(b)..a.max(b);
+                if random.below(2) == 0 {
+                    set.insert(range.clone());
+                    model.extend(range.clone());
+                }
+                let (a, b) = (random.below(40), random.below(40));
+                let range = a.min(b)..a.max(b);
+                let mut within: Vec<u64> =
+                    set.within(range.clone()).into_iter().flatten().collect();
+                within.sort_unstable();
+                let expected: Vec<u64> = model.range(range.clone()).copied().collect();
+                assert_eq!(within, expected);
+                let missing: Vec<u64> =
+                    range.clone().filter(|page| !model.contains(page)).collect();
+                let gap = set.first_gap(range.clone());
+                assert_eq!(gap.as_ref().map(|gap| gap.start), missing.first().copied());
+                assert!(gap.is_none_or(|gap| gap.clone().all(|page| missing.contains(&page))));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_reader_gets_can_neither_be_mapped_for_writing_nor_shortened() {
+        let memory = MappedMemory::anonymous().expect("memory");
+        memory.grow(8192).expect("longer");
+        memory.write(0, b"abc").expect("written");
+        let map = |writable| {
+            let descriptor = memory.descriptor(writable).expect("a descriptor");
+            let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+            let nowhere = std::ptr::null_mut();
+            // SAFETY: a new mapping, wherever the kernel likes.
+            let mapped = unsafe {
+                let flags = rustix::mm::MapFlags::SHARED;
+                rustix::mm::mmap(nowhere, 4096, protection, flags, &descriptor, 0)
+            };
+            // SAFETY: as long as it was mapped, and used nowhere.
+            mapped.map(|start| unsafe { rustix::mm::munmap(start, 4096) })
+        };
+        assert_eq!(map(false), Err(rustix::io::Errno::ACCESS));
+        assert_eq!(map(true), Ok(Ok(())));
+        let writer = memory.descriptor(true).expect("a descriptor");
+        assert_eq!(ftruncate(&writer, 4096), Err(rustix::io::Errno::PERM));
+        let sealed = fcntl_add_seals(&writer, SealFlags::GROW);
+        assert_eq!(sealed, Err(rustix::io::Errno::PERM));
+        assert_eq!(fstat(&writer).expect("there").st_mode & 0o777, 0o600);
+        // Flags of that descriptor are not ours.
+        rustix::fs::fcntl_setfl(&writer, OFlags::APPEND).expect("set");
+        memory.write(4096, b"def").expect("written");
+        let mut bytes = [0; 3];
+        memory.read(4096, &mut bytes).expect("read");
+        assert_eq!(&bytes, b"def");
+        assert_eq!(fstat(&writer).expect("there").st_size, 8192);
+    }
+
+    #[test]
+    fn named_memory_goes_with_its_owner_unless_it_is_left_to_the_next() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a tmpfs");
+        let name = directory.path().join("memory");
+        drop(MappedMemory::named(name.clone()).expect("memory"));
+        assert!(!name.exists());
+        let memory = MappedMemory::named(name.clone()).expect("memory");
+        memory.grow(1 << 20).expect("longer");
+        memory.allocate(&(0..4)).expect("room");
+        assert_eq!(memory.data_from(0).expect("looked"), None);
+        memory.write(3 * PAGE + 5, b"x").expect("written");
+        memory.leave();
+        drop(memory);
+        let memory = MappedMemory::take_over(name.clone()).expect("taken over");
+        let data = memory.data_from(0).expect("looked");
+        assert_eq!(data, Some(3 * PAGE..4 * PAGE));
+        let pages = MappedPages::new(memory);
+        assert!(pages.has_content(3).expect("looked"));
+        assert!(!pages.has_content(2).expect("looked"));
+        std::fs::hard_link(&name, directory.path().join("other")).expect("linked");
+        assert_eq!(
+            MappedMemory::take_over(name)
+                .expect_err("two names")
+                .errno(),
+            Errno::PERM
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! Pages that programs have mapped: filling their memory, and flushing it (`blob/mapped.rs`).
+//!
+//! Invariant: filling and flushing read and write what is stored of the file, never the memory's
+//! own pages through it: a flush that wrote to the memory would undo stores.
+
+use crate::blob::{Blob, MappedMemory, MappedPages};
+use crate::data::reserve::Promise;
+use crate::state::Store;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use std::ops::Range;
+use std::rc::Rc;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Pages that are filled or flushed under one lock.
+const PAGES_PER_LOCK: u64 = 64;
+
+impl Store {
+    /// One more descriptor holds the memory of the blob's mappings, which `make` makes if there is
+    /// none; `writes`: it may store. [`Store::release_mapped`] must follow.
+    pub async fn hold_mapped(
+        &self,
+        blob: &Rc<Blob>,
+        writes: bool,
+        make: impl FnOnce() -> Result<MappedMemory>,
+    ) -> Result<()> {
+        // Exclusively: nobody writes past the worker, and nobody is granted to any more.
+        let _exclusive = self.lock(blob).await;
+        let mapped = match blob.mapped() {
+            Some(mapped) => mapped,
+            None => {
+                let mapped = Rc::new(MappedPages::new(make()?));
+                *blob.mapped.borrow_mut() = Some(mapped.clone());
+                blob.shared.set_mapped(Some(mapped.memory.clone()));
+                mapped
+            }
+        };
+        mapped.holders.set(mapped.holders.get() + 1);
+        mapped.is_written.set(mapped.is_written.get() || writes);
+        Ok(())
+    }
+
+    /// Fills what a range of bytes touches and the memory doesn't have. `EINVAL` if nobody holds it.
+    pub async fn fill_mapped(&self, blob: &Rc<Blob>, range: Range<u64>) -> Result<()> {
+        let Some(mapped) = blob.mapped() else {
+            return Err(Error::with(
+                Errno::INVAL,
+                "map a file that is unmapped meanwhile",
+            ));
+        };
+        mapped.memory.grow(range.end.next_multiple_of(PAGE))?;
+        let pages = range.start / PAGE..range.end.div_ceil(PAGE);
+        let mut buffer = Vec::new();
+        loop {
+            let _exclusive = self.lock(blob).await;
+            let Some(gap) = mapped.pages.borrow().first_gap(pages.clone()) else {
+                return Ok(());
+            };
+            let end = blob.size().div_ceil(PAGE);
+            if gap.start >= end {
+                // Zeroes, as the memory is, until somebody writes there.
+                mapped.pages.borrow_mut().insert(gap);
+                continue;
+            }
+            let some = gap.start..gap.end.min(end).min(gap.start + PAGES_PER_LOCK);
+            mapped.memory.allocate(&some)?;
+            buffer.resize(((some.end - some.start) * PAGE) as usize, 0);
+            let count = self
+                .read_stored(blob, some.start * PAGE, &mut buffer)
+                .await?;
+            buffer[count..].fill(0);
+            for (page, content) in some.clone().zip(buffer.chunks(PAGE_BYTES)) {
+                let is_zero = content.iter().all(|byte| *byte == 0);
+                if !is_zero && !mapped.has_content(page)? {
+                    mapped.memory.write(page * PAGE, content)?;
+                }
+                // Readers in other processes ask from here on.
+                self.frames.withdraw_hint(blob.key(page as u32));
+            }
+            mapped.pages.borrow_mut().insert(some);
+        }
+    }
+
+    /// Writes the pages of the memory that differ to the file, up to its end.
+    pub async fn flush_mapped(&self, blob: &Rc<Blob>) -> Result<()> {
+        match blob.mapped() {
+            Some(mapped) if mapped.is_written.get() => {
+                self.flush_memory(blob, &mapped.memory).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Store::flush_mapped`], of memory that a process before this one has left.
+    pub async fn flush_memory(&self, blob: &Rc<Blob>, memory: &MappedMemory) -> Result<()> {
+        let (mut new, mut old) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while let Some(data) = memory.data_from(at)? {
+            at = data.start;
+            while at < data.end {
+                self.throttle().await;
+                let _exclusive = self.lock(blob).await;
+                let end = data.end.min(at + PAGES_PER_LOCK * PAGE).min(blob.size());
+                if at >= end {
+                    return Ok(());
+                }
+                let len = (end - at) as usize;
+                new.resize(len, 0);
+                old.resize(len, 0);
+                self.read_stored(blob, at, &mut old).await?;
+                memory.read(at, &mut new)?;
+                let pages = new.chunks(PAGE_BYTES).zip(old.chunks(PAGE_BYTES));
+                for (index, (new, old)) in pages.enumerate() {
+                    if new != old {
+                        let offset = at + index as u64 * PAGE;
+                        let mut promise = Promise::none(self);
+                        self.write_stored(blob, offset, new, &mut promise).await?;
+                    }
+                }
+                at = end.next_multiple_of(PAGE);
+            }
+        }
+        Ok(())
+    }
+
+    /// A descriptor holds the memory no more, of which it may have stored to; with the last one the
+    /// memory goes. What it stored is in the file; an error is the next sync's to tell, too.
+    pub async fn release_mapped(&self, blob: &Rc<Blob>) -> Result<()> {
+        let Some(mapped) = blob.mapped() else {
+            return Ok(());
+        };
+        let flushed = self.flush_mapped(blob).await;
+        if let Err(error) = &flushed {
+            blob.shared.note_error(error.errno());
+        }
+        let _exclusive = self.lock(blob).await;
+        assert!(mapped.holders.get() > 0, "released more often than held");
+        mapped.holders.set(mapped.holders.get() - 1);
+        if mapped.holders.get() == 0 {
+            blob.mapped.borrow_mut().take();
+            blob.shared.set_mapped(None);
+        }
+        flushed
+    }
+}

@@ -153,11 +153,39 @@ impl File {
         self.call(SetFileXattr { name, value, mode })
     }
 
-    /// Of all processes this one alone has the file mapped for writing, until it closes it. `EAGAIN`
-    /// if another one has.
+    /// The memory that all processes map in place of the file has this range, up to the end of its
+    /// last page, until the file is closed or [`unmap`](Self::unmap).
     #[cfg(feature = "internal")]
-    pub fn claim_mapping(&self) -> Result<()> {
-        self.call(adit_wire::calls::ClaimMapping {})
+    pub fn map(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.call(adit_wire::calls::Map { offset, len_bytes })
+    }
+
+    /// That memory, for reading only unless the file was opened for writing.
+    #[cfg(feature = "internal")]
+    pub fn mapped_memory(&self) -> Result<std::os::fd::OwnedFd> {
+        match self.open() {
+            OpenedFile::Embedded(open) => {
+                let memory = open.mapped_memory().ok_or(Error::new(Errno::INVAL))?;
+                memory.descriptor(open.flags().writable())
+            }
+            OpenedFile::Connected(open) => {
+                let connection = self.volume().connection();
+                let connection = connection.ok_or(Error::new(Errno::BADF))?;
+                connection.mapped_memory(open.number)
+            }
+        }
+    }
+
+    /// What was stored to that memory is written to the file.
+    #[cfg(feature = "internal")]
+    pub fn flush_mapped(&self) -> Result<()> {
+        self.call(adit_wire::calls::FlushMapped {})
+    }
+
+    /// The same, and the memory may go.
+    #[cfg(feature = "internal")]
+    pub fn unmap(&self) -> Result<()> {
+        self.call(adit_wire::calls::Unmap {})
     }
 
     /// Position of the next data from `offset` on: `offset` itself, or the beginning of a page.

@@ -35,8 +35,6 @@ pub(crate) struct Open {
     listing: Mutex<Listing>,
     /// The path by which it was opened, as the program sees it.
     pub(crate) shown: Vec<u8>,
-    /// Calls that change the file's content at this moment.
-    pub(crate) changes: Arc<AtomicUsize>,
     /// May it hold locks of the process?
     pub(crate) is_locked: AtomicBool,
 }
@@ -73,7 +71,6 @@ impl Open {
             position: Position::default(),
             listing: Mutex::default(),
             shown,
-            changes: Arc::default(),
             is_locked: AtomicBool::new(false),
         }
     }

@@ -208,6 +208,21 @@ impl Files {
         files.any(|file| file.open.blob_id() == id)
     }
 
+    /// Number of files whose mapped memory it holds.
+    pub(crate) fn mapped(&self) -> usize {
+        let files = self.places.iter().filter_map(|place| place.file.as_ref());
+        files.filter(|file| file.open.maps()).count()
+    }
+
+    /// Has another session this open file, too?
+    pub(crate) fn is_shared(&mut self, number: u64) -> bool {
+        let file = self
+            .place(number)
+            .and_then(|(_, place)| place.file.as_ref());
+        let tables = file.and_then(|file| file.tables.as_ref());
+        tables.is_some_and(|tables| Arc::strong_count(tables) > 1)
+    }
+
     /// Number of open files.
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()

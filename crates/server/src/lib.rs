@@ -27,6 +27,7 @@ mod collected;
 mod files;
 mod inheritance;
 mod listener;
+mod mappings;
 mod notices;
 pub mod perform;
 mod poller;

@@ -14,7 +14,7 @@ use crate::volume::{ServedVolume, find};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_wire::handshake::{
-    Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, Request, Resumed, VERSION,
+    Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, MappedFile, Request, Resumed, VERSION,
 };
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{
@@ -274,13 +274,12 @@ impl Hall {
     fn end_graces(&self) -> bool {
         let mut any = false;
         for volume in &self.volumes {
-            let ended = volume
-                .resumption
-                .end_if_over(volume.opening, &volume.sessions_file);
-            if ended {
+            let (resumption, sessions_file) = (&volume.resumption, &volume.sessions_file);
+            let last = || volume.mappings.end_grace(&volume.engine);
+            if resumption.end_if_over(volume.opening, sessions_file, last) {
                 volume.delete_orphans();
             }
-            any |= volume.resumption.in_grace();
+            any |= resumption.in_grace();
         }
         any
     }
@@ -303,8 +302,10 @@ impl Hall {
             );
             return refuse(&greeted, Error::with(Errno::PROTO, what));
         }
-        if let Aim::Leave(key) = request.aim {
-            return self.leave(greeted, key, inheritances);
+        match request.aim {
+            Aim::Leave(key) => return self.leave(greeted, key, inheritances),
+            Aim::Mapped(of) => return self.give_mapped(&greeted, of),
+            _ => {}
         }
         let begun = self.begin(&greeted, request, inheritances);
         let (session, memory, resumed) = match begun {
@@ -362,6 +363,25 @@ impl Hall {
                 // If it went away, its connection says so.
                 let _ = send_message(&greeted.socket, &Answer::Left(left.key()));
                 inheritances.push(left);
+            }
+        }
+    }
+
+    /// Gives a session the memory of a file's mappings, which it holds.
+    fn give_mapped(&self, greeted: &Greeted, of: MappedFile) {
+        let memory = || {
+            let sessions = self.sessions();
+            let session = sessions.iter().find(|session| session.key() == of.key);
+            let open = session.ok_or_else(no_session)?.file(of.file)?;
+            let none = || Error::with(Errno::INVAL, "map a file whose memory it doesn't hold");
+            let memory = open.mapped_memory().ok_or_else(none)?;
+            memory.descriptor(open.flags().writable())
+        };
+        match memory() {
+            Err(error) => refuse(greeted, error),
+            Ok(memory) => {
+                let descriptors = [memory.as_fd()];
+                let _ = send_message_with(&greeted.socket, &Answer::Mapped, &descriptors);
             }
         }
     }
@@ -443,6 +463,14 @@ impl Hall {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn no_session() -> Error {
+    Error::with(
+        Errno::STALE,
+        "speak for a session that this server doesn't have",
+    )
 }
 
 #[cold]

@@ -397,6 +397,12 @@ impl Resumption {
         }
     }
 
+    /// Has nobody changed anything since this opening ended?
+    pub(crate) fn is_untouched_since(&self, asked: Opening) -> bool {
+        let mut earlier = self.earlier.iter();
+        earlier.any(|earlier| earlier.opening == asked && !earlier.is_past)
+    }
+
     /// A session has everything again; `reply` is called when all have, or the grace is over.
     pub(crate) fn has_come_back(&self, process: Option<u32>, reply: Reply) {
         let mut grace = self.lock();
@@ -415,8 +421,14 @@ impl Resumption {
         drop(std::mem::take(&mut self.lock().waiting));
     }
 
-    /// Ends the grace of an opening if it is over. True: it has ended now.
-    pub(crate) fn end_if_over(&self, opening: Opening, sessions_file: &SessionsFile) -> bool {
+    /// Ends the grace of an opening if it is over, after `last`, before which no session changes
+    /// anything. True: it has ended now.
+    pub(crate) fn end_if_over(
+        &self,
+        opening: Opening,
+        sessions_file: &SessionsFile,
+        last: impl FnOnce(),
+    ) -> bool {
         if !self.in_grace() {
             return false;
         }
@@ -432,6 +444,7 @@ impl Resumption {
                 "not all sessions of the last server came back: what they had locked is free"
             );
         }
+        last();
         // First: the server after this one has to know.
         sessions_file.end_grace(opening);
         self.is_open.store(false, Ordering::Release);

@@ -5,6 +5,7 @@
 //! that asks for something impossible gets an errno. Nothing here waits.
 
 mod locks;
+mod mapped;
 mod resuming;
 
 use crate::collected::Pieces;
@@ -611,17 +612,8 @@ fn file_call(
                         Err(error) => ticket.finish_with(Err(error)),
                     }
                 }
-                ClaimMapping::NUMBER => {
-                    ClaimMapping::decode(&bytes).ok_or_else(|| garbled(number))?;
-                    let session = ticket.session.clone();
-                    let reclaim = session.is_resuming().then(|| session.begin_reclaim());
-                    let claimed = match open.flags().writable() {
-                        _ if matches!(reclaim, Some(None)) => Err(resuming::not_now()),
-                        true => session.volume.claim_mapping(open.blob_id(), session.number),
-                        false => Err(Errno::BADF.into()),
-                    };
-                    ticket.finish_with_value(claimed);
-                }
+                Map::NUMBER => return mapped::map(ticket, open, &bytes, begun),
+                Unmap::NUMBER => return mapped::unmap(ticket, file, open, &bytes, begun),
                 SettleAppend::NUMBER => return resuming::settle_append(ticket, open, &bytes, begun),
                 Close::NUMBER => {
                     Close::decode(&bytes).ok_or_else(|| garbled(number))?;
@@ -638,6 +630,7 @@ fn file_call(
     dispatch!(
         FileStat SetSize Allocate SetFileMode SetFileOwner SetFileTimes GetFileXattr SetFileXattr
         RemoveFileXattr ListFileXattrs NextData NextHole StartWriteBack ReadDirectory WriteAtomic
+        FlushMapped
     );
     Ok(())
 }
@@ -663,8 +656,6 @@ fn close(ticket: Ticket, file: u64, begun: &mut Begun) {
         return ticket.finish_with(Err(Errno::BADF.into()));
     };
     let session = &ticket.session;
-    let is_open = |id| session.files().has_open(id);
-    session.volume.release_mappings(session.number, is_open);
     let Some(closed) = closed.into_last() else {
         return ticket.finish_with_value(Ok(())); // another session has it still
     };
@@ -718,7 +709,12 @@ async fn close_each(fs: &Fs, files: &[Arc<OpenFile>], is_handed_over: bool) {
     for file in files {
         // Nobody is left to be told; the next fsync of another descriptor is.
         let _ = match is_handed_over {
-            true => fs.leave(file).await,
+            true => {
+                if let Some(memory) = file.mapped_memory() {
+                    memory.leave();
+                }
+                fs.leave(file).await
+            }
             false => fs.close(file).await,
         };
     }
@@ -733,7 +729,6 @@ pub(crate) fn hand_over(session: &Arc<Session>, begun: &mut Begun) {
 
 fn close_left(session: &Arc<Session>, left: Left, begun: &mut Begun) {
     let is_handed_over = session.is_handed_over();
-    session.volume.release_mappings(session.number, |_| false);
     let under_way = UnderWay::begin(&session.volume);
     let prepared = session.volume.engine.prepare(move |fs| async move {
         let _under_way = under_way;

@@ -1,15 +1,15 @@
 //! A volume as the server has it.
 
 use crate::balance::Balance;
+use crate::mappings::Mappings;
 use crate::resume::{Resumption, SessionsFile, VolumeRecord};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{BlobId, Fs, SharedNames};
+use adit_fs::{Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
 use adit_wire::handshake::Opening;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// A volume, and what is under way on it for sessions.
 pub(crate) struct ServedVolume {
@@ -21,9 +21,8 @@ pub(crate) struct ServedVolume {
     pub(crate) published: Option<PublishedFrames>,
     /// A direct read waits for the device's queue: not in the poller.
     pub(crate) is_queued: bool,
-    /// Files that a session has mapped for writing, and its number: the memory is the session's own,
-    /// so there is one for a file.
-    mapped: Mutex<HashMap<BlobId, u64>>,
+    /// The memory of shared mappings.
+    pub(crate) mappings: Mappings,
     /// Operations of sessions that have begun and not ended.
     under_way: AtomicUsize,
     /// Of the server. Weak: its pollers have this.
@@ -51,12 +50,13 @@ impl ServedVolume {
         sessions_file: &Arc<SessionsFile>,
         last: &[VolumeRecord],
     ) -> Result<ServedVolume> {
-        let (names, is_queued, published, opening, predecessor, is_untouched) =
+        let (names, is_queued, published, opening, predecessor, is_untouched, cache) =
             engine.run(|fs| async {
                 let store = fs.store();
                 let capabilities = store.reactor().device().capabilities();
                 let published = store.frames().published()?;
-                let id = u128::from_be_bytes(store.info().await?.volume_id);
+                let info = store.info().await?;
+                let id = u128::from_be_bytes(info.volume_id);
                 let opening = Opening {
                     volume_id: ((id >> 64) as u64, id as u64),
                     epoch: store.epoch(),
@@ -70,9 +70,11 @@ impl ServedVolume {
                     opening,
                     predecessor,
                     is_untouched,
+                    info.mapping,
                 ))
             })?;
         let resumption = Resumption::new(opening.volume_id, predecessor, last, is_untouched);
+        let mappings = Mappings::new(opening, &resumption, cache.as_deref());
         sessions_file.add(opening, &resumption);
         Ok(ServedVolume {
             balance: Arc::downgrade(balance),
@@ -84,7 +86,7 @@ impl ServedVolume {
             names,
             published,
             is_queued,
-            mapped: Mutex::default(),
+            mappings,
             under_way: AtomicUsize::new(0),
         })
     }
@@ -94,29 +96,6 @@ impl ServedVolume {
         let deleted = self.engine.run(|fs| fs.delete_orphans());
         if let Err(error) = deleted {
             tracing::warn!(volume = %self.name, %error, "files without names keep their space: the next opening deletes them");
-        }
-    }
-
-    fn mapped(&self) -> MutexGuard<'_, HashMap<BlobId, u64>> {
-        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The session has the file mapped for writing. EAGAIN if another one has.
-    pub(crate) fn claim_mapping(&self, id: BlobId, session: u64) -> Result<()> {
-        match *self.mapped().entry(id).or_insert(session) {
-            of if of == session => Ok(()),
-            _ => {
-                let what = "map a file for writing that another process has mapped so";
-                Err(Error::with(Errno::AGAIN, what))
-            }
-        }
-    }
-
-    /// The session has closed files: `is_open` says which it has open still.
-    pub(crate) fn release_mappings(&self, session: u64, is_open: impl Fn(BlobId) -> bool) {
-        let mut mapped = self.mapped();
-        if !mapped.is_empty() {
-            mapped.retain(|id, of| *of != session || is_open(*id));
         }
     }
 

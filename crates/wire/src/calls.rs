@@ -292,11 +292,15 @@ calls! { FileCall FILE_CALLS:
     121 = CopyRange { offset: u64, to: u64, to_offset: u64, len_bytes: u64 } => u64;
     /// Closes the file.
     122 = Close {} => ();
-    /// Of all sessions this one alone has the file mapped for writing.
-    123 = ClaimMapping {} => ();
     /// Was this append of the last server's done? If not, nothing of it is left. Only while a
     /// session resumes in the time of grace.
     124 = SettleAppend { offset: u64, len_bytes: u64 } => bool;
+    /// The memory of the file's shared mappings has this range, and the descriptor holds it.
+    125 = Map { offset: u64, len_bytes: u64 } => ();
+    /// What was stored to shared mappings is written to the file.
+    126 = FlushMapped {} => ();
+    /// The descriptor holds the memory no more.
+    127 = Unmap {} => ();
 }
 
 /// An opened file, as a session knows it.

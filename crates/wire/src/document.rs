@@ -5,7 +5,8 @@
 
 use crate::calls::{FILE_CALLS, Form, Opened, Place, VOLUME_CALLS};
 use crate::handshake::{
-    Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, Opening, Request, Resumed, VERSION,
+    Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, MappedFile, Opening, Request, Resumed,
+    VERSION,
 };
 use crate::memory::{
     AREA_BYTES, AREAS_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET, ENDING_OFFSET, Ending, LAYOUT,
@@ -147,7 +148,7 @@ fn structs() -> Rows {
         };
     }
     all!(
-        Hello Request Key Opening Resumed Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
+        Hello Request Key MappedFile Opening Resumed Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
         ListedEntry OpenDescriptor CheckReport
     )
 }

@@ -15,7 +15,7 @@ use crate::value::{structs, variants};
 use adit_base::Error;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: [u8; 8] = *b"aditwire";
@@ -64,6 +64,8 @@ pub enum Aim {
     Leave(Key),
     /// A session that begins with what was kept under this key.
     Inherit(Key),
+    /// The memory of a file's shared mappings, which the session holds.
+    Mapped(MappedFile),
 }
 
 /// Proves that a process may speak for a session, or have what was kept for it.
@@ -73,6 +75,15 @@ pub struct Key {
     pub number: u64,
     /// Random.
     pub secret: (u64, u64),
+}
+
+/// An open file of a session, for a connection that speaks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MappedFile {
+    /// Of the session.
+    pub key: Key,
+    /// Its number there.
+    pub file: u64,
 }
 
 /// An opening of a volume: what a server did with it between two closings or deaths.
@@ -103,6 +114,8 @@ pub enum Answer {
     Begun(Begun),
     /// What the session has open is kept, under this key.
     Left(Key),
+    /// The memory comes with the message.
+    Mapped,
 }
 
 /// What a session knows of itself.
@@ -154,10 +167,11 @@ structs! {
     Hello { magic, version }
     Request { hello, volume, read_only, comes_back, aim }
     Key { number, secret }
+    MappedFile { key, file }
     Opening { volume_id, epoch }
     Resumed { applied, in_grace }
     Begun { privileged, volume, cache, opening, resumed, key }
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
-variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key) });
-variants!(Aim { 0 = Begin, 1 = Resume(opening), 2 = Leave(key), 3 = Inherit(key) });
+variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped });
+variants!(Aim { 0 = Begin, 1 = Resume(opening), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of) });

@@ -9,7 +9,9 @@ use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
-use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Greeting, Hello, Key, Request, VERSION};
+use adit_wire::handshake::{
+    Aim, Answer, BYTES_MAX, Greeting, Hello, Key, MappedFile, Request, VERSION,
+};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{Peer, receive_message, receive_message_with, send_message, unconnected};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -119,7 +121,7 @@ pub(super) fn connect_link(
     let begun = match answer {
         Answer::Refused(error) => return Err(error),
         Answer::Begun(begun) => begun,
-        Answer::Left(_) => return Err(super::foreign()),
+        Answer::Left(_) | Answer::Mapped => return Err(super::foreign()),
     };
     let mut descriptors = descriptors.into_iter();
     let memory = descriptors.next();
@@ -141,7 +143,19 @@ pub(super) fn leave(address: &str, key: Key) -> Result<(OwnedFd, Key)> {
     match ask(address, false, false, Aim::Leave(key))? {
         (_, Answer::Refused(error), _) => Err(error),
         (socket, Answer::Left(key), _) => Ok((socket, key)),
-        (_, Answer::Begun(_), _) => Err(super::foreign()),
+        (_, Answer::Begun(_) | Answer::Mapped, _) => Err(super::foreign()),
+    }
+}
+
+/// The memory of a file's shared mappings, which the session holds.
+fn ask_for_mapped(address: &str, of: MappedFile) -> Result<OwnedFd> {
+    match ask(address, false, false, Aim::Mapped(of))? {
+        (_, Answer::Refused(error), _) => Err(error),
+        (_, Answer::Mapped, descriptors) => {
+            let memory = descriptors.into_iter().next();
+            memory.ok_or_else(super::foreign)
+        }
+        _ => Err(super::foreign()),
     }
 }
 
@@ -204,6 +218,19 @@ fn with_high_number(socket: OwnedFd) -> OwnedFd {
 }
 
 impl Connection {
+    /// The memory of a file's shared mappings, which the session holds.
+    pub(crate) fn mapped_memory(&self, file: u64) -> Result<OwnedFd> {
+        loop {
+            let link = self.link();
+            let key = link.key;
+            match ask_for_mapped(&self.address, MappedFile { key, file }) {
+                // The next one has the same memory.
+                Err(_) if link.has_ended() => self.resume(link)?,
+                asked => return asked,
+            }
+        }
+    }
+
     /// The server's process.
     pub(crate) fn server(&self) -> Result<Peer> {
         let gone = || Error::with(Errno::PIPE, "the server has ended");

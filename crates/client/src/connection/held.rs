@@ -1,4 +1,4 @@
-//! The files, locks and claims that a session has in its server: it takes the same in the next one.
+//! The files, locks and shared mappings that a session has in its server: it takes the same in the next one.
 
 use adit_fs::{BlobId, Credentials, FlockOperation, LockMode, LockOwner, OpenFlags, RangeLock};
 use adit_wire::calls::*;
@@ -17,8 +17,22 @@ pub(super) struct HeldFile {
     /// The user for whom it was opened, if another one than the session's.
     pub(super) who: Option<Credentials>,
     pub(super) flock: Option<LockMode>,
-    /// It may be mapped for writing.
-    pub(super) is_claimed: bool,
+    /// What the server's memory has of it, as offset and end.
+    pub(super) mapped: Vec<(u64, u64)>,
+}
+
+impl HeldFile {
+    /// Adds a range; those that touch become one.
+    fn note_mapped(&mut self, mut begin: u64, mut end: u64) {
+        self.mapped.retain(|&(first, last)| {
+            let apart = last < begin || end < first;
+            if !apart {
+                (begin, end) = (begin.min(first), end.max(last));
+            }
+            apart
+        });
+        self.mapped.push((begin, end));
+    }
 }
 
 /// A locked range.
@@ -47,7 +61,7 @@ impl Held {
             opened,
             who,
             flock: None,
-            is_claimed: false,
+            mapped: Vec::new(),
         };
         let place = place(opened.file);
         if self.files.len() <= place {
@@ -56,12 +70,11 @@ impl Held {
         self.files[place] = Some(file);
     }
 
-    /// In a forked child: the locks and claims are its parent's.
+    /// In a forked child: the locks are its parent's.
     pub(super) fn keep_only_files(&mut self) {
         self.ranges.clear();
         for file in self.files.iter_mut().flatten() {
             file.flock = None;
-            file.is_claimed = false;
         }
     }
 
@@ -104,7 +117,8 @@ impl Held {
             LockRange::NUMBER,
             UnlockRange::NUMBER,
             ReleaseLocks::NUMBER,
-            ClaimMapping::NUMBER,
+            Map::NUMBER,
+            Unmap::NUMBER,
         ];
         calls.contains(&number)
     }
@@ -123,7 +137,12 @@ impl Held {
                     _ => None,
                 };
             }
-            ClaimMapping::NUMBER => held.is_claimed = true,
+            Map::NUMBER => {
+                if let Some(Map { offset, len_bytes }) = Map::decode(call) {
+                    held.note_mapped(offset, offset.saturating_add(len_bytes));
+                }
+            }
+            Unmap::NUMBER => held.mapped.clear(),
             LockRange::NUMBER => {
                 if let Some(LockRange { lock, .. }) = LockRange::decode(call) {
                     let range = self.free(id, file, lock.owner, lock.offset, lock.len_bytes);

@@ -171,8 +171,9 @@ impl Connection {
     }
 }
 
-/// Opens and locks what was open and locked. Answers the files that can't be had as they were. After
-/// the grace that is every file with a lock: another process may have had the lock meanwhile.
+/// Opens, locks and maps what was open, locked and mapped. Answers the files that can't be had as they
+/// were. After the grace that is every file with a lock or a mapping: another process may have had
+/// the lock meanwhile, and the memory is written to the file.
 fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>, Failure> {
     let mut broken = Vec::new();
     let mut note = |files: &[u64], result: Result<(), Failure>| match result {
@@ -187,7 +188,7 @@ fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>
     let reclaim = |call: &dyn Fn() -> Result<(), Failure>| match in_grace {
         true => call(),
         false => {
-            let what = "have a lock again: others may have had it meanwhile";
+            let what = "have a lock or a mapping again: others may have used the file meanwhile";
             Err(Error::with(Errno::NOLCK, what).into())
         }
     };
@@ -215,9 +216,10 @@ fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>
             let flock = || link.file_call(number, &Flock { operation });
             note(&[number], reclaim(&flock))?;
         }
-        if file.is_claimed {
-            let claim = || link.file_call(number, &ClaimMapping {});
-            note(&[number], reclaim(&claim))?;
+        for &(offset, end) in &file.mapped {
+            let len_bytes = end - offset;
+            let map = || link.file_call(number, &Map { offset, len_bytes });
+            note(&[number], reclaim(&map))?;
         }
     }
     for held_lock in held.locks() {

@@ -156,13 +156,6 @@ fn all() -> Vec<Arc<Context>> {
         .collect()
 }
 
-/// Lets requests under way make progress for a moment.
-pub(super) fn progress() {
-    for context in all() {
-        context.drive(usize::MAX, Some(Duration::from_millis(1)));
-    }
-}
-
 /// Waits for all requests.
 pub(super) fn finish() {
     all().iter().for_each(|context| context.finish());

@@ -10,8 +10,7 @@
 //! | `uring` | liburing's, which are refused: a ring goes past this library |
 //!
 //! A request is done at once where that is cheapest: on devices that answer at once (the caller
-//! would execute it anyway), in the cache, and on files with shared mappings, whose changes need
-//! their lock. All others wait in the device's queue.
+//! would execute it anyway), and in the cache. All others wait in the device's queue.
 
 pub(crate) mod context;
 pub(crate) mod kernel;
@@ -21,27 +20,7 @@ mod submission;
 mod uring;
 
 use crate::answer::Answer;
-use crate::descriptors::Open;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
-
-/// Counts a write under way to a file, which a new shared mapping waits for.
-pub(crate) struct Change(Arc<AtomicUsize>);
-
-impl Change {
-    /// None: the file has shared mappings, or gets one; its changes need their lock.
-    pub(crate) fn begin(open: &Open) -> Option<Change> {
-        open.changes.fetch_add(1, Ordering::SeqCst);
-        let change = Change(open.changes.clone());
-        (!crate::calls::is_mapped(open.id())).then_some(change)
-    }
-}
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
-}
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 /// Do requests wait in the device's queue? If not, the caller does them.
 pub(crate) fn is_queued() -> Answer<bool> {
@@ -74,12 +53,6 @@ impl Drop for Uncollected {
             kernel::futex_wake(&UNCOLLECTED);
         }
     }
-}
-
-/// Lets requests under way make progress for a moment.
-pub(crate) fn progress() {
-    context::progress();
-    std::thread::yield_now();
 }
 
 /// Waits for all requests, at the end of the process.

@@ -9,7 +9,7 @@
 //! [`ENDS`]; whoever waits reads it before it looks.
 
 use super::kernel;
-use super::{Change, Uncollected, submission};
+use super::{Uncollected, submission};
 use crate::answer::{Answer, ToC, set_errno};
 use crate::calls::data;
 use crate::descriptors::{self, Open};
@@ -229,14 +229,13 @@ unsafe fn begin(
             // SAFETY: as above.
             unsafe { end(address, Ok(count), notice, list) };
         }
-        Ok(Started::UnderWay(started, change)) => {
+        Ok(Started::UnderWay(started)) => {
             let is_write = kind == Kind::Write;
             requests()
                 .get_or_insert_default()
                 .insert(request as usize, (file, is_write));
             let guard = Uncollected::begin();
             started.start().on_complete(move |result| {
-                drop(change);
                 let answer = result
                     .map(|count| count as i64)
                     .map_err(crate::answer::errno);
@@ -252,7 +251,7 @@ unsafe fn begin(
 
 enum Started {
     Done(i64),
-    UnderWay(Request, Option<Change>),
+    UnderWay(Request),
 }
 
 unsafe fn start(cb: &Aiocb, open: &Arc<Open>, kind: Kind) -> Answer<Started> {
@@ -267,7 +266,7 @@ unsafe fn start(cb: &Aiocb, open: &Arc<Open>, kind: Kind) -> Answer<Started> {
             if !open.is_readable() {
                 return Err(Errno::BADF);
             }
-            if open.flags() & libc::O_DIRECT == 0 && !crate::calls::is_mapped(open.id()) {
+            if open.flags() & libc::O_DIRECT == 0 {
                 // SAFETY: as for this function.
                 let memory = unsafe { data::memory(buffer, len)? };
                 if let Some(count) = open.file.try_read_at(memory, at) {
@@ -286,8 +285,8 @@ unsafe fn start(cb: &Aiocb, open: &Arc<Open>, kind: Kind) -> Answer<Started> {
         Kind::Sync(durable) => Work::Sync(durable),
     };
     // SAFETY: as for this function.
-    if let Some((request, change)) = unsafe { submission::start(work, open)? } {
-        return Ok(Started::UnderWay(request, change));
+    if let Some(request) = unsafe { submission::start(work, open)? } {
+        return Ok(Started::UnderWay(request));
     }
     // SAFETY: as for this function.
     let done = unsafe {

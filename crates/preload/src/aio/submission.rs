@@ -3,7 +3,7 @@
 
 use super::context::Context;
 use super::kernel::{Event, FLAG_EVENTFD, Iocb, opcode};
-use super::{Change, Uncollected, is_queued};
+use super::{Uncollected, is_queued};
 use crate::answer::Answer;
 use crate::calls::data;
 use crate::descriptors::{self, Held, Open};
@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Turns the result of a started request into an event; ends its [`Change`].
+/// Turns the result of a started request into an event.
 type ToEvent = Box<dyn FnOnce(adit::Result<usize>) -> Event + Send>;
 
 /// Requests of one `io_submit` that the device gets together.
@@ -145,7 +145,7 @@ unsafe fn begin(
         return Ok(());
     }
     // SAFETY: as above.
-    let Some((started, change)) = (unsafe { prepare(&request, open)? }) else {
+    let Some(started) = (unsafe { prepare(&request, open)? }) else {
         // SAFETY: as above.
         let result = unsafe { perform(&request, open) };
         let result = result.unwrap_or_else(|errno| -i64::from(errno.raw()));
@@ -154,7 +154,6 @@ unsafe fn begin(
         return Ok(());
     };
     let to_event = move |result: adit::Result<usize>| {
-        drop(change);
         event(result.map_or_else(
             |error| -i64::from(error.errno().raw()),
             |count| count as i64,
@@ -245,7 +244,7 @@ fn is_sync(request: &Iocb, open: &Open) -> bool {
 /// What the cache has is read at once.
 unsafe fn read_cached(request: &Iocb, open: &Open) -> Option<i64> {
     let is_plain = request.opcode == opcode::READ && request.buffer != 0;
-    if !is_plain || open.flags() & libc::O_DIRECT != 0 || crate::calls::is_mapped(open.id()) {
+    if !is_plain || open.flags() & libc::O_DIRECT != 0 {
         return None;
     }
     // SAFETY: as for this function.
@@ -255,7 +254,7 @@ unsafe fn read_cached(request: &Iocb, open: &Open) -> Option<i64> {
 }
 
 /// The request as one that the device's queue carries; None: it is done at once.
-unsafe fn prepare(request: &Iocb, open: &Arc<Open>) -> Answer<Option<(Request, Option<Change>)>> {
+unsafe fn prepare(request: &Iocb, open: &Arc<Open>) -> Answer<Option<Request>> {
     // SAFETY: as for this function.
     let memory = unsafe { memory(request)? };
     let work = match request.opcode {
@@ -278,20 +277,15 @@ unsafe fn prepare(request: &Iocb, open: &Arc<Open>) -> Answer<Option<(Request, O
 ///
 /// # Safety
 /// The memory is the program's, until the request is done.
-pub(super) unsafe fn start(
-    work: Work,
-    open: &Arc<Open>,
-) -> Answer<Option<(Request, Option<Change>)>> {
+pub(super) unsafe fn start(work: Work, open: &Arc<Open>) -> Answer<Option<Request>> {
     let is_direct = open.flags() & libc::O_DIRECT != 0;
     if !is_queued()? {
         return Ok(None);
     }
-    let mut change = None;
     match &work {
-        Work::Sync(_) if crate::calls::is_mapped(open.id()) => return Ok(None),
         Work::Sync(_) => {}
         Work::Read(memory, _) => {
-            if memory.is_empty() || crate::calls::is_mapped(open.id()) {
+            if memory.is_empty() {
                 return Ok(None);
             }
         }
@@ -304,14 +298,10 @@ pub(super) unsafe fn start(
             if memory.is_empty() || promised || is_copy {
                 return Ok(None);
             }
-            change = Change::begin(open);
-            if change.is_none() {
-                return Ok(None);
-            }
         }
     }
     // SAFETY: promised by the caller.
-    Ok(Some((unsafe { open.file.request(work) }, change)))
+    Ok(Some(unsafe { open.file.request(work) }))
 }
 
 unsafe fn memory(request: &Iocb) -> Answer<Memory> {

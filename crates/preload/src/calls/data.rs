@@ -7,7 +7,7 @@ use adit::{AllocateFlags, Errno, FileKind};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use std::io::{IoSlice, IoSliceMut};
 
-use super::{maps, of_descriptor};
+use super::of_descriptor;
 
 /// What every device writes as a whole.
 const SECTOR_BYTES: usize = 512;
@@ -79,7 +79,6 @@ fn check_writable(open: &Open) -> Answer<()> {
 pub(crate) fn read_from(open: &Open, memory: &mut [u8], offset: u64) -> Answer {
     check_readable(open)?;
     let count = open.file.read_at(memory, offset).map_err(errno)?;
-    maps::overlay(open.id(), &mut memory[..count], offset)?;
     Ok(count as i64)
 }
 
@@ -157,17 +156,6 @@ unsafe fn read_vector(open: &Open, vector: *const iovec, count: c_int, offset: u
         unsafe { memory(piece.iov_base, piece.iov_len) }.map(IoSliceMut::new)
     };
     let mut slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
-    if maps::is_mapped(open.id()) {
-        let mut done = 0;
-        for slice in &mut slices {
-            let count = read_from(open, slice, offset + done as u64)?;
-            done += count;
-            if count < slice.len() as i64 {
-                break;
-            }
-        }
-        return Ok(done);
-    }
     let count = open
         .file
         .read_vectored_at(&mut slices, offset)
@@ -222,17 +210,14 @@ unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> An
 /// nothing survives a crash.
 pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> Answer {
     check_writable(open)?;
-    maps::change(open, || {
-        let mut at = offset;
-        if open.flags() & libc::O_APPEND != 0 {
-            at = open.file.append(data).map_err(errno)?;
-        } else if atomic || is_whole_by_promise(offset, data.len()) {
-            open.file.write_atomic(&[(offset, data)]).map_err(errno)?;
-        } else {
-            open.file.write_at(data, offset).map_err(errno)?;
-        }
-        Ok((data.len() as i64, maps::Change::Write(data, at)))
-    })
+    let written = if open.flags() & libc::O_APPEND != 0 {
+        open.file.append(data).map(drop)
+    } else if atomic || is_whole_by_promise(offset, data.len()) {
+        open.file.write_atomic(&[(offset, data)])
+    } else {
+        open.file.write_at(data, offset)
+    };
+    written.map(|()| data.len() as i64).map_err(errno)
 }
 
 /// Did `adit run --atomic-writes` promise it for this write? The pages of databases have a power of
@@ -303,14 +288,11 @@ unsafe fn write_vector(
             .collect();
         return write_to(open, &whole, offset, flags & RWF_ATOMIC != 0);
     }
-    maps::change(open, || {
-        let mut at = offset;
-        match appends {
-            true => at = open.file.append_vectored(&slices).map_err(errno)?,
-            false => (open.file.write_vectored_at(&slices, offset)).map_err(errno)?,
-        }
-        Ok((len as i64, maps::Change::Pieces(&slices, at)))
-    })
+    let written = match appends {
+        true => open.file.append_vectored(&slices).map(drop),
+        false => open.file.write_vectored_at(&slices, offset),
+    };
+    written.map(|()| len as i64).map_err(errno)
 }
 
 /// All of it or nothing survives a crash.
@@ -392,12 +374,10 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
 }
 
 pub(crate) unsafe fn sync_all(open: &Open) -> Answer<()> {
-    maps::flush(open.id())?;
     open.file.sync_all().map_err(errno)
 }
 
 pub(crate) unsafe fn sync_data(open: &Open) -> Answer<()> {
-    maps::flush(open.id())?;
     open.file.sync_data().map_err(errno)
 }
 
@@ -419,22 +399,14 @@ pub(crate) unsafe fn resize(open: &Open, size: off_t) -> Answer<()> {
     if !open.is_writable() {
         return Err(Errno::INVAL);
     }
-    maps::change(open, || {
-        open.file.set_len(size).map_err(errno)?;
-        Ok(((), maps::Change::Clear(size, u64::MAX - size)))
-    })
+    open.file.set_len(size).map_err(errno)
 }
 
 unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
     let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
     check_writable(open)?;
     let (at, len) = (offset(at)?, offset(len)?);
-    let zeroes = AllocateFlags::PUNCH_HOLE | AllocateFlags::ZERO_RANGE;
-    let cleared = if flags.intersects(zeroes) { len } else { 0 };
-    maps::change(open, || {
-        open.file.allocate(flags, at, len).map_err(errno)?;
-        Ok(((), maps::Change::Clear(at, cleared)))
-    })
+    open.file.allocate(flags, at, len).map_err(errno)
 }
 
 /// As `fallocate`, but returns its error instead of setting `errno`.

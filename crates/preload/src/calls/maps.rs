@@ -1,14 +1,14 @@
-//! mmap. Private mappings are a copy of the content; shared ones are memory of the process that is
-//! kept equal to the file.
+//! mmap. Private mappings are a copy of the content; shared ones are memory that the file system keeps
+//! equal to the file (`adit_fs`, `data/map.rs`).
 //!
 //! ```text
-//! shared mapping ─ the kernel ─► scratch (memfd of the file's length) ◄─ read, write, ftruncate
-//!                                   └─ msync, fsync, munmap, end ─► the file: pages that differ
+//! shared mapping ─ the kernel ─► the file's memory ◄─ reads and writes of all processes
+//!                                   └─ msync, fsync, munmap, end ─► the file
 //! ```
-//! Invariants: a file has at most one scratch, so all its mappings show the same bytes. While it has
-//! one, each change of its content is done under the lock, to the file first and then to the pages
-//! that the scratch has ([`change`]); a read takes those pages from the scratch ([`overlay`]). What
-//! was written through a mapping and not flushed dies with the process: the kernel would keep it.
+//! A volume in a server has one memory for all processes. In an embedded one it dies with the process,
+//! and with it what was not flushed: the kernel would keep it.
+//!
+//! Invariant: the file stays open here as long as a part of it is mapped, so its memory stays, too.
 
 use crate::answer::{Answer, ToC, errno, pointer};
 use crate::descriptors::{self, Open};
@@ -18,24 +18,21 @@ use crate::real::real;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
 use libc::{c_int, c_void, off_t, size_t};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::IoSlice;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: u64 = 4096;
-/// Pages that are copied at once when a file is mapped.
-const FILL_PAGES: u64 = 64;
 
-/// The memory behind the shared mappings of a file.
-struct Scratch {
+/// A file, and whether its memory may be written: then the descriptor is another one.
+type Key = (BlobId, bool);
+
+/// The memory of a file.
+struct Shared {
     memory: Own,
-    /// Pages that were copied into it.
-    pages: BTreeSet<u64>,
-    /// To read the file, and to write it if a mapping may.
+    /// Holds it.
     open: Arc<Open>,
     mappings: usize,
 }
@@ -43,49 +40,29 @@ struct Scratch {
 struct Mapping {
     address: usize,
     len: usize,
-    file: BlobId,
+    of: Key,
 }
 
 #[derive(Default)]
 pub(crate) struct Maps {
-    scratches: HashMap<BlobId, Scratch>,
+    shared: HashMap<Key, Shared>,
     mappings: Vec<Mapping>,
 }
 
 static MAPS: Mutex<Option<Maps>> = Mutex::new(None);
-/// Files with a scratch.
-static SCRATCHES: AtomicUsize = AtomicUsize::new(0);
-
-const SHELVES: usize = 4096;
-/// The same files, by their number: whoever uses a file on an empty shelf takes no lock. (LevelDB
-/// maps up to 1000 tables, and writes its log meanwhile.)
-static SHELF: [AtomicU32; SHELVES] = [const { AtomicU32::new(0) }; SHELVES];
-
-fn shelf(file: BlobId) -> &'static AtomicU32 {
-    let hash = file.slot.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    &SHELF[(hash >> 52) as usize]
-}
-
-/// Says that there is a scratch of the file, or will be.
-fn announce(file: BlobId) {
-    shelf(file).fetch_add(1, Ordering::SeqCst);
-    SCRATCHES.fetch_add(1, Ordering::SeqCst);
-}
-
-fn withdraw(file: BlobId) {
-    shelf(file).fetch_sub(1, Ordering::AcqRel);
-    SCRATCHES.fetch_sub(1, Ordering::AcqRel);
-}
 
 /// Begin and end of each mapping. Its lock is never held while memory is taken or the volume is used:
 /// the allocator of any thread may unmap memory, also while another thread has the other lock.
 static RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+/// How many there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn publish(mappings: &[Mapping]) {
     let ranges = mappings.iter();
     let mut ranges: Vec<_> = ranges
         .map(|map| (map.address, map.address + map.len))
         .collect();
+    COUNT.store(ranges.len(), Ordering::Release);
     std::mem::swap(
         &mut *RANGES.lock().unwrap_or_else(PoisonError::into_inner),
         &mut ranges,
@@ -94,7 +71,7 @@ fn publish(mappings: &[Mapping]) {
 
 /// Does a mapping of ours lie in this range? No memory that is taken in the middle of a call is one.
 fn is_ours(address: *mut c_void, len: usize) -> bool {
-    if !are_there_any() || inside::is_inside() {
+    if COUNT.load(Ordering::Acquire) == 0 || inside::is_inside() {
         return false;
     }
     let (begin, end) = (address as usize, (address as usize).saturating_add(len));
@@ -115,239 +92,52 @@ pub(crate) fn lock_maps() -> MapsLock {
     MapsLock(lock())
 }
 
-#[inline]
-fn are_there_any() -> bool {
-    SCRATCHES.load(Ordering::Acquire) > 0
-}
-
-/// May the file have a scratch?
-#[inline]
-fn may_have(file: BlobId) -> bool {
-    shelf(file).load(Ordering::SeqCst) > 0
-}
-
 fn io(error: std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-impl Scratch {
-    fn new(open: Arc<Open>) -> Answer<Scratch> {
-        // SAFETY: a C string; the result is ours.
-        let memory = unsafe {
-            let fd = libc::memfd_create(c"adit-mapping".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(Errno::last());
-            }
-            Own::new(File::from_raw_fd(fd)).map_err(io)?
-        };
-        Ok(Scratch {
-            memory,
-            pages: BTreeSet::new(),
-            open,
-            mappings: 0,
-        })
-    }
-
-    /// Makes it as long as that, and copies the pages that it doesn't have.
-    fn fill(&mut self, offset: u64, len: u64) -> Answer<()> {
-        let end = (offset + len).next_multiple_of(PAGE);
-        if self.memory.metadata().map_err(io)?.len() < end {
-            self.memory.set_len(end).map_err(io)?;
-        }
-        let mut buffer = Vec::new();
-        let mut page = offset / PAGE;
-        while page < end / PAGE {
-            if self.pages.contains(&page) {
-                page += 1;
-                continue;
-            }
-            let limit = (page + FILL_PAGES).min(end / PAGE);
-            let next = self.pages.range(page..limit).next();
-            let limit = next.copied().unwrap_or(limit);
-            buffer.resize(((limit - page) * PAGE) as usize, 0);
-            let count = self.read_file(&mut buffer, page * PAGE)?;
-            // Memory that was not written reads as zeroes, as the file does behind its end.
-            self.memory
-                .write_all_at(&buffer[..count], page * PAGE)
-                .map_err(io)?;
-            self.pages.extend(page..limit);
-            page = limit;
-        }
-        Ok(())
-    }
-
-    /// Reads the file until the buffer is full, or the file ends.
-    fn read_file(&self, buffer: &mut [u8], offset: u64) -> Answer<usize> {
-        let mut done = 0;
-        while done < buffer.len() {
-            let at = offset + done as u64;
-            match self.open.file.read_at(&mut buffer[done..], at) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(error) => return Err(errno(error)),
+impl Shared {
+    /// Takes hold of the memory of a file, which has this range then.
+    fn new(open: Arc<Open>, offset: u64, len: u64) -> Answer<Shared> {
+        open.file.map(offset, len).map_err(errno)?;
+        let memory = open.file.mapped_memory().map_err(errno);
+        let memory = memory.and_then(|memory| Own::new(File::from(memory)).map_err(io));
+        match memory {
+            Ok(memory) => Ok(Shared {
+                memory,
+                open,
+                mappings: 0,
+            }),
+            Err(errno) => {
+                let _ = open.file.unmap();
+                Err(errno)
             }
         }
-        Ok(done)
     }
 
-    /// A page of the file; zeroes behind its end.
-    fn of_file(&self, page: u64) -> Answer<[u8; PAGE as usize]> {
-        let mut content = [0; PAGE as usize];
-        self.read_file(&mut content, page * PAGE)?;
-        Ok(content)
-    }
-
-    /// Writes the pages that differ to the file, up to its end.
+    /// What was stored is in the file afterwards.
     fn flush(&self) -> Answer<()> {
-        if !self.open.is_writable() {
-            return Ok(());
-        }
-        let size = self.open.file.len().map_err(errno)?;
-        for page in self.pages.range(..size.div_ceil(PAGE)) {
-            let at = page * PAGE;
-            let mut content = [0; PAGE as usize];
-            self.memory.read_exact_at(&mut content, at).map_err(io)?;
-            let len = (size - at).min(PAGE) as usize;
-            if content[..len] != self.of_file(*page)?[..len] {
-                self.open
-                    .file
-                    .write_at(&content[..len], at)
-                    .map_err(errno)?;
-            }
-        }
-        Ok(())
+        self.open.file.flush_mapped().map_err(errno)
     }
-
-    /// Parts of a range that lie in its pages, as begin and end.
-    fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
-        let end = offset.saturating_add(len);
-        let pages = self.pages.range(offset / PAGE..end.div_ceil(PAGE));
-        pages.map(move |page| (offset.max(page * PAGE), end.min((page + 1) * PAGE)))
-    }
-
-    /// The file got these bytes.
-    fn write(&self, data: &[u8], offset: u64) -> Answer<()> {
-        for (begin, end) in self.parts(offset, data.len() as u64) {
-            let part = &data[(begin - offset) as usize..(end - offset) as usize];
-            self.memory.write_all_at(part, begin).map_err(io)?;
-        }
-        Ok(())
-    }
-
-    /// The file reads as zeroes there.
-    fn clear(&self, offset: u64, len: u64) -> Answer<()> {
-        for (begin, end) in self.parts(offset, len) {
-            let zeroes = [0; PAGE as usize];
-            let part = &zeroes[..(end - begin) as usize];
-            self.memory.write_all_at(part, begin).map_err(io)?;
-        }
-        Ok(())
-    }
-}
-
-/// What a change does to the content of a file.
-pub(crate) enum Change<'c> {
-    /// These bytes, at this offset.
-    Write(&'c [u8], u64),
-    /// The same in pieces.
-    Pieces(&'c [IoSlice<'c>], u64),
-    /// Zeroes: offset and length.
-    Clear(u64, u64),
-}
-
-/// Changes the content of a file, and of its mappings likewise. `make` changes the file, and says
-/// what became of it.
-///
-/// On an empty shelf there is no lock, only a count: [`share`] announces the scratch, and waits until
-/// all that didn't see it are done. (Both sides write their word before they read the other's, so one
-/// of them sees the other.)
-#[inline]
-pub(crate) fn change<'c, T>(
-    open: &Open,
-    make: impl FnOnce() -> Answer<(T, Change<'c>)>,
-) -> Answer<T> {
-    open.changes.fetch_add(1, Ordering::SeqCst);
-    if !may_have(open.id()) {
-        let made = make();
-        open.changes.fetch_sub(1, Ordering::Release);
-        return made.map(|(result, _)| result);
-    }
-    open.changes.fetch_sub(1, Ordering::Release);
-    let maps = lock();
-    let (result, change) = make()?;
-    let scratches = maps.as_ref().map(|maps| &maps.scratches);
-    if let Some(scratch) = scratches.and_then(|scratches| scratches.get(&open.id())) {
-        match change {
-            Change::Write(data, offset) => scratch.write(data, offset)?,
-            Change::Pieces(pieces, mut offset) => {
-                for piece in pieces {
-                    scratch.write(piece, offset)?;
-                    offset += piece.len() as u64;
-                }
-            }
-            Change::Clear(offset, len) => scratch.clear(offset, len)?,
-        }
-    }
-    Ok(result)
-}
-
-/// Waits until nobody changes the file without the lock.
-fn await_changes(file: BlobId) {
-    for fd in descriptors::in_range(0, c_int::MAX) {
-        let Some(open) = descriptors::get(fd) else {
-            continue;
-        };
-        while open.id() == file && open.changes.load(Ordering::SeqCst) > 0 {
-            crate::aio::progress();
-        }
-    }
-}
-
-/// Is some of it mapped, shared with the file, or about to be?
-#[inline]
-pub(crate) fn is_mapped(file: BlobId) -> bool {
-    may_have(file)
-}
-
-/// After a read of the file: what mappings have is newer.
-#[inline]
-pub(crate) fn overlay(file: BlobId, memory: &mut [u8], offset: u64) -> Answer<()> {
-    if !may_have(file) {
-        return Ok(());
-    }
-    let maps = lock();
-    let Some(scratch) = maps.as_ref().and_then(|maps| maps.scratches.get(&file)) else {
-        return Ok(());
-    };
-    for (begin, end) in scratch.parts(offset, memory.len() as u64) {
-        let part = &mut memory[(begin - offset) as usize..(end - offset) as usize];
-        scratch.memory.read_exact_at(part, begin).map_err(io)?;
-    }
-    Ok(())
-}
-
-/// Before a sync of the file: what was written through mappings belongs to it.
-pub(crate) fn flush(file: BlobId) -> Answer<()> {
-    if !may_have(file) {
-        return Ok(());
-    }
-    let maps = lock();
-    let scratch = maps.as_ref().and_then(|maps| maps.scratches.get(&file));
-    scratch.map_or(Ok(()), Scratch::flush)
 }
 
 /// At the end of the process.
 pub(crate) fn flush_all() {
     let Some(maps) = lock().take() else { return };
-    for scratch in maps.scratches.values() {
-        if let Err(errno) = scratch.flush() {
-            let name = String::from_utf8_lossy(&scratch.open.shown);
+    // A child that has asked for nothing has the mappings of its parent: the server sees to them.
+    let own = maps
+        .shared
+        .values()
+        .filter(|of| !of.open.file.is_inherited());
+    for shared in own {
+        if let Err(errno) = shared.flush() {
+            let name = String::from_utf8_lossy(&shared.open.shown);
             crate::message::say(format_args!(
                 "what was written to a mapping of {name} is lost: {errno:?}"
             ));
         }
     }
-    maps.scratches.keys().copied().for_each(withdraw);
+    publish(&[]);
 }
 
 // ------------------------------------------------------------------------ the calls
@@ -406,65 +196,44 @@ fn share(
     flags: c_int,
     offset: u64,
 ) -> Answer<*mut c_void> {
-    let file = open.id();
-    announce(file);
-    await_changes(file);
+    let of = (open.id(), open.is_writable());
     let mut maps = lock();
     let maps = maps.get_or_insert_default();
-    let is_new = !maps.scratches.contains_key(&file);
-    let mapped = (|| {
-        if is_new {
-            maps.scratches.insert(file, Scratch::new(open.clone())?);
+    let shared = match maps.shared.get(&of) {
+        Some(shared) => {
+            let mapped = shared.open.file.map(offset, len as u64);
+            mapped.map_err(errno).map(|()| None)
         }
-        let scratch = maps.scratches.get_mut(&file).ok_or(Errno::IO)?;
-        if open.is_writable() && !scratch.open.is_writable() {
-            scratch.open = open.clone();
-        }
-        if protection & libc::PROT_WRITE != 0 {
-            claim(&scratch.open)?;
-        }
-        scratch.fill(offset, len as u64)?;
-        let fd = scratch.memory.as_raw_fd();
-        let mapped = real!(mmap(
-            address => *mut c_void, len => size_t, protection => c_int, flags => c_int,
-            fd => c_int, offset as off_t => off_t
-        ) -> *mut c_void);
-        if mapped == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        scratch.mappings += 1;
-        maps.mappings.push(Mapping {
-            address: mapped as usize,
-            len: len.next_multiple_of(PAGE as usize),
-            file,
-        });
-        publish(&maps.mappings);
-        Ok(mapped)
-    })();
-    let is_unused = maps
-        .scratches
-        .get(&file)
-        .is_some_and(|scratch| scratch.mappings == 0);
-    if is_unused {
-        maps.scratches.remove(&file);
+        None => Shared::new(open.clone(), offset, len as u64).map(Some),
+    };
+    if let Some(new) = shared? {
+        maps.shared.insert(of, new);
     }
-    if !is_new || mapped.is_err() {
-        withdraw(file);
+    let shared = maps.shared.get_mut(&of).ok_or(Errno::IO)?;
+    let fd = shared.memory.as_raw_fd();
+    let mapped = real!(mmap(
+        address => *mut c_void, len => size_t, protection => c_int, flags => c_int,
+        fd => c_int, offset as off_t => off_t
+    ) -> *mut c_void);
+    if mapped == libc::MAP_FAILED {
+        let errno = Errno::last();
+        if shared.mappings == 0 {
+            let _ = shared.open.file.unmap();
+            maps.shared.remove(&of);
+        }
+        return Err(errno);
     }
-    mapped
-}
-
-/// With a volume in a server, another process with memory of its own would not see what is written
-/// to a mapping: SQLite's write-ahead log would lose commits.
-fn claim(open: &Open) -> Answer<()> {
-    let claimed = open.file.claim_mapping().map_err(errno);
-    if claimed == Err(Errno::AGAIN) {
-        crate::message::say_once!(
-            "another process has a shared mapping of the same file that it writes: EAGAIN (SQLite: one \
-             process at a time uses a write-ahead log)"
-        );
-    }
-    claimed
+    shared.mappings += 1;
+    // MAP_FIXED: what was there before is there no more.
+    let len = len.next_multiple_of(PAGE as usize);
+    cut(maps, mapped as usize, len);
+    maps.mappings.push(Mapping {
+        address: mapped as usize,
+        len,
+        of,
+    });
+    publish(&maps.mappings);
+    Ok(mapped)
 }
 
 fn copy(
@@ -510,11 +279,14 @@ fn copy(
 }
 
 /// Files whose mappings lie in a range of memory.
-fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<BlobId> {
+fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<&Shared> {
     let end = address.saturating_add(len);
     let inside = maps.mappings.iter();
     let inside = inside.filter(|map| map.address < end && address < map.address + map.len);
-    inside.map(|map| map.file).collect()
+    let mut files: Vec<Key> = inside.map(|map| map.of).collect();
+    files.sort_unstable_by_key(|(file, writable)| (file.slot, file.generation, *writable));
+    files.dedup();
+    files.iter().filter_map(|of| maps.shared.get(of)).collect()
 }
 
 #[unsafe(no_mangle)]
@@ -531,13 +303,9 @@ fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
     let Some(maps) = maps.as_ref() else {
         return Ok(());
     };
-    let sync = |file: BlobId| {
-        let scratch = maps.scratches.get(&file).ok_or(Errno::IO)?;
-        scratch.flush()?;
-        match flags & libc::MS_SYNC {
-            0 => Ok(()),
-            _ => scratch.open.file.sync_data().map_err(errno),
-        }
+    let sync = |shared: &Shared| match flags & libc::MS_SYNC {
+        0 => shared.flush(),
+        _ => shared.open.file.sync_data().map_err(errno),
     };
     files_in(maps, address, len).into_iter().try_for_each(sync)
 }
@@ -558,13 +326,23 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
 
 /// Flushes what is to be unmapped. A mapping of which a part is left counts until that goes, too.
 fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
-    for file in files_in(maps, address, len) {
-        if let Some(scratch) = maps.scratches.get(&file) {
-            scratch.flush()?;
+    for shared in files_in(maps, address, len) {
+        match shared.flush() {
+            // A file that is lost: nobody can keep its memory.
+            Ok(()) | Err(Errno::BADF) => {}
+            Err(errno) => return Err(errno),
         }
     }
-    let end = address.saturating_add(len.next_multiple_of(PAGE as usize));
-    for mapping in &mut maps.mappings {
+    cut(maps, address, len.next_multiple_of(PAGE as usize));
+    publish(&maps.mappings);
+    Ok(())
+}
+
+/// Takes a range of addresses from the mappings.
+fn cut(maps: &mut Maps, address: usize, len: usize) {
+    let end = address.saturating_add(len);
+    let Maps { mappings, shared } = maps;
+    for mapping in &mut *mappings {
         let (begin, last) = (mapping.address, mapping.address + mapping.len);
         if address <= begin && begin < end {
             mapping.address = end.min(last);
@@ -574,28 +352,20 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
         }
         mapping.len = last - mapping.address;
     }
-    let Maps {
-        mappings,
-        scratches,
-        ..
-    } = maps;
     mappings.retain(|mapping| {
         if mapping.len > 0 {
             return true;
         }
-        let scratch = scratches.get_mut(&mapping.file);
-        let left = scratch.map(|scratch| {
-            scratch.mappings -= 1;
-            scratch.mappings
-        });
-        if left == Some(0) {
-            scratches.remove(&mapping.file);
-            withdraw(mapping.file);
+        if let Some(of) = shared.get_mut(&mapping.of) {
+            of.mappings -= 1;
+            if of.mappings == 0 {
+                // Flushed before.
+                let _ = of.open.file.unmap();
+                shared.remove(&mapping.of);
+            }
         }
         false
     });
-    publish(mappings);
-    Ok(())
 }
 
 /// A shared mapping isn't moved: the program takes a new one.

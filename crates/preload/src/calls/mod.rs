@@ -23,7 +23,7 @@ mod working;
 mod xattrs;
 
 pub(crate) use exec::inherit;
-pub(crate) use maps::{MapsLock, flush_all as flush_mappings, is_mapped, lock_maps};
+pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
 pub(crate) use numbers::is_ours;
 pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
 

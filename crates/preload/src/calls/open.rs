@@ -67,12 +67,7 @@ pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> A
     {
         return Err(Errno::NXIO);
     }
-    let open = Arc::new(Open::new(file, kind, flags, shown.to_vec()));
-    if flags & libc::O_TRUNC != 0 {
-        let cleared = super::maps::Change::Clear(0, u64::MAX);
-        super::maps::change(&open, || Ok(((), cleared)))?;
-    }
-    Ok(open)
+    Ok(Arc::new(Open::new(file, kind, flags, shown.to_vec())))
 }
 
 /// A file without a name, in the directory of the place.

@@ -22,7 +22,7 @@ pub(super) fn may_be(message: &Message) -> bool {
             let calls = [
                 Flock::NUMBER,
                 LockRange::NUMBER,
-                ClaimMapping::NUMBER,
+                Map::NUMBER,
                 SettleAppend::NUMBER,
             ];
             calls.contains(number)

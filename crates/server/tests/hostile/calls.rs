@@ -414,7 +414,12 @@ fn valid(other: u64) -> Vec<Valid> {
             offset: 0,
             len_bytes: 1,
         }),
-        of_file(ClaimMapping {}),
+        of_file(Map {
+            offset: 4096,
+            len_bytes: 9000,
+        }),
+        of_file(FlushMapped {}),
+        of_file(Unmap {}),
         of_file(FileStat {}),
         of_file(SetSize { size_bytes: 70_000 }),
         of_file(Allocate {

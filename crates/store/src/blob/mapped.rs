@@ -23,9 +23,12 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const PAGE: u64 = PAGE_BYTES as u64;
+
+/// How much of it there is in this process.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory that programs map in place of a file.
 #[derive(Debug)]
@@ -48,6 +51,21 @@ fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
 }
 
 impl MappedMemory {
+    fn new(file: OwnedFd, name: Option<PathBuf>, is_taken_over: bool) -> MappedMemory {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        MappedMemory {
+            file,
+            name,
+            is_left: AtomicBool::new(false),
+            is_taken_over,
+        }
+    }
+
+    /// How many of them this process has.
+    pub fn count() -> usize {
+        COUNT.load(Ordering::Relaxed)
+    }
+
     /// Memory without a name: it ends with the processes that have it.
     pub fn anonymous() -> Result<MappedMemory> {
         let make = || {
@@ -59,12 +77,7 @@ impl MappedMemory {
             Ok(file)
         };
         let file = make().map_err(|errno| failed(errno, "make memory for a mapping"))?;
-        Ok(MappedMemory {
-            file,
-            name: None,
-            is_left: AtomicBool::new(false),
-            is_taken_over: false,
-        })
+        Ok(MappedMemory::new(file, None, false))
     }
 
     /// Memory that another process of this user finds under a name, if this one is killed; `name`
@@ -73,12 +86,7 @@ impl MappedMemory {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(&name, flags, Mode::from_raw_mode(0o600));
         let file = file.map_err(|errno| failed(errno, "make memory for a mapping"))?;
-        Ok(MappedMemory {
-            file,
-            name: Some(name),
-            is_left: AtomicBool::new(false),
-            is_taken_over: false,
-        })
+        Ok(MappedMemory::new(file, Some(name), false))
     }
 
     /// What another process has left under a name. `EPERM` if it can't be that of a process of this
@@ -93,12 +101,7 @@ impl MappedMemory {
         if !is_file || found.st_nlink != 1 || found.st_uid != own || found.st_mode & 0o077 != 0 {
             return Err(Error::with(Errno::PERM, what));
         }
-        Ok(MappedMemory {
-            file,
-            name: Some(name),
-            is_left: AtomicBool::new(false),
-            is_taken_over: true,
-        })
+        Ok(MappedMemory::new(file, Some(name), true))
     }
 
     /// A descriptor for a program that maps it.
@@ -189,6 +192,7 @@ impl MappedMemory {
 
 impl Drop for MappedMemory {
     fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
         if let Some(name) = &self.name
             && !self.is_left.load(Ordering::Relaxed)
         {

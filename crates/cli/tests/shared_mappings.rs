@@ -1,0 +1,421 @@
+//! Processes that map files of a server's volume, and SQLite's write-ahead log in several of them.
+//!
+//! `ADIT_DEATHS` is the number of processes that are killed, `ADIT_SEED` changes their moments.
+
+mod support;
+
+use adit_skip::skip;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use support::Place;
+use support::servers::{LIMIT, Served, Watchdog, deaths, moment};
+
+macro_rules! need_library_and_python {
+    () => {
+        let command = Path::new(env!("CARGO_BIN_EXE_adit"));
+        if !command.with_file_name("libadit_preload.so").is_file() {
+            return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
+        }
+        if Command::new("python3").arg("--version").output().is_err() {
+            return skip("python3 is not installed");
+        }
+    };
+}
+
+/// A program of Python's with the served volume at `/adit`; killed when the test fails.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Program {
+    fn start(place: &Place, script: &str, arguments: &[&str]) -> Program {
+        let run = ["run", "unix:s", "--", "python3", "-c", script];
+        let mut child = place
+            .command(&[&run, arguments].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let lines = output.lines().map_while(Result::ok);
+            lines.for_each(|line| drop(sender.send(line)));
+        });
+        let input = child.stdin.take().expect("piped");
+        Program {
+            child,
+            input,
+            lines,
+        }
+    }
+
+    /// The next line that it prints.
+    fn line(&mut self) -> String {
+        let line = self.lines.recv_timeout(LIMIT);
+        line.expect("it prints something")
+    }
+
+    /// Tells it something; its answer.
+    fn ask(&mut self, question: &str) -> String {
+        writeln!(self.input, "{question}").expect("told");
+        self.line()
+    }
+
+    /// Kills it; what it has printed and nobody has heard.
+    fn kill(mut self) -> Vec<String> {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+        self.lines.iter().collect()
+    }
+
+    /// Waits for its end; what it has printed.
+    fn end(mut self) -> Vec<String> {
+        drop(self.input);
+        let printed = self.lines.iter().collect();
+        assert!(self.child.wait().expect("ended").success(), "{printed:?}");
+        printed
+    }
+}
+
+fn end(place: &Place, served: Served) {
+    served.signal(rustix::process::Signal::TERM);
+    let (status, errors) = served.end();
+    assert!(status.success(), "{errors}");
+    assert!(!errors.contains("ERROR"), "{errors}");
+    place.ok(&["check", "v.adit"]);
+    assert_eq!(left(place), Vec::<PathBuf>::new(), "no memory is left");
+}
+
+/// The memory of mappings that lies there for the volume.
+fn left(place: &Place) -> Vec<PathBuf> {
+    let info = place.ok(&["info", "v.adit", "--json"]);
+    let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+    let id = info["volume_id"].as_str().expect("an id").replace('-', "");
+    let entries = std::fs::read_dir("/dev/shm").expect("there");
+    let paths = entries.map(|entry| entry.expect("read").path());
+    let of_volume = |path: &PathBuf| {
+        let name = path.file_name().expect("named").to_string_lossy();
+        name.starts_with("adit.mapped-") && name.contains(&id)
+    };
+    paths.filter(of_volume).collect()
+}
+
+/// Maps `/adit/file` and does what it is told.
+const MAPPER: &str = "
+import mmap, os, sys
+fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT)
+if os.fstat(fd).st_size == 0: os.ftruncate(fd, 65536)
+m = mmap.mmap(fd, 65536)
+print('mapped', flush=True)
+for line in sys.stdin:
+    what, at, *rest = line.split()
+    at = int(at)
+    if what == 'store': m[at:at + len(rest[0])] = rest[0].encode()
+    if what == 'load': print(bytes(m[at:at + int(rest[0])]).decode(), flush=True); continue
+    if what == 'read': print(os.pread(fd, int(rest[0]), at).decode(), flush=True); continue
+    if what == 'write': os.pwrite(fd, rest[0].encode(), at)
+    if what == 'sync': m.flush()
+    if what == 'unmap': m.close()
+    print('done', flush=True)
+";
+
+fn mapper(place: &Place) -> Program {
+    let mut program = Program::start(place, MAPPER, &[]);
+    assert_eq!(program.line(), "mapped");
+    program
+}
+
+/// What another process reads.
+fn read(place: &Place, at: usize, len: usize) -> String {
+    place.ok(&["cat", "unix:s", "/file"])[at..at + len].to_owned()
+}
+
+#[test]
+fn processes_see_each_others_stores_and_writes_at_once() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &["--pollers", "2"]);
+    let (mut one, mut two) = (mapper(&place), mapper(&place));
+    // A read of the page before: its place in the cache is known.
+    assert_eq!(one.ask("read 5 1"), "\0");
+    assert_eq!(one.ask("store 5 hello"), "done");
+    assert_eq!(two.ask("load 5 5"), "hello");
+    assert_eq!(two.ask("read 5 5"), "hello");
+    assert_eq!(two.ask("store 4096 page"), "done");
+    assert_eq!(one.ask("read 4096 4"), "page");
+    assert_eq!(two.ask("write 5 HELLO"), "done");
+    assert_eq!(one.ask("load 5 5"), "HELLO");
+    assert_eq!(one.ask("store 7 xx"), "done");
+    // A third one, which maps nothing.
+    assert_eq!(read(&place, 5, 5), "HExxO");
+    assert_eq!(one.ask("sync 0"), "done");
+    assert_eq!(two.ask("store 9 !"), "done");
+    assert_eq!(two.ask("unmap 0"), "done");
+    assert_eq!(one.ask("load 5 5"), "HExx!");
+    assert_eq!(two.ask("read 5 5"), "HExx!");
+    one.end();
+    two.end();
+    assert_eq!(read(&place, 5, 5), "HExx!");
+    end(&place, served);
+    assert_eq!(&place.ok(&["cat", "v.adit", "/file"])[5..10], "HExx!");
+}
+
+#[test]
+fn what_a_killed_process_has_stored_is_in_the_file() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let (mut one, mut two) = (mapper(&place), mapper(&place));
+    assert_eq!(one.ask("store 8000 one"), "done");
+    one.kill();
+    assert_eq!(two.ask("load 8000 3"), "one");
+    assert_eq!(two.ask("store 8003 two"), "done");
+    two.kill();
+    assert_eq!(read(&place, 8000, 6), "onetwo");
+    end(&place, served);
+    assert_eq!(&place.ok(&["cat", "v.adit", "/file"])[8000..8006], "onetwo");
+}
+
+#[test]
+fn a_mapping_that_may_not_be_written_is_of_the_same_bytes() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let mut one = mapper(&place);
+    let script = "
+import mmap, os, sys
+fd = os.open('/adit/file', os.O_RDONLY)
+try:
+    mmap.mmap(fd, 4096)
+    print('written')
+except PermissionError:
+    print('refused', flush=True)
+m = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)
+for line in sys.stdin: print(bytes(m[0:3]).decode(), flush=True)
+";
+    let mut reader = Program::start(&place, script, &[]);
+    assert_eq!(reader.line(), "refused");
+    for text in ["abc", "def"] {
+        assert_eq!(one.ask(&format!("store 0 {text}")), "done");
+        assert_eq!(reader.ask(""), text);
+    }
+    reader.end();
+    one.end();
+    end(&place, served);
+}
+
+/// The server ends under processes that go on storing, and others map the file in the next one.
+#[test]
+fn mappings_go_on_with_the_next_server_and_nothing_stored_is_lost() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    for way in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
+        let place = Place::with_volume();
+        let served = Served::start(&place, &[]);
+        let (mut one, mut two) = (mapper(&place), mapper(&place));
+        assert_eq!(one.ask("store 100 before"), "done");
+        served.signal(way);
+        served.end();
+        assert_eq!(one.ask("store 200 meanwhile"), "done");
+        let served = Served::start(&place, &[]);
+        assert_eq!(two.ask("load 200 9"), "meanwhile");
+        assert_eq!(two.ask("read 200 9"), "meanwhile");
+        let mut three = mapper(&place);
+        assert_eq!(three.ask("load 100 6"), "before");
+        assert_eq!(three.ask("store 300 three"), "done");
+        assert_eq!(one.ask("load 300 5"), "three");
+        assert_eq!(one.ask("write 300 THREE"), "done");
+        assert_eq!(three.ask("load 300 5"), "THREE");
+        // All of them, and the server.
+        assert_eq!(one.ask("store 400 last"), "done");
+        served.signal(way);
+        served.end();
+        for program in [one, two, three] {
+            program.kill();
+        }
+        assert_ne!(left(&place), Vec::<PathBuf>::new());
+        let served = Served::start(&place, &[]);
+        assert_eq!(read(&place, 400, 4), "last");
+        end(&place, served);
+        let content = place.ok(&["cat", "v.adit", "/file"]);
+        assert_eq!(&content[200..209], "meanwhile");
+        assert_eq!(&content[300..305], "THREE");
+    }
+}
+
+/// Adds rows to a database, and prints the number of each that is committed.
+const WRITER: &str = "
+import sqlite3, sys
+who, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+db = sqlite3.connect('/adit/app.db', timeout=60, isolation_level=None)
+db.execute('pragma synchronous = normal')
+db.execute('pragma wal_autocheckpoint = 50')
+for n in range(first, last):
+    db.execute('begin immediate')
+    db.execute('insert into t values (?, ?, ?)', (who, n, who * 700))
+    db.execute('commit')
+    print(n, flush=True)
+    if n % 40 == 0: db.execute('pragma wal_checkpoint(passive)').fetchall()
+";
+
+fn sql(place: &Place, statement: &str) -> String {
+    let script = "import sqlite3, sys\n\
+         db = sqlite3.connect('/adit/app.db', timeout=60, isolation_level=None)\n\
+         print(db.execute(sys.argv[1]).fetchall())\n";
+    place.ok(&["run", "unix:s", "--", "python3", "-c", script, statement])
+}
+
+fn make_database(place: &Place) {
+    assert_eq!(sql(place, "pragma journal_mode = wal"), "[('wal',)]\n");
+    sql(place, "create table t (who, n, filler)");
+}
+
+/// Each row of a writer up to a number is there once.
+fn check_rows(place: &Place, who: &str, acknowledged: u64) -> u64 {
+    let counts = format!("select count(*), count(distinct n), max(n) from t where who = '{who}'");
+    let counts = sql(place, &counts);
+    let numbers = counts.split(|letter: char| !letter.is_ascii_digit());
+    let numbers: Vec<u64> = numbers.filter_map(|number| number.parse().ok()).collect();
+    let [count, distinct, max] = numbers[..] else {
+        panic!("{counts}");
+    };
+    assert_eq!((count, distinct), (max + 1, max + 1), "{who}: {counts}");
+    // The one that was under way may be there.
+    assert!(
+        (acknowledged..=acknowledged + 1).contains(&count),
+        "{who}: {counts}, {acknowledged}"
+    );
+    count
+}
+
+fn check_database(place: &Place) {
+    assert_eq!(sql(place, "pragma integrity_check"), "[('ok',)]\n");
+}
+
+#[test]
+fn a_database_with_a_write_ahead_log_is_written_by_processes_at_once() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &["--pollers", "2"]);
+    make_database(&place);
+    // Open all the time, with a snapshot while others write and checkpoint.
+    let reader = "
+import sqlite3, sys
+db = sqlite3.connect('/adit/app.db', timeout=60, isolation_level=None)
+for line in sys.stdin:
+    db.execute('begin')
+    first = db.execute('select count(*) from t').fetchall()
+    for _ in range(50): assert db.execute('select count(*) from t').fetchall() == first
+    db.execute('commit')
+    print(first[0][0], flush=True)
+";
+    let mut reader = Program::start(&place, reader, &[]);
+    let mut writers: Vec<Program> = ["a", "b"]
+        .map(|who| Program::start(&place, WRITER, &[who, "0", "250"]))
+        .into();
+    let mut seen = 0;
+    for _ in 0..20 {
+        let now: u64 = reader.ask("").parse().expect("a number");
+        assert!(now >= seen, "{now} after {seen}");
+        seen = now;
+    }
+    // In turns, too.
+    assert!(writers.iter_mut().all(|writer| writer.line() == "0"));
+    for writer in writers {
+        assert_eq!(writer.end().len(), 249);
+    }
+    for who in ["a", "b"] {
+        assert_eq!(check_rows(&place, who, 250), 250);
+    }
+    assert_eq!(
+        reader.ask(""),
+        "500",
+        "a process that was there before sees all"
+    );
+    let checkpoint = sql(&place, "pragma wal_checkpoint(truncate)");
+    assert_eq!(checkpoint, "[(0, 0, 0)]\n");
+    assert_eq!(reader.ask(""), "500");
+    reader.end();
+    check_database(&place);
+    end(&place, served);
+}
+
+#[test]
+fn a_database_with_a_write_ahead_log_survives_kills_of_its_processes() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    make_database(&place);
+    let mut survivor = Program::start(&place, WRITER, &["a", "0", "100000"]);
+    let mut next = 0;
+    for round in 0..deaths(6) {
+        let mut victim = Program::start(&place, WRITER, &["b", &next.to_string(), "100000"]);
+        assert_eq!(victim.line(), next.to_string());
+        std::thread::sleep(moment(round, 60_000));
+        let acknowledged = next + 1 + victim.kill().len() as u64;
+        next = check_rows(&place, "b", acknowledged);
+        let before: Vec<String> = survivor.lines.try_iter().collect();
+        assert!(!before.is_empty(), "the other one goes on");
+        survivor.line();
+    }
+    survivor.child.kill().expect("killed");
+    survivor.child.wait().expect("ended");
+    check_rows_of_killed(&place);
+    check_database(&place);
+    end(&place, served);
+}
+
+/// Whose acknowledgements were heard in part.
+fn check_rows_of_killed(place: &Place) {
+    let counts =
+        "select count(*) = count(distinct n) and count(*) = max(n) + 1 from t group by who";
+    assert_eq!(sql(place, counts), "[(1,), (1,)]\n");
+}
+
+#[test]
+fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let mut served = Served::start(&place, &[]);
+    make_database(&place);
+    let mut writers: Vec<Program> = ["a", "b"]
+        .map(|who| Program::start(&place, WRITER, &[who, "0", "100000"]))
+        .into();
+    for round in 0..deaths(5) {
+        for writer in &mut writers {
+            writer.line();
+        }
+        std::thread::sleep(moment(round, 100_000));
+        let way = match round % 3 {
+            2 => rustix::process::Signal::TERM,
+            _ => rustix::process::Signal::KILL,
+        };
+        served.signal(way);
+        served.end();
+        served = Served::start(&place, &["--grace", "8"]);
+        for writer in &mut writers {
+            let _ = writer.lines.try_iter().count();
+            writer.line();
+        }
+        // Another process joins them.
+        check_rows_of_killed(&place);
+    }
+    // All at once.
+    drop(served);
+    writers.into_iter().for_each(|writer| drop(writer.kill()));
+    let served = Served::start(&place, &[]);
+    check_rows_of_killed(&place);
+    check_database(&place);
+    end(&place, served);
+}

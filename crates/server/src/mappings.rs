@@ -1,0 +1,132 @@
+//! The memory of shared mappings, where the next server finds it.
+//!
+//! It has a name in the directory of the cache's mapping, which survives the server, too. So stores
+//! of programs that outlive the server, or die with it, are not lost, and its sessions go on with
+//! the same memory in the next one.
+//!
+//! Invariants: a name is made by one server and goes with the last hold of the memory, unless the
+//! server is killed or hands its sessions over. The next one takes over what belongs to an opening
+//! whose sessions it takes, before anybody can change the file, and deletes all else of the volume.
+
+use crate::resume::Resumption;
+use adit_base::{Errno, Error, Result};
+use adit_fs::{BlobId, Fs, MappedMemory};
+use adit_reactor::Engine;
+use adit_wire::handshake::Opening;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Files of which a session holds the memory, at most.
+pub(crate) const MAPPED_MAX: usize = 1024;
+
+/// The names of a volume's memory.
+#[derive(Debug)]
+pub(crate) struct Mappings {
+    /// Where they lie, and how they begin; None: the server's cache doesn't survive it either.
+    directory: Option<PathBuf>,
+    prefix: String,
+    epoch: u64,
+    /// Of the last server, until they are taken over or the grace ends.
+    left: Mutex<HashMap<BlobId, PathBuf>>,
+}
+
+impl Mappings {
+    /// `cache`: the cache's mapping.
+    pub(crate) fn new(opening: Opening, resumption: &Resumption, cache: Option<&str>) -> Mappings {
+        let directory = cache.and_then(|path| Path::new(path).parent());
+        let (upper, lower) = opening.volume_id;
+        let mappings = Mappings {
+            directory: directory.map(Path::to_owned),
+            prefix: format!("adit.mapped-{upper:016x}{lower:016x}-"),
+            epoch: opening.epoch,
+            left: Mutex::default(),
+        };
+        for (path, id, epoch) in mappings.found() {
+            let volume_id = opening.volume_id;
+            match resumption.is_untouched_since(Opening { volume_id, epoch }) {
+                true => _ = mappings.left().insert(id, path),
+                // What it has may be older than the file.
+                false => _ = std::fs::remove_file(&path),
+            }
+        }
+        mappings
+    }
+
+    fn left(&self) -> MutexGuard<'_, HashMap<BlobId, PathBuf>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn found(&self) -> Vec<(PathBuf, BlobId, u64)> {
+        let entries = self.directory.as_ref().and_then(|of| of.read_dir().ok());
+        let parse = |entry: std::io::Result<std::fs::DirEntry>| {
+            let entry = entry.ok()?;
+            let name = entry.file_name().into_string().ok()?;
+            let mut parts = name.strip_prefix(&self.prefix)?.split('-');
+            let mut part = || u64::from_str_radix(parts.next()?, 16).ok();
+            let (slot, generation, epoch) = (part()?, part()?, part()?);
+            let generation = u32::try_from(generation).ok()?;
+            Some((entry.path(), BlobId { slot, generation }, epoch))
+        };
+        entries.into_iter().flatten().filter_map(parse).collect()
+    }
+
+    /// Memory for a file.
+    pub(crate) fn make(&self, id: BlobId) -> Result<MappedMemory> {
+        let Some(directory) = &self.directory else {
+            return MappedMemory::anonymous();
+        };
+        let (slot, generation, epoch) = (id.slot, id.generation, self.epoch);
+        let name = format!("{}{slot:x}-{generation:x}-{epoch:x}", self.prefix);
+        let path = directory.join(name);
+        MappedMemory::named(path.clone()).or_else(|error| match error.errno() {
+            // This opening's, of which nobody knows any more: its server has failed inside.
+            Errno::EXIST if std::fs::remove_file(&path).is_ok() => MappedMemory::named(path),
+            _ => Err(error),
+        })
+    }
+
+    /// The memory that the last server had for a file. `ESTALE`: none.
+    pub(crate) fn take_over(&self, id: BlobId) -> Result<MappedMemory> {
+        let path = self.left().remove(&id).ok_or_else(|| {
+            let what = "go on with a shared mapping: the last server has left no memory of it";
+            Error::with(Errno::STALE, what)
+        })?;
+        MappedMemory::take_over(path)
+    }
+
+    /// The grace is over: what nobody has taken over is written to the files.
+    pub(crate) fn end_grace(&self, engine: &Engine<Fs>) {
+        let left = std::mem::take(&mut *self.left());
+        for (id, path) in left {
+            let memory = match MappedMemory::take_over(path) {
+                Ok(memory) => memory,
+                Err(error) => {
+                    tracing::warn!(inode = id.slot, %error, "what was stored to a mapping is lost");
+                    continue;
+                }
+            };
+            let flushed = engine.run(|fs| fs.flush_left(id, &memory));
+            match flushed {
+                // Deleted since.
+                Err(error) if error.errno() == Errno::STALE => {}
+                Err(error) => {
+                    tracing::warn!(inode = id.slot, %error, "what was stored to a mapping is lost");
+                }
+                Ok(()) => {}
+            }
+        }
+    }
+}
+
+/// Is there a descriptor left for more memory?
+pub(crate) fn check_room() -> Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    match limit.is_some_and(|limit| MappedMemory::count() as u64 >= limit / 2) {
+        true => {
+            let what = "map another file: half of the server's descriptors are used for it";
+            Err(Error::with(Errno::NFILE, what))
+        }
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,69 @@
+//! Shared mappings: holding the memory of a file, and letting it go.
+
+use super::{Begun, Ticket, garbled, resuming};
+use crate::mappings::{MAPPED_MAX, check_room};
+use adit_base::{Errno, Error, Result};
+use adit_fs::OpenFile;
+use adit_wire::calls::*;
+use adit_wire::value::Value;
+use std::sync::Arc;
+
+pub(super) fn map(
+    ticket: Ticket,
+    open: Arc<OpenFile>,
+    bytes: &[u8],
+    begun: &mut Begun,
+) -> Result<()> {
+    let Map { offset, len_bytes } = Map::decode(bytes).ok_or_else(|| garbled(Map::NUMBER))?;
+    let session = &ticket.session;
+    let is_resuming = session.is_resuming();
+    let reclaim = is_resuming.then(|| session.begin_reclaim());
+    let refused = match () {
+        () if matches!(reclaim, Some(None)) => Some(resuming::not_now()),
+        () if open.maps() || is_resuming => None,
+        () if session.files().mapped() >= MAPPED_MAX => {
+            let what = "map more than 1024 files in one session";
+            Some(Error::with(Errno::MFILE, what))
+        }
+        () => check_room().err(),
+    };
+    if let Some(error) = refused {
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
+    let engine = session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let _reclaim = reclaim;
+        let mappings = &ticket.session.volume.mappings;
+        let make = || match is_resuming {
+            true => mappings.take_over(open.blob_id()),
+            false => mappings.make(open.blob_id()),
+        };
+        let mapped = fs.map(&open, offset, len_bytes, make).await;
+        ticket.finish_with_value(mapped);
+        Ok(())
+    }));
+    Ok(())
+}
+
+/// The descriptor holds the memory no more, unless another process has it, too.
+pub(super) fn unmap(
+    ticket: Ticket,
+    file: u64,
+    open: Arc<OpenFile>,
+    bytes: &[u8],
+    begun: &mut Begun,
+) -> Result<()> {
+    Unmap::decode(bytes).ok_or_else(|| garbled(Unmap::NUMBER))?;
+    let is_shared = ticket.session.files().is_shared(file);
+    let engine = ticket.session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let unmapped = match is_shared {
+            true => fs.flush_mapped(&open).await,
+            false => fs.unmap(&open).await,
+        };
+        ticket.finish_with_value(unmapped);
+        Ok(())
+    }));
+    Ok(())
+}

@@ -95,7 +95,7 @@ fn end(place: &Place, served: Served) {
 fn left(place: &Place) -> Vec<PathBuf> {
     let info = place.ok(&["info", "v.adit", "--json"]);
     let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
-    let id = info["volume_id"].as_str().expect("an id").replace('-', "");
+    let id = info["id"].as_str().expect("an id").to_owned();
     let entries = std::fs::read_dir("/dev/shm").expect("there");
     let paths = entries.map(|entry| entry.expect("read").path());
     let of_volume = |path: &PathBuf| {
@@ -253,7 +253,7 @@ fn mappings_go_on_with_the_next_server_and_nothing_stored_is_lost() {
 
 /// Adds rows to a database, and prints the number of each that is committed.
 const WRITER: &str = "
-import sqlite3, sys
+import sqlite3, sys, time
 who, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 db = sqlite3.connect('/adit/app.db', timeout=60, isolation_level=None)
 db.execute('pragma synchronous = normal')
@@ -263,6 +263,7 @@ for n in range(first, last):
     db.execute('insert into t values (?, ?, ?)', (who, n, who * 700))
     db.execute('commit')
     print(n, flush=True)
+    time.sleep(0.001)
     if n % 40 == 0: db.execute('pragma wal_checkpoint(passive)').fetchall()
 ";
 

@@ -71,14 +71,18 @@ impl Mappings {
         entries.into_iter().flatten().filter_map(parse).collect()
     }
 
-    /// Memory for a file.
-    pub(crate) fn make(&self, id: BlobId) -> Result<MappedMemory> {
-        let Some(directory) = &self.directory else {
-            return MappedMemory::anonymous();
-        };
+    /// Where the memory of a file is in this opening.
+    fn path(&self, id: BlobId) -> Option<PathBuf> {
         let (slot, generation, epoch) = (id.slot, id.generation, self.epoch);
         let name = format!("{}{slot:x}-{generation:x}-{epoch:x}", self.prefix);
-        let path = directory.join(name);
+        Some(self.directory.as_ref()?.join(name))
+    }
+
+    /// Memory for a file.
+    pub(crate) fn make(&self, id: BlobId) -> Result<MappedMemory> {
+        let Some(path) = self.path(id) else {
+            return MappedMemory::anonymous();
+        };
         MappedMemory::named(path.clone()).or_else(|error| match error.errno() {
             // This opening's, of which nobody knows any more: its server has failed inside.
             Errno::EXIST if std::fs::remove_file(&path).is_ok() => MappedMemory::named(path),
@@ -88,10 +92,13 @@ impl Mappings {
 
     /// The memory that the last server had for a file. `ESTALE`: none.
     pub(crate) fn take_over(&self, id: BlobId) -> Result<MappedMemory> {
-        let path = self.left().remove(&id).ok_or_else(|| {
+        let left = self.left().remove(&id).zip(self.path(id));
+        let (left, path) = left.ok_or_else(|| {
             let what = "go on with a shared mapping: the last server has left no memory of it";
             Error::with(Errno::STALE, what)
         })?;
+        // From here on it has what this opening does, too.
+        std::fs::rename(left, &path)?;
         MappedMemory::take_over(path)
     }
 

@@ -7,6 +7,7 @@
 mod calls;
 mod connections;
 mod inheriting;
+mod mapped;
 mod memory;
 mod resuming;
 mod rig;
@@ -83,6 +84,17 @@ fn memory_that_changes_and_slots_that_are_rung_again() {
         memory::never_read,
         memory::punched_and_cut,
         memory::closed_under_way,
+    ]);
+}
+
+#[test]
+fn shared_mappings_of_what_is_not_theirs_and_without_end() {
+    attack(&[
+        mapped::others_and_none,
+        mapped::far_away,
+        mapped::its_memory,
+        mapped::in_loops,
+        mapped::without_end,
     ]);
 }
 

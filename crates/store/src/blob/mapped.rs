@@ -11,16 +11,17 @@
 //! 3. This process never maps the memory. So nobody who shortens it can fault this process.
 //! 4. Nobody else has the descriptor that this process uses, whose flags decide where it writes.
 
+use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate, fchmod,
     fcntl_add_seals, fstat, ftruncate, memfd_create, open, seek,
 };
-use rustix::io::{pread, pwrite, retry_on_intr};
+use rustix::io::{fcntl_dupfd_cloexec, pread, pwrite, retry_on_intr};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,6 +34,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Memory that programs map in place of a file.
 #[derive(Debug)]
 pub struct MappedMemory {
+    /// Before the file: unregistered before it is closed.
+    _guard: ChildGuard,
     file: OwnedFd,
     /// Where another process finds it when this one is killed.
     name: Option<PathBuf>,
@@ -52,8 +55,12 @@ fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
 
 impl MappedMemory {
     fn new(file: OwnedFd, name: Option<PathBuf>, is_taken_over: bool) -> MappedMemory {
+        /// A program in whose process the volume is has plans for lower ones.
+        const LOW_NUMBERS: i32 = 256;
         COUNT.fetch_add(1, Ordering::Relaxed);
+        let file = fcntl_dupfd_cloexec(&file, LOW_NUMBERS).unwrap_or(file);
         MappedMemory {
+            _guard: fork::close_in_child(file.as_fd()),
             file,
             name,
             is_left: AtomicBool::new(false),

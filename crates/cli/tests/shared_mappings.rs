@@ -33,9 +33,14 @@ struct Program {
 
 impl Program {
     fn start(place: &Place, script: &str, arguments: &[&str]) -> Program {
-        let run = ["run", "unix:s", "--", "python3", "-c", script];
+        Program::start_with(place, &["unix:s"], script, arguments)
+    }
+
+    /// `volume`: the volume, and how `adit run` has it.
+    fn start_with(place: &Place, volume: &[&str], script: &str, arguments: &[&str]) -> Program {
+        let python = ["--", "python3", "-c", script];
         let mut child = place
-            .command(&[&run, arguments].concat())
+            .command(&[&["run"], volume, &python, arguments].concat())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -141,10 +146,19 @@ fn processes_see_each_others_stores_and_writes_at_once() {
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &["--pollers", "2"]);
+    mapper(&place).end();
+    // It knows from before where the page is in the server's cache.
+    let script = "import os, sys\n\
+         fd = os.open('/adit/file', os.O_RDONLY)\n\
+         for line in sys.stdin: print(os.pread(fd, 5, 5), flush=True)\n";
+    let mut reader = Program::start(&place, script, &[]);
+    let zeroes = r"b'\x00\x00\x00\x00\x00'";
+    (0..9).for_each(|_| assert_eq!(reader.ask(""), zeroes));
     let (mut one, mut two) = (mapper(&place), mapper(&place));
-    // A read of the page before: its place in the cache is known.
-    assert_eq!(one.ask("read 5 1"), "\0");
+    assert_eq!(one.ask("store 5 ahead"), "done");
+    (0..9).for_each(|_| assert_eq!(reader.ask(""), "b'ahead'"));
     assert_eq!(one.ask("store 5 hello"), "done");
+    assert_eq!(reader.ask(""), "b'hello'");
     assert_eq!(two.ask("load 5 5"), "hello");
     assert_eq!(two.ask("read 5 5"), "hello");
     assert_eq!(two.ask("store 4096 page"), "done");
@@ -249,6 +263,39 @@ fn mappings_go_on_with_the_next_server_and_nothing_stored_is_lost() {
         assert_eq!(&content[200..209], "meanwhile");
         assert_eq!(&content[300..305], "THREE");
     }
+}
+
+/// The owner of a volume that it shares has the same memory, and so has the next owner.
+#[test]
+fn the_owner_of_a_shared_volume_maps_what_the_others_do() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let owner = ["v.adit", "--share", "s"];
+    let start = |volume: &[&str]| {
+        let mut program = Program::start_with(&place, volume, MAPPER, &[]);
+        assert_eq!(program.line(), "mapped");
+        program
+    };
+    let mut one = start(&owner);
+    let mut two = start(&["unix:s"]);
+    assert_eq!(one.ask("store 5 one"), "done");
+    assert_eq!(two.ask("load 5 3"), "one");
+    assert_eq!(two.ask("store 9 two"), "done");
+    assert_eq!(one.ask("read 5 7"), "one\0two");
+    one.kill();
+    assert_eq!(two.ask("store 14 three"), "done");
+    let mut three = start(&owner);
+    assert_eq!(three.ask("load 5 14"), "one\0two\0\0three");
+    assert_eq!(two.ask("read 5 14"), "one\0two\0\0three");
+    two.end();
+    three.end();
+    assert_eq!(
+        &place.ok(&["cat", "v.adit", "/file"])[5..19],
+        "one\0two\0\0three"
+    );
+    place.ok(&["check", "v.adit"]);
+    assert_eq!(left(&place), Vec::<PathBuf>::new(), "no memory is left");
 }
 
 /// Adds rows to a database, and prints the number of each that is committed.

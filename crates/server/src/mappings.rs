@@ -9,11 +9,14 @@
 //! whose sessions it takes, before anybody can change the file, and deletes all else of the volume.
 
 use crate::resume::Resumption;
+use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, Fs, MappedMemory};
 use adit_reactor::Engine;
 use adit_wire::handshake::Opening;
+use adit_wire::socket::own_uid;
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -62,6 +65,10 @@ impl Mappings {
         let parse = |entry: std::io::Result<std::fs::DirEntry>| {
             let entry = entry.ok()?;
             let name = entry.file_name().into_string().ok()?;
+            // Anybody may make a file there.
+            if std::fs::symlink_metadata(entry.path()).ok()?.uid() != own_uid() {
+                return None;
+            }
             let mut parts = name.strip_prefix(&self.prefix)?.split('-');
             let mut part = || u64::from_str_radix(parts.next()?, 16).ok();
             let (slot, generation, epoch) = (part()?, part()?, part()?);
@@ -71,23 +78,20 @@ impl Mappings {
         entries.into_iter().flatten().filter_map(parse).collect()
     }
 
-    /// Where the memory of a file is in this opening.
+    /// Where the memory of a file is in this opening. Nobody can take the name in advance.
     fn path(&self, id: BlobId) -> Option<PathBuf> {
         let (slot, generation, epoch) = (id.slot, id.generation, self.epoch);
-        let name = format!("{}{slot:x}-{generation:x}-{epoch:x}", self.prefix);
+        let nonce = os_random_u64();
+        let name = format!("{}{slot:x}-{generation:x}-{epoch:x}-{nonce:x}", self.prefix);
         Some(self.directory.as_ref()?.join(name))
     }
 
     /// Memory for a file.
     pub(crate) fn make(&self, id: BlobId) -> Result<MappedMemory> {
-        let Some(path) = self.path(id) else {
-            return MappedMemory::anonymous();
-        };
-        MappedMemory::named(path.clone()).or_else(|error| match error.errno() {
-            // This opening's, of which nobody knows any more: its server has failed inside.
-            Errno::EXIST if std::fs::remove_file(&path).is_ok() => MappedMemory::named(path),
-            _ => Err(error),
-        })
+        match self.path(id) {
+            Some(path) => MappedMemory::named(path),
+            None => MappedMemory::anonymous(),
+        }
     }
 
     /// The memory that the last server had for a file. `ESTALE`: none.

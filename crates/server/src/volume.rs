@@ -22,7 +22,7 @@ pub(crate) struct ServedVolume {
     /// A direct read waits for the device's queue: not in the poller.
     pub(crate) is_queued: bool,
     /// The memory of shared mappings.
-    pub(crate) mappings: Mappings,
+    pub(crate) mappings: Arc<Mappings>,
     /// Operations of sessions that have begun and not ended.
     under_way: AtomicUsize,
     /// Of the server. Weak: its pollers have this.
@@ -74,7 +74,12 @@ impl ServedVolume {
                 ))
             })?;
         let resumption = Resumption::new(opening.volume_id, predecessor, last, is_untouched);
-        let mappings = Mappings::new(opening, &resumption, cache.as_deref());
+        let mappings = Arc::new(Mappings::new(opening, &resumption, cache.as_deref()));
+        let made = mappings.clone();
+        engine.run(move |fs| async move {
+            fs.make_mapped_memory_with(move |id| made.make(id));
+            Ok(())
+        })?;
         sessions_file.add(opening, &resumption);
         Ok(ServedVolume {
             balance: Arc::downgrade(balance),

@@ -14,11 +14,20 @@ use adit_store::MappedMemory;
 impl Fs {
     /// The memory behind shared mappings of the file has these bytes afterwards, up to the end of
     /// their last page ([`OpenFile::mapped_memory`]), and the descriptor holds it until it is closed
-    /// or [`Fs::unmap`]. `make` makes the memory if there is none.
+    /// or [`Fs::unmap`].
     ///
     /// As mmap(2): EACCES unless readable, ENODEV for a directory, EINVAL for nothing or within a
     /// page, EOVERFLOW behind the largest file.
-    pub async fn map(
+    pub async fn map(&self, file: &OpenFile, offset: u64, len_bytes: u64) -> Result<()> {
+        let make = || match &*self.mapped_memory.borrow() {
+            Some(make) => make(file.blob_id()),
+            None => MappedMemory::anonymous(),
+        };
+        self.map_with(file, offset, len_bytes, make).await
+    }
+
+    /// The same; `make` makes the memory if there is none.
+    pub async fn map_with(
         &self,
         file: &OpenFile,
         offset: u64,

@@ -15,13 +15,16 @@ use crate::open::inode::InodeTable;
 use crate::open::waits::Waits;
 use crate::types::*;
 use adit_base::{PAGE_BYTES, Result};
-use adit_store::{BlobId, Point, Store};
+use adit_store::{BlobId, MappedMemory, Point, Store};
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 
 /// A rare or slow step, boxed: the futures of hot paths are moved before they run, and stay small
 /// without it.
 pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Makes the memory of a file's shared mappings.
+type MakeMemory = Box<dyn Fn(BlobId) -> Result<MappedMemory> + Send>;
 
 /// An open volume: the worker state of `Engine<Fs>`. Every operation takes effect completely or not
 /// at all, unless it says otherwise, and obeys the permissions of its caller ([`At`],
@@ -39,6 +42,8 @@ pub struct Fs {
     pub(crate) access_times: Cell<AccessTimes>,
     /// What lost its last name in an earlier opening is still there, and can be reopened.
     pub(crate) keeps_orphans: Cell<bool>,
+    /// Makes the memory of shared mappings; None: without a name.
+    pub(crate) mapped_memory: RefCell<Option<MakeMemory>>,
 }
 
 impl std::fmt::Debug for Fs {
@@ -77,6 +82,14 @@ impl Fs {
     /// nobody has used the volume yet.
     pub fn keeps_orphans(&self) -> bool {
         self.keeps_orphans.get()
+    }
+
+    /// From here on the memory of shared mappings is made so.
+    pub fn make_mapped_memory_with(
+        &self,
+        make: impl Fn(BlobId) -> Result<MappedMemory> + Send + 'static,
+    ) {
+        *self.mapped_memory.borrow_mut() = Some(Box::new(make));
     }
 
     /// Sets when reads change times of access; the default is never. It holds for files that are

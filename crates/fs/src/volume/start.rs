@@ -78,6 +78,7 @@ impl Fs {
             moved: Cell::new(store.commit_point()),
             access_times: Cell::default(),
             keeps_orphans: Cell::new(true),
+            mapped_memory: RefCell::default(),
             store,
         };
         for id in [root, orphans] {

@@ -12,7 +12,7 @@ const PAGE: u64 = 4096;
 const END: u64 = 40 * PAGE;
 
 fn map(volume: &Volume, file: &OpenFile, offset: u64, len: u64) -> Answer<()> {
-    volume.run(|fs| fs.map(file, offset, len, MappedMemory::anonymous))
+    volume.run(|fs| fs.map(file, offset, len))
 }
 
 /// As a program maps it: a write to this is a store.

@@ -1,7 +1,7 @@
 //! Calls about an open file.
 
 use adit_base::Result;
-use adit_fs::{Fs, MappedMemory, OpenFile};
+use adit_fs::{Fs, OpenFile};
 use adit_wire::calls::*;
 use std::future::Future;
 
@@ -62,10 +62,7 @@ perform! {
         fs.read_directory(open, call.cookie, names_bytes, &mut entries).await?;
         Ok(entries)
     };
-    // A server makes memory that the next one finds.
-    Map => |call, fs, open| {
-        fs.map(open, call.offset, call.len_bytes, MappedMemory::anonymous).await
-    };
+    Map => |call, fs, open| fs.map(open, call.offset, call.len_bytes).await;
     FlushMapped => |call, fs, open| fs.flush_mapped(open).await;
     Unmap => |call, fs, open| fs.unmap(open).await;
     WriteAtomic<'a> => |call, fs, open| fs.write_atomic(open, &call.ranges, call.sync).await;

@@ -34,12 +34,11 @@ pub(super) fn map(
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         let _reclaim = reclaim;
-        let mappings = &ticket.session.volume.mappings;
-        let make = || match is_resuming {
-            true => mappings.take_over(open.blob_id()),
-            false => mappings.make(open.blob_id()),
+        let take_over = || ticket.session.volume.mappings.take_over(open.blob_id());
+        let mapped = match is_resuming {
+            true => fs.map_with(&open, offset, len_bytes, take_over).await,
+            false => fs.map(&open, offset, len_bytes).await,
         };
-        let mapped = fs.map(&open, offset, len_bytes, make).await;
         ticket.finish_with_value(mapped);
         Ok(())
     }));

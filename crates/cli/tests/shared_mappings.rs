@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use support::Place;
-use support::servers::{LIMIT, Served, Watchdog, deaths, moment};
+use support::servers::{LIMIT, Served, Watchdog, deaths, moment, until};
 
 macro_rules! need_library_and_python {
     () => {
@@ -265,6 +265,64 @@ fn mappings_go_on_with_the_next_server_and_nothing_stored_is_lost() {
         assert_eq!(&content[200..209], "meanwhile");
         assert_eq!(&content[300..305], "THREE");
     }
+}
+
+/// A child of fork has its parent's mappings, also if one of the two unmaps them or ends.
+#[test]
+fn forked_processes_have_their_parents_mappings() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let script = "
+import mmap, os, signal, sys
+def mapped(name):
+    fd = os.open('/adit/' + name, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, 8192)
+    m = mmap.mmap(fd, 8192)
+    os.close(fd)
+    return m
+def fork(child):
+    pid = os.fork()
+    if pid == 0:
+        child()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pid
+def store(m, at, text): m[at:at + len(text)] = text
+one = mapped('one')
+os.waitpid(fork(lambda: store(one, 0, b'killed child')), 0)
+assert one[0:12] == b'killed child'
+two = mapped('two')
+def unmaps():
+    store(two, 0, b'child')
+    two.close()
+os.waitpid(fork(unmaps), 0)
+store(two, 5, b' parent')
+three = mapped('three')
+r, w = os.pipe()
+def outlives():
+    os.read(r, 1)
+    store(three, 7, b'orphan')
+    os.write(1, b'stored\\n')
+fork(outlives)
+store(three, 0, b'parent ')
+three.close()
+print('ends', flush=True)
+sys.stdin.readline()
+os.write(w, b'x')
+os._exit(0)
+";
+    let mut program = Program::start(&place, script, &[]);
+    assert_eq!(program.line(), "ends");
+    let read = |name: &str| place.ok(&["cat", "unix:s", name]);
+    assert_eq!(&read("/one")[..12], "killed child");
+    assert_eq!(&read("/two")[..12], "child parent");
+    assert_eq!(program.ask(""), "stored");
+    program.end();
+    until("what the child has stored is there", || {
+        &read("/three")[..13] == "parent orphan"
+    });
+    end(&place, served);
 }
 
 /// The owner of a volume that it shares has the same memory, and so has the next owner.

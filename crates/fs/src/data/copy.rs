@@ -29,7 +29,7 @@ impl Fs {
         let inode = self.usable(file)?;
         let blob = inode.content()?;
         // What programs have stored to a mapping may lie in a hole.
-        self.store.flush_mapped(blob).await?;
+        self.flush_blob(blob).await?;
         self.store.seek(blob, offset, sought).await
     }
 
@@ -76,8 +76,8 @@ impl Fs {
             return Ok(0);
         }
         let len_bytes = len_bytes.min(COPY_BYTES_MAX);
-        self.store.flush_mapped(from).await?;
-        self.store.flush_mapped(to).await?;
+        self.flush_blob(from).await?;
+        self.flush_blob(to).await?;
         let target_inode = self.writing(target, false).await?;
         let mut done = 0;
         let mut failure = None;

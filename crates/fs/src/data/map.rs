@@ -7,9 +7,10 @@
 
 use crate::open::file::OpenFile;
 use crate::types::*;
-use crate::volume::Fs;
+use crate::volume::{Fs, LocalBoxFuture};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use adit_store::MappedMemory;
+use adit_store::{Blob, MappedMemory};
+use std::rc::Rc;
 
 impl Fs {
     /// The memory behind shared mappings of the file has these bytes afterwards, up to the end of
@@ -61,9 +62,19 @@ impl Fs {
     /// it durable.
     pub async fn flush_mapped(&self, file: &OpenFile) -> Result<()> {
         match &self.usable(file)?.blob {
-            Some(blob) => self.store.flush_mapped(blob).await,
+            Some(blob) => self.flush_blob(blob).await,
             None => Ok(()),
         }
+    }
+
+    /// The same, of content that is seldom mapped.
+    #[inline]
+    pub(crate) async fn flush_blob(&self, blob: &Rc<Blob>) -> Result<()> {
+        if !blob.shared.is_mapped() {
+            return Ok(());
+        }
+        let flush: LocalBoxFuture<'_, _> = Box::pin(self.store.flush_mapped(blob));
+        flush.await
     }
 
     /// The descriptor holds the memory no more; what was stored is in the file.
@@ -94,7 +105,7 @@ impl Fs {
         let inodes: Vec<_> = self.inodes.borrow().values().cloned().collect();
         for inode in inodes {
             if let Some(blob) = &inode.blob {
-                self.store.flush_mapped(blob).await?;
+                self.flush_blob(blob).await?;
             }
         }
         Ok(())

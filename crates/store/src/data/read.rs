@@ -85,8 +85,9 @@ impl Store {
             return Ok(Buffer::zeroed(0));
         }
         if blob.shared.is_mapped() {
-            let mut bytes = [0; PAGE_BYTES];
-            let count = self.read_locked(blob, offset, &mut bytes[..len]).await?;
+            let mut bytes = vec![0; len];
+            let read: ColdFuture<'_, _> = Box::pin(self.read_locked(blob, offset, &mut bytes));
+            let count = read.await?;
             return Ok(Buffer::copy_of(&bytes[..count]));
         }
         let page = (offset / PAGE_BYTES as u64) as u32;

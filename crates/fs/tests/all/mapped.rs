@@ -136,7 +136,8 @@ fn stores_and_calls_change_one_content() {
                 11 => volume.run(|fs| fs.fsync(&other)).expect("synced"),
                 12 if random.below(4) == 0 => {
                     volume.run(|fs| fs.unmap(&file)).expect("unmapped");
-                    (mapped.fill(false), program = None);
+                    mapped.fill(false);
+                    program = None;
                 }
                 _ => {}
             }

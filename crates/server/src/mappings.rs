@@ -18,7 +18,10 @@ use adit_wire::socket::own_uid;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// Each memory has it: how many there are in this process.
+static COUNT: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 
 /// Files of which a session holds the memory, at most.
 pub(crate) const MAPPED_MAX: usize = 1024;
@@ -92,6 +95,7 @@ impl Mappings {
             Some(path) => MappedMemory::named(path),
             None => MappedMemory::anonymous(),
         }
+        .map(|memory| memory.counted(COUNT.clone()))
     }
 
     /// The memory that the last server had for a file. `ESTALE`: none.
@@ -103,7 +107,7 @@ impl Mappings {
         })?;
         // From here on it has what this opening does, too.
         std::fs::rename(left, &path)?;
-        MappedMemory::take_over(path)
+        Ok(MappedMemory::take_over(path)?.counted(COUNT.clone()))
     }
 
     /// The grace is over: what nobody has taken over is written to the files.
@@ -133,7 +137,7 @@ impl Mappings {
 /// Is there a descriptor left for more memory?
 pub(crate) fn check_room() -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    match limit.is_some_and(|limit| MappedMemory::count() as u64 >= limit / 2) {
+    match limit.is_some_and(|limit| Arc::strong_count(&COUNT) as u64 > limit / 2) {
         true => {
             let what = "map another file: half of the server's descriptors are used for it";
             Err(Error::with(Errno::NFILE, what))

@@ -23,13 +23,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const PAGE: u64 = PAGE_BYTES as u64;
-
-/// How much of it there is in this process.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory that programs map in place of a file.
 #[derive(Debug)]
@@ -40,9 +36,10 @@ pub struct MappedMemory {
     /// Where another process finds it when this one is killed.
     name: Option<PathBuf>,
     /// The name stays.
-    is_left: AtomicBool,
+    is_left: OnceLock<()>,
     /// A process before this one has filled it.
     is_taken_over: bool,
+    _counted: Option<Arc<()>>,
 }
 
 fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
@@ -57,20 +54,21 @@ impl MappedMemory {
     fn new(file: OwnedFd, name: Option<PathBuf>, is_taken_over: bool) -> MappedMemory {
         /// A program in whose process the volume is has plans for lower ones.
         const LOW_NUMBERS: i32 = 256;
-        COUNT.fetch_add(1, Ordering::Relaxed);
         let file = fcntl_dupfd_cloexec(&file, LOW_NUMBERS).unwrap_or(file);
         MappedMemory {
             _guard: fork::close_in_child(file.as_fd()),
             file,
             name,
-            is_left: AtomicBool::new(false),
+            is_left: OnceLock::new(),
+            _counted: None,
             is_taken_over,
         }
     }
 
-    /// How many of them this process has.
-    pub fn count() -> usize {
-        COUNT.load(Ordering::Relaxed)
+    /// The same, which has `token` as long as it is there.
+    pub fn counted(mut self, token: Arc<()>) -> MappedMemory {
+        self._counted = Some(token);
+        self
     }
 
     /// Memory without a name: it ends with the processes that have it.
@@ -124,7 +122,7 @@ impl MappedMemory {
 
     /// The next process goes on with it.
     pub fn leave(&self) {
-        self.is_left.store(true, Ordering::Relaxed);
+        self.is_left.get_or_init(|| ());
     }
 
     /// Makes it at least so long.
@@ -199,9 +197,8 @@ impl MappedMemory {
 
 impl Drop for MappedMemory {
     fn drop(&mut self) {
-        COUNT.fetch_sub(1, Ordering::Relaxed);
         if let Some(name) = &self.name
-            && !self.is_left.load(Ordering::Relaxed)
+            && self.is_left.get().is_none()
         {
             let _ = std::fs::remove_file(name);
         }

@@ -24,6 +24,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         log::to_file(filter.clone(), log::open_file(path)?)?;
     }
     end_with_any_panic();
+    may_have_all_descriptors();
     // Before there is another thread: all of them leave these signals to this one.
     let signals = Signals::block()?;
     let mut volumes: Vec<(String, Volume)> = Vec::new();
@@ -70,6 +71,16 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     }
     notify("STOPPING=1");
     server.hand_over(volumes.into_iter().map(|(_, volume)| volume).collect())
+}
+
+/// As many as the system lets it have: a session needs one, and so does each file that is mapped.
+fn may_have_all_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of descriptors stays");
+    }
 }
 
 /// From here on a panic of any thread is the end of the process.

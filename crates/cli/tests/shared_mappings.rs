@@ -358,6 +358,32 @@ fn the_owner_of_a_shared_volume_maps_what_the_others_do() {
     assert_eq!(left(&place), Vec::<PathBuf>::new(), "no memory is left");
 }
 
+/// As LevelDB does with its tables.
+#[test]
+fn a_thousand_files_can_be_mapped() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let script = "
+import mmap, os, resource
+maps = []
+for n in range(1000):
+    fd = os.open(f'/adit/{n}', os.O_RDWR | os.O_CREAT)
+    os.write(fd, str(n).encode() * 100)
+    os.close(fd)
+    fd = os.open(f'/adit/{n}', os.O_RDONLY)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    maps.append(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
+    os.close(fd)
+for n, m in enumerate(maps): assert m[:] == str(n).encode() * 100
+print('all')
+";
+    assert_eq!(Program::start(&place, script, &[]).end(), ["all"]);
+    end(&place, served);
+}
+
 /// Adds rows to a database, and prints the number of each that is committed.
 const WRITER: &str = "
 import sqlite3, sys, time

@@ -14,6 +14,7 @@ use crate::connection::{ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, RemoteF
 use crate::inspect::Server;
 use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
+use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
 use adit_block::{
     Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions, OverlayDevice,
@@ -32,7 +33,6 @@ use std::future::Future;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.

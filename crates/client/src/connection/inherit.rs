@@ -17,12 +17,12 @@ use super::link::Link;
 use super::resume::{Waiting, may_pass};
 use super::{Connection, RemoteFile};
 use adit_base::fork::{self, ChildGuard};
+use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, Result};
 use adit_wire::calls::Opened;
 use adit_wire::handshake::{Aim, Key, Opening};
 use adit_wire::value::Value;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 

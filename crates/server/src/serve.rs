@@ -14,17 +14,19 @@ use crate::perform::{PerformFile, PerformVolume};
 use crate::rights::{self, Decoded};
 use crate::session::Session;
 use crate::volume::{ServedVolume, UnderWay};
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_fs::{Fs, OpenFile, OpenFlags};
 use adit_reactor::Prepared;
 use adit_store::Receipt;
 use adit_store::cache::Hint;
 use adit_wire::calls::*;
+use adit_wire::memory::HINTS_MAX;
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::Reply;
 use adit_wire::value::Value;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Operations of a volume that the poller begins together.
 pub(crate) type Begun = Vec<Prepared>;
@@ -198,7 +200,7 @@ fn read(
         };
         if let Some(got) = got {
             let hint = match hint && ticket.session.privileged {
-                true => open.hint(offset).unwrap_or_default(),
+                true => hints(&ticket, &open, offset, got),
                 false => Hint::default(),
             };
             return ticket.finish(Reply {
@@ -213,6 +215,19 @@ fn read(
         let data = unsafe { session.data_mut(slot, len) }?;
         Ok(fs.read(&open, offset, data).await? as u64)
     });
+}
+
+/// Says where the pages of a read are in the cache; answers it for the first one.
+fn hints(ticket: &Ticket, open: &OpenFile, offset: u64, len: usize) -> Hint {
+    let page = PAGE_BYTES as u64;
+    let (second, end) = ((offset / page + 1) * page, offset + len as u64);
+    let further = (second..end).step_by(PAGE_BYTES).take(HINTS_MAX);
+    for (index, at) in further.enumerate() {
+        let hint = open.hint(at).unwrap_or_default();
+        let place = ticket.session.memory.further_hint(ticket.slot, index);
+        place.store(hint.0, Ordering::Relaxed); // the reply comes behind it
+    }
+    open.hint(offset).unwrap_or_default()
 }
 
 fn write(

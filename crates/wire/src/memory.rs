@@ -17,7 +17,7 @@
 //! server's side but for copying whole ranges from or to it.
 
 use crate::slot::{Doorbell, Notes, SLOTS, Slot};
-use adit_base::sync::atomic::{AtomicU32, Ordering};
+use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result, fork, from_rustix};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
@@ -33,6 +33,10 @@ pub const DATA_BYTES_MAX: usize = 1 << 20;
 pub const COLLECTED_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an area: those, and the arguments of a call around them.
 pub const AREA_BYTES: usize = DATA_BYTES_MAX + (64 << 10);
+/// Pages behind the first one of a read whose hints a reply has at most.
+pub const HINTS_MAX: usize = 15;
+/// Where they are in an area: behind all data.
+pub(crate) const HINTS_OFFSET: usize = DATA_BYTES_MAX;
 /// Bytes of a session's memory.
 pub const MEMORY_BYTES: usize = AREAS_OFFSET + SLOTS * AREA_BYTES;
 
@@ -45,6 +49,7 @@ pub(crate) const SLOTS_OFFSET: usize = 8192;
 pub(crate) const NOTES_OFFSET: usize = 16384;
 pub(crate) const AREAS_OFFSET: usize = 65536;
 
+const _: () = assert!(HINTS_OFFSET + 8 * HINTS_MAX <= AREA_BYTES && AREA_BYTES.is_multiple_of(8));
 const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= NOTES_OFFSET);
 const _: () = assert!(NOTES_OFFSET + SLOTS * size_of::<Notes>() <= AREAS_OFFSET);
 const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= ENDING_OFFSET);
@@ -202,6 +207,18 @@ impl SessionMemory {
         assert!(number < SLOTS, "there is an area {number}");
         // SAFETY: within the mapping.
         unsafe { self.start.add(AREAS_OFFSET + number * AREA_BYTES) }
+    }
+
+    /// Where the server says where the page is in its cache that is `index` pages behind the first
+    /// page but one of a read.
+    #[inline]
+    pub fn further_hint(&self, number: usize, index: usize) -> &AtomicU64 {
+        assert!(index < HINTS_MAX, "there is a hint {index}");
+        // SAFETY: within the area, and aligned, as the area is.
+        unsafe {
+            let first = self.area(number).add(HINTS_OFFSET).cast::<AtomicU64>();
+            first.add(index).as_ref()
+        }
     }
 
     /// A copy of the first bytes of an area. None: it has fewer.

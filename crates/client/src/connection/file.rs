@@ -6,11 +6,11 @@
 use super::Connection;
 use super::link::{Failure, Fate, Taken};
 use crate::file::ReadRequest;
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_fs::{BlobId, OpenFlags};
 use adit_store::cache::Hint;
 use adit_wire::calls::Opened;
-use adit_wire::memory::{COLLECTED_BYTES_MAX, DATA_BYTES_MAX};
+use adit_wire::memory::{COLLECTED_BYTES_MAX, DATA_BYTES_MAX, HINTS_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
@@ -91,10 +91,8 @@ impl Connection {
             for (mut taken, request) in under_way {
                 request.result = match taken.end() {
                     Ok(reply) => {
-                        if let Some(cache) = &taken.link.cache {
-                            cache.note(file, request.offset, Hint(reply.hint));
-                        }
                         let got = reply.value as usize;
+                        taken.note_hints(file, request.offset, got, reply.hint);
                         let into = request.buffer.get_mut(..got);
                         into.ok_or_else(super::foreign).map(|into| {
                             into.copy_from_slice(taken.area(got));
@@ -222,8 +220,8 @@ fn read_pieces(
         };
         let got = match taken.send(message) {
             Ok(reply) => {
-                if let Some(cache) = &taken.link.cache {
-                    cache.note(file, offset, Hint(reply.hint));
+                if done == 0 {
+                    taken.note_hints(file, offset, reply.value as usize, reply.hint);
                 }
                 reply.value as usize
             }
@@ -270,6 +268,28 @@ struct Rest<'d, 'm> {
 }
 
 impl Taken<'_> {
+    /// The server has said where the pages of a read are in its cache.
+    #[inline]
+    fn note_hints(&self, file: &RemoteFile, offset: u64, len: usize, first: u64) {
+        let Some(cache) = &self.link.cache else {
+            return;
+        };
+        let first = Hint(first);
+        if first.is_empty() {
+            return;
+        }
+        cache.note(file, offset, first);
+        let page = PAGE_BYTES as u64;
+        let (second, end) = (
+            (offset / page + 1) * page,
+            offset.saturating_add(len as u64),
+        );
+        let further = (second..end).step_by(PAGE_BYTES).take(HINTS_MAX);
+        for (index, at) in further.enumerate() {
+            cache.note(file, at, Hint(self.further_hint(index)));
+        }
+    }
+
     /// Writes the next bytes in one operation of the server's; the offset of an append.
     fn write_whole(
         &mut self,

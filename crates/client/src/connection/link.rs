@@ -347,6 +347,12 @@ impl<'c> Taken<'c> {
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), start.as_ptr().add(at), data.len()) };
     }
 
+    /// Where the server's reply says that a further page of a read is.
+    pub(super) fn further_hint(&self, index: usize) -> u64 {
+        let place = self.link.memory.further_hint(self.slot, index);
+        place.load(Ordering::Relaxed)
+    }
+
     /// The first bytes of the area.
     pub(super) fn area(&self, len: usize) -> &[u8] {
         assert!(len <= AREA_BYTES, "{len} bytes lie in the area");

@@ -191,6 +191,21 @@ fn mapped_reads_show_what_was_written_last() {
         assert_eq!(reader.read_at(&mut buffer, 0).expect("read"), PAGE);
     }
     assert!(messages() - before < 10, "{} messages", messages() - before);
+    // Nor is a read of several pages, as of a database with larger ones.
+    let content: Vec<u8> = (0..20 * PAGE).map(|at| (at / 7) as u8).collect();
+    file.write_at(&content, 0).expect("written");
+    for (offset, len) in [(0, 2 * PAGE), (PAGE, 16 * PAGE), (100, 3 * PAGE)] {
+        let mut buffer = vec![0; len];
+        reader.read_at(&mut buffer, offset as u64).expect("read");
+        let before = messages();
+        for _ in 0..100 {
+            buffer.fill(0);
+            let got = reader.read_at(&mut buffer, offset as u64).expect("read");
+            assert!(got == len && buffer == content[offset..offset + len]);
+        }
+        let asked = messages() - before;
+        assert!(asked < 10, "{asked} messages for {len} bytes at {offset}");
+    }
     drop(reader);
     there.close().expect("closed");
     server.stop();

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::fs::{FlockOperation, flock, major, minor};
 
-/// A holder without a number is dead, and its lock gone within this time, or it lives in another pid
-/// namespace.
-const UNKNOWN_HOLDER_MAX: Duration = Duration::from_secs(2);
-/// The lock of a process that is known to be dead: on a busy machine the kernel was seen to need more
-/// than 2 s for its requests.
+/// A dead process's lock is gone within this time. On a busy machine the kernel was seen to need more
+/// than 2 s for the requests of one that was killed.
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(30);
+/// The same in a container, where a holder without a number may also live outside.
+const UNKNOWN_HOLDER_MAX: Duration = Duration::from_secs(5);
+/// A claim without a holder is mostly a mount's.
+const UNKNOWN_CLAIM_MAX: Duration = Duration::from_secs(2);
 
 /// Takes the lock, or names its holder (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
@@ -36,7 +37,11 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
                 let pid = holder_pid(file);
-                if lets_go(pid, begin) {
+                let unknown_max = match sees_all_processes() {
+                    true => DEAD_HOLDER_MAX,
+                    false => UNKNOWN_HOLDER_MAX,
+                };
+                if lets_go(pid, unknown_max, begin) {
                     continue;
                 }
                 let owner = pid.map_or_else(|| "another process".to_owned(), named);
@@ -61,7 +66,7 @@ pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Res
             // lock, and in a container has no number.
             Err(error)
                 if error.raw_os_error() == Some(libc::EBUSY)
-                    && lets_go(lock_holder(path), begin) => {}
+                    && lets_go(lock_holder(path), UNKNOWN_CLAIM_MAX, begin) => {}
             opened => return opened,
         }
     }
@@ -69,9 +74,9 @@ pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Res
 
 /// Is the holder dead, so that it is worth another look? A millisecond passes then, unless it has been
 /// long enough. In a container a dead holder has no number any more.
-fn lets_go(holder: Option<u32>, begin: Instant) -> bool {
+fn lets_go(holder: Option<u32>, unknown_max: Duration, begin: Instant) -> bool {
     let max = match holder {
-        None => UNKNOWN_HOLDER_MAX,
+        None => unknown_max,
         Some(pid) if is_dead(pid) => DEAD_HOLDER_MAX,
         Some(_) => return false,
     };
@@ -80,6 +85,13 @@ fn lets_go(holder: Option<u32>, begin: Instant) -> bool {
         std::thread::sleep(Duration::from_millis(1));
     }
     waits
+}
+
+/// Is this process in the machine's first pid namespace? Every living one has a number there.
+fn sees_all_processes() -> bool {
+    /// Linux's `PROC_PID_INIT_INO`.
+    const FIRST: &str = "pid:[4026531836]";
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
 }
 
 /// EBUSY for a block device that the kernel didn't let us have exclusively.

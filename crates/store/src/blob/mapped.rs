@@ -189,9 +189,12 @@ impl MappedMemory {
             Err(rustix::io::Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(failed(errno, what)),
         };
-        let end = seek(&self.file, SeekFrom::Hole(start as _));
-        let end = end.map_err(|errno| failed(errno, what))?;
-        Ok(Some(start..end.next_multiple_of(PAGE)))
+        match seek(&self.file, SeekFrom::Hole(start as _)) {
+            Ok(end) => Ok(Some(start..end.next_multiple_of(PAGE))),
+            // A writer has shortened it meanwhile.
+            Err(rustix::io::Errno::NXIO) => Ok(None),
+            Err(errno) => Err(failed(errno, what)),
+        }
     }
 }
 
@@ -232,6 +235,13 @@ impl MappedPages {
         }
         let data = self.memory.data_from(page * PAGE)?;
         Ok(data.is_some_and(|data| data.start == page * PAGE))
+    }
+
+    /// Has the memory the file's content there? A page that it hasn't may be touched, too: what the
+    /// kernel puts there then are no stores.
+    pub(crate) fn is_filled(&self, page: u64) -> bool {
+        let is_known = || !self.pages.borrow().within(page..page + 1).is_empty();
+        self.memory.is_taken_over || is_known()
     }
 
     /// The parts of a range of bytes that it has.

@@ -51,6 +51,7 @@ impl Store {
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
         let mut buffer = Vec::new();
         loop {
+            self.reactor.give_way().await;
             let _exclusive = self.lock(blob).await;
             let Some(gap) = mapped.pages.borrow().first_gap(pages.clone()) else {
                 return Ok(());
@@ -80,11 +81,21 @@ impl Store {
         }
     }
 
+    /// Before the end of the file moves there. What was stored behind the end is not the file's, and
+    /// nobody stores to the new part before he can know of it.
+    pub(crate) fn clear_behind_end(&self, blob: &Blob, end: u64) -> Result<()> {
+        match blob.mapped() {
+            Some(mapped) if end > blob.size() => mapped.note_cleared(blob.size()..end),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the pages of the memory that differ to the file, up to its end.
     pub async fn flush_mapped(&self, blob: &Rc<Blob>) -> Result<()> {
         match blob.mapped() {
             Some(mapped) if mapped.is_written.get() => {
-                self.flush_memory(blob, &mapped.memory).await
+                let is_filled = |page| mapped.is_filled(page);
+                self.flush_pages(blob, &mapped.memory, is_filled).await
             }
             _ => Ok(()),
         }
@@ -92,12 +103,23 @@ impl Store {
 
     /// As [`Store::flush_mapped`], of memory that a process before this one has left.
     pub async fn flush_memory(&self, blob: &Rc<Blob>, memory: &MappedMemory) -> Result<()> {
+        self.flush_pages(blob, memory, |_| true).await
+    }
+
+    /// Others are zeroes that the kernel put there when somebody touched them, not the file's.
+    async fn flush_pages(
+        &self,
+        blob: &Rc<Blob>,
+        memory: &MappedMemory,
+        is_filled: impl Fn(u64) -> bool,
+    ) -> Result<()> {
         let (mut new, mut old) = (Vec::new(), Vec::new());
         let mut at = 0;
         while let Some(data) = memory.data_from(at)? {
             at = data.start;
             while at < data.end {
                 self.throttle().await;
+                self.reactor.give_way().await;
                 let _exclusive = self.lock(blob).await;
                 let end = data.end.min(at + PAGES_PER_LOCK * PAGE).min(blob.size());
                 if at >= end {
@@ -110,8 +132,8 @@ impl Store {
                 memory.read(at, &mut new)?;
                 let pages = new.chunks(PAGE_BYTES).zip(old.chunks(PAGE_BYTES));
                 for (index, (new, old)) in pages.enumerate() {
-                    if new != old {
-                        let offset = at + index as u64 * PAGE;
+                    let offset = at + index as u64 * PAGE;
+                    if new != old && is_filled(offset / PAGE) {
                         let mut promise = Promise::none(self);
                         self.write_stored(blob, offset, new, &mut promise).await?;
                     }

@@ -400,3 +400,32 @@ fn a_mapping_that_fails_holds_no_memory() {
     device.clear_faults();
     volume.close(&file).expect("closed");
 }
+
+/// A mapping may be of gigabytes that need no device; other operations go on meanwhile.
+#[test]
+fn others_go_on_while_a_large_mapping_is_filled() {
+    const LARGE: u64 = 512 << 20;
+    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    let file = volume.open("/f", CREATE).expect("made");
+    volume.run(|fs| fs.ftruncate(&file, LARGE)).expect("grown");
+    let other = volume.open("/other", CREATE).expect("made");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            map(&volume, &file, 0, LARGE).expect("mapped");
+            done.store(true, Ordering::Relaxed);
+        });
+        while !file.maps() {
+            std::thread::yield_now();
+        }
+        let mut synced = 0;
+        while !done.load(Ordering::Relaxed) {
+            volume.write(&other, 0, &[synced as u8]).expect("written");
+            volume.run(|fs| fs.fsync(&other)).expect("synced");
+            synced += 1;
+        }
+        assert!(synced > 5, "{synced}");
+    });
+    volume.close(&file).expect("closed");
+    volume.close(&other).expect("closed");
+}

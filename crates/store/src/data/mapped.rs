@@ -9,10 +9,15 @@ use crate::state::Store;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages that are filled or flushed under one lock.
 const PAGES_PER_LOCK: u64 = 64;
+/// After so many rounds, which take about two milliseconds, others have a turn.
+const ROUNDS_PER_TURN: u32 = 8;
+/// A task that only yields keeps the driver from waiting for the device, and with it each fsync.
+const TURN: Duration = Duration::from_micros(50);
 
 impl Store {
     /// One more descriptor holds the memory of the blob's mappings, which `make` makes if there is
@@ -50,8 +55,8 @@ impl Store {
         mapped.memory.grow(range.end.next_multiple_of(PAGE))?;
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
         let mut buffer = Vec::new();
-        loop {
-            self.reactor.give_way().await;
+        for round in 1.. {
+            self.let_others_work(round).await;
             let _exclusive = self.lock(blob).await;
             let Some(gap) = mapped.pages.borrow().first_gap(pages.clone()) else {
                 return Ok(());
@@ -78,6 +83,14 @@ impl Store {
                 self.frames.withdraw_hint(blob.key(page as u32));
             }
             mapped.pages.borrow_mut().insert(some);
+        }
+        unreachable!("it ends with the last page")
+    }
+
+    /// Between two locks: a mapping may be of gigabytes, and all of it in the cache, or holes.
+    async fn let_others_work(&self, round: u32) {
+        if round.is_multiple_of(ROUNDS_PER_TURN) {
+            self.reactor.sleep(TURN).await;
         }
     }
 
@@ -114,12 +127,13 @@ impl Store {
         is_filled: impl Fn(u64) -> bool,
     ) -> Result<()> {
         let (mut new, mut old) = (Vec::new(), Vec::new());
-        let mut at = 0;
+        let (mut at, mut round) = (0, 0);
         while let Some(data) = memory.data_from(at)? {
             at = data.start;
             while at < data.end {
                 self.throttle().await;
-                self.reactor.give_way().await;
+                round += 1;
+                self.let_others_work(round).await;
                 let _exclusive = self.lock(blob).await;
                 let end = data.end.min(at + PAGES_PER_LOCK * PAGE).min(blob.size());
                 if at >= end {

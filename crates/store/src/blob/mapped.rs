@@ -262,6 +262,15 @@ impl MappedPages {
         Ok(())
     }
 
+    /// The file is about to get bytes there.
+    pub(crate) fn make_room(&self, offset: u64, len: u64) -> Result<()> {
+        let end = offset.saturating_add(len);
+        let parts = (self.pages.borrow()).within(offset / PAGE..end.div_ceil(PAGE));
+        parts
+            .iter()
+            .try_for_each(|pages| self.memory.allocate(pages))
+    }
+
     /// The file got these bytes.
     pub(crate) fn note_write(&self, offset: u64, data: &[u8]) -> Result<()> {
         for part in self.parts(offset, data.len() as u64) {

@@ -103,6 +103,16 @@ impl Store {
         }
     }
 
+    /// Before bytes are written to the file: takes what the memory needs for them, so that afterwards
+    /// nothing fails for lack of room. `ENOMEM`: nothing has changed.
+    pub(crate) fn prepare_write(&self, blob: &Blob, offset: u64, len: u64) -> Result<()> {
+        self.clear_behind_end(blob, offset.saturating_add(len))?;
+        match blob.mapped() {
+            Some(mapped) if len > 0 => mapped.make_room(offset, len),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the pages of the memory that differ to the file, up to its end.
     pub async fn flush_mapped(&self, blob: &Rc<Blob>) -> Result<()> {
         match blob.mapped() {

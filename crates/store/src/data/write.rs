@@ -162,7 +162,7 @@ impl Store {
         data: &[u8],
         promise: &mut Promise<'_>,
     ) -> Result<()> {
-        self.clear_behind_end(blob, offset.saturating_add(data.len() as u64))?;
+        self.prepare_write(blob, offset, data.len() as u64)?;
         self.write_stored(blob, offset, data, promise).await?;
         match blob.mapped() {
             None => Ok(()),

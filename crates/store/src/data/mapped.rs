@@ -64,7 +64,7 @@ impl Store {
             let end = blob.size().div_ceil(PAGE);
             if gap.start >= end {
                 // Zeroes, as the memory is, until somebody writes there.
-                mapped.pages.borrow_mut().insert(gap);
+                mapped.note_filled(gap)?;
                 continue;
             }
             let some = gap.start..gap.end.min(end).min(gap.start + PAGES_PER_LOCK);
@@ -76,13 +76,13 @@ impl Store {
             buffer[count..].fill(0);
             for (page, content) in some.clone().zip(buffer.chunks(PAGE_BYTES)) {
                 let is_zero = content.iter().all(|byte| *byte == 0);
-                if !is_zero && !mapped.has_content(page)? {
+                if !is_zero && !mapped.memory.was_filled(page) {
                     mapped.memory.write(page * PAGE, content)?;
                 }
                 // Readers in other processes ask from here on.
                 self.frames.withdraw_hint(blob.key(page as u32));
             }
-            mapped.pages.borrow_mut().insert(some);
+            mapped.note_filled(some)?;
         }
         unreachable!("it ends with the last page")
     }
@@ -126,7 +126,8 @@ impl Store {
 
     /// As [`Store::flush_mapped`], of memory that a process before this one has left.
     pub async fn flush_memory(&self, blob: &Rc<Blob>, memory: &MappedMemory) -> Result<()> {
-        self.flush_pages(blob, memory, |_| true).await
+        let is_filled = |page| memory.was_filled(page);
+        self.flush_pages(blob, memory, is_filled).await
     }
 
     /// Others are zeroes that the kernel put there when somebody touched them, not the file's.

@@ -191,3 +191,22 @@ assert len(open('/adit/lines').readlines()) == 100
     run(&place, &["python3", "-c", script]);
     end(&place, served);
 }
+
+/// What a program is told lies at numbers that few processes may not have, and its number may be
+/// something else's after a program that hands on the environment without this library.
+#[test]
+fn programs_have_files_with_few_numbers_and_take_nothing_that_was_not_left_to_them() {
+    need_library!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let script = "ulimit -n 64; /bin/echo few > /adit/few; read word < /adit/few; echo $word";
+    assert_eq!(run(&place, &["bash", "-c", script]), "few\n");
+    std::fs::write(place.path("input"), "input\n").expect("written");
+    let mut command = place.command(&["run", "unix:s", "--", "sh", "-c", "read a; echo $a"]);
+    let input = std::fs::File::open(place.path("input")).expect("opened");
+    let done = command.env("ADIT_RUN_INHERIT", "0").stdin(input).output();
+    let done = done.expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "input\n");
+    end(&place, served);
+}

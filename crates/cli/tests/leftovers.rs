@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use support::{LoopDevice, Place, USER, is_root, kill, owner_command, start};
+use support::{LoopDevice, Place, SmallMemory, USER, is_root, kill, owner_command, start};
 
 /// Files that the owner writes and doesn't sync.
 const FILES: usize = 20;
@@ -521,33 +521,6 @@ fn without_descriptors_the_opening_is_refused_and_nothing_is_lost() {
     }
     assert!(refused > 5, "{refused} were refused");
     all_is_there(&place);
-}
-
-/// A small file system in memory, unmounted at the end.
-struct SmallMemory(PathBuf);
-
-impl SmallMemory {
-    fn new(place: &Place, size: &str) -> Option<SmallMemory> {
-        let directory = place.path(&format!("shm-{size}"));
-        std::fs::create_dir(&directory).expect("made");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "small"])
-            .arg(&directory)
-            .status();
-        mounted
-            .is_ok_and(|status| status.success())
-            .then_some(SmallMemory(directory))
-    }
-
-    fn text(&self) -> &str {
-        self.0.to_str().expect("text")
-    }
-}
-
-impl Drop for SmallMemory {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 /// Docker's /dev/shm has 64 MiB, the default cache 256 MiB. ("Survives SIGKILL" was silently not

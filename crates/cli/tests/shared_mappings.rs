@@ -9,8 +9,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use support::Place;
 use support::servers::{LIMIT, Served, Watchdog, deaths, moment, until};
+use support::{Place, SmallMemory};
 
 macro_rules! need_library_and_python {
     () => {
@@ -552,4 +552,118 @@ fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
     check_rows_of_killed(&place);
     check_database(&place);
     end(&place, served);
+}
+
+/// A write to a mapped file needs room in its memory. Without that it fails and has changed nothing.
+#[test]
+fn a_write_without_room_in_the_memory_changes_nothing() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let Some(small) = SmallMemory::new(&place, "48m") else {
+        return skip("no file system in memory can be mounted here");
+    };
+    let options = ["--cache-size", "16M", "--survive-in", small.text()];
+    let served = Served::start(&place, &options);
+    let script = "
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'a' * 8192)
+far = libc.mmap(None, ctypes.c_size_t(64 << 20), 3, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+large = os.open('/adit/large', os.O_RDWR | os.O_CREAT)
+os.ftruncate(large, 100 << 20)
+def fails(what, *arguments):
+    try: what(*arguments)
+    except OSError as error: print(error.strerror, end=', ')
+fails(mmap.mmap, large, 100 << 20)
+fill = sys.argv[1] + '/fill'
+with open(fill, 'wb', 0) as file: fails(lambda: [file.write(bytes(65536)) for _ in range(2000)])
+fails(os.pwrite, fd, b'b' * 65536, 8192)
+print(os.fstat(fd).st_size)
+os.unlink(fill)
+os.pwrite(fd, b'c' * 65536, 8192)
+assert os.pread(fd, 65536, 8192) == b'c' * 65536 == ctypes.string_at(far + 8192, 65536)
+";
+    let mut program = Program::start(&place, script, &[small.text()]);
+    let expected = "Cannot allocate memory, No space left on device, Cannot allocate memory, 8192";
+    assert_eq!(program.line(), expected);
+    program.end();
+    end(&place, served);
+}
+
+/// Pages can't be taken out of a mapping past the file, and the memory goes with the last part.
+#[test]
+fn a_mapping_that_is_unmapped_in_pieces_is_gone_with_the_last_and_none_is_removed_from_it() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let script = "
+import ctypes, errno, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'a' * 65536)
+at = libc.mmap(None, ctypes.c_size_t(65536), 3, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+part = lambda begin, end: (ctypes.c_void_p(at + begin), ctypes.c_size_t(end - begin))
+assert libc.madvise(*part(4096, 8192), 9) == -1 and ctypes.get_errno() == errno.EOPNOTSUPP
+assert libc.madvise(*part(4096, 8192), mmap.MADV_WILLNEED) == 0
+assert os.pread(fd, 4, 4096) == b'aaaa'
+for begin, end in (16384, 32768), (0, 16384), (32768, 65536):
+    assert libc.munmap(*part(begin, end)) == 0
+    print('unmapped', flush=True)
+    sys.stdin.readline()
+";
+    let mut program = Program::start(&place, script, &[]);
+    for parts in (0..3).rev() {
+        assert_eq!(program.line(), "unmapped");
+        assert_eq!(!left(&place).is_empty(), parts > 0);
+        writeln!(program.input).expect("told");
+    }
+    program.end();
+    end(&place, served);
+}
+
+/// Touching a page makes it zeroes in the memory. The next server must not take these for stores.
+#[test]
+fn what_a_reader_touches_before_a_server_ends_is_nothing_in_the_next() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    for signal in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
+        let place = Place::with_volume();
+        let served = Served::start(&place, &[]);
+        let script = "
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.syscall.restype = ctypes.c_void_p
+fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'a' * 65536)
+at = libc.mmap(None, ctypes.c_size_t(4096), 3, mmap.MAP_SHARED, fd, ctypes.c_long(61440))
+def is_memory(number):
+    try: return 'adit.mapped-' in os.readlink('/proc/self/fd/%d' % number)
+    except OSError: return False
+own = [number for number in range(1024) if is_memory(number)]
+# Past us, as a program that wants to do harm: all of the memory, for reading.
+whole = libc.syscall(ctypes.c_long(9), None, ctypes.c_size_t(65536), ctypes.c_long(1),
+    ctypes.c_long(mmap.MAP_SHARED), ctypes.c_long(own[0]), ctypes.c_long(0))
+assert ctypes.string_at(whole, 4) == bytes(4)
+print('touched', flush=True)
+sys.stdin.readline()
+assert os.pread(fd, 65536, 0) == b'a' * 65536
+os.fsync(fd)
+assert os.pread(fd, 65536, 0) == b'a' * 65536
+";
+        let mut program = Program::start(&place, script, &[]);
+        assert_eq!(program.line(), "touched");
+        served.signal(signal);
+        served.end();
+        let served = Served::start(&place, &[]);
+        writeln!(program.input).expect("told");
+        program.end();
+        assert_eq!(read(&place, 0, 65536), "a".repeat(65536));
+        end(&place, served);
+    }
 }

@@ -2,8 +2,9 @@
 //! description of the kernel's.
 //!
 //! At first it lies in the process's own memory. Before the process forks it moves into a cell of
-//! shared memory. Invariant: whoever uses the position has its lock, that of the process first and
-//! then, if there is one, that of the cell, which is robust: it goes with a process that dies.
+//! shared memory. Invariant: whoever uses the position has its lock: that of the process or, once
+//! there is one, that of the cell alone. The cell's is robust: it goes with a process that dies. And a
+//! child may wait for a thread of its parent that has it, which it could not with the process's.
 
 use crate::answer::Answer;
 use crate::own::Own;
@@ -43,18 +44,39 @@ unsafe impl Sync for Cells {}
 
 /// The position, locked.
 pub(crate) struct Locked<'p> {
-    own: MutexGuard<'p, u64>,
-    cell: Option<&'p Cell>,
+    now: u64,
+    of: Of<'p>,
+}
+
+/// Where it lies.
+enum Of<'p> {
+    Own(MutexGuard<'p, u64>),
+    Cell(&'p Cell),
 }
 
 impl Position {
     pub(crate) fn lock(&self) -> Locked<'_> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        let cell = self.shared.get().map(|(cells, at)| cells.cell(*at));
-        if let Some(cell) = cell {
-            *own = cell.lock();
+        if let Some(locked) = self.lock_cell() {
+            return locked;
         }
-        Locked { own, cell }
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have moved meanwhile, which takes this lock.
+        match self.lock_cell() {
+            Some(locked) => locked,
+            None => Locked {
+                now: *own,
+                of: Of::Own(own),
+            },
+        }
+    }
+
+    fn lock_cell(&self) -> Option<Locked<'_>> {
+        let (cells, at) = self.shared.get()?;
+        let cell = cells.cell(*at);
+        Some(Locked {
+            now: cell.lock(),
+            of: Of::Cell(cell),
+        })
     }
 
     /// The cell that it is in, if it is in one.
@@ -176,24 +198,25 @@ impl Deref for Locked<'_> {
     type Target = u64;
 
     fn deref(&self) -> &u64 {
-        &self.own
+        &self.now
     }
 }
 
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut u64 {
-        &mut self.own
+        &mut self.now
     }
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        if let Some(cell) = self.cell {
+        match &mut self.of {
+            Of::Own(own) => **own = self.now,
             // SAFETY: this thread has the lock.
-            unsafe {
-                *cell.position.get() = *self.own;
+            Of::Cell(cell) => unsafe {
+                *cell.position.get() = self.now;
                 libc::pthread_mutex_unlock(cell.mutex.get());
-            }
+            },
         }
     }
 }

@@ -53,9 +53,10 @@ impl Mappings {
             match resumption.is_untouched_since(Opening { volume_id, epoch }) {
                 true => _ = mappings.left().insert(id, path),
                 // What it has may be older than the file.
-                false => _ = std::fs::remove_file(&path),
+                false => MappedMemory::remove_left(&path),
             }
         }
+        mappings.remove_of_none();
         mappings
     }
 
@@ -72,6 +73,9 @@ impl Mappings {
             if std::fs::symlink_metadata(entry.path()).ok()?.uid() != own_uid() {
                 return None;
             }
+            if MappedMemory::is_name_of_filled(&name).is_some() {
+                return None;
+            }
             let mut parts = name.strip_prefix(&self.prefix)?.split('-');
             let mut part = || u64::from_str_radix(parts.next()?, 16).ok();
             let (slot, generation, epoch) = (part()?, part()?, part()?);
@@ -79,6 +83,21 @@ impl Mappings {
             Some((entry.path(), BlobId { slot, generation }, epoch))
         };
         entries.into_iter().flatten().filter_map(parse).collect()
+    }
+
+    /// Deletes what says of memory that is gone which of it was filled: of a server that was killed
+    /// when it made or took it over.
+    fn remove_of_none(&self) {
+        let entries = self.directory.as_ref().and_then(|of| of.read_dir().ok());
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_str().filter(|name| name.starts_with(&self.prefix));
+            if let Some(of) = name.and_then(MappedMemory::is_name_of_filled)
+                && !entry.path().with_file_name(of).exists()
+            {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Where the memory of a file is in this opening. Nobody can take the name in advance.
@@ -106,8 +125,7 @@ impl Mappings {
             Error::with(Errno::STALE, what)
         })?;
         // From here on it has what this opening does, too.
-        std::fs::rename(left, &path)?;
-        Ok(MappedMemory::take_over(path)?.counted(COUNT.clone()))
+        Ok(MappedMemory::take_over_as(path, &left)?.counted(COUNT.clone()))
     }
 
     /// The grace is over: what nobody has taken over is written to the files.

@@ -229,9 +229,14 @@ static void mappings(void) {
 }
 
 static volatile int is_over;
+static int together;
+static unsigned written;
 static void *busy(void *argument) {
     int fd = *(int *)argument;
     for (unsigned i = 0; !is_over; i++) {
+        /* Most of the time in the middle of a call that uses the position. */
+        for (int times = 0; times < 16; times++)
+            written += write(together, "y", 1);
         char page[512];
         memset(page, i, sizeof page);
         CHECK(pwrite(fd, page, sizeof page, 512 * (i % 16)) == sizeof page);
@@ -244,16 +249,19 @@ static void *busy(void *argument) {
 /* A thread works while another one forks. */
 static void threads(void) {
     int fd = open("busy", O_RDWR | O_CREAT, 0600);
+    together = open("together", O_RDWR | O_CREAT, 0600);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, busy, &fd) == 0);
     for (int i = 0; i < 50; i++)
         end_of(CHILD({
             char page[512];
             CHECK(pread(fd, page, sizeof page, 0) >= 0 && write(fd, "x", 1) == 1);
+            CHECK(write(together, "x", 1) == 1);
         }));
     is_over = 1;
     pthread_join(thread, NULL);
     CHECK(lseek(fd, 0, SEEK_CUR) == 50 && close(fd) == 0);
+    CHECK(lseek(together, 0, SEEK_CUR) == written + 50 && close(together) == 0);
 }
 
 extern char **environ;

@@ -239,3 +239,30 @@ impl Drop for LoopDevice {
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }
+
+/// A small file system in memory, unmounted at the end.
+pub struct SmallMemory(pub PathBuf);
+
+impl SmallMemory {
+    pub fn new(place: &Place, size: &str) -> Option<SmallMemory> {
+        let directory = place.path(&format!("shm-{size}"));
+        std::fs::create_dir(&directory).expect("made");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "small"])
+            .arg(&directory)
+            .status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then_some(SmallMemory(directory))
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for SmallMemory {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -46,7 +46,8 @@ impl Fs {
         let end = offset.checked_add(len_bytes);
         let end = end.filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(Error::new(Errno::OVERFLOW))?;
-        if !file.maps() {
+        let is_first = !file.maps();
+        if is_first {
             let hold = self.store.hold_mapped(blob, file.flags().writable(), make);
             hold.await?;
             // Another call has closed it, or did the same, meanwhile.
@@ -55,7 +56,12 @@ impl Fs {
             }
             self.usable(file)?;
         }
-        self.store.fill_mapped(blob, offset..end).await
+        let filled = self.store.fill_mapped(blob, offset..end).await;
+        if filled.is_err() && is_first && file.set_maps(false) {
+            // Nobody would let it go otherwise.
+            self.store.release_mapped(blob).await?;
+        }
+        filled
     }
 
     /// Writes what programs have stored to the file, as msync(2) with MS_ASYNC: the next sync makes

@@ -5,6 +5,7 @@ use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_fs::*;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -300,4 +301,131 @@ fn writes_past_the_worker_end_while_a_file_is_mapped() {
     });
     volume.close(&file).expect("closed");
     volume.close_volume();
+}
+
+/// A reader's descriptor reaches pages that nobody has mapped: touching them makes them zeroes in
+/// the memory, which are nobody's stores.
+#[test]
+fn a_reader_that_touches_what_is_not_mapped_changes_nothing() {
+    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    let writer = volume.open("/f", CREATE).expect("made");
+    volume
+        .write(&writer, 0, &[0x55; 8 * PAGE as usize])
+        .expect("written");
+    map(&volume, &writer, 7 * PAGE, PAGE).expect("mapped");
+    let reader = volume.open("/f", OpenFlags::empty()).expect("opened");
+    map(&volume, &reader, 7 * PAGE, PAGE).expect("mapped");
+    let memory = memory_of(&reader);
+    let len = 8 * PAGE as usize;
+    let (nowhere, fd) = (std::ptr::null_mut(), memory.as_raw_fd());
+    // SAFETY: a new mapping, which is read within its length and while it is there.
+    unsafe {
+        let start = libc::mmap(nowhere, len, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        assert_eq!(start.cast::<u8>().read_volatile(), 0, "not filled");
+        libc::munmap(start, len);
+    }
+    volume.run(|fs| fs.fsync(&writer)).expect("synced");
+    assert!(read_all(&volume, &writer) == vec![0x55; len]);
+    map(&volume, &writer, 0, 8 * PAGE).expect("mapped");
+    assert!(read_all(&volume, &writer) == vec![0x55; len]);
+    volume.close(&writer).expect("closed");
+    volume.close(&reader).expect("closed");
+}
+
+/// As in kernels' file systems: what lies behind the end is no content when the file grows.
+#[test]
+fn what_is_stored_behind_the_end_is_gone_when_the_file_grows() {
+    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    let file = volume.open("/f", CREATE).expect("made");
+    map(&volume, &file, 0, END).expect("mapped");
+    let program = memory_of(&file);
+    let grow: [&dyn Fn(u64); 4] = [
+        &|end| volume.run(|fs| fs.ftruncate(&file, end)).expect("grown"),
+        &|end| volume.write(&file, end - 1, &[0]).expect("written"),
+        &|end| {
+            let flags = AllocateFlags::empty();
+            volume
+                .run(|fs| fs.allocate(&file, flags, 0, end))
+                .expect("grown");
+        },
+        &|end| {
+            let ranges = [(end - 1, &[0][..])];
+            volume
+                .run(|fs| fs.write_atomic(&file, &ranges, false))
+                .expect("written");
+        },
+    ];
+    for grow in grow {
+        volume.run(|fs| fs.ftruncate(&file, 0)).expect("cut");
+        volume.write(&file, 0, b"abc").expect("written");
+        program
+            .write_all_at(&[0x11; 3 * PAGE as usize], 100)
+            .expect("stored");
+        grow(2 * PAGE + 50);
+        let mut expected = vec![0; 2 * PAGE as usize + 50];
+        expected[..3].copy_from_slice(b"abc");
+        assert!(read_all(&volume, &file) == expected);
+        let mut seen = expected.clone();
+        program.read_exact_at(&mut seen, 0).expect("loaded");
+        assert!(seen == expected);
+    }
+    volume.close(&file).expect("closed");
+}
+
+/// Memory is taken page by page; what was taken goes when the mapping fails.
+#[test]
+fn a_mapping_that_fails_holds_no_memory() {
+    let device = adit_block::FaultDevice::new(adit_block::FaultConfig::default());
+    let volume = Volume::format(device.clone(), 4 << 20);
+    let file = volume.open("/f", CREATE).expect("made");
+    volume.write(&file, 0, &vec![1; 8 << 20]).expect("written");
+    volume.run(|fs| fs.fsync(&file)).expect("synced");
+    let effect = adit_block::FaultEffect::Error(Errno::IO);
+    device.inject(adit_block::FaultRule::new(
+        adit_block::FaultOn::Read,
+        effect,
+    ));
+    assert_eq!(map(&volume, &file, 0, 8 << 20), Err(Errno::IO));
+    assert!(!file.maps());
+    assert!(!file.shared().expect("a file").is_mapped());
+    device.clear_faults();
+    map(&volume, &file, 0, PAGE).expect("mapped");
+    device.inject(adit_block::FaultRule::new(
+        adit_block::FaultOn::Read,
+        effect,
+    ));
+    assert_eq!(map(&volume, &file, 0, 8 << 20), Err(Errno::IO));
+    assert!(file.maps(), "it has the first page still");
+    device.clear_faults();
+    volume.close(&file).expect("closed");
+}
+
+/// A mapping may be of gigabytes that need no device; other operations go on meanwhile.
+#[test]
+fn others_go_on_while_a_large_mapping_is_filled() {
+    const LARGE: u64 = 512 << 20;
+    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    let file = volume.open("/f", CREATE).expect("made");
+    volume.run(|fs| fs.ftruncate(&file, LARGE)).expect("grown");
+    let other = volume.open("/other", CREATE).expect("made");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            map(&volume, &file, 0, LARGE).expect("mapped");
+            done.store(true, Ordering::Relaxed);
+        });
+        while !file.maps() {
+            std::thread::yield_now();
+        }
+        let mut synced = 0;
+        while !done.load(Ordering::Relaxed) {
+            volume.write(&other, 0, &[synced as u8]).expect("written");
+            volume.run(|fs| fs.fsync(&other)).expect("synced");
+            synced += 1;
+        }
+        assert!(synced > 5, "{synced}");
+    });
+    volume.close(&file).expect("closed");
+    volume.close(&other).expect("closed");
 }

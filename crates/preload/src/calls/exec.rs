@@ -32,6 +32,8 @@ const VARIABLE: &CStr = c"ADIT_RUN_INHERIT";
 const MAGIC: &[u8] = b"adit left 1\n";
 /// Programs have plans for lower numbers.
 const LOW_NUMBERS: c_int = 256;
+/// Of stdin, stdout and stderr.
+const STANDARD_NUMBERS: c_int = 3;
 
 /// A number and what stands behind it in the program.
 type Numbers = Vec<(c_int, Arc<Open>)>;
@@ -64,9 +66,15 @@ fn going_on() -> Numbers {
 /// A copy of a descriptor that stays open.
 fn lasting(fd: RawFd) -> Answer<OwnedFd> {
     // SAFETY: a new number, or -1.
-    match unsafe { libc::fcntl(fd, libc::F_DUPFD, LOW_NUMBERS) } {
+    let copy_from = |least: c_int| unsafe { libc::fcntl(fd, libc::F_DUPFD, least) };
+    // A process may not have so high ones.
+    let copy = match copy_from(LOW_NUMBERS) {
+        -1 => copy_from(STANDARD_NUMBERS),
+        high => high,
+    };
+    match copy {
         // SAFETY: just made, and nobody else has it.
-        copy @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
         _ => Err(Errno::last()),
     }
 }
@@ -280,9 +288,12 @@ pub(crate) fn inherit(
     let told = std::env::var(VARIABLE.to_str().ok()?).ok()?;
     // SAFETY: the program has not begun, so no other thread reads the environment.
     unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
-    let told = owned(told.parse().ok()?)?;
+    let told = told.parse().ok()?;
+    if !is_told(told) {
+        return None;
+    }
     let mut content = Vec::new();
-    let mut file = File::from(told);
+    let mut file = File::from(owned(told)?);
     file.rewind().ok()?;
     file.read_to_end(&mut content).ok()?;
     drop(file);
@@ -291,6 +302,15 @@ pub(crate) fn inherit(
         say_once!("what the program before this one had open can't be had: EBADF");
     }
     volume
+}
+
+/// Does it begin as what a program is told? A program without this library may have handed on the
+/// variable and used the number for something else, of which nothing is taken here.
+fn is_told(fd: RawFd) -> bool {
+    let mut found = [0; MAGIC.len()];
+    // SAFETY: memory of that length. What has no positions, as a pipe, keeps its bytes.
+    let count = unsafe { libc::pread(fd, found.as_mut_ptr().cast(), found.len(), 0) };
+    usize::try_from(count) == Ok(found.len()) && found == MAGIC
 }
 
 /// A descriptor that was left to this program; None: it is none.

@@ -324,7 +324,7 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
     real!(munmap(address => *mut c_void, len => size_t) -> c_int)
 }
 
-/// Flushes what is to be unmapped. A mapping of which a part is left counts until that goes, too.
+/// Flushes what is to be unmapped.
 fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
     for shared in files_in(maps, address, len) {
         match shared.flush() {
@@ -342,16 +342,30 @@ fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
 fn cut(maps: &mut Maps, address: usize, len: usize) {
     let end = address.saturating_add(len);
     let Maps { mappings, shared } = maps;
+    let mut behind = Vec::new();
     for mapping in &mut *mappings {
         let (begin, last) = (mapping.address, mapping.address + mapping.len);
-        if address <= begin && begin < end {
-            mapping.address = end.min(last);
-        } else if begin < address && last <= end && address < last {
-            mapping.len = address - begin;
+        if last <= address || end <= begin {
             continue;
         }
-        mapping.len = last - mapping.address;
+        if begin >= address {
+            (mapping.address, mapping.len) = (end.min(last), last.saturating_sub(end));
+            continue;
+        }
+        mapping.len = address - begin;
+        if let Some(of) = shared.get_mut(&mapping.of)
+            && end < last
+        {
+            // Two are left of it.
+            of.mappings += 1;
+            behind.push(Mapping {
+                address: end,
+                len: last - end,
+                of: mapping.of,
+            });
+        }
     }
+    mappings.append(&mut behind);
     mappings.retain(|mapping| {
         if mapping.len > 0 {
             return true;
@@ -366,6 +380,19 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
         }
         false
     });
+}
+
+/// The kernel would take pages from the memory, and the file would keep its bytes: it is refused, as by
+/// file systems that can't punch holes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if advice == libc::MADV_REMOVE && is_ours(address, len) {
+        crate::answer::set_errno(Errno::OPNOTSUPP);
+        return -1;
+    }
+    // Allocators call it in their first moments: nothing is looked up for it.
+    // SAFETY: as for this function.
+    unsafe { libc::syscall(libc::SYS_madvise, address, len, advice) as c_int }
 }
 
 /// A shared mapping isn't moved: the program takes a new one.

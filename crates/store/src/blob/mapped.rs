@@ -10,6 +10,8 @@
 //! 2. A page is filled from the file once: a second time would overwrite stores.
 //! 3. This process never maps the memory. So nobody who shortens it can fault this process.
 //! 4. Nobody else has the descriptor that this process uses, whose flags decide where it writes.
+//! 5. Which pages were filled lies beside a memory with a name, as ranges in a file that no program
+//!    has. In the memory it can't be seen: whoever touches a page makes it zeroes.
 
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
@@ -20,9 +22,10 @@ use rustix::fs::{
 use rustix::io::{fcntl_dupfd_cloexec, pread, pwrite, retry_on_intr};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -37,8 +40,8 @@ pub struct MappedMemory {
     name: Option<PathBuf>,
     /// The name stays.
     is_left: OnceLock<()>,
-    /// A process before this one has filled it.
-    is_taken_over: bool,
+    /// What a process before this one has filled of it; None: it is new.
+    filled: Option<PageSet>,
     _counted: Option<Arc<()>>,
 }
 
@@ -50,8 +53,33 @@ fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
     }
 }
 
+/// What the name of a memory ends with, for the file that says which of its pages are filled: first
+/// page and end of ranges, little-endian.
+const OF_FILLED: &str = ".filled";
+const RANGE_BYTES: usize = 16;
+
+fn name_of_filled(name: &Path) -> PathBuf {
+    let mut text = name.as_os_str().to_owned();
+    text.push(OF_FILLED);
+    text.into()
+}
+
+/// Opens what a process of this user has left.
+fn open_left(name: &Path, access: OFlags) -> Result<OwnedFd> {
+    let what = "take over the memory of a mapping";
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = open(name, flags, Mode::empty()).map_err(|errno| failed(errno, what))?;
+    let found = fstat(&file).map_err(|errno| failed(errno, what))?;
+    let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
+    let own = rustix::process::geteuid().as_raw();
+    if !is_file || found.st_nlink != 1 || found.st_uid != own || found.st_mode & 0o077 != 0 {
+        return Err(Error::with(Errno::PERM, what));
+    }
+    Ok(file)
+}
+
 impl MappedMemory {
-    fn new(file: OwnedFd, name: Option<PathBuf>, is_taken_over: bool) -> MappedMemory {
+    fn new(file: OwnedFd, name: Option<PathBuf>, filled: Option<PageSet>) -> MappedMemory {
         /// A program in whose process the volume is has plans for lower ones.
         const LOW_NUMBERS: i32 = 256;
         let file = fcntl_dupfd_cloexec(&file, LOW_NUMBERS).unwrap_or(file);
@@ -61,7 +89,7 @@ impl MappedMemory {
             name,
             is_left: OnceLock::new(),
             _counted: None,
-            is_taken_over,
+            filled,
         }
     }
 
@@ -82,31 +110,83 @@ impl MappedMemory {
             Ok(file)
         };
         let file = make().map_err(|errno| failed(errno, "make memory for a mapping"))?;
-        Ok(MappedMemory::new(file, None, false))
+        Ok(MappedMemory::new(file, None, None))
     }
 
     /// Memory that another process of this user finds under a name, if this one is killed; `name`
     /// lies on a tmpfs.
     pub fn named(name: PathBuf) -> Result<MappedMemory> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = open(&name, flags, Mode::from_raw_mode(0o600));
-        let file = file.map_err(|errno| failed(errno, "make memory for a mapping"))?;
-        Ok(MappedMemory::new(file, Some(name), false))
+        let make = |name: &Path| {
+            let made = open(name, flags, Mode::from_raw_mode(0o600));
+            made.map_err(|errno| failed(errno, "make memory for a mapping"))
+        };
+        let filled = name_of_filled(&name);
+        drop(make(&filled)?);
+        let file = make(&name).inspect_err(|_| _ = std::fs::remove_file(filled))?;
+        Ok(MappedMemory::new(file, Some(name), None))
     }
 
     /// What another process has left under a name. `EPERM` if it can't be that of a process of this
     /// user.
     pub fn take_over(name: PathBuf) -> Result<MappedMemory> {
-        let what = "take over the memory of a mapping";
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = open(&name, flags, Mode::empty()).map_err(|errno| failed(errno, what))?;
-        let found = fstat(&file).map_err(|errno| failed(errno, what))?;
-        let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
-        let own = rustix::process::geteuid().as_raw();
-        if !is_file || found.st_nlink != 1 || found.st_uid != own || found.st_mode & 0o077 != 0 {
-            return Err(Error::with(Errno::PERM, what));
+        let file = open_left(&name, OFlags::RDWR)?;
+        let mut text = Vec::new();
+        let mut filled = std::fs::File::from(open_left(&name_of_filled(&name), OFlags::RDONLY)?);
+        filled.read_to_end(&mut text)?;
+        let mut pages = PageSet::default();
+        for range in text.chunks_exact(RANGE_BYTES) {
+            let number = |at: usize| {
+                let bytes = range[at..at + 8].try_into().expect("eight bytes");
+                u64::from_le_bytes(bytes)
+            };
+            pages.insert(number(0)..number(8));
         }
-        Ok(MappedMemory::new(file, Some(name), true))
+        Ok(MappedMemory::new(file, Some(name), Some(pages)))
+    }
+
+    /// The same, of what lies under the name `left`, and has this one from here on.
+    pub fn take_over_as(name: PathBuf, left: &Path) -> Result<MappedMemory> {
+        let (of_left, of_name) = (name_of_filled(left), name_of_filled(&name));
+        // A process that is killed between these leaves a memory that has both.
+        std::fs::copy(&of_left, of_name)?;
+        std::fs::rename(left, &name)?;
+        std::fs::remove_file(of_left)?;
+        MappedMemory::take_over(name)
+    }
+
+    /// Deletes what another process has left under a name.
+    pub fn remove_left(name: &Path) {
+        let _ = std::fs::remove_file(name);
+        let _ = std::fs::remove_file(name_of_filled(name));
+    }
+
+    /// Is it the name of what says which pages of a memory were filled? The memory's name, then.
+    pub fn is_name_of_filled(name: &str) -> Option<&str> {
+        name.strip_suffix(OF_FILLED)
+    }
+
+    /// These pages have the file's content, which the next process has to know.
+    fn note_filled(&self, pages: &Range<u64>) -> Result<()> {
+        let Some(name) = &self.name else {
+            return Ok(());
+        };
+        let what = "note what memory of a mapping is filled";
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let filled = open(name_of_filled(name), flags, Mode::empty());
+        let filled = filled.map_err(|errno| failed(errno, what))?;
+        let range = [pages.start.to_le_bytes(), pages.end.to_le_bytes()].concat();
+        match retry_on_intr(|| rustix::io::write(&filled, &range)) {
+            Ok(RANGE_BYTES) => Ok(()),
+            Ok(_) => Err(failed(rustix::io::Errno::NOSPC, what)),
+            Err(errno) => Err(failed(errno, what)),
+        }
+    }
+
+    /// Had a process before this one filled the page?
+    pub(crate) fn was_filled(&self, page: u64) -> bool {
+        let filled = self.filled.as_ref();
+        filled.is_some_and(|filled| !filled.within(page..page + 1).is_empty())
     }
 
     /// A descriptor for a program that maps it.
@@ -189,9 +269,12 @@ impl MappedMemory {
             Err(rustix::io::Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(failed(errno, what)),
         };
-        let end = seek(&self.file, SeekFrom::Hole(start as _));
-        let end = end.map_err(|errno| failed(errno, what))?;
-        Ok(Some(start..end.next_multiple_of(PAGE)))
+        match seek(&self.file, SeekFrom::Hole(start as _)) {
+            Ok(end) => Ok(Some(start..end.next_multiple_of(PAGE))),
+            // A writer has shortened it meanwhile.
+            Err(rustix::io::Errno::NXIO) => Ok(None),
+            Err(errno) => Err(failed(errno, what)),
+        }
     }
 }
 
@@ -200,7 +283,7 @@ impl Drop for MappedMemory {
         if let Some(name) = &self.name
             && self.is_left.get().is_none()
         {
-            let _ = std::fs::remove_file(name);
+            MappedMemory::remove_left(name);
         }
     }
 }
@@ -218,20 +301,27 @@ pub(crate) struct MappedPages {
 impl MappedPages {
     pub(crate) fn new(memory: MappedMemory) -> MappedPages {
         MappedPages {
-            is_written: Cell::new(memory.is_taken_over),
+            is_written: Cell::new(memory.filled.is_some()),
             memory: Arc::new(memory),
             pages: RefCell::default(),
             holders: Cell::new(0),
         }
     }
 
-    /// Is this page in the memory already, from the process before?
-    pub(crate) fn has_content(&self, page: u64) -> Result<bool> {
-        if !self.memory.is_taken_over {
-            return Ok(false);
+    /// Pages have the file's content from here on.
+    pub(crate) fn note_filled(&self, pages: Range<u64>) -> Result<()> {
+        let known = self.memory.filled.as_ref();
+        if known.is_none_or(|known| known.first_gap(pages.clone()).is_some()) {
+            self.memory.note_filled(&pages)?;
         }
-        let data = self.memory.data_from(page * PAGE)?;
-        Ok(data.is_some_and(|data| data.start == page * PAGE))
+        self.pages.borrow_mut().insert(pages);
+        Ok(())
+    }
+
+    /// Has the memory the file's content there? A page that it hasn't may be touched, too: what the
+    /// kernel puts there then are no stores.
+    pub(crate) fn is_filled(&self, page: u64) -> bool {
+        !self.pages.borrow().within(page..page + 1).is_empty() || self.memory.was_filled(page)
     }
 
     /// The parts of a range of bytes that it has.
@@ -250,6 +340,15 @@ impl MappedPages {
             self.memory.read(part.start, &mut buffer[from..to])?;
         }
         Ok(())
+    }
+
+    /// The file is about to get bytes there.
+    pub(crate) fn make_room(&self, offset: u64, len: u64) -> Result<()> {
+        let end = offset.saturating_add(len);
+        let parts = (self.pages.borrow()).within(offset / PAGE..end.div_ceil(PAGE));
+        parts
+            .iter()
+            .try_for_each(|pages| self.memory.allocate(pages))
     }
 
     /// The file got these bytes.
@@ -392,14 +491,21 @@ mod tests {
         memory.allocate(&(0..4)).expect("room");
         assert_eq!(memory.data_from(0).expect("looked"), None);
         memory.write(3 * PAGE + 5, b"x").expect("written");
+        memory.note_filled(&(3..4)).expect("noted");
         memory.leave();
         drop(memory);
         let memory = MappedMemory::take_over(name.clone()).expect("taken over");
         let data = memory.data_from(0).expect("looked");
         assert_eq!(data, Some(3 * PAGE..4 * PAGE));
-        let pages = MappedPages::new(memory);
-        assert!(pages.has_content(3).expect("looked"));
-        assert!(!pages.has_content(2).expect("looked"));
+        assert!(memory.was_filled(3) && !memory.was_filled(2));
+        let other = directory.path().join("another");
+        memory.leave();
+        drop(memory);
+        let memory = MappedMemory::take_over_as(other.clone(), &name).expect("taken over");
+        assert!(memory.was_filled(3) && !name.exists());
+        memory.leave();
+        drop(memory);
+        let name = other;
         std::fs::hard_link(&name, directory.path().join("other")).expect("linked");
         assert_eq!(
             MappedMemory::take_over(name)

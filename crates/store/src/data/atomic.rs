@@ -84,6 +84,9 @@ impl Store {
         if valid_size > slot.valid_size {
             self.cover_gap(blob, &pages, &[], valid_size).await?;
         }
+        for (offset, data) in ranges {
+            self.prepare_write(blob, *offset, data.len() as u64)?;
+        }
         let near = self.allocation_hint(blob);
         let now = Timestamp::now();
         self.run_transaction(Intent::Free, pages.len(), |txn| {

@@ -9,10 +9,15 @@ use crate::state::Store;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages that are filled or flushed under one lock.
 const PAGES_PER_LOCK: u64 = 64;
+/// After so many rounds, which take about two milliseconds, others have a turn.
+const ROUNDS_PER_TURN: u32 = 8;
+/// A task that only yields keeps the driver from waiting for the device, and with it each fsync.
+const TURN: Duration = Duration::from_micros(50);
 
 impl Store {
     /// One more descriptor holds the memory of the blob's mappings, which `make` makes if there is
@@ -50,7 +55,8 @@ impl Store {
         mapped.memory.grow(range.end.next_multiple_of(PAGE))?;
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
         let mut buffer = Vec::new();
-        loop {
+        for round in 1.. {
+            self.let_others_work(round).await;
             let _exclusive = self.lock(blob).await;
             let Some(gap) = mapped.pages.borrow().first_gap(pages.clone()) else {
                 return Ok(());
@@ -58,7 +64,7 @@ impl Store {
             let end = blob.size().div_ceil(PAGE);
             if gap.start >= end {
                 // Zeroes, as the memory is, until somebody writes there.
-                mapped.pages.borrow_mut().insert(gap);
+                mapped.note_filled(gap)?;
                 continue;
             }
             let some = gap.start..gap.end.min(end).min(gap.start + PAGES_PER_LOCK);
@@ -70,13 +76,40 @@ impl Store {
             buffer[count..].fill(0);
             for (page, content) in some.clone().zip(buffer.chunks(PAGE_BYTES)) {
                 let is_zero = content.iter().all(|byte| *byte == 0);
-                if !is_zero && !mapped.has_content(page)? {
+                if !is_zero && !mapped.memory.was_filled(page) {
                     mapped.memory.write(page * PAGE, content)?;
                 }
                 // Readers in other processes ask from here on.
                 self.frames.withdraw_hint(blob.key(page as u32));
             }
-            mapped.pages.borrow_mut().insert(some);
+            mapped.note_filled(some)?;
+        }
+        unreachable!("it ends with the last page")
+    }
+
+    /// Between two locks: a mapping may be of gigabytes, and all of it in the cache, or holes.
+    async fn let_others_work(&self, round: u32) {
+        if round.is_multiple_of(ROUNDS_PER_TURN) {
+            self.reactor.sleep(TURN).await;
+        }
+    }
+
+    /// Before the end of the file moves there. What was stored behind the end is not the file's, and
+    /// nobody stores to the new part before he can know of it.
+    pub(crate) fn clear_behind_end(&self, blob: &Blob, end: u64) -> Result<()> {
+        match blob.mapped() {
+            Some(mapped) if end > blob.size() => mapped.note_cleared(blob.size()..end),
+            _ => Ok(()),
+        }
+    }
+
+    /// Before bytes are written to the file: takes what the memory needs for them, so that afterwards
+    /// nothing fails for lack of room. `ENOMEM`: nothing has changed.
+    pub(crate) fn prepare_write(&self, blob: &Blob, offset: u64, len: u64) -> Result<()> {
+        self.clear_behind_end(blob, offset.saturating_add(len))?;
+        match blob.mapped() {
+            Some(mapped) if len > 0 => mapped.make_room(offset, len),
+            _ => Ok(()),
         }
     }
 
@@ -84,7 +117,8 @@ impl Store {
     pub async fn flush_mapped(&self, blob: &Rc<Blob>) -> Result<()> {
         match blob.mapped() {
             Some(mapped) if mapped.is_written.get() => {
-                self.flush_memory(blob, &mapped.memory).await
+                let is_filled = |page| mapped.is_filled(page);
+                self.flush_pages(blob, &mapped.memory, is_filled).await
             }
             _ => Ok(()),
         }
@@ -92,12 +126,25 @@ impl Store {
 
     /// As [`Store::flush_mapped`], of memory that a process before this one has left.
     pub async fn flush_memory(&self, blob: &Rc<Blob>, memory: &MappedMemory) -> Result<()> {
+        let is_filled = |page| memory.was_filled(page);
+        self.flush_pages(blob, memory, is_filled).await
+    }
+
+    /// Others are zeroes that the kernel put there when somebody touched them, not the file's.
+    async fn flush_pages(
+        &self,
+        blob: &Rc<Blob>,
+        memory: &MappedMemory,
+        is_filled: impl Fn(u64) -> bool,
+    ) -> Result<()> {
         let (mut new, mut old) = (Vec::new(), Vec::new());
-        let mut at = 0;
+        let (mut at, mut round) = (0, 0);
         while let Some(data) = memory.data_from(at)? {
             at = data.start;
             while at < data.end {
                 self.throttle().await;
+                round += 1;
+                self.let_others_work(round).await;
                 let _exclusive = self.lock(blob).await;
                 let end = data.end.min(at + PAGES_PER_LOCK * PAGE).min(blob.size());
                 if at >= end {
@@ -110,8 +157,8 @@ impl Store {
                 memory.read(at, &mut new)?;
                 let pages = new.chunks(PAGE_BYTES).zip(old.chunks(PAGE_BYTES));
                 for (index, (new, old)) in pages.enumerate() {
-                    if new != old {
-                        let offset = at + index as u64 * PAGE;
+                    let offset = at + index as u64 * PAGE;
+                    if new != old && is_filled(offset / PAGE) {
                         let mut promise = Promise::none(self);
                         self.write_stored(blob, offset, new, &mut promise).await?;
                     }

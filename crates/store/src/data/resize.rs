@@ -57,6 +57,7 @@ impl Store {
                 self.truncate_in_steps(blob, blob.size()).await?;
             }
             self.write_back_locked(blob, false).await?;
+            self.clear_behind_end(blob, size)?;
             self.grow_slot(blob, size).await?;
         }
         blob.mtime.set(None);
@@ -122,6 +123,7 @@ impl Store {
             }
         }
         if mode == AllocateMode::Extend && range.end > blob.size() {
+            self.clear_behind_end(blob, range.end)?;
             let grown = self.grow_slot(blob, range.end).await;
             grown.map_err(if zeroes { half_way } else { |error| error })?;
         }

@@ -162,11 +162,16 @@ impl Store {
         data: &[u8],
         promise: &mut Promise<'_>,
     ) -> Result<()> {
+        self.prepare_write(blob, offset, data.len() as u64)?;
+        let Some(mapped) = blob.mapped() else {
+            return self.write_stored(blob, offset, data, promise).await;
+        };
+        let before_end = blob.size().saturating_sub(offset).min(data.len() as u64);
+        let (before, behind) = data.split_at(before_end as usize);
+        // First: a process that dies in between is believed to have appended as far as the file goes.
+        mapped.note_write(offset + before_end, behind)?;
         self.write_stored(blob, offset, data, promise).await?;
-        match blob.mapped() {
-            None => Ok(()),
-            Some(mapped) => mapped.note_write(offset, data),
-        }
+        mapped.note_write(offset, before)
     }
 
     /// As [`Store::write_locked`], past the memory of programs that have mapped it.

@@ -125,7 +125,12 @@ impl Mappings {
             Error::with(Errno::STALE, what)
         })?;
         // From here on it has what this opening does, too.
-        Ok(MappedMemory::take_over_as(path, &left)?.counted(COUNT.clone()))
+        let taken = MappedMemory::take_over_as(path, &left);
+        let taken = taken.inspect_err(|_| {
+            // No room: what was stored is written to the file when the grace ends.
+            self.left().insert(id, left.clone());
+        });
+        Ok(taken?.counted(COUNT.clone()))
     }
 
     /// The grace is over: what nobody has taken over is written to the files.

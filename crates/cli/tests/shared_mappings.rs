@@ -667,3 +667,45 @@ assert os.pread(fd, 65536, 0) == b'a' * 65536
         end(&place, served);
     }
 }
+
+/// A server on a copy of the volume leaves the memory of the one that lives alone.
+#[test]
+fn a_server_on_a_copy_keeps_its_hands_off_the_memory() {
+    need_library_and_python!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let Some(small) = SmallMemory::new(&place, "96m") else {
+        return skip("no file system in memory can be mounted here");
+    };
+    let options = ["--cache-size", "16M", "--survive-in", small.text()];
+    let served = Served::start(&place, &options);
+    let script = "
+import mmap, os
+fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT)
+os.write(fd, bytes(4096)), os.fsync(fd)
+memory = mmap.mmap(fd, 4096)
+print('mapped', flush=True)
+input()
+memory[0:6] = b'stored'
+os.kill(os.getpid(), 9)
+";
+    let mut program = Program::start(&place, script, &[]);
+    assert_eq!(program.line(), "mapped");
+    std::fs::copy(place.path("v.adit"), place.path("copy.adit")).expect("copied");
+    let arguments = ["serve", "copy.adit", "--socket", "s2", "--takeover", "leave"];
+    let copy = place.command(&[&arguments[..], &options].concat());
+    let copy = Served::start_command(copy);
+    // The process and its server end together: what was stored is in the memory alone.
+    served.signal(rustix::process::Signal::STOP);
+    writeln!(program.input).expect("told");
+    program.child.wait().expect("killed");
+    served.signal(rustix::process::Signal::KILL);
+    served.end();
+    copy.signal(rustix::process::Signal::TERM);
+    assert!(copy.end().0.success());
+    let served = Served::start(&place, &options);
+    until("the grace is over", || {
+        place.ok(&["cat", "unix:s", "/file"]).starts_with("stored")
+    });
+    end(&place, served);
+}

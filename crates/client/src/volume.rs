@@ -327,7 +327,8 @@ pub struct Fork(crate::connection::Fork);
 #[cfg(feature = "internal")]
 impl Fork {
     /// Called in the child, by the thread that forked: what its parent had open is its own, too.
-    pub fn in_child(self) {
-        self.0.in_child();
+    /// False: that can't be had, and the child opens the volume for itself.
+    pub fn in_child(self) -> bool {
+        self.0.in_child()
     }
 }

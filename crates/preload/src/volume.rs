@@ -344,10 +344,8 @@ pub(crate) extern "C" fn in_child() {
     let Some(forking) = FORKING.take() else {
         return;
     };
-    if let Some(volume) = forking.volume {
-        volume.in_child();
-    }
-    if forking.is_unused {
+    let has_files = forking.volume.map(Fork::in_child);
+    if forking.is_unused || has_files == Some(false) {
         // Its parent's.
         std::mem::forget(VOLUME.swap(None));
     }

@@ -85,8 +85,8 @@ impl Fork {
         }
     }
 
-    /// Called in the child. It asks for what was left when it needs that.
-    pub(crate) fn in_child(mut self) {
+    /// Called in the child. It asks for what was left when it needs that. False: nothing was.
+    pub(crate) fn in_child(mut self) -> bool {
         self.held.keep_only_files();
         // Another thread of the parent may have been about to close them: they are open here.
         self.closed.clear();
@@ -95,11 +95,13 @@ impl Fork {
                 // Closing waits until then.
                 self.connection.is_resuming.store(true, Ordering::SeqCst);
                 *self.inherited = Some(left);
+                true
             }
             Err(error) => {
                 *self.inherited = None;
                 let volume = &self.connection.address;
                 tracing::error!(%volume, %error, "a forked process has none of its parent's files");
+                false
             }
         }
     }

@@ -16,8 +16,8 @@
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate, fchmod,
-    fcntl_add_seals, fstat, ftruncate, memfd_create, open, seek,
+    FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate,
+    fchmod, fcntl_add_seals, flock, fstat, ftruncate, memfd_create, open, seek,
 };
 use rustix::io::{fcntl_dupfd_cloexec, pread, pwrite, retry_on_intr};
 use std::cell::{Cell, RefCell};
@@ -83,6 +83,10 @@ impl MappedMemory {
         /// A program in whose process the volume is has plans for lower ones.
         const LOW_NUMBERS: i32 = 256;
         let file = fcntl_dupfd_cloexec(&file, LOW_NUMBERS).unwrap_or(file);
+        if name.is_some() {
+            // Says that this process lives. A program that has the memory can only pretend the same.
+            let _ = flock(&file, FlockOperation::NonBlockingLockShared);
+        }
         MappedMemory {
             _guard: fork::close_in_child(file.as_fd()),
             file,
@@ -155,8 +159,17 @@ impl MappedMemory {
         MappedMemory::take_over(name)
     }
 
-    /// Deletes what another process has left under a name.
+    /// Deletes what another process has left under a name, unless that lives: the volume may be a
+    /// copy of its own.
     pub fn remove_left(name: &Path) {
+        let is_free =
+            |file: OwnedFd| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if open_left(name, OFlags::RDONLY).is_ok_and(is_free) {
+            MappedMemory::remove(name);
+        }
+    }
+
+    fn remove(name: &Path) {
         let _ = std::fs::remove_file(name);
         let _ = std::fs::remove_file(name_of_filled(name));
     }
@@ -283,7 +296,7 @@ impl Drop for MappedMemory {
         if let Some(name) = &self.name
             && self.is_left.get().is_none()
         {
-            MappedMemory::remove_left(name);
+            MappedMemory::remove(name);
         }
     }
 }

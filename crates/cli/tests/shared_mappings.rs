@@ -692,7 +692,14 @@ os.kill(os.getpid(), 9)
     let mut program = Program::start(&place, script, &[]);
     assert_eq!(program.line(), "mapped");
     std::fs::copy(place.path("v.adit"), place.path("copy.adit")).expect("copied");
-    let arguments = ["serve", "copy.adit", "--socket", "s2", "--takeover", "leave"];
+    let arguments = [
+        "serve",
+        "copy.adit",
+        "--socket",
+        "s2",
+        "--takeover",
+        "leave",
+    ];
     let copy = place.command(&[&arguments[..], &options].concat());
     let copy = Served::start_command(copy);
     // The process and its server end together: what was stored is in the memory alone.

@@ -106,14 +106,15 @@ impl Fs {
         flushed
     }
 
-    /// What programs have stored to any file is in it.
+    /// What programs have stored to any file is in it; otherwise the first error.
     pub(crate) async fn flush_all_mapped(&self) -> Result<()> {
         let inodes: Vec<_> = self.inodes.borrow().values().cloned().collect();
+        let mut all = Ok(());
         for inode in inodes {
             if let Some(blob) = &inode.blob {
-                self.flush_blob(blob).await?;
+                all = all.and(self.flush_blob(blob).await);
             }
         }
-        Ok(())
+        all
     }
 }

@@ -104,14 +104,16 @@ impl Fs {
 
     /// Makes everything durable and marks the volume clean. Open files become unusable.
     pub async fn close_volume(&self) -> Result<()> {
-        self.flush_all_mapped().await?;
-        self.store.close().await
+        let flushed = self.flush_all_mapped().await;
+        self.store.close().await?;
+        flushed
     }
 
     /// Makes everything durable.
     pub async fn syncfs(&self) -> Result<()> {
-        self.flush_all_mapped().await?;
-        self.store.sync_all().await
+        let flushed = self.flush_all_mapped().await;
+        self.store.sync_all().await?;
+        flushed
     }
 
     /// Space and identity.

@@ -8,6 +8,7 @@ use crate::balance::Balance;
 use crate::inheritance::Inheritance;
 use crate::notices;
 use crate::poller::Poller;
+use crate::resume::may_live;
 use crate::serve;
 use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find};
@@ -276,7 +277,7 @@ impl Hall {
         for volume in &self.volumes {
             let ended = volume
                 .resumption
-                .end_if_over(volume.opening, &volume.sessions_file);
+                .end_if_over(volume.opening, &volume.sessions_file, may_live);
             if ended {
                 volume.delete_orphans();
             }
@@ -381,10 +382,7 @@ impl Hall {
             Some(at) => inheritances[at].volume.clone(),
             None => find(&self.volumes, &request.volume)?,
         };
-        let resumed = match request.resumes() {
-            Some(opening) => Some(volume.resumption.resumed(volume.opening, opening)?),
-            None => None,
-        };
+        let resumed = resumed(&volume, request)?;
         self.check_room(&greeted.peer, &self.sessions(), inheritances)?;
         let (memory, descriptor) = SessionMemory::create()
             .map_err(|error| error.context("make the memory of a session"))?;
@@ -443,6 +441,14 @@ impl Hall {
         }
         Ok(())
     }
+}
+
+/// What a session learns that goes on with one of the last server; None: it doesn't.
+pub(crate) fn resumed(volume: &ServedVolume, request: &Request) -> Result<Option<Resumed>> {
+    let asked = request.resumes();
+    asked
+        .map(|opening| volume.resumption.resumed(volume.opening, opening))
+        .transpose()
 }
 
 #[cold]

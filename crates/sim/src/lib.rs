@@ -32,6 +32,7 @@ mod perform;
 pub mod plan;
 pub mod rot;
 pub mod run;
+pub mod sessions;
 pub mod shrink;
 pub mod small;
 pub mod workload;

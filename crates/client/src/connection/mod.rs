@@ -16,6 +16,8 @@ mod link;
 mod mapped;
 mod outcome;
 mod resume;
+#[cfg(feature = "internal")]
+pub mod simulated;
 
 pub(crate) use connect::{ADDRESS_PREFIX, NO_GENERATION, connect};
 pub(crate) use file::{RemoteFile, wait_for_lock};
@@ -26,6 +28,7 @@ use inherit::Inherited;
 use link::{Failure, Fate, Link, Taken};
 
 use adit_base::clock::monotonic_ns;
+use adit_base::simulation;
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{BlobId, Credentials, OpenFlags};
@@ -80,7 +83,7 @@ impl Connection {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 
     /// A slot that no thread has, of a server that is there.
@@ -350,6 +353,17 @@ impl Connection {
         let engine = Engine::start(device, options, |_| async { Ok(()) })?;
         let made = self.queues.get_or_init(|| (engine, fork::generation()));
         Ok(&made.0)
+    }
+}
+
+/// Locks what a thread keeps locked while it looks for the next server.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    loop {
+        match mutex.try_lock() {
+            Ok(locked) => return locked,
+            Err(TryLockError::WouldBlock) if simulation::pause() => {}
+            Err(_) => return mutex.lock().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 }
 

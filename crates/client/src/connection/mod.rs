@@ -196,10 +196,18 @@ impl Connection {
             };
             // Before the call: no link between this one and the one that does it has its effect.
             let link = self.link();
-            let reply = self.with_slot(ask, |fate| self.file_outcome::<C>(fate))?;
-            if !Held::changes_by(number) {
-                return Ok(reply);
-            }
+            let changes = Held::changes_by(number);
+            let released = changes.then(|| self.held().begin(number, file, &bytes));
+            let reply = self.with_slot(ask, |fate| self.file_outcome::<C>(fate));
+            let reply = match (reply, released) {
+                (Ok(reply), None) => return Ok(reply),
+                (Err(error), None) => return Err(error),
+                (Err(error), Some(released)) => {
+                    self.held().take_back(file, released);
+                    return Err(error);
+                }
+                (Ok(reply), Some(_)) => reply,
+            };
             let mut held = self.held();
             // Otherwise the next server has the locks of before; and none of these calls does more
             // when it is repeated.

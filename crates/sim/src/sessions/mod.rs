@@ -219,9 +219,6 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
     let lived = simulation.live();
     simulation.figures.operations = lock(&simulation.judge).operations;
     let history = lock(&simulation.judge).history.join("\n");
-    if std::env::var("ADIT_SAY").is_ok() {
-        eprintln!("{lived:?}\n{history}");
-    }
     // What is left of the servers first: nothing that dead clients still do is believed.
     simulation.end();
     match lived {
@@ -251,7 +248,7 @@ impl Simulation {
 
     fn live(&mut self) -> Result<(), String> {
         lock(&self.judge).begin_counter(0);
-        let steps = 600 + self.random.below(2500);
+        let steps = 1000 + self.random.below(6000);
         for _ in 0..2 + self.random.below(3) {
             self.begin_client();
         }
@@ -260,6 +257,10 @@ impl Simulation {
             self.step()?;
         }
         self.say("all end".to_owned());
+        if let Place::Served(served) = &self.place {
+            served.countdown.set(0);
+            served.machine.watch(Watch::none());
+        }
         for client in &self.clients {
             client.shared.stops.store(true, Ordering::Relaxed);
         }
@@ -272,7 +273,7 @@ impl Simulation {
     /// Now and then something dies, or begins.
     fn happen(&mut self) -> Result<(), String> {
         let one_in = |random: &mut Prng, number| random.chance(1, number);
-        if one_in(&mut self.random, 400) {
+        if one_in(&mut self.random, 2000) {
             let living: Vec<usize> = (0..self.clients.len())
                 .filter(|at| self.clients[*at].lives())
                 .collect();
@@ -282,19 +283,19 @@ impl Simulation {
                 self.figures.deaths += 1;
             }
         }
-        if one_in(&mut self.random, 300) && (self.clients.len() as u32) < CLIENTS_MAX {
+        if one_in(&mut self.random, 1500) && (self.clients.len() as u32) < CLIENTS_MAX {
             self.begin_client();
         }
         let Place::Served(served) = &mut self.place else {
             return Ok(());
         };
-        if one_in(&mut self.random, 250) && served.countdown.get() == 0 {
+        if one_in(&mut self.random, 1000) && served.countdown.get() == 0 {
             // A call has a few pauses: in the middle of one.
             served.countdown.set(1 + self.random.below(30));
             let cut = self.random.chance(1, 12);
             served.crash.set(if cut { Crash::PowerCut } else { Crash::ProcessDeath });
         }
-        if one_in(&mut self.random, 600) {
+        if one_in(&mut self.random, 4000) {
             let end_at = served.machine.requests() + 1 + self.random.below(20);
             served.machine.watch(Watch {
                 one_in: 0,
@@ -303,11 +304,11 @@ impl Simulation {
                 end_at: Some(end_at),
             });
         }
-        if one_in(&mut self.random, 500) {
+        if one_in(&mut self.random, 4000) {
             (served.machine.ender())(Crash::ProcessDeath);
             return self.after_server_step();
         }
-        if one_in(&mut self.random, 500) {
+        if one_in(&mut self.random, 4000) {
             return self.hand_over();
         }
         Ok(())
@@ -378,11 +379,11 @@ impl Simulation {
             (Place::Served(served), choice) => {
                 let random = &mut self.random;
                 match choice {
-                    0..65 if served.server.sessions() > 0 => {
+                    0..68 if served.server.sessions() > 0 => {
                         let session = random.index(served.server.sessions());
                         served.server.take(session, 1 + random.below(3) as u32);
                     }
-                    65..92 => served.server.drive(random.below(8) as u32),
+                    68..92 => served.server.drive(random.below(12) as u32),
                     92 => self.world.pass(1_000_000),
                     93 => served.server.end_gone(),
                     94..96 => self.end_grace(),
@@ -411,9 +412,11 @@ impl Simulation {
             return Ok(());
         }
         let client = &mut self.clients[*self.random.pick(&living)];
-        let at = self.random.index(client.fibers.len());
+        // The first one only watches the server.
+        let from = usize::from(client.fibers.len() > 1 && self.random.chance(3, 4));
+        let at = from + self.random.index(client.fibers.len() - from);
         if !client.fibers[at].turn() {
-            let mut ended = client.fibers.swap_remove(at);
+            let mut ended = client.fibers.remove(at);
             if ended.has_panicked() {
                 return Err(format!("a thread of client {} has panicked", client.number()));
             }

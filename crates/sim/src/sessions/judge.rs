@@ -206,14 +206,14 @@ impl Judge {
 
     /// Behind the lock, a worker has read the counter and writes the next value.
     pub(super) fn counts(&mut self, worker: u32, found: u64) {
-        if self.holder != Some(worker) {
-            return; // it has lost the lock
+        // One that came back too late may have the lock or not: what it found counts if it can write.
+        if self.holder == Some(worker) {
+            if !self.counter.contains(&found) {
+                let may = format!("{:?}", self.counter);
+                self.violated(format!("worker {worker} counts {found}, and it may be {may}"));
+            }
+            self.counter = BTreeSet::from([found]);
         }
-        if !self.counter.contains(&found) {
-            let may = format!("{:?}", self.counter);
-            self.violated(format!("worker {worker} counts {found}, and it may be {may}"));
-        }
-        self.counter = BTreeSet::from([found]);
         self.own(worker).counts = Some(found + 1);
     }
 

@@ -381,7 +381,11 @@ impl Simulation {
                 match choice {
                     0..68 if served.server.sessions() > 0 => {
                         let session = random.index(served.server.sessions());
-                        served.server.take(session, 1 + random.below(3) as u32);
+                        let taken = served.server.take(session, 1 + random.below(3) as u32);
+                        // A server that dies in its turn finds no messages any more.
+                        if !taken && !served.machine.has_ended() {
+                            return Err("a session breaks the protocol".to_owned());
+                        }
                     }
                     68..92 => served.server.drive(random.below(12) as u32),
                     92 => self.world.pass(1_000_000),

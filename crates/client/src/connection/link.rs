@@ -400,8 +400,12 @@ impl<'c> Taken<'c> {
         let patience = &self.link.patience;
         let mut began_ns = 0;
         loop {
-            if simulation::pause() && slot.reply().is_none() && self.link.has_ended() {
-                return self.end_with_next_server();
+            if simulation::pause() {
+                match slot.reply() {
+                    Some(reply) => return Ok(self.checked(reply)?),
+                    None if self.link.has_ended() => return self.end_with_next_server(),
+                    None => continue,
+                }
             }
             for _ in 0..64 {
                 if let Some(reply) = slot.reply() {

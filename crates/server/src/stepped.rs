@@ -23,7 +23,7 @@ use adit_wire::socket::Peer;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// One volume and its sessions.
@@ -37,13 +37,24 @@ pub struct SteppedServer {
 
 /// Cuts a server off from its sessions, as its death does.
 #[derive(Clone, Default)]
-pub struct Cutter(Arc<Mutex<Vec<Arc<SessionMemory>>>>);
+pub struct Cutter(Arc<Mutex<Cut>>);
+
+#[derive(Default)]
+struct Cut {
+    memories: Vec<Arc<SessionMemory>>,
+    is_cut: bool,
+}
 
 impl Cutter {
     /// From here on nothing that the server does reaches a session's memory.
     pub fn cut(&self) {
-        let memories = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        memories.iter().for_each(|memory| memory.detach());
+        let mut cut = self.lock();
+        cut.is_cut = true;
+        cut.memories.iter().for_each(|memory| memory.detach());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cut> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,8 +95,7 @@ impl SteppedServer {
             let volume = self.volume.clone();
             let session = Session::new(socket, peer, memory, volume, request, resumed, false)?;
             let session = Arc::new(session);
-            let mut memories = self.cutter.0.lock().unwrap_or_else(PoisonError::into_inner);
-            memories.push(session.memory.clone());
+            self.cutter.lock().memories.push(session.memory.clone());
             let answer = Answer::Begun(Beginning {
                 privileged: session.privileged,
                 volume: session.volume.name.clone(),
@@ -114,7 +124,9 @@ impl SteppedServer {
     pub fn take(&mut self, session: usize, messages: u32) -> bool {
         let polled = &mut self.polled[session];
         polled.has_messages();
-        let taken = polled.begin_messages(&mut self.begun, |number| number < messages);
+        // A dead server looks at no more of them.
+        let goes_on = |number| number < messages && !self.cutter.lock().is_cut;
+        let taken = polled.begin_messages(&mut self.begun, goes_on);
         if taken.is_none() {
             self.polled.remove(session);
         }
@@ -143,6 +155,11 @@ impl SteppedServer {
     /// Do sessions of the last server come back? Then it answers no others.
     pub fn in_grace(&self) -> bool {
         self.volume.resumption.in_grace()
+    }
+
+    /// The processes whose sessions are not back.
+    pub fn missing(&self) -> Vec<u32> {
+        self.volume.resumption.expected()
     }
 
     /// Ends that if all who live are back, or it is time; says which processes are not back then.

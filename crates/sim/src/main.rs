@@ -159,6 +159,10 @@ fn replay_sequence(sequence: u64, planted: Option<Bug>) -> bool {
 
 fn replay_sessions(seed: u64, planted: Option<Bug>) -> bool {
     SEED.set(seed);
+    // What sessions and servers report.
+    let _ = adit::log::send_to(adit::log::Level::Info, |level, line| {
+        eprintln!("{level}: {line}");
+    });
     match sessions::run(seed, planted) {
         Ok(figures) => println!("nothing is wrong: {figures:?}"),
         Err(violation) => {

@@ -381,9 +381,7 @@ impl Simulation {
                 match choice {
                     0..68 if served.server.sessions() > 0 => {
                         let session = random.index(served.server.sessions());
-                        let taken = served.server.take(session, 1 + random.below(3) as u32);
-                        // A server that dies in its turn finds no messages any more.
-                        if !taken && !served.machine.has_ended() {
+                        if !served.server.take(session, 1 + random.below(3) as u32) {
                             return Err("a session breaks the protocol".to_owned());
                         }
                     }
@@ -471,7 +469,8 @@ impl Simulation {
             more => left.set(more - 1),
         });
         self.figures.servers += 1;
-        self.say(format!("server {} begins, grace {}", self.figures.servers, server.in_grace()));
+        let (number, missing) = (self.figures.servers, server.missing());
+        self.say(format!("server {number} begins, and waits for {missing:?}"));
         self.place = Place::Served(Box::new(Served {
             server,
             machine,

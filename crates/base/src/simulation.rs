@@ -62,6 +62,10 @@ labels! {
         UnnotedTransaction = "a server doesn't note the transaction of a message",
         SurvivingLock = "locks of ranges survive the session of their owner",
         ForgottenLock = "a session doesn't lock again what it had locked in the last server",
+        RelockedRelease =
+            "a session asks the next server for a lock again that it was releasing in the last one",
+        LookTakesNumber =
+            "a transaction that changes nothing counts as the one that a message is done by",
         HastyGrace = "a server waits for no session of the last one",
         HastyOrphans =
             "a server deletes files without names before the sessions of the last one are back",
@@ -75,7 +79,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 9] = [
+    pub const OF_SESSIONS: [Bug; 11] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -83,6 +87,8 @@ impl Bug {
         Bug::UnnotedTransaction,
         Bug::SurvivingLock,
         Bug::ForgottenLock,
+        Bug::RelockedRelease,
+        Bug::LookTakesNumber,
         Bug::HastyGrace,
         Bug::HastyOrphans,
     ];

@@ -275,9 +275,10 @@ impl Hall {
     fn end_graces(&self) -> bool {
         let mut any = false;
         for volume in &self.volumes {
-            let ended = volume
-                .resumption
-                .end_if_over(volume.opening, &volume.sessions_file, may_live);
+            let ended =
+                volume
+                    .resumption
+                    .end_if_over(volume.opening, &volume.sessions_file, may_live);
             if ended {
                 volume.delete_orphans();
             }

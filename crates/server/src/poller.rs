@@ -268,7 +268,11 @@ impl Polled {
 
     /// Begins messages one after the other, as long as `goes_on` says so for their number, and says
     /// how many. None: the session broke the protocol, and is ended.
-    pub(crate) fn begin_messages(&mut self, begun: &mut Begun, goes_on: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn begin_messages(
+        &mut self,
+        begun: &mut Begun,
+        goes_on: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         let mut number = 0;
         while self.waiting != 0 && goes_on(number) {
             number += 1;

@@ -43,7 +43,8 @@ impl HeldRange {
         let is_own = move |range: &&HeldRange| {
             range.id == self.id && range.file == self.file && is_same(range.owner, self.owner)
         };
-        let overlaps = move |range: &&HeldRange| range.last >= self.first && self.last >= range.first;
+        let overlaps =
+            move |range: &&HeldRange| range.last >= self.first && self.last >= range.first;
         let part = move |range: &HeldRange| HeldRange {
             first: range.first.max(self.first),
             last: range.last.min(self.last),
@@ -471,7 +472,11 @@ mod tests {
             lock: RangeLock::new(owner, mode, offset, len),
             wait: false,
         };
-        held.note(LockRange::NUMBER, 1, &lock(LockMode::Exclusive, 0, 8).encode());
+        held.note(
+            LockRange::NUMBER,
+            1,
+            &lock(LockMode::Exclusive, 0, 8).encode(),
+        );
         let all = bytes(&held);
         let unlock = UnlockRange {
             owner,
@@ -485,7 +490,11 @@ mod tests {
         for (number, call, left) in calls {
             let released = held.begin(number, 1, &call);
             let exclusive = |mode: &&LockMode| **mode == LockMode::Exclusive;
-            assert_eq!(bytes(&held).len(), left, "no byte is locked before the reply");
+            assert_eq!(
+                bytes(&held).len(),
+                left,
+                "no byte is locked before the reply"
+            );
             assert_eq!(bytes(&held).values().filter(exclusive).count(), 6);
             held.take_back(1, released);
             assert_eq!(bytes(&held), all, "the call has failed");

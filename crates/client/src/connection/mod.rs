@@ -23,12 +23,12 @@ pub(crate) use connect::{ADDRESS_PREFIX, NO_GENERATION, connect};
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
 
-use held::Held;
+use held::{Held, Released};
 use inherit::Inherited;
 use link::{Failure, Fate, Link, Taken};
 
 use adit_base::clock::monotonic_ns;
-use adit_base::simulation;
+use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{BlobId, Credentials, OpenFlags};
@@ -196,8 +196,10 @@ impl Connection {
             };
             // Before the call: no link between this one and the one that does it has its effect.
             let link = self.link();
-            let changes = Held::changes_by(number);
-            let released = changes.then(|| self.held().begin(number, file, &bytes));
+            let released = Held::changes_by(number).then(|| match planted(Bug::RelockedRelease) {
+                true => Released::default(),
+                false => self.held().begin(number, file, &bytes),
+            });
             let reply = self.with_slot(ask, |fate| self.file_outcome::<C>(fate));
             let reply = match (reply, released) {
                 (Ok(reply), None) => return Ok(reply),

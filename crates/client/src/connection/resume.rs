@@ -11,10 +11,10 @@
 //! lock of what is held. What is once known of the last server's messages stays as it is, also if
 //! the next server ends before the session has gone on.
 
-use super::{Connection, lock};
 use super::connect::connect_link;
 use super::held::Held;
 use super::link::{Failure, Link, Socket};
+use super::{Connection, lock};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};

@@ -16,7 +16,11 @@ pub(super) struct Fiber {
 
 impl Fiber {
     /// One that waits for its first turn; it has a world of its own.
-    pub(super) fn new(seed: u64, planted: Option<Bug>, body: impl FnOnce() + Send + 'static) -> Fiber {
+    pub(super) fn new(
+        seed: u64,
+        planted: Option<Bug>,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Fiber {
         let (turns, my_turn) = sync_channel(1);
         let (give_back, given_back) = sync_channel(1);
         let thread = std::thread::spawn(move || {

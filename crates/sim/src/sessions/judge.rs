@@ -70,7 +70,8 @@ pub(super) struct Judge {
 pub(super) fn record(worker: u32, number: u32) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     for (at, chunk) in bytes.chunks_mut(8).enumerate() {
-        let sum = (worker + 1).wrapping_mul(2_654_435_761) ^ number.wrapping_mul(40_503 + at as u32);
+        let sum =
+            (worker + 1).wrapping_mul(2_654_435_761) ^ number.wrapping_mul(40_503 + at as u32);
         chunk[..4].copy_from_slice(&[worker as u8, (number >> 8) as u8, number as u8, at as u8]);
         chunk[4..].copy_from_slice(&sum.to_le_bytes());
     }
@@ -79,7 +80,10 @@ pub(super) fn record(worker: u32, number: u32) -> [u8; RECORD_BYTES] {
 
 /// Whose a record is, and which; None: it is none.
 fn parse(bytes: &[u8]) -> Option<(u32, u32)> {
-    let (worker, number) = (bytes[0].into(), u32::from_be_bytes([0, 0, bytes[1], bytes[2]]));
+    let (worker, number) = (
+        bytes[0].into(),
+        u32::from_be_bytes([0, 0, bytes[1], bytes[2]]),
+    );
     (record(worker, number) == *bytes).then_some((worker, number))
 }
 
@@ -187,7 +191,8 @@ impl Judge {
     /// It has.
     pub(super) fn appended(&mut self, worker: u32, at: u64, is_synced: bool) {
         let number = self.own(worker).appends.take().expect("it was about to");
-        self.appended.insert((worker, number), Appended { at, is_synced });
+        self.appended
+            .insert((worker, number), Appended { at, is_synced });
         self.operations += 1;
     }
 
@@ -210,7 +215,9 @@ impl Judge {
         if self.holder == Some(worker) {
             if !self.counter.contains(&found) {
                 let may = format!("{:?}", self.counter);
-                self.violated(format!("worker {worker} counts {found}, and it may be {may}"));
+                self.violated(format!(
+                    "worker {worker} counts {found}, and it may be {may}"
+                ));
             }
             self.counter = BTreeSet::from([found]);
         }
@@ -230,13 +237,16 @@ impl Judge {
         self.operations += 1;
         for byte in offset..offset + len {
             let others = self.ranges.range((byte, 0)..=(byte, u32::MAX));
-            let excludes = |other: LockMode| other == LockMode::Exclusive || mode == LockMode::Exclusive;
+            let excludes =
+                |other: LockMode| other == LockMode::Exclusive || mode == LockMode::Exclusive;
             let other = others
                 .filter(|((_, of), other)| *of != worker && excludes(**other))
                 .map(|((_, of), _)| *of)
                 .next();
             if let Some(other) = other {
-                self.violated(format!("worker {worker} has byte {byte}, and so has {other}"));
+                self.violated(format!(
+                    "worker {worker} has byte {byte}, and so has {other}"
+                ));
             }
             self.ranges.insert((byte, worker), mode);
         }
@@ -257,14 +267,16 @@ impl Judge {
         let name = self.own(worker).races.take().expect("it was about to");
         self.operations += 1;
         if is_won && let Some(other) = self.winners.insert(name, worker) {
-            self.violated(format!("workers {worker} and {other} have created /s/{name}"));
+            self.violated(format!(
+                "workers {worker} and {other} have created /s/{name}"
+            ));
         }
         let mut others = self.workers.values();
-        if !is_won
-            && !self.winners.contains_key(&name)
-            && !others.any(|of| of.races == Some(name))
+        if !is_won && !self.winners.contains_key(&name) && !others.any(|of| of.races == Some(name))
         {
-            self.violated(format!("worker {worker} finds /s/{name}, which nobody has created"));
+            self.violated(format!(
+                "worker {worker} finds /s/{name}, which nobody has created"
+            ));
         }
     }
 
@@ -293,7 +305,9 @@ impl Judge {
                 None if lost && bytes.iter().all(|byte| *byte == 0) => {}
                 Some(of) if self.begun.contains(&of) => {
                     if let Some(before) = found.insert(of, at) {
-                        return Err(format!("record {of:?} is in /log twice, at {before} and {at}"));
+                        return Err(format!(
+                            "record {of:?} is in /log twice, at {before} and {at}"
+                        ));
                     }
                 }
                 _ => return Err(format!("at {at}, /log has what nobody has appended")),
@@ -304,7 +318,9 @@ impl Judge {
             if found.get(of) != Some(&appended.at) {
                 let found = found.get(of);
                 let at = appended.at;
-                return Err(format!("record {of:?} was appended at {at}, and is at {found:?}"));
+                return Err(format!(
+                    "record {of:?} was appended at {at}, and is at {found:?}"
+                ));
             }
         }
         Ok(())
@@ -340,7 +356,9 @@ impl Judge {
         }
         for (name, winner) in self.winners.iter().filter(|_| !lost) {
             if !observed.names.contains_key(&format!("/s/{name}")) {
-                return Err(format!("worker {winner} created /s/{name}, which isn't there"));
+                return Err(format!(
+                    "worker {winner} created /s/{name}, which isn't there"
+                ));
             }
         }
         Ok(())
@@ -352,7 +370,10 @@ impl Judge {
         let pending = self.workers.values().filter_map(|own| own.counts);
         match lost || self.counter.contains(&value) || pending.into_iter().any(|of| of == value) {
             true => Ok(()),
-            false => Err(format!("the counter is {value}, and not one of {:?}", self.counter)),
+            false => Err(format!(
+                "the counter is {value}, and not one of {:?}",
+                self.counter
+            )),
         }
     }
 
@@ -371,7 +392,10 @@ impl Judge {
         self.ranges.clear();
         self.holder = None;
         self.begin_counter(value);
-        let races = observed.names.keys().filter_map(|path| path.strip_prefix("/s/")?.parse().ok());
+        let races = observed
+            .names
+            .keys()
+            .filter_map(|path| path.strip_prefix("/s/")?.parse().ok());
         self.winners.extend(races.map(|name: u32| (name, u32::MAX)));
         Ok(())
     }

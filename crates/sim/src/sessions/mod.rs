@@ -232,7 +232,9 @@ async fn prepare(fs: &Fs) -> adit::Result<()> {
     let who = Credentials::process();
     for path in ["/log", "/lock", "/ranges"] {
         let flags = OpenFlags::CREATE | OpenFlags::READ_WRITE;
-        let file = fs.open(At::root(&who, path.as_bytes()), flags, 0o644).await?;
+        let file = fs
+            .open(At::root(&who, path.as_bytes()), flags, 0o644)
+            .await?;
         if path == "/lock" && file.size_bytes() == 0 {
             fs.write(&file, 0, &[0; 16]).await?;
         }
@@ -293,7 +295,11 @@ impl Simulation {
             // A call has a few pauses: in the middle of one.
             served.countdown.set(1 + self.random.below(30));
             let cut = self.random.chance(1, 12);
-            served.crash.set(if cut { Crash::PowerCut } else { Crash::ProcessDeath });
+            served.crash.set(if cut {
+                Crash::PowerCut
+            } else {
+                Crash::ProcessDeath
+            });
         }
         if one_in(&mut self.random, 4000) {
             let end_at = served.machine.requests() + 1 + self.random.below(20);
@@ -398,7 +404,11 @@ impl Simulation {
         if let Some(what) = judge.violation() {
             return Err(what.clone());
         }
-        self.idle = if judge.operations > before { 0 } else { self.idle + 1 };
+        self.idle = if judge.operations > before {
+            0
+        } else {
+            self.idle + 1
+        };
         match self.idle > PATIENCE {
             true => Err("a call doesn't end".to_owned()),
             false => Ok(()),
@@ -420,7 +430,10 @@ impl Simulation {
         if !client.fibers[at].turn() {
             let mut ended = client.fibers.remove(at);
             if ended.has_panicked() {
-                return Err(format!("a thread of client {} has panicked", client.number()));
+                return Err(format!(
+                    "a thread of client {} has panicked",
+                    client.number()
+                ));
             }
         }
         Ok(())
@@ -450,7 +463,9 @@ impl Simulation {
                 return Err(what.clone());
             }
         } else {
-            machine.run(async |fs| prepare(fs).await).map_err(failed("preparing"))?;
+            machine
+                .run(async |fs| prepare(fs).await)
+                .map_err(failed("preparing"))?;
         }
         let cutter = Cutter::default();
         let engine = machine.engine().clone();
@@ -488,8 +503,12 @@ impl Simulation {
         };
         let in_grace = served.server.in_grace();
         let may = |request: &Request| !in_grace || request.resumes().is_some();
-        let asks = |client: &Client| !client.is_dead && lock(&client.asking).request.as_ref().is_some_and(may);
-        let asking: Vec<usize> = (0..self.clients.len()).filter(|at| asks(&self.clients[*at])).collect();
+        let asks = |client: &Client| {
+            !client.is_dead && lock(&client.asking).request.as_ref().is_some_and(may)
+        };
+        let asking: Vec<usize> = (0..self.clients.len())
+            .filter(|at| asks(&self.clients[*at]))
+            .collect();
         if asking.is_empty() {
             return;
         }
@@ -531,7 +550,11 @@ impl Simulation {
             self.world.pass(GRACE.as_nanos() as u64);
         }
         let clients = &self.clients;
-        let lives = |process: u32| clients.iter().any(|of| of.number() == process && of.lives());
+        let lives = |process: u32| {
+            clients
+                .iter()
+                .any(|of| of.number() == process && of.lives())
+        };
         let Some(missing) = served.server.end_grace(lives) else {
             return;
         };
@@ -626,7 +649,9 @@ impl Simulation {
         if served.server.sessions() > 0 || served.server.under_way() > 0 {
             return Err(format!("{:?} of clients that are gone", served.server));
         }
-        let open = served.machine.run(async |fs| Ok(fs.open_descriptors(0, 100)));
+        let open = served
+            .machine
+            .run(async |fs| Ok(fs.open_descriptors(0, 100)));
         let open = open.map_err(|error| format!("listing open files: {error}"))?;
         if !open.is_empty() {
             return Err(format!("files are open, and no session is left: {open:?}"));

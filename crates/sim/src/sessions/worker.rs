@@ -3,8 +3,8 @@
 //! Invariant: the judge hears of each call before it is made and after it has returned, so a worker
 //! that never runs again has told all that it did.
 
-use super::lock;
 use super::judge::{Judge, Names, RANGE_BYTES, record};
+use super::lock;
 use adit::{
     Errno, Error, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Result, Volume,
 };
@@ -123,7 +123,10 @@ fn begin<'s>(
         random: Prng::new(seed),
         names: Names::new(),
         kept: Vec::new(),
-        log: of("open the log", volume.open_file("/log", OpenOptions::new().append(true)))?,
+        log: of(
+            "open the log",
+            volume.open_file("/log", OpenOptions::new().append(true)),
+        )?,
         lock: of("open the lock", volume.open_file("/lock", &both))?,
         ranges: of("open the ranges", volume.open_file("/ranges", &both))?,
         next: 0,
@@ -185,7 +188,10 @@ impl Worker<'_> {
     fn append(&mut self) -> std::result::Result<(), Failed> {
         let number = self.fresh();
         let syncs = self.random.chance(1, 3);
-        let what = format!("append record {number}{}", if syncs { ", sync" } else { "" });
+        let what = format!(
+            "append record {number}{}",
+            if syncs { ", sync" } else { "" }
+        );
         self.tell(|judge| judge.say(format!("worker {}: {what}", self.number)));
         self.tell(|judge| judge.appends(self.number, number));
         let bytes = record(self.number, number);
@@ -217,7 +223,11 @@ impl Worker<'_> {
         self.change(what, next, |_| file.write_at(&content, 0))?;
         if self.kept.len() < KEPT_MAX {
             let name = Some(name);
-            self.kept.push(Kept { file, name, content });
+            self.kept.push(Kept {
+                file,
+                name,
+                content,
+            });
         }
         Ok(())
     }
@@ -243,7 +253,9 @@ impl Worker<'_> {
             }
         }
         let (a, b) = (self.path(&from), self.path(&to));
-        self.change(format!("rename {from} to {to}"), next, |volume| volume.rename(a, b))
+        self.change(format!("rename {from} to {to}"), next, |volume| {
+            volume.rename(a, b)
+        })
     }
 
     /// May both be names of one file? Only links have equal content here.
@@ -263,7 +275,9 @@ impl Worker<'_> {
             }
         }
         let path = self.path(&name);
-        self.change(format!("unlink {name}"), next, |volume| volume.remove_file(path))
+        self.change(format!("unlink {name}"), next, |volume| {
+            volume.remove_file(path)
+        })
     }
 
     fn link(&mut self) -> std::result::Result<(), Failed> {
@@ -274,7 +288,9 @@ impl Worker<'_> {
         let mut next = self.names.clone();
         next.insert(link.clone(), self.names[&name].clone());
         let (a, b) = (self.path(&name), self.path(&link));
-        self.change(format!("link {name} as {link}"), next, |volume| volume.hard_link(a, b))
+        self.change(format!("link {name} as {link}"), next, |volume| {
+            volume.hard_link(a, b)
+        })
     }
 
     fn directory(&mut self) -> std::result::Result<(), Failed> {
@@ -288,7 +304,9 @@ impl Worker<'_> {
         let name = format!("d{}", self.fresh());
         next.insert(name.clone(), None);
         let path = self.path(&name);
-        self.change(format!("make directory {name}"), next, |volume| volume.create_dir(path))
+        self.change(format!("make directory {name}"), next, |volume| {
+            volume.create_dir(path)
+        })
     }
 
     /// An open file has the content that it had, also without a name.
@@ -358,7 +376,10 @@ impl Worker<'_> {
         of("size of the ranges", self.ranges.len())?;
         self.tell(|judge| judge.unlocks_range(number));
         self.tell(|judge| judge.say(format!("worker {number}: unlock range")));
-        of("unlock a range", self.ranges.unlock_range(owner, offset, len))
+        of(
+            "unlock a range",
+            self.ranges.unlock_range(owner, offset, len),
+        )
     }
 
     /// Of all that create a name one does.
@@ -387,7 +408,9 @@ impl Worker<'_> {
         let mut next = self.names.clone();
         next.remove(&name);
         let path = self.path(&name);
-        self.change(format!("unname {name}"), next, |volume| volume.remove_file(path))
+        self.change(format!("unname {name}"), next, |volume| {
+            volume.remove_file(path)
+        })
     }
 
     fn sync(&mut self) -> std::result::Result<(), Failed> {

@@ -688,7 +688,7 @@ impl Simulation {
             // In turns: one may wait for another.
             let mut fibers = std::mem::take(&mut self.clients[at].fibers);
             while !fibers.is_empty() {
-                fibers.retain_mut(|fiber| fiber.turn() || fiber.has_panicked() && false);
+                fibers.retain(Fiber::turn);
             }
         }
     }

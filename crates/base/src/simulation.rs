@@ -54,6 +54,21 @@ labels! {
         UnboundedJournalData = "data goes through the journal however much it is",
         UncountedAhead = "other threads don't hear that a blob is ahead of its slot",
         UnaskedGranule = "a transaction changes a granule that it didn't ask for",
+        ForgottenMessage =
+            "a message that was taken and has not begun is forgotten when another one comes",
+        LostReply = "a session that waited for others to come back isn't told that they have",
+        RepeatedMessage = "a message is sent again though its server had applied it",
+        RepeatedAppend = "an append is sent again though its server had done it",
+        UnnotedTransaction = "a server doesn't note the transaction of a message",
+        SurvivingLock = "locks of ranges survive the session of their owner",
+        ForgottenLock = "a session doesn't lock again what it had locked in the last server",
+        RelockedRelease =
+            "a session asks the next server for a lock again that it was releasing in the last one",
+        LookTakesNumber =
+            "a transaction that changes nothing counts as the one that a message is done by",
+        HastyGrace = "a server waits for no session of the last one",
+        HastyOrphans =
+            "a server deletes files without names before the sessions of the last one are back",
     }
 }
 
@@ -62,6 +77,21 @@ impl Bug {
     pub fn story(self) -> &'static str {
         self.label()
     }
+
+    /// Those of the protocol between sessions and servers; all others are of a volume.
+    pub const OF_SESSIONS: [Bug; 11] = [
+        Bug::ForgottenMessage,
+        Bug::LostReply,
+        Bug::RepeatedMessage,
+        Bug::RepeatedAppend,
+        Bug::UnnotedTransaction,
+        Bug::SurvivingLock,
+        Bug::ForgottenLock,
+        Bug::RelockedRelease,
+        Bug::LookTakesNumber,
+        Bug::HastyGrace,
+        Bug::HastyOrphans,
+    ];
 }
 
 /// Whether a bug is planted in this thread's world. Never, without the feature.
@@ -122,6 +152,16 @@ pub fn sleep(_deadline_ns: Option<u64>) -> bool {
     false
 }
 
+/// Here a thread waits for another process, or can be killed: the world does what is next. False:
+/// there is no such world, so wait as usual.
+#[inline(always)]
+pub fn pause() -> bool {
+    #[cfg(feature = "simulation")]
+    return world::pause();
+    #[cfg(not(feature = "simulation"))]
+    false
+}
+
 #[cfg(feature = "simulation")]
 pub use world::World;
 
@@ -131,12 +171,14 @@ mod world {
     use crate::Errno;
     use crate::random::Prng;
     use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
 
     thread_local! {
         static NOW_NS: Cell<u64> = const { Cell::new(0) };
         static RANDOM: RefCell<Option<Prng>> = const { RefCell::new(None) };
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
         static HOST: Cell<Option<(Host, Errno)>> = const { Cell::new(None) };
+        static PAUSE: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
     }
 
     /// Keeps this thread in a simulated world. There is one a thread at most.
@@ -157,6 +199,11 @@ mod world {
             HOST.set(how);
         }
 
+        /// From now on this is called at each [`pause`](super::pause) of the thread.
+        pub fn at_pauses(&self, call: impl Fn() + 'static) {
+            PAUSE.set(Some(Rc::new(call)));
+        }
+
         /// Lets time pass.
         pub fn pass(&self, duration_ns: u64) {
             NOW_NS.set(NOW_NS.get() + duration_ns);
@@ -169,7 +216,13 @@ mod world {
             RANDOM.set(None);
             PLANTED.set(None);
             HOST.set(None);
+            PAUSE.set(None);
         }
+    }
+
+    pub(super) fn pause() -> bool {
+        let call = PAUSE.with_borrow(Option::clone);
+        call.map(|call| call()).is_some()
     }
 
     pub(super) fn host_error(host: Host) -> Option<Errno> {

@@ -81,6 +81,9 @@ pub use adit_wire::calls;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub mod collected;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub use connection::simulated;
 mod completion_queue;
 mod connection;
 mod cursor;

@@ -215,6 +215,12 @@ impl Volume {
         self.opened.call(who, call)
     }
 
+    /// Goes on with the next server, if this one has ended. In the simulator no thread watches it.
+    #[cfg(feature = "internal")]
+    pub fn go_on(&self) -> Result<()> {
+        self.opened.connection().map_or(Ok(()), |of| of.go_on())
+    }
+
     /// The time of a message to the server and back, which asks for nothing.
     #[cfg(feature = "internal")]
     pub fn ask_nothing(&self) -> Result<()> {

@@ -18,6 +18,7 @@
 //! | `rights` | what a session may ask for |
 //! | `serve` | from a message to its operation |
 //! | [`perform`] | calls on a file system, for this and for an embedded volume |
+//! | `stepped` | a server whose steps the simulator takes |
 //! | `volume` | a volume, and what is under way on it |
 //!
 //! docs/decisions/0026 has the reasons, docs/format/wire.md the protocol.
@@ -36,6 +37,11 @@ mod rights;
 mod serve;
 mod server;
 mod session;
+#[cfg(feature = "internal")]
+mod stepped;
 mod volume;
 
 pub use server::{ServeOptions, Server};
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub use stepped::{Cutter, SteppedServer};

@@ -8,6 +8,7 @@ use crate::balance::Balance;
 use crate::inheritance::Inheritance;
 use crate::notices;
 use crate::poller::Poller;
+use crate::resume::may_live;
 use crate::serve;
 use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find};
@@ -276,7 +277,7 @@ impl Hall {
         for volume in &self.volumes {
             let (resumption, sessions_file) = (&volume.resumption, &volume.sessions_file);
             let last = || volume.mappings.end_grace(&volume.engine);
-            if resumption.end_if_over(volume.opening, sessions_file, last) {
+            if resumption.end_if_over(volume.opening, sessions_file, may_live, last) {
                 volume.delete_orphans();
             }
             any |= resumption.in_grace();
@@ -401,10 +402,7 @@ impl Hall {
             Some(at) => inheritances[at].volume.clone(),
             None => find(&self.volumes, &request.volume)?,
         };
-        let resumed = match request.resumes() {
-            Some(opening) => Some(volume.resumption.resumed(volume.opening, opening)?),
-            None => None,
-        };
+        let resumed = resumed(&volume, request)?;
         self.check_room(&greeted.peer, &self.sessions(), inheritances)?;
         let (memory, descriptor) = SessionMemory::create()
             .map_err(|error| error.context("make the memory of a session"))?;
@@ -463,6 +461,14 @@ impl Hall {
         }
         Ok(())
     }
+}
+
+/// What a session learns that goes on with one of the last server; None: it doesn't.
+pub(crate) fn resumed(volume: &ServedVolume, request: &Request) -> Result<Option<Resumed>> {
+    let asked = request.resumes();
+    asked
+        .map(|opening| volume.resumption.resumed(volume.opening, opening))
+        .transpose()
 }
 
 #[cold]

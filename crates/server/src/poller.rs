@@ -18,6 +18,7 @@ use crate::session::Session;
 use crate::volume::ServedVolume;
 use adit_base::clock::monotonic_ns;
 use adit_base::patience::Patience;
+use adit_base::simulation::{Bug, planted};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -222,8 +223,8 @@ fn pin(cpu: usize) {
 }
 
 /// A session and its turn.
-struct Polled {
-    session: Arc<Session>,
+pub(crate) struct Polled {
+    pub(crate) session: Arc<Session>,
     /// Slots whose messages were taken and have not begun.
     waiting: u64,
     /// The slot whose turn is next.
@@ -231,15 +232,47 @@ struct Polled {
 }
 
 impl Polled {
+    pub(crate) fn new(session: Arc<Session>) -> Polled {
+        Polled {
+            session,
+            waiting: 0,
+            next: 0,
+        }
+    }
+
     /// Takes new messages. Says whether there are any that have not begun.
-    fn has_messages(&mut self) -> bool {
-        self.waiting |= self.session.memory.doorbell().take();
+    pub(crate) fn has_messages(&mut self) -> bool {
+        let taken = self.session.memory.doorbell().take();
+        match taken != 0 && planted(Bug::ForgottenMessage) {
+            true => self.waiting = taken,
+            false => self.waiting |= taken,
+        }
         self.waiting != 0
+    }
+
+    /// Its connection has ended: begins all that it had submitted, then closes its files.
+    pub(crate) fn end(&mut self, begun: &mut Begun) {
+        if self.has_messages() {
+            let _ = self.begin_messages(begun, |_| true);
+        }
+        let session = &self.session;
+        tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, "a session has ended");
+        serve::close_all(session, begun);
+    }
+
+    /// Has its connection ended? Takes the bytes that woke the poller.
+    #[cfg(feature = "internal")]
+    pub(crate) fn is_gone(&self) -> bool {
+        !drained(&self.session)
     }
 
     /// Begins messages one after the other, as long as `goes_on` says so for their number, and says
     /// how many. None: the session broke the protocol, and is ended.
-    fn begin_messages(&mut self, begun: &mut Begun, goes_on: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn begin_messages(
+        &mut self,
+        begun: &mut Begun,
+        goes_on: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         let mut number = 0;
         while self.waiting != 0 && goes_on(number) {
             number += 1;
@@ -341,11 +374,7 @@ impl Turns<'_> {
             false => arrivals.as_mut().map(std::mem::take),
         };
         let arrived = arrived.into_iter().flatten();
-        self.polled.extend(arrived.map(|session| Polled {
-            session,
-            waiting: 0,
-            next: 0,
-        }));
+        self.polled.extend(arrived.map(Polled::new));
         self.publish();
         drop(arrivals);
         let departures = std::mem::take(&mut *lock(&self.shared.departures));
@@ -399,11 +428,7 @@ impl Turns<'_> {
             // What was taken and not begun is the other one's to take.
             polled.session.memory.doorbell().give_back(polled.waiting);
             if let Err(session) = to.give(polled.session) {
-                self.polled.push(Polled {
-                    session,
-                    waiting: 0,
-                    next: 0,
-                });
+                self.polled.push(Polled::new(session));
             }
         }
         self.publish();
@@ -565,14 +590,8 @@ impl Turns<'_> {
             .filter(|(polled, ready)| *ready && !drained(&polled.session))
         {
             any_ended = true;
-            let begun = &mut begun[place(shared, &polled.session)];
-            // All that it had submitted is done before its files are closed.
-            if polled.has_messages() {
-                let _ = polled.begin_messages(begun, |_| true);
-            }
-            let session = &polled.session;
-            tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, "a session has ended");
-            serve::close_all(session, begun);
+            let volume = place(shared, &polled.session);
+            polled.end(&mut begun[volume]);
         }
         if any_ended {
             self.drop_ended();

@@ -16,8 +16,10 @@
 //!
 //! docs/decisions/0029 has the reasons and the cases.
 
+use adit_base::clock::monotonic_ns;
 use adit_base::hash::{HashKey, name_hash};
 use adit_base::random::os_random_u64;
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::{BlobId, FileKind, OpenFlags};
 use adit_store::Predecessor;
@@ -29,7 +31,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Sessions come back although so many servers ended meanwhile, before they could.
 const EARLIER_MAX: usize = 16;
@@ -290,8 +292,8 @@ pub(crate) struct Resumption {
 }
 
 struct Grace {
-    /// None: nobody can come back yet.
-    until: Option<Instant>,
+    /// On the monotonic clock. None: nobody can come back yet.
+    until_ns: Option<u64>,
     /// Operations of sessions under way that may only be done while it is open.
     under_way: u32,
     /// Processes whose sessions have not come back.
@@ -302,7 +304,7 @@ struct Grace {
 
 impl Grace {
     fn is_over(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() >= until)
+        self.until_ns.is_some_and(|until| monotonic_ns() >= until)
     }
 }
 
@@ -337,11 +339,14 @@ impl Resumption {
             let earlier = earlier.iter_mut();
             earlier.for_each(|earlier| earlier.is_past = true);
         }
+        if planted(Bug::HastyGrace) {
+            expected.clear();
+        }
         Resumption {
             earlier,
             is_open: AtomicBool::new(!expected.is_empty()),
             grace: Mutex::new(Grace {
-                until: None,
+                until_ns: None,
                 under_way: 0,
                 expected,
                 waiting: Vec::new(),
@@ -355,7 +360,14 @@ impl Resumption {
 
     /// Sessions can come back from here on, for so long.
     pub(crate) fn begin(&self, grace: Duration) {
-        self.lock().until = Some(Instant::now() + grace);
+        let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        self.lock().until_ns = Some(monotonic_ns().saturating_add(grace_ns));
+    }
+
+    /// The processes whose sessions have not come back.
+    #[cfg(feature = "internal")]
+    pub(crate) fn expected(&self) -> Vec<u32> {
+        self.lock().expected.clone()
     }
 
     /// Begins an operation that may only be done while the grace is open, which stays so until
@@ -422,18 +434,19 @@ impl Resumption {
     }
 
     /// Ends the grace of an opening if it is over, after `last`, before which no session changes
-    /// anything. True: it has ended now.
+    /// anything: true, if it has ended now. `lives` says which processes may come back.
     pub(crate) fn end_if_over(
         &self,
         opening: Opening,
         sessions_file: &SessionsFile,
+        lives: impl Fn(u32) -> bool,
         last: impl FnOnce(),
     ) -> bool {
         if !self.in_grace() {
             return false;
         }
         let mut grace = self.lock();
-        grace.expected.retain(|process| may_live(*process));
+        grace.expected.retain(|process| lives(*process));
         if !grace.expected.is_empty() && !grace.is_over() || grace.under_way > 0 {
             return false;
         }
@@ -450,7 +463,12 @@ impl Resumption {
         self.is_open.store(false, Ordering::Release);
         let waiting = std::mem::take(&mut grace.waiting);
         drop(grace);
-        waiting.into_iter().for_each(|reply| reply());
+        for reply in waiting {
+            match planted(Bug::LostReply) {
+                true => std::mem::forget(reply),
+                false => reply(),
+            }
+        }
         true
     }
 }
@@ -462,7 +480,7 @@ impl std::fmt::Debug for Resumption {
 }
 
 /// Whether a process is there. One without a number here may be.
-fn may_live(process: u32) -> bool {
+pub(crate) fn may_live(process: u32) -> bool {
     let Some(pid) = rustix::process::Pid::from_raw(process as i32) else {
         return true;
     };

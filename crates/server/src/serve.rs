@@ -14,6 +14,7 @@ use crate::perform::{PerformFile, PerformVolume};
 use crate::rights::{self, Decoded};
 use crate::session::Session;
 use crate::volume::{ServedVolume, UnderWay};
+use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_fs::{Fs, OpenFile, OpenFlags};
 use adit_reactor::Prepared;
@@ -315,7 +316,9 @@ async fn put(
         true => fs.append(open, data).await?,
         false => fs.write(open, offset, data).await.map(|()| 0)?,
     };
+    simulation::pause();
     written();
+    simulation::pause();
     if flags.contains(WriteFlags::SYNC_ALL) {
         fs.fsync(open).await?;
     } else if flags.contains(WriteFlags::SYNC_DATA) {
@@ -750,7 +753,9 @@ fn close_left(session: &Arc<Session>, left: Left, begun: &mut Begun) {
         close_each(fs, &left.files, is_handed_over).await;
         // Last: a lock that waited for one of these files may have been granted meanwhile.
         for (id, owner) in left.lock_owners {
-            fs.release_locks_of(id, owner);
+            if !planted(Bug::SurvivingLock) {
+                fs.release_locks_of(id, owner);
+            }
         }
         Ok(())
     });

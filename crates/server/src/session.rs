@@ -14,6 +14,7 @@ use crate::files::{Files, Left};
 use crate::volume::ServedVolume;
 use adit_base::fork::{self, ChildGuard};
 use adit_base::random::os_random_u64;
+use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
@@ -232,6 +233,7 @@ impl Session {
         // Before the reply: the session may use the slot again at once.
         let before = self.busy.fetch_and(!bit, Ordering::Release);
         debug_assert!(before & bit != 0, "a message has one reply");
+        simulation::pause();
         self.memory.slot(slot).finish(reply);
     }
 
@@ -349,11 +351,17 @@ struct SlotReceipt {
 
 impl Receipt for SlotReceipt {
     fn decided(&self, apply: u64) {
-        self.memory.notes(self.slot).note_applies(apply);
+        simulation::pause();
+        if !planted(Bug::UnnotedTransaction) {
+            self.memory.notes(self.slot).note_applies(apply);
+        }
+        simulation::pause();
     }
 
     fn appends(&self, offset: u64) {
+        simulation::pause();
         self.memory.notes(self.slot).note_appends(offset);
+        simulation::pause();
     }
 }
 

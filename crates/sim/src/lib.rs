@@ -15,6 +15,7 @@
 //! | [`run`], `perform` | carrying it out |
 //! | [`model`], [`namespace`], [`observe`], [`oracle`] | what may be there afterwards |
 //! | [`rot`] | what a device changes by itself |
+//! | [`sessions`] | clients and servers that die, on volumes as above |
 //! | [`small`] | all short sequences, instead of random ones |
 //! | [`shrink`] | making a failure short |
 //!
@@ -32,6 +33,7 @@ mod perform;
 pub mod plan;
 pub mod rot;
 pub mod run;
+pub mod sessions;
 pub mod shrink;
 pub mod small;
 pub mod workload;

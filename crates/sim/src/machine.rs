@@ -208,9 +208,18 @@ struct Hook {
     overlaps: u64,
     noted: Vec<Leavings>,
     ended: bool,
+    /// Called when the process ends.
+    at_end: Option<Box<dyn Fn() + Send>>,
 }
 
 impl Hook {
+    fn end(&mut self) {
+        self.ended = true;
+        if let Some(call) = &self.at_end {
+            call();
+        }
+    }
+
     /// A request comes to the device's queue.
     fn note_submitted(&mut self, of_journal: bool) {
         self.overlaps += u64::from(of_journal && self.journal_writes > 0);
@@ -254,8 +263,20 @@ impl Witness {
         if ends || noted {
             self.note(&mut hook);
         }
-        hook.ended = ends;
+        if ends {
+            hook.end();
+        }
         ends
+    }
+
+    /// The process ends here, noted, unless it has ended before.
+    fn end(&self, crash: Crash) {
+        let mut hook = self.hook();
+        if !hook.ended {
+            hook.watch.deaths_one_in = u64::from(crash == Crash::ProcessDeath);
+            self.note(&mut hook);
+            hook.end();
+        }
     }
 
     fn note(&self, hook: &mut Hook) {
@@ -394,6 +415,8 @@ pub struct Config {
     pub commits_in_flight: u32,
     /// Whether memory outlives the process.
     pub shared: bool,
+    /// Whether files without names are kept, for the sessions of a server.
+    pub keeps_orphans: bool,
 }
 
 /// A machine with its volume open.
@@ -453,6 +476,7 @@ impl Machine {
             overlaps: 0,
             noted: Vec::new(),
             ended: false,
+            at_end: None,
         };
         let witness = Arc::new(Witness {
             device: device.clone(),
@@ -471,9 +495,13 @@ impl Machine {
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()
         };
+        let keeps_orphans = config.keeps_orphans;
         let opened = Engine::start(witness.clone(), engine_options(), |reactor| async move {
             let store = Store::open(reactor, &options).await?;
-            Fs::open_volume(store).await
+            match keeps_orphans {
+                true => Fs::open_with_orphans(store).await,
+                false => Fs::open_volume(store).await,
+            }
         });
         let machine = |engine| Machine {
             device,
@@ -536,6 +564,18 @@ impl Machine {
         hook.watch.deaths_one_in = deaths;
     }
 
+    /// From now on this is called when the process ends.
+    pub fn at_end(&self, call: impl Fn() + Send + 'static) {
+        self.witness.hook().at_end = Some(Box::new(call));
+    }
+
+    /// Ends the process wherever it is called: what that leaves is noted, and nothing that it still
+    /// does reaches the device.
+    pub fn ender(&self) -> impl Fn(Crash) + 'static {
+        let witness = self.witness.clone();
+        move |crash| witness.end(crash)
+    }
+
     /// Notes a crash now and then, between operations.
     pub fn note_sometimes(&self) {
         let mut hook = self.witness.hook();
@@ -551,6 +591,21 @@ impl Machine {
         operation: impl for<'f> AsyncFnOnce(&'f Fs) -> Result<T> + Send,
     ) -> Result<T> {
         self.engine().run(|fs| operation(fs))
+    }
+
+    /// Closes the volume, as far as the process comes; what its end has left, or the closed volume.
+    pub fn leave(mut self, random: &mut Prng) -> Result<Remains> {
+        let engine = self.engine.take();
+        let engine = engine.expect("the volume of a machine that was opened");
+        let closed = engine.shutdown(|fs| fs.close_volume());
+        if let Some(leavings) = self.leavings().pop() {
+            return Ok(leavings.outcome(random));
+        }
+        closed.map(|()| Remains {
+            crash: Crash::Closed,
+            image: self.device.image(),
+            mappings: Vec::new(),
+        })
     }
 
     /// Closes the volume.

@@ -4,6 +4,7 @@
 use adit_base::simulation::Bug;
 use adit_sim::plan::Plan;
 use adit_sim::run::{Figures, Manner, Violation, run};
+use adit_sim::sessions;
 use adit_sim::shrink::{parse_ranges, ranges, shrink};
 use adit_sim::small::{self, try_sequence};
 use clap::Parser;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
   cargo xtask sim --seeds 1000                    a campaign
   cargo xtask sim --seeds 1000000 --minutes 60    until one of the two
   cargo xtask sim --seed 17                       one seed again
+  cargo xtask sim --sessions --seeds 1000         clients and servers that die
   cargo xtask sim --seed 17 --only 3-5,9 --dense  a part of it, with a crash at every request")]
 struct Arguments {
     /// Seeds of a campaign.
@@ -46,6 +48,9 @@ struct Arguments {
     /// Plants a bug, to see that it is found.
     #[arg(long)]
     plant: Option<String>,
+    /// Sessions of a server, instead of tasks on a volume.
+    #[arg(long, conflicts_with_all = ["only", "dense", "small"])]
+    sessions: bool,
     /// Instead of seeds: all sequences of at most so many operations, with every subset of the
     /// writes that a crash may lose.
     #[arg(long, conflicts_with = "seed")]
@@ -84,6 +89,8 @@ fn main() -> ExitCode {
         usual(panic);
     }));
     let ok = match (arguments.seed, arguments.sequence) {
+        (Some(seed), _) if arguments.sessions => replay_sessions(seed, planted),
+        _ if arguments.sessions => session_campaign(&arguments, planted),
         (Some(seed), _) => replay(&arguments, seed, planted),
         (_, Some(sequence)) => replay_sequence(sequence, planted),
         _ => campaign(&arguments, planted),
@@ -150,6 +157,70 @@ fn replay_sequence(sequence: u64, planted: Option<Bug>) -> bool {
     }
 }
 
+fn replay_sessions(seed: u64, planted: Option<Bug>) -> bool {
+    SEED.set(seed);
+    // What sessions and servers report.
+    let _ = adit::log::send_to(adit::log::Level::Info, |level, line| {
+        eprintln!("{level}: {line}");
+    });
+    match sessions::run(seed, planted) {
+        Ok(figures) => println!("nothing is wrong: {figures:?}"),
+        Err(violation) => {
+            println!("{}\n\n{}", violation.history, violation.what);
+            return false;
+        }
+    }
+    true
+}
+
+fn session_campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
+    let begin = Instant::now();
+    let minutes = arguments.minutes.unwrap_or(f64::INFINITY);
+    let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let sum = Mutex::new(sessions::Figures::default());
+    let work = || {
+        while !failed.load(Ordering::Relaxed) && begin.elapsed().as_secs_f64() < minutes * 60.0 {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= arguments.seeds {
+                return;
+            }
+            let seed = arguments.from + number;
+            SEED.set(seed);
+            match sessions::run(seed, planted) {
+                Ok(figures) => *sum.lock().unwrap_or_else(|sum| sum.into_inner()) += figures,
+                Err(violation) => {
+                    failed.store(true, Ordering::Relaxed);
+                    println!("seed {seed}: {}", violation.what);
+                    println!("again: cargo xtask sim --sessions --seed {seed}");
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs(arguments) {
+            scope.spawn(work);
+        }
+    });
+    let sum = *sum.lock().unwrap_or_else(|sum| sum.into_inner());
+    println!(
+        "{} seeds from {} on: {} calls of {} clients, of which {} were killed and {} came back late; \
+         {} servers, {} killed, {} handed over, {} power cuts; {} sessions went on; {:.0} s",
+        sum.seeds,
+        arguments.from,
+        sum.operations,
+        sum.clients,
+        sum.deaths,
+        sum.late,
+        sum.servers,
+        sum.kills,
+        sum.handovers,
+        sum.cuts,
+        sum.resumed,
+        begin.elapsed().as_secs_f64(),
+    );
+    !failed.load(Ordering::Relaxed)
+}
+
 /// A sequence on a device with FUA and on one without.
 fn one_sequence(sequence: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
     let mut figures = Figures::default();
@@ -178,10 +249,14 @@ fn tell_short(plan: &Plan, manner: Manner, violation: Box<Violation>) {
     );
 }
 
+/// Threads of a campaign.
+fn jobs(arguments: &Arguments) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    arguments.jobs.unwrap_or_else(cores)
+}
+
 fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
-    let jobs = arguments
-        .jobs
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    let jobs = jobs(arguments);
     let begin = Instant::now();
     let deadline = arguments
         .minutes

@@ -109,6 +109,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
             latency_us: plan.latency_us,
             commits_in_flight: plan.commits_in_flight,
             shared: plan.shared,
+            keeps_orphans: false,
         },
         clock: Arc::new(AtomicU64::new(1)),
         random: Prng::new(plan.seed ^ 0x51_4d),
@@ -677,7 +678,7 @@ impl Runner<'_> {
 }
 
 /// What the checkers find wrong.
-fn check(machine: &Machine) -> std::result::Result<(), String> {
+pub(crate) fn check(machine: &Machine) -> std::result::Result<(), String> {
     let problems = machine.run(async |fs| {
         let mut problems = fs.check_names().await?.problems;
         let report = fs.store().check(&mut |_, _| ()).await?;

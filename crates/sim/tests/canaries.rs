@@ -45,14 +45,17 @@ fn found(bugs: &[Bug]) {
     }
 }
 
+/// Those of a volume; `sessions.rs` has the others.
+const BUGS: usize = Bug::ALL.len() - Bug::OF_SESSIONS.len();
+
 #[test]
 fn planted_bugs_are_found_first_part() {
-    found(&Bug::ALL[..Bug::ALL.len() / 2]);
+    found(&Bug::ALL[..BUGS / 2]);
 }
 
 #[test]
 fn planted_bugs_are_found_second_part() {
-    found(&Bug::ALL[Bug::ALL.len() / 2..]);
+    found(&Bug::ALL[BUGS / 2..BUGS]);
 }
 
 #[test]

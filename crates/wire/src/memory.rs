@@ -176,6 +176,19 @@ impl SessionMemory {
         };
     }
 
+    /// For the simulator, where a server dies and its process doesn't: what it does from here on does
+    /// not reach the session.
+    #[cfg(feature = "internal")]
+    pub fn detach(&self) {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let flags = flags | MapFlags::FIXED | MapFlags::NORESERVE;
+        let start = self.start.as_ptr().cast::<c_void>();
+        // SAFETY: the range is that of our own mapping, which becomes private memory of zeroes: they
+        // are values of all that lies there.
+        let mapped = unsafe { rustix::mm::mmap_anonymous(start, MEMORY_BYTES, protection, flags) };
+        assert_eq!(mapped.ok(), Some(start), "memory of ours can be replaced");
+    }
+
     /// A slot.
     #[inline]
     pub fn slot(&self, number: usize) -> &Slot {

@@ -70,6 +70,9 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
             "adit-reactor",
             "adit-store",
             "adit-fs",
+            "adit-wire",
+            "adit-server",
+            "adit",
         ],
     ),
     (

@@ -47,6 +47,27 @@ struct HeldRange {
     last: u64,
 }
 
+/// Ranges that a call may release.
+#[derive(Default, Debug)]
+pub(super) struct Released(Vec<HeldRange>);
+
+impl HeldRange {
+    /// What of other ranges lies in this one and is its owner's.
+    fn parts(self, ranges: &[HeldRange]) -> impl Iterator<Item = HeldRange> {
+        let is_own = move |range: &&HeldRange| {
+            range.id == self.id && range.file == self.file && is_same(range.owner, self.owner)
+        };
+        let overlaps =
+            move |range: &&HeldRange| range.last >= self.first && self.last >= range.first;
+        let part = move |range: &HeldRange| HeldRange {
+            first: range.first.max(self.first),
+            last: range.last.min(self.last),
+            ..*range
+        };
+        ranges.iter().filter(is_own).filter(overlaps).map(part)
+    }
+}
+
 /// All of it.
 #[derive(Default, Debug)]
 pub(super) struct Held {
@@ -121,6 +142,68 @@ impl Held {
             Unmap::NUMBER,
         ];
         calls.contains(&number)
+    }
+
+    /// A call about an open file begins that may release locks. From its effect on, before its reply,
+    /// another session may have them; so the next server is not asked for them. Answers the ranges
+    /// that it has again if the call fails.
+    pub(super) fn begin(&mut self, number: u16, file: u64, call: &[u8]) -> Released {
+        let mut released = Released::default();
+        let Some(held) = self.file_mut(file) else {
+            return released;
+        };
+        let id = held.opened.id;
+        match number {
+            Flock::NUMBER => {
+                held.flock = match (held.flock, Flock::decode(call).map(|call| call.operation)) {
+                    (Some(_), Some(FlockOperation::Shared { .. })) => Some(LockMode::Shared),
+                    // While it waits, it has none; without waiting it keeps what it has.
+                    (mode, Some(FlockOperation::Exclusive { wait })) => {
+                        mode.filter(|mode| !wait || *mode == LockMode::Exclusive)
+                    }
+                    _ => None,
+                };
+            }
+            LockRange::NUMBER => {
+                if let Some(LockRange { lock, .. }) = LockRange::decode(call)
+                    && lock.mode == LockMode::Shared
+                {
+                    let before = self.ranges.clone();
+                    let range = self.free(id, file, lock.owner, lock.offset, lock.len_bytes);
+                    released.0 = range.parts(&before).collect();
+                    let shared = released.0.iter().map(|part| HeldRange {
+                        mode: LockMode::Shared,
+                        ..*part
+                    });
+                    self.ranges.extend(shared);
+                }
+            }
+            UnlockRange::NUMBER => {
+                if let Some(call) = UnlockRange::decode(call) {
+                    let before = self.ranges.clone();
+                    let range = self.free(id, file, call.owner, call.offset, call.len_bytes);
+                    released.0 = range.parts(&before).collect();
+                }
+            }
+            ReleaseLocks::NUMBER => self.note(number, file, call),
+            _ => {}
+        }
+        released
+    }
+
+    /// The call has failed.
+    pub(super) fn take_back(&mut self, file: u64, released: Released) {
+        if self.file(file).is_none() {
+            return;
+        }
+        for part in released.0 {
+            let len_bytes = match part.last {
+                LAST_BYTE => 0,
+                last => last - part.first + 1,
+            };
+            self.free(part.id, file, part.owner, part.first, len_bytes);
+            self.ranges.push(part);
+        }
     }
 
     /// A call about an open file was done.
@@ -375,6 +458,65 @@ mod tests {
             held.close(1);
             model.retain(|key, _| key.0 != 0);
             assert_eq!(bytes(&held), model);
+        }
+    }
+
+    /// A lock that is being released may be another session's before the reply is there. Once a
+    /// session asked the next server for it all the same, and the other one lost it, with its file;
+    /// or lost its own file, if it came second.
+    #[test]
+    fn what_is_being_released_is_not_asked_for_again() {
+        let mut held = Held::default();
+        held.open(opened(1, 5, OpenFlags::READ_WRITE), None);
+        let flock = |operation| Flock { operation }.encode();
+        let exclusive = flock(FlockOperation::Exclusive { wait: true });
+        let shared = flock(FlockOperation::Shared { wait: true });
+        let mode = |held: &Held| held.file(1).expect("open").flock;
+        held.begin(Flock::NUMBER, 1, &exclusive);
+        assert_eq!(mode(&held), None, "it has none yet");
+        held.note(Flock::NUMBER, 1, &exclusive);
+        held.begin(Flock::NUMBER, 1, &shared);
+        assert_eq!(mode(&held), Some(LockMode::Shared));
+        held.begin(Flock::NUMBER, 1, &exclusive);
+        assert_eq!(mode(&held), None, "waiting releases it");
+        held.note(Flock::NUMBER, 1, &shared);
+        let at_once = flock(FlockOperation::Exclusive { wait: false });
+        held.begin(Flock::NUMBER, 1, &at_once);
+        assert_eq!(mode(&held), Some(LockMode::Shared), "it may stay as it is");
+        held.begin(Flock::NUMBER, 1, &flock(FlockOperation::Unlock));
+        assert_eq!(mode(&held), None);
+
+        let owner = LockOwner::Posix { id: 1, pid: 1 };
+        let lock = |mode, offset, len| LockRange {
+            lock: RangeLock::new(owner, mode, offset, len),
+            wait: false,
+        };
+        held.note(
+            LockRange::NUMBER,
+            1,
+            &lock(LockMode::Exclusive, 0, 8).encode(),
+        );
+        let all = bytes(&held);
+        let unlock = UnlockRange {
+            owner,
+            offset: 2,
+            len_bytes: 2,
+        };
+        let calls = [
+            (UnlockRange::NUMBER, unlock.encode(), 6),
+            (LockRange::NUMBER, lock(LockMode::Shared, 6, 4).encode(), 8),
+        ];
+        for (number, call, left) in calls {
+            let released = held.begin(number, 1, &call);
+            let exclusive = |mode: &&LockMode| **mode == LockMode::Exclusive;
+            assert_eq!(
+                bytes(&held).len(),
+                left,
+                "no byte is locked before the reply"
+            );
+            assert_eq!(bytes(&held).values().filter(exclusive).count(), 6);
+            held.take_back(1, released);
+            assert_eq!(bytes(&held), all, "the call has failed");
         }
     }
 

@@ -9,6 +9,7 @@ use super::{Connection, foreign};
 use adit_base::clock::monotonic_ns;
 use adit_base::fork::ChildGuard;
 use adit_base::patience::Patience;
+use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_wire::calls::{FileCall, VolumeCall};
@@ -267,13 +268,14 @@ impl Link {
         let applies = notes.and_then(Notes::applies);
         let is_applied = match (applies, self.ended.get()) {
             (None, _) => Some(false),
+            (Some(_), Some(_)) if planted(Bug::RepeatedMessage) => Some(false),
             (Some(number), Some(ended)) => Some(number <= ended.applied),
             (Some(_), None) => None,
         };
         let append = notes.and_then(Notes::appends).map(|offset| {
             let is_done = match self.own[number].settled.load(Ordering::Acquire) {
                 0 => None,
-                settled => Some(settled == 2),
+                settled => Some(settled == 2 && !planted(Bug::RepeatedAppend)),
             };
             (offset, is_done)
         });
@@ -404,6 +406,13 @@ impl<'c> Taken<'c> {
         let patience = &self.link.patience;
         let mut began_ns = 0;
         loop {
+            if simulation::pause() {
+                match slot.reply() {
+                    Some(reply) => return Ok(self.checked(reply)?),
+                    None if self.link.has_ended() => return self.end_with_next_server(),
+                    None => continue,
+                }
+            }
             for _ in 0..64 {
                 if let Some(reply) = slot.reply() {
                     return Ok(self.checked(reply)?);

@@ -16,16 +16,19 @@ mod link;
 mod mapped;
 mod outcome;
 mod resume;
+#[cfg(feature = "internal")]
+pub mod simulated;
 
 pub(crate) use connect::{ADDRESS_PREFIX, NO_GENERATION, connect};
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
 
-use held::Held;
+use held::{Held, Released};
 use inherit::Inherited;
 use link::{Failure, Fate, Link, Taken};
 
 use adit_base::clock::monotonic_ns;
+use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{BlobId, Credentials, OpenFlags};
@@ -80,7 +83,7 @@ impl Connection {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 
     /// A slot that no thread has, of a server that is there.
@@ -193,10 +196,20 @@ impl Connection {
             };
             // Before the call: no link between this one and the one that does it has its effect.
             let link = self.link();
-            let reply = self.with_slot(ask, |fate| self.file_outcome::<C>(fate))?;
-            if !Held::changes_by(number) {
-                return Ok(reply);
-            }
+            let released = Held::changes_by(number).then(|| match planted(Bug::RelockedRelease) {
+                true => Released::default(),
+                false => self.held().begin(number, file, &bytes),
+            });
+            let reply = self.with_slot(ask, |fate| self.file_outcome::<C>(fate));
+            let reply = match (reply, released) {
+                (Ok(reply), None) => return Ok(reply),
+                (Err(error), None) => return Err(error),
+                (Err(error), Some(released)) => {
+                    self.held().take_back(file, released);
+                    return Err(error);
+                }
+                (Ok(reply), Some(_)) => reply,
+            };
             let mut held = self.held();
             // Otherwise the next server has the locks of before; and none of these calls does more
             // when it is repeated.
@@ -350,6 +363,17 @@ impl Connection {
         let engine = Engine::start(device, options, |_| async { Ok(()) })?;
         let made = self.queues.get_or_init(|| (engine, fork::generation()));
         Ok(&made.0)
+    }
+}
+
+/// Locks what a thread keeps locked while it looks for the next server.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    loop {
+        match mutex.try_lock() {
+            Ok(locked) => return locked,
+            Err(TryLockError::WouldBlock) if simulation::pause() => {}
+            Err(_) => return mutex.lock().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 }
 

@@ -161,6 +161,30 @@ fn what_was_durable_when_the_process_died_counts_too() {
     assert_eq!(applied, (epoch, told.number()));
 }
 
+/// A rename over a file looks at the names in a transaction, writes its source's data back, and then
+/// renames. When the process died before that, the number that the look had taken said that it had
+/// renamed.
+#[test]
+fn a_transaction_that_only_looks_takes_no_number() {
+    let scene = Scene::new();
+    let told = scene.receipt();
+    let receipt = told.clone();
+    scene
+        .engine
+        .run(|store| async {
+            let operation = async {
+                store.transact(|transaction| transaction.state()).await?;
+                create(store).await
+            };
+            store.with_receipt(receipt, operation).await
+        })
+        .unwrap();
+    let (epoch, number) = (scene.epoch(), told.number());
+    drop_dead(scene.engine.clone());
+    let applied = came(scene.after(&told.moment(), &options()));
+    assert_eq!(applied, (epoch, number - 1), "nothing was created");
+}
+
 #[test]
 fn operations_that_run_at_once_hear_their_own_numbers_only() {
     let scene = Scene::new();

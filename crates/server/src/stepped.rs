@@ -1,0 +1,213 @@
+//! A server without threads, a socket of its own, or sleep: the simulator takes each step.
+//!
+//! Invariant: it begins, polls, resumes and ends sessions by the functions of a [`Server`]'s
+//! listener and pollers; only when is the caller's choice.
+//!
+//! [`Server`]: crate::Server
+
+use crate::balance::Balance;
+use crate::listener::resumed;
+use crate::poller::Polled;
+use crate::resume::SessionsFile;
+use crate::serve::{self, Begun};
+use crate::session::Session;
+use crate::volume::ServedVolume;
+use adit_base::Result;
+use adit_base::clock::monotonic_ns;
+use adit_base::simulation::{self, Bug, planted};
+use adit_fs::Fs;
+use adit_reactor::Engine;
+use adit_wire::handshake::{Answer, Begun as Beginning, Request};
+use adit_wire::memory::SessionMemory;
+use adit_wire::socket::Peer;
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// One volume and its sessions.
+pub struct SteppedServer {
+    volume: Arc<ServedVolume>,
+    _balance: Arc<Balance>,
+    polled: Vec<Polled>,
+    begun: Begun,
+    cutter: Cutter,
+}
+
+/// Cuts a server off from its sessions, as its death does.
+#[derive(Clone, Default)]
+pub struct Cutter(Arc<Mutex<Cut>>);
+
+#[derive(Default)]
+struct Cut {
+    memories: Vec<Arc<SessionMemory>>,
+    is_cut: bool,
+}
+
+impl Cutter {
+    /// From here on nothing that the server does reaches a session's memory.
+    pub fn cut(&self) {
+        let mut cut = self.lock();
+        cut.is_cut = true;
+        cut.memories.iter().for_each(|memory| memory.detach());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cut> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SteppedServer {
+    /// The server after the last one that had its sessions at `socket`, where nothing listens.
+    pub fn start(
+        engine: Arc<Engine<Fs>>,
+        socket: &Path,
+        grace: Duration,
+        cutter: &Cutter,
+    ) -> Result<SteppedServer> {
+        let (sessions_file, last) = SessionsFile::take(socket);
+        let (balance, name) = (Balance::new(), "simulated".to_owned());
+        let volume = ServedVolume::new(name, engine, &balance, &Arc::new(sessions_file), &last)?;
+        if !volume.resumption.in_grace() || planted(Bug::HastyOrphans) {
+            volume.delete_orphans();
+        }
+        volume.resumption.begin(grace);
+        Ok(SteppedServer {
+            volume: Arc::new(volume),
+            _balance: balance,
+            polled: Vec::new(),
+            begun: Begun::new(),
+            cutter: cutter.clone(),
+        })
+    }
+
+    /// Answers a process at the other end of a socket.
+    pub fn answer(
+        &mut self,
+        socket: OwnedFd,
+        peer: Peer,
+        request: &Request,
+    ) -> (Answer, Vec<OwnedFd>) {
+        let begin = || {
+            let resumed = resumed(&self.volume, request)?;
+            let (memory, descriptor) = SessionMemory::create()?;
+            let volume = self.volume.clone();
+            let session = Session::new(socket, peer, memory, volume, request, resumed, false)?;
+            let session = Arc::new(session);
+            self.cutter.lock().memories.push(session.memory.clone());
+            let answer = Answer::Begun(Beginning {
+                privileged: session.privileged,
+                volume: session.volume.name.clone(),
+                cache: None,
+                opening: session.volume.opening,
+                resumed,
+                key: session.key(),
+            });
+            self.polled.push(Polled::new(session));
+            Ok((answer, vec![descriptor]))
+        };
+        begin().unwrap_or_else(|error| (Answer::Refused(error), Vec::new()))
+    }
+
+    /// How many sessions there are.
+    pub fn sessions(&self) -> usize {
+        self.polled.len()
+    }
+
+    /// Operations under way.
+    pub fn under_way(&self) -> usize {
+        self.volume.under_way()
+    }
+
+    /// A turn of a session: begins at most so many of its messages. False: it broke the protocol.
+    pub fn take(&mut self, session: usize, messages: u32) -> bool {
+        let polled = &mut self.polled[session];
+        polled.has_messages();
+        // A dead server looks at no more of them.
+        let goes_on = |number| number < messages && !self.cutter.lock().is_cut;
+        let taken = polled.begin_messages(&mut self.begun, goes_on);
+        if taken.is_none() {
+            self.polled.remove(session);
+        }
+        taken.is_some()
+    }
+
+    /// Begins what is to begin, and drives the volume for so many looks.
+    pub fn drive(&mut self, looks: u32) {
+        let seen = Cell::new(0);
+        let volume = &self.volume;
+        let polled = volume.engine.poll(self.begun.drain(..), &|| {
+            seen.set(seen.get() + 1);
+            volume.under_way() == 0 || seen.get() > looks
+        });
+        polled.expect("nobody else is in a call of Adit's");
+    }
+
+    /// Ends the sessions whose processes are gone.
+    pub fn end_gone(&mut self) {
+        for polled in self.polled.iter_mut().filter(|polled| polled.is_gone()) {
+            polled.end(&mut self.begun);
+        }
+        self.polled.retain(|polled| !polled.session.has_ended());
+    }
+
+    /// Do sessions of the last server come back? Then it answers no others.
+    pub fn in_grace(&self) -> bool {
+        self.volume.resumption.in_grace()
+    }
+
+    /// The processes whose sessions are not back.
+    pub fn missing(&self) -> Vec<u32> {
+        self.volume.resumption.expected()
+    }
+
+    /// Ends that if all who live are back, or it is time; says which processes are not back then.
+    pub fn end_grace(&self, lives: impl Fn(u32) -> bool) -> Option<Vec<u32>> {
+        let (volume, resumption) = (&self.volume, &self.volume.resumption);
+        let missing = resumption.expected();
+        // Nothing is mapped here.
+        let last = || {};
+        let is_over = resumption.end_if_over(volume.opening, &volume.sessions_file, lives, last);
+        is_over.then(|| {
+            volume.delete_orphans();
+            missing
+        })
+    }
+
+    /// Ends in order, and leaves its sessions to the next server.
+    pub fn hand_over(mut self) {
+        // As pollers do: what is under way has a while.
+        self.drive(64);
+        self.end();
+    }
+
+    /// The process has died, and its [`Cutter`] has cut: lets go of all that the process had.
+    pub fn bury(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.polled.iter().for_each(|of| of.session.silence());
+        for polled in &self.polled {
+            serve::hand_over(&polled.session, &mut self.begun);
+        }
+        self.volume.resumption.give_up();
+        while self.volume.under_way() > 0 || !self.begun.is_empty() {
+            self.drive(64);
+            simulation::sleep(Some(monotonic_ns() + 100_000));
+        }
+    }
+}
+
+impl std::fmt::Debug for SteppedServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SteppedServer({} sessions)", self.polled.len())
+    }
+}
+
+impl std::fmt::Debug for Cutter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cutter")
+    }
+}

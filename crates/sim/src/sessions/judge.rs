@@ -1,0 +1,429 @@
+//! What sessions did, and whether it may be so. It knows what calls promise, and nothing of the
+//! protocol.
+//!
+//! Each worker has a directory of its own, where every call must succeed: one that is done twice
+//! fails. A call without a reply leaves two states, either of which may be found.
+//!
+//! Invariant: it is told of a call's begin before anything is sent, and of its end after the reply.
+
+use crate::observe::Observed;
+use adit_base::Errno;
+use adit_fs::LockMode;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of a record in the log.
+pub(super) const RECORD_BYTES: usize = 32;
+/// Bytes that can be locked.
+pub(super) const RANGE_BYTES: u64 = 8;
+
+/// Files by name, with their content; None: a directory.
+pub(super) type Names = BTreeMap<String, Option<Vec<u8>>>;
+
+/// What a worker has of its own.
+#[derive(Clone, Default)]
+struct Own {
+    client: u32,
+    /// Its directory after each call, from the last that is surely durable on.
+    states: Vec<Names>,
+    /// As the call under way will leave it.
+    next: Option<Names>,
+    /// The number of the record that it appends.
+    appends: Option<u32>,
+    /// What it writes behind the lock.
+    counts: Option<u64>,
+    /// A name that it races for.
+    races: Option<u32>,
+}
+
+/// A record that was acknowledged.
+#[derive(Clone, Copy)]
+struct Appended {
+    at: u64,
+    is_synced: bool,
+}
+
+/// What is known of all.
+#[derive(Default)]
+pub(super) struct Judge {
+    workers: BTreeMap<u32, Own>,
+    appended: BTreeMap<(u32, u32), Appended>,
+    begun: BTreeSet<(u32, u32)>,
+    /// The counter may have one of these values.
+    counter: BTreeSet<u64>,
+    /// Who has the lock of the whole file.
+    holder: Option<u32>,
+    /// Who has which byte.
+    ranges: BTreeMap<(u64, u32), LockMode>,
+    /// The winner of each name.
+    winners: BTreeMap<u32, u32>,
+    /// Clients that came back too late: what they had locked is not theirs.
+    late: BTreeSet<u32>,
+    /// What was found wrong first.
+    violation: Option<String>,
+    /// What happened, for people.
+    pub(super) history: Vec<String>,
+    /// Calls that ended.
+    pub(super) operations: u64,
+}
+
+/// A record: whose, which, and a sum of both.
+pub(super) fn record(worker: u32, number: u32) -> [u8; RECORD_BYTES] {
+    let mut bytes = [0; RECORD_BYTES];
+    for (at, chunk) in bytes.chunks_mut(8).enumerate() {
+        let sum =
+            (worker + 1).wrapping_mul(2_654_435_761) ^ number.wrapping_mul(40_503 + at as u32);
+        chunk[..4].copy_from_slice(&[worker as u8, (number >> 8) as u8, number as u8, at as u8]);
+        chunk[4..].copy_from_slice(&sum.to_le_bytes());
+    }
+    bytes
+}
+
+/// Whose a record is, and which; None: it is none.
+fn parse(bytes: &[u8]) -> Option<(u32, u32)> {
+    let (worker, number) = (
+        bytes[0].into(),
+        u32::from_be_bytes([0, 0, bytes[1], bytes[2]]),
+    );
+    (record(worker, number) == *bytes).then_some((worker, number))
+}
+
+impl Judge {
+    /// Notes what happens.
+    pub(super) fn say(&mut self, what: String) {
+        self.history.push(what);
+    }
+
+    /// Something is wrong.
+    pub(super) fn violated(&mut self, what: String) {
+        self.say(format!("VIOLATION: {what}"));
+        self.violation.get_or_insert(what);
+    }
+
+    /// What was found wrong, if anything was.
+    pub(super) fn violation(&self) -> Option<&String> {
+        self.violation.as_ref()
+    }
+
+    fn own(&mut self, worker: u32) -> &mut Own {
+        self.workers.get_mut(&worker).expect("it was told of")
+    }
+
+    /// A worker of a client begins.
+    pub(super) fn begin_worker(&mut self, client: u32, worker: u32) {
+        let own = Own {
+            client,
+            states: vec![Names::new()],
+            ..Own::default()
+        };
+        self.workers.insert(worker, own);
+    }
+
+    /// A worker changes its directory.
+    pub(super) fn changes(&mut self, worker: u32, next: Names) {
+        self.own(worker).next = Some(next);
+    }
+
+    /// It has.
+    pub(super) fn changed(&mut self, worker: u32) {
+        let own = self.own(worker);
+        let next = own.next.take().expect("it was about to");
+        own.states.push(next);
+        self.operations += 1;
+    }
+
+    /// How many states a worker's directory has had, for [`synced`](Self::synced).
+    pub(super) fn states(&mut self, worker: u32) -> usize {
+        self.own(worker).states.len()
+    }
+
+    /// So many states of it, and the records then, are durable.
+    pub(super) fn synced(&mut self, worker: u32, states: usize) {
+        self.own(worker).states.drain(..states - 1);
+        self.operations += 1;
+    }
+
+    /// A call may not fail so. True: it may, since its client came back too late.
+    pub(super) fn failed(&mut self, worker: u32, what: &str, error: &adit_base::Error) -> bool {
+        let client = self.own(worker).client;
+        let is_late = self.late.contains(&client);
+        let may = is_late && [Errno::PIPE, Errno::BADF].contains(&error.errno());
+        match may {
+            true => self.say(format!("worker {worker} gives up: {what}: {error}")),
+            false => self.violated(format!("worker {worker}: {what}: {error}")),
+        }
+        may
+    }
+
+    /// A client's process is gone, or came back without its locks.
+    fn release(&mut self, client: u32) {
+        let gone: Vec<u32> = self
+            .workers
+            .iter()
+            .filter(|(_, own)| own.client == client)
+            .map(|(worker, _)| *worker)
+            .collect();
+        self.holder = self.holder.filter(|holder| !gone.contains(holder));
+        self.ranges.retain(|(_, worker), _| !gone.contains(worker));
+        for worker in gone {
+            // Its last write may be done.
+            let counts = self.own(worker).counts.take();
+            self.counter.extend(counts);
+        }
+    }
+
+    /// A client's process is gone.
+    pub(super) fn died(&mut self, client: u32) {
+        self.release(client);
+    }
+
+    /// A client came back after others had gone on.
+    pub(super) fn is_late(&mut self, client: u32) {
+        self.late.insert(client);
+        self.release(client);
+    }
+
+    /// A worker appends a record.
+    pub(super) fn appends(&mut self, worker: u32, number: u32) {
+        self.begun.insert((worker, number));
+        self.own(worker).appends = Some(number);
+    }
+
+    /// It has.
+    pub(super) fn appended(&mut self, worker: u32, at: u64, is_synced: bool) {
+        let number = self.own(worker).appends.take().expect("it was about to");
+        self.appended
+            .insert((worker, number), Appended { at, is_synced });
+        self.operations += 1;
+    }
+
+    /// A worker has the lock of the whole file.
+    pub(super) fn locked(&mut self, worker: u32) {
+        self.operations += 1;
+        if let Some(other) = self.holder.replace(worker) {
+            self.violated(format!("worker {worker} has the lock, and so has {other}"));
+        }
+    }
+
+    /// It releases the lock, from now on.
+    pub(super) fn unlocks(&mut self, worker: u32) {
+        self.holder = self.holder.filter(|holder| *holder != worker);
+    }
+
+    /// Behind the lock, a worker has read the counter and writes the next value.
+    pub(super) fn counts(&mut self, worker: u32, found: u64) {
+        // One that came back too late may have the lock or not: what it found counts if it can write.
+        if self.holder == Some(worker) {
+            if !self.counter.contains(&found) {
+                let may = format!("{:?}", self.counter);
+                self.violated(format!(
+                    "worker {worker} counts {found}, and it may be {may}"
+                ));
+            }
+            self.counter = BTreeSet::from([found]);
+        }
+        self.own(worker).counts = Some(found + 1);
+    }
+
+    /// It has written that.
+    pub(super) fn counted(&mut self, worker: u32) {
+        if let Some(value) = self.own(worker).counts.take() {
+            self.counter = BTreeSet::from([value]);
+        }
+        self.operations += 1;
+    }
+
+    /// A worker has a range of bytes.
+    pub(super) fn locked_range(&mut self, worker: u32, mode: LockMode, offset: u64, len: u64) {
+        self.operations += 1;
+        for byte in offset..offset + len {
+            let others = self.ranges.range((byte, 0)..=(byte, u32::MAX));
+            let excludes =
+                |other: LockMode| other == LockMode::Exclusive || mode == LockMode::Exclusive;
+            let other = others
+                .filter(|((_, of), other)| *of != worker && excludes(**other))
+                .map(|((_, of), _)| *of)
+                .next();
+            if let Some(other) = other {
+                self.violated(format!(
+                    "worker {worker} has byte {byte}, and so has {other}"
+                ));
+            }
+            self.ranges.insert((byte, worker), mode);
+        }
+    }
+
+    /// It releases what it has.
+    pub(super) fn unlocks_range(&mut self, worker: u32) {
+        self.ranges.retain(|(_, of), _| *of != worker);
+    }
+
+    /// A worker creates a name that others create, too.
+    pub(super) fn races(&mut self, worker: u32, name: u32) {
+        self.own(worker).races = Some(name);
+    }
+
+    /// It has, or somebody else.
+    pub(super) fn raced(&mut self, worker: u32, is_won: bool) {
+        let name = self.own(worker).races.take().expect("it was about to");
+        self.operations += 1;
+        if is_won && let Some(other) = self.winners.insert(name, worker) {
+            self.violated(format!(
+                "workers {worker} and {other} have created /s/{name}"
+            ));
+        }
+        let mut others = self.workers.values();
+        if !is_won && !self.winners.contains_key(&name) && !others.any(|of| of.races == Some(name))
+        {
+            self.violated(format!(
+                "worker {worker} finds /s/{name}, which nobody has created"
+            ));
+        }
+    }
+
+    /// Looks at all that a volume shows once no session is left. `lost`: the power was cut.
+    pub(super) fn look(&mut self, observed: &Observed, lost: bool) {
+        let found = self.look_at_log(observed, lost);
+        let found = found.and_then(|()| self.look_at_names(observed, lost));
+        let found = found.and_then(|()| self.look_at_counter(observed, lost));
+        if let Err(what) = found {
+            self.violated(what);
+        }
+    }
+
+    /// Each acknowledged record is there, each other one at most once, and nothing else. `lost`: the
+    /// power was cut.
+    pub(super) fn look_at_log(&self, observed: &Observed, lost: bool) -> Result<(), String> {
+        let log = content(observed, "/log")?;
+        let mut found: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        if !log.len().is_multiple_of(RECORD_BYTES) {
+            return Err(format!("/log has {} bytes, so part of a record", log.len()));
+        }
+        for (index, bytes) in log.chunks(RECORD_BYTES).enumerate() {
+            let at = (index * RECORD_BYTES) as u64;
+            match parse(bytes) {
+                // Its size may be durable before its data is.
+                None if lost && bytes.iter().all(|byte| *byte == 0) => {}
+                Some(of) if self.begun.contains(&of) => {
+                    if let Some(before) = found.insert(of, at) {
+                        return Err(format!(
+                            "record {of:?} is in /log twice, at {before} and {at}"
+                        ));
+                    }
+                }
+                _ => return Err(format!("at {at}, /log has what nobody has appended")),
+            }
+        }
+        let demanded = self.appended.iter().filter(|(_, of)| !lost || of.is_synced);
+        for (of, appended) in demanded {
+            if found.get(of) != Some(&appended.at) {
+                let found = found.get(of);
+                let at = appended.at;
+                return Err(format!(
+                    "record {of:?} was appended at {at}, and is at {found:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_names(&self, observed: &Observed, lost: bool) -> Result<(), String> {
+        for (worker, own) in &self.workers {
+            let prefix = format!("/t0/{worker}/");
+            let seen = observed.names.iter().filter_map(|(path, seen)| {
+                let name = path.strip_prefix(&prefix)?;
+                Some((name.to_owned(), observed.contents.get(&seen.inode).cloned()))
+            });
+            let seen: Names = seen.collect();
+            let is = |state: &Names| match lost {
+                true => state.keys().eq(seen.keys()),
+                false => *state == seen,
+            };
+            let last = own.states.len() - 1;
+            let possible = &own.states[if lost { 0 } else { last }..];
+            let is_next = own.next.as_ref().is_some_and(|next| match lost {
+                true => is(next),
+                false => is(next) || is_on_its_way(&own.states[last], next, &seen),
+            });
+            if !is_next && !possible.iter().any(is) {
+                let names = |state: &Names| sizes(state);
+                return Err(format!(
+                    "worker {worker} left {}, next {:?}; there is {}",
+                    names(&own.states[last]),
+                    own.next.as_ref().map(names),
+                    names(&seen)
+                ));
+            }
+        }
+        for (name, winner) in self.winners.iter().filter(|_| !lost) {
+            if !observed.names.contains_key(&format!("/s/{name}")) {
+                return Err(format!(
+                    "worker {winner} created /s/{name}, which isn't there"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_counter(&self, observed: &Observed, lost: bool) -> Result<(), String> {
+        let bytes = content(observed, "/lock")?;
+        let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+        let pending = self.workers.values().filter_map(|own| own.counts);
+        match lost || self.counter.contains(&value) || pending.into_iter().any(|of| of == value) {
+            true => Ok(()),
+            false => Err(format!(
+                "the counter is {value}, and not one of {:?}",
+                self.counter
+            )),
+        }
+    }
+
+    /// The counter has this value before anybody counts.
+    pub(super) fn begin_counter(&mut self, value: u64) {
+        self.counter = BTreeSet::from([value]);
+    }
+
+    /// The machine has lost its power: what is found is the truth from here on.
+    pub(super) fn forget(&mut self, observed: &Observed) -> Result<(), String> {
+        let bytes = content(observed, "/lock")?;
+        let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+        self.workers.clear();
+        self.appended.clear();
+        self.winners.clear();
+        self.ranges.clear();
+        self.holder = None;
+        self.begin_counter(value);
+        let races = observed
+            .names
+            .keys()
+            .filter_map(|path| path.strip_prefix("/s/")?.parse().ok());
+        self.winners.extend(races.map(|name: u32| (name, u32::MAX)));
+        Ok(())
+    }
+}
+
+/// A write that is under way may be there in part; its file was empty before.
+fn is_on_its_way(before: &Names, next: &Names, seen: &Names) -> bool {
+    next.keys().eq(seen.keys())
+        && next.iter().all(|(name, next)| match (next, &seen[name]) {
+            _ if before.get(name) == Some(&seen[name]) => true,
+            (Some(next), Some(seen)) => {
+                let same = |(seen, next): (&u8, &u8)| seen == next || *seen == 0;
+                seen.len() <= next.len() && seen.iter().zip(next).all(same)
+            }
+            (next, seen) => next == seen,
+        })
+}
+
+fn sizes(state: &Names) -> String {
+    let of = |(name, content): (&String, &Option<Vec<u8>>)| match content {
+        Some(content) => format!("{name} ({} bytes)", content.len()),
+        None => format!("{name}/"),
+    };
+    state.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+fn content<'o>(observed: &'o Observed, path: &str) -> Result<&'o Vec<u8>, String> {
+    let seen = observed.names.get(path);
+    let content = seen.and_then(|seen| observed.contents.get(&seen.inode));
+    content.ok_or_else(|| format!("{path} is gone"))
+}

@@ -1,0 +1,733 @@
+//! Sessions of a server, in a simulated world: clients and servers that die at any step.
+//!
+//! ```text
+//! worker ── crate adit ── session memory ── SteppedServer ── the simulated machine
+//!  fiber                  slots, doorbell      turns          device, shared memory
+//! ```
+//! Clients are the crate `adit`, unchanged: each of their threads is a [`fiber`], so that the seed
+//! decides which runs, for how long, and when its process is gone. The server is that of
+//! `adit serve` without its threads: the seed decides whose doorbell is taken, how many messages
+//! begin, and how far the volume is driven. A death keeps what the process had done up to then: the
+//! sessions' memory, the cache's, the device, `SOCKET.sessions`. The next server goes on with it.
+//!
+//! Invariant: one seed is one history.
+//!
+//! Not here: threads at the same time, sleeping servers, reads of the server's cache, other users,
+//! forked processes, several pollers or volumes (docs/testing.md).
+
+mod fiber;
+mod judge;
+mod worker;
+
+use crate::ground;
+use crate::machine::{Clock, Config, Machine, Remains, Watch};
+use crate::observe::{Observed, observe};
+use crate::oracle::Crash;
+use crate::plan::Ground;
+use crate::run::check;
+use adit::simulated::ask_by;
+use adit::{Errno, Error, Volume, VolumeOptions};
+use adit_base::random::Prng;
+use adit_base::simulation::{self, Bug, World};
+use adit_block::FaultConfig;
+use adit_fs::{At, Credentials, Fs, OpenFlags};
+use adit_server::{Cutter, SteppedServer};
+use adit_wire::handshake::{Answer, Request};
+use adit_wire::socket::Peer;
+use fiber::Fiber;
+use judge::Judge;
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use std::cell::Cell;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use worker::Shared;
+
+/// Steps without the end of a call, after which nobody believes that there will be one.
+const PATIENCE: u64 = 30_000;
+/// Clients of a seed at most, one after the other.
+const CLIENTS_MAX: u32 = 8;
+/// How long sessions of the last server are waited for, on the simulated clock.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What was done, for summaries.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Figures {
+    /// Seeds.
+    pub seeds: u64,
+    /// Calls of clients that ended.
+    pub operations: u64,
+    /// Clients.
+    pub clients: u64,
+    /// Clients that were killed.
+    pub deaths: u64,
+    /// Clients that came back after others had gone on.
+    pub late: u64,
+    /// Servers.
+    pub servers: u64,
+    /// Servers that were killed.
+    pub kills: u64,
+    /// Servers that ended in order.
+    pub handovers: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Sessions that went on with a next server.
+    pub resumed: u64,
+    /// Steps.
+    pub steps: u64,
+}
+
+impl std::ops::AddAssign for Figures {
+    fn add_assign(&mut self, other: Figures) {
+        self.seeds += other.seeds;
+        self.operations += other.operations;
+        self.clients += other.clients;
+        self.deaths += other.deaths;
+        self.late += other.late;
+        self.servers += other.servers;
+        self.kills += other.kills;
+        self.handovers += other.handovers;
+        self.cuts += other.cuts;
+        self.resumed += other.resumed;
+        self.steps += other.steps;
+    }
+}
+
+/// Something happened that may not.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// What.
+    pub what: String,
+    /// What happened before.
+    pub history: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.what, self.history)
+    }
+}
+
+type Asked = adit::simulated::Asked;
+
+/// What a client asks a server for, and the answer.
+#[derive(Default)]
+struct Asking {
+    request: Option<Request>,
+    answer: Option<Asked>,
+}
+
+/// A process.
+struct Client {
+    shared: Arc<Shared>,
+    asking: Arc<Mutex<Asking>>,
+    fibers: Vec<Fiber>,
+    /// Ends of its connections, to end them.
+    sockets: Vec<OwnedFd>,
+    is_dead: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Client {
+    fn number(&self) -> u32 {
+        self.shared.number
+    }
+
+    /// Does it work, or wait?
+    fn lives(&self) -> bool {
+        !self.is_dead && !self.fibers.is_empty()
+    }
+}
+
+/// When the server dies, if it is to: after so many pauses.
+type Countdown = Rc<Cell<u64>>;
+
+struct Simulation {
+    random: Prng,
+    world: World,
+    planted: Option<Bug>,
+    config: Config,
+    /// Where the socket would be.
+    socket: PathBuf,
+    judge: Arc<Mutex<Judge>>,
+    clients: Vec<Client>,
+    workers: u32,
+    /// A server is there, or what the last one has left.
+    place: Place,
+    figures: Figures,
+    /// Steps since a call has ended.
+    idle: u64,
+}
+
+enum Place {
+    Served(Box<Served>),
+    Left(Box<Remains>),
+}
+
+struct Served {
+    server: SteppedServer,
+    machine: Machine,
+    countdown: Countdown,
+    /// How the countdown ends.
+    crash: Rc<Cell<Crash>>,
+}
+
+/// Carries out a seed; on other threads than this one only what this one waits for.
+pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
+    let mut random = Prng::new(seed ^ 0x5e55_1045);
+    let image = ground::image(Ground::Fresh, random.chance(1, 4), 512);
+    let world = World::begin(seed, planted);
+    let directory = tempfile::tempdir().expect("a directory for SOCKET.sessions");
+    let device = FaultConfig {
+        size_bytes: ground::VOLUME_BYTES,
+        volatile_cache: random.chance(1, 2),
+        ..FaultConfig::default()
+    };
+    let mut simulation = Simulation {
+        config: Config {
+            device,
+            latency_us: 0,
+            commits_in_flight: 1 + random.below(3) as u32,
+            shared: true,
+            keeps_orphans: true,
+        },
+        world,
+        planted,
+        socket: directory.path().join("socket"),
+        judge: Arc::default(),
+        clients: Vec::new(),
+        workers: 0,
+        place: Place::Left(Box::new(Remains {
+            crash: Crash::Closed,
+            image,
+            mappings: Vec::new(),
+        })),
+        figures: Figures {
+            seeds: 1,
+            ..Figures::default()
+        },
+        idle: 0,
+        random,
+    };
+    let lived = simulation.live();
+    simulation.figures.operations = lock(&simulation.judge).operations;
+    let history = lock(&simulation.judge).history.join("\n");
+    // What is left of the servers first: nothing that dead clients still do is believed.
+    simulation.end();
+    match lived {
+        Ok(()) => Ok(simulation.figures),
+        Err(what) => Err(Box::new(Violation { what, history })),
+    }
+}
+
+/// The files of all, once.
+async fn prepare(fs: &Fs) -> adit::Result<()> {
+    let who = Credentials::process();
+    for path in ["/log", "/lock", "/ranges"] {
+        let flags = OpenFlags::CREATE | OpenFlags::READ_WRITE;
+        let file = fs
+            .open(At::root(&who, path.as_bytes()), flags, 0o644)
+            .await?;
+        if path == "/lock" && file.size_bytes() == 0 {
+            fs.write(&file, 0, &[0; 16]).await?;
+        }
+        fs.close(&file).await?;
+    }
+    fs.syncfs().await
+}
+
+impl Simulation {
+    fn say(&self, what: String) {
+        lock(&self.judge).say(format!("== {what}"));
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        lock(&self.judge).begin_counter(0);
+        let steps = 1000 + self.random.below(6000);
+        for _ in 0..2 + self.random.below(3) {
+            self.begin_client();
+        }
+        for _ in 0..steps {
+            self.happen()?;
+            self.step()?;
+        }
+        self.say("all end".to_owned());
+        if let Place::Served(served) = &self.place {
+            served.countdown.set(0);
+            served.machine.watch(Watch::none());
+        }
+        for client in &self.clients {
+            client.shared.stops.store(true, Ordering::Relaxed);
+        }
+        while self.clients.iter().any(Client::lives) || matches!(self.place, Place::Left(_)) {
+            self.step()?;
+        }
+        self.conclude()
+    }
+
+    /// Now and then something dies, or begins.
+    fn happen(&mut self) -> Result<(), String> {
+        let one_in = |random: &mut Prng, number| random.chance(1, number);
+        if one_in(&mut self.random, 2000) {
+            let living: Vec<usize> = (0..self.clients.len())
+                .filter(|at| self.clients[*at].lives())
+                .collect();
+            if !living.is_empty() {
+                let at = *self.random.pick(&living);
+                self.kill_client(at);
+                self.figures.deaths += 1;
+            }
+        }
+        if one_in(&mut self.random, 1500) && (self.clients.len() as u32) < CLIENTS_MAX {
+            self.begin_client();
+        }
+        let Place::Served(served) = &mut self.place else {
+            return Ok(());
+        };
+        if one_in(&mut self.random, 1000) && served.countdown.get() == 0 {
+            // A call has a few pauses: in the middle of one.
+            served.countdown.set(1 + self.random.below(30));
+            let cut = self.random.chance(1, 12);
+            served.crash.set(if cut {
+                Crash::PowerCut
+            } else {
+                Crash::ProcessDeath
+            });
+        }
+        if one_in(&mut self.random, 4000) {
+            let end_at = served.machine.requests() + 1 + self.random.below(20);
+            served.machine.watch(Watch {
+                one_in: 0,
+                limit: 0,
+                deaths_one_in: 1,
+                end_at: Some(end_at),
+            });
+        }
+        if one_in(&mut self.random, 4000) {
+            (served.machine.ender())(Crash::ProcessDeath);
+            return self.after_server_step();
+        }
+        if one_in(&mut self.random, 4000) {
+            return self.hand_over();
+        }
+        Ok(())
+    }
+
+    fn begin_client(&mut self) {
+        let number = self.clients.len() as u32 + 1;
+        let shared = Arc::new(Shared {
+            number,
+            judge: self.judge.clone(),
+            volume: Mutex::default(),
+            is_dead: false.into(),
+            stops: false.into(),
+        });
+        let asking = Arc::new(Mutex::new(Asking::default()));
+        let workers = 1 + self.random.below(2);
+        self.say(format!("client {number} begins, with {workers} workers"));
+        let mut fibers = Vec::new();
+        let watcher = self.random.next_u64();
+        for fiber in 0..=workers {
+            let (shared, asking, seed) = (shared.clone(), asking.clone(), self.random.next_u64());
+            self.workers += u32::from(fiber > 0);
+            let worker = self.workers;
+            fibers.push(Fiber::new(seed, self.planted, move || {
+                ask_by({
+                    let shared = shared.clone();
+                    move |request| ask(&shared, &asking, request)
+                });
+                match fiber {
+                    0 => watch(&shared),
+                    _ => worker::work(&shared, worker, seed ^ watcher),
+                }
+            }));
+        }
+        self.figures.clients += 1;
+        self.clients.push(Client {
+            shared,
+            asking,
+            fibers,
+            sockets: Vec::new(),
+            is_dead: false,
+        });
+    }
+
+    fn kill_client(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        client.is_dead = true;
+        let number = client.number();
+        client.shared.is_dead.store(true, Ordering::Relaxed);
+        lock(&client.asking).request = None;
+        for socket in &client.sockets {
+            let _ = shutdown(socket, Shutdown::Both);
+        }
+        self.say(format!("client {number} dies"));
+        lock(&self.judge).died(number);
+        self.idle = 0;
+    }
+
+    /// One step of anybody.
+    fn step(&mut self) -> Result<(), String> {
+        self.figures.steps += 1;
+        self.world.pass(10_000);
+        let before = lock(&self.judge).operations;
+        match (&mut self.place, self.random.below(100)) {
+            (_, 0..40) => self.turn()?,
+            (Place::Left(_), 40..60) => self.begin_server()?,
+            (Place::Left(_), _) => {}
+            (Place::Served(served), choice) => {
+                let random = &mut self.random;
+                match choice {
+                    0..68 if served.server.sessions() > 0 => {
+                        let session = random.index(served.server.sessions());
+                        if !served.server.take(session, 1 + random.below(3) as u32) {
+                            return Err("a session breaks the protocol".to_owned());
+                        }
+                    }
+                    68..92 => served.server.drive(random.below(12) as u32),
+                    92 => self.world.pass(1_000_000),
+                    93 => served.server.end_gone(),
+                    94..96 => self.end_grace(),
+                    _ => self.answer(),
+                }
+                self.after_server_step()?;
+            }
+        }
+        let judge = lock(&self.judge);
+        if let Some(what) = judge.violation() {
+            return Err(what.clone());
+        }
+        self.idle = if judge.operations > before {
+            0
+        } else {
+            self.idle + 1
+        };
+        match self.idle > PATIENCE {
+            true => Err("a call doesn't end".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// A turn of some fiber.
+    fn turn(&mut self) -> Result<(), String> {
+        let living: Vec<usize> = (0..self.clients.len())
+            .filter(|at| self.clients[*at].lives())
+            .collect();
+        if living.is_empty() {
+            return Ok(());
+        }
+        let client = &mut self.clients[*self.random.pick(&living)];
+        // The first one only watches the server.
+        let from = usize::from(client.fibers.len() > 1 && self.random.chance(3, 4));
+        let at = from + self.random.index(client.fibers.len() - from);
+        if !client.fibers[at].turn() {
+            let mut ended = client.fibers.remove(at);
+            if ended.has_panicked() {
+                return Err(format!(
+                    "a thread of client {} has panicked",
+                    client.number()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_server(&mut self) -> Result<(), String> {
+        let Place::Left(remains) = &self.place else {
+            return Ok(());
+        };
+        let lost = remains.crash == Crash::PowerCut;
+        let (quiet, clock) = (Watch::none(), Clock::default());
+        let machine = Machine::open(remains, &self.config, quiet, &clock, &mut self.random);
+        let machine = machine.map_err(|unopened| format!("opening: {}", unopened.error))?;
+        let failed = |what| move |error: Error| format!("{what}: {error}");
+        if self.figures.servers > 0 {
+            let observed = machine.run(async |fs| observe(fs).await);
+            let observed = observed.map_err(failed("looking around"))?;
+            let mut judge = lock(&self.judge);
+            match lost {
+                true => {
+                    judge.look(&observed, true);
+                    judge.forget(&observed)?;
+                }
+                false => judge.look_at_log(&observed, false)?,
+            }
+            if let Some(what) = judge.violation() {
+                return Err(what.clone());
+            }
+        } else {
+            machine
+                .run(async |fs| prepare(fs).await)
+                .map_err(failed("preparing"))?;
+        }
+        let cutter = Cutter::default();
+        let engine = machine.engine().clone();
+        let server = SteppedServer::start(engine, &self.socket, GRACE, &cutter);
+        let server = server.map_err(failed("starting a server"))?;
+        machine.at_end(move || cutter.cut());
+        let countdown = Countdown::default();
+        let crash = Rc::new(Cell::new(Crash::ProcessDeath));
+        let (left, how, end) = (countdown.clone(), crash.clone(), machine.ender());
+        self.world.at_pauses(move || match left.get() {
+            0 => {}
+            1 => {
+                left.set(0);
+                end(how.get());
+            }
+            more => left.set(more - 1),
+        });
+        self.figures.servers += 1;
+        let (number, missing) = (self.figures.servers, server.missing());
+        self.say(format!("server {number} begins, and waits for {missing:?}"));
+        self.place = Place::Served(Box::new(Served {
+            server,
+            machine,
+            countdown,
+            crash,
+        }));
+        self.idle = 0;
+        Ok(())
+    }
+
+    /// Answers a process that asks for a session.
+    fn answer(&mut self) {
+        let Place::Served(served) = &mut self.place else {
+            return;
+        };
+        let in_grace = served.server.in_grace();
+        let may = |request: &Request| !in_grace || request.resumes().is_some();
+        let asks = |client: &Client| {
+            !client.is_dead && lock(&client.asking).request.as_ref().is_some_and(may)
+        };
+        let asking: Vec<usize> = (0..self.clients.len())
+            .filter(|at| asks(&self.clients[*at]))
+            .collect();
+        if asking.is_empty() {
+            return;
+        }
+        let client = &mut self.clients[*self.random.pick(&asking)];
+        let request = lock(&client.asking).request.take().expect("it asks");
+        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+        let pair = socketpair(AddressFamily::UNIX, kind, flags, None);
+        let (ours, theirs) = pair.expect("a pair of sockets");
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        let pid = Some(client.number());
+        let (answer, descriptors) = served.server.answer(ours, Peer { pid, uid, gid }, &request);
+        let number = client.number();
+        let said = match &answer {
+            Answer::Begun(begun) => format!("begins, resumed {:?}", begun.resumed),
+            Answer::Refused(error) => format!("is refused: {error}"),
+            Answer::Left(_) | Answer::Mapped => unreachable!("nobody asks for that"),
+        };
+        if let Answer::Begun(begun) = &answer {
+            self.figures.resumed += u64::from(begun.resumed.is_some());
+            if begun.resumed.is_some_and(|resumed| !resumed.in_grace) {
+                lock(&self.judge).is_late(number);
+            }
+        }
+        client.sockets.extend(theirs.try_clone());
+        lock(&client.asking).answer = Some((theirs, answer, descriptors));
+        self.say(format!("a session of client {number} {said}"));
+    }
+
+    fn end_grace(&mut self) {
+        let Place::Served(served) = &mut self.place else {
+            return;
+        };
+        if !served.server.in_grace() {
+            return;
+        }
+        // Some are stopped, and too late.
+        if self.random.chance(1, 200) {
+            self.world.pass(GRACE.as_nanos() as u64);
+        }
+        let clients = &self.clients;
+        let lives = |process: u32| {
+            clients
+                .iter()
+                .any(|of| of.number() == process && of.lives())
+        };
+        let Some(missing) = served.server.end_grace(lives) else {
+            return;
+        };
+        let missing: Vec<u32> = missing.into_iter().filter(|of| lives(*of)).collect();
+        self.say(format!("the grace has ended without {missing:?}"));
+        for client in missing {
+            self.figures.late += 1;
+            lock(&self.judge).is_late(client);
+        }
+    }
+
+    fn hand_over(&mut self) -> Result<(), String> {
+        self.say("the server hands over".to_owned());
+        self.figures.handovers += 1;
+        let nothing = Place::Left(Box::new(Remains {
+            crash: Crash::Closed,
+            image: ground::image(Ground::Fresh, false, 512),
+            mappings: Vec::new(),
+        }));
+        if let Place::Served(served) = std::mem::replace(&mut self.place, nothing) {
+            served.server.hand_over();
+            self.leave(served.machine)?;
+        }
+        Ok(())
+    }
+
+    /// Has the server died in this step?
+    fn after_server_step(&mut self) -> Result<(), String> {
+        let Place::Served(served) = &self.place else {
+            return Ok(());
+        };
+        if served.machine.engine().poisoned() {
+            return Err("an operation panicked".to_owned());
+        }
+        if !served.machine.has_ended() {
+            return Ok(());
+        }
+        let nothing = Place::Left(Box::new(Remains {
+            crash: Crash::Closed,
+            image: ground::image(Ground::Fresh, false, 512),
+            mappings: Vec::new(),
+        }));
+        if let Place::Served(served) = std::mem::replace(&mut self.place, nothing) {
+            served.server.bury();
+            self.leave(served.machine)?;
+        }
+        Ok(())
+    }
+
+    /// The server's process ends.
+    fn leave(&mut self, machine: Machine) -> Result<(), String> {
+        self.world.at_pauses(|| {});
+        let remains = machine.leave(&mut self.random);
+        let remains = remains.map_err(|error| format!("closing: {error}"))?;
+        self.say(format!("the server has ended: {:?}", remains.crash));
+        match remains.crash {
+            Crash::PowerCut => {
+                self.figures.cuts += 1;
+                for at in 0..self.clients.len() {
+                    if self.clients[at].lives() {
+                        self.kill_client(at);
+                    }
+                }
+            }
+            Crash::ProcessDeath => self.figures.kills += 1,
+            Crash::Closed => {}
+        }
+        self.place = Place::Left(Box::new(remains));
+        self.idle = 0;
+        Ok(())
+    }
+
+    /// All clients are gone: the server has nothing of theirs any more, and the volume what they did.
+    fn conclude(&mut self) -> Result<(), String> {
+        let Place::Served(served) = &mut self.place else {
+            return Err("there is no server".to_owned());
+        };
+        for _ in 0..PATIENCE {
+            served.server.end_gone();
+            served.server.drive(8);
+            self.world.pass(1_000_000);
+            served.server.end_grace(|_| false);
+            if served.server.sessions() == 0 && served.server.under_way() == 0 {
+                break;
+            }
+        }
+        self.after_server_step()?;
+        let Place::Served(served) = &mut self.place else {
+            self.begin_server()?;
+            return self.conclude();
+        };
+        if served.server.sessions() > 0 || served.server.under_way() > 0 {
+            return Err(format!("{:?} of clients that are gone", served.server));
+        }
+        let open = served
+            .machine
+            .run(async |fs| Ok(fs.open_descriptors(0, 100)));
+        let open = open.map_err(|error| format!("listing open files: {error}"))?;
+        if !open.is_empty() {
+            return Err(format!("files are open, and no session is left: {open:?}"));
+        }
+        check(&served.machine)?;
+        self.hand_over()?;
+        let Place::Left(remains) = &self.place else {
+            return Err("a server that has ended is there".to_owned());
+        };
+        let config = Config {
+            keeps_orphans: false,
+            ..self.config.clone()
+        };
+        let (quiet, clock) = (Watch::none(), Clock::default());
+        let lost = remains.crash == Crash::PowerCut;
+        let machine = Machine::open(remains, &config, quiet, &clock, &mut self.random);
+        let machine = machine.map_err(|unopened| format!("opening: {}", unopened.error))?;
+        check(&machine)?;
+        let observed = machine.run(async |fs| observe(fs).await);
+        let observed: Observed = observed.map_err(|error| format!("looking around: {error}"))?;
+        let mut judge = lock(&self.judge);
+        judge.look(&observed, lost);
+        judge.violation().map_or(Ok(()), |what| Err(what.clone()))
+    }
+
+    /// Lets everything go.
+    fn end(&mut self) {
+        if let Place::Served(served) = &mut self.place {
+            (served.machine.ender())(Crash::ProcessDeath);
+            let _ = self.after_server_step();
+        }
+        for at in 0..self.clients.len() {
+            self.kill_client(at);
+            // In turns: one may wait for another.
+            let mut fibers = std::mem::take(&mut self.clients[at].fibers);
+            while !fibers.is_empty() {
+                fibers.retain(Fiber::turn);
+            }
+        }
+    }
+}
+
+/// Asks the server for a session: the simulator answers.
+fn ask(shared: &Shared, asking: &Mutex<Asking>, request: Request) -> adit::Result<Asked> {
+    lock(asking).request = Some(request);
+    loop {
+        if shared.is_dead.load(Ordering::Relaxed) {
+            return Err(Error::with(Errno::PROTO, "live on"));
+        }
+        simulation::pause();
+        if let Some(answer) = lock(asking).answer.take() {
+            return Ok(answer);
+        }
+    }
+}
+
+/// Begins the session, and sees to it that it goes on with the next server.
+fn watch(shared: &Shared) {
+    let mut options = VolumeOptions::default();
+    options.reconnect(Duration::from_secs(3600));
+    match Volume::open_with("unix:simulated", &options) {
+        Ok(volume) => *lock(&shared.volume) = Some(Arc::new(volume)),
+        Err(error) => {
+            shared.tell(|judge| judge.violated(format!("opening a session: {error}")));
+            return;
+        }
+    }
+    while !shared.ends() {
+        simulation::pause();
+        let volume = lock(&shared.volume).clone();
+        if let Some(Err(error)) = volume.map(|volume| volume.go_on()) {
+            shared.tell(|judge| judge.violated(format!("going on: {error}")));
+            break;
+        }
+    }
+    // The last one of the client's threads ends the session.
+    let last = lock(&shared.volume).take();
+    drop(last);
+}

@@ -1,0 +1,425 @@
+//! A thread of a client: calls of the crate `adit`, one after the other, and what it knows of them.
+//!
+//! Invariant: the judge hears of each call before it is made and after it has returned, so a worker
+//! that never runs again has told all that it did.
+
+use super::judge::{Judge, Names, RANGE_BYTES, record};
+use super::lock;
+use adit::{
+    Errno, Error, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Result, Volume,
+};
+use adit_base::random::Prng;
+use adit_base::simulation;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Open files of its own that a worker keeps.
+const KEPT_MAX: usize = 3;
+/// Names that workers race for.
+const RACES: u64 = 6;
+
+/// What a client's workers and the simulator have in common.
+pub(super) struct Shared {
+    /// Of the client.
+    pub(super) number: u32,
+    /// What is judged.
+    pub(super) judge: Arc<Mutex<Judge>>,
+    /// Its session.
+    pub(super) volume: Mutex<Option<Arc<Volume>>>,
+    /// Its process is gone.
+    pub(super) is_dead: AtomicBool,
+    /// It shall end.
+    pub(super) stops: AtomicBool,
+}
+
+impl Shared {
+    /// What is judged.
+    pub(super) fn judge(&self) -> MutexGuard<'_, Judge> {
+        lock(&self.judge)
+    }
+
+    /// Tells the judge, unless the process is gone.
+    pub(super) fn tell<T>(&self, what: impl FnOnce(&mut Judge) -> T) -> Option<T> {
+        let is_dead = self.is_dead.load(Ordering::Relaxed);
+        (!is_dead).then(|| what(&mut self.judge()))
+    }
+
+    /// Waits for the session, which another fiber of the client begins.
+    pub(super) fn session(&self) -> Option<Arc<Volume>> {
+        loop {
+            let volume = lock(&self.volume).clone();
+            if volume.is_some() || self.ends() {
+                return volume;
+            }
+            simulation::pause();
+        }
+    }
+
+    /// Is there nothing more to do?
+    pub(super) fn ends(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed) || self.stops.load(Ordering::Relaxed)
+    }
+}
+
+/// A file that it keeps open, its name and its content.
+struct Kept {
+    file: File,
+    name: Option<String>,
+    content: Vec<u8>,
+}
+
+/// A thread of a client.
+struct Worker<'s> {
+    shared: &'s Shared,
+    number: u32,
+    volume: &'s Volume,
+    random: Prng,
+    names: Names,
+    kept: Vec<Kept>,
+    log: File,
+    lock: File,
+    ranges: File,
+    /// Numbers of names and records.
+    next: u32,
+}
+
+/// Works until the client ends, or a call fails.
+pub(super) fn work(shared: &Shared, number: u32, seed: u64) {
+    let Some(volume) = shared.session() else {
+        return;
+    };
+    shared.tell(|judge| judge.begin_worker(shared.number, number));
+    let worked = begin(shared, number, &volume, seed).and_then(|mut worker| {
+        while !shared.ends() {
+            worker.step()?;
+        }
+        Ok(())
+    });
+    if let Err((what, error)) = worked {
+        shared.tell(|judge| judge.failed(number, &what, &error));
+    }
+}
+
+/// Which call, and how it failed.
+type Failed = (String, Error);
+
+fn of<T>(what: impl Into<String>, result: Result<T>) -> std::result::Result<T, Failed> {
+    result.map_err(|error| (what.into(), error))
+}
+
+fn begin<'s>(
+    shared: &'s Shared,
+    number: u32,
+    volume: &'s Volume,
+    seed: u64,
+) -> std::result::Result<Worker<'s>, Failed> {
+    let mut both = OpenOptions::new();
+    both.read(true).write(true);
+    of("create_dir", volume.create_dir(format!("/t0/{number}")))?;
+    Ok(Worker {
+        shared,
+        number,
+        volume,
+        random: Prng::new(seed),
+        names: Names::new(),
+        kept: Vec::new(),
+        log: of(
+            "open the log",
+            volume.open_file("/log", OpenOptions::new().append(true)),
+        )?,
+        lock: of("open the lock", volume.open_file("/lock", &both))?,
+        ranges: of("open the ranges", volume.open_file("/ranges", &both))?,
+        next: 0,
+    })
+}
+
+impl Worker<'_> {
+    fn tell<T>(&self, what: impl FnOnce(&mut Judge) -> T) -> Option<T> {
+        self.shared.tell(what)
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("/t0/{}/{name}", self.number)
+    }
+
+    /// Makes a call that changes its directory.
+    fn change<T>(
+        &mut self,
+        what: String,
+        next: Names,
+        call: impl FnOnce(&Volume) -> Result<T>,
+    ) -> std::result::Result<T, Failed> {
+        self.tell(|judge| judge.say(format!("worker {}: {what}", self.number)));
+        self.tell(|judge| judge.changes(self.number, next.clone()));
+        let done = of(what, call(self.volume))?;
+        self.tell(|judge| judge.changed(self.number));
+        self.names = next;
+        Ok(done)
+    }
+
+    fn fresh(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    fn some_file(&mut self) -> Option<String> {
+        let files = self.names.iter().filter(|(_, content)| content.is_some());
+        let files: Vec<String> = files.map(|(name, _)| name.clone()).collect();
+        (!files.is_empty()).then(|| self.random.pick(&files).clone())
+    }
+
+    fn step(&mut self) -> std::result::Result<(), Failed> {
+        match self.random.below(20) {
+            0..4 => self.append(),
+            4..6 => self.create(),
+            6 => self.rename(),
+            7 => self.unlink(),
+            8 => self.link(),
+            9 => self.directory(),
+            10..12 => self.read(),
+            12..15 => self.section(),
+            15..17 => self.range(),
+            17 => self.race(),
+            18 => self.unname(),
+            _ => self.sync(),
+        }
+    }
+
+    fn append(&mut self) -> std::result::Result<(), Failed> {
+        let number = self.fresh();
+        let syncs = self.random.chance(1, 3);
+        let what = format!(
+            "append record {number}{}",
+            if syncs { ", sync" } else { "" }
+        );
+        self.tell(|judge| judge.say(format!("worker {}: {what}", self.number)));
+        self.tell(|judge| judge.appends(self.number, number));
+        let bytes = record(self.number, number);
+        let at = match syncs {
+            true => self.log.append_and_sync(&[std::io::IoSlice::new(&bytes)]),
+            false => self.log.append(&bytes),
+        };
+        let at = of(what, at)?;
+        self.tell(|judge| judge.appended(self.number, at, syncs));
+        Ok(())
+    }
+
+    fn create(&mut self) -> std::result::Result<(), Failed> {
+        let number = self.fresh();
+        let name = format!("f{number}");
+        let path = self.path(&name);
+        let mut next = self.names.clone();
+        next.insert(name.clone(), Some(Vec::new()));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let what = format!("create {name}");
+        let file = self.change(what, next.clone(), |volume| {
+            volume.open_file(path, &options)
+        })?;
+        let len = self.random.index(9000);
+        let content = vec![number as u8 | 1; len];
+        next.insert(name.clone(), Some(content.clone()));
+        let what = format!("write {len} bytes to {name}");
+        self.change(what, next, |_| file.write_at(&content, 0))?;
+        if self.kept.len() < KEPT_MAX {
+            let name = Some(name);
+            self.kept.push(Kept {
+                file,
+                name,
+                content,
+            });
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self) -> std::result::Result<(), Failed> {
+        let Some(from) = self.some_file() else {
+            return self.create();
+        };
+        let over = self.random.chance(1, 3).then(|| self.some_file()).flatten();
+        let to = over.filter(|to| *to != from);
+        let to = to.unwrap_or_else(|| format!("g{}", self.fresh()));
+        // Of two names of one file neither goes.
+        if self.is_same(&from, &to) {
+            return Ok(());
+        }
+        let mut next = self.names.clone();
+        let content = next.remove(&from).expect("it was picked");
+        next.insert(to.clone(), content);
+        self.kept.retain(|kept| kept.name.as_ref() != Some(&to));
+        for kept in &mut self.kept {
+            if kept.name.as_ref() == Some(&from) {
+                kept.name = Some(to.clone());
+            }
+        }
+        let (a, b) = (self.path(&from), self.path(&to));
+        self.change(format!("rename {from} to {to}"), next, |volume| {
+            volume.rename(a, b)
+        })
+    }
+
+    /// May both be names of one file? Only links have equal content here.
+    fn is_same(&self, one: &str, other: &str) -> bool {
+        self.names.get(one) == self.names.get(other)
+    }
+
+    fn unlink(&mut self) -> std::result::Result<(), Failed> {
+        let Some(name) = self.some_file() else {
+            return self.create();
+        };
+        let mut next = self.names.clone();
+        next.remove(&name);
+        for kept in &mut self.kept {
+            if kept.name.as_ref() == Some(&name) {
+                kept.name = None;
+            }
+        }
+        let path = self.path(&name);
+        self.change(format!("unlink {name}"), next, |volume| {
+            volume.remove_file(path)
+        })
+    }
+
+    fn link(&mut self) -> std::result::Result<(), Failed> {
+        let Some(name) = self.some_file() else {
+            return self.create();
+        };
+        let link = format!("l{}", self.fresh());
+        let mut next = self.names.clone();
+        next.insert(link.clone(), self.names[&name].clone());
+        let (a, b) = (self.path(&name), self.path(&link));
+        self.change(format!("link {name} as {link}"), next, |volume| {
+            volume.hard_link(a, b)
+        })
+    }
+
+    fn directory(&mut self) -> std::result::Result<(), Failed> {
+        let mut directories = self.names.iter().filter(|(_, content)| content.is_none());
+        let mut next = self.names.clone();
+        if let Some((name, _)) = directories.next() {
+            next.remove(name);
+            let (what, path) = (format!("remove directory {name}"), self.path(name));
+            return self.change(what, next, |volume| volume.remove_dir(path));
+        }
+        let name = format!("d{}", self.fresh());
+        next.insert(name.clone(), None);
+        let path = self.path(&name);
+        self.change(format!("make directory {name}"), next, |volume| {
+            volume.create_dir(path)
+        })
+    }
+
+    /// An open file has the content that it had, also without a name.
+    fn read(&mut self) -> std::result::Result<(), Failed> {
+        if self.kept.is_empty() {
+            return self.create();
+        }
+        let at = self.random.index(self.kept.len());
+        let kept = &self.kept[at];
+        let mut found = vec![0; kept.content.len() + 10];
+        let read = of("read", kept.file.read_at(&mut found, 0))?;
+        found.truncate(read);
+        if found != kept.content {
+            let what = format!(
+                "worker {} reads {read} bytes of {:?}, which has {}: the content is another",
+                self.number,
+                kept.name,
+                kept.content.len()
+            );
+            self.tell(|judge| judge.violated(what));
+        }
+        if self.random.chance(1, 3) {
+            self.kept.swap_remove(at);
+        }
+        Ok(())
+    }
+
+    /// Counts behind a lock of the whole file.
+    fn section(&mut self) -> std::result::Result<(), Failed> {
+        let number = self.number;
+        self.tell(|judge| judge.say(format!("worker {number}: lock")));
+        let operation = FlockOperation::Exclusive { wait: true };
+        of("lock", self.lock.flock(operation))?;
+        self.tell(|judge| judge.locked(number));
+        let mut bytes = [0; 8];
+        of("read the counter", self.lock.read_exact_at(&mut bytes, 0))?;
+        let found = u64::from_le_bytes(bytes);
+        self.tell(|judge| judge.counts(number, found));
+        let written = self.lock.write_at(&(found + 1).to_le_bytes(), 0);
+        of("write the counter", written)?;
+        self.tell(|judge| judge.counted(number));
+        self.tell(|judge| judge.unlocks(number));
+        self.tell(|judge| judge.say(format!("worker {number}: unlock")));
+        of("unlock", self.lock.flock(FlockOperation::Unlock))
+    }
+
+    fn range(&mut self) -> std::result::Result<(), Failed> {
+        let number = self.number;
+        let owner = match self.random.chance(1, 2) {
+            true => LockOwner::Descriptor,
+            false => LockOwner::Posix {
+                id: number.into(),
+                pid: number as i32,
+            },
+        };
+        let mode = match self.random.chance(1, 3) {
+            true => LockMode::Shared,
+            false => LockMode::Exclusive,
+        };
+        let offset = self.random.below(RANGE_BYTES);
+        let len = 1 + self.random.below(RANGE_BYTES - offset);
+        let what = format!("lock {len} bytes from {offset}, {mode:?}, {owner:?}");
+        self.tell(|judge| judge.say(format!("worker {number}: {what}")));
+        let lock = RangeLock::new(owner, mode, offset, len);
+        of(what, self.ranges.lock_range(&lock, true))?;
+        self.tell(|judge| judge.locked_range(number, mode, offset, len));
+        of("size of the ranges", self.ranges.len())?;
+        self.tell(|judge| judge.unlocks_range(number));
+        self.tell(|judge| judge.say(format!("worker {number}: unlock range")));
+        of(
+            "unlock a range",
+            self.ranges.unlock_range(owner, offset, len),
+        )
+    }
+
+    /// Of all that create a name one does.
+    fn race(&mut self) -> std::result::Result<(), Failed> {
+        let name = self.random.below(RACES) as u32;
+        self.tell(|judge| judge.say(format!("worker {}: create /s/{name}", self.number)));
+        self.tell(|judge| judge.races(self.number, name));
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        let made = self.volume.open_file(format!("/s/{name}"), &options);
+        let is_won = match made {
+            Ok(_) => true,
+            Err(error) if error.errno() == Errno::EXIST => false,
+            Err(error) => return Err(("create a name of all".into(), error)),
+        };
+        self.tell(|judge| judge.raced(self.number, is_won));
+        Ok(())
+    }
+
+    /// Removes the name of an open file.
+    fn unname(&mut self) -> std::result::Result<(), Failed> {
+        let named = self.kept.iter_mut().find(|kept| kept.name.is_some());
+        let Some(name) = named.and_then(|kept| kept.name.take()) else {
+            return self.create();
+        };
+        let mut next = self.names.clone();
+        next.remove(&name);
+        let path = self.path(&name);
+        self.change(format!("unname {name}"), next, |volume| {
+            volume.remove_file(path)
+        })
+    }
+
+    fn sync(&mut self) -> std::result::Result<(), Failed> {
+        let states = self.tell(|judge| judge.states(self.number));
+        self.tell(|judge| judge.say(format!("worker {}: sync", self.number)));
+        of("sync", self.volume.sync())?;
+        if let Some(states) = states {
+            self.tell(|judge| judge.synced(self.number, states));
+        }
+        Ok(())
+    }
+}

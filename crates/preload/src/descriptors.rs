@@ -19,6 +19,7 @@ use adit_fs::{BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::c_int;
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -297,27 +298,36 @@ pub(crate) fn in_range(first: c_int, last: c_int) -> Vec<c_int> {
 }
 
 thread_local! {
-    /// The numbers that a child of vfork, which has this thread's memory, has changed; None: closed.
-    static VFORKED: RefCell<Vec<(c_int, Option<Weak<Open>>)>> = const { RefCell::new(Vec::new()) };
+    /// The numbers that a child of vfork changed, which has this thread's memory; None: closed.
+    /// Without a destructor: a program may start others in its last functions.
+    static VFORKED: ManuallyDrop<RefCell<Changed>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
+
+/// Numbers, and the open files behind them.
+type Changed = Vec<(c_int, Option<Weak<Open>>)>;
 
 /// This thread calls vfork.
 pub(crate) fn begin_vfork() {
-    VFORKED.take();
+    VFORKED.with(|changed| changed.take());
 }
 
 /// In a child of vfork: what stands behind a number of its own.
 pub(crate) fn get_in_vfork(fd: c_int) -> Option<Arc<Open>> {
-    VFORKED.with_borrow(|changed| match changed.iter().rev().find(|of| of.0 == fd) {
-        Some((_, open)) => open.as_ref()?.upgrade(),
-        None => get(fd).map(|open| open.clone()),
+    VFORKED.with(|changed| {
+        let changed = changed.borrow();
+        match changed.iter().rev().find(|of| of.0 == fd) {
+            Some((_, open)) => open.as_ref()?.upgrade(),
+            None => get(fd).map(|open| open.clone()),
+        }
     })
 }
 
 /// In a child of vfork: this stands behind a number of its own from now on.
 pub(crate) fn put_in_vfork(fd: c_int, open: Option<&Arc<Open>>) {
     if open.is_some() || get_in_vfork(fd).is_some() {
-        VFORKED.with_borrow_mut(|changed| changed.push((fd, open.map(Arc::downgrade))));
+        let change = (fd, open.map(Arc::downgrade));
+        VFORKED.with(|changed| changed.borrow_mut().push(change));
     }
 }
 
@@ -328,7 +338,7 @@ pub(crate) fn seen() -> Vec<(c_int, Arc<Open>)> {
         let of = |fd: c_int| Some((fd, get(fd)?.clone()));
         return numbers.into_iter().filter_map(of).collect();
     }
-    VFORKED.with_borrow(|changed| numbers.extend(changed.iter().map(|of| of.0)));
+    VFORKED.with(|changed| numbers.extend(changed.borrow().iter().map(|of| of.0)));
     numbers.sort_unstable();
     numbers.dedup();
     let of = |fd: c_int| Some((fd, get_in_vfork(fd)?));

@@ -2,8 +2,8 @@
 //!
 //! `adit run` says in environment variables which volume it is, and where the program sees it.
 //! Invariants: one thread opens at a time; the calls that opening makes pass through to the C
-//! library, since no descriptor and no path of the volume is in them. A child of `fork` has what its parent had
-//! open if the volume is in a server; otherwise that answers EBADF.
+//! library, since no descriptor and no path of the volume is in them. A child of `fork` has the open
+//! files of its parent if the volume is in a server; otherwise they answer EBADF.
 
 use crate::answer::{Answer, errno};
 use crate::message::{say, say_once};
@@ -15,6 +15,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use libc::{c_int, c_void};
 use std::cell::RefCell;
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -291,7 +292,9 @@ struct Forking {
 }
 
 thread_local! {
-    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+    /// Without a destructor: a program may fork in its last functions, after those of its threads.
+    static FORKING: ManuallyDrop<RefCell<Option<Forking>>> =
+        const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
 /// Another process is about to have the open files, too, if the volume is in a server. This one goes
@@ -331,17 +334,17 @@ pub(crate) extern "C" fn before_fork() {
             is_unused,
         })
     });
-    FORKING.set(forking.ok());
+    FORKING.with(|of| of.replace(forking.ok()));
 }
 
 /// Called by the C library in `fork`, in the parent.
 pub(crate) extern "C" fn after_fork() {
-    drop(FORKING.take());
+    drop(FORKING.with(|of| of.take()));
 }
 
 /// Called in a child of `fork`.
 pub(crate) extern "C" fn in_child() {
-    let Some(forking) = FORKING.take() else {
+    let Some(forking) = FORKING.with(|of| of.take()) else {
         return;
     };
     let has_files = forking.volume.map(Fork::in_child);

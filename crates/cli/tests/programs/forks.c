@@ -355,6 +355,21 @@ static int program(int count, char **arguments) {
     return 2;
 }
 
+/* The last functions of a program may fork and start others, too. */
+static int last = -1;
+static void at_the_end(void) {
+    end_of(CHILD(CHECK(write(last, "forked ", 7) == 7)));
+    pid_t child = vfork();
+    if (child == 0) {
+        execl("/bin/true", "true", NULL);
+        _exit(1);
+    }
+    end_of(child);
+    CHECK(system("true") == 0 && write(last, "end", 3) == 3 && contains("last", "forked end"));
+    if (failures)
+        _exit(1);
+}
+
 int main(int count, char **arguments) {
     if (count > 2)
         return program(count, arguments);
@@ -371,6 +386,8 @@ int main(int count, char **arguments) {
     mappings();
     threads();
     programs(arguments[0]);
+    last = open("last", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK(last >= 0 && atexit(at_the_end) == 0);
     if (failures == 0)
         puts("as on Linux");
     return failures ? 1 : 0;

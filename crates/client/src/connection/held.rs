@@ -1,4 +1,5 @@
-//! The files, locks and shared mappings that a session has in its server: it takes the same in the next one.
+//! The files, locks and shared mappings that a session has in its server. It takes the same in the
+//! next one.
 
 use adit_fs::{BlobId, Credentials, FlockOperation, LockMode, LockOwner, OpenFlags, RangeLock};
 use adit_wire::calls::*;

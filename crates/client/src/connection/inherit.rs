@@ -3,7 +3,7 @@
 //! ```text
 //! parent: Fork::begin ── Leave ──► the server keeps the files, with a connection of both processes
 //!         fork
-//! parent: in_parent: closes its copy of the connection
+//! parent: drops the Fork, and with it its copy of the connection
 //! child:  in_child: nothing but a note    first use ── Inherit ──► a link with the files
 //!                                         exec, exit: the connection ends, and what was kept
 //! ```
@@ -85,7 +85,7 @@ impl Fork {
         }
     }
 
-    /// Called in the child. It asks for what was left when it needs that. False: nothing was.
+    /// Called in the child, which asks for its files when it needs one. False: none were left.
     pub(crate) fn in_child(mut self) -> bool {
         self.held.keep_only_files();
         // Another thread of the parent may have been about to close them: they are open here.

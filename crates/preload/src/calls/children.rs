@@ -1,9 +1,9 @@
 //! Before another process begins: the volume is given back, if nothing of it is open.
 //!
-//! One process at a time has an embedded volume. A shell that has only looked at it (`test -d /adit/data`)
-//! doesn't need it any more when it starts a program that does: it is closed before `fork`, `vfork`,
-//! `posix_spawn`, `system` and `popen`, and opened again by the next call. While a file, a mapping
-//! or the working directory is the volume's, it stays, and the child gets EBUSY.
+//! One process at a time has an embedded volume. A shell that has only looked at it (`test -d
+//! /adit/data`) doesn't need it any more when it starts a program that does: it is closed before
+//! `fork`, `vfork`, `posix_spawn`, `system` and `popen`, and opened again by the next call. While a
+//! file, a mapping or the working directory is the volume's, it stays, and the child gets EBUSY.
 //! A volume in a server stays open, and a child of `fork` has what its parent has open.
 
 use super::exec::with_left_in_environment;

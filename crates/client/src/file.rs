@@ -544,7 +544,11 @@ impl File {
 
     /// Attributes.
     pub fn metadata(&self) -> Result<Metadata> {
-        Ok(Metadata::new(self.call(FileStat {})?))
+        let stat = match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.call(FileStat {})?,
+            OpenedFile::Connected(file) => self.remote()?.stat(file)?,
+        };
+        Ok(Metadata::new(stat))
     }
 
     /// The id of the underlying blob: inode number and generation.

@@ -26,6 +26,7 @@ mod volume;
 pub use adit_store::{BlobId, Finding, FindingKind, Findings, MappedMemory, Store, XattrMode};
 pub use attributes::SharedNames;
 pub use check::CheckReport;
+pub use inode::slot::stat_of;
 pub use inspect::{ListedEntry, OpenDescriptor};
 pub use open::file::OpenFile;
 pub use open::locks::LOCKS_MAX;

@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::volume::{ServedVolume, UnderWay};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use adit_fs::{Fs, OpenFile, OpenFlags};
+use adit_fs::{BlobId, Fs, OpenFile, OpenFlags};
 use adit_reactor::Prepared;
 use adit_store::Receipt;
 use adit_store::cache::Hint;
@@ -38,6 +38,8 @@ struct Ticket {
     slot: usize,
     replied: bool,
     under_way: Option<UnderWay>,
+    /// Where the reply says that the inode's attributes are.
+    hint: Hint,
 }
 
 impl Ticket {
@@ -51,9 +53,30 @@ impl Ticket {
         self.under_way = None;
     }
 
-    fn finish_with(mut self, result: Result<u64>) {
+    /// The reply says where the inode's attributes are in the cache, if the session may read that.
+    fn tell_attributes(&mut self, id: BlobId) {
+        if self.session.privileged {
+            self.hint = self.session.volume.names.hint(id).unwrap_or_default();
+        }
+    }
+
+    fn finish_with(self, result: Result<u64>) {
+        match result {
+            Ok(value) => {
+                let hint = self.hint.0;
+                self.finish(Reply {
+                    value,
+                    hint,
+                    ..Reply::default()
+                });
+            }
+            Err(error) => self.finish_with_error(&error),
+        }
+    }
+
+    fn finish_with_error(mut self, error: &Error) {
         self.replied = true;
-        self.session.finish_with(self.slot, result);
+        self.session.finish_with_error(self.slot, error);
     }
 
     fn finish(mut self, reply: Reply) {
@@ -62,10 +85,13 @@ impl Ticket {
     }
 
     fn finish_with_value<'v>(mut self, result: Result<impl Value<'v>>) {
-        self.replied = true;
         match result {
-            Ok(value) => self.session.finish_with_value(self.slot, &value),
-            Err(error) => self.session.finish_with_error(self.slot, &error),
+            Ok(value) => {
+                self.replied = true;
+                self.session
+                    .finish_with_value(self.slot, &value, self.hint.0);
+            }
+            Err(error) => self.finish_with_error(&error),
         }
     }
 }
@@ -90,11 +116,12 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
     session.memory.notes(slot).begin();
     let message = Message::from_words(session.memory.slot(slot).words());
     let collected = session.collected().take(slot);
-    let ticket = Ticket {
+    let mut ticket = Ticket {
         session: session.clone(),
         slot,
         replied: false,
         under_way: Some(UnderWay::begin(&session.volume)),
+        hint: Hint::default(),
     };
     let Some(message) = message else {
         ticket.finish_with(Err(Errno::PROTO.into()));
@@ -145,7 +172,10 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::Size { file } => {
-            let size = session.file(file).map(|open| open.size_bytes());
+            let size = session.file(file).map(|open| {
+                ticket.tell_attributes(open.blob_id());
+                open.size_bytes()
+            });
             ticket.finish_with(size);
         }
         Message::VolumeCall { number, len } => {
@@ -510,7 +540,7 @@ fn check_access(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()>
     Ok(())
 }
 
-fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+fn open(mut ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
     let decoded = Decoded::<Open>::decode(&bytes).ok_or_else(|| garbled(Open::NUMBER))?;
     if let Err(error) = rights::check(&ticket.session, &decoded) {
         ticket.finish_with(Err(error));
@@ -537,7 +567,10 @@ fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
             None => Err(garbled(Open::NUMBER)),
         };
         let added = match opened {
-            Ok(open) => add(fs, &ticket.session, open).await,
+            Ok(open) => {
+                ticket.tell_attributes(open.blob_id());
+                add(fs, &ticket.session, open).await
+            }
             Err(error) => Err(error),
         };
         ticket.finish_with_value(added);
@@ -592,7 +625,7 @@ async fn add(fs: &Fs, session: &Session, open: Arc<OpenFile>) -> Result<Opened> 
 }
 
 fn file_call(
-    ticket: Ticket,
+    mut ticket: Ticket,
     number: u16,
     file: u64,
     open: Arc<OpenFile>,
@@ -617,6 +650,9 @@ fn file_call(
                             }
                             None => Err(garbled(number)),
                         };
+                        if <$call as FileCall>::NUMBER == FileStat::NUMBER {
+                            ticket.tell_attributes(open.blob_id());
+                        }
                         ticket.finish_with_value(result);
                         Ok(())
                     }));

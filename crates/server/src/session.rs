@@ -237,20 +237,7 @@ impl Session {
         self.memory.slot(slot).finish(reply);
     }
 
-    /// Replies with a number, or with an error and its words.
-    pub(crate) fn finish_with(&self, slot: usize, result: Result<u64>) {
-        match result {
-            Ok(value) => self.finish(
-                slot,
-                Reply {
-                    value,
-                    ..Reply::default()
-                },
-            ),
-            Err(error) => self.finish_with_error(slot, &error),
-        }
-    }
-
+    /// Replies with an error and its words.
     pub(crate) fn finish_with_error(&self, slot: usize, error: &Error) {
         let words = error.encode();
         let len = match error.what().is_empty() {
@@ -265,8 +252,8 @@ impl Session {
         self.finish(slot, reply);
     }
 
-    /// Replies with a value in the area.
-    pub(crate) fn finish_with_value<'v>(&self, slot: usize, value: &impl Value<'v>) {
+    /// Replies with a value in the area, and the hint.
+    pub(crate) fn finish_with_value<'v>(&self, slot: usize, value: &impl Value<'v>, hint: u64) {
         let bytes = value.encode();
         if !self.memory.fill_area(slot, &bytes) {
             let what = "send a reply that is too large for a session";
@@ -274,6 +261,7 @@ impl Session {
         }
         let reply = Reply {
             len: bytes.len() as u32,
+            hint,
             ..Reply::default()
         };
         self.finish(slot, reply);

@@ -41,7 +41,7 @@ Usage: cargo xtask TASK
 
 Tasks:
   setup                 Install the Debian packages that are missing (as root; otherwise name them)
-  test [--only STEP]    All of CI: setup, formatting, lints, build, unit tests, plugin, end to end
+  test [--only STEP]    All of CI: setup, formatting, lints, build, plugin, unit tests, models, end to end
   plugin [--debug]      Build target/release/libadit_rocksdb.so, libadit_leveldb.so and libadit_sqlite.so
                         (or target/debug/...), and benchmarks: adit-ycsb of RocksDB, adit-leveldb-bench. ROCKSDB_ROOT=DIR: for the RocksDB built in DIR
   plugin --headers DIR  Only compile what is over RocksDB, with the headers DIR/rocksdb/*.h of any release

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::counts::{Counts, Tested, run_tests};
 use crate::process::{self, Outcome};
-use crate::{end_to_end, plugin, setup};
+use crate::{end_to_end, models, plugin, setup};
 
 /// A step: its name for `--only`, and what it does.
 struct Step {
@@ -49,6 +49,10 @@ const STEPS: &[Step] = &[
     Step {
         name: "unit",
         run: unit_tests,
+    },
+    Step {
+        name: "models",
+        run: || one(models::run(&[])),
     },
     Step {
         name: "end-to-end",

@@ -45,6 +45,7 @@ pub struct ServedOptions {
 enum Action {
     Nothing,
     Stat,
+    FileStat,
     OpenClose,
     CreateUnlink,
     CachedRead,
@@ -56,9 +57,10 @@ enum Action {
     DirectRead,
 }
 
-const ROWS: [(Action, &str); 11] = [
+const ROWS: [(Action, &str); 12] = [
     (Action::Nothing, "a message that asks for nothing"),
     (Action::Stat, "stat"),
+    (Action::FileStat, "fstat of an open file"),
     (Action::OpenClose, "open + close"),
     (Action::CreateUnlink, "create + close + unlink"),
     (Action::CachedRead, "cached read 4 KiB"),
@@ -271,6 +273,7 @@ fn measure_volume(
                 }
                 Action::Nothing => volume.ask_nothing()?,
                 Action::Stat => _ = volume.metadata(&data_path)?,
+                Action::FileStat => _ = file.metadata()?,
                 Action::OpenClose => {
                     drop(volume.open_file(&data_path, OpenOptions::new().read(true))?)
                 }
@@ -373,6 +376,7 @@ fn measure_kernel(
             match action {
                 Action::Nothing | Action::ReadByMessage | Action::TwoReaders => {}
                 Action::Stat => _ = std::fs::metadata(&data_path)?,
+                Action::FileStat => _ = file.metadata()?,
                 Action::OpenClose => drop(HostFile::open(&data_path)?),
                 Action::CreateUnlink => {
                     drop(write.open(&name)?);

@@ -7,11 +7,12 @@ use super::Connection;
 use super::link::{Failure, Fate, Taken};
 use crate::file::ReadRequest;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use adit_fs::{BlobId, OpenFlags};
+use adit_fs::{BlobId, OpenFlags, Stat};
 use adit_store::cache::Hint;
-use adit_wire::calls::Opened;
+use adit_wire::calls::{FileCall, FileStat, Opened};
 use adit_wire::memory::{COLLECTED_BYTES_MAX, DATA_BYTES_MAX, HINTS_MAX};
 use adit_wire::message::{Message, WriteFlags};
+use adit_wire::value::Value;
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
@@ -174,9 +175,37 @@ impl Connection {
 
     /// Size of a file in bytes.
     pub(crate) fn size(&self, file: &RemoteFile) -> Result<u64> {
-        let file = file.number;
-        let size = |taken: &mut Taken<'_>| taken.send(Message::Size { file });
-        Ok(self.with_slot(size, |_| None)?.value)
+        if let Some(stat) = self.mapped_stat(file) {
+            return Ok(stat.size_bytes);
+        }
+        let size = |taken: &mut Taken<'_>| {
+            let reply = taken.send(Message::Size { file: file.number })?;
+            taken.note_slot(file.id, reply.hint);
+            Ok(reply.value)
+        };
+        self.with_slot(size, |_| None)
+    }
+
+    /// Attributes of a file.
+    pub(crate) fn stat(&self, file: &RemoteFile) -> Result<Stat> {
+        if let Some(stat) = self.mapped_stat(file) {
+            return Ok(stat);
+        }
+        let (bytes, number) = (FileStat {}.encode(), FileStat::NUMBER);
+        let (file, len, id) = (file.number, bytes.len() as u32, file.id);
+        let stat = |taken: &mut Taken<'_>| {
+            taken.fill(&bytes)?;
+            let (stat, hint) = taken.call(Message::FileCall { number, file, len })?;
+            taken.note_slot(id, hint);
+            Ok(stat)
+        };
+        self.with_slot(stat, |_| None)
+    }
+
+    /// The same, from the server's cache.
+    #[inline]
+    fn mapped_stat(&self, file: &RemoteFile) -> Option<Stat> {
+        self.link().cache.as_ref()?.stat(file.id)
     }
 
     /// Asks for nothing.
@@ -268,6 +297,14 @@ struct Rest<'d, 'm> {
 }
 
 impl Taken<'_> {
+    /// The server has said where an inode's attributes are in its cache.
+    #[inline]
+    pub(super) fn note_slot(&self, id: BlobId, hint: u64) {
+        if let Some(cache) = &self.link.cache {
+            cache.note_slot(id, Hint(hint));
+        }
+    }
+
     /// The server has said where the pages of a read are in its cache.
     #[inline]
     fn note_hints(&self, file: &RemoteFile, offset: u64, len: usize, first: u64) {

@@ -327,7 +327,7 @@ impl Link {
         let taken = self.try_take_slot(None);
         let mut taken = taken.ok_or_else(|| Error::new(Errno::AGAIN))?;
         taken.fill(bytes)?;
-        taken.call(message)
+        Ok(taken.call(message)?.0)
     }
 }
 
@@ -483,10 +483,11 @@ impl<'c> Taken<'c> {
         }))
     }
 
-    /// Sends a call; its reply is in the area.
-    pub(super) fn call<T: OwnedValue>(&mut self, message: Message) -> Result<T, Failure> {
+    /// Sends a call; its reply is in the area, but for the hint.
+    pub(super) fn call<T: OwnedValue>(&mut self, message: Message) -> Result<(T, u64), Failure> {
         let reply = self.send(message)?;
-        Ok(T::decode(self.area(reply.len as usize)).ok_or_else(foreign)?)
+        let value = T::decode(self.area(reply.len as usize)).ok_or_else(foreign)?;
+        Ok((value, reply.hint))
     }
 }
 

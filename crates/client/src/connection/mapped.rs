@@ -7,8 +7,8 @@
 use super::RemoteFile;
 use adit_base::PAGE_BYTES;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
-use adit_fs::OpenFlags;
-use adit_store::cache::{FrameKey, Hint, RemoteFrames};
+use adit_fs::{BlobId, OpenFlags, Stat, stat_of};
+use adit_store::cache::{FrameKey, Hint, RemoteFrames, slot_page};
 use rustix::mm::{Advice, madvise};
 use std::ffi::c_void;
 
@@ -49,6 +49,21 @@ impl Mapped {
             (rest, within, page) = (behind, 0, page + 1);
         }
         true
+    }
+
+    /// The attributes of an inode as they are now, if its slot lies where the server has said.
+    #[inline]
+    pub(super) fn stat(&self, id: BlobId) -> Option<Stat> {
+        let hint = Hint(self.place(slot_page(id)).load(Ordering::Relaxed));
+        let slot = (!hint.is_empty()).then(|| self.frames.slot(hint, id))??;
+        stat_of(id, &slot).ok()
+    }
+
+    /// The server has said where the inode's slot is.
+    pub(super) fn note_slot(&self, id: BlobId, hint: Hint) {
+        if !hint.is_empty() {
+            self.place(slot_page(id)).store(hint.0, Ordering::Relaxed);
+        }
     }
 
     /// Gives the memory back: the server has gone.

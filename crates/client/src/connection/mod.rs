@@ -33,6 +33,7 @@ use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_reactor::Engine;
+use adit_store::cache::Hint;
 use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
 use adit_wire::message::Message;
 use adit_wire::value::{OwnedValue, Value};
@@ -69,6 +70,14 @@ pub(crate) struct Connection {
     inherited: Mutex<Option<Inherited>>,
     /// Fork generation of the process whose link it is.
     generation: AtomicU32,
+}
+
+/// A reply, where it says that something is in the server's cache, and the link whose server has
+/// done the call.
+struct Answered<'c, R> {
+    reply: R,
+    hint: u64,
+    link: &'c Link,
 }
 
 impl Connection {
@@ -148,17 +157,17 @@ impl Connection {
         C: VolumeCall<'a>,
         C::Reply: OwnedValue,
     {
-        let (reply, _) = self.volume_call_or(who, call, |fate| self.outcome(who, call, fate))?;
-        Ok(reply)
+        let answer = self.volume_call_or(who, call, |fate| self.outcome(who, call, fate))?;
+        Ok(answer.reply)
     }
 
-    /// The same, and the link whose server has done it; `settle` as in [`with_slot`](Self::with_slot).
+    /// The same, with all of the answer; `settle` as in [`with_slot`](Self::with_slot).
     fn volume_call_or<'a, 'c, C>(
         &'c self,
         who: &Credentials,
         call: &C,
         mut settle: impl FnMut(&Fate) -> Option<Result<C::Reply>>,
-    ) -> Result<(C::Reply, &'c Link)>
+    ) -> Result<Answered<'c, C::Reply>>
     where
         C: VolumeCall<'a>,
         C::Reply: OwnedValue,
@@ -171,12 +180,17 @@ impl Connection {
             taken
                 .fill(&bytes)
                 .map_err(|error| too_long(&call.places(), error))?;
-            let reply = taken.call(Message::VolumeCall { number, len })?;
-            Ok((reply, taken.link))
+            let (reply, hint) = taken.call(Message::VolumeCall { number, len })?;
+            let link = taken.link;
+            Ok(Answered { reply, hint, link })
         };
         let settle = |fate: &Fate| {
-            let settled = settle(fate)?;
-            Some(settled.map(|reply| (reply, self.link())))
+            let (settled, link) = (settle(fate)?, self.link());
+            Some(settled.map(|reply| Answered {
+                reply,
+                hint: 0,
+                link,
+            }))
         };
         self.with_slot(ask, settle)
     }
@@ -192,7 +206,7 @@ impl Connection {
         loop {
             let ask = |taken: &mut Taken<'_>| {
                 taken.fill(&bytes)?;
-                taken.call(Message::FileCall { number, file, len })
+                Ok(taken.call(Message::FileCall { number, file, len })?.0)
             };
             // Before the call: no link between this one and the one that does it has its effect.
             let link = self.link();
@@ -252,8 +266,7 @@ impl Connection {
                     return Err(self.unknown());
                 }
                 opened => {
-                    let (opened, link) = opened?;
-                    if let Some(file) = self.keep(link, opened, who) {
+                    if let Some(file) = self.keep(opened?, who) {
                         return Ok(file);
                     }
                 }
@@ -278,8 +291,8 @@ impl Connection {
         flags: OpenFlags,
     ) -> Result<RemoteFile> {
         loop {
-            let (opened, link) = self.volume_call_or(who, &OpenBlob { id, flags }, |_| None)?;
-            if let Some(file) = self.keep(link, opened, who) {
+            let opened = self.volume_call_or(who, &OpenBlob { id, flags }, |_| None)?;
+            if let Some(file) = self.keep(opened, who) {
                 return Ok(file);
             }
         }
@@ -287,10 +300,14 @@ impl Connection {
 
     /// The session has opened a file. None: its server has ended since, and the next one doesn't
     /// know.
-    fn keep(&self, link: &Link, opened: Opened, who: &Credentials) -> Option<RemoteFile> {
+    fn keep(&self, answer: Answered<'_, Opened>, who: &Credentials) -> Option<RemoteFile> {
+        let opened = answer.reply;
         let mut held = self.held();
-        self.is_current(link).then(|| {
+        self.is_current(answer.link).then(|| {
             held.open(opened, (*who != self.own).then(|| who.clone()));
+            if let Some(cache) = &answer.link.cache {
+                cache.note_slot(opened.id, Hint(answer.hint));
+            }
             opened.into()
         })
     }

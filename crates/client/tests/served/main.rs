@@ -25,6 +25,8 @@ mod volumes;
 #[path = "../support/served.rs"]
 mod support;
 
+mod attributes;
+
 use adit::{
     Errno, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ServeOptions, Server,
     Volume,

@@ -5,7 +5,8 @@ use crate::inode::slot::stat_of;
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::{Errno, Result};
-use adit_store::SharedMetadata;
+use adit_store::cache::Hint;
+use adit_store::{BlobId, SharedMetadata};
 
 /// What any thread may ask of an open volume, without the worker. Each answer is what the worker
 /// would have said at some moment during the call; none: ask the worker.
@@ -34,6 +35,12 @@ impl SharedNames {
             let (id, _) = resolve::existing(view, &self.base, at, follow)?;
             Ok(stat_of(id, view.current_slot(id)?)?)
         })
+    }
+
+    /// Where the attributes of an inode are in the cache, for a reader in another process; None: it
+    /// has to ask. [`stat_of`] makes them of the slot there.
+    pub fn hint(&self, id: BlobId) -> Option<Hint> {
+        self.metadata.slot_hint(id)
     }
 
     /// As [`Fs::access`].

@@ -76,8 +76,8 @@ pub(crate) fn expect_kind(slot: &Slot, kind: FileKind) -> Result<(), Error> {
     Ok(())
 }
 
-/// The attributes in a slot.
-pub(crate) fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
+/// The attributes in a slot. `EUCLEAN` for a kind that is none.
+pub fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
     let kind = kind_of(slot)?;
     let time = |seconds, nanoseconds| Timestamp {
         seconds,

@@ -59,7 +59,6 @@ impl BlobTable {
 
 /// Blobs that cached reads and writes may have left ahead of their slots, in the order in which
 /// they were.
-#[derive(Default)]
 pub(crate) struct DirtyBlobs {
     blobs: RefCell<Vec<Rc<Blob>>>,
     /// Their slot addresses. Mostly few, so that asking for one that isn't among them waits for no
@@ -70,6 +69,14 @@ pub(crate) struct DirtyBlobs {
 }
 
 impl DirtyBlobs {
+    pub(crate) fn new(ahead: Ahead) -> DirtyBlobs {
+        DirtyBlobs {
+            blobs: RefCell::default(),
+            slots: RefCell::default(),
+            ahead: Arc::new(ahead),
+        }
+    }
+
     pub(crate) fn add(&self, blob: &Rc<Blob>) {
         if !blob.in_dirty_list.replace(true) {
             self.blobs.borrow_mut().push(blob.clone());

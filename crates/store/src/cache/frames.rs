@@ -20,8 +20,10 @@
 use super::header::CacheHeader;
 use super::index::{Index, zeroed};
 use super::mapping::Mapping;
+use super::owner::KIND_SHIFT;
 use super::published::{Hint, PublishedFrames, VersionWord};
 use super::{FrameFlags, FrameKey, PageBytes};
+use crate::format::PageKind;
 use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -314,16 +316,36 @@ impl Frames {
     /// Where a cached page is, for readers in other processes; `len` of its bytes lie inside the
     /// file. None: it isn't cached, or the cache isn't for them.
     pub fn hint(&self, key: FrameKey, len: impl FnOnce() -> usize) -> Option<Hint> {
+        self.hint_if(key, |_| Some(len()))
+    }
+
+    /// Where a page of slots is, for readers of one of them; None: as above, or the owner has not
+    /// verified the slot yet.
+    pub(crate) fn slot_hint(&self, page: u64, index: u64) -> Option<Hint> {
+        self.hint_if(FrameKey::meta(page), |meta| {
+            let kind = (meta.flags.load(Ordering::Relaxed) >> KIND_SHIFT) as u8;
+            let is_verified = meta.end.load(Ordering::Relaxed) & 1 << index != 0;
+            (kind == PageKind::Slots as u8 && is_verified).then_some(PAGE_BYTES)
+        })
+    }
+
+    /// `len` looks at the frame while it is pinned.
+    fn hint_if(
+        &self,
+        key: FrameKey,
+        len: impl FnOnce(&FrameMeta) -> Option<usize>,
+    ) -> Option<Hint> {
         self.mapping.version(0)?;
         let frame = self.acquire(key, None)?;
         // Pinned: neither the content changes, nor does a shorter file cut it.
         let version = self.mapping.version(frame).map(VersionWord::read);
+        let meta = self.meta(frame);
+        let len = len(meta);
         // A pinned frame may be replaced meanwhile: its word says so after its flags.
-        let flags = FrameFlags::from_bits_retain(self.meta(frame).flags.load(Ordering::Acquire));
+        let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Acquire));
         let version = version.filter(|_| flags.contains(FrameFlags::VALID));
-        let hint = version.and_then(|version| Hint::new(frame, len(), version));
         self.unpin(frame);
-        hint
+        Hint::new(frame, len?, version?)
     }
 
     /// What readers in other processes know of the page is true no more.
@@ -336,6 +358,12 @@ impl Frames {
             }
             self.unpin(frame);
         }
+    }
+
+    /// The counts of blobs that are ahead of their slots, for readers in other processes; None: the
+    /// cache isn't for them.
+    pub(crate) fn ahead_counts(&self) -> Option<&[AtomicU32]> {
+        self.mapping.ahead_counts()
     }
 
     /// What readers in other processes need; None: the cache isn't for them.

@@ -25,6 +25,7 @@ use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Host, host_error};
 use adit_base::sync::RaceCheck;
+use adit_base::sync::atomic::AtomicU32;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -313,6 +314,11 @@ impl Mapping {
     #[inline]
     pub(super) fn version(&self, frame: u32) -> Option<&VersionWord> {
         self.versions.as_ref().map(|versions| versions.of(frame))
+    }
+
+    /// The counts of blobs that are ahead of their slots, if readers in other processes look at them.
+    pub(super) fn ahead_counts(&self) -> Option<&[AtomicU32]> {
+        self.versions.as_ref().map(VersionWords::ahead_counts)
     }
 
     /// What readers in other processes need; None: the cache isn't for them.

@@ -23,13 +23,15 @@
 use super::frames::FrameMeta;
 use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameKey, PageBytes};
+use crate::format::{BlobId, SLOTS_PER_PAGE, Slot};
 use adit_base::fork;
-use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
+use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES, from_rustix};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Bits of a hint: of the frame's number, of the length, and of the version.
 const FRAME_BITS: u32 = 24;
@@ -132,7 +134,7 @@ impl VersionWords {
         let say = |errno| Error::with(from_rustix(errno), "make version words for readers");
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("adit-versions", flags).map_err(say)?;
-        let len = words_bytes(frames);
+        let len = file_bytes(frames);
         ftruncate(&file, len as u64).map_err(say)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(say)?;
@@ -159,6 +161,12 @@ impl VersionWords {
         unsafe { self.words.add(frame as usize).as_ref() }
     }
 
+    /// How many blobs are ahead of their slots (`blob/ahead`).
+    pub(super) fn ahead_counts(&self) -> &[AtomicU32] {
+        // SAFETY: behind the words, mapped as long as `self`; any bits are valid for atomics.
+        unsafe { ahead_counts(self.words, self.frames) }
+    }
+
     pub(super) fn file(&self) -> &OwnedFd {
         &self.file
     }
@@ -170,12 +178,32 @@ impl Drop for VersionWords {
             return; // a forked child may have memory of its own there
         }
         // SAFETY: mapped by `new`, and no reference outlives `self`.
-        let _ = unsafe { munmap(self.words.as_ptr().cast(), words_bytes(self.frames)) };
+        let _ = unsafe { munmap(self.words.as_ptr().cast(), file_bytes(self.frames)) };
     }
 }
 
+/// Counts of blobs that are ahead of their slots.
+pub(crate) const AHEAD_COUNTS: usize = if cfg!(loom) { 1 } else { 1 << 12 };
+
 fn words_bytes(frames: u32) -> usize {
     (frames as usize * size_of::<VersionWord>()).next_multiple_of(PAGE_BYTES)
+}
+
+/// The words, and behind them the counts.
+fn file_bytes(frames: u32) -> usize {
+    words_bytes(frames) + (AHEAD_COUNTS * size_of::<AtomicU32>()).next_multiple_of(PAGE_BYTES)
+}
+
+/// The counts behind the words of so many frames.
+///
+/// # Safety
+/// `file_bytes(frames)` are mapped at `words`, as long as the result is used.
+unsafe fn ahead_counts<'m>(words: NonNull<VersionWord>, frames: u32) -> &'m [AtomicU32] {
+    // SAFETY: the caller's word.
+    unsafe {
+        let start = words.byte_add(words_bytes(frames)).cast();
+        std::slice::from_raw_parts(start.as_ptr(), AHEAD_COUNTS)
+    }
 }
 
 /// What a reader in another process needs.
@@ -183,7 +211,7 @@ fn words_bytes(frames: u32) -> usize {
 pub struct PublishedFrames {
     /// The cache's mapping, for reading.
     pub memory: OwnedFd,
-    /// The version words, for reading.
+    /// The version words and the counts of blobs that are ahead, for reading.
     pub versions: OwnedFd,
     /// Number of frames.
     pub frames: u32,
@@ -236,7 +264,7 @@ impl RemoteFrames {
             .checked_add(frames as usize * PAGE_BYTES)
             .ok_or_else(foreign)?;
         let fits = metas_end <= memory_offset && memory_offset.is_multiple_of(PAGE_BYTES);
-        if !fits || size(memory)? < memory_bytes || size(versions)? < words_bytes(frames) {
+        if !fits || size(memory)? < memory_bytes || size(versions)? < file_bytes(frames) {
             return Err(foreign());
         }
         let map = |fd, len| {
@@ -251,7 +279,7 @@ impl RemoteFrames {
             Ok::<_, Error>(NonNull::new(start).expect("the kernel maps nothing at 0"))
         };
         let memory: NonNull<u8> = map(memory, memory_bytes)?.cast();
-        let versions = match map(versions, words_bytes(frames)) {
+        let versions = match map(versions, file_bytes(frames)) {
             Ok(versions) => versions.cast(),
             Err(error) => {
                 // SAFETY: mapped above, and used nowhere.
@@ -297,7 +325,7 @@ impl RemoteFrames {
             let _ = unsafe { mmap_anonymous(start.as_ptr().cast(), len, ProtFlags::READ, flags) };
         };
         replace(self.memory, self.memory_bytes);
-        replace(self.versions.cast(), words_bytes(self.frames));
+        replace(self.versions.cast(), file_bytes(self.frames));
     }
 
     fn header(&self) -> &CacheHeader {
@@ -309,6 +337,33 @@ impl RemoteFrames {
     /// bytes may have been copied.
     #[inline]
     pub fn read(&self, hint: Hint, key: FrameKey, within: usize, into: &mut [u8]) -> bool {
+        self.read_while(hint, key, within, into, || true)
+    }
+
+    /// The slot of a blob, by where its page was; with sizes and times as cached reads and writes
+    /// have left them. None: ask the server.
+    #[inline]
+    pub fn slot(&self, hint: Hint, id: BlobId) -> Option<Slot> {
+        let mut slot = Slot::new_zeroed();
+        let at = (id.slot % SLOTS_PER_PAGE) as usize * SECTOR_BYTES;
+        // SAFETY: mapped as long as `self`.
+        let counts = unsafe { ahead_counts(self.versions, self.frames) };
+        let is_current = || is_current(&counts[id.slot as usize % AHEAD_COUNTS]);
+        let key = slot_page(id);
+        let read = self.read_while(hint, key, at, slot.as_mut_bytes(), is_current);
+        (read && slot.kind != 0 && slot.generation == id.generation).then_some(slot)
+    }
+
+    /// Reads if something else is right, too, at a moment at which the page has these bytes.
+    #[inline]
+    fn read_while(
+        &self,
+        hint: Hint,
+        key: FrameKey,
+        within: usize,
+        into: &mut [u8],
+        is_right_meanwhile: impl FnOnce() -> bool,
+    ) -> bool {
         let frame = hint.frame();
         if frame >= self.frames || within + into.len() > hint.len() {
             return false;
@@ -337,10 +392,25 @@ impl RemoteFrames {
             let from = page.add(frame as usize).cast::<u8>().add(within);
             adit_base::memory::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len());
         }
-        let is_right = word.is_still(version) && !self.header().has_ended();
+        let is_right = is_right_meanwhile() && word.is_still(version) && !self.header().has_ended();
         // Last: what was copied may have been zeroes in the place of the cache.
         is_right && !self.is_released.load(Ordering::Relaxed)
     }
+}
+
+/// Between two looks at the version of a slot's page: has the slot what was acknowledged? A blob is
+/// counted before a cached write of it is acknowledged, and no more after its slot has changed
+/// (`blob/ahead`).
+#[inline]
+fn is_current(count: &AtomicU32) -> bool {
+    // Who sees that it is counted no more sees at the second look, behind the fence of `is_still`, that
+    // the slot has changed.
+    count.load(Ordering::Relaxed) == 0
+}
+
+/// The page with a blob's slot.
+pub fn slot_page(id: BlobId) -> FrameKey {
+    FrameKey::meta(id.slot / SLOTS_PER_PAGE)
 }
 
 impl Drop for RemoteFrames {
@@ -351,15 +421,15 @@ impl Drop for RemoteFrames {
         // SAFETY: mapped by `map`, and no reference outlives `self`.
         unsafe {
             let _ = munmap(self.memory.as_ptr().cast(), self.memory_bytes);
-            let _ = munmap(self.versions.as_ptr().cast(), words_bytes(self.frames));
+            let _ = munmap(self.versions.as_ptr().cast(), file_bytes(self.frames));
         }
     }
 }
 
 #[cfg(all(test, loom))]
 mod models {
-    use super::VersionWord;
-    use adit_base::sync::atomic::{AtomicU64, Ordering};
+    use super::{VersionWord, is_current};
+    use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     use adit_base::sync::model::Wrong::{Answers, Skipped};
     use adit_base::sync::model::{Bug, check, spawn};
     use std::sync::Arc;
@@ -418,6 +488,42 @@ mod models {
     fn planted_a_change_that_begins_unseen_is_found() {
         let file = "store/src/cache/published.rs";
         Bug::planted(Skipped, file, "fn begin_change", "self.0.store").found_by(MODEL);
+    }
+
+    const SLOTS: &str = "cache::published::models::a_mapped_slot_has_what_was_acknowledged_before";
+
+    #[test]
+    fn a_mapped_slot_has_what_was_acknowledged_before() {
+        check(3, || {
+            let page = Arc::new((Frame::default(), AtomicU32::new(0), AtomicU64::new(0)));
+            let writer = page.clone();
+            let thread = spawn(move || {
+                let (frame, count, acknowledged) = &*writer;
+                // A cached write; later its size goes into the slot.
+                count.fetch_add(1, Ordering::Relaxed);
+                acknowledged.store(1, Ordering::Release);
+                frame.version.begin_change();
+                frame.content[0].store(1, Ordering::Relaxed);
+                frame.version.end_change();
+                count.fetch_sub(1, Ordering::Release);
+            });
+            let (frame, count, acknowledged) = &*page;
+            let newest = acknowledged.load(Ordering::Acquire);
+            let version = frame.version.read();
+            if version & 1 == 0 {
+                let size = frame.content[0].load(Ordering::Relaxed);
+                if is_current(count) && frame.version.is_still(version) {
+                    assert!(size >= newest, "older than what was acknowledged");
+                }
+            }
+            thread.join().expect("the writer");
+        });
+    }
+
+    #[test]
+    fn planted_a_count_that_is_not_looked_at_is_found() {
+        let file = "store/src/cache/published.rs";
+        Bug::planted(Answers(0), file, "fn is_current", "count.load").found_by(SLOTS);
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::view::{id_of, place};
 use crate::blob::Ahead;
-use crate::cache::{FrameKey, Frames, HeldPage, HeldPages};
+use crate::cache::{FrameKey, Frames, HeldPage, HeldPages, Hint};
 use crate::format::{BlobId, Page, PageKind, SLOTS_PER_PAGE, Slot};
 use crate::metadata::pages::{PagesRead, Stop};
 use crate::state::Store;
@@ -49,6 +49,13 @@ impl SharedMetadata {
             Err(_) => return None,
         };
         self.frames.is_at(version).then_some(answer)
+    }
+
+    /// Where a blob's slot is, for readers in other processes; None: not in the cache, or not for
+    /// them.
+    pub fn slot_hint(&self, id: BlobId) -> Option<Hint> {
+        let (page, _) = place(id.slot);
+        self.frames.slot_hint(page, id.slot % SLOTS_PER_PAGE)
     }
 }
 

@@ -1,10 +1,9 @@
 //! What is on its way home, and which tasks take it there.
 
-use crate::blob::DirtyBlobs;
+use crate::blob::{Ahead, DirtyBlobs};
 use std::cell::Cell;
 
 /// Write-back as a whole; that of one blob is in `data/write_back.rs`.
-#[derive(Default)]
 pub(crate) struct WriteBack {
     /// Blobs with dirty data or attributes.
     pub(crate) dirty: DirtyBlobs,
@@ -12,6 +11,16 @@ pub(crate) struct WriteBack {
     pub(crate) running: Cell<bool>,
     /// The task runs that makes room for writers.
     pub(crate) flushing: Cell<bool>,
+}
+
+impl WriteBack {
+    pub(crate) fn new(ahead: Ahead) -> WriteBack {
+        WriteBack {
+            dirty: DirtyBlobs::new(ahead),
+            running: Cell::new(false),
+            flushing: Cell::new(false),
+        }
+    }
 }
 
 /// Loads in flight; dropped, they are not.

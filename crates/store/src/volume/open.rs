@@ -6,7 +6,7 @@
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
-use crate::blob::BlobTable;
+use crate::blob::{Ahead, BlobTable};
 use crate::cache::{
     Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
 };
@@ -631,6 +631,7 @@ fn build(
         Checksums::new(&superblock.unsettled, &geometry)
     });
     let volatile_cache = reactor.device().capabilities().volatile_cache;
+    let ahead = Ahead::of(&frames);
     let store = StoreState {
         reactor,
         options: options.clone(),
@@ -663,7 +664,7 @@ fn build(
         receipt: Cell::new(None),
         predecessor: Cell::new(None),
         claim: RefCell::new(None),
-        write_back: WriteBack::default(),
+        write_back: WriteBack::new(ahead),
         closing: Cell::new(false),
         failure: RefCell::new(None),
     };

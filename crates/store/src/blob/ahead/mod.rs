@@ -3,30 +3,46 @@
 #[cfg(all(test, loom))]
 mod models;
 
+use crate::cache::{AHEAD_COUNTS, Frames};
 use adit_base::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 /// For any thread: may the blob at a slot address be ahead of its slot? Counts the dirty blobs by
-/// their slot addresses, many of which share a count.
+/// their slot addresses, many of which share a count. Readers in other processes see the counts, too,
+/// where the cache is published.
 ///
 /// Invariants, under the worker's lock:
 /// 1. A blob is counted before the first change that its slot lacks is acknowledged.
 /// 2. It is uncounted after the transaction became visible that put the last such change there. So
 ///    who reads the slot, then finds the blob uncounted, and then that no transaction became visible
 ///    meanwhile (`Frames::is_at`), has read what was acknowledged before.
-#[derive(Debug)]
-pub(crate) struct Ahead(Box<[AtomicU32]>);
+pub(crate) enum Ahead {
+    Own(Box<[AtomicU32]>),
+    /// In the memory of version words, which other processes read.
+    Published(Arc<Frames>),
+}
 
 impl Default for Ahead {
     fn default() -> Ahead {
-        Ahead((0..AHEAD_COUNTS).map(|_| AtomicU32::new(0)).collect())
+        Ahead::Own((0..AHEAD_COUNTS).map(|_| AtomicU32::new(0)).collect())
     }
 }
 
-const AHEAD_COUNTS: usize = if cfg!(loom) { 1 } else { 1 << 12 };
-
 impl Ahead {
+    /// Where readers of these frames see it.
+    pub(crate) fn of(frames: &Arc<Frames>) -> Ahead {
+        match frames.ahead_counts() {
+            Some(_) => Ahead::Published(frames.clone()),
+            None => Ahead::default(),
+        }
+    }
+
     fn count(&self, slot: u64) -> &AtomicU32 {
-        &self.0[slot as usize % AHEAD_COUNTS]
+        let counts = match self {
+            Ahead::Own(counts) => counts,
+            Ahead::Published(frames) => frames.ahead_counts().expect("published once and for all"),
+        };
+        &counts[slot as usize % AHEAD_COUNTS]
     }
 
     /// May it be? Never a wrong no.

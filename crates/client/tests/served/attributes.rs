@@ -1,0 +1,116 @@
+//! Attributes of an open file are read from the server's cache itself.
+
+use adit::{OpenOptions, ServeOptions, Server, Volume, VolumeOptions};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Size and permission bits before each step, and after the last one.
+fn states(steps: usize) -> Vec<(u64, u32)> {
+    let (mut size, mut mode) = (1 << 16, 0o600);
+    let mut states = vec![(size, mode)];
+    for step in 0..steps {
+        match step % 4 {
+            0 => size += 100,
+            1 => {}
+            2 => mode = 0o600 + (step as u32 / 4) % 0o77,
+            _ => size -= 50,
+        }
+        states.push((size, mode));
+    }
+    states
+}
+
+/// One process changes them, by the cache, by transactions, and takes them home; others look: each
+/// look shows them as they were at a moment during it, and never as they were before a change that
+/// had been acknowledged.
+#[test]
+fn attributes_are_those_of_now() {
+    const STEPS: usize = 6_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = directory.path().join("v.adit");
+    let image = image.to_str().expect("text");
+    Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
+    let mut options = VolumeOptions::new();
+    // A small cache, so that pages of slots are evicted.
+    options.published(true).cache_bytes(8 << 20);
+    let volume = Volume::open_with(image, &options).expect("opened");
+    let socket = directory.path().join("s");
+    let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new()).expect("served");
+    let address = format!("unix:{}", socket.display());
+
+    let mut write = OpenOptions::new();
+    write.read(true).write(true).create(true);
+    let file = volume.open_file("/f", &write).expect("opened");
+    let states = states(STEPS);
+    file.set_len(states[0].0).expect("grown");
+    file.set_mode(states[0].1).expect("changed");
+    let (begun, acknowledged) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let there = Volume::open(&address).expect("connected");
+                let file = there
+                    .open_file("/f", OpenOptions::new().read(true))
+                    .expect("opened");
+                while !ended.load(Ordering::Relaxed) {
+                    let first = acknowledged.load(Ordering::Acquire);
+                    let stat = *file.metadata().expect("known").stat();
+                    let size = file.len().expect("known");
+                    let last = begun.load(Ordering::Acquire);
+                    let (found, possible) = ((stat.size_bytes, stat.mode & 0o7777), first..=last);
+                    assert!(
+                        states[possible.clone()].contains(&found),
+                        "{found:?} in steps {possible:?}: {:?}",
+                        &states[possible.clone()]
+                    );
+                    let mut sizes = states[possible.clone()].iter().map(|(size, _)| *size);
+                    assert!(sizes.any(|one| one == size), "{size} in steps {possible:?}");
+                }
+            });
+        }
+        for step in 0..STEPS {
+            begun.store(step + 1, Ordering::Release);
+            match step % 4 {
+                0 => file.write_at(&[1; 100], states[step].0).expect("written"),
+                1 => file.sync_data().expect("synced"),
+                2 => file.set_mode(states[step + 1].1).expect("changed"),
+                _ => file.set_len(states[step + 1].0).expect("cut"),
+            }
+            acknowledged.store(step + 1, Ordering::Release);
+            if step % 1000 == 999 {
+                // Other files push pages out of the cache.
+                let name = format!("/other{step}");
+                volume.write(&name, vec![1; 4 << 20]).expect("written");
+                volume.sync().expect("synced");
+                volume.remove_file(&name).expect("removed");
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+
+    // And it was no message each time.
+    file.sync_all().expect("synced");
+    let there = Volume::open(&address).expect("connected");
+    let messages = || server.state().sessions[0].served;
+    let same = there.open_file("/f", OpenOptions::new().read(true));
+    let same = same.expect("opened");
+    let before = messages();
+    for _ in 0..100 {
+        assert_eq!(same.len().expect("known"), states[STEPS].0);
+        assert_eq!(
+            same.metadata().expect("known").stat().mode & 0o7777,
+            states[STEPS].1
+        );
+    }
+    assert_eq!(messages() - before, 0, "an opening says where they are");
+    // A file that was removed and is open still, and one that has its place then.
+    volume.remove_file("/f").expect("removed");
+    assert_eq!(same.metadata().expect("known").stat().links, 0);
+    drop((same, file));
+    volume.write("/g", b"another").expect("written");
+    let other = there.open_file("/g", OpenOptions::new().read(true));
+    assert_eq!(other.expect("opened").len().expect("known"), 7);
+    there.close().expect("closed");
+    server.stop();
+    volume.close().expect("closed");
+}

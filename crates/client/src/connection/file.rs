@@ -175,8 +175,9 @@ impl Connection {
 
     /// Size of a file in bytes.
     pub(crate) fn size(&self, file: &RemoteFile) -> Result<u64> {
-        if let Some(stat) = self.mapped_stat(file) {
-            return Ok(stat.size_bytes);
+        let cache = self.link().cache.as_ref();
+        if let Some(size_bytes) = cache.and_then(|cache| cache.size_bytes(file.id)) {
+            return Ok(size_bytes);
         }
         let size = |taken: &mut Taken<'_>| {
             let reply = taken.send(Message::Size { file: file.number })?;
@@ -188,7 +189,8 @@ impl Connection {
 
     /// Attributes of a file.
     pub(crate) fn stat(&self, file: &RemoteFile) -> Result<Stat> {
-        if let Some(stat) = self.mapped_stat(file) {
+        let cache = self.link().cache.as_ref();
+        if let Some(stat) = cache.and_then(|cache| cache.stat(file.id)) {
             return Ok(stat);
         }
         let (bytes, number) = (FileStat {}.encode(), FileStat::NUMBER);
@@ -200,12 +202,6 @@ impl Connection {
             Ok(stat)
         };
         self.with_slot(stat, |_| None)
-    }
-
-    /// The same, from the server's cache.
-    #[inline]
-    fn mapped_stat(&self, file: &RemoteFile) -> Option<Stat> {
-        self.link().cache.as_ref()?.stat(file.id)
     }
 
     /// Asks for nothing.

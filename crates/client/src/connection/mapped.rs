@@ -54,9 +54,20 @@ impl Mapped {
     /// The attributes of an inode as they are now, if its slot lies where the server has said.
     #[inline]
     pub(super) fn stat(&self, id: BlobId) -> Option<Stat> {
-        let hint = Hint(self.place(slot_page(id)).load(Ordering::Relaxed));
-        let slot = (!hint.is_empty()).then(|| self.frames.slot(hint, id))??;
+        let slot = self.frames.slot(self.slot_hint(id)?, id)?;
         stat_of(id, &slot).ok()
+    }
+
+    /// The size alone, bytes.
+    #[inline]
+    pub(super) fn size_bytes(&self, id: BlobId) -> Option<u64> {
+        self.frames.size_bytes(self.slot_hint(id)?, id)
+    }
+
+    #[inline]
+    fn slot_hint(&self, id: BlobId) -> Option<Hint> {
+        let hint = Hint(self.place(slot_page(id)).load(Ordering::Relaxed));
+        (!hint.is_empty()).then_some(hint)
     }
 
     /// The server has said where the inode's slot is.

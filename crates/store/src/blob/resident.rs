@@ -40,6 +40,10 @@ pub struct Blob {
     /// Modification time newer than the slot's.
     pub(crate) mtime: Cell<Option<Timestamp>>,
     pub(crate) in_dirty_list: Cell<bool>,
+    /// Among the blobs that may be ahead of their slots ([`Ahead`](super::Ahead)).
+    pub(crate) is_counted_ahead: Cell<bool>,
+    /// Among those whose size isn't their slot's, for readers in other processes.
+    size_is_counted: Cell<bool>,
     /// Number of the last data write home.
     pub(crate) home_sequence: Cell<u64>,
     /// The last answer of a map lookup: first page, pages, mapping.
@@ -78,6 +82,7 @@ pub struct Blob {
 impl Drop for Blob {
     /// Whoever still has the shared part must ask, and be refused.
     fn drop(&mut self) {
+        self.count_size(false);
         self.shared.withdraw_extents();
         if let Some(grant) = self.shared.write_grant() {
             grant.close();
@@ -114,6 +119,8 @@ impl Blob {
             atime: Cell::new(None),
             mtime: Cell::new(None),
             in_dirty_list: Cell::new(false),
+            is_counted_ahead: Cell::new(false),
+            size_is_counted: Cell::new(false),
             home_sequence: Cell::new(home_sequence),
             map_hint: Cell::new(None),
             allocation_hint: Cell::new(0),
@@ -261,6 +268,33 @@ impl Blob {
         self.map_hint.set(None);
         self.shared.withdraw_extents();
         *self.slot.borrow_mut() = *slot;
+        if self.size() != slot.size {
+            self.count_size(true);
+        }
+    }
+
+    /// What was applied is visible.
+    pub(crate) fn became_visible(&self, point: Point) {
+        self.point.set(point);
+        self.note_size();
+    }
+
+    /// Its size from now on, before that is acknowledged.
+    pub(crate) fn set_size(&self, size: u64) {
+        self.shared.set_size(size);
+        self.note_size();
+    }
+
+    /// Invariant, under the worker's lock: while the size isn't that of the slot that others see, it
+    /// is counted, from before that is acknowledged; as [`Ahead`](super::Ahead) for all attributes.
+    fn note_size(&self) {
+        self.count_size(self.size() != self.slot.borrow().size);
+    }
+
+    fn count_size(&self, is_ahead: bool) {
+        if self.size_is_counted.replace(is_ahead) != is_ahead {
+            self.shared.count_size(is_ahead);
+        }
     }
 
     /// Whether it has to stay in memory.

@@ -81,9 +81,23 @@ impl DirtyBlobs {
         if !blob.in_dirty_list.replace(true) {
             self.blobs.borrow_mut().push(blob.clone());
             self.slots.borrow_mut().insert(blob.id.slot);
-            if !planted(Bug::UncountedAhead) {
-                self.ahead.add(blob.id.slot);
-            }
+        }
+        if !blob.is_counted_ahead.replace(true) && !planted(Bug::UncountedAhead) {
+            self.ahead.add(blob.id.slot);
+        }
+    }
+
+    /// Its slot may have everything by now. Then who reads slots without the worker needs to know
+    /// before the list is gone through.
+    pub(crate) fn settle(&self, blob: &Blob) {
+        if !blob.is_dirty() && !blob.map_lock.is_locked() {
+            self.uncount(blob);
+        }
+    }
+
+    fn uncount(&self, blob: &Blob) {
+        if blob.is_counted_ahead.replace(false) && !planted(Bug::UncountedAhead) {
+            self.ahead.remove(blob.id.slot);
         }
     }
 
@@ -114,8 +128,8 @@ impl DirtyBlobs {
             blob.in_dirty_list.set(keep);
             if keep {
                 slots.insert(blob.id.slot);
-            } else if !planted(Bug::UncountedAhead) {
-                self.ahead.remove(blob.id.slot);
+            } else {
+                self.uncount(blob);
             }
             keep
         });

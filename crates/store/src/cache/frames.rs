@@ -21,7 +21,7 @@ use super::header::CacheHeader;
 use super::index::{Index, zeroed};
 use super::mapping::Mapping;
 use super::owner::KIND_SHIFT;
-use super::published::{Hint, PublishedFrames, VersionWord};
+use super::published::{AheadOf, Hint, PublishedFrames, VersionWord};
 use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::PageKind;
 use adit_base::breakdown::{self, Layer};
@@ -362,8 +362,8 @@ impl Frames {
 
     /// The counts of blobs that are ahead of their slots, for readers in other processes; None: the
     /// cache isn't for them.
-    pub(crate) fn ahead_counts(&self) -> Option<&[AtomicU32]> {
-        self.mapping.ahead_counts()
+    pub(crate) fn ahead_counts(&self, of: AheadOf) -> Option<&[AtomicU32]> {
+        self.mapping.ahead_counts(of)
     }
 
     /// What readers in other processes need; None: the cache isn't for them.

@@ -20,7 +20,7 @@ use super::frames::FrameMeta;
 use super::header::{CacheHeader, Layout, META_OFFSET};
 use super::huge_pages::HugePages;
 use super::name::SharedName;
-use super::published::{PublishedFrames, VersionWord, VersionWords, for_reading};
+use super::published::{AheadOf, PublishedFrames, VersionWord, VersionWords, for_reading};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Host, host_error};
@@ -317,8 +317,10 @@ impl Mapping {
     }
 
     /// The counts of blobs that are ahead of their slots, if readers in other processes look at them.
-    pub(super) fn ahead_counts(&self) -> Option<&[AtomicU32]> {
-        self.versions.as_ref().map(VersionWords::ahead_counts)
+    pub(super) fn ahead_counts(&self, of: AheadOf) -> Option<&[AtomicU32]> {
+        self.versions
+            .as_ref()
+            .map(|versions| versions.ahead_counts(of))
     }
 
     /// What readers in other processes need; None: the cache isn't for them.

@@ -67,7 +67,7 @@ pub use mappings::{Mapping, mappings, remove_mapping};
 pub use name::{ParsedName, SharedName, volume_of};
 pub(crate) use owned::OwnedCache;
 pub use owner::{Cache, Counts, Pinned};
-pub(crate) use published::AHEAD_COUNTS;
+pub(crate) use published::{AHEAD_COUNTS, AheadOf};
 pub use published::{Hint, PublishedFrames, RemoteFrames, slot_page};
 pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
 pub use supply::FRAMES_LEFT_BY_DATA;

@@ -161,10 +161,10 @@ impl VersionWords {
         unsafe { self.words.add(frame as usize).as_ref() }
     }
 
-    /// How many blobs are ahead of their slots (`blob/ahead`).
-    pub(super) fn ahead_counts(&self) -> &[AtomicU32] {
+    /// How many blobs are ahead of their slots in this.
+    pub(super) fn ahead_counts(&self, of: AheadOf) -> &[AtomicU32] {
         // SAFETY: behind the words, mapped as long as `self`; any bits are valid for atomics.
-        unsafe { ahead_counts(self.words, self.frames) }
+        unsafe { ahead_counts(self.words, self.frames, of) }
     }
 
     pub(super) fn file(&self) -> &OwnedFd {
@@ -182,8 +182,17 @@ impl Drop for VersionWords {
     }
 }
 
-/// Counts of blobs that are ahead of their slots.
+/// Counts of blobs that are ahead of their slots, of each kind.
 pub(crate) const AHEAD_COUNTS: usize = if cfg!(loom) { 1 } else { 1 << 12 };
+
+/// In what a blob is ahead of its slot. The number is the place of its counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AheadOf {
+    /// Size or times.
+    Attributes = 0,
+    /// The size: it is another one than the slot's.
+    Size = 1,
+}
 
 fn words_bytes(frames: u32) -> usize {
     (frames as usize * size_of::<VersionWord>()).next_multiple_of(PAGE_BYTES)
@@ -191,17 +200,22 @@ fn words_bytes(frames: u32) -> usize {
 
 /// The words, and behind them the counts.
 fn file_bytes(frames: u32) -> usize {
-    words_bytes(frames) + (AHEAD_COUNTS * size_of::<AtomicU32>()).next_multiple_of(PAGE_BYTES)
+    words_bytes(frames) + (2 * AHEAD_COUNTS * size_of::<AtomicU32>()).next_multiple_of(PAGE_BYTES)
 }
 
 /// The counts behind the words of so many frames.
 ///
 /// # Safety
 /// `file_bytes(frames)` are mapped at `words`, as long as the result is used.
-unsafe fn ahead_counts<'m>(words: NonNull<VersionWord>, frames: u32) -> &'m [AtomicU32] {
+unsafe fn ahead_counts<'m>(
+    words: NonNull<VersionWord>,
+    frames: u32,
+    of: AheadOf,
+) -> &'m [AtomicU32] {
     // SAFETY: the caller's word.
     unsafe {
-        let start = words.byte_add(words_bytes(frames)).cast();
+        let start = words.byte_add(words_bytes(frames)).cast::<AtomicU32>();
+        let start = start.add(of as usize * AHEAD_COUNTS);
         std::slice::from_raw_parts(start.as_ptr(), AHEAD_COUNTS)
     }
 }
@@ -340,14 +354,26 @@ impl RemoteFrames {
         self.read_while(hint, key, within, into, || true)
     }
 
-    /// The slot of a blob, by where its page was; with sizes and times as cached reads and writes
+    /// The slot of a blob, by where its page was; with size and times as cached reads and writes
     /// have left them. None: ask the server.
     #[inline]
     pub fn slot(&self, hint: Hint, id: BlobId) -> Option<Slot> {
+        self.slot_that_has(hint, id, AheadOf::Attributes)
+    }
+
+    /// The size of a blob, likewise.
+    #[inline]
+    pub fn size_bytes(&self, hint: Hint, id: BlobId) -> Option<u64> {
+        let slot = self.slot_that_has(hint, id, AheadOf::Size)?;
+        Some(slot.size)
+    }
+
+    #[inline]
+    fn slot_that_has(&self, hint: Hint, id: BlobId, of: AheadOf) -> Option<Slot> {
         let mut slot = Slot::new_zeroed();
         let at = (id.slot % SLOTS_PER_PAGE) as usize * SECTOR_BYTES;
         // SAFETY: mapped as long as `self`.
-        let counts = unsafe { ahead_counts(self.versions, self.frames) };
+        let counts = unsafe { ahead_counts(self.versions, self.frames, of) };
         let is_current = || is_current(&counts[id.slot as usize % AHEAD_COUNTS]);
         let key = slot_page(id);
         let read = self.read_while(hint, key, at, slot.as_mut_bytes(), is_current);

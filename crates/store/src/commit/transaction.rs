@@ -381,7 +381,7 @@ impl<'s> Transaction<'s> {
         };
         self.apply_shadows(|key| !self.is_checksums(key), receipt.as_deref());
         for blob in changed {
-            blob.point.set(journal.point());
+            blob.became_visible(journal.point());
         }
         for (run, journaled) in &self.frees {
             if *journaled

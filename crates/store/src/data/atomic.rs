@@ -113,7 +113,7 @@ impl Store {
         .await?;
         blob.forget_modified();
         if size > blob.size() {
-            blob.shared.set_size(size);
+            blob.set_size(size);
         }
         if let Some(mapped) = blob.mapped() {
             let mut ranges = ranges.iter();

@@ -176,7 +176,7 @@ impl Store {
             }
             // Its slot may get another blob, whose pages an old handle's lock-free reads must not
             // find.
-            blob.shared.set_size(0);
+            blob.set_size(0);
             blob.truncating_from.set(end);
             self.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
         }
@@ -301,7 +301,7 @@ impl Store {
                     Ok(left)
                 })
                 .await?;
-            blob.shared.set_size(size);
+            blob.set_size(size);
             blob.truncating_from.set(end);
             if resume.is_some() {
                 self.withdraw_hints(blob, start);
@@ -326,7 +326,7 @@ impl Store {
             txn.put(blob.id, slot)
         })
         .await?;
-        blob.shared.set_size(blob.size().max(size));
+        blob.set_size(blob.size().max(size));
         Ok(())
     }
 

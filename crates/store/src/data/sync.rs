@@ -34,6 +34,7 @@ impl Store {
             self.write_back_to_sync(blob, kind == SyncKind::All).await?;
         }
         let written = blob.home_sequence.get();
+        self.write_back.dirty.settle(blob);
         self.commit_shared(blob.point.get()).await?;
         if planted(Bug::SkippedFlush) {
             return Ok(());

@@ -219,7 +219,7 @@ impl Store {
             }
             done += count;
             if at + count as u64 > blob.size() {
-                blob.shared.set_size(at + count as u64);
+                blob.set_size(at + count as u64);
                 // In the same step: who asks for attributes must not see it shrink again.
                 self.note_dirty(blob);
             }

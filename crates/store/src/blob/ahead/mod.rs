@@ -3,7 +3,7 @@
 #[cfg(all(test, loom))]
 mod models;
 
-use crate::cache::{AHEAD_COUNTS, Frames};
+use crate::cache::{AHEAD_COUNTS, AheadOf, Frames};
 use adit_base::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Default for Ahead {
 impl Ahead {
     /// Where readers of these frames see it.
     pub(crate) fn of(frames: &Arc<Frames>) -> Ahead {
-        match frames.ahead_counts() {
+        match frames.ahead_counts(AheadOf::Attributes) {
             Some(_) => Ahead::Published(frames.clone()),
             None => Ahead::default(),
         }
@@ -40,7 +40,9 @@ impl Ahead {
     fn count(&self, slot: u64) -> &AtomicU32 {
         let counts = match self {
             Ahead::Own(counts) => counts,
-            Ahead::Published(frames) => frames.ahead_counts().expect("published once and for all"),
+            Ahead::Published(frames) => frames
+                .ahead_counts(AheadOf::Attributes)
+                .expect("published once and for all"),
         };
         &counts[slot as usize % AHEAD_COUNTS]
     }

@@ -5,7 +5,7 @@
 mod models;
 
 use super::{MappedMemory, PublishedExtents, Ticket, WriteGrant};
-use crate::cache::{FrameKey, Frames, Hint};
+use crate::cache::{AHEAD_COUNTS, AheadOf, FrameKey, Frames, Hint};
 use crate::format::BlobId;
 use crate::metadata::extents::Extent;
 use adit_base::breakdown::{self, Layer};
@@ -319,8 +319,20 @@ impl BlobShared {
         self.errors.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn set_size(&self, size: u64) {
+    pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
+    }
+
+    /// Its size isn't that of its slot, or is again, for readers in other processes.
+    pub(super) fn count_size(&self, is_ahead: bool) {
+        if let Some(counts) = self.frames.0.ahead_counts(AheadOf::Size) {
+            let count = &counts[self.id.slot as usize % AHEAD_COUNTS];
+            // As in `Ahead::add` and `remove`.
+            match is_ahead {
+                true => _ = count.fetch_add(1, Ordering::Relaxed),
+                false => _ = count.fetch_sub(1, Ordering::Release),
+            }
+        }
     }
 }
 

@@ -51,11 +51,13 @@ fn query(connection: &Connection, statement: &str) -> String {
     };
     match rows() {
         Ok(values) => values,
-        Err(error) => format!(
-            "error {}",
-            error.sqlite_error().expect("SQLite's").extended_code
-        ),
+        Err(error) => number(&error),
     }
+}
+
+fn number(error: &rusqlite::Error) -> String {
+    let error = error.sqlite_error().expect("SQLite's");
+    format!("error {}", error.extended_code)
 }
 
 /// Adds a row, and commits it.
@@ -70,18 +72,17 @@ fn insert(connection: &Connection, who: &str, number: u64) -> rusqlite::Result<(
 }
 
 /// `VFS address`: the plugin's, in a volume at that address, or `unix` with the path of the database.
-fn open(place: &str) -> Connection {
+fn open(place: &str) -> rusqlite::Result<Connection> {
     let (vfs, address) = place.split_once(' ').expect("VFS and address");
     let connection = match vfs {
         "adit" => connect(address, "/app.db", Mode::Wal),
         _ => Connection::open(address),
-    };
-    let connection = connection.expect("it opens");
-    connection.busy_timeout(LIMIT).expect("set");
+    }?;
+    connection.busy_timeout(LIMIT)?;
     let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;
         PRAGMA wal_autocheckpoint=50; PRAGMA cache_size=10";
-    connection.execute_batch(settings).expect("set");
-    connection
+    connection.execute_batch(settings)?;
+    Ok(connection)
 }
 
 #[test]
@@ -90,15 +91,18 @@ fn works() {
     let Ok(place) = std::env::var("ADIT_WORK_ON") else {
         return;
     };
-    let mut connection = open(&place);
+    let mut connection = match open(&place) {
+        Ok(connection) => connection,
+        Err(error) => return answer(number(&error)),
+    };
     answer("open");
     for line in std::io::stdin().lines() {
         let line = line.expect("read");
         match *line.split(' ').collect::<Vec<_>>() {
             // insert WHO FIRST END: each number that is committed, and "end".
             ["insert", who, first, end] => {
-                let number = |text: &str| text.parse::<u64>().expect("a number");
-                for number in number(first)..number(end) {
+                let parsed = |text: &str| text.parse::<u64>().expect("a number");
+                for number in parsed(first)..parsed(end) {
                     if let Err(error) = insert(&connection, who, number) {
                         return answer(error);
                     }
@@ -108,7 +112,7 @@ fn works() {
             }
             ["reopen"] => {
                 drop(connection);
-                connection = open(&place);
+                connection = open(&place).expect("it opens");
                 answer("open");
             }
             _ => answer(query(&connection, &line)),
@@ -568,16 +572,20 @@ fn adit() -> Option<PathBuf> {
     (command.is_file() && library.is_file()).then_some(command)
 }
 
-/// Processes with an odd number have SQLite's own VFS.
-fn of_both_kinds(adit: &Path, address: &str, number: usize) -> Process {
-    if number % 2 == 0 {
-        return Process::at(address);
-    }
+/// With SQLite's own VFS; it has not answered yet.
+fn under_adit_run(adit: &Path, address: &str) -> Process {
     let mut command = Command::new(adit);
     let program = std::env::current_exe().expect("we run");
     command.args(["run", address, "--"]).arg(program);
-    let place = "unix /adit/app.db";
-    let mut process = Process::start(command, "works", "ADIT_WORK_ON", place);
+    Process::start(command, "works", "ADIT_WORK_ON", "unix /adit/app.db")
+}
+
+/// Processes with an odd number have SQLite's own VFS.
+fn of_both_kinds(adit: &Path, address: &str, number: usize) -> Process {
+    if number.is_multiple_of(2) {
+        return Process::at(address);
+    }
+    let mut process = under_adit_run(adit, address);
     assert_eq!(process.answer(), "open");
     process
 }
@@ -601,6 +609,29 @@ fn killed_processes_with_the_plugin_and_under_adit_run_lose_no_commit() {
     };
     let served = Served::new(Volume::open("mem:256M").expect("memory"));
     kill_processes(|number| of_both_kinds(&adit, &served.address(), number));
+}
+
+/// A program has a database open, with an index of its own, and serves the volume only then.
+#[test]
+fn a_process_under_adit_run_is_kept_out_of_an_index_in_memory() {
+    let Some(adit) = adit() else {
+        return adit_skip::skip(NOT_BUILT);
+    };
+    let volume = Volume::open("mem:64M").expect("memory");
+    let lent = adit_sqlite::lend("early", &volume).expect("a name of its own");
+    let owner = connect("early", "/app.db", Mode::Wal).expect("it opens");
+    owner.execute_batch(TABLE).expect("a table");
+    let served = Served::new(volume);
+    let mut refused = under_adit_run(&adit, &served.address());
+    let protocol = format!("error {}", libsqlite3_sys::SQLITE_PROTOCOL);
+    assert_eq!(refused.answer(), protocol);
+    insert(&owner, "owner", 0).expect("it goes on");
+    drop(owner);
+    let mut process = under_adit_run(&adit, &served.address());
+    assert_eq!(process.answer(), "open");
+    assert_eq!(process.ask("SELECT count(*) FROM t"), "1");
+    drop(process);
+    lent.take_back().expect("nothing is open");
 }
 
 // ------------------------------------------------------------------------ rights

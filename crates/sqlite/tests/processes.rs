@@ -468,6 +468,16 @@ impl Stage {
     }
 }
 
+/// The last server closes the volume, so that no memory stays in `/dev/shm`.
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.input = None;
+            let _ = server.answers.recv_timeout(LIMIT);
+        }
+    }
+}
+
 #[test]
 fn processes_go_on_with_the_next_server() {
     let mut stage = Stage::new();

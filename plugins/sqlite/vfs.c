@@ -100,6 +100,14 @@ static int open_handle(struct file *file, int *flags)
         file_failed(file, result, SQLITE_CANTOPEN);
         return result == -ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;
     }
+    /* Nobody has this lock alone. But a session that comes back too late to the next server, when others have changed
+     * the log, loses the files that it has locked, and no other ones: it must not go on with the log's handle. */
+    if (*flags & SQLITE_OPEN_WAL) {
+        const adit_range_lock lock = {0, 1, 0, 0, ADIT_LOCK_SHARED | ADIT_LOCK_NONBLOCKING};
+        result = adit_lock_range(file->handle, &lock);
+        if (result < 0)
+            return file_failed(file, result, SQLITE_IOERR_LOCK);
+    }
     /* It lives on until it is closed. */
     if (*flags & SQLITE_OPEN_DELETEONCLOSE && adit_unlink(file->volume->handle, file->path) < 0)
         sqlite3_log(SQLITE_WARNING, "adit: the temporary file %s stays: %s", file->path, adit_error_message());
@@ -149,6 +157,7 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
     if (code == SQLITE_OK && (flags & SQLITE_OPEN_MAIN_DB)) {
         file->powersafe_overwrite = sqlite3_uri_boolean(name, "psow", 1) != 0;
         file->batches = sqlite3_uri_boolean(name, "batch", 1) != 0;
+        file->readonly_shm = sqlite3_uri_boolean(name, "readonly_shm", 0) != 0;
         const int found = adit_fstat(file->handle, &stat);
         if (found < 0)
             code = file_failed(file, found, SQLITE_IOERR_FSTAT);

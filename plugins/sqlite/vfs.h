@@ -6,7 +6,7 @@
  *   file.c      an open file: reading, writing, syncing, controls
  *   batch.c     writes that happen together
  *   locks.c     locks between connections
- *   shm.c       the shared memory of WAL mode
+ *   shm.c       the index of WAL mode, and its locks
  *
  * A database's full name is ADDRESS//PATH: the address of its volume and its path in there, which
  * begins with the second slash. So every name that SQLite makes of it (a journal's, a
@@ -46,19 +46,23 @@ struct volume {
     int lent;       /* the program's own */
 };
 
-/* What all connections to one database share: the index of its WAL. */
+/* What all connections of this process to one database share: the index of its WAL. See shm.c. */
 struct database {
     struct database *next;
     struct volume *volume;
     uint64_t ino, generation;
     unsigned connections;
     pthread_mutex_t mutex; /* guards the rest */
-    unsigned mapped;       /* connections that use the shared memory */
-    int index_alone;       /* no other process may use the database in WAL mode */
+    unsigned mapped;       /* connections that use the index */
+    adit_file *shm;        /* the -shm file; NULL: no connection uses the index, or there can't be one */
+    char *shm_path;
+    unsigned in_memory : 1; /* the index is memory of this process, which has the database alone */
+    unsigned readonly : 1;  /* the -shm file can't be written */
+    unsigned unlocked : 1;  /* it isn't known whether others use the -shm file */
     int region_bytes;
     int region_count;
     void **regions;
-    int locks[SQLITE_SHM_NLOCK]; /* how many share it; -1: somebody has it alone */
+    int locks[SQLITE_SHM_NLOCK]; /* connections that share it; -1: one has it alone */
 };
 
 /* The volume at an address, opened if it isn't; volume_release gives it back. NULL after telling why. */
@@ -107,6 +111,7 @@ struct file {
     unsigned powersafe_overwrite : 1;
     unsigned batches : 1; /* offers batch atomic writes */
     unsigned journal_not_synced : 1; /* see batch.c */
+    unsigned readonly_shm : 1;       /* "readonly_shm" of the URI */
     uint8_t shm_mapped;
     uint16_t shm_shared, shm_exclusive; /* locks held, a bit each */
     struct batch batch;
@@ -128,6 +133,9 @@ int file_shm_map(sqlite3_file *base, int region, int bytes, int extend, void vol
 int file_shm_lock(sqlite3_file *base, int first, int count, int flags);
 void file_shm_barrier(sqlite3_file *base);
 int file_shm_unmap(sqlite3_file *base, int delete_it);
+
+/* In a forked child: the index of its parent's connections is no memory of its own. */
+void shm_forget(struct database *database);
 
 /* ------------------------------------------------------------------------------------------------ batch.c */
 

@@ -25,8 +25,11 @@ void volume_used(struct volume *volume)
  * the parent may have held any of our locks. */
 static void forget(void)
 {
+    struct database *database;
     ++fork_count;
     pthread_mutex_init(&registry, NULL);
+    for (database = databases; database != NULL; database = database->next)
+        shm_forget(database);
     volumes = NULL;
     databases = NULL;
 }

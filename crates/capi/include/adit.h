@@ -243,6 +243,8 @@ int adit_syncfs(adit_volume *volume);
 #define ADIT_INFO_SURVIVES 0x2u       /* unsynced data survives the death of this process */
 #define ADIT_INFO_FAILED 0x4u         /* it takes no more changes: ADIT_TEXT_FAILURE */
 #define ADIT_INFO_UNSAVED 0x8u        /* read-only: data of a killed process is shown */
+/* Other processes can use it, too: it is in a server, or this process shares it, or did. */
+#define ADIT_INFO_SHARED 0x10u
 
 typedef struct adit_info {
     uint32_t struct_bytes; /* set by the caller */
@@ -513,6 +515,27 @@ int adit_test_lock(adit_file *file, const adit_range_lock *lock, adit_range_lock
 
 /* Releases all locks of a POSIX owner on the file. Closing a handle does not release them. */
 int adit_release_locks(adit_file *file, uint64_t owner);
+
+/* ----------------------------------------------------------------------------------- mappings */
+
+/* Maps a range of a file as memory of all processes that map it: a store is seen at once by their
+ * loads and by adit_pread, an adit_pwrite by all loads. It survives the death of the process that
+ * stored, and that of the server. What was stored is written to the file by syncs, and when a
+ * handle that has mapped it is closed, also by the death of its process. It is for indexes and
+ * other small files: see docs/decisions/0030-shared-mappings.md.
+ *
+ * offset is a multiple of 4096. *memory is readable, and writable if the file was opened so, until
+ * adit_close(file). Behind the end of the file it is zero, and what is stored there is lost when
+ * the file grows: adit_fallocate first. A child of fork() has the memory as well.
+ *
+ * A session that comes back too late to the next server has the memory of nobody else. Then every
+ * call on the file is -EBADF, as after the loss of a lock; loads don't tell. So take a lock of the
+ * file before you rely on what you load.
+ *
+ * -EOPNOTSUPP: no other process can have the volume (no ADIT_INFO_SHARED), so memory of this one
+ * does; -EACCES: the handle can't read; -EINVAL: len is 0; -ENODEV: a directory; -EMFILE: a session
+ * has mapped 1024 files; -ENFILE, -ENOMEM: the server has no descriptor, or no room in /dev/shm. */
+int adit_map_shared(adit_file *file, uint64_t offset, size_t len, void **memory);
 
 /* ----------------------------------------------------------------------------------- buffers */
 

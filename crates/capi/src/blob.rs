@@ -60,9 +60,8 @@ pub unsafe extern "C" fn adit_blob_open(
         let result = out(result)?;
         // SAFETY: promised by adit.h.
         let (volume, id) = unsafe { (&handle(volume)?.volume, id(which)?) };
-        result.give(BlobHandle {
-            file: volume.open_blob(id, OpenOptions::new().read(true).write(true))?,
-        });
+        let opened = volume.open_blob(id, OpenOptions::new().read(true).write(true))?;
+        result.give(BlobHandle::new(opened));
         Ok(())
     })
 }

@@ -14,14 +14,26 @@ use crate::types::{
 use crate::volume::VolumeHandle;
 use adit::{
     AllocateFlags, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ReadRequest,
-    Result,
+    Result, SharedMapping,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Mutex, PoisonError};
 
 /// Behind `adit_file *`.
 pub struct FileHandle {
     pub(crate) file: File,
+    /// What C has mapped of it, until it is closed.
+    mappings: Mutex<Vec<SharedMapping>>,
+}
+
+impl FileHandle {
+    pub(crate) fn new(file: File) -> FileHandle {
+        FileHandle {
+            file,
+            mappings: Mutex::default(),
+        }
+    }
 }
 
 #[inline]
@@ -76,9 +88,8 @@ pub unsafe extern "C" fn adit_open(
         let result = out(result)?;
         // SAFETY: promised by adit.h.
         let (volume, path) = unsafe { (&handle(volume)?.volume, path(name)?) };
-        result.give(FileHandle {
-            file: volume.open_file(path, &open_options(flags, mode)?)?,
-        });
+        let opened = volume.open_file(path, &open_options(flags, mode)?)?;
+        result.give(FileHandle::new(opened));
         Ok(())
     })
 }
@@ -321,6 +332,28 @@ pub unsafe extern "C" fn adit_fallocate(
         }
         // SAFETY: promised by adit.h.
         unsafe { file(pointer)? }.allocate(flags, offset, len)
+    })
+}
+
+// ------------------------------------------------------------------------ mapping
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_map_shared(
+    pointer: *mut FileHandle,
+    offset: u64,
+    len: usize,
+    memory: *mut *mut c_void,
+) -> c_int {
+    guard_unit(|| {
+        // SAFETY: promised by adit.h.
+        let (opened, memory) = unsafe { (handle(pointer)?, out(memory)?) };
+        let mapping = opened.file.map_shared(offset, len)?;
+        memory.put(mapping.as_ptr().cast());
+        let mappings = opened.mappings.lock();
+        mappings
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(mapping);
+        Ok(())
     })
 }
 

@@ -4,8 +4,8 @@ use crate::arguments::{answer, check_flags, growing_out, handle, invalid, option
 use crate::result::{guard, guard_unit};
 use crate::types::{
     AditFinding, AditInfo, CheckResult, FINDING_DATA, FINDING_METADATA, HealthOptions,
-    INFO_DATA_CHECKSUMS, INFO_FAILED, INFO_SURVIVES, INFO_UNSAVED, ScrubResult, TEXT_ADDRESS,
-    TEXT_FAILURE, TEXT_LABEL, TEXT_MAPPING, TEXT_UNSAVED,
+    INFO_DATA_CHECKSUMS, INFO_FAILED, INFO_SHARED, INFO_SURVIVES, INFO_UNSAVED, ScrubResult,
+    TEXT_ADDRESS, TEXT_FAILURE, TEXT_LABEL, TEXT_MAPPING, TEXT_UNSAVED,
 };
 use crate::volume::VolumeHandle;
 use adit::{Result, ScrubOptions};
@@ -29,7 +29,8 @@ pub unsafe extern "C" fn adit_volume_info(
             flags: flag(info.data_checksums, INFO_DATA_CHECKSUMS)
                 | flag(info.mapping.is_some(), INFO_SURVIVES)
                 | flag(info.failure.is_some(), INFO_FAILED)
-                | flag(info.unsaved.is_some(), INFO_UNSAVED),
+                | flag(info.unsaved.is_some(), INFO_UNSAVED)
+                | flag(volume.is_shared()?, INFO_SHARED),
             volume_id: [id as u64, (id >> 64) as u64],
             volume_bytes: info.volume_bytes,
             free_bytes: info.free_bytes,

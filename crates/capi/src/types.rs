@@ -270,6 +270,7 @@ pub const INFO_DATA_CHECKSUMS: u32 = 0x1;
 pub const INFO_SURVIVES: u32 = 0x2;
 pub const INFO_FAILED: u32 = 0x4;
 pub const INFO_UNSAVED: u32 = 0x8;
+pub const INFO_SHARED: u32 = 0x10;
 
 pub const TEXT_ADDRESS: u32 = 1;
 pub const TEXT_LABEL: u32 = 2;
@@ -479,7 +480,8 @@ mod tests {
             INFO_DATA_CHECKSUMS,
             INFO_SURVIVES,
             INFO_FAILED,
-            INFO_UNSAVED
+            INFO_UNSAVED,
+            INFO_SHARED
         );
         numbers!(
             TEXT_ADDRESS,

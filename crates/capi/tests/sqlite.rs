@@ -323,4 +323,9 @@ fn a_c_program_registers_the_vfs_itself_and_forks() {
     let (printed, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(printed.contains("claims hold"), "{printed}{errors}");
     assert!(errors.contains("in use by static_test"), "{errors}");
+    // In a server, child and second process have the database as well.
+    let served = serve("64M");
+    let output = outcome(Command::new(&program).arg(served.address()));
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(printed.contains("claims hold"), "{printed}{errors}");
 }

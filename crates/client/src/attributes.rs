@@ -163,17 +163,7 @@ impl File {
     /// That memory, for reading only unless the file was opened for writing.
     #[cfg(feature = "internal")]
     pub fn mapped_memory(&self) -> Result<std::os::fd::OwnedFd> {
-        match self.open() {
-            OpenedFile::Embedded(open) => {
-                let memory = open.mapped_memory().ok_or(Error::new(Errno::INVAL))?;
-                memory.descriptor(open.flags().writable())
-            }
-            OpenedFile::Connected(open) => {
-                let connection = self.volume().connection();
-                let connection = connection.ok_or(Error::new(Errno::BADF))?;
-                connection.mapped_memory(open.number)
-            }
-        }
+        self.memory_of_mappings()
     }
 
     /// What was stored to that memory is written to the file.

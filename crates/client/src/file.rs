@@ -662,6 +662,13 @@ impl File {
         }
     }
 
+    /// One more handle of the same open file.
+    pub(crate) fn again(&self) -> File {
+        File {
+            state: ManuallyDrop::new(Arc::clone(&self.state)),
+        }
+    }
+
     pub(crate) fn open(&self) -> &OpenedFile {
         &self.state.open
     }

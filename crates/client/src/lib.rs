@@ -103,6 +103,7 @@ mod pending;
 mod repair;
 mod scrub;
 mod serve;
+mod shared_mapping;
 mod volume;
 
 pub use adit_base::clock::Timestamp;
@@ -130,6 +131,7 @@ pub use pending::Pending;
 pub use repair::Repaired;
 pub use scrub::{Damaged, ScrubOptions, Scrubbed};
 pub use serve::{ServeOptions, Server, ServerState, SessionState};
+pub use shared_mapping::SharedMapping;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub use volume::Fork;

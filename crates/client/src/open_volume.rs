@@ -493,6 +493,14 @@ impl OpenVolume {
         self.generation.load(Ordering::Relaxed) != fork::generation()
     }
 
+    /// Can other processes use it, too?
+    pub(crate) fn is_shared(&self) -> Result<bool> {
+        match &self.placement {
+            Placement::Embedded(_) => self.run(|fs| async { Ok(fs.is_served()) }),
+            Placement::Connected(_) => Ok(true),
+        }
+    }
+
     /// Makes everything durable and ends the engine.
     pub(crate) fn close(mut self) -> Result<()> {
         let Placement::Embedded(embedded) = &mut self.placement else {

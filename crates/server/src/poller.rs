@@ -343,7 +343,10 @@ impl Turns<'_> {
             if now_ns.saturating_sub(self.looked_at_sockets_ns) >= SOCKETS_NS {
                 self.look_at_sockets(Some(Duration::ZERO));
             }
-            if began || drove {
+            // A session that has just ended leaves files to close. Without this the poller could fall
+            // asleep before it had begun that, and the locks stayed until another session came.
+            let has_begun = self.begun.iter().any(|begun| !begun.is_empty());
+            if began || drove || has_begun {
                 active_ns = now_ns;
                 continue;
             }

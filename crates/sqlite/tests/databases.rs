@@ -428,7 +428,7 @@ fn controls_say_where_a_database_lies_and_how_it_is_kept() {
         0
     );
     drop(connection);
-    assert_eq!(stage.names(), ["app.db", "app.db-wal"]);
+    assert_eq!(stage.names(), ["app.db", "app.db-shm", "app.db-wal"]);
     let connection = stage.connect(Mode::Wal);
     check(&connection, "with a WAL that was kept");
     stage

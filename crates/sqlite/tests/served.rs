@@ -16,9 +16,9 @@ use served::Served;
 use std::time::Duration;
 use support::{Mode, ask, check, connect};
 
-/// The index of a WAL is memory of one process: two would have torn the database apart.
+/// In WAL mode the second session got `SQLITE_BUSY`, since the WAL's index was memory of one process.
 #[test]
-fn one_session_at_a_time_has_a_database_in_wal_mode_and_any_number_otherwise() {
+fn sessions_use_a_database_at_once_in_each_mode() {
     let served = Served::new(adit::Volume::open("mem:64M").expect("memory"));
     // Two sessions of one process, which share nothing, as those of two.
     let [one, other] = [served.address(), format!("{},v", served.address())];
@@ -28,22 +28,6 @@ fn one_session_at_a_time_has_a_database_in_wal_mode_and_any_number_otherwise() {
         first
             .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
             .expect("written");
-        if mode == Mode::Wal {
-            let second = rusqlite::Connection::open(support::uri(&other, &path, mode));
-            let second = second.expect("nothing is read yet");
-            second.busy_timeout(Duration::from_millis(50)).expect("set");
-            let refused = second.query_row("SELECT a FROM t", [], |row| row.get::<_, i64>(0));
-            let refused = refused.expect_err("the other session has it");
-            let code = refused.sqlite_error_code();
-            assert_eq!(code, Some(rusqlite::ErrorCode::DatabaseBusy), "{refused}");
-            drop(first);
-            second
-                .execute("INSERT INTO t VALUES (2)", [])
-                .expect("now it has it");
-            assert_eq!(ask::<i64>(&second, "SELECT sum(a) FROM t"), 3);
-            check(&second, "after both");
-            continue;
-        }
         let second = connect(&other, &path, mode).expect("it opens");
         std::thread::scope(|scope| {
             for connection in [first, second] {
@@ -60,4 +44,39 @@ fn one_session_at_a_time_has_a_database_in_wal_mode_and_any_number_otherwise() {
         assert_eq!(ask::<i64>(&third, "SELECT count(*) FROM t"), 41, "{mode:?}");
         check(&third, "after two sessions");
     }
+}
+
+/// The program that serves a volume has its databases open, too: with the index of the sessions if it
+/// served first, otherwise with one of its own, and the sessions are kept out.
+#[test]
+fn the_owner_of_a_served_volume_uses_the_index_of_its_sessions() {
+    let volume = adit::Volume::open("mem:64M").expect("memory");
+    let lent = adit_sqlite::lend("owner", &volume).expect("a name of its own");
+    let early = connect("owner", "/early.db", Mode::Wal).expect("it opens");
+    early.execute_batch("CREATE TABLE t (a)").expect("written");
+    let served = Served::new(volume);
+    let owner = connect("owner", "/app.db", Mode::Wal).expect("it opens");
+    owner.execute_batch("CREATE TABLE t (a)").expect("written");
+    let session = connect(&served.address(), "/app.db", Mode::Wal).expect("it opens");
+    for sum in 1..100 {
+        let writer = if sum % 2 == 0 { &owner } else { &session };
+        writer
+            .execute("INSERT INTO t VALUES (1)", [])
+            .expect("inserted");
+        assert_eq!(ask::<i64>(&owner, "SELECT sum(a) FROM t"), sum);
+        assert_eq!(ask::<i64>(&session, "SELECT sum(a) FROM t"), sum);
+    }
+    let refused =
+        rusqlite::Connection::open(support::uri(&served.address(), "/early.db", Mode::Wal));
+    let refused = refused.expect("nothing is read yet");
+    refused
+        .busy_timeout(Duration::from_millis(50))
+        .expect("set");
+    let error = refused.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0));
+    let code = error.expect_err("the owner has it").sqlite_error_code();
+    assert_eq!(code, Some(rusqlite::ErrorCode::DatabaseBusy));
+    drop(early);
+    assert_eq!(ask::<i64>(&refused, "SELECT count(*) FROM t"), 0);
+    drop((owner, session, refused));
+    lent.take_back().expect("nothing is open");
 }

@@ -252,6 +252,16 @@ public:
         return number(adit_next_hole(raw(), offset));
     }
 
+    /* adit_map_shared: valid as long as the file is open. */
+    Result<void *> map_shared(std::uint64_t offset, std::size_t len) const
+    {
+        void *memory = nullptr;
+        const int done = adit_map_shared(raw(), offset, len, &memory);
+        if (done < 0)
+            return Fault::of(done);
+        return memory;
+    }
+
     Result<std::uint64_t> size() const { return number(adit_file_size(raw())); }
 
     Result<adit_stat> stat() const

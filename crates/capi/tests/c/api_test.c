@@ -697,6 +697,44 @@ static void range_locks_keep_owners_apart(adit_volume *volume)
     IS(adit_unlink(volume, "/lock"), 0);
 }
 
+/* In a server a range of a file is memory that its handles share; a volume of one process needs none. */
+static void a_mapping_is_memory_of_all_handles(adit_volume *volume)
+{
+    adit_file *one = must_open(volume, "/mapped", ADIT_O_RDWR | ADIT_O_CREAT);
+    adit_file *two = must_open(volume, "/mapped", ADIT_O_RDONLY);
+    adit_info info = ADIT_INFO_INIT;
+    void *stored = NULL, *loaded = NULL;
+    char read[6] = "";
+    IS(adit_volume_info(volume, &info), 0);
+    if (!(info.flags & ADIT_INFO_SHARED)) {
+        IS(adit_map_shared(one, 0, 4096, &stored), -EOPNOTSUPP);
+        HOLDS(stored == NULL && strstr(adit_error_message(), "no other process") != NULL);
+    } else {
+        IS(adit_map_shared(one, 0, 0, &stored), -EINVAL);
+        IS(adit_map_shared(one, 1, 4096, &stored), -EINVAL);
+        IS(adit_map_shared(one, 0, 4096, NULL), -EINVAL);
+        IS(adit_fallocate(one, 0, 0, 3 * 4096), 0);
+        IS(adit_map_shared(one, 4096, 8192, &stored), 0);
+        IS(adit_map_shared(two, 8192, 4096, &loaded), 0);
+        memcpy((char *)stored + 4096, "store", 5);
+        HOLDS(memcmp(loaded, "store", 5) == 0);
+        IS(adit_pread(two, read, 5, 8192), 5);
+        HOLDS(strcmp(read, "store") == 0);
+        IS(adit_pwrite(one, "write", 5, 8192), 5);
+        HOLDS(memcmp(loaded, "write", 5) == 0);
+        memcpy(stored, "kept", 4);
+    }
+    IS(adit_map_shared(NULL, 0, 4096, &stored), -EINVAL);
+    IS(adit_close(one), 0);
+    if (loaded != NULL) {
+        HOLDS(memcmp(loaded, "write", 5) == 0);
+        IS(adit_pread(two, read, 4, 4096), 4);
+        HOLDS(memcmp(read, "kept", 4) == 0);
+    }
+    IS(adit_close(two), 0);
+    IS(adit_unlink(volume, "/mapped"), 0);
+}
+
 static void blobs_behave(adit_volume *volume)
 {
     adit_blob_id a, b, found = {0, 0};
@@ -864,6 +902,7 @@ int main(int argc, char **argv)
     names_behave(volume);
     locks_keep_handles_apart(volume);
     range_locks_keep_owners_apart(volume);
+    a_mapping_is_memory_of_all_handles(volume);
     blobs_behave(volume);
     threads_share_a_handle(volume);
     a_forked_child_has_no_volume(volume);

@@ -84,12 +84,17 @@ impl Fs {
         self.keeps_orphans.get()
     }
 
-    /// From here on the memory of shared mappings is made so.
+    /// From here on the memory of shared mappings is made so, for a server.
     pub fn make_mapped_memory_with(
         &self,
         make: impl Fn(BlobId) -> Result<MappedMemory> + Send + 'static,
     ) {
         *self.mapped_memory.borrow_mut() = Some(Box::new(make));
+    }
+
+    /// Does a server have the volume, or did one in this opening?
+    pub fn is_served(&self) -> bool {
+        self.mapped_memory.borrow().is_some()
     }
 
     /// Sets when reads change times of access; the default is never. It holds for files that are

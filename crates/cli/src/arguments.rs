@@ -406,6 +406,14 @@ pub(crate) struct Serve {
     /// Permission bits of the socket: the users who can connect
     #[arg(long, value_name = "BITS", default_value = "0600", value_parser = permission_bits)]
     pub(crate) mode: u32,
+    /// Mount the volume on this empty directory as well; with several volumes: NAME=DIR, for each one
+    ///
+    /// Programs see there what sessions do, and the reverse, at once. Takes root or fusermount3.
+    #[arg(long, value_name = "[NAME=]DIR")]
+    pub(crate) mount: Vec<String>,
+    /// Users other than the server's may use the mounts, too, as far as permission bits let them
+    #[arg(long, requires = "mount")]
+    pub(crate) allow_other: bool,
     /// Most threads that poll sessions; no more of them work than the load needs
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) pollers: usize,

@@ -1,7 +1,7 @@
 //! `adit serve`: volumes at a socket, for other processes.
 //!
-//! SIGTERM and SIGINT close the volumes, and the exit code is 0; the next server at the socket goes
-//! on with the sessions, as it does after a kill. SIGHUP opens the file of `--log` again. A panic
+//! SIGTERM and SIGINT unmount and close the volumes, and the exit code is 0; the next server at the
+//! socket goes on with the sessions, as it does after a kill. SIGHUP opens the file of `--log` again. A panic
 //! ends the process at once, as a kill would: a server that works in part would keep the locks of
 //! sessions that it can't end. A service manager that waits for it is told when sessions can begin
 //! (sd_notify(3)).
@@ -10,6 +10,7 @@ use crate::arguments::{Serve, VolumeArguments};
 use crate::{log, output};
 use adit::log::Filter;
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
+use adit_fuse::{MountOptions, ServedMount};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
@@ -37,6 +38,8 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         }
         volumes.push((name, options.open_to_serve(address)?));
     }
+    // Before the sessions of the last server: a server that can't mount leaves them to the next one.
+    let mut mounts = mounts(arguments, &volumes)?;
     let served: Vec<(&str, &Volume)> = volumes
         .iter()
         .map(|(name, volume)| (name.as_str(), volume))
@@ -50,6 +53,18 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         .sessions_max(arguments.sessions_max)
         .grace(Duration::from_secs(arguments.grace));
     let server = Server::start(&served, &arguments.socket, &serve)?;
+    if !mounts.is_empty() {
+        // They may go on first.
+        server.wait_for_last_sessions();
+    }
+    let close = |mounts: Vec<ServedMount>, volumes: Vec<(String, Volume)>| {
+        drop(mounts);
+        server.hand_over(volumes.into_iter().map(|(_, volume)| volume).collect())
+    };
+    if let Err(error) = mounts.iter_mut().try_for_each(ServedMount::serve) {
+        close(mounts, volumes)?;
+        return Err(error);
+    }
     let names: Vec<&str> = volumes.iter().map(|(name, _)| name.as_str()).collect();
     let mut out = output::stdout();
     writeln!(
@@ -70,7 +85,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         }
     }
     notify("STOPPING=1");
-    server.hand_over(volumes.into_iter().map(|(_, volume)| volume).collect())
+    close(mounts, volumes)
 }
 
 /// As many as the system lets it have: a session needs one, and so does each file that is mapped.
@@ -91,6 +106,44 @@ fn end_with_any_panic() {
         tracing::error!("{panic}: the server ends");
         std::process::abort();
     }));
+}
+
+/// Mounts the volumes where the arguments say; each at one directory at most.
+fn mounts(arguments: &Serve, volumes: &[(String, Volume)]) -> Result<Vec<ServedMount>> {
+    let options = MountOptions {
+        allow_other: arguments.allow_other,
+        ..MountOptions::default()
+    };
+    let mut mounted: Vec<&str> = Vec::new();
+    let mut mounts = Vec::new();
+    for given in &arguments.mount {
+        let (name, directory) = match (given.split_once('='), volumes) {
+            (Some((name, directory)), _) if !name.contains('/') => (name, directory),
+            (_, [(only, _)]) => (only.as_str(), given.as_str()),
+            _ => {
+                let what = format!(
+                    "mount {given}: the server has several volumes, so say which: NAME={given}"
+                );
+                return Err(Error::with(Errno::INVAL, what));
+            }
+        };
+        let Some((name, volume)) = volumes.iter().find(|(other, _)| other == name) else {
+            let names: Vec<&str> = volumes.iter().map(|(name, _)| name.as_str()).collect();
+            let what = format!(
+                "mount {given}: there is no volume {name}, the server has {} (a directory with = in \
+                 its name: ./{given})",
+                names.join(", ")
+            );
+            return Err(Error::with(Errno::INVAL, what));
+        };
+        if mounted.contains(&name.as_str()) {
+            let what = format!("mount {name} on two directories: one is enough");
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        mounted.push(name);
+        mounts.push(ServedMount::attach(volume, Path::new(directory), &options)?);
+    }
+    Ok(mounts)
 }
 
 /// `NAME=ADDRESS`, or an address, whose last component is the name.

@@ -2,10 +2,6 @@
 
 use adit_fs::{FileKind, SetTime, Stat};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use std::time::Duration;
-
-/// Names and attributes in the kernel's cache stay valid until the kernel changes them itself.
-pub(crate) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The kind of an inode.
 pub(crate) fn file_type(kind: FileKind) -> FileType {

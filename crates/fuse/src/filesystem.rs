@@ -8,8 +8,8 @@
 //! operations are in `mounted.rs`, `attributes.rs` and `listing.rs`.
 
 use crate::attributes::{AttributeChange, answer_xattr, decides_nothing};
-use crate::convert::{FOREVER, attributes, errno, file_type, set_time};
-use crate::mounted::{Mounted, Shared, caller};
+use crate::convert::{attributes, errno, file_type, set_time};
+use crate::mounted::{Changes, Mounted, Shared, caller};
 use adit::{Errno, Result};
 use adit_fs::{AllocateFlags, At, Credentials, FileKind, Follow, Stat, XattrMode};
 use fuser::*;
@@ -18,14 +18,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Most bytes in a request to read or write.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Background requests (read-ahead, write-back) that the kernel may have in flight.
 const BACKGROUND_MAX: u16 = 64;
 /// The flags of an opening, without those that the kernel implements itself. (It bypasses its own
-/// cache for O_DIRECT, and gives the offset of each write for O_APPEND.)
+/// cache for O_DIRECT. For O_APPEND it gives the offset of each write, see [`Filesystem::write`].)
 fn open_flags(flags: i32) -> adit_fs::OpenFlags {
     use adit_fs::OpenFlags as Flags;
     let kept = Flags::WRITE_ONLY
@@ -37,9 +37,6 @@ fn open_flags(flags: i32) -> adit_fs::OpenFlags {
         | Flags::NOATIME;
     Flags::from_bits_truncate(flags as u32) & kept
 }
-
-/// Pages that the kernel has of a file stay true when it is opened again.
-const OPENED: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE;
 
 macro_rules! answer {
     ($reply:ident, $result:expr, $value:pat => $done:expr) => {
@@ -58,23 +55,32 @@ impl Filesystem {
         self.0.with(f)
     }
 
+    /// How long the kernel believes what it is told.
+    fn valid(&self) -> Duration {
+        self.0.changes.valid()
+    }
+
     /// Makes something in a directory, and remembers it.
     fn entry(&self, reply: ReplyEntry, make: impl FnOnce(&Mounted) -> Result<Stat>) {
         let made = self.with(|mounted| Ok(mounted.remember(&make(mounted)?)));
-        answer!(reply, made, (attr, generation) => reply.entry(&FOREVER, &attr, generation));
+        answer!(reply, made, (attr, generation) => reply.entry(&self.valid(), &attr, generation));
     }
 }
 
 impl fuser::Filesystem for Filesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
+        let mut wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_NO_EXPORT_SUPPORT
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+        wanted |= match self.0.changes {
+            Changes::ByMount => InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
+            // Attributes in a listing would be out of date at once. The pages that splice(2) and
+            // private mappings do cache go when a size or time of change is seen to differ.
+            Changes::ByOthersToo => InitFlags::FUSE_AUTO_INVAL_DATA,
+        };
         for flag in wanted.iter() {
             // An older kernel does without.
             let _ = config.add_capabilities(flag);
@@ -95,11 +101,11 @@ impl fuser::Filesystem for Filesystem {
             }
         });
         match found {
-            Ok(Some((attr, generation))) => reply.entry(&FOREVER, &attr, generation),
+            Ok(Some((attr, generation))) => reply.entry(&self.valid(), &attr, generation),
             // Number 0: the kernel remembers that there is nothing.
             Ok(None) => {
                 let nothing = attributes(INodeNo(0), &Stat::default());
-                reply.entry(&FOREVER, &nothing, Generation(0));
+                reply.entry(&self.valid(), &nothing, Generation(0));
             }
             Err(error) => reply.error(errno(&error)),
         }
@@ -119,7 +125,7 @@ impl fuser::Filesystem for Filesystem {
             let stat = mounted.stat(&caller(request), mounted.id(ino)?)?;
             Ok(mounted.attributes(&stat))
         });
-        answer!(reply, found, attr => reply.attr(&FOREVER, &attr));
+        answer!(reply, found, attr => reply.attr(&self.valid(), &attr));
     }
 
     fn setattr(
@@ -152,7 +158,7 @@ impl fuser::Filesystem for Filesystem {
             let file = handle.and_then(|handle| mounted.handles.get(handle));
             mounted.change(&caller(request), mounted.id(ino)?, file.as_deref(), &change)
         });
-        answer!(reply, done, attr => reply.attr(&FOREVER, &attr));
+        answer!(reply, done, attr => reply.attr(&self.valid(), &attr));
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -278,7 +284,7 @@ impl fuser::Filesystem for Filesystem {
             }
             mounted.open(at, flags)
         });
-        answer!(reply, opened, handle => reply.opened(handle, OPENED));
+        answer!(reply, opened, handle => reply.opened(handle, self.0.changes.opened()));
     }
 
     fn create(
@@ -303,7 +309,7 @@ impl fuser::Filesystem for Filesystem {
             Ok((attr, generation, mounted.handles.add(file)))
         });
         answer!(reply, created, (attr, generation, handle) => {
-            reply.created(&FOREVER, &attr, generation, handle, OPENED);
+            reply.created(&self.valid(), &attr, generation, handle, self.0.changes.opened());
         });
     }
 
@@ -346,7 +352,7 @@ impl fuser::Filesystem for Filesystem {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-        _: OpenFlags,
+        open_flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -355,7 +361,12 @@ impl fuser::Filesystem for Filesystem {
                 mounted.drop_set_ids(At::inode(&caller(request), mounted.id(ino)?))?;
             }
             let file = mounted.file(handle)?;
-            mounted.run(|fs| fs.write(&file, offset, data))
+            // The kernel's offset is the end of the file as it was when the kernel last asked.
+            let appends = open_flags.0 & libc::O_APPEND != 0;
+            match appends && self.0.changes == Changes::ByOthersToo {
+                true => mounted.run(|fs| fs.append(&file, data)).map(drop),
+                false => mounted.run(|fs| fs.write(&file, offset, data)),
+            }
         });
         answer!(reply, done, () => reply.written(data.len() as u32));
     }
@@ -434,7 +445,8 @@ impl fuser::Filesystem for Filesystem {
     ) {
         let listed = self.with(|mounted| {
             let directory = mounted.file(handle)?;
-            mounted.list_with_attributes(&caller(request), &directory, offset, &mut reply)
+            let valid = self.valid();
+            mounted.list_with_attributes(&caller(request), &directory, offset, valid, &mut reply)
         });
         answer!(reply, listed, () => reply.ok());
     }

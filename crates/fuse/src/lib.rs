@@ -3,15 +3,18 @@
 //! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's
 //! requests (FUSE) into operations of `adit-fs`, with `mounted.rs`, `attributes.rs` and
 //! `listing.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
-//! `convert.rs` converts attributes, `place.rs` mounts. [`mount`] serves until the volume is
-//! unmounted or the process gets a signal.
+//! `convert.rs` converts attributes, `place.rs` mounts. [`mount`] serves a volume that nobody else
+//! uses, until it is unmounted or the process gets a signal; [`ServedMount`] (`served.rs`) one that
+//! this process serves to others as well.
 //!
 //! The kernel sees all users of the mount, so it does the permission checks (`default_permissions`:
-//! it knows every group of the caller), the locks, and the caching of names, attributes and pages.
-//! No other process can change the volume meanwhile, so the kernel's cache stays valid, and its
-//! time-outs are practically endless. Every `write` is a request, answered when Adit has the data:
-//! from then on it survives the death of this process. Pages of a shared mapping get there when the
-//! kernel writes them back.
+//! it knows every group of the caller). Every `write` is a request, answered when Adit has the data:
+//! from then on it survives the death of this process.
+//!
+//! What the kernel caches depends on who changes the volume ([`mounted::Changes`]). Nobody but the
+//! mount: names, attributes and pages stay valid for ever, and pages of a shared mapping get to Adit
+//! when the kernel writes them back. Others as well: nothing stays valid, and each read and write
+//! is a request (docs/decisions/0032).
 
 mod attributes;
 mod convert;
@@ -21,13 +24,15 @@ mod listing;
 mod mounted;
 mod nodes;
 mod place;
+mod served;
 
 pub use place::MountOptions;
+pub use served::ServedMount;
 
 use adit::{Errno, Error, Result, Volume};
 use filesystem::Filesystem;
 use fuser::{Config, Session, SessionACL};
-use mounted::Shared;
+use mounted::{Changes, Shared};
 use place::Place;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -51,7 +56,7 @@ pub fn mount(
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let source = source(volume.address());
-    let shared = Arc::new(Shared::new(volume)?);
+    let shared = Arc::new(Shared::new(volume, Changes::ByMount)?);
     let served = Place::find(directory, source)
         .and_then(|place| attach_and_serve(&shared, &place, options, ready))
         .map_err(|error| error.context(format_args!("mount on {}", directory.display())));
@@ -91,17 +96,7 @@ fn serve(
     place: &Place,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let mut config = Config::default();
-    config.n_threads = Some(THREADS);
-    // The kernel decides which users the mount serves.
-    config.acl = SessionACL::All;
-    // A connection for each thread, if this user may open that.
-    config.clone_fd = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(place::DEVICE)
-        .is_ok();
-    let session = Session::from_fd(filesystem, connection, config.acl, config)?;
+    let session = session(filesystem, connection)?;
     let serving = std::thread::Builder::new()
         .name("adit-mount".into())
         .spawn(move || session.run())?;
@@ -113,6 +108,23 @@ fn serve(
     }
     let served = serving.join().map_err(|_| Error::new(Errno::IO))?;
     served.map_err(Error::from).and(ready)
+}
+
+/// Agrees with the kernel on how it speaks to this process.
+fn session(filesystem: Filesystem, connection: OwnedFd) -> Result<Session<Filesystem>> {
+    let mut config = Config::default();
+    config.n_threads = Some(THREADS);
+    // The kernel decides which users the mount serves.
+    config.acl = SessionACL::All;
+    // A connection for each thread, if this user may open that.
+    config.clone_fd = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(place::DEVICE)
+        .is_ok();
+    Ok(Session::from_fd(
+        filesystem, connection, config.acl, config,
+    )?)
 }
 
 /// Keeps the signals that end a mount from doing so by themselves, in this thread and those that it

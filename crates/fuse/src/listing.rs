@@ -1,12 +1,12 @@
 //! Reading directories for the kernel.
 
-use crate::convert::FOREVER;
 use crate::mounted::Mounted;
 use adit::{Errno, Result};
 use adit_fs::{At, Credentials, DirEntry, Follow, OpenFile};
 use fuser::{Generation, ReplyDirectoryPlus};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 /// Names read from a directory at once, in bytes.
 const LISTING_BYTES: usize = 16 << 10;
@@ -34,12 +34,13 @@ impl Mounted {
     }
 
     /// Replies with entries and the attributes of their inodes, which count as looked up by the
-    /// kernel.
+    /// kernel, and stay true so long.
     pub(crate) fn list_with_attributes(
         &self,
         caller: &Credentials,
         directory: &OpenFile,
         from: u64,
+        valid: Duration,
         reply: &mut ReplyDirectoryPlus,
     ) -> Result<()> {
         self.each_entry(directory, from, |entry| {
@@ -57,7 +58,7 @@ impl Mounted {
                 false => (self.attributes(&stat), Generation(0)),
             };
             let name = OsStr::from_bytes(&entry.name);
-            let full = reply.add(attr.ino, entry.cookie, name, &FOREVER, &attr, generation);
+            let full = reply.add(attr.ino, entry.cookie, name, &valid, &attr, generation);
             if full
                 && counted
                 && let Some(file) = self.nodes.forget(stat.inode, 1)

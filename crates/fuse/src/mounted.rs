@@ -7,8 +7,9 @@ use crate::handles::Handles;
 use crate::nodes::Nodes;
 use adit::{Errno, Error, Result, Volume};
 use adit_fs::{AccessTimes, At, BlobId, Credentials, Follow, Fs, OpenFile, OpenFlags, Stat};
-use fuser::{FileAttr, FileHandle, Generation, INodeNo, Request};
+use fuser::{FileAttr, FileHandle, FopenFlags, Generation, INodeNo, Request};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 /// The kernel's number of the root.
 const ROOT: u64 = 1;
@@ -16,8 +17,37 @@ const ROOT: u64 = 1;
 /// The answer when the volume is closed.
 const GONE: Errno = Errno::NOTCONN;
 
+/// Who changes a mounted volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// The mount alone: the kernel may cache all that it has seen.
+    ByMount,
+    /// Others in this process as well, such as the sessions of a server: the kernel caches nothing.
+    ByOthersToo,
+}
+
+impl Changes {
+    /// How long the kernel believes a name and attributes.
+    pub(crate) fn valid(self) -> Duration {
+        match self {
+            Changes::ByMount => Duration::from_secs(365 * 24 * 3600),
+            Changes::ByOthersToo => Duration::ZERO,
+        }
+    }
+
+    /// How the kernel treats the pages of a file that it opens: they stay true, or each read and
+    /// write is a request. The latter refuses shared mappings, which would not be coherent.
+    pub(crate) fn opened(self) -> FopenFlags {
+        match self {
+            Changes::ByMount => FopenFlags::FOPEN_KEEP_CACHE,
+            Changes::ByOthersToo => FopenFlags::FOPEN_DIRECT_IO,
+        }
+    }
+}
+
 /// A mounted volume; gone when it is closed.
 pub(crate) struct Shared {
+    pub(crate) changes: Changes,
     mounted: RwLock<Option<Mounted>>,
 }
 
@@ -30,9 +60,10 @@ pub(crate) struct Mounted {
 }
 
 impl Shared {
-    pub(crate) fn new(volume: Volume) -> Result<Shared> {
+    pub(crate) fn new(volume: Volume, changes: Changes) -> Result<Shared> {
         let root = volume.run(|fs| async { Ok(fs.root()) })?;
         Ok(Shared {
+            changes,
             mounted: RwLock::new(Some(Mounted {
                 volume,
                 root,
@@ -63,18 +94,22 @@ impl Shared {
         f(mounted.as_ref().ok_or(Error::new(GONE))?)
     }
 
-    /// Closes what is open, and the volume, after the requests under way.
+    /// Closes what the kernel has open, after the requests under way, and the volume if it is the
+    /// mount's alone. When it returns, the mount has no handle on the volume, whoever called it
+    /// first.
     pub(crate) fn finish(&self) -> Result<()> {
-        let taken = {
-            let mut mounted = self.mounted.write().unwrap_or_else(PoisonError::into_inner);
-            mounted.take()
+        let mut guard = self.mounted.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(mounted) = guard.take() else {
+            return Ok(());
         };
-        let Some(mounted) = taken else { return Ok(()) };
         let open = mounted.handles.take_all().into_iter();
         for file in open.chain(mounted.nodes.take_kept()) {
             mounted.close(&file);
         }
-        mounted.volume.close()
+        match self.changes {
+            Changes::ByMount => mounted.volume.close(),
+            Changes::ByOthersToo => Ok(()),
+        }
     }
 }
 

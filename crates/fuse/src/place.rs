@@ -53,6 +53,12 @@ struct Mount {
     source: OsString,
 }
 
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
 impl Place {
     /// Finds the directory, and removes a mount of the same source that a killed process left on
     /// it. The caller holds the volume's lock, so that no living process serves that source.
@@ -182,6 +188,17 @@ impl Place {
                 }
             }
             done => Ok(done?),
+        }
+    }
+
+    /// `ENOTEMPTY` if the directory has content, which a mount would hide.
+    pub(crate) fn is_empty(&self) -> Result<()> {
+        match std::fs::read_dir(&self.path)?.next() {
+            None => Ok(()),
+            Some(_) => Err(Error::with(
+                Errno::NOTEMPTY,
+                "the directory to mount on is not empty",
+            )),
         }
     }
 

@@ -1,9 +1,9 @@
 //! A mount: the volume as a file system of the kernel, for tools that use system calls.
 //!
 //! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's
-//! requests (FUSE) into operations of `adit-fs`, with `mounted.rs`, `attributes.rs` and
-//! `listing.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
-//! `convert.rs` converts attributes, `place.rs` mounts. [`mount`] serves a volume that nobody else
+//! requests into operations of `adit-fs`, with `mounted.rs`, `attributes.rs`, `listing.rs` and
+//! `locks.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
+//! `kernel` speaks the kernel's protocol (FUSE), `place.rs` mounts. [`mount`] serves a volume that nobody else
 //! uses, until it is unmounted or the process gets a signal; [`ServedMount`] (`served.rs`) one that
 //! this process serves to others as well.
 //!
@@ -17,10 +17,11 @@
 //! is a request (docs/decisions/0032).
 
 mod attributes;
-mod convert;
 mod filesystem;
 mod handles;
+mod kernel;
 mod listing;
+mod locks;
 mod mounted;
 mod nodes;
 mod place;
@@ -30,14 +31,15 @@ pub use place::MountOptions;
 pub use served::ServedMount;
 
 use adit::{Errno, Error, Result, Volume};
-use filesystem::Filesystem;
-use fuser::{Config, Session, SessionACL};
+use filesystem::{Filesystem, features};
+use kernel::Connection;
 use mounted::{Changes, Shared};
 use place::Place;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Threads that take requests: as many are in flight at once.
@@ -85,46 +87,51 @@ fn attach_and_serve(
         .name("adit-signals".into())
         .spawn(move || end_on_signal(&signals, &mounted, &ender))
         .map_err(Error::from)
-        .and_then(|_| serve(Filesystem(shared.clone()), connection, place, ready));
+        .and_then(|_| serve(shared, connection, place, ready));
     // It is there still if serving failed.
     served.and(place.detach())
 }
 
 fn serve(
-    filesystem: Filesystem,
+    shared: &Arc<Shared>,
     connection: OwnedFd,
     place: &Place,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let session = session(filesystem, connection)?;
-    let serving = std::thread::Builder::new()
-        .name("adit-mount".into())
-        .spawn(move || session.run())?;
-    // Answered by the threads of the session; if they could not be started, the connection is
-    // closed by now.
+    let serving = Serving::start(shared.clone(), connection)?;
+    // Answered by the threads.
     let ready = place.answers().and_then(|()| ready());
     if ready.is_err() {
         place.detach()?;
     }
-    let served = serving.join().map_err(|_| Error::new(Errno::IO))?;
-    served.map_err(Error::from).and(ready)
+    serving.wait().and(ready)
 }
 
-/// Agrees with the kernel on how it speaks to this process.
-fn session(filesystem: Filesystem, connection: OwnedFd) -> Result<Session<Filesystem>> {
-    let mut config = Config::default();
-    config.n_threads = Some(THREADS);
-    // The kernel decides which users the mount serves.
-    config.acl = SessionACL::All;
-    // A connection for each thread, if this user may open that.
-    config.clone_fd = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(place::DEVICE)
-        .is_ok();
-    Ok(Session::from_fd(
-        filesystem, connection, config.acl, config,
-    )?)
+/// The threads that serve a mount.
+struct Serving(Vec<JoinHandle<Result<()>>>);
+
+impl Serving {
+    /// Agrees with the kernel on how it speaks to this process, and answers its requests.
+    fn start(shared: Arc<Shared>, device: OwnedFd) -> Result<Serving> {
+        let connection = Connection::agree(device, features(shared.changes))?;
+        let filesystem = Arc::new(Filesystem::new(shared, Arc::new(connection)));
+        let threads = (0..THREADS).map(|number| {
+            let filesystem = filesystem.clone();
+            let thread = std::thread::Builder::new().name(format!("adit-mount-{number}"));
+            Ok(thread.spawn(move || filesystem.serve())?)
+        });
+        // If one can't be started, the others end with the connection, when the caller unmounts.
+        Ok(Serving(threads.collect::<Result<_>>()?))
+    }
+
+    /// Waits until the mount is gone.
+    fn wait(self) -> Result<()> {
+        let ended = self.0.into_iter().map(|thread| {
+            let served = thread.join().map_err(|_| Error::new(Errno::IO));
+            served.and_then(|served| served)
+        });
+        ended.fold(Ok(()), Result::and)
+    }
 }
 
 /// Keeps the signals that end a mount from doing so by themselves, in this thread and those that it

@@ -5,10 +5,9 @@
 //!                    └──────────── end, drop: unmounted ◄───┘
 //! ```
 
-use crate::filesystem::Filesystem;
 use crate::mounted::{Changes, Shared};
 use crate::place::{MountOptions, Place};
-use crate::{session, source};
+use crate::{Serving, source};
 use adit::{Errno, Error, Result, Volume};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -57,13 +56,13 @@ impl ServedMount {
     pub fn serve(&mut self) -> Result<()> {
         let connection = self.connection.take().ok_or(Errno::ALREADY)?;
         let naming = |error: Error| error.context(format_args!("mount on {}", self.place));
-        let session = session(Filesystem(self.shared.clone()), connection).map_err(naming)?;
+        let serving = Serving::start(self.shared.clone(), connection).map_err(naming)?;
         let (shared, ending) = (self.shared.clone(), self.ending.clone());
         let place = self.place.clone();
         std::thread::Builder::new()
             .name("adit-mount".into())
             .spawn(move || {
-                let served = session.run();
+                let served = serving.wait();
                 let volume = shared.address();
                 match served {
                     _ if ending.load(Ordering::Acquire) => {}

@@ -3,7 +3,7 @@
 //! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's
 //! requests into operations of `adit-fs`, with `mounted.rs`, `attributes.rs`, `listing.rs` and
 //! `locks.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
-//! `kernel` speaks the kernel's protocol (FUSE), `place.rs` mounts. [`mount`] serves a volume that nobody else
+//! `kernel` speaks the kernel's protocol (FUSE), `serving.rs` has the threads, `place.rs` mounts. [`mount`] serves a volume that nobody else
 //! uses, until it is unmounted or the process gets a signal; [`ServedMount`] (`served.rs`) one that
 //! this process serves to others as well.
 //!
@@ -26,24 +26,20 @@ mod mounted;
 mod nodes;
 mod place;
 mod served;
+mod serving;
 
 pub use place::MountOptions;
 pub use served::ServedMount;
 
-use adit::{Errno, Error, Result, Volume};
-use filesystem::{Filesystem, features};
-use kernel::Connection;
+use adit::{Error, Result, Volume};
 use mounted::{Changes, Shared};
-use place::Place;
-use std::ffi::OsString;
+use place::{Place, source_of};
+use serving::Serving;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Threads that take requests: as many are in flight at once.
-const THREADS: usize = 8;
 /// How long open files are waited for after a signal.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -57,18 +53,13 @@ pub fn mount(
     options: &MountOptions,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let source = source(volume.address());
+    let source = source_of(volume.address());
     let shared = Arc::new(Shared::new(volume, Changes::ByMount)?);
     let served = Place::find(directory, source)
         .and_then(|place| attach_and_serve(&shared, &place, options, ready))
         .map_err(|error| error.context(format_args!("mount on {}", directory.display())));
     shared.finish()?;
     served
-}
-
-/// The image's absolute path, without symbolic links.
-fn source(address: &str) -> OsString {
-    std::fs::canonicalize(address).map_or_else(|_| address.into(), OsString::from)
 }
 
 fn attach_and_serve(
@@ -105,33 +96,6 @@ fn serve(
         place.detach()?;
     }
     serving.wait().and(ready)
-}
-
-/// The threads that serve a mount.
-struct Serving(Vec<JoinHandle<Result<()>>>);
-
-impl Serving {
-    /// Agrees with the kernel on how it speaks to this process, and answers its requests.
-    fn start(shared: Arc<Shared>, device: OwnedFd) -> Result<Serving> {
-        let connection = Connection::agree(device, features(shared.changes))?;
-        let filesystem = Arc::new(Filesystem::new(shared, Arc::new(connection)));
-        let threads = (0..THREADS).map(|number| {
-            let filesystem = filesystem.clone();
-            let thread = std::thread::Builder::new().name(format!("adit-mount-{number}"));
-            Ok(thread.spawn(move || filesystem.serve())?)
-        });
-        // If one can't be started, the others end with the connection, when the caller unmounts.
-        Ok(Serving(threads.collect::<Result<_>>()?))
-    }
-
-    /// Waits until the mount is gone.
-    fn wait(self) -> Result<()> {
-        let ended = self.0.into_iter().map(|thread| {
-            let served = thread.join().map_err(|_| Error::new(Errno::IO));
-            served.and_then(|served| served)
-        });
-        ended.fold(Ok(()), Result::and)
-    }
 }
 
 /// Keeps the signals that end a mount from doing so by themselves, in this thread and those that it

@@ -53,6 +53,11 @@ struct Mount {
     source: OsString,
 }
 
+/// The source of a volume's mount: the image's absolute path, without symbolic links.
+pub(crate) fn source_of(address: &str) -> OsString {
+    std::fs::canonicalize(address).map_or_else(|_| address.into(), OsString::from)
+}
+
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.path.display().fmt(f)

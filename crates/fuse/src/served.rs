@@ -6,8 +6,8 @@
 //! ```
 
 use crate::mounted::{Changes, Shared};
-use crate::place::{MountOptions, Place};
-use crate::{Serving, source};
+use crate::place::{MountOptions, Place, source_of};
+use crate::serving::Serving;
 use adit::{Errno, Error, Result, Volume};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -38,9 +38,12 @@ impl ServedMount {
         options: &MountOptions,
     ) -> Result<ServedMount> {
         let naming = |error: Error| error.context(format_args!("mount on {}", directory.display()));
-        let place = Place::find(&std::path::absolute(directory)?, source(volume.address()))
-            .and_then(|place| place.is_empty().map(|()| place))
-            .map_err(naming)?;
+        let place = Place::find(
+            &std::path::absolute(directory)?,
+            source_of(volume.address()),
+        )
+        .and_then(|place| place.is_empty().map(|()| place))
+        .map_err(naming)?;
         let shared = Arc::new(Shared::new(volume.clone(), Changes::ByOthersToo)?);
         let connection = place.attach(options).map_err(naming)?;
         Ok(ServedMount {

@@ -28,18 +28,20 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     may_have_all_descriptors();
     // Before there is another thread: all of them leave these signals to this one.
     let signals = Signals::block()?;
-    let mut volumes: Vec<(String, Volume)> = Vec::new();
-    for address in &arguments.volumes {
-        let (name, address) = named(address);
-        if volumes.iter().any(|(other, _)| *other == name) {
+    let mut names: Vec<String> = Vec::new();
+    for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
+        if names.contains(&name) {
             let what =
                 format!("serve two volumes as {name}: give one another name, NAME={address}");
             return Err(Error::with(Errno::INVAL, what));
         }
+        names.push(name);
+    }
+    let mounts = mounts(&arguments.mount, &names)?;
+    let mut volumes: Vec<(String, Volume)> = Vec::new();
+    for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
         volumes.push((name, options.open_to_serve(address)?));
     }
-    // Before the sessions of the last server: a server that can't mount leaves them to the next one.
-    let mut mounts = mounts(arguments, &volumes)?;
     let served: Vec<(&str, &Volume)> = volumes
         .iter()
         .map(|(name, volume)| (name.as_str(), volume))
@@ -53,19 +55,17 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         .sessions_max(arguments.sessions_max)
         .grace(Duration::from_secs(arguments.grace));
     let server = Server::start(&served, &arguments.socket, &serve)?;
-    if !mounts.is_empty() {
-        // They may go on first.
-        server.wait_for_last_sessions();
-    }
-    let close = |mounts: Vec<ServedMount>, volumes: Vec<(String, Volume)>| {
-        drop(mounts);
+    let close = |server: Server, volumes: Vec<(String, Volume)>| {
         server.hand_over(volumes.into_iter().map(|(_, volume)| volume).collect())
     };
-    if let Err(error) = mounts.iter_mut().try_for_each(ServedMount::serve) {
-        close(mounts, volumes)?;
-        return Err(error);
-    }
-    let names: Vec<&str> = volumes.iter().map(|(name, _)| name.as_str()).collect();
+    let mounts = match mount(&mounts, &volumes, arguments.allow_other, &server) {
+        Ok(mounts) => mounts,
+        Err(error) => {
+            // The sessions of the last server are left to the next one that can mount.
+            close(server, volumes)?;
+            return Err(error);
+        }
+    };
     let mut out = output::stdout();
     writeln!(
         out,
@@ -85,7 +85,8 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         }
     }
     notify("STOPPING=1");
-    close(mounts, volumes)
+    drop(mounts);
+    close(server, volumes)
 }
 
 /// As many as the system lets it have: a session needs one, and so does each file that is mapped.
@@ -108,42 +109,58 @@ fn end_with_any_panic() {
     }));
 }
 
-/// Mounts the volumes where the arguments say; each at one directory at most.
-fn mounts(arguments: &Serve, volumes: &[(String, Volume)]) -> Result<Vec<ServedMount>> {
-    let options = MountOptions {
-        allow_other: arguments.allow_other,
-        ..MountOptions::default()
-    };
-    let mut mounted: Vec<&str> = Vec::new();
-    let mut mounts = Vec::new();
-    for given in &arguments.mount {
-        let (name, directory) = match (given.split_once('='), volumes) {
+/// What `--mount` says: names of volumes, each once at most, and their directories.
+fn mounts<'a>(given: &'a [String], names: &'a [String]) -> Result<Vec<(&'a str, &'a Path)>> {
+    let mut mounts: Vec<(&str, &Path)> = Vec::new();
+    let refused = |what| Err(Error::with(Errno::INVAL, what));
+    for given in given {
+        let (name, directory) = match (given.split_once('='), names) {
             (Some((name, directory)), _) if !name.contains('/') => (name, directory),
-            (_, [(only, _)]) => (only.as_str(), given.as_str()),
+            (_, [only]) => (only.as_str(), given.as_str()),
             _ => {
-                let what = format!(
+                return refused(format!(
                     "mount {given}: the server has several volumes, so say which: NAME={given}"
-                );
-                return Err(Error::with(Errno::INVAL, what));
+                ));
             }
         };
-        let Some((name, volume)) = volumes.iter().find(|(other, _)| other == name) else {
-            let names: Vec<&str> = volumes.iter().map(|(name, _)| name.as_str()).collect();
-            let what = format!(
+        if !names.iter().any(|other| other == name) {
+            return refused(format!(
                 "mount {given}: there is no volume {name}, the server has {} (a directory with = in \
                  its name: ./{given})",
                 names.join(", ")
-            );
-            return Err(Error::with(Errno::INVAL, what));
-        };
-        if mounted.contains(&name.as_str()) {
-            let what = format!("mount {name} on two directories: one is enough");
-            return Err(Error::with(Errno::INVAL, what));
+            ));
         }
-        mounted.push(name);
-        mounts.push(ServedMount::attach(volume, Path::new(directory), &options)?);
+        if mounts.iter().any(|(other, _)| *other == name) {
+            return refused(format!("mount {name} on two directories: one is enough"));
+        }
+        mounts.push((name, Path::new(directory)));
     }
     Ok(mounts)
+}
+
+/// Mounts volumes of a server that has begun, and returns when the mounts answer.
+fn mount(
+    mounts: &[(&str, &Path)],
+    volumes: &[(String, Volume)],
+    allow_other: bool,
+    server: &Server,
+) -> Result<Vec<ServedMount>> {
+    let options = MountOptions {
+        allow_other,
+        ..MountOptions::default()
+    };
+    let mut mounted = Vec::new();
+    for (name, directory) in mounts {
+        let volume = volumes.iter().find(|(other, _)| other == name);
+        let (_, volume) = volume.expect("only names of volumes");
+        mounted.push(ServedMount::attach(volume, directory, &options)?);
+    }
+    if !mounted.is_empty() {
+        // They may go on before anybody else changes anything.
+        server.wait_for_last_sessions();
+    }
+    mounted.iter_mut().try_for_each(ServedMount::serve)?;
+    Ok(mounted)
 }
 
 /// `NAME=ADDRESS`, or an address, whose last component is the name.

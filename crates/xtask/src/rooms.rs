@@ -121,6 +121,8 @@ const CRATES: &[(&str, &[Room])] = &[
             ("listing", &["kernel", "mounted"]),
             ("locks", &["kernel", "mounted"]),
             ("filesystem", &["kernel", "mounted", "attributes", "locks"]),
+            ("serving", &["kernel", "mounted", "filesystem"]),
+            ("served", &["place", "mounted", "serving"]),
         ],
     ),
     (

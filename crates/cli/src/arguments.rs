@@ -340,11 +340,13 @@ Examples:
     /// Each of them opens a volume as unix:SOCKET (Rust, C, the plugins, every command), or as
     /// unix:SOCKET,NAME if there are several. Permission bits bind all but root and the server's own
     /// user. SIGTERM ends it after what is under way; killed, it loses nothing that was written.
+    /// With --mount all other programs see the same files in a directory, by the kernel.
     #[command(
         after_help = "A volume's name is the last component of its address, or what stands before a =.
 
 Examples:
   adit serve db.adit --socket /run/adit/db.sock
+  adit serve db.adit --socket /run/adit/db.sock --mount /mnt/db
   adit serve orders=/dev/nvme0n1 logs=/dev/nvme1n1 --socket /run/adit.sock --mode 0666 --pollers 2 --cpus 2,3
   adit ls unix:/run/adit.sock,orders /"
     )]

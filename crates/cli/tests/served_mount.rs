@@ -128,6 +128,45 @@ impl Program {
     }
 }
 
+/// A program that waits for a lock.
+const WAITS: &str = "
+import fcntl, signal, sys
+f = open(sys.argv[1], 'r+')
+lock = fcntl.flock if sys.argv[2] == 'flock' else fcntl.lockf
+def interrupted(*_): raise InterruptedError
+signal.signal(signal.SIGUSR1, interrupted)
+try:
+    print('waits', flush=True)
+    lock(f, fcntl.LOCK_EX)
+    print('has it', flush=True)
+except InterruptedError:
+    print('interrupted', flush=True)
+except OSError as error:
+    print('errno', error.errno, flush=True)
+sys.stdin.read()
+";
+
+/// Starts it, and returns when it waits in the kernel.
+fn waiting_for_lock(path: &Path, how: &str) -> Program {
+    // Arguments of a program behind `-c`.
+    let script = r#"exec python3 "$1" "$2" "$ADIT_FILE" "$ADIT_HOW""#;
+    let mut python = Command::new("sh");
+    python.args(["-c", script, "sh"]);
+    python.env("ADIT_FILE", path).env("ADIT_HOW", how);
+    let mut program = Program::start(python, WAITS);
+    assert_eq!(program.line(), "waits");
+    let number = match how {
+        "flock" => libc::SYS_flock,
+        _ => libc::SYS_fcntl,
+    };
+    let pid = program.0.id();
+    until("it waits in the kernel", || {
+        let at = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+        at.starts_with(&format!("{number} "))
+    });
+    program
+}
+
 fn has_python() -> bool {
     let asked = Command::new("python3").arg("--version").output();
     asked.is_ok()
@@ -360,20 +399,6 @@ fn a_wait_for_a_lock_ends_with_the_lock_or_a_signal_and_holds_up_nobody() {
     if !has_python() {
         return adit_skip::skip("it takes python3");
     }
-    const WAITS: &str = "
-import fcntl, signal, sys
-f = open(sys.argv[1], 'r+')
-lock = fcntl.flock if sys.argv[2] == 'flock' else fcntl.lockf
-def interrupted(*_): raise InterruptedError
-signal.signal(signal.SIGUSR1, interrupted)
-try:
-    print('waits', flush=True)
-    lock(f, fcntl.LOCK_EX)
-    print('has it', flush=True)
-except InterruptedError:
-    print('interrupted', flush=True)
-sys.stdin.read()
-";
     let mut mounted = Mounted::new();
     let session = mounted.session();
     session.write("/f", b"content").expect("written");
@@ -391,28 +416,7 @@ sys.stdin.read()
         }
         .expect("taken");
         // More than there are threads that serve the mount.
-        let mut waiting: Vec<Program> = (0..12)
-            .map(|_| {
-                let mut python = Command::new("sh");
-                // Arguments of a program behind `-c`.
-                let script = r#"exec python3 "$1" "$2" "$ADIT_FILE" "$ADIT_HOW""#;
-                python.args(["-c", script, "sh"]);
-                python.env("ADIT_FILE", &path).env("ADIT_HOW", how);
-                Program::start(python, WAITS)
-            })
-            .collect();
-        for program in &mut waiting {
-            assert_eq!(program.line(), "waits");
-            until("it waits in the kernel", || {
-                let pid = program.0.id();
-                let at = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-                let number = match how {
-                    "flock" => libc::SYS_flock,
-                    _ => libc::SYS_fcntl,
-                };
-                at.starts_with(&format!("{number} "))
-            });
-        }
+        let mut waiting: Vec<Program> = (0..12).map(|_| waiting_for_lock(&path, how)).collect();
         assert_eq!(fs::read(&path).expect("others go on"), b"content");
         let signal = |program: &Program, signal| {
             let pid = rustix::process::Pid::from_child(&program.0);
@@ -572,8 +576,13 @@ fn a_sigterm_unmounts_a_busy_mount_and_sessions_go_on_with_the_next_server() {
         .open(mounted.path("f"));
     let ours = ours.expect("opened");
     assert!(fcntl(&ours, libc::F_SETLK, libc::F_WRLCK, 0, 0).is_ok());
+    let waiting = has_python().then(|| waiting_for_lock(&mounted.path("f"), "fcntl"));
     let errors = mounted.end();
     assert_eq!(errors, "");
+    if let Some(mut waiting) = waiting {
+        assert_eq!(waiting.line(), format!("errno {}", libc::ENOTCONN));
+        waiting.end();
+    }
     assert_eq!(
         fs::read_dir(mounted.root())
             .expect("the directory below")

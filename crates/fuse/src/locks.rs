@@ -101,10 +101,15 @@ impl LockWaits {
             }
         });
         let (waits, connection) = (self.clone(), connection.clone());
+        let ending = mounted.ending.clone();
         started.on_complete(move |done| {
             waits.table().waiting.remove(&unique);
-            let done = done.as_ref().map(|()| &[][..]);
-            connection.reply(unique, done.map_err(|error| error.errno()));
+            let done = match ending.load(Ordering::Acquire) {
+                // What held it was closed with the mount, and so is the file that waited.
+                true => Err(Errno::NOTCONN),
+                false => done.map_err(|error| error.errno()),
+            };
+            connection.reply(unique, done.map(|()| &[][..]));
         });
         Ok(Locked::Waits)
     }

@@ -7,6 +7,7 @@ use crate::kernel::Opened;
 use crate::nodes::Nodes;
 use adit::{Errno, Error, Pending, Result, Volume};
 use adit_fs::{AccessTimes, At, BlobId, Credentials, Follow, Fs, OpenFile, OpenFlags, Stat};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub(crate) struct Mounted {
     root: BlobId,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
+    /// Its files are being closed: nobody is told any more that it has a lock.
+    pub(crate) ending: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -68,6 +71,7 @@ impl Shared {
                 root,
                 nodes: Nodes::default(),
                 handles: Handles::default(),
+                ending: Arc::default(),
             })),
         })
     }
@@ -101,6 +105,7 @@ impl Shared {
         let Some(mounted) = guard.take() else {
             return Ok(());
         };
+        mounted.ending.store(true, Ordering::Release);
         let open = mounted.handles.take_all().into_iter();
         let open = open.map(|open| mounted.without_locks(open));
         for file in open.chain(mounted.nodes.take_kept()) {

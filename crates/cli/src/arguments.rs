@@ -340,11 +340,13 @@ Examples:
     /// Each of them opens a volume as unix:SOCKET (Rust, C, the plugins, every command), or as
     /// unix:SOCKET,NAME if there are several. Permission bits bind all but root and the server's own
     /// user. SIGTERM ends it after what is under way; killed, it loses nothing that was written.
+    /// With --mount all other programs see the same files in a directory, by the kernel.
     #[command(
         after_help = "A volume's name is the last component of its address, or what stands before a =.
 
 Examples:
   adit serve db.adit --socket /run/adit/db.sock
+  adit serve db.adit --socket /run/adit/db.sock --mount /mnt/db
   adit serve orders=/dev/nvme0n1 logs=/dev/nvme1n1 --socket /run/adit.sock --mode 0666 --pollers 2 --cpus 2,3
   adit ls unix:/run/adit.sock,orders /"
     )]
@@ -406,6 +408,14 @@ pub(crate) struct Serve {
     /// Permission bits of the socket: the users who can connect
     #[arg(long, value_name = "BITS", default_value = "0600", value_parser = permission_bits)]
     pub(crate) mode: u32,
+    /// Mount the volume on this empty directory as well; with several volumes: NAME=DIR, for each one
+    ///
+    /// Programs see there what sessions do, and the reverse, at once. Takes root or fusermount3.
+    #[arg(long, value_name = "[NAME=]DIR")]
+    pub(crate) mount: Vec<String>,
+    /// Users other than the server's may use the mounts, too, as far as permission bits let them
+    #[arg(long, requires = "mount")]
+    pub(crate) allow_other: bool,
     /// Most threads that poll sessions; no more of them work than the load needs
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) pollers: usize,

@@ -1,7 +1,7 @@
 //! `adit serve`: volumes at a socket, for other processes.
 //!
-//! SIGTERM and SIGINT close the volumes, and the exit code is 0; the next server at the socket goes
-//! on with the sessions, as it does after a kill. SIGHUP opens the file of `--log` again. A panic
+//! SIGTERM and SIGINT unmount and close the volumes, and the exit code is 0; the next server at the
+//! socket goes on with the sessions, as it does after a kill. SIGHUP opens the file of `--log` again. A panic
 //! ends the process at once, as a kill would: a server that works in part would keep the locks of
 //! sessions that it can't end. A service manager that waits for it is told when sessions can begin
 //! (sd_notify(3)).
@@ -10,6 +10,7 @@ use crate::arguments::{Serve, VolumeArguments};
 use crate::{log, output};
 use adit::log::Filter;
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
+use adit_fuse::{MountOptions, ServedMount};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
@@ -27,14 +28,18 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     may_have_all_descriptors();
     // Before there is another thread: all of them leave these signals to this one.
     let signals = Signals::block()?;
-    let mut volumes: Vec<(String, Volume)> = Vec::new();
-    for address in &arguments.volumes {
-        let (name, address) = named(address);
-        if volumes.iter().any(|(other, _)| *other == name) {
+    let mut names: Vec<String> = Vec::new();
+    for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
+        if names.contains(&name) {
             let what =
                 format!("serve two volumes as {name}: give one another name, NAME={address}");
             return Err(Error::with(Errno::INVAL, what));
         }
+        names.push(name);
+    }
+    let mounts = mounts(&arguments.mount, &names)?;
+    let mut volumes: Vec<(String, Volume)> = Vec::new();
+    for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
         volumes.push((name, options.open_to_serve(address)?));
     }
     let served: Vec<(&str, &Volume)> = volumes
@@ -50,7 +55,17 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         .sessions_max(arguments.sessions_max)
         .grace(Duration::from_secs(arguments.grace));
     let server = Server::start(&served, &arguments.socket, &serve)?;
-    let names: Vec<&str> = volumes.iter().map(|(name, _)| name.as_str()).collect();
+    let close = |server: Server, volumes: Vec<(String, Volume)>| {
+        server.hand_over(volumes.into_iter().map(|(_, volume)| volume).collect())
+    };
+    let mounts = match mount(&mounts, &volumes, arguments.allow_other, &server) {
+        Ok(mounts) => mounts,
+        Err(error) => {
+            // The sessions of the last server are left to the next one that can mount.
+            close(server, volumes)?;
+            return Err(error);
+        }
+    };
     let mut out = output::stdout();
     writeln!(
         out,
@@ -70,7 +85,8 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         }
     }
     notify("STOPPING=1");
-    server.hand_over(volumes.into_iter().map(|(_, volume)| volume).collect())
+    drop(mounts);
+    close(server, volumes)
 }
 
 /// As many as the system lets it have: a session needs one, and so does each file that is mapped.
@@ -91,6 +107,60 @@ fn end_with_any_panic() {
         tracing::error!("{panic}: the server ends");
         std::process::abort();
     }));
+}
+
+/// What `--mount` says: names of volumes, each once at most, and their directories.
+fn mounts<'a>(given: &'a [String], names: &'a [String]) -> Result<Vec<(&'a str, &'a Path)>> {
+    let mut mounts: Vec<(&str, &Path)> = Vec::new();
+    let refused = |what| Err(Error::with(Errno::INVAL, what));
+    for given in given {
+        let (name, directory) = match (given.split_once('='), names) {
+            (Some((name, directory)), _) if !name.contains('/') => (name, directory),
+            (_, [only]) => (only.as_str(), given.as_str()),
+            _ => {
+                return refused(format!(
+                    "mount {given}: the server has several volumes, so say which: NAME={given}"
+                ));
+            }
+        };
+        if !names.iter().any(|other| other == name) {
+            return refused(format!(
+                "mount {given}: there is no volume {name}, the server has {} (a directory with = in \
+                 its name: ./{given})",
+                names.join(", ")
+            ));
+        }
+        if mounts.iter().any(|(other, _)| *other == name) {
+            return refused(format!("mount {name} on two directories: one is enough"));
+        }
+        mounts.push((name, Path::new(directory)));
+    }
+    Ok(mounts)
+}
+
+/// Mounts volumes of a server that has begun, and returns when the mounts answer.
+fn mount(
+    mounts: &[(&str, &Path)],
+    volumes: &[(String, Volume)],
+    allow_other: bool,
+    server: &Server,
+) -> Result<Vec<ServedMount>> {
+    let options = MountOptions {
+        allow_other,
+        ..MountOptions::default()
+    };
+    let mut mounted = Vec::new();
+    for (name, directory) in mounts {
+        let volume = volumes.iter().find(|(other, _)| other == name);
+        let (_, volume) = volume.expect("only names of volumes");
+        mounted.push(ServedMount::attach(volume, directory, &options)?);
+    }
+    if !mounted.is_empty() {
+        // They may go on before anybody else changes anything.
+        server.wait_for_last_sessions();
+    }
+    mounted.iter_mut().try_for_each(ServedMount::serve)?;
+    Ok(mounted)
 }
 
 /// `NAME=ADDRESS`, or an address, whose last component is the name.

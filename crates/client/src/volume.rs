@@ -206,6 +206,17 @@ impl Volume {
         self.opened.run(operation)
     }
 
+    /// Starts an operation of the file system itself.
+    #[cfg(feature = "internal")]
+    pub fn spawn<T, F, Fut>(&self, operation: F) -> Pending<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&'static adit_fs::Fs) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        self.opened.spawn(operation)
+    }
+
     /// Does a call about the volume on behalf of a user, wherever the volume is.
     #[cfg(feature = "internal")]
     pub fn call<'a, C>(&'a self, who: &'a Credentials, call: C) -> Result<C::Reply>

@@ -42,6 +42,17 @@ impl Fs {
     /// a lock releases the one that is held, as flock(2) says; a conversion that fails without
     /// waiting keeps it.
     pub async fn flock(&self, file: &OpenFile, operation: FlockOperation) -> Result<()> {
+        self.flock_until(file, operation, || None).await
+    }
+
+    /// As [`Fs::flock`], until `stop` has an error to end waiting with. It is asked before each wait
+    /// ([`Fs::wake_lock_waiters`]).
+    pub async fn flock_until(
+        &self,
+        file: &OpenFile,
+        operation: FlockOperation,
+        stop: impl Fn() -> Option<Errno>,
+    ) -> Result<()> {
         let inode = self.usable(file)?;
         let locks = &inode.locks;
         let holder = holder(file, LockOwner::Descriptor);
@@ -63,6 +74,7 @@ impl Fs {
             if !wait {
                 return Err(Errno::AGAIN.into());
             }
+            stop().map_or(Ok(()), Err)?;
             locks.release(&locks.whole, holder);
             locks.released.wait().await;
             self.inode(file)?;
@@ -76,6 +88,18 @@ impl Fs {
     /// read (Shared) or write (Exclusive); EINVAL or EOVERFLOW for a range that no file has; ENOLCK
     /// beyond `LOCKS_MAX`.
     pub async fn lock_range(&self, file: &OpenFile, lock: &RangeLock, wait: bool) -> Result<()> {
+        let stop = || (!wait).then_some(Errno::AGAIN);
+        self.lock_range_until(file, lock, stop).await
+    }
+
+    /// As [`Fs::lock_range`] with waiting, until `stop` has an error to end that with. It is asked
+    /// before each wait ([`Fs::wake_lock_waiters`]).
+    pub async fn lock_range_until(
+        &self,
+        file: &OpenFile,
+        lock: &RangeLock,
+        stop: impl Fn() -> Option<Errno>,
+    ) -> Result<()> {
         let inode = self.usable(file)?;
         let allowed = match lock.mode {
             LockMode::Shared => file.flags().readable(),
@@ -90,9 +114,7 @@ impl Fs {
         }
         let locks = &inode.locks;
         while !locks.take(&locks.ranges, &wanted)? {
-            if !wait {
-                return Err(Errno::AGAIN.into());
-            }
+            stop().map_or(Ok(()), Err)?;
             let waiting = self.waits.begin(&inode, wanted)?;
             locks.released.wait().await;
             drop(waiting);
@@ -131,6 +153,13 @@ impl Fs {
                 last => last - blocker.first + 1,
             },
         }))
+    }
+
+    /// All who wait for locks of an inode look again.
+    pub fn wake_lock_waiters(&self, id: BlobId) {
+        if let Some(inode) = self.open_inode(id) {
+            inode.locks.released.notify_all();
+        }
     }
 
     /// As [`Fs::release_locks`], of an inode that the caller may not have open.

@@ -1,33 +1,9 @@
 //! Changes of attributes, and extended attributes, as the kernel asks for them.
 
+use crate::kernel::{AttributesToSet, Body};
 use crate::mounted::Mounted;
-use adit::Result;
-use adit_fs::{At, BlobId, Credentials, FileKind, Follow, OpenFile, SetTime};
-use fuser::{FileAttr, ReplyXattr};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-
-/// The attributes that a SETATTR sets; `None` and `Omit` leave one as it is.
-#[derive(PartialEq, Eq)]
-pub(crate) struct AttributeChange {
-    pub(crate) size_bytes: Option<u64>,
-    pub(crate) mode: Option<u32>,
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-    pub(crate) accessed: SetTime,
-    pub(crate) modified: SetTime,
-}
-
-impl AttributeChange {
-    const NOTHING: AttributeChange = AttributeChange {
-        size_bytes: None,
-        mode: None,
-        uid: None,
-        gid: None,
-        accessed: SetTime::Omit,
-        modified: SetTime::Omit,
-    };
-}
+use adit::{Errno, Result};
+use adit_fs::{At, BlobId, Credentials, FileKind, Follow, OpenFile, SetTime, Stat};
 
 impl Mounted {
     /// Changes attributes, the size through `file` if the kernel names one; returns the new
@@ -37,11 +13,11 @@ impl Mounted {
         caller: &Credentials,
         id: BlobId,
         file: Option<&OpenFile>,
-        change: &AttributeChange,
-    ) -> Result<FileAttr> {
+        change: &AttributesToSet,
+    ) -> Result<Stat> {
         let at = At::inode(caller, id);
         let truncates = change.size_bytes.is_some();
-        if *change == AttributeChange::NOTHING || truncates && caller.uid != 0 {
+        if sets_nothing(change) || truncates && caller.uid != 0 {
             self.drop_set_ids(at)?;
         }
         if let Some(size_bytes) = change.size_bytes {
@@ -59,8 +35,7 @@ impl Mounted {
         }
         let (accessed, modified) = (change.accessed, change.modified);
         self.run(|fs| fs.set_times(at, Follow::No, accessed, modified))?;
-        let stat = self.run(|fs| fs.stat(at, Follow::No))?;
-        Ok(self.attributes(&stat))
+        self.run(|fs| fs.stat(at, Follow::No))
     }
 
     /// A change by an unprivileged user clears the set-ID bits of a file, and so does a change of
@@ -89,15 +64,24 @@ impl Mounted {
 /// supported" instead of "no such attribute" a program asks for no other file: `ls -l` would ask
 /// twice for each, and each question is a request to this process. (A kernel with SELinux answers
 /// for itself.)
-pub(crate) fn decides_nothing(name: &OsStr) -> bool {
-    name == "security.selinux" || name.as_bytes().starts_with(b"system.posix_acl_")
+pub(crate) fn decides_nothing(name: &[u8]) -> bool {
+    name == b"security.selinux" || name.starts_with(b"system.posix_acl_")
 }
 
-/// An attribute's value, or its length if the kernel asks for the length.
-pub(crate) fn answer_xattr(reply: ReplyXattr, size: u32, value: &[u8]) {
-    match size {
-        0 => reply.size(value.len() as u32),
-        size if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
-        _ => reply.data(value),
+fn sets_nothing(change: &AttributesToSet) -> bool {
+    let numbers = [change.mode, change.uid, change.gid];
+    let times = [change.accessed, change.modified];
+    change.size_bytes.is_none()
+        && numbers.iter().all(Option::is_none)
+        && times.iter().all(|time| *time == SetTime::Omit)
+}
+
+/// Puts an attribute's value, or its length if the kernel asks for the length.
+pub(crate) fn put_xattr(body: &mut Body, len: u32, value: &[u8]) -> Result<()> {
+    match len {
+        0 => body.count(value.len() as u32),
+        len if value.len() > len as usize => return Err(Errno::RANGE.into()),
+        _ => body.put(value),
     }
+    Ok(())
 }

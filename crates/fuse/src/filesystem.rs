@@ -1,665 +1,396 @@
 //! The kernel's requests as operations of the file system.
 //!
 //! The thread that takes a request answers it; an operation that waits for the device blocks only
-//! that thread. The kernel has checked permissions; the caller's ids only set the owner of new
-//! inodes.
+//! that thread. A lock that is waited for blocks none (`locks.rs`). The kernel has checked
+//! permissions; the caller's ids only set the owner of new inodes.
 //!
-//! Here: from a request's arguments to one operation, and to its reply. Steps with several
-//! operations are in `mounted.rs`, `attributes.rs` and `listing.rs`.
+//! Here: from a request's arguments to one operation, and to the body of its reply. Steps with several
+//! operations are in `mounted.rs`, `attributes.rs`, `listing.rs` and `locks.rs`.
 
-use crate::attributes::{AttributeChange, answer_xattr, decides_nothing};
-use crate::convert::{FOREVER, attributes, errno, file_type, set_time};
-use crate::mounted::{Mounted, Shared, caller};
+use crate::attributes::{decides_nothing, put_xattr};
+use crate::kernel::{Body, Connection, DATA_BYTES_MAX, Features, Operation, Request};
+use crate::locks::{LockWaits, Locked};
+use crate::mounted::{Changes, Mounted, Shared};
 use adit::{Errno, Result};
-use adit_fs::{AllocateFlags, At, Credentials, FileKind, Follow, Stat, XattrMode};
-use fuser::*;
-use std::cell::RefCell;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use adit_fs::{
+    AllocateFlags, At, Credentials, FileKind, Follow, OpenFlags, RenameFlags, Stat, XattrMode,
+};
 use std::sync::Arc;
-use std::time::SystemTime;
 
-/// Most bytes in a request to read or write.
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Background requests (read-ahead, write-back) that the kernel may have in flight.
-const BACKGROUND_MAX: u16 = 64;
 /// The flags of an opening, without those that the kernel implements itself. (It bypasses its own
-/// cache for O_DIRECT, and gives the offset of each write for O_APPEND.)
-fn open_flags(flags: i32) -> adit_fs::OpenFlags {
-    use adit_fs::OpenFlags as Flags;
-    let kept = Flags::WRITE_ONLY
-        | Flags::READ_WRITE
-        | Flags::CREATE
-        | Flags::EXCLUSIVE
-        | Flags::TRUNCATE
-        | Flags::SYNC
-        | Flags::NOATIME;
-    Flags::from_bits_truncate(flags as u32) & kept
+/// cache for O_DIRECT. For O_APPEND it gives the offset of each write, see [`Filesystem::write`].)
+fn open_flags(flags: u32) -> OpenFlags {
+    let kept = OpenFlags::WRITE_ONLY
+        | OpenFlags::READ_WRITE
+        | OpenFlags::CREATE
+        | OpenFlags::EXCLUSIVE
+        | OpenFlags::TRUNCATE
+        | OpenFlags::SYNC
+        | OpenFlags::NOATIME;
+    OpenFlags::from_bits_truncate(flags) & kept
 }
 
-/// Pages that the kernel has of a file stay true when it is opened again.
-const OPENED: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE;
+/// What the kernel is to do, as far as it can.
+pub(crate) fn features(changes: Changes) -> Features {
+    let always = Features::ATOMIC_TRUNCATE
+        .and(Features::ASYNC_DIRECT)
+        .and(Features::PARALLEL_LOOKUPS)
+        .and(Features::CACHE_LINKS)
+        .and(Features::NO_EXPORT)
+        .and(Features::HANDLE_SET_IDS);
+    always.and(match changes {
+        Changes::ByMount => Features::LIST_ATTRIBUTES,
+        // Attributes in a listing would be out of date at once. splice(2) and private mappings cache
+        // pages all the same.
+        Changes::ByOthersToo => Features::AUTO_INVALIDATE
+            .and(Features::POSIX_LOCKS)
+            .and(Features::FLOCK_LOCKS),
+    })
+}
 
-macro_rules! answer {
-    ($reply:ident, $result:expr, $value:pat => $done:expr) => {
-        match $result {
-            Ok($value) => $done,
-            Err(error) => $reply.error(errno(&error)),
-        }
-    };
+/// When a request is answered.
+enum Done {
+    Now,
+    /// By whoever releases the lock.
+    Later,
 }
 
 /// The receiver of the kernel's requests.
-pub(crate) struct Filesystem(pub(crate) Arc<Shared>);
-
-impl Filesystem {
-    fn with<T>(&self, f: impl FnOnce(&Mounted) -> Result<T>) -> Result<T> {
-        self.0.with(f)
-    }
-
-    /// Makes something in a directory, and remembers it.
-    fn entry(&self, reply: ReplyEntry, make: impl FnOnce(&Mounted) -> Result<Stat>) {
-        let made = self.with(|mounted| Ok(mounted.remember(&make(mounted)?)));
-        answer!(reply, made, (attr, generation) => reply.entry(&FOREVER, &attr, generation));
-    }
+pub(crate) struct Filesystem {
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+    waits: Arc<LockWaits>,
 }
 
-impl fuser::Filesystem for Filesystem {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_NO_EXPORT_SUPPORT
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
-        for flag in wanted.iter() {
-            // An older kernel does without.
-            let _ = config.add_capabilities(flag);
+impl Filesystem {
+    pub(crate) fn new(shared: Arc<Shared>, connection: Arc<Connection>) -> Filesystem {
+        Filesystem {
+            shared,
+            connection,
+            waits: Arc::default(),
         }
-        let _ = config.set_max_write(REQUEST_BYTES_MAX);
-        let _ = config.set_max_background(BACKGROUND_MAX);
+    }
+
+    /// Receives and answers requests until the mount is gone.
+    pub(crate) fn serve(&self) -> Result<()> {
+        let (mut buffer, mut body) = (Connection::buffer(), Body::default());
+        while let Some(request) = self.connection.receive(&mut buffer)? {
+            body.clear();
+            let done = self
+                .shared
+                .with(|mounted| self.perform(mounted, &request, &mut body));
+            let answer = match done {
+                Ok(Done::Later) => continue,
+                Ok(Done::Now) => Ok(body.bytes()),
+                Err(error) => Err(error.errno()),
+            };
+            if request.has_reply() {
+                self.connection.reply(request.unique, answer);
+            }
+        }
         Ok(())
     }
 
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let caller = caller(request);
-        let found = self.with(|mounted| {
-            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            match mounted.run(|fs| fs.stat(at, Follow::No)) {
-                Ok(stat) => Ok(Some(mounted.remember(&stat))),
-                Err(error) if error.errno() == Errno::NOENT => Ok(None),
-                Err(error) => Err(error),
+    fn perform(&self, mounted: &Mounted, request: &Request<'_>, body: &mut Body) -> Result<Done> {
+        match &request.operation {
+            Operation::SetLock { lock, wait } => {
+                let (connection, unique) = (&self.connection, request.unique);
+                let locked = self.waits.lock(mounted, connection, unique, lock, *wait)?;
+                return Ok(match locked {
+                    Locked::Done => Done::Now,
+                    Locked::Waits => Done::Later,
+                });
             }
-        });
-        match found {
-            Ok(Some((attr, generation))) => reply.entry(&FOREVER, &attr, generation),
-            // Number 0: the kernel remembers that there is nothing.
-            Ok(None) => {
-                let nothing = attributes(INodeNo(0), &Stat::default());
-                reply.entry(&FOREVER, &nothing, Generation(0));
-            }
-            Err(error) => reply.error(errno(&error)),
+            Operation::Interrupt(unique) => self.waits.interrupt(mounted, *unique)?,
+            Operation::TestLock(lock) => mounted.test_lock(lock, body)?,
+            Operation::Flush { handle, owner } => self.flush(mounted, *handle, *owner)?,
+            Operation::Destroy => {}
+            _ => self.operate(mounted, request, body)?,
         }
+        Ok(Done::Now)
     }
 
-    fn forget(&self, _: &Request, ino: INodeNo, lookups: u64) {
-        let _ = self.with(|mounted| {
-            if let Some(file) = mounted.nodes.forget(ino.0, lookups) {
-                mounted.close(&file);
-            }
-            Ok(())
-        });
-    }
-
-    fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let found = self.with(|mounted| {
-            let stat = mounted.stat(&caller(request), mounted.id(ino)?)?;
-            Ok(mounted.attributes(&stat))
-        });
-        answer!(reply, found, attr => reply.attr(&FOREVER, &attr));
-    }
-
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        accessed: Option<TimeOrNow>,
-        modified: Option<TimeOrNow>,
-        _: Option<SystemTime>,
-        handle: Option<FileHandle>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let change = AttributeChange {
-            size_bytes: size,
-            mode,
-            uid,
-            gid,
-            accessed: set_time(accessed),
-            modified: set_time(modified),
-        };
-        let done = self.with(|mounted| {
-            let file = handle.and_then(|handle| mounted.handles.get(handle));
-            mounted.change(&caller(request), mounted.id(ino)?, file.as_deref(), &change)
-        });
-        answer!(reply, done, attr => reply.attr(&FOREVER, &attr));
-    }
-
-    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        let caller = caller(request);
-        let read = self.with(|mounted| {
-            let at = At::inode(&caller, mounted.id(ino)?);
-            mounted.run(|fs| fs.read_link(at))
-        });
-        answer!(reply, read, target => reply.data(&target));
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        device: u32,
-        reply: ReplyEntry,
-    ) {
-        let caller = caller(request);
-        self.entry(reply, |mounted| {
-            let kind = FileKind::of_mode(mode).ok_or(Errno::INVAL)?;
-            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            mounted.run(|fs| fs.mknod(at, kind, mode, device.into()))
-        });
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        reply: ReplyEntry,
-    ) {
-        let caller = caller(request);
-        self.entry(reply, |mounted| {
-            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            mounted.run(|fs| fs.mkdir(at, mode))
-        });
-    }
-
-    fn symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        let caller = caller(request);
-        self.entry(reply, |mounted| {
-            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            let target = target.as_os_str().as_bytes();
-            mounted.run(|fs| fs.symlink(target, at))
-        });
-    }
-
-    fn link(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        parent: INodeNo,
-        name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        let caller = caller(request);
-        self.entry(reply, |mounted| {
-            let existing = At::inode(&caller, mounted.id(ino)?);
-            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            mounted.run(|fs| fs.link(existing, Follow::No, at))
-        });
-    }
-
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let caller = caller(request);
-        let done = self.with(|mounted| {
-            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            mounted.removing(at, || mounted.run(|fs| fs.unlink(at)))
-        });
-        answer!(reply, done, () => reply.ok());
-    }
-
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let caller = caller(request);
-        let done = self.with(|mounted| {
-            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            mounted.removing(at, || mounted.run(|fs| fs.rmdir(at)))
-        });
-        answer!(reply, done, () => reply.ok());
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let caller = caller(request);
-        let done = self.with(|mounted| {
-            let from = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            let to = At::inside(&caller, mounted.id(new_parent)?, new_name.as_bytes());
-            let flags = adit_fs::RenameFlags::from_bits(flags.bits()).ok_or(Errno::INVAL)?;
-            mounted.removing(to, || mounted.run(|fs| fs.rename(from, to, flags)))
-        });
-        answer!(reply, done, () => reply.ok());
-    }
-
-    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let caller = caller(request);
-        let opened = self.with(|mounted| {
-            let at = At::inode(&caller, mounted.id(ino)?);
-            let flags = open_flags(flags.0);
-            if flags.contains(adit_fs::OpenFlags::TRUNCATE) && request.uid() != 0 {
-                mounted.drop_set_ids(at)?;
-            }
-            mounted.open(at, flags)
-        });
-        answer!(reply, opened, handle => reply.opened(handle, OPENED));
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let caller = caller(request);
-        let created = self.with(|mounted| {
-            let at = At::inside(&caller, mounted.id(parent)?, name.as_bytes());
-            // The kernel opens the inode that has the name now, and never through a symbolic link.
-            let flags =
-                open_flags(flags) | adit_fs::OpenFlags::CREATE | adit_fs::OpenFlags::NOFOLLOW;
-            let file = mounted.run(|fs| fs.open(at, flags, mode))?;
-            let stat = mounted.run(|fs| fs.fstat(&file))?;
-            let (attr, generation) = mounted.remember(&stat);
-            Ok((attr, generation, mounted.handles.add(file)))
-        });
-        answer!(reply, created, (attr, generation, handle) => {
-            reply.created(&FOREVER, &attr, generation, handle, OPENED);
-        });
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        thread_local! {
-            static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-        }
-        BUFFER.with_borrow_mut(|buffer| {
-            let len = size.min(REQUEST_BYTES_MAX) as usize;
-            if buffer.len() < len {
-                buffer.resize(len, 0);
-            }
-            let buffer = &mut buffer[..len];
-            let read = self.with(|mounted| {
-                let file = mounted.file(handle)?;
-                match file.try_read(offset, buffer) {
-                    Some(count) => Ok(count),
-                    None => mounted.run(|fs| fs.read(&file, offset, &mut *buffer)),
+    /// Operations on names and inodes; the others are on open files.
+    fn operate(&self, mounted: &Mounted, request: &Request<'_>, body: &mut Body) -> Result<()> {
+        let who = &caller(request);
+        let valid = self.shared.changes.valid();
+        let inode = || Ok::<_, adit::Error>(At::inode(who, mounted.id(request.node)?));
+        let inside = |name| Ok::<_, adit::Error>(At::inside(who, mounted.id(request.node)?, name));
+        let mut entry = |stat: Stat| body.entry(mounted.remember(&stat), &stat, valid);
+        match &request.operation {
+            Operation::Lookup(name) => {
+                let at = inside(name)?;
+                match mounted.run(|fs| fs.stat(at, Follow::No)) {
+                    Ok(stat) => entry(stat),
+                    // Number 0: the kernel remembers that there is nothing.
+                    Err(error) if error.errno() == Errno::NOENT => {
+                        body.entry(0, &Stat::default(), valid);
+                    }
+                    Err(error) => return Err(error),
                 }
-            });
-            answer!(reply, read, count => reply.data(&buffer[..count]));
-        });
+            }
+            Operation::Forget(inodes) => {
+                for (node, lookups) in inodes {
+                    mounted.forget(*node, *lookups);
+                }
+            }
+            Operation::GetAttributes => {
+                let stat = mounted.stat(who, mounted.id(request.node)?)?;
+                body.attributes(request.node, &stat, valid);
+            }
+            Operation::SetAttributes(wanted) => {
+                let file = wanted.handle.and_then(|handle| mounted.handles.get(handle));
+                let id = mounted.id(request.node)?;
+                let stat = mounted.change(who, id, file.as_deref(), wanted)?;
+                body.attributes(request.node, &stat, valid);
+            }
+            Operation::ReadLink => {
+                let at = inode()?;
+                body.put(&mounted.run(|fs| fs.read_link(at))?);
+            }
+            Operation::MakeNode { name, mode, device } => {
+                let kind = FileKind::of_mode(*mode).ok_or(Errno::INVAL)?;
+                let at = inside(name)?;
+                entry(mounted.run(|fs| fs.mknod(at, kind, *mode, (*device).into()))?);
+            }
+            Operation::MakeDirectory { name, mode } => {
+                let at = inside(name)?;
+                entry(mounted.run(|fs| fs.mkdir(at, *mode))?);
+            }
+            Operation::Symlink { name, target } => {
+                let at = inside(name)?;
+                entry(mounted.run(|fs| fs.symlink(target, at))?);
+            }
+            Operation::Link { existing, name } => {
+                let existing = At::inode(who, mounted.id(*existing)?);
+                let at = inside(name)?;
+                entry(mounted.run(|fs| fs.link(existing, Follow::No, at))?);
+            }
+            Operation::Unlink(name) => {
+                let at = inside(name)?;
+                mounted.removing(at, || mounted.run(|fs| fs.unlink(at)))?;
+            }
+            Operation::RemoveDirectory(name) => {
+                let at = inside(name)?;
+                mounted.removing(at, || mounted.run(|fs| fs.rmdir(at)))?;
+            }
+            Operation::Rename {
+                name,
+                new_parent,
+                new_name,
+                flags,
+            } => {
+                let from = inside(name)?;
+                let to = At::inside(who, mounted.id(*new_parent)?, new_name);
+                let flags = RenameFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
+                mounted.removing(to, || mounted.run(|fs| fs.rename(from, to, flags)))?;
+            }
+            Operation::Open { flags } => {
+                let at = inode()?;
+                let flags = open_flags(*flags);
+                if flags.contains(OpenFlags::TRUNCATE) && request.uid != 0 {
+                    mounted.drop_set_ids(at)?;
+                }
+                body.opened(mounted.open(at, flags)?, self.shared.changes.opened());
+            }
+            Operation::OpenDirectory { flags } => {
+                let at = inode()?;
+                let handle = mounted.open(at, open_flags(*flags) | OpenFlags::DIRECTORY)?;
+                body.opened(handle, crate::kernel::Opened::Afresh);
+            }
+            Operation::Create { name, flags, mode } => {
+                let at = inside(name)?;
+                // The kernel opens the inode that has the name now, and never through a symbolic
+                // link.
+                let flags = open_flags(*flags) | OpenFlags::CREATE | OpenFlags::NOFOLLOW;
+                let file = mounted.run(|fs| fs.open(at, flags, *mode))?;
+                entry(mounted.run(|fs| fs.fstat(&file))?);
+                body.opened(mounted.handles.add(file), self.shared.changes.opened());
+            }
+            Operation::StatFs => body.space_of_volume(&mounted.run(|fs| fs.statfs())?),
+            Operation::SetXattr { name, value, flags } => {
+                let mode = match *flags as i32 {
+                    0 => XattrMode::Any,
+                    libc::XATTR_CREATE => XattrMode::Create,
+                    libc::XATTR_REPLACE => XattrMode::Replace,
+                    _ => return Err(Errno::INVAL.into()),
+                };
+                let at = inode()?;
+                mounted.run(|fs| fs.xattr_set(at, Follow::No, name, value, mode))?;
+            }
+            Operation::GetXattr { name, len } => {
+                let at = inode()?;
+                match mounted.run(|fs| fs.xattr_get(at, Follow::No, name)) {
+                    Err(error) if error.errno() == Errno::NODATA && decides_nothing(name) => {
+                        return Err(Errno::OPNOTSUPP.into());
+                    }
+                    value => put_xattr(body, *len, &value?)?,
+                }
+            }
+            Operation::ListXattr { len } => {
+                // The kernel does not filter the list: attributes that only privileged users see are
+                // left out here.
+                let who = Credentials::user(request.uid, request.gid, &[]);
+                let at = At::inode(&who, mounted.id(request.node)?);
+                let mut list = Vec::new();
+                for name in mounted.run(|fs| fs.xattr_list(at, Follow::No))? {
+                    list.extend(name);
+                    list.push(0);
+                }
+                put_xattr(body, *len, &list)?;
+            }
+            Operation::RemoveXattr(name) => {
+                let at = inode()?;
+                mounted.run(|fs| fs.xattr_remove(at, Follow::No, name))?;
+            }
+            _ => return self.operate_on_file(mounted, request, body),
+        }
+        Ok(())
+    }
+
+    fn operate_on_file(
+        &self,
+        mounted: &Mounted,
+        request: &Request<'_>,
+        body: &mut Body,
+    ) -> Result<()> {
+        let who = &caller(request);
+        // Changes by others than root clear the set-ID bits.
+        let may_clear_set_ids = |node| match request.uid {
+            0 => Ok(()),
+            _ => mounted.drop_set_ids(At::inode(who, mounted.id(node)?)),
+        };
+        match &request.operation {
+            Operation::Read {
+                handle,
+                offset,
+                len,
+            } => {
+                let file = mounted.file(*handle)?;
+                let buffer = body.space((*len as usize).min(DATA_BYTES_MAX));
+                let count = match file.try_read(*offset, buffer) {
+                    Some(count) => count,
+                    None => mounted.run(|fs| fs.read(&file, *offset, &mut *buffer))?,
+                };
+                body.truncate(count);
+            }
+            Operation::Write {
+                handle,
+                offset,
+                data,
+                kills_set_ids,
+                flags,
+            } => {
+                if *kills_set_ids {
+                    mounted.drop_set_ids(At::inode(who, mounted.id(request.node)?))?;
+                }
+                self.write(mounted, *handle, *offset, data, *flags)?;
+                body.count(data.len() as u32);
+            }
+            Operation::Release { handle } => mounted.release(*handle)?,
+            Operation::Sync { handle, data_only } => {
+                let file = mounted.file(*handle)?;
+                match data_only {
+                    true => mounted.run(|fs| fs.fdatasync(&file))?,
+                    false => mounted.run(|fs| fs.fsync(&file))?,
+                }
+            }
+            Operation::ReadDirectory {
+                handle,
+                from,
+                len,
+                with_attributes,
+            } => {
+                let directory = mounted.file(*handle)?;
+                let limit = *len as usize;
+                match with_attributes {
+                    true => {
+                        let valid = self.shared.changes.valid();
+                        mounted.list_with_attributes(who, &directory, *from, limit, valid, body)?;
+                    }
+                    false => mounted.list(&directory, *from, limit, body)?,
+                }
+            }
+            Operation::Allocate {
+                handle,
+                offset,
+                len,
+                mode,
+            } => {
+                let flags = AllocateFlags::from_bits(*mode).ok_or(Errno::OPNOTSUPP)?;
+                let file = mounted.file(*handle)?;
+                may_clear_set_ids(request.node)?;
+                mounted.run(|fs| fs.allocate(&file, flags, *offset, *len))?;
+            }
+            Operation::Seek {
+                handle,
+                offset,
+                whence,
+            } => {
+                let file = mounted.file(*handle)?;
+                if i64::try_from(*offset).is_err() {
+                    return Err(Errno::NXIO.into());
+                }
+                let found = match *whence as i32 {
+                    libc::SEEK_DATA => mounted.run(|fs| fs.next_data(&file, *offset))?,
+                    libc::SEEK_HOLE => mounted.run(|fs| fs.next_hole(&file, *offset))?,
+                    _ => return Err(Errno::INVAL.into()),
+                };
+                body.u64s(&[found]);
+            }
+            Operation::CopyRange {
+                from,
+                from_offset,
+                to_node,
+                to,
+                to_offset,
+                len,
+            } => {
+                // The reply has 32 bits.
+                let len = (*len).min(u64::from(u32::MAX / 2));
+                let (from, to) = (mounted.file(*from)?, mounted.file(*to)?);
+                may_clear_set_ids(*to_node)?;
+                let copied =
+                    mounted.run(|fs| fs.copy_range(&from, *from_offset, &to, *to_offset, len))?;
+                body.count(copied as u32);
+            }
+            Operation::Ioctl => return Err(Errno::from_raw(libc::ENOTTY).into()),
+            // The kernel implements it itself, or reports it as unsupported; it asks once, or rarely.
+            _ => return Err(Errno::NOSYS.into()),
+        }
+        Ok(())
     }
 
     fn write(
         &self,
-        request: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
+        mounted: &Mounted,
+        handle: u64,
         offset: u64,
         data: &[u8],
-        flags: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let done = self.with(|mounted| {
-            if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                mounted.drop_set_ids(At::inode(&caller(request), mounted.id(ino)?))?;
-            }
-            let file = mounted.file(handle)?;
-            mounted.run(|fs| fs.write(&file, offset, data))
-        });
-        answer!(reply, done, () => reply.written(data.len() as u32));
+        flags: u32,
+    ) -> Result<()> {
+        let file = mounted.file(handle)?;
+        // The kernel's offset is the end of the file as it was when the kernel last asked.
+        let appends = flags & libc::O_APPEND as u32 != 0;
+        match appends && self.shared.changes == Changes::ByOthersToo {
+            true => mounted.run(|fs| fs.append(&file, data)).map(drop),
+            false => mounted.run(|fs| fs.write(&file, offset, data)),
+        }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // A close needs no work, and after this answer the kernel does not ask again.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn release(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.release_handle(handle, reply);
-    }
-
-    fn fsync(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        let done = self.with(|mounted| {
-            let file = mounted.file(handle)?;
-            match data_only {
-                true => mounted.run(|fs| fs.fdatasync(&file)),
-                false => mounted.run(|fs| fs.fsync(&file)),
-            }
-        });
-        answer!(reply, done, () => reply.ok());
-    }
-
-    fn opendir(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let caller = caller(request);
-        let opened = self.with(|mounted| {
-            let at = At::inode(&caller, mounted.id(ino)?);
-            let flags = open_flags(flags.0) | adit_fs::OpenFlags::DIRECTORY;
-            mounted.open(at, flags)
-        });
-        answer!(reply, opened, handle => reply.opened(handle, FopenFlags::empty()));
-    }
-
-    fn readdir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let listed = self.with(|mounted| {
-            let directory = mounted.file(handle)?;
-            mounted.each_entry(&directory, offset, |entry| {
-                let (ino, name) = (mounted.number(entry.inode), OsStr::from_bytes(&entry.name));
-                Ok(reply.add(ino, entry.cookie, file_type(entry.kind), name))
-            })
-        });
-        answer!(reply, listed, () => reply.ok());
-    }
-
-    fn readdirplus(
-        &self,
-        request: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let listed = self.with(|mounted| {
-            let directory = mounted.file(handle)?;
-            mounted.list_with_attributes(&caller(request), &directory, offset, &mut reply)
-        });
-        answer!(reply, listed, () => reply.ok());
-    }
-
-    fn releasedir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.release_handle(handle, reply);
-    }
-
-    fn fsyncdir(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.fsync(request, ino, handle, data_only, reply);
-    }
-
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let found = self.with(|mounted| mounted.run(|fs| fs.statfs()));
-        answer!(reply, found, space => {
-            let block = space.block_bytes;
-            let blocks = |bytes: u64| bytes / u64::from(block);
-            reply.statfs(
-                blocks(space.total_bytes),
-                blocks(space.free_bytes),
-                blocks(space.free_bytes),
-                space.inodes + space.free_inodes,
-                space.free_inodes,
-                block,
-                space.name_bytes_max,
-                block,
-            );
-        });
-    }
-
-    fn setxattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _: u32,
-        reply: ReplyEmpty,
-    ) {
-        let caller = caller(request);
-        let done = self.with(|mounted| {
-            let mode = match flags {
-                0 => XattrMode::Any,
-                libc::XATTR_CREATE => XattrMode::Create,
-                libc::XATTR_REPLACE => XattrMode::Replace,
-                _ => return Err(Errno::INVAL.into()),
-            };
-            let at = At::inode(&caller, mounted.id(ino)?);
-            mounted.run(|fs| fs.xattr_set(at, Follow::No, name.as_bytes(), value, mode))
-        });
-        answer!(reply, done, () => reply.ok());
-    }
-
-    fn getxattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        size: u32,
-        reply: ReplyXattr,
-    ) {
-        let caller = caller(request);
-        let found = self.with(|mounted| {
-            let at = At::inode(&caller, mounted.id(ino)?);
-            mounted.run(|fs| fs.xattr_get(at, Follow::No, name.as_bytes()))
-        });
-        let found = match found {
-            Err(error) if error.errno() == Errno::NODATA && decides_nothing(name) => {
-                Err(Errno::OPNOTSUPP.into())
-            }
-            found => found,
-        };
-        answer!(reply, found, value => answer_xattr(reply, size, &value));
-    }
-
-    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        // The kernel does not filter the list: attributes that only privileged users see are left
-        // out here.
-        let caller = Credentials::user(request.uid(), request.gid(), &[]);
-        let listed = self.with(|mounted| {
-            let at = At::inode(&caller, mounted.id(ino)?);
-            mounted.run(|fs| fs.xattr_list(at, Follow::No))
-        });
-        answer!(reply, listed, names => {
-            let mut list = Vec::new();
-            for name in names {
-                list.extend(name);
-                list.push(0);
-            }
-            answer_xattr(reply, size, &list);
-        });
-    }
-
-    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let caller = caller(request);
-        let done = self.with(|mounted| {
-            let at = At::inode(&caller, mounted.id(ino)?);
-            mounted.run(|fs| fs.xattr_remove(at, Follow::No, name.as_bytes()))
-        });
-        answer!(reply, done, () => reply.ok());
-    }
-
-    fn fallocate(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        len: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let done = self.with(|mounted| {
-            let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
-            let file = mounted.file(handle)?;
-            if request.uid() != 0 {
-                mounted.drop_set_ids(At::inode(&caller(request), mounted.id(ino)?))?;
-            }
-            mounted.run(|fs| fs.allocate(&file, flags, offset, len))
-        });
-        answer!(reply, done, () => reply.ok());
-    }
-
-    fn lseek(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        let found = self.with(|mounted| {
-            let file = mounted.file(handle)?;
-            let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-            match whence {
-                libc::SEEK_DATA => mounted.run(|fs| fs.next_data(&file, offset)),
-                libc::SEEK_HOLE => mounted.run(|fs| fs.next_hole(&file, offset)),
-                _ => Err(Errno::INVAL.into()),
-            }
-        });
-        answer!(reply, found, place => reply.offset(place as i64));
-    }
-
-    fn copy_file_range(
-        &self,
-        request: &Request,
-        _: INodeNo,
-        source: FileHandle,
-        source_offset: u64,
-        ino: INodeNo,
-        target: FileHandle,
-        target_offset: u64,
-        len: u64,
-        _: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        // The reply has 32 bits.
-        let len = len.min(u64::from(u32::MAX / 2));
-        let copied = self.with(|mounted| {
-            let (from, to) = (mounted.file(source)?, mounted.file(target)?);
-            if request.uid() != 0 {
-                mounted.drop_set_ids(At::inode(&caller(request), mounted.id(ino)?))?;
-            }
-            mounted.run(|fs| fs.copy_range(&from, source_offset, &to, target_offset, len))
-        });
-        answer!(reply, copied, count => reply.written(count as u32));
-    }
-
-    // The kernel implements these itself, or reports them as unsupported; it asks once each, or
-    // rarely.
-
-    fn bmap(&self, _: &Request, _: INodeNo, _: u32, _: u64, reply: ReplyBmap) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn ioctl(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: IoctlFlags,
-        _: u32,
-        _: &[u8],
-        _: u32,
-        reply: ReplyIoctl,
-    ) {
-        reply.error(fuser::Errno::ENOTTY);
-    }
-
-    fn poll(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: PollNotifier,
-        _: PollEvents,
-        _: PollFlags,
-        reply: ReplyPoll,
-    ) {
-        reply.error(fuser::Errno::ENOSYS);
+    /// A descriptor is closed, maybe not the last one of its file.
+    fn flush(&self, mounted: &Mounted, handle: u64, owner: u64) -> Result<()> {
+        match self.shared.changes {
+            // After this answer the kernel does not ask again.
+            Changes::ByMount => Err(Errno::NOSYS.into()),
+            Changes::ByOthersToo => mounted.release_locks(handle, owner),
+        }
     }
 }
 
-impl Filesystem {
-    fn release_handle(&self, handle: FileHandle, reply: ReplyEmpty) {
-        let done = self.with(|mounted| {
-            let file = mounted.handles.remove(handle).ok_or(Errno::BADF)?;
-            mounted.run(|fs| fs.close(&file))
-        });
-        answer!(reply, done, () => reply.ok());
-    }
+/// The caller of a request. The kernel has checked its permissions.
+fn caller(request: &Request<'_>) -> Credentials {
+    let mut credentials = Credentials::user(request.uid, request.gid, &[]);
+    credentials.privileged = true;
+    credentials
 }

@@ -1,42 +1,45 @@
 //! A mount: the volume as a file system of the kernel, for tools that use system calls.
 //!
 //! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's
-//! requests (FUSE) into operations of `adit-fs`, with `mounted.rs`, `attributes.rs` and
-//! `listing.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
-//! `convert.rs` converts attributes, `place.rs` mounts. [`mount`] serves until the volume is
-//! unmounted or the process gets a signal.
+//! requests into operations of `adit-fs`, with `mounted.rs`, `attributes.rs`, `listing.rs` and
+//! `locks.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
+//! `kernel` speaks the kernel's protocol (FUSE), `serving.rs` has the threads, `place.rs` mounts. [`mount`] serves a volume that nobody else
+//! uses, until it is unmounted or the process gets a signal; [`ServedMount`] (`served.rs`) one that
+//! this process serves to others as well.
 //!
 //! The kernel sees all users of the mount, so it does the permission checks (`default_permissions`:
-//! it knows every group of the caller), the locks, and the caching of names, attributes and pages.
-//! No other process can change the volume meanwhile, so the kernel's cache stays valid, and its
-//! time-outs are practically endless. Every `write` is a request, answered when Adit has the data:
-//! from then on it survives the death of this process. Pages of a shared mapping get there when the
-//! kernel writes them back.
+//! it knows every group of the caller). Every `write` is a request, answered when Adit has the data:
+//! from then on it survives the death of this process.
+//!
+//! What the kernel caches depends on who changes the volume ([`mounted::Changes`]). Nobody but the
+//! mount: names, attributes and pages stay valid for ever, and pages of a shared mapping get to Adit
+//! when the kernel writes them back. Others as well: nothing stays valid, and each read and write
+//! is a request (docs/decisions/0032).
 
 mod attributes;
-mod convert;
 mod filesystem;
 mod handles;
+mod kernel;
 mod listing;
+mod locks;
 mod mounted;
 mod nodes;
 mod place;
+mod served;
+mod serving;
 
 pub use place::MountOptions;
+pub use served::ServedMount;
 
-use adit::{Errno, Error, Result, Volume};
-use filesystem::Filesystem;
-use fuser::{Config, Session, SessionACL};
-use mounted::Shared;
-use place::Place;
-use std::ffi::OsString;
+use adit::{Error, Result, Volume};
+use mounted::{Changes, Shared};
+use place::{Place, source_of};
+use serving::Serving;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Threads that take requests: as many are in flight at once.
-const THREADS: usize = 8;
 /// How long open files are waited for after a signal.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -50,18 +53,13 @@ pub fn mount(
     options: &MountOptions,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let source = source(volume.address());
-    let shared = Arc::new(Shared::new(volume)?);
+    let source = source_of(volume.address());
+    let shared = Arc::new(Shared::new(volume, Changes::ByMount)?);
     let served = Place::find(directory, source)
         .and_then(|place| attach_and_serve(&shared, &place, options, ready))
         .map_err(|error| error.context(format_args!("mount on {}", directory.display())));
     shared.finish()?;
     served
-}
-
-/// The image's absolute path, without symbolic links.
-fn source(address: &str) -> OsString {
-    std::fs::canonicalize(address).map_or_else(|_| address.into(), OsString::from)
 }
 
 fn attach_and_serve(
@@ -80,39 +78,24 @@ fn attach_and_serve(
         .name("adit-signals".into())
         .spawn(move || end_on_signal(&signals, &mounted, &ender))
         .map_err(Error::from)
-        .and_then(|_| serve(Filesystem(shared.clone()), connection, place, ready));
+        .and_then(|_| serve(shared, connection, place, ready));
     // It is there still if serving failed.
     served.and(place.detach())
 }
 
 fn serve(
-    filesystem: Filesystem,
+    shared: &Arc<Shared>,
     connection: OwnedFd,
     place: &Place,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let mut config = Config::default();
-    config.n_threads = Some(THREADS);
-    // The kernel decides which users the mount serves.
-    config.acl = SessionACL::All;
-    // A connection for each thread, if this user may open that.
-    config.clone_fd = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(place::DEVICE)
-        .is_ok();
-    let session = Session::from_fd(filesystem, connection, config.acl, config)?;
-    let serving = std::thread::Builder::new()
-        .name("adit-mount".into())
-        .spawn(move || session.run())?;
-    // Answered by the threads of the session; if they could not be started, the connection is
-    // closed by now.
+    let serving = Serving::start(shared.clone(), connection)?;
+    // Answered by the threads.
     let ready = place.answers().and_then(|()| ready());
     if ready.is_err() {
         place.detach()?;
     }
-    let served = serving.join().map_err(|_| Error::new(Errno::IO))?;
-    served.map_err(Error::from).and(ready)
+    serving.wait().and(ready)
 }
 
 /// Keeps the signals that end a mount from doing so by themselves, in this thread and those that it

@@ -2,13 +2,14 @@
 //!
 //! Names come without slashes, inodes by number ([`Nodes`]), open files by handle ([`Handles`]).
 
-use crate::convert::attributes;
-use crate::handles::Handles;
+use crate::handles::{Handle, Handles};
+use crate::kernel::Opened;
 use crate::nodes::Nodes;
-use adit::{Errno, Error, Result, Volume};
+use adit::{Errno, Error, Pending, Result, Volume};
 use adit_fs::{AccessTimes, At, BlobId, Credentials, Follow, Fs, OpenFile, OpenFlags, Stat};
-use fuser::{FileAttr, FileHandle, Generation, INodeNo, Request};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 /// The kernel's number of the root.
 const ROOT: u64 = 1;
@@ -16,8 +17,37 @@ const ROOT: u64 = 1;
 /// The answer when the volume is closed.
 const GONE: Errno = Errno::NOTCONN;
 
+/// Who changes a mounted volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// The mount alone: the kernel may cache all that it has seen.
+    ByMount,
+    /// Others in this process as well, such as the sessions of a server: the kernel caches nothing.
+    ByOthersToo,
+}
+
+impl Changes {
+    /// How long the kernel believes a name and attributes.
+    pub(crate) fn valid(self) -> Duration {
+        match self {
+            Changes::ByMount => Duration::from_secs(365 * 24 * 3600),
+            Changes::ByOthersToo => Duration::ZERO,
+        }
+    }
+
+    /// How the kernel treats the pages of a file that it opens: they stay true, or each read and
+    /// write is a request. The latter refuses shared mappings, which would not be coherent.
+    pub(crate) fn opened(self) -> Opened {
+        match self {
+            Changes::ByMount => Opened::KeepCache,
+            Changes::ByOthersToo => Opened::Uncached,
+        }
+    }
+}
+
 /// A mounted volume; gone when it is closed.
 pub(crate) struct Shared {
+    pub(crate) changes: Changes,
     mounted: RwLock<Option<Mounted>>,
 }
 
@@ -27,17 +57,21 @@ pub(crate) struct Mounted {
     root: BlobId,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
+    /// Its files are being closed: nobody is told any more that it has a lock.
+    pub(crate) ending: Arc<AtomicBool>,
 }
 
 impl Shared {
-    pub(crate) fn new(volume: Volume) -> Result<Shared> {
+    pub(crate) fn new(volume: Volume, changes: Changes) -> Result<Shared> {
         let root = volume.run(|fs| async { Ok(fs.root()) })?;
         Ok(Shared {
+            changes,
             mounted: RwLock::new(Some(Mounted {
                 volume,
                 root,
                 nodes: Nodes::default(),
                 handles: Handles::default(),
+                ending: Arc::default(),
             })),
         })
     }
@@ -63,18 +97,24 @@ impl Shared {
         f(mounted.as_ref().ok_or(Error::new(GONE))?)
     }
 
-    /// Closes what is open, and the volume, after the requests under way.
+    /// Closes what the kernel has open, after the requests under way, and the volume if it is the
+    /// mount's alone. When it returns, the mount has no handle on the volume, whoever called it
+    /// first.
     pub(crate) fn finish(&self) -> Result<()> {
-        let taken = {
-            let mut mounted = self.mounted.write().unwrap_or_else(PoisonError::into_inner);
-            mounted.take()
+        let mut guard = self.mounted.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(mounted) = guard.take() else {
+            return Ok(());
         };
-        let Some(mounted) = taken else { return Ok(()) };
+        mounted.ending.store(true, Ordering::Release);
         let open = mounted.handles.take_all().into_iter();
+        let open = open.map(|open| mounted.without_locks(open));
         for file in open.chain(mounted.nodes.take_kept()) {
             mounted.close(&file);
         }
-        mounted.volume.close()
+        match self.changes {
+            Changes::ByMount => mounted.volume.close(),
+            Changes::ByOthersToo => Ok(()),
+        }
     }
 }
 
@@ -89,37 +129,59 @@ impl Mounted {
         self.volume.run(operation)
     }
 
+    /// Starts an operation that a thread of the mount doesn't wait for.
+    pub(crate) fn spawn<F, Fut>(&self, operation: F) -> Pending<()>
+    where
+        F: FnOnce(&'static Fs) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>> + 'static,
+    {
+        self.volume.spawn(operation)
+    }
+
     /// The inode of a number.
-    pub(crate) fn id(&self, ino: INodeNo) -> Result<BlobId> {
-        match ino.0 {
+    pub(crate) fn id(&self, node: u64) -> Result<BlobId> {
+        match node {
             ROOT => Ok(self.root),
             number => Ok(self.nodes.get(number).ok_or(Errno::STALE)?),
         }
     }
 
     /// The kernel's number of an inode.
-    pub(crate) fn number(&self, inode: u64) -> INodeNo {
-        INodeNo(if inode == self.root.slot { ROOT } else { inode })
+    pub(crate) fn number(&self, inode: u64) -> u64 {
+        if inode == self.root.slot { ROOT } else { inode }
     }
 
-    pub(crate) fn file(&self, handle: FileHandle) -> Result<Arc<OpenFile>> {
+    pub(crate) fn file(&self, handle: u64) -> Result<Arc<OpenFile>> {
         Ok(self.handles.get(handle).ok_or(Errno::BADF)?)
     }
 
-    pub(crate) fn open(&self, at: At<'_>, flags: OpenFlags) -> Result<FileHandle> {
+    pub(crate) fn open(&self, at: At<'_>, flags: OpenFlags) -> Result<u64> {
         Ok(self.handles.add(self.run(|fs| fs.open(at, flags, 0))?))
     }
 
-    pub(crate) fn attributes(&self, stat: &Stat) -> FileAttr {
-        attributes(self.number(stat.inode), stat)
+    /// The kernel has closed a file.
+    pub(crate) fn release(&self, handle: u64) -> Result<()> {
+        let open = self.handles.remove(handle).ok_or(Errno::BADF)?;
+        let file = self.without_locks(open);
+        self.run(|fs| fs.close(&file))
+    }
+
+    /// Releases the locks of ranges that were taken through an open file. (Those of the whole file
+    /// go when it is closed.)
+    fn without_locks(&self, open: Handle) -> Arc<OpenFile> {
+        for owner in open.lock_owners {
+            // It fails only for a file that is closed.
+            let _ = self.run(|fs| fs.release_locks(&open.file, owner));
+        }
+        open.file
     }
 
     pub(crate) fn stat(&self, caller: &Credentials, id: BlobId) -> Result<Stat> {
         self.run(|fs| fs.stat(At::inode(caller, id), Follow::No))
     }
 
-    /// The reply for an inode that the kernel looked up or made.
-    pub(crate) fn remember(&self, stat: &Stat) -> (FileAttr, Generation) {
+    /// Counts a lookup of an inode that the kernel is about to be told; returns its number.
+    pub(crate) fn remember(&self, stat: &Stat) -> u64 {
         let id = BlobId {
             slot: stat.inode,
             generation: stat.generation,
@@ -127,7 +189,14 @@ impl Mounted {
         if let Some(gone) = self.nodes.remember(id) {
             self.close(&gone);
         }
-        (self.attributes(stat), Generation(stat.generation.into()))
+        self.number(stat.inode)
+    }
+
+    /// The kernel forgets lookups of an inode.
+    pub(crate) fn forget(&self, node: u64, lookups: u64) {
+        if let Some(file) = self.nodes.forget(node, lookups) {
+            self.close(&file);
+        }
     }
 
     pub(crate) fn close(&self, file: &OpenFile) {
@@ -159,11 +228,4 @@ impl Mounted {
         }
         done
     }
-}
-
-/// The caller of a request. The kernel has checked its permissions.
-pub(crate) fn caller(request: &Request) -> Credentials {
-    let mut credentials = Credentials::user(request.uid(), request.gid(), &[]);
-    credentials.privileged = true;
-    credentials
 }

@@ -53,6 +53,17 @@ struct Mount {
     source: OsString,
 }
 
+/// The source of a volume's mount: the image's absolute path, without symbolic links.
+pub(crate) fn source_of(address: &str) -> OsString {
+    std::fs::canonicalize(address).map_or_else(|_| address.into(), OsString::from)
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
 impl Place {
     /// Finds the directory, and removes a mount of the same source that a killed process left on
     /// it. The caller holds the volume's lock, so that no living process serves that source.
@@ -182,6 +193,17 @@ impl Place {
                 }
             }
             done => Ok(done?),
+        }
+    }
+
+    /// `ENOTEMPTY` if the directory has content, which a mount would hide.
+    pub(crate) fn is_empty(&self) -> Result<()> {
+        match std::fs::read_dir(&self.path)?.next() {
+            None => Ok(()),
+            Some(_) => Err(Error::with(
+                Errno::NOTEMPTY,
+                "the directory to mount on is not empty",
+            )),
         }
     }
 

@@ -112,14 +112,17 @@ const CRATES: &[(&str, &[Room])] = &[
     (
         "fuse",
         &[
-            ("convert", &[]),
+            ("kernel", &[]),
             ("handles", &[]),
             ("nodes", &[]),
             ("place", &[]),
-            ("mounted", &["convert", "handles", "nodes"]),
-            ("attributes", &["mounted"]),
-            ("listing", &["convert", "mounted"]),
-            ("filesystem", &["convert", "mounted", "attributes"]),
+            ("mounted", &["kernel", "handles", "nodes"]),
+            ("attributes", &["kernel", "mounted"]),
+            ("listing", &["kernel", "mounted"]),
+            ("locks", &["kernel", "mounted"]),
+            ("filesystem", &["kernel", "mounted", "attributes", "locks"]),
+            ("serving", &["kernel", "mounted", "filesystem"]),
+            ("served", &["place", "mounted", "serving"]),
         ],
     ),
     (

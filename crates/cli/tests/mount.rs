@@ -402,7 +402,8 @@ fn whether_a_mount_in_the_background_succeeded_is_known_with_any_number_of_descr
         assert!(mounts_with(&name).is_empty(), "{limit}: {said}");
         assert!(mount.is_clean());
     }
-    assert!(refused >= 8 && mounted >= 8, "{refused} {mounted}");
+    // Both happened. 4 to 10 are too few, where the process inherits three.
+    assert!(refused >= 5 && mounted >= 8, "{refused} {mounted}");
     mount.start();
     mount.unmount();
     assert!(mount.is_clean());

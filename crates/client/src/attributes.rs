@@ -176,7 +176,7 @@ impl File {
         }
     }
 
-    /// What was stored to that memory is written to the file.
+    /// Writes the stores to that memory to the file.
     #[cfg(feature = "internal")]
     pub fn flush_mapped(&self) -> Result<()> {
         self.call(adit_wire::calls::FlushMapped {})

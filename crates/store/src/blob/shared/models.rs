@@ -24,6 +24,8 @@ fn blob() -> (Cache, crate::cache::FrameId, Arc<BlobShared>) {
         errors: AtomicU64::new(0),
         last_errno: AtomicI32::new(0),
         direct: OnceLock::new(),
+        is_mapped: AtomicBool::new(false),
+        memory: Mutex::new(None),
     };
     (cache, frame, Arc::new(shared))
 }

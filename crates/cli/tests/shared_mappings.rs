@@ -71,14 +71,14 @@ impl Program {
         self.line()
     }
 
-    /// Kills it; what it has printed and nobody has heard.
+    /// Kills the process; returns the output that nobody has read.
     fn kill(mut self) -> Vec<String> {
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
         self.lines.iter().collect()
     }
 
-    /// Waits for its end; what it has printed.
+    /// Waits until the process ends; returns its output.
     fn end(mut self) -> Vec<String> {
         drop(self.input);
         let printed = self.lines.iter().collect();
@@ -135,7 +135,7 @@ fn mapper(place: &Place) -> Program {
     program
 }
 
-/// What another process reads.
+/// The bytes that another process reads.
 fn read(place: &Place, at: usize, len: usize) -> String {
     place.ok(&["cat", "unix:s", "/file"])[at..at + len].to_owned()
 }
@@ -554,7 +554,7 @@ fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
     end(&place, served);
 }
 
-/// A write to a mapped file needs room in its memory. Without that it fails and has changed nothing.
+/// A write to a mapped file needs room in its memory. Without room it fails and changes nothing.
 #[test]
 fn a_write_without_room_in_the_memory_changes_nothing() {
     need_library_and_python!();
@@ -702,7 +702,7 @@ os.kill(os.getpid(), 9)
     ];
     let copy = place.command(&[&arguments[..], &options].concat());
     let copy = Served::start_command(copy);
-    // The process and its server end together: what was stored is in the memory alone.
+    // The process and its server end together: the memory alone has the stores.
     served.signal(rustix::process::Signal::STOP);
     writeln!(program.input).expect("told");
     program.child.wait().expect("killed");

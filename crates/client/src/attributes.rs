@@ -166,7 +166,7 @@ impl File {
         self.memory_of_mappings()
     }
 
-    /// What was stored to that memory is written to the file.
+    /// Writes the stores to that memory to the file.
     #[cfg(feature = "internal")]
     pub fn flush_mapped(&self) -> Result<()> {
         self.call(adit_wire::calls::FlushMapped {})

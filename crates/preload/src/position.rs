@@ -2,9 +2,10 @@
 //! description of the kernel's.
 //!
 //! At first it lies in the process's own memory. Before the process forks it moves into a cell of
-//! shared memory. Invariant: whoever uses the position has its lock: that of the process or, once
-//! there is one, that of the cell alone. The cell's is robust: it goes with a process that dies. And a
-//! child may wait for a thread of its parent that has it, which it could not with the process's.
+//! shared memory. Invariant: a thread that uses the position holds its lock: the lock of the
+//! process or, once there is a cell, that of the cell alone. The cell's lock is robust: the death
+//! of its owner releases it. A child can wait for a thread of its parent that holds it; it could
+//! not wait for the lock of the process.
 
 use crate::answer::Answer;
 use crate::own::Own;

@@ -2,8 +2,8 @@
 //!
 //! `adit run` says in environment variables which volume it is, and where the program sees it.
 //! Invariants: one thread opens at a time; the calls that opening makes pass through to the C
-//! library, since no descriptor and no path of the volume is in them. A child of `fork` has the open
-//! files of its parent if the volume is in a server; otherwise they answer EBADF.
+//! library, since no descriptor and no path of the volume is in them. If the volume is in a server,
+//! a child of `fork` has the open files of its parent; otherwise they answer EBADF.
 
 use crate::answer::{Answer, errno};
 use crate::message::{say, say_once};
@@ -297,8 +297,8 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
-/// Another process is about to have the open files, too, if the volume is in a server. This one goes
-/// on with them, so what was left to it is not for the other one.
+/// Another process is about to have the open files, too, if the volume is in a server. This one
+/// goes on with them, so what was left to it is not for the other one.
 pub(crate) fn share_files() {
     let volume = opened().filter(|volume| volume.is_connected());
     let Some(volume) = volume.filter(|_| descriptors::are_there_any() && !fork::is_in_vfork())
@@ -420,9 +420,9 @@ pub(crate) fn credentials() -> &'static Credentials {
 }
 
 /// Runs after the program's own `atexit` functions and the libraries' destructors: writes what C's
-/// streams hold, closes all files and the volume. If a thread is in the middle of a call, the volume
-/// stays as after a kill, which loses nothing: the next open recovers it. So it does if this thread
-/// is, because a signal handler ends the process.
+/// streams hold, closes all files and the volume. If a thread is in the middle of a call, the
+/// volume stays as after a kill, which loses nothing: the next open recovers it. So it does if this
+/// thread is, because a signal handler ends the process.
 extern "C" fn at_exit(_: *mut c_void) {
     let is_another_ones = |volume: Opened| volume.is_inherited() && !volume.has_inherited();
     if inside::is_inside() || opened().is_none_or(is_another_ones) {

@@ -52,7 +52,7 @@ impl Mappings {
             let volume_id = opening.volume_id;
             match resumption.is_untouched_since(Opening { volume_id, epoch }) {
                 true => _ = mappings.left().insert(id, path),
-                // What it has may be older than the file.
+                // The memory may be older than the file.
                 false => MappedMemory::remove_left(&path),
             }
         }
@@ -85,8 +85,8 @@ impl Mappings {
         entries.into_iter().flatten().filter_map(parse).collect()
     }
 
-    /// Deletes what says of memory that is gone which of it was filled: of a server that was killed
-    /// when it made or took it over.
+    /// Deletes lists of filled pages whose memory is gone. A server that was killed while it made
+    /// or took over a memory leaves them.
     fn remove_of_none(&self) {
         let entries = self.directory.as_ref().and_then(|of| of.read_dir().ok());
         for entry in entries.into_iter().flatten().flatten() {
@@ -124,16 +124,16 @@ impl Mappings {
             let what = "go on with a shared mapping: the last server has left no memory of it";
             Error::with(Errno::STALE, what)
         })?;
-        // From here on it has what this opening does, too.
+        // From here on the memory also has the changes of this opening.
         let taken = MappedMemory::take_over_as(path, &left);
         let taken = taken.inspect_err(|_| {
-            // No room: what was stored is written to the file when the grace ends.
+            // No room: the end of the grace writes the stores to the file.
             self.left().insert(id, left.clone());
         });
         Ok(taken?.counted(COUNT.clone()))
     }
 
-    /// The grace is over: what nobody has taken over is written to the files.
+    /// Ends the grace: writes the memories that no session has taken over to their files.
     pub(crate) fn end_grace(&self, engine: &Engine<Fs>) {
         let left = std::mem::take(&mut *self.left());
         for (id, path) in left {

@@ -1,8 +1,8 @@
 //! The calls: every operation of the file system as a value, with its arguments and its reply.
 //!
 //! A client makes one of these for each method of its interface. In a process that has the volume
-//! open, `adit-server`'s `perform` runs it on the file system; a connected process sends it, and the
-//! server runs the same code. Reading, writing and syncing an open file are not here: they are
+//! open, `adit-server`'s `perform` runs it on the file system; a connected process sends it, and
+//! the server runs the same code. Reading, writing and syncing an open file are not here: they are
 //! [messages](crate::message) of their own.
 //!
 //! Numbers are never reused for another meaning; a changed call gets a new number.
@@ -297,7 +297,7 @@ calls! { FileCall FILE_CALLS:
     124 = SettleAppend { offset: u64, len_bytes: u64 } => bool;
     /// The memory of the file's shared mappings has this range, and the descriptor holds it.
     125 = Map { offset: u64, len_bytes: u64 } => ();
-    /// What was stored to shared mappings is written to the file.
+    /// Writes the stores to shared mappings to the file.
     126 = FlushMapped {} => ();
     /// The descriptor holds the memory no more.
     127 = Unmap {} => ();

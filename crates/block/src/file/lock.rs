@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::fs::{FlockOperation, flock, major, minor};
 
-/// A dead process's lock is gone within this time. On a busy machine the kernel was seen to need more
-/// than 2 s for the requests of one that was killed.
+/// The kernel releases the lock of a dead process within this time. On a busy machine it needed
+/// more than 2 s to end the requests of a killed process.
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(30);
 /// The same in a container, where a holder without a number may also live outside.
 const UNKNOWN_HOLDER_MAX: Duration = Duration::from_secs(5);
@@ -72,8 +72,8 @@ pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Res
     }
 }
 
-/// Is the holder dead, so that it is worth another look? A millisecond passes then, unless it has been
-/// long enough. In a container a dead holder has no number any more.
+/// Is the holder dead, so that it is worth another look? A millisecond passes then, unless it has
+/// been long enough. In a container a dead holder has no number any more.
 fn lets_go(holder: Option<u32>, unknown_max: Duration, begin: Instant) -> bool {
     let max = match holder {
         None => unknown_max,

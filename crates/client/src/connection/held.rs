@@ -18,7 +18,7 @@ pub(super) struct HeldFile {
     /// The user for whom it was opened, if another one than the session's.
     pub(super) who: Option<Credentials>,
     pub(super) flock: Option<LockMode>,
-    /// What the server's memory has of it, as offset and end.
+    /// The range that the server's memory holds, as offset and end.
     pub(super) mapped: Vec<(u64, u64)>,
 }
 
@@ -145,9 +145,9 @@ impl Held {
         calls.contains(&number)
     }
 
-    /// A call about an open file begins that may release locks. From its effect on, before its reply,
-    /// another session may have them; so the next server is not asked for them. Answers the ranges
-    /// that it has again if the call fails.
+    /// A call about an open file begins that may release locks. From its effect on, before its
+    /// reply, another session may have them; so the next server is not asked for them. Answers the
+    /// ranges that it has again if the call fails.
     pub(super) fn begin(&mut self, number: u16, file: u64, call: &[u8]) -> Released {
         let mut released = Released::default();
         let Some(held) = self.file_mut(file) else {

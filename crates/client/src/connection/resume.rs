@@ -1,8 +1,8 @@
 //! Going on with the next server when one has ended.
 //!
 //! ```text
-//! lost ─► connect, again and again ─► open files ─► locks ─► appends under way ─► EndResuming ─► current
-//!              └─ reconnect is over, or the server refuses ─► the end: EPIPE
+//! lost ─► connect, again and again ─► open files ─► locks ─► appends under way ─► EndResuming ─►
+//! current └─ reconnect is over, or the server refuses ─► the end: EPIPE
 //! ```
 //! One thread does it, whichever notices first; a thread of the connection's own watches, so that
 //! an idle process comes back in time, too. Others wait.
@@ -46,8 +46,8 @@ impl Connection {
         if let Some(why) = self.end.get() {
             return Err(self.ended(why));
         }
-        // Until the next link is the current one: whoever opened or locked something meanwhile finds
-        // then that it must do so again.
+        // Until the next link is the current one: whoever opened or locked something meanwhile
+        // finds then that it must do so again.
         self.is_resuming.store(true, Ordering::SeqCst);
         let mut held = self.held();
         let next = match lost.memory.ending() {
@@ -93,8 +93,8 @@ impl Connection {
         Error::with(Errno::PIPE, what)
     }
 
-    /// A session of the server after that of this opening, which has all that the last one had; None:
-    /// that was another process's.
+    /// A session of the server after that of this opening, which has all that the last one had;
+    /// None: that was another process's.
     pub(super) fn next_link(
         &self,
         opening: Opening,
@@ -173,8 +173,8 @@ impl Connection {
     }
 }
 
-/// Opens, locks and maps what was open, locked and mapped. Answers the files that can't be had as they
-/// were. After the grace that is every file with a lock or a mapping: another process may have had
+/// Opens, locks and maps again all that the session had. Answers the files that can't be restored.
+/// After the grace that is every file with a lock or a mapping: another process may have had
 /// the lock meanwhile, and the memory is written to the file.
 fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>, Failure> {
     let mut broken = Vec::new();

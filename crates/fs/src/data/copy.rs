@@ -28,7 +28,7 @@ impl Fs {
     async fn seek(&self, file: &OpenFile, offset: u64, sought: Sought) -> Result<u64> {
         let inode = self.usable(file)?;
         let blob = inode.content()?;
-        // What programs have stored to a mapping may lie in a hole.
+        // Stores of programs to a mapping may lie in a hole.
         self.flush_blob(blob).await?;
         self.store.seek(blob, offset, sought).await
     }

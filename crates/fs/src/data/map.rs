@@ -1,9 +1,9 @@
 //! Shared mappings of files: memory that programs map in place of the file.
 //!
 //! Life of a mapping: a descriptor takes hold of the file's memory, which the first one makes
-//! (`Fs::map`); pages are filled from the file; programs load and store; a sync, and the end of each
-//! descriptor's hold, writes the pages that differ to the file. `adit_store`'s `blob/mapped.rs` keeps
-//! the memory equal to what is read and written by calls.
+//! (`Fs::map`); the store fills pages from the file; programs load and store; a sync, and the end
+//! of each descriptor's hold, writes the pages that differ to the file. `adit_store`'s
+//! `blob/mapped.rs` keeps the memory equal to the content that calls read and write.
 
 use crate::open::file::OpenFile;
 use crate::types::*;
@@ -14,8 +14,8 @@ use std::rc::Rc;
 
 impl Fs {
     /// The memory behind shared mappings of the file has these bytes afterwards, up to the end of
-    /// their last page ([`OpenFile::mapped_memory`]), and the descriptor holds it until it is closed
-    /// or [`Fs::unmap`].
+    /// their last page ([`OpenFile::mapped_memory`]). The descriptor holds the memory until it is
+    /// closed or [`Fs::unmap`].
     ///
     /// As mmap(2): EACCES unless readable, ENODEV for a directory, EINVAL for nothing or within a
     /// page, EOVERFLOW behind the largest file.
@@ -64,7 +64,7 @@ impl Fs {
         filled
     }
 
-    /// Writes what programs have stored to the file, as msync(2) with MS_ASYNC: the next sync makes
+    /// Writes the stores of programs to the file, as msync(2) with MS_ASYNC: the next sync makes
     /// it durable.
     pub async fn flush_mapped(&self, file: &OpenFile) -> Result<()> {
         match &self.usable(file)?.blob {
@@ -83,7 +83,7 @@ impl Fs {
         flush.await
     }
 
-    /// The descriptor holds the memory no more; what was stored is in the file.
+    /// Ends the descriptor's hold of the memory, after writing its stores to the file.
     pub async fn unmap(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
         match &inode.blob {
@@ -92,7 +92,7 @@ impl Fs {
         }
     }
 
-    /// Writes what another process has left in the memory of a file's mappings to the file.
+    /// Writes the stores that a dead process left in the memory of a file's mappings to the file.
     pub async fn flush_left(&self, id: adit_store::BlobId, memory: &MappedMemory) -> Result<()> {
         let who = Credentials::process();
         let file = self.reopen(id, FileKind::File, OpenFlags::READ_WRITE, &who);
@@ -101,12 +101,12 @@ impl Fs {
             Ok(blob) => self.store.flush_memory(blob, memory).await,
             Err(error) => Err(error),
         };
-        // What has no name is deleted by those who delete all of that kind.
+        // Other code deletes all files without a name.
         self.leave(&file).await?;
         flushed
     }
 
-    /// What programs have stored to any file is in it; otherwise the first error.
+    /// Writes the stores of programs to all mapped files; returns the first error.
     pub(crate) async fn flush_all_mapped(&self) -> Result<()> {
         let inodes: Vec<_> = self.inodes.borrow().values().cloned().collect();
         let mut all = Ok(());

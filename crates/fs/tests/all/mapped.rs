@@ -1,4 +1,4 @@
-//! Shared mappings: what is stored to their memory and what is written by calls is one content.
+//! Shared mappings: stores to their memory and writes by calls change one content.
 
 use crate::common::*;
 use adit_base::Errno;
@@ -333,7 +333,7 @@ fn a_reader_that_touches_what_is_not_mapped_changes_nothing() {
     volume.close(&reader).expect("closed");
 }
 
-/// As in kernels' file systems: what lies behind the end is no content when the file grows.
+/// As in the kernel's file systems: bytes behind the end are no content when the file grows.
 #[test]
 fn what_is_stored_behind_the_end_is_gone_when_the_file_grows() {
     let volume = Volume::format(memory(64 << 20), 4 << 20);
@@ -373,7 +373,7 @@ fn what_is_stored_behind_the_end_is_gone_when_the_file_grows() {
     volume.close(&file).expect("closed");
 }
 
-/// Memory is taken page by page; what was taken goes when the mapping fails.
+/// A mapping takes memory page by page, and gives it back if it fails.
 #[test]
 fn a_mapping_that_fails_holds_no_memory() {
     let device = adit_block::FaultDevice::new(adit_block::FaultConfig::default());

@@ -308,7 +308,7 @@ pub(crate) fn inherit(
 /// variable and used the number for something else, of which nothing is taken here.
 fn is_told(fd: RawFd) -> bool {
     let mut found = [0; MAGIC.len()];
-    // SAFETY: memory of that length. What has no positions, as a pipe, keeps its bytes.
+    // SAFETY: memory of that length. A pipe has no positions and keeps its bytes.
     let count = unsafe { libc::pread(fd, found.as_mut_ptr().cast(), found.len(), 0) };
     usize::try_from(count) == Ok(found.len()) && found == MAGIC
 }

@@ -1,12 +1,12 @@
-//! mmap. Private mappings are a copy of the content; shared ones are memory that the file system keeps
-//! equal to the file (`adit_fs`, `data/map.rs`).
+//! mmap. A private mapping is a copy of the content. A shared one is memory that the file system
+//! keeps equal to the file (`adit_fs`, `data/map.rs`).
 //!
 //! ```text
 //! shared mapping ─ the kernel ─► the file's memory ◄─ reads and writes of all processes
 //!                                   └─ msync, fsync, munmap, end ─► the file
 //! ```
-//! A volume in a server has one memory for all processes. In an embedded one it dies with the process,
-//! and with it what was not flushed: the kernel would keep it.
+//! A server has one memory for all processes. The memory of an embedded volume dies with its
+//! process, and stores since the last flush die with it; the kernel would keep them.
 //!
 //! Invariant: the file stays open here as long as a part of it is mapped, so its memory stays, too.
 
@@ -51,8 +51,9 @@ pub(crate) struct Maps {
 
 static MAPS: Mutex<Option<Maps>> = Mutex::new(None);
 
-/// Begin and end of each mapping. Its lock is never held while memory is taken or the volume is used:
-/// the allocator of any thread may unmap memory, also while another thread has the other lock.
+/// Begin and end of each mapping. Its lock is never held while memory is taken or the volume is
+/// used: the allocator of any thread may unmap memory, also while another thread has the other
+/// lock.
 static RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -69,7 +70,8 @@ fn publish(mappings: &[Mapping]) {
     );
 }
 
-/// Does a mapping of ours lie in this range? No memory that is taken in the middle of a call is one.
+/// Does a mapping of ours lie in this range? No memory that is taken in the middle of a call is
+/// one.
 fn is_ours(address: *mut c_void, len: usize) -> bool {
     if COUNT.load(Ordering::Acquire) == 0 || inside::is_inside() {
         return false;
@@ -115,7 +117,7 @@ impl Shared {
         }
     }
 
-    /// What was stored is in the file afterwards.
+    /// Writes the stores to the file.
     fn flush(&self) -> Answer<()> {
         self.open.file.flush_mapped().map_err(errno)
     }
@@ -224,7 +226,7 @@ fn share(
         return Err(errno);
     }
     shared.mappings += 1;
-    // MAP_FIXED: what was there before is there no more.
+    // MAP_FIXED replaced the mapping that was there.
     let len = len.next_multiple_of(PAGE as usize);
     cut(maps, mapped as usize, len);
     maps.mappings.push(Mapping {
@@ -324,7 +326,7 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
     real!(munmap(address => *mut c_void, len => size_t) -> c_int)
 }
 
-/// Flushes what is to be unmapped.
+/// Flushes the range that the caller unmaps.
 fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
     for shared in files_in(maps, address, len) {
         match shared.flush() {
@@ -382,8 +384,8 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
     });
 }
 
-/// The kernel would take pages from the memory, and the file would keep its bytes: it is refused, as by
-/// file systems that can't punch holes.
+/// `MADV_REMOVE` is refused, as by file systems that can't punch holes: the kernel would free pages
+/// of the memory, and the file would keep their bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if advice == libc::MADV_REMOVE && is_ours(address, len) {

@@ -1,4 +1,4 @@
-//! Sessions that map what they may not, or in ways in which no client of ours does.
+//! Sessions that map files without the right to, or in ways that our client never uses.
 
 use crate::rig::{Peer, Rig, until};
 use adit_base::{Errno, Result};
@@ -165,7 +165,7 @@ pub(crate) fn far_away(rig: &Rig) {
     assert!(rig.resident_kib() < before + (64 << 10));
 }
 
-/// What a peer does with the memory itself.
+/// Attacks of a peer on the memory itself.
 pub(crate) fn its_memory(rig: &Rig) {
     let ((mut peer, begun), (mut other, others)) = (begin(rig), begin(rig));
     let file = peer.create("/memory");
@@ -208,7 +208,7 @@ pub(crate) fn its_memory(rig: &Rig) {
     pwrite(&memory, b"late", 0).expect("stored");
 }
 
-/// All at once, again and again, without waiting for what came of it.
+/// All at once, again and again, without waiting for replies.
 pub(crate) fn in_loops(rig: &Rig) {
     let (mut peer, begun) = begin(rig);
     for round in 0..300 {

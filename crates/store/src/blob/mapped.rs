@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! programs ── load, store ──► memory ── flush: pages that differ ──► the file
-//!                               ▲ filled once; then what is written to the file
+//!                               ▲ filled once; then each write to the file
 //! ```
 //! Programs store to the memory past the worker, at any time. Invariants:
 //! 1. Of a page that the memory has, the memory has the newest bytes: a read takes them from there,
 //!    and a write changes the file first and then the memory, under the blob's `lock`.
 //! 2. A page is filled from the file once: a second time would overwrite stores.
-//! 3. This process never maps the memory. So nobody who shortens it can fault this process.
+//! 3. This process never maps the memory, so a program that shortens it can't fault this process.
 //! 4. Nobody else has the descriptor that this process uses, whose flags decide where it writes.
 //! 5. Which pages were filled lies beside a memory with a name, as ranges in a file that no program
-//!    has. In the memory it can't be seen: whoever touches a page makes it zeroes.
+//!    has. The memory can't tell: a touched page is zeroes.
 
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
@@ -40,7 +40,7 @@ pub struct MappedMemory {
     name: Option<PathBuf>,
     /// The name stays.
     is_left: OnceLock<()>,
-    /// What a process before this one has filled of it; None: it is new.
+    /// Pages that an earlier process filled; None: the memory is new.
     filled: Option<PageSet>,
     _counted: Option<Arc<()>>,
 }
@@ -53,8 +53,8 @@ fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
     }
 }
 
-/// What the name of a memory ends with, for the file that says which of its pages are filled: first
-/// page and end of ranges, little-endian.
+/// Suffix of the name of a memory's list of filled pages: ranges as first page and end,
+/// little-endian.
 const OF_FILLED: &str = ".filled";
 const RANGE_BYTES: usize = 16;
 
@@ -64,7 +64,7 @@ fn name_of_filled(name: &Path) -> PathBuf {
     text.into()
 }
 
-/// Opens what a process of this user has left.
+/// Opens memory that a process of this user left.
 fn open_left(name: &Path, access: OFlags) -> Result<OwnedFd> {
     let what = "take over the memory of a mapping";
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -84,7 +84,8 @@ impl MappedMemory {
         const LOW_NUMBERS: i32 = 256;
         let file = fcntl_dupfd_cloexec(&file, LOW_NUMBERS).unwrap_or(file);
         if name.is_some() {
-            // Says that this process lives. A program that has the memory can only pretend the same.
+            // The lock says that this process lives. A program that has the memory can only pretend
+            // that.
             let _ = flock(&file, FlockOperation::NonBlockingLockShared);
         }
         MappedMemory {
@@ -131,8 +132,8 @@ impl MappedMemory {
         Ok(MappedMemory::new(file, Some(name), None))
     }
 
-    /// What another process has left under a name. `EPERM` if it can't be that of a process of this
-    /// user.
+    /// Memory that another process left under a name. `EPERM` if it can't be that of a process of
+    /// this user.
     pub fn take_over(name: PathBuf) -> Result<MappedMemory> {
         let file = open_left(&name, OFlags::RDWR)?;
         let mut text = Vec::new();
@@ -149,7 +150,7 @@ impl MappedMemory {
         Ok(MappedMemory::new(file, Some(name), Some(pages)))
     }
 
-    /// The same, of what lies under the name `left`, and has this one from here on.
+    /// The same, of memory under the name `left`, which it renames to this one.
     pub fn take_over_as(name: PathBuf, left: &Path) -> Result<MappedMemory> {
         let (of_left, of_name) = (name_of_filled(left), name_of_filled(&name));
         // A process that is killed between these leaves a memory that has both.
@@ -159,8 +160,8 @@ impl MappedMemory {
         MappedMemory::take_over(name)
     }
 
-    /// Deletes what another process has left under a name, unless that lives: the volume may be a
-    /// copy of its own.
+    /// Deletes memory that another process left under a name, unless that process lives: the volume
+    /// may be a copy of that process's volume.
     pub fn remove_left(name: &Path) {
         let is_free =
             |file: OwnedFd| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
@@ -174,7 +175,7 @@ impl MappedMemory {
         let _ = std::fs::remove_file(name_of_filled(name));
     }
 
-    /// Is it the name of what says which pages of a memory were filled? The memory's name, then.
+    /// The memory's name, if this is the name of a list of filled pages.
     pub fn is_name_of_filled(name: &str) -> Option<&str> {
         name.strip_suffix(OF_FILLED)
     }
@@ -331,8 +332,8 @@ impl MappedPages {
         Ok(())
     }
 
-    /// Has the memory the file's content there? A page that it hasn't may be touched, too: what the
-    /// kernel puts there then are no stores.
+    /// True if the memory has the file's content there. A page that isn't filled may be touched,
+    /// too: the zeroes that the kernel puts there are no stores.
     pub(crate) fn is_filled(&self, page: u64) -> bool {
         !self.pages.borrow().within(page..page + 1).is_empty() || self.memory.was_filled(page)
     }
@@ -346,7 +347,7 @@ impl MappedPages {
         parts.into_iter().map(bytes).collect()
     }
 
-    /// After a read of the file: what the memory has is newer.
+    /// After a read of the file: filled pages of the memory are newer.
     pub(crate) fn overlay(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         for part in self.parts(offset, buffer.len() as u64) {
             let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);

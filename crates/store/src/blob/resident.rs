@@ -75,7 +75,7 @@ pub struct Blob {
     pub(crate) grant_pause: Cell<u32>,
     /// Who waits for the pages without a place in a lock's queue.
     pub(crate) recalling: Cell<u32>,
-    /// What programs have mapped. Changed with `lock` held exclusively.
+    /// Pages that programs have mapped. Changed with `lock` held exclusively.
     pub(crate) mapped: RefCell<Option<Rc<MappedPages>>>,
 }
 
@@ -139,7 +139,7 @@ impl Blob {
         }
     }
 
-    /// What programs have mapped of it.
+    /// Pages of it that programs have mapped.
     #[inline]
     pub(crate) fn mapped(&self) -> Option<Rc<MappedPages>> {
         match self.shared.is_mapped() {

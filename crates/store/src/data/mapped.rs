@@ -1,7 +1,7 @@
 //! Pages that programs have mapped: filling their memory, and flushing it (`blob/mapped.rs`).
 //!
-//! Invariant: filling and flushing read and write what is stored of the file, never the memory's
-//! own pages through it: a flush that wrote to the memory would undo stores.
+//! Invariant: filling and flushing read and write the file's cached and stored pages, and don't
+//! pass those bytes to the memory: a flush that wrote to the memory would undo stores.
 
 use crate::blob::{Blob, MappedMemory, MappedPages};
 use crate::data::reserve::Promise;
@@ -44,7 +44,7 @@ impl Store {
         Ok(())
     }
 
-    /// Fills what a range of bytes touches and the memory doesn't have. `EINVAL` if nobody holds it.
+    /// Fills the missing pages that a range of bytes touches. `EINVAL` if nobody holds the memory.
     pub async fn fill_mapped(&self, blob: &Rc<Blob>, range: Range<u64>) -> Result<()> {
         let Some(mapped) = blob.mapped() else {
             return Err(Error::with(
@@ -94,8 +94,8 @@ impl Store {
         }
     }
 
-    /// Before the end of the file moves there. What was stored behind the end is not the file's, and
-    /// nobody stores to the new part before he can know of it.
+    /// Before the end of the file moves there. Stores behind the end are not the file's, and no
+    /// program stores to the new part before the move is acknowledged.
     pub(crate) fn clear_behind_end(&self, blob: &Blob, end: u64) -> Result<()> {
         match blob.mapped() {
             Some(mapped) if end > blob.size() => mapped.note_cleared(blob.size()..end),
@@ -103,8 +103,8 @@ impl Store {
         }
     }
 
-    /// Before bytes are written to the file: takes what the memory needs for them, so that afterwards
-    /// nothing fails for lack of room. `ENOMEM`: nothing has changed.
+    /// Before a write to the file: reserves the memory's pages for those bytes, so that nothing
+    /// fails afterwards for lack of room. `ENOMEM`: nothing has changed.
     pub(crate) fn prepare_write(&self, blob: &Blob, offset: u64, len: u64) -> Result<()> {
         self.clear_behind_end(blob, offset.saturating_add(len))?;
         match blob.mapped() {
@@ -170,7 +170,7 @@ impl Store {
     }
 
     /// A descriptor holds the memory no more, of which it may have stored to; with the last one the
-    /// memory goes. What it stored is in the file; an error is the next sync's to tell, too.
+    /// memory goes. Its stores are in the file; the next sync reports an error, too.
     pub async fn release_mapped(&self, blob: &Rc<Blob>) -> Result<()> {
         let Some(mapped) = blob.mapped() else {
             return Ok(());

@@ -168,7 +168,7 @@ impl Store {
         };
         let before_end = blob.size().saturating_sub(offset).min(data.len() as u64);
         let (before, behind) = data.split_at(before_end as usize);
-        // First: a process that dies in between is believed to have appended as far as the file goes.
+        // First: the next opening takes the file's end for that of a dead process's append.
         mapped.note_write(offset + before_end, behind)?;
         self.write_stored(blob, offset, data, promise).await?;
         mapped.note_write(offset, before)

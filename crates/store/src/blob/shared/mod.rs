@@ -150,8 +150,8 @@ impl BlobShared {
             page,
         };
         let hint = (self.frames.0).hint(key, || self.readable(page * PAGE, PAGE_BYTES));
-        // Behind the look at the version: of a page that is filled now, either it is old, or this is
-        // seen.
+        // Behind the look at the version: if a thread fills the page now, the version is old, or
+        // this look finds the file mapped.
         fence(Ordering::SeqCst);
         hint.filter(|_| !self.is_mapped())
     }

@@ -401,13 +401,72 @@ fn a_mapping_that_fails_holds_no_memory() {
     volume.close(&file).expect("closed");
 }
 
+/// Only what has data takes memory; holes get it with the first store or write.
+#[test]
+fn a_mapping_takes_memory_for_data_and_not_for_holes() {
+    const FAR: u64 = 1 << 40;
+    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    let file = volume.open("/f", CREATE).expect("made");
+    let end = (1 << 44) - PAGE;
+    volume.run(|fs| fs.ftruncate(&file, end)).expect("grown");
+    volume.write(&file, FAR, b"synced").expect("written");
+    volume.write(&file, 3 * FAR + 5, b"too").expect("written");
+    volume.run(|fs| fs.fsync(&file)).expect("synced");
+    volume.write(&file, 0, b"cached").expect("written");
+    volume
+        .write(&file, 2 * FAR, &[7; 3 * PAGE as usize])
+        .expect("written");
+    let keep = AllocateFlags::KEEP_SIZE;
+    let preallocated = volume.run(|fs| fs.allocate(&file, keep, 4 * FAR, 100 * PAGE));
+    preallocated.expect("preallocated");
+    map(&volume, &file, 0, end).expect("mapped");
+    let program = memory_of(&file);
+    let pages = || {
+        use std::os::unix::fs::MetadataExt;
+        program.metadata().expect("there").blocks() * 512 / PAGE
+    };
+    assert_eq!(pages(), 6);
+    let stored = |offset: u64, expected: &[u8]| {
+        let mut bytes = vec![0xee; expected.len()];
+        program.read_exact_at(&mut bytes, offset).expect("loaded");
+        assert_eq!(bytes, expected, "at {offset}");
+    };
+    stored(0, b"cached");
+    stored(FAR, b"synced");
+    stored(2 * FAR + 3 * PAGE - 1, &[7, 0]);
+    stored(3 * FAR + 5, b"too\0");
+    stored(4 * FAR, &[0; 10]);
+    // Holes and preallocated pages are one content with the file, as others are.
+    volume.write(&file, 4 * FAR + 1, b"call").expect("written");
+    stored(4 * FAR, b"\0call\0");
+    volume
+        .write(&file, 5 * FAR - 1, b"in a hole")
+        .expect("written");
+    stored(5 * FAR - 1, b"in a hole");
+    program.write_all_at(b"stored", 6 * FAR).expect("stored");
+    assert_eq!(pages(), 10);
+    let mut bytes = [0; 6];
+    assert_eq!(volume.read(&file, 6 * FAR, &mut bytes), Ok(6));
+    assert_eq!(&bytes, b"stored");
+    volume.close(&file).expect("closed");
+    let file = volume.open("/f", RW).expect("opened");
+    assert_eq!(volume.read(&file, 6 * FAR, &mut bytes), Ok(6));
+    assert_eq!(&bytes, b"stored");
+    volume.close(&file).expect("closed");
+}
+
 /// A mapping may be of gigabytes that need no device; other operations go on meanwhile.
 #[test]
 fn others_go_on_while_a_large_mapping_is_filled() {
-    const LARGE: u64 = 512 << 20;
-    let volume = Volume::format(memory(64 << 20), 4 << 20);
+    const LARGE: u64 = 256 << 20;
+    const PIECE: u64 = 1 << 20;
+    let volume = Volume::format(memory(2 * LARGE), LARGE);
     let file = volume.open("/f", CREATE).expect("made");
-    volume.run(|fs| fs.ftruncate(&file, LARGE)).expect("grown");
+    for offset in (0..LARGE).step_by(PIECE as usize) {
+        volume
+            .write(&file, offset, &[1; PIECE as usize])
+            .expect("written");
+    }
     let other = volume.open("/other", CREATE).expect("made");
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {

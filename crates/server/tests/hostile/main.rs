@@ -94,6 +94,7 @@ fn shared_mappings_of_what_is_not_theirs_and_without_end() {
         mapped::far_away,
         mapped::its_memory,
         mapped::in_loops,
+        mapped::holes,
         mapped::without_end,
     ]);
 }

@@ -243,6 +243,22 @@ pub(crate) fn in_loops(rig: &Rig) {
     }
 }
 
+/// A file of holes is as long as a file can be, and costs nothing.
+pub(crate) fn holes(rig: &Rig) {
+    let (mut peer, begun) = begin(rig);
+    let file = peer.create("/holes");
+    let size_bytes = adit_fs::FILE_BYTES_MAX - PAGE;
+    peer.call(0, file, SetSize { size_bytes }).expect("grown");
+    write(&mut peer, file, size_bytes - 4, b"end.");
+    peer.call(0, file, map(0, size_bytes)).expect("mapped");
+    let memory = ask(rig, begun.key, file).expect("its memory");
+    let taken = rustix::fs::fstat(&memory).expect("there").st_blocks;
+    assert!(taken * 512 <= PAGE as i64, "{taken} blocks");
+    let mut bytes = [0; 4];
+    assert_eq!(pread(&memory, &mut bytes, size_bytes - 4), Ok(4));
+    assert_eq!(&bytes, b"end.");
+}
+
 /// More than a session may have, and no end of it.
 pub(crate) fn without_end(rig: &Rig) {
     let (mut peer, begun) = begin(rig);

@@ -17,7 +17,7 @@ use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{
     FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate,
-    fchmod, fcntl_add_seals, flock, fstat, ftruncate, memfd_create, open, seek,
+    fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, memfd_create, open, seek,
 };
 use rustix::io::{fcntl_dupfd_cloexec, pread, pwrite, retry_on_intr};
 use std::cell::{Cell, RefCell};
@@ -50,6 +50,19 @@ fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
         // Of the memory, not of the volume.
         rustix::io::Errno::NOSPC => Error::with(Errno::NOMEM, what),
         _ => Error::with(from_rustix(errno), what),
+    }
+}
+
+/// Less than an eighth of the machine's memory is free. Unknown without `/proc`.
+fn memory_is_scarce() -> bool {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    match (kib("MemTotal:"), kib("MemAvailable:")) {
+        (Some(total), Some(free)) => free < total / 8,
+        _ => false,
     }
 }
 
@@ -227,6 +240,23 @@ impl MappedMemory {
             true => Ok(()),
             false => ftruncate(&self.file, len).map_err(|errno| failed(errno, what)),
         }
+    }
+
+    /// `ENOMEM`, if other programs would find little memory: less than a quarter of the tmpfs, or an
+    /// eighth of the machine's memory, is free.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        let tmpfs = fstatfs(&self.file).map_err(|errno| failed(errno, "look at a tmpfs"))?;
+        // One without a bound says that it has no blocks at all.
+        if tmpfs.f_blocks > 0 && tmpfs.f_bavail < tmpfs.f_blocks / 4 {
+            let what = "map a file: less than a quarter of the tmpfs with the memory of mappings is \
+                        free (make that larger, or map less)";
+            return Err(Error::with(Errno::NOMEM, what));
+        }
+        if memory_is_scarce() {
+            let what = "map a file: less than an eighth of this machine's memory is free";
+            return Err(Error::with(Errno::NOMEM, what));
+        }
+        Ok(())
     }
 
     /// Takes memory for pages, so that no store to them fails.

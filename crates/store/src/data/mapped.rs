@@ -5,6 +5,7 @@
 
 use crate::blob::{Blob, MappedMemory, MappedPages};
 use crate::data::reserve::Promise;
+use crate::data::seek::Sought;
 use crate::state::Store;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::ops::Range;
@@ -14,6 +15,8 @@ use std::time::Duration;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages that are filled or flushed under one lock.
 const PAGES_PER_LOCK: u64 = 64;
+/// Runs of data or holes that are looked at under one lock.
+const RUNS_PER_LOCK: u64 = 256;
 /// After so many rounds, which take about two milliseconds, others have a turn.
 const ROUNDS_PER_TURN: u32 = 8;
 /// A task that only yields keeps the driver from waiting for the device, and with it each fsync.
@@ -44,7 +47,8 @@ impl Store {
         Ok(())
     }
 
-    /// Fills the missing pages that a range of bytes touches. `EINVAL` if nobody holds the memory.
+    /// Fills the missing pages that a range of bytes touches. Pages without data take no memory.
+    /// `EINVAL` if nobody holds the memory, `ENOMEM` if that would leave others too little.
     pub async fn fill_mapped(&self, blob: &Rc<Blob>, range: Range<u64>) -> Result<()> {
         let Some(mapped) = blob.mapped() else {
             return Err(Error::with(
@@ -54,20 +58,28 @@ impl Store {
         };
         mapped.memory.grow(range.end.next_multiple_of(PAGE))?;
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
+        // Up to there no hole is missing any more.
+        let mut searched = pages.start;
         let mut buffer = Vec::new();
-        for round in 1.. {
+        for round in 0.. {
+            if round % ROUNDS_PER_TURN == 0 {
+                mapped.memory.check_room()?;
+            }
             self.let_others_work(round).await;
-            let _exclusive = self.lock(blob).await;
             let Some(gap) = mapped.pages.borrow().first_gap(pages.clone()) else {
                 return Ok(());
             };
-            let end = blob.size().div_ceil(PAGE);
-            if gap.start >= end {
-                // Zeroes, as the memory is, until somebody writes there.
-                mapped.note_filled(gap)?;
+            if gap.start >= searched {
+                let rest = gap.start..pages.end;
+                searched = self.note_holes(blob, &mapped, rest).await?;
                 continue;
             }
-            let some = gap.start..gap.end.min(end).min(gap.start + PAGES_PER_LOCK);
+            let _exclusive = self.lock(blob).await;
+            // Another call may have filled it meanwhile.
+            let Some(gap) = mapped.pages.borrow().first_gap(gap.start..searched) else {
+                continue;
+            };
+            let some = gap.start..gap.end.min(gap.start + PAGES_PER_LOCK);
             mapped.memory.allocate(&some)?;
             buffer.resize(((some.end - some.start) * PAGE) as usize, 0);
             let count = self
@@ -87,9 +99,42 @@ impl Store {
         unreachable!("it ends with the last page")
     }
 
+    /// Notes missing pages without data as filled: they are zeroes, as the memory is, until somebody
+    /// writes there. Returns the page up to which it looked.
+    async fn note_holes(
+        &self,
+        blob: &Rc<Blob>,
+        mapped: &MappedPages,
+        pages: Range<u64>,
+    ) -> Result<u64> {
+        // Nothing is on its way home, and nobody writes.
+        let _map = blob.map_lock.read().await;
+        let _exclusive = self.lock(blob).await;
+        let dirty = self.dirty_pages(blob);
+        let mut page = pages.start;
+        for _ in 0..RUNS_PER_LOCK {
+            if page >= pages.end {
+                break;
+            }
+            let (found, end) = match page * PAGE >= blob.size() {
+                true => (Sought::Hole, pages.end),
+                false => self.run_at(blob, &dirty, page).await?,
+            };
+            let end = end.min(pages.end);
+            while found == Sought::Hole && page < end {
+                let gap = mapped.pages.borrow().first_gap(page..end);
+                let Some(gap) = gap else { break };
+                page = gap.end;
+                mapped.note_filled(gap)?;
+            }
+            page = end;
+        }
+        Ok(page)
+    }
+
     /// Between two locks: a mapping may be of gigabytes, and all of it in the cache, or holes.
     async fn let_others_work(&self, round: u32) {
-        if round.is_multiple_of(ROUNDS_PER_TURN) {
+        if round > 0 && round.is_multiple_of(ROUNDS_PER_TURN) {
             self.reactor.sleep(TURN).await;
         }
     }

@@ -52,7 +52,7 @@ impl Store {
 
 impl Store {
     /// Pages whose data is in the cache only, ascending.
-    fn dirty_pages(&self, blob: &Blob) -> Vec<u32> {
+    pub(crate) fn dirty_pages(&self, blob: &Blob) -> Vec<u32> {
         let mut listed = blob.dirty.borrow_mut();
         listed.sort_unstable();
         listed.dedup();
@@ -63,8 +63,14 @@ impl Store {
         listed.iter().copied().filter(is_dirty).collect()
     }
 
-    /// What is at a page, and the page up to which it is known to be that.
-    async fn run_at(&self, blob: &Rc<Blob>, dirty: &[u32], page: u64) -> Result<(Sought, u64)> {
+    /// What is at a page, and the page up to which it is known to be that. The caller holds
+    /// `map_lock` and `lock`; `dirty`: [`Store::dirty_pages`].
+    pub(crate) async fn run_at(
+        &self,
+        blob: &Rc<Blob>,
+        dirty: &[u32],
+        page: u64,
+    ) -> Result<(Sought, u64)> {
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         let end = match self.map(blob, page as u32).await? {
             Mapping::Extent(extent) if !extent.unwritten && page < valid_pages => {
@@ -75,7 +81,14 @@ impl Store {
         };
         let next = dirty.partition_point(|dirty| u64::from(*dirty) < page);
         Ok(match dirty.get(next).copied().map(u64::from) {
-            Some(dirty) if dirty == page => (Sought::Data, page + 1),
+            Some(first) if first == page => {
+                let run = dirty[next..]
+                    .iter()
+                    .map(|dirty| u64::from(*dirty))
+                    .zip(page..);
+                let run = run.take_while(|(dirty, page)| dirty == page).count();
+                (Sought::Data, page + run as u64)
+            }
             Some(dirty) => (Sought::Hole, end.min(dirty)),
             None => (Sought::Hole, end),
         })

@@ -100,14 +100,6 @@ static int open_handle(struct file *file, int *flags)
         file_failed(file, result, SQLITE_CANTOPEN);
         return result == -ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;
     }
-    /* Nobody has this lock alone. But a session that comes back too late to the next server, when others have changed
-     * the log, loses the files that it has locked, and no other ones: it must not go on with the log's handle. */
-    if (*flags & SQLITE_OPEN_WAL) {
-        const adit_range_lock lock = {0, 1, 0, 0, ADIT_LOCK_SHARED | ADIT_LOCK_NONBLOCKING};
-        result = adit_lock_range(file->handle, &lock);
-        if (result < 0)
-            return file_failed(file, result, SQLITE_IOERR_LOCK);
-    }
     /* It lives on until it is closed. */
     if (*flags & SQLITE_OPEN_DELETEONCLOSE && adit_unlink(file->volume->handle, file->path) < 0)
         sqlite3_log(SQLITE_WARNING, "adit: the temporary file %s stays: %s", file->path, adit_error_message());

@@ -318,9 +318,9 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
     }
 }
 
-/// A process that comes back too late has none of its locks any more, nor any file that it had
-/// locked: another one may have changed what they protect. And no number of a file that is gone leads
-/// to another file.
+/// A process that comes back too late has none of its locks any more, nor any file: another one may
+/// have changed what they protect, which only programs know. And no number of a file that is gone
+/// leads to another file. A directory protects nothing.
 #[test]
 fn a_process_that_comes_back_late_has_no_locks() {
     const PROGRAM: &str = "
@@ -328,6 +328,7 @@ import fcntl,os,sys
 one=os.open('/adit/l',os.O_RDWR|os.O_CREAT); two=os.open('/adit/l',os.O_RDWR)
 whole=os.open('/adit/w',os.O_RDWR|os.O_CREAT); free=os.open('/adit/free',os.O_RDWR|os.O_CREAT)
 gone=os.open('/adit/gone',os.O_RDWR|os.O_CREAT); os.unlink('/adit/gone')
+root=os.open('/adit',os.O_RDONLY|os.O_DIRECTORY)
 fcntl.lockf(one,fcntl.LOCK_EX); fcntl.flock(whole,fcntl.LOCK_EX)
 print('=locked',flush=True)
 sys.stdin.readline()
@@ -337,9 +338,10 @@ for name in 'one','two','whole','gone','free':
         os.pwrite(globals()[name],b'EVIL',0); print(name,'written')
     except OSError as error:
         print(name,error.errno)
-for old in one,two,whole,gone:
+for old in one,two,whole,gone,free:
     os.close(old)
 os.pwrite(new[0],b'good',0)
+print(os.open('l',os.O_RDONLY,dir_fd=root)>0)
 ";
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
@@ -381,7 +383,7 @@ os.pwrite(new[0],b'good',0)
     said.clear();
     output.read_to_string(&mut said).expect("read");
     assert!(program.wait().expect("ended").success());
-    assert_eq!(said, "one 9\ntwo 9\nwhole 9\ngone 9\nfree written\n");
+    assert_eq!(said, "one 9\ntwo 9\nwhole 9\ngone 9\nfree 9\nTrue\n");
     assert_eq!(other.read("/l").expect("read"), b"mine");
     assert_eq!(other.read("/w").expect("read"), b"mine");
     assert_eq!(other.read("/important").expect("read"), b"good");

@@ -527,11 +527,18 @@ fn processes_go_on_with_the_next_server() {
 /// the log that it was reading.
 #[test]
 fn a_process_that_comes_back_too_late_gets_an_error_and_no_wrong_rows() {
+    come_back_too_late(Process::at);
+}
+
+/// `start` starts the late process at an address.
+fn come_back_too_late(start: impl Fn(&str) -> Process) {
     let mut stage = Stage::new();
     stage.serve(LIMIT);
-    let mut late = Process::at(&stage.address());
+    let mut late = start(&stage.address());
     assert_eq!(late.ask(TABLE), "");
     assert_eq!(late.ask("PRAGMA wal_autocheckpoint=0"), "0");
+    // SQLite's own VFS takes each error of a lock for one that another process has.
+    assert_eq!(late.ask("PRAGMA busy_timeout=50"), "50");
     late.tell("insert old 0 40");
     late.count_to_end();
     // A snapshot that lies in the log, and little of it in the process's cache.
@@ -624,6 +631,19 @@ fn killed_processes_with_the_plugin_and_under_adit_run_lose_no_commit() {
     };
     let served = Served::new(Volume::open("mem:256M").expect("memory"));
     kill_processes(|number| of_both_kinds(&adit, &served.address(), number));
+}
+
+/// SQLite locks database and index, and not the log, which is closed all the same.
+#[test]
+fn a_process_under_adit_run_that_comes_back_too_late_gets_an_error_and_no_wrong_rows() {
+    let Some(adit) = adit() else {
+        return adit_skip::skip(NOT_BUILT);
+    };
+    come_back_too_late(|address| {
+        let mut process = under_adit_run(&adit, address);
+        assert_eq!(process.answer(), "open");
+        process
+    });
 }
 
 /// A program has a database open, with an index of its own, and serves the volume only then.

@@ -12,17 +12,18 @@
 //! the next server ends before the session has gone on.
 
 use super::connect::connect_link;
-use super::held::Held;
+use super::held::{Held, HeldFile};
 use super::link::{Failure, Link, Socket};
 use super::{Connection, lock};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};
-use adit_fs::{FlockOperation, LockMode};
+use adit_fs::{FileKind, FlockOperation, LockMode};
 use adit_wire::calls::*;
 use adit_wire::handshake::{Aim, Opening, Resumed};
 use adit_wire::memory::Ending;
 use rustix::event::{PollFd, PollFlags, poll};
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -174,10 +175,12 @@ impl Connection {
 }
 
 /// Opens, locks and maps again all that the session had. Answers the files that can't be restored.
-/// After the grace that is every file with a lock or a mapping: another process may have had
-/// the lock meanwhile, and the memory is written to the file.
+/// After the grace those are all files, if one of them has a lock or a mapping: another process may
+/// have had the lock meanwhile, and the memory is written to the file. What a lock protects only the
+/// program knows: also a database's log, which SQLite doesn't lock.
 fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>, Failure> {
     let mut broken = Vec::new();
+    let claims_are_lost = Cell::new(false);
     let mut note = |files: &[u64], result: Result<(), Failure>| match result {
         Ok(()) => Ok(()),
         Err(Failure::Error(error)) => {
@@ -189,8 +192,9 @@ fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>
     };
     let reclaim = |call: &dyn Fn() -> Result<(), Failure>| match in_grace {
         _ if planted(Bug::ForgottenLock) => Ok(()),
-        true => call(),
+        true => call().inspect_err(|_| claims_are_lost.set(true)),
         false => {
+            claims_are_lost.set(true);
             let what = "have a lock or a mapping again: others may have used the file meanwhile";
             Err(Error::with(Errno::NOLCK, what).into())
         }
@@ -235,6 +239,12 @@ fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>
             None => Err(Error::from(Errno::BADF).into()),
         };
         note(&held_lock.files, reclaim(&lock))?;
+    }
+    if claims_are_lost.get() {
+        tracing::error!("all files of the session are closed: they may rely on what it had locked");
+        let may_rely =
+            |file: &&HeldFile| matches!(file.opened.kind, FileKind::File | FileKind::Blob);
+        broken.extend(held.files().filter(may_rely).map(|file| file.opened.file));
     }
     broken.sort_unstable();
     broken.dedup();

@@ -554,7 +554,8 @@ fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
     end(&place, served);
 }
 
-/// A write to a mapped file needs room in its memory. Without room it fails and changes nothing.
+/// A mapping needs memory for what has data, and leaves a quarter of it to others. A write to a mapped
+/// file needs room in its memory; without, it fails and changes nothing.
 #[test]
 fn a_write_without_room_in_the_memory_changes_nothing() {
     need_library_and_python!();
@@ -574,10 +575,19 @@ os.write(fd, b'a' * 8192)
 far = libc.mmap(None, ctypes.c_size_t(64 << 20), 3, mmap.MAP_SHARED, fd, ctypes.c_long(0))
 large = os.open('/adit/large', os.O_RDWR | os.O_CREAT)
 os.ftruncate(large, 100 << 20)
+holes = mmap.mmap(large, 100 << 20)
+holes.close()
 def fails(what, *arguments):
     try: what(*arguments)
     except OSError as error: print(error.strerror, end=', ')
-fails(mmap.mmap, large, 100 << 20)
+for at in range(40): os.pwrite(large, b'd' * (1 << 20), at << 20)
+space = os.statvfs(sys.argv[1])
+total, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+# What would be left of all: an eighth, three eighths.
+fails(mmap.mmap, large, free - total // 8)
+less = mmap.mmap(large, free - total * 3 // 8)
+assert less[-1] == ord('d')
+less.close()
 fill = sys.argv[1] + '/fill'
 with open(fill, 'wb', 0) as file: fails(lambda: [file.write(bytes(65536)) for _ in range(2000)])
 fails(os.pwrite, fd, b'b' * 65536, 8192)

@@ -50,7 +50,7 @@ impl Store {
     /// separate pieces of holes and preallocated space before the end of the blob. After any error
     /// nothing that can be read has changed.
     pub async fn write_atomic(&self, blob: &Rc<Blob>, ranges: &[AtomicRange<'_>]) -> Result<()> {
-        self.throttle().await;
+        self.throttle(blob).await;
         let _map = self.lock_map(blob).await;
         let _exclusive = self.lock(blob).await;
         let (mut pages, size) = self.touched(blob, ranges)?;

@@ -187,7 +187,7 @@ impl Store {
         while let Some(data) = memory.data_from(at)? {
             at = data.start;
             while at < data.end {
-                self.throttle().await;
+                self.throttle(blob).await;
                 round += 1;
                 self.let_others_work(round).await;
                 let _exclusive = self.lock(blob).await;

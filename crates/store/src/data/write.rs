@@ -35,7 +35,7 @@ impl Store {
         offset: u64,
         data: &[IoSlice<'_>],
     ) -> Result<()> {
-        self.throttle().await;
+        self.throttle(blob).await;
         let mut exclusive = self.lock(blob).await;
         let mut promise = self.promise(blob, offset, data).await?;
         let (mut at, mut locked) = (offset, 0);
@@ -43,7 +43,7 @@ impl Store {
             for part in piece.chunks(LOCKED_BYTES_MAX) {
                 if locked + part.len() > LOCKED_BYTES_MAX {
                     drop(exclusive);
-                    self.throttle().await;
+                    self.throttle(blob).await;
                     exclusive = self.lock(blob).await;
                     locked = 0;
                 }
@@ -66,14 +66,14 @@ impl Store {
 
     /// As [`Store::append`], several pieces of memory, one behind the other.
     pub async fn append_vectored(&self, blob: &Rc<Blob>, data: &[IoSlice<'_>]) -> Result<u64> {
-        self.throttle().await;
+        self.throttle(blob).await;
         let _exclusive = self.lock(blob).await;
         let offset = blob.size();
         let mut promise = self.promise(blob, offset, data).await?;
         self.note_append(offset);
         let mut at = offset;
         for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
-            if self.is_crowded() {
+            if self.is_crowded(blob) {
                 // As `throttle`, but under the lock: what others write back is let be. An error is
                 // fsync's to tell.
                 let write_back: ColdFuture<'_, _> = Box::pin(self.write_back_dirty(Busy::Skip));
@@ -369,22 +369,26 @@ impl Store {
         counts.dirty + counts.writeback
     }
 
-    /// Is a third of the cache dirty or in write-back?
-    fn is_crowded(&self) -> bool {
-        self.busy_frames() > self.cache.counts().limit / 3
+    /// Must writers of the blob wait? From a third of the cache that is dirty or in write-back on;
+    /// those of a blob that has no more than a sixty-fourth of it dirty from a half on, so that they
+    /// need not wait for others that write much.
+    fn is_crowded(&self, blob: &Blob) -> bool {
+        let limit = self.cache.counts().limit;
+        let is_modest = blob.dirty.borrow().len() <= limit as usize / 64;
+        self.busy_frames() > if is_modest { limit / 2 } else { limit / 3 }
     }
 
-    /// From a quarter of the cache on, what is dirty is written back in the background; from a
-    /// third on, writers wait for that (and help: who waits drives). Not while they hold a blob's
-    /// lock: write-back takes the `map_lock`s, which come first.
-    pub(crate) async fn throttle(&self) {
+    /// From a quarter of the cache on, what is dirty is written back in the background; writers wait
+    /// for that (and help: who waits drives) while it [is crowded](Store::is_crowded). Not while
+    /// they hold a blob's lock: write-back takes the `map_lock`s, which come first.
+    pub(crate) async fn throttle(&self, blob: &Blob) {
         if self.busy_frames() <= self.cache.counts().limit / 4 {
             return;
         }
         let wait: ColdFuture<'_, _> = Box::pin(async {
             self.start_flush();
             // Should all of it fail, the write is let through: fsync reports that.
-            while self.is_crowded() && self.write_back.flushing.get() {
+            while self.is_crowded(blob) && self.write_back.flushing.get() {
                 self.frame_idle.wait().await;
             }
         });

@@ -8,9 +8,10 @@ use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::sync::join_all;
 use adit_store::{AllocateMode, MkfsOptions, SyncKind, XattrMode};
 use std::cell::Cell;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// A formatted volume whose writes take their time.
@@ -24,6 +25,14 @@ fn slow(size_bytes: u64, polls: u32) -> Arc<FaultDevice> {
     format_as(&device, MkfsOptions::default());
     device.inject(FaultRule::new(FaultOn::Write, FaultEffect::Delay { polls }));
     device
+}
+
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 /// A writer outran the write-back of its own file: that one was busy, so nothing made room, and
@@ -58,6 +67,51 @@ fn a_writer_that_outruns_the_device_waits_for_it() {
                 store.read(&blob, piece << 20, &mut back).await?;
                 assert!(back == pattern(1 << 20, piece));
             }
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
+/// Writers of a file wait once it has filled a third of the cache; those of another, which has few
+/// dirty pages, don't wait for them.
+#[test]
+fn a_modest_writer_does_not_wait_for_a_greedy_one() {
+    let device = slow(256 << 20, 200);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let (large, small) = (create(store).await?, create(store).await?);
+            let (large, small) = (store.blob(large).await?, store.blob(small).await?);
+            store.write(&small, 0, &pattern(16 * PAGE_BYTES, 1)).await?;
+            let (done, waited) = (Cell::new(false), Cell::new(0));
+            let greedy = async {
+                let piece = vec![7; 1 << 20];
+                for at in 0..200 {
+                    let mut write = pin!(store.write(&large, at << 20, &piece));
+                    if poll_once(write.as_mut()).await.is_none() {
+                        waited.set(waited.get() + 1);
+                        write.await?;
+                    }
+                }
+                done.set(true);
+                Ok(())
+            };
+            let modest = async {
+                let mut count = 0;
+                while !done.get() {
+                    let data = [count as u8; 100];
+                    let write = pin!(store.write(&small, count % 16 * PAGE, &data));
+                    assert_eq!(poll_once(write).await, Some(Ok(())), "write {count} waits");
+                    count += 1;
+                    store.reactor().yield_now().await;
+                }
+                Ok(())
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                [Box::pin(greedy), Box::pin(modest)];
+            join_all(both).await.into_iter().collect::<Result<()>>()?;
+            assert!(waited.get() > 0, "the cache was never crowded");
             Ok(())
         })
         .unwrap();

@@ -69,6 +69,7 @@ labels! {
         HastyGrace = "a server waits for no session of the last one",
         HastyOrphans =
             "a server deletes files without names before the sessions of the last one are back",
+        StaleMapped = "a session believes a frame of the server's cache whatever it holds by now",
     }
 }
 
@@ -79,7 +80,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 11] = [
+    pub const OF_SESSIONS: [Bug; 12] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -91,6 +92,7 @@ impl Bug {
         Bug::LookTakesNumber,
         Bug::HastyGrace,
         Bug::HastyOrphans,
+        Bug::StaleMapped,
     ];
 }
 

@@ -313,9 +313,7 @@ impl Hall {
             Ok(begun) => begun,
             Err(error) => return refuse(&greeted, error),
         };
-        // Who gets it could open the image as well.
-        let published = session.volume.published.as_ref();
-        let published = published.filter(|_| session.privileged);
+        let published = session.published();
         let answer = Answer::Begun(Begun {
             privileged: session.privileged,
             volume: session.volume.name.clone(),

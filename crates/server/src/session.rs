@@ -18,6 +18,7 @@ use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
+use adit_store::cache::PublishedFrames;
 use adit_wire::calls::SessionState;
 use adit_wire::handshake::{Key, Request, Resumed};
 use adit_wire::memory::{DATA_BYTES_MAX, Ending, SessionMemory};
@@ -86,6 +87,11 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
+    /// The cache that it may read: who gets it could open the image as well.
+    pub(crate) fn published(&self) -> Option<&PublishedFrames> {
+        (self.volume.published.as_ref()).filter(|_| self.privileged)
+    }
+
     /// Begins a session for the process at the other end of a socket.
     pub(crate) fn new(
         socket: OwnedFd,

@@ -96,16 +96,21 @@ impl SteppedServer {
             let session = Session::new(socket, peer, memory, volume, request, resumed, false)?;
             let session = Arc::new(session);
             self.cutter.lock().memories.push(session.memory.clone());
+            let published = session.published();
             let answer = Answer::Begun(Beginning {
                 privileged: session.privileged,
                 volume: session.volume.name.clone(),
-                cache: None,
+                cache: published.map(|of| (of.frames, of.memory_offset)),
                 opening: session.volume.opening,
                 resumed,
                 key: session.key(),
             });
-            self.polled.push(Polled::new(session));
-            Ok((answer, vec![descriptor]))
+            let mut descriptors = vec![descriptor];
+            for memory in published.iter().flat_map(|of| [&of.memory, &of.versions]) {
+                descriptors.push(memory.try_clone()?);
+            }
+            self.polled.push(Polled::new(session.clone()));
+            Ok((answer, descriptors))
         };
         begin().unwrap_or_else(|error| (Answer::Refused(error), Vec::new()))
     }

@@ -415,8 +415,9 @@ pub struct Config {
     pub commits_in_flight: u32,
     /// Whether memory outlives the process.
     pub shared: bool,
-    /// Whether files without names are kept, for the sessions of a server.
-    pub keeps_orphans: bool,
+    /// Whether a server has the volume: its sessions read the cache, and come back to files without
+    /// names.
+    pub serves: bool,
 }
 
 /// A machine with its volume open.
@@ -492,13 +493,14 @@ impl Machine {
             },
             shared_directory: path,
             commits_in_flight: config.commits_in_flight,
+            published: config.serves,
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()
         };
-        let keeps_orphans = config.keeps_orphans;
+        let serves = config.serves;
         let opened = Engine::start(witness.clone(), engine_options(), |reactor| async move {
             let store = Store::open(reactor, &options).await?;
-            match keeps_orphans {
+            match serves {
                 true => Fs::open_with_orphans(store).await,
                 false => Fs::open_volume(store).await,
             }

@@ -109,7 +109,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
             latency_us: plan.latency_us,
             commits_in_flight: plan.commits_in_flight,
             shared: plan.shared,
-            keeps_orphans: false,
+            serves: false,
         },
         clock: Arc::new(AtomicU64::new(1)),
         random: Prng::new(plan.seed ^ 0x51_4d),

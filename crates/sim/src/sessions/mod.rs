@@ -12,7 +12,7 @@
 //!
 //! Invariant: one seed is one history.
 //!
-//! Not here: threads at the same time, sleeping servers, reads of the server's cache, other users,
+//! Not here: threads at the same time, sleeping servers, other users,
 //! forked processes, several pollers or volumes (docs/testing.md).
 
 mod fiber;
@@ -196,7 +196,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
             latency_us: 0,
             commits_in_flight: 1 + random.below(3) as u32,
             shared: true,
-            keeps_orphans: true,
+            serves: true,
         },
         world,
         planted,
@@ -662,7 +662,7 @@ impl Simulation {
             return Err("a server that has ended is there".to_owned());
         };
         let config = Config {
-            keeps_orphans: false,
+            serves: false,
             ..self.config.clone()
         };
         let (quiet, clock) = (Watch::none(), Clock::default());

@@ -25,6 +25,7 @@ use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::{BlobId, SLOTS_PER_PAGE, Slot};
 use adit_base::fork;
+use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES, from_rustix};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -408,7 +409,7 @@ impl RemoteFrames {
             && flags.contains(FrameFlags::VALID)
             && meta.space.load(Ordering::Relaxed) == key.space
             && meta.page.load(Ordering::Relaxed) == key.page;
-        if !is_right {
+        if !is_right && !planted(Bug::StaleMapped) {
             return false;
         }
         // SAFETY: within the frame by `hint.len()`, which is at most a page. The owner may change

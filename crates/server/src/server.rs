@@ -1,7 +1,8 @@
 //! A server: volumes at a socket, served by pollers.
 
 use crate::balance::Balance;
-use crate::listener::{Hall, Listener, spare_descriptor};
+use crate::door::spare_descriptor;
+use crate::listener::{Hall, Listener};
 use crate::poller::{Poller, check_cpus};
 use crate::resume::SessionsFile;
 use crate::volume::ServedVolume;

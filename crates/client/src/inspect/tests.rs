@@ -343,7 +343,7 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
     }
     assert_eq!(image.look().metadata("/f").expect("looked at").len(), 7);
     // The others have made room for it.
-    assert!(idle.iter().all(|socket| is_greeted(socket)));
+    assert!(idle.iter().all(is_greeted));
     assert!(is_ended(&idle[0]));
     volume.close().expect("closed");
     assert!(idle.iter().all(is_ended));

@@ -174,6 +174,8 @@ impl<'a> Door<'a> {
 
     /// Speaks first; true: the listener was shut down meanwhile.
     fn greet(&mut self, socket: OwnedFd) -> bool {
+        // A forked child that kept it would hide its end from the peer.
+        let guard = fork::close_in_child(socket.as_fd());
         let Ok(peer) = Peer::of(socket.as_fd()) else {
             return false; // the kernel doesn't say who it is
         };
@@ -188,7 +190,7 @@ impl<'a> Door<'a> {
         // Otherwise it went away.
         if send_message(&socket, &Greeting::Hello(Hello::ours())).is_ok() {
             self.greeted.push(Greeted {
-                _guard: fork::close_in_child(socket.as_fd()),
+                _guard: guard,
                 socket,
                 peer,
             });

@@ -48,16 +48,16 @@ pub(super) struct Look {
 
 impl Look {
     /// Connects to the process that has the volume open for writing; None when it doesn't listen.
-    pub(super) fn begin(address: &str) -> Result<Option<Look>> {
-        let identity = Identity::of(address)?;
+    pub(super) fn begin(address: &str) -> std::result::Result<Option<Look>, Lost> {
+        let identity = Identity::of(address).map_err(Lost::Failed)?;
         for name in identity.names() {
             // What can't be connected to isn't there any more, or nobody's.
             let Ok(socket) = connect_to(&name, ANSWER_MAX) else {
                 continue;
             };
-            let peer = Peer::of(socket.as_fd())?;
+            let peer = Peer::of(socket.as_fd()).map_err(Lost::Failed)?;
             if is_owner(&peer, address, &identity) {
-                return Look::greet(socket, peer).map(Some);
+                return Look::greet(socket, peer).map(Some).map_err(lost);
             }
         }
         Ok(None)

@@ -37,6 +37,8 @@ use std::time::{Duration, Instant};
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 /// Looks that end without an answer, until we believe that none will come.
 const LOOKS_MAX: u32 = 20;
+/// Until the next look.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A volume opened for inspection: for reading only, or, while another process has it open, through
 /// that process. Nothing here changes it.
@@ -80,17 +82,27 @@ impl Place {
     fn find(address: &str, options: &VolumeOptions) -> Result<Place> {
         let mut read_only = options.clone();
         read_only.read_only(true);
-        match Volume::open_with(address, &read_only) {
-            Ok(volume) => Ok(Place::Ours(volume)),
-            Err(busy) if busy.errno() == Errno::BUSY => match Look::begin(address) {
-                Ok(Some(look)) => Ok(Place::Theirs(look)),
-                Ok(None) => Err(busy),
-                Err(error) => {
-                    let what = format!("{}, which can't be asked: {error}", busy.what());
-                    Err(Error::with(Errno::BUSY, what))
+        let mut ended = 0;
+        loop {
+            let busy = match Volume::open_with(address, &read_only) {
+                Ok(volume) => return Ok(Place::Ours(volume)),
+                Err(busy) if busy.errno() == Errno::BUSY => busy,
+                Err(error) => return Err(error),
+            };
+            let why_not = match Look::begin(address) {
+                Ok(Some(look)) => return Ok(Place::Theirs(look)),
+                Ok(None) => return Err(busy),
+                Err(Lost::Failed(error)) => error,
+                Err(Lost::Ended) if ended == LOOKS_MAX => ends_each_look(),
+                // It is closing the volume, has ended, or had too many visitors.
+                Err(Lost::Ended) => {
+                    ended += 1;
+                    std::thread::sleep(PAUSE);
+                    continue;
                 }
-            },
-            Err(error) => Err(error),
+            };
+            let what = format!("{}, which can't be asked: {why_not}", busy.what());
+            return Err(Error::with(Errno::BUSY, what));
         }
     }
 
@@ -100,7 +112,7 @@ impl Place {
         loop {
             match Place::find(address, options) {
                 Err(error) if error.errno() == Errno::BUSY && begin.elapsed() < CLOSING_MAX => {
-                    std::thread::sleep(Duration::from_millis(10));
+                    std::thread::sleep(PAUSE);
                 }
                 found => return found,
             }
@@ -191,8 +203,7 @@ impl Inspector {
                 Err(Lost::Failed(error)) => return Err(error),
             }
         }
-        let what = "ask the process that has the volume open: it ends each look";
-        Err(Error::with(Errno::PIPE, what))
+        Err(ends_each_look())
     }
 
     /// Attributes of what the path leads to.
@@ -270,6 +281,12 @@ impl std::fmt::Debug for Inspector {
             .field("owner", &self.owner())
             .finish_non_exhaustive()
     }
+}
+
+#[cold]
+fn ends_each_look() -> Error {
+    let what = "ask the process that has the volume open: it ends each look";
+    Error::with(Errno::PIPE, what)
 }
 
 #[cold]

@@ -11,6 +11,7 @@ use adit_wire::handshake::{Aim, Answer, Greeting, Hello, Key, Opening, Request, 
 use adit_wire::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use adit_wire::socket::*;
 use adit_wire::value::Value;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with};
 use std::os::fd::OwnedFd;
 
@@ -201,6 +202,20 @@ fn an_onlooker_of_the_old_protocol_is_sent_away() {
     volume.close().expect("closed");
 }
 
+/// An onlooker, and its connection, which is accepted here. This process has the image's lock, so it
+/// is believed.
+fn with_a_visitor(image: &Image, visited: impl FnOnce(OwnedFd)) -> Result<Inspector> {
+    let listener = Identity::of(&image.address).expect("there").listen();
+    let listener = listener.expect("listens");
+    std::thread::scope(|scope| {
+        let look = scope.spawn(|| Inspector::open(&image.address, &VolumeOptions::default()));
+        let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
+        poll(&mut waiting, None).expect("somebody comes");
+        visited(accept_with(&listener, SocketFlags::CLOEXEC).expect("accepted"));
+        look.join().expect("no panic")
+    })
+}
+
 #[test]
 fn an_owner_of_another_version_is_told_apart_and_not_waited_for() {
     let image = Image::new();
@@ -213,22 +228,11 @@ fn an_owner_of_another_version_is_told_apart_and_not_waited_for() {
     let numbers = [format!("version {}", VERSION + 1), VERSION.to_string()];
     let same = ["the same version of Adit".to_owned()];
     for (greeting, words) in [(&old, &same[..]), (&newer, &numbers[..])] {
-        // This process has the image's lock, so it is believed.
-        let listener = Identity::of(&image.address).expect("there").listen();
-        let listener = listener.expect("listens");
-        let look = std::thread::scope(|scope| {
-            let look = scope.spawn(|| Inspector::open(&image.address, &VolumeOptions::default()));
-            let mut waiting = [rustix::event::PollFd::new(
-                &listener,
-                rustix::event::PollFlags::IN,
-            )];
-            rustix::event::poll(&mut waiting, None).expect("somebody comes");
-            let socket = accept_with(&listener, SocketFlags::CLOEXEC).expect("accepted");
+        // It ends the connection itself: the socket stays open here.
+        let mut stays = None;
+        let look = with_a_visitor(&image, |socket| {
             send_bytes(&socket, greeting);
-            // It ends the connection: the socket stays open here.
-            let look = look.join().expect("no panic");
-            drop(socket);
-            look
+            stays = Some(socket);
         });
         let error = look.expect_err("another version");
         assert_eq!(error.errno(), Errno::BUSY, "{error}");
@@ -444,6 +448,18 @@ fn an_onlooker_goes_on_by_itself_when_the_owner_closes() {
     assert_eq!(rest.expect("read").len(), 200 - LOOKED_MAX as usize);
     assert_eq!(look.owner(), None);
     look.close().expect("closed");
+}
+
+#[test]
+fn an_onlooker_that_comes_while_the_owner_closes_opens_the_volume_itself() {
+    let image = Image::new();
+    let mut options = VolumeOptions::new();
+    let volume = Volume::open_with(&image.address, options.inspectable(false)).expect("opened");
+    let look = with_a_visitor(&image, |socket| {
+        volume.close().expect("closed");
+        drop(socket);
+    });
+    assert_eq!(look.expect("opened").owner(), None);
 }
 
 #[test]

@@ -52,13 +52,30 @@ pub(crate) struct Door<'a> {
     listener: &'a OwnedFd,
     policy: &'static Policy,
     greeted: Vec<Greeted>,
-    /// Given up when there are no other descriptors, to tell a peer so.
-    spare: Option<OwnedFd>,
+    spare: Option<Spare>,
+}
+
+/// A descriptor that is given up when there are no others, to tell a peer so.
+pub(crate) struct Spare {
+    /// Before the descriptor. A program under `adit run` that closes all numbers leaves it alone.
+    _guard: ChildGuard,
+    _fd: OwnedFd,
+}
+
+impl Spare {
+    pub(crate) fn new() -> Result<Spare> {
+        let made = eventfd(0, EventfdFlags::CLOEXEC);
+        let fd = made
+            .map_err(|errno| Error::new(from_rustix(errno)).context("keep a spare descriptor"))?;
+        Ok(Spare {
+            _guard: fork::close_in_child(fd.as_fd()),
+            _fd: fd,
+        })
+    }
 }
 
 impl<'a> Door<'a> {
-    /// `spare` is of [`spare_descriptor`].
-    pub(crate) fn new(listener: &'a OwnedFd, policy: &'static Policy, spare: OwnedFd) -> Door<'a> {
+    pub(crate) fn new(listener: &'a OwnedFd, policy: &'static Policy, spare: Spare) -> Door<'a> {
         Door {
             listener,
             policy,
@@ -167,7 +184,7 @@ impl<'a> Door<'a> {
             }
         };
         if self.spare.is_none() {
-            self.spare = spare_descriptor().ok();
+            self.spare = Spare::new().ok();
         }
         is_over
     }
@@ -245,12 +262,6 @@ impl<'a> Door<'a> {
 
 fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-}
-
-/// A descriptor that is given up when there are no others, to tell a peer so.
-pub(crate) fn spare_descriptor() -> Result<OwnedFd> {
-    let made = eventfd(0, EventfdFlags::CLOEXEC);
-    made.map_err(|errno| Error::new(from_rustix(errno)).context("keep a spare descriptor"))
 }
 
 /// Was the listener shut down?

@@ -3,7 +3,7 @@
 //! Invariants: it waits for no peer, and sleeps without a deadline while nobody comes (`door`).
 
 use crate::balance::Balance;
-use crate::door::{Door, Greeted, Policy};
+use crate::door::{Door, Greeted, Policy, Spare};
 use crate::inheritance::Inheritance;
 use crate::notices;
 use crate::poller::Poller;
@@ -163,8 +163,8 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
 }
 
 impl Hall {
-    /// Serves the socket until it is shut down. `spare` is of [`spare_descriptor`](crate::door::spare_descriptor).
-    pub(crate) fn serve(&self, spare: OwnedFd) {
+    /// Serves the socket until it is shut down.
+    pub(crate) fn serve(&self, spare: Spare) {
         let mut inheritances = Vec::new();
         self.serve_with(spare, &mut inheritances);
         for left in &mut inheritances {
@@ -172,7 +172,7 @@ impl Hall {
         }
     }
 
-    fn serve_with(&self, spare: OwnedFd, inheritances: &mut Vec<Inheritance>) {
+    fn serve_with(&self, spare: Spare, inheritances: &mut Vec<Inheritance>) {
         let mut door = Door::new(&self.listener.fd, &POLICY, spare);
         // They wait for the sessions of the last server.
         let mut held: Vec<(Greeted, Request)> = Vec::new();

@@ -5,7 +5,7 @@
 //! waits for no peer: what can't be sent at once ends the look. It holds the engine, not the volume,
 //! so it keeps nothing open. No call changes anything.
 
-use crate::door::{Door, Greeted, Policy, spare_descriptor};
+use crate::door::{Door, Greeted, Policy, Spare};
 use crate::perform::PerformVolume;
 use crate::rights::{Decoded, only_looks};
 use crate::serve::garbled;
@@ -62,7 +62,7 @@ impl Looks {
             _guard: fork::close_in_child(socket.as_fd()),
             fd: socket,
         });
-        let (shared, spare) = (listener.clone(), spare_descriptor()?);
+        let (shared, spare) = (listener.clone(), Spare::new()?);
         let serve = move || serve(&shared.fd, spare, &engine);
         let thread = spawn_without_signals("adit-looks", serve)?;
         Ok(Looks { listener, thread })
@@ -82,7 +82,7 @@ impl Looks {
     }
 }
 
-fn serve(listener: &OwnedFd, spare: OwnedFd, engine: &Engine<Fs>) {
+fn serve(listener: &OwnedFd, spare: Spare, engine: &Engine<Fs>) {
     let mut door = Door::new(listener, &POLICY, spare);
     // The one that was silent longest comes first.
     let mut looks: Vec<Look> = Vec::new();
